@@ -1,0 +1,1 @@
+"""SPARK Audit: what a language-model checkpoint gives away of its training data."""

@@ -1,0 +1,75 @@
+"""The errors a user can cause: what was wrong, where, and what to do.
+
+Every error is one line. The command line prints it without a traceback and leaves
+with the class's ``exit_code``; a message never holds text of an example.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SparkError(Exception):
+    """Base of the family.
+
+    Parameters
+    ----------
+    what
+        What was wrong, in one sentence without a full stop.
+    where
+        File, line, field, option or tensor it was found in.
+    fix
+        What the user can do.
+    """
+
+    exit_code: ClassVar[int] = 70
+
+    def __init__(
+        self, what: str, *, where: str | None = None, fix: str | None = None
+    ) -> None:
+        self.what, self.where, self.fix = what, where, fix
+        head = f"{where}: {what}" if where else what
+        super().__init__(f"{head}; {fix}" if fix else head)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.what, self.where, self.fix))
+
+
+def _rebuild(
+    kind: type[SparkError], what: str, where: str | None, fix: str | None
+) -> SparkError:
+    return kind(what, where=where, fix=fix)
+
+
+class InputError(SparkError):
+    """Usage, data or manifest is wrong (exit 2)."""
+
+    exit_code = 2
+
+
+class CheckpointError(SparkError):
+    """A checkpoint cannot be loaded as what it claims to be (exit 3)."""
+
+    exit_code = 3
+
+
+class OutputError(SparkError):
+    """A file or folder cannot be read or written (exit 4)."""
+
+    exit_code = 4
+
+
+class IncompleteError(SparkError):
+    """Work was left unfinished and the same command resumes it (exit 5)."""
+
+    exit_code = 5
+
+
+class NotEstimableError(SparkError, ValueError):
+    """A statistic has no value on this input; audits turn it into a row that says so.
+
+    It never reaches the command line: an audit reports ``not_estimable`` with the
+    reason instead.
+    """
+
+    exit_code = 2

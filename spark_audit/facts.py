@@ -1,0 +1,124 @@
+"""Facts for reports and runs: versions, hashes, seeds, and whole-or-nothing files."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import tempfile
+import zlib
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from spark_audit.errors import OutputError
+
+PACKAGES = (
+    "spark-audit",
+    "torch",
+    "transformers",
+    "peft",
+    "tokenizers",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pandas",
+    "pyarrow",
+)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a figure can depend on, without importing any of it."""
+    found = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).replace(microsecond=0).isoformat()
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted keys, no blanks, UTF-8 and no NaN: the form that is hashed."""
+    return json.dumps(
+        value,
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
+        allow_nan=False,
+    ).encode()
+
+
+def sha256_json(value: Any) -> str:
+    """SHA-256 of the canonical JSON of a value, in hex."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+_memo: dict[tuple[str, int, int, int], str] = {}
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's bytes; memoised on path, size, mtime and inode."""
+    stat = path.stat()
+    key = (str(path.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ino)
+    if key not in _memo:
+        with path.open("rb") as file:
+            _memo[key] = hashlib.file_digest(file, "sha256").hexdigest()
+    return _memo[key]
+
+
+def seed_for(seed: int, *parts: object) -> int:
+    """A 63-bit seed for one named purpose, the same on every machine."""
+    digest = hashlib.sha256(repr((seed, *parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def write_atomically(
+    path: Path, write: Callable[[IO[bytes]], object], *, mode: int = 0o644
+) -> None:
+    """Write a file whole or not at all: temporary name, fsync, rename.
+
+    Raises
+    ------
+    OutputError
+        If the folder cannot be written or the disk is full; nothing is left behind.
+    """
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise OutputError(
+            f"cannot be written ({error.strerror or error})",
+            where=str(path),
+            fix="check the folder's permissions and free space, then run again",
+        ) from error
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+
+def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write UTF-8 text whole or not at all."""
+    write_atomically(path, lambda file: file.write(text.encode()), mode=mode)
+
+
+def check_writable(folder: Path) -> None:
+    """Fail now, not after hours of scoring, if a folder cannot be written."""
+    probe = folder / ".writable"
+    write_text(probe, "")
+    probe.unlink(missing_ok=True)

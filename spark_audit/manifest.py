@@ -1,0 +1,353 @@
+"""The manifest: everything an audit needs besides the checkpoint, built once.
+
+It is one JSON file. Its ``digest`` is the SHA-256 of its canonical JSON without
+``digest`` and ``name``; a file that was changed, or that does not fit a checkpoint, is
+refused with what differs.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from spark_audit.errors import InputError, OutputError
+from spark_audit.facts import canonical_json, sha256_json, write_atomically
+
+Preset = Literal["robust", "paper"]
+Split = Literal["train", "test"]
+TokenRange = tuple[int, int]
+
+
+class _Part(BaseModel):
+    """Base of the manifest's parts: unknown fields are kept, nothing is coerced."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+
+class Reference(_Part):
+    """The model that difficulty was measured on."""
+
+    name: str
+    weights_sha256: str
+    tokenizer_sha256: str
+    model_id: str
+    architecture: str
+    dtype: str
+    vocab_size: int
+    usable_vocab: int
+    max_positions: int | None
+
+
+class Settings(_Part):
+    """What decided the pairs; audits take their preset from here."""
+
+    preset: Preset
+    seed: int
+    caliper: float
+    distance: Literal["mean", "profile"]
+    buffer: int
+    controls: Literal["any", "before"]
+    exclude_template: bool
+    max_length: int | None
+    tau: float
+    alpha: float
+    canary_contexts: int | None
+    n_candidates: int
+
+
+class ManifestSpan(_Part):
+    """An annotated identifier; tokens are null when it was cut off."""
+
+    start: int
+    end: int
+    type: str
+    origin: Literal["natural", "injected"]
+    part: str | None
+    token_start: int | None
+    token_end: int | None
+    partial: bool
+
+
+class ManifestExample(_Part):
+    """One example with its reference scores.
+
+    ``reference_unll`` holds micro-nats per token of the full tokenisation, null where
+    nothing was scored; ``excluded`` the token ranges that no control may touch;
+    ``classes`` one letter per token (``d`` has a digit, ``A`` has a capital, ``a``
+    other letters, ``-`` neither) for class-matched placebos.
+    """
+
+    id: str
+    task: str
+    source_id: str
+    cluster: str
+    split: Split
+    prompt: str
+    response: str
+    spans: list[ManifestSpan]
+    canary_id: str | None
+    template: list[TokenRange]
+    kept: TokenRange
+    response_token: int
+    reference_unll: list[int | None]
+    excluded: list[TokenRange]
+    classes: str
+    low: list[int]
+
+    @cached_property
+    def unll(self) -> np.ndarray:
+        """Shape ``(T,)`` int64 micro-nats, -1 where nothing was scored."""
+        return np.array(
+            [-1 if u is None else u for u in self.reference_unll], dtype=np.int64
+        )
+
+    @cached_property
+    def eligible(self) -> np.ndarray:
+        """Shape ``(T,)`` bool: scored tokens that a control may use."""
+        mask = self.unll >= 0
+        for start, end in self.excluded:
+            mask[start:end] = False
+        return mask
+
+
+class PairSide(_Part):
+    """One side of a matched pair; ``nll`` is the reference mean over it, in nats."""
+
+    token_start: int
+    token_end: int
+    char_start: int
+    char_end: int
+    nll: float
+
+
+class PiiSide(PairSide):
+    """The PII side, with its type."""
+
+    type: str
+
+
+class ManifestPair(_Part):
+    """A PII span and its difficulty-matched control in the same example."""
+
+    example: str
+    pii: PiiSide
+    control: PairSide
+    distance: float
+    weight: float
+
+
+class UnmatchedSpan(_Part):
+    """A PII span without a control, and why."""
+
+    example: str
+    char_start: int
+    char_end: int
+    type: str
+    reason: str
+
+
+class CanaryContext(_Part):
+    """Where a canary stands."""
+
+    example: str
+    char_start: int
+    char_end: int
+
+
+class ManifestCanary(_Part):
+    """One part of a canary with its candidates (empty: not rankable)."""
+
+    canary_id: str
+    part: Literal["full", "password", "ssn"]
+    contexts: list[CanaryContext]
+    candidates: list[str]
+    true_index: int | None
+    dose: int
+    held_out: bool
+
+
+class Membership(_Part):
+    """Rows for membership inference."""
+
+    members: list[str]
+    non_members: list[str]
+
+
+class BalanceRow(_Part):
+    """One covariate before and after matching (Love-plot data)."""
+
+    covariate: str
+    mean_pii: float | None
+    mean_pool: float | None
+    mean_control: float | None
+    smd_before: float | None
+    smd_after: float | None
+    variance_ratio_before: float | None
+    variance_ratio_after: float | None
+    ecdf_max_before: float | None
+    ecdf_max_after: float | None
+    ecdf_mean_before: float | None
+    ecdf_mean_after: float | None
+    note: str
+
+
+class Manifest(_Part):
+    """A whole manifest (see ``schemas/manifest.json`` for the file's schema)."""
+
+    kind: Literal["spark-audit-manifest"]
+    schema_version: Literal[1]
+    name: str
+    digest: str
+    redacted_from: str | None
+    reference: Reference
+    settings: Settings
+    versions: dict[str, str]
+    data: list[dict[str, Any]]
+    counts: dict[str, int]
+    examples: list[ManifestExample]
+    pairs: list[ManifestPair]
+    unmatched: list[UnmatchedSpan]
+    canaries: list[ManifestCanary]
+    membership: Membership
+    balance: list[BalanceRow]
+    notes: list[str]
+
+    @cached_property
+    def by_id(self) -> dict[str, ManifestExample]:
+        """Examples by id."""
+        return {example.id: example for example in self.examples}
+
+
+def digest(content: dict[str, Any]) -> str:
+    """SHA-256 of canonical JSON without ``digest`` and ``name``, in hex."""
+    return sha256_json(
+        {k: v for k, v in content.items() if k not in ("digest", "name")}
+    )
+
+
+def seal(content: dict[str, Any]) -> Manifest:
+    """Validate a manifest's content and give it its digest."""
+    return _validated({**content, "digest": digest(content)}, where="manifest")
+
+
+def write_manifest(manifest: Manifest, path: Path) -> None:
+    """Write canonical JSON, whole or not at all, readable by the owner only."""
+    data = canonical_json(manifest.model_dump(mode="json")) + b"\n"
+    write_atomically(path, lambda file: file.write(data), mode=0o600)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read and verify a manifest.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be read.
+    InputError
+        If it is no manifest, of another schema version, malformed, or was changed.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise OutputError(
+            f"cannot be read ({error.strerror or error})", where=str(path)
+        ) from error
+    try:
+        content = json.loads(raw)
+    except ValueError as error:
+        raise InputError(
+            "is not JSON", where=str(path), fix="give a file of `manifest build`"
+        ) from error
+    if not isinstance(content, dict) or content.get("kind") != "spark-audit-manifest":
+        raise InputError(
+            "is no SPARK Audit manifest",
+            where=str(path),
+            fix="give a file of `spark-audit manifest build`",
+        )
+    if content.get("schema_version") != 1:
+        raise InputError(
+            f"has schema version {content.get('schema_version')!r}, not 1",
+            where=str(path),
+            fix="build it again with this version of SPARK Audit",
+        )
+    if content.get("digest") != digest(content):
+        raise InputError(
+            "was changed after it was built: its digest does not fit its content",
+            where=str(path),
+            fix="build it again, or get the original file",
+        )
+    return _validated(content, where=str(path))
+
+
+def _validated(content: dict[str, Any], *, where: str) -> Manifest:
+    try:
+        # JSON mode: tuples may come as lists, as they do from a file.
+        return Manifest.model_validate_json(canonical_json(content))
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise InputError(
+            f"field {field}: {first['msg'].lower()}",
+            where=where,
+            fix="build the manifest again with this version of SPARK Audit",
+        ) from error
+
+
+def check_fit(
+    manifest: Manifest,
+    *,
+    name: str,
+    tokenizer_sha256: str,
+    architecture: str,
+    vocab_size: int,
+    base_sha256: str | None,
+) -> list[str]:
+    """Refuse a checkpoint that the manifest was not made for.
+
+    Parameters
+    ----------
+    base_sha256
+        Hash of the base's weights; ``None`` for full weights, whose base cannot be
+        verified: architecture and vocabulary are compared instead.
+
+    Returns
+    -------
+    list
+        Notes for the report, such as ``base not verifiable``.
+
+    Raises
+    ------
+    InputError
+        With what differs.
+    """
+    reference = manifest.reference
+    differs = [
+        f"{what} ({_short(theirs)} here, {_short(ours)} in the manifest)"
+        for what, theirs, ours in (
+            ("tokenizer", tokenizer_sha256, reference.tokenizer_sha256),
+            ("base weights", base_sha256, reference.weights_sha256),
+            ("architecture", architecture, reference.architecture),
+            ("vocabulary", vocab_size, reference.vocab_size),
+        )
+        if theirs is not None and theirs != ours
+    ]
+    if differs:
+        raise InputError(
+            f"manifest {manifest.name!r} was made for another model: "
+            + ", ".join(differs),
+            where=f"checkpoint {name!r}",
+            fix="build a manifest from this checkpoint's base",
+        )
+    if base_sha256 is None:
+        return ["base not verifiable: full weights name no base"]
+    return []
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text[:12] if len(text) == 64 else text

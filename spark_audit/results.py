@@ -1,0 +1,220 @@
+"""What a statistic, an audit and a report hand on: estimates, rows, the report.
+
+``Estimate`` is what statistics return. ``Row`` and its kin are the lines of
+``report.json``; they refuse NaN, a value without a status, and a missing reason.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+
+Status = Literal["ok", "not_estimable", "invalid", "not_resolvable", "insensitive"]
+Family = Literal["primary", "exploratory"]
+Over = Literal["sources", "seeds", "both"]
+Interval = Literal[
+    "jackknife-t",
+    "korn-graubard",
+    "clopper-pearson",
+    "delong",
+    "percentile",
+    "beta-binomial",
+    "none",
+]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its decision interval and, beside it, the percentile interval.
+
+    ``value`` is ``None`` exactly when ``status`` is ``not_estimable``; ``note`` then
+    gives the reason. ``n`` counts what was averaged, ``clusters`` what was resampled.
+    ``se`` is the standard error that ``mde`` was computed from.
+    """
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    interval: Interval = "none"
+    level: float = 0.95
+    parity_low: float | None = None
+    parity_high: float | None = None
+    se: float | None = None
+    mde: float | None = None
+    n: int = 0
+    clusters: int = 0
+    status: Status = "ok"
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.value is None) != (self.status == "not_estimable"):
+            raise ValueError("a value is missing exactly when it is not estimable")
+        if self.status == "not_estimable" and not self.note:
+            raise ValueError("not_estimable needs its reason in note")
+        for name in (
+            "value",
+            "low",
+            "high",
+            "parity_low",
+            "parity_high",
+            "se",
+            "mde",
+        ):
+            number = getattr(self, name)
+            if number is not None and not math.isfinite(number):
+                raise ValueError(f"{name} is not finite")
+
+    @classmethod
+    def missing(cls, reason: str, *, n: int = 0, clusters: int = 0) -> Estimate:
+        """The explicit `not estimable`, with its reason."""
+        return cls(None, status="not_estimable", note=reason, n=n, clusters=clusters)
+
+    def noting(self, text: str) -> Estimate:
+        """The same estimate with a sentence added to its note."""
+        return replace(self, note=f"{self.note}; {text}" if self.note else text)
+
+
+def _finite(value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise ValueError("a report holds no NaN and no infinity")
+    return value
+
+
+Number = Annotated[float | None, AfterValidator(_finite)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Row(_Strict):
+    """One figure of a report (tidy: one row a figure)."""
+
+    audit: str
+    checkpoint: str
+    metric: str
+    of: str = ""
+    group: str = "pooled"
+    value: Number = None
+    low: Number = None
+    high: Number = None
+    level: float = 0.95
+    interval: Interval = "none"
+    parity_low: Number = None
+    parity_high: Number = None
+    unit: str = ""
+    n: int = 0
+    clusters: int = 0
+    null: Number = None
+    null_low: Number = None
+    null_high: Number = None
+    mde: Number = None
+    status: Status = "ok"
+    family: Family = "exploratory"
+    over: Over = "sources"
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Row:
+        if (self.value is None) != (self.status == "not_estimable"):
+            raise ValueError("value is null exactly when status is not_estimable")
+        if self.status == "not_estimable" and not self.note:
+            raise ValueError("a not_estimable row needs its reason in note")
+        return self
+
+    @classmethod
+    def of_estimate(cls, estimate: Estimate, **columns: Any) -> Any:
+        """A row with the estimate's figures and the given identifying columns."""
+        note = "; ".join(t for t in (estimate.note, columns.pop("note", "")) if t)
+        return cls(
+            value=estimate.value,
+            low=estimate.low,
+            high=estimate.high,
+            level=estimate.level,
+            interval=estimate.interval,
+            parity_low=estimate.parity_low,
+            parity_high=estimate.parity_high,
+            n=estimate.n,
+            clusters=estimate.clusters,
+            **{"mde": estimate.mde, "status": estimate.status, **columns},
+            note=note,
+        )
+
+
+class Contrast(Row):
+    """A paired comparison of a checkpoint with a baseline over the same manifest."""
+
+    baseline: str
+    p: Number = None
+    p_adjusted: Number = None
+
+
+class Guard(_Strict):
+    """A condition that can void a claim; ``passed`` is null when it is a warning."""
+
+    name: str
+    checkpoint: str = ""
+    passed: bool | None
+    detail: str
+
+
+class CheckpointFacts(_Strict):
+    """What was audited."""
+
+    name: str
+    source: str
+    format: str
+    base: str | None = None
+    weights_sha256: str
+    model_id: str
+    dtype: str
+    notes: list[str] = []
+
+
+class ManifestFacts(_Strict):
+    """What it was audited against."""
+
+    name: str
+    digest: str
+    n_sources: int
+    n_clusters: int
+    n_spans: int
+    n_tokens: int
+
+
+class Report(_Strict):
+    """``report.json``: the truth that every other format is rendered from."""
+
+    kind: Literal["spark-audit-report"] = "spark-audit-report"
+    schema_version: Literal[1] = 1
+    status: Literal["complete", "partial"]
+    command: list[str]
+    created: str
+    versions: dict[str, str]
+    settings: dict[str, Any] = {}
+    manifest: ManifestFacts
+    checkpoints: list[CheckpointFacts]
+    results: list[Row]
+    contrasts: list[Contrast]
+    guards: list[Guard]
+    scope: list[str]
+    timing: dict[str, float] = {}
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """What an audit concludes, before it is written anywhere.
+
+    ``frames`` are further tables by file stem (columns by name), written as CSV and,
+    for ``spans``, as Parquet: no text, no token ids.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    contrasts: list[Contrast] = field(default_factory=list)
+    guards: list[Guard] = field(default_factory=list)
+    scope: list[str] = field(default_factory=list)
+    frames: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)

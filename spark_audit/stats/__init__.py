@@ -1,0 +1,1 @@
+"""Statistics of the audits: pure numpy and SciPy, no model, no file."""

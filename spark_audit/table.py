@@ -1,0 +1,186 @@
+"""The token table: one row per scored token, columnar, what every audit reads.
+
+Rows of one item stand together with rising positions. No token id and no text is in
+it, only the item's key (an example id) and the position in the full tokenisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_audit.errors import InputError, OutputError
+from spark_audit.facts import write_atomically
+
+COLUMNS: Mapping[str, np.dtype] = {
+    "nll": np.dtype(np.float32),
+    "rank_lo": np.dtype(np.int32),
+    "ties": np.dtype(np.int32),
+    "mean_logp": np.dtype(np.float32),
+    "sd_logp": np.dtype(np.float32),
+    "top1_margin": np.dtype(np.float32),
+    "top40_logp": np.dtype(np.float32),
+}
+"""Columns of the ``plain`` pass.
+
+``nll`` nats, lower = likelier; ``rank_lo`` = 1 + #(logit > target's), ``ties`` = other
+tokens with exactly the target's logit; ``mean_logp`` = E_p[log p] and ``sd_logp`` its
+standard deviation under the model's own next-token distribution; ``top1_margin`` =
+target's logit minus the largest other logit (positive: the model's first guess);
+``top40_logp`` = logsumexp of the 40 largest logits minus logsumexp of all (<= 0).
+"""
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """Columns over scored tokens.
+
+    Parameters
+    ----------
+    ids
+        Item keys, unique, in the order their rows stand.
+    offsets
+        Shape ``(len(ids) + 1,)``, int64: item ``i`` owns rows
+        ``offsets[i]:offsets[i + 1]``.
+    position
+        Shape ``(n,)``, int32: index of the token in the full tokenisation.
+    columns
+        Name -> array of shape ``(n,)``.
+    """
+
+    ids: tuple[str, ...]
+    offsets: np.ndarray
+    position: np.ndarray
+    columns: dict[str, np.ndarray]
+
+    def __post_init__(self) -> None:
+        n = int(self.offsets[-1]) if len(self.offsets) else 0
+        if len(self.offsets) != len(self.ids) + 1 or len(self.position) != n:
+            raise ValueError("offsets, ids and positions disagree")
+        for name, values in self.columns.items():
+            if len(values) != n:
+                raise ValueError(f"column {name} has {len(values)} rows, not {n}")
+        if len(self._row) != len(self.ids):
+            raise ValueError("item keys are not unique")
+
+    @cached_property
+    def _row(self) -> dict[str, int]:
+        return {key: i for i, key in enumerate(self.ids)}
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._row
+
+    @classmethod
+    def from_items(
+        cls, items: Sequence[tuple[str, np.ndarray, Mapping[str, np.ndarray]]]
+    ) -> TokenTable:
+        """Build from ``(key, positions, columns)``, one an item, in any order."""
+        items = sorted(items, key=lambda item: item[0])
+        counts = [len(positions) for _, positions, _ in items]
+        names = list(items[0][2]) if items else list(COLUMNS)
+        return cls(
+            ids=tuple(key for key, _, _ in items),
+            offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            position=_join([p for _, p, _ in items], np.dtype(np.int32)),
+            columns={
+                name: _join(
+                    [c[name] for _, _, c in items],
+                    COLUMNS.get(name, np.dtype(np.float32)),
+                )
+                for name in names
+            },
+        )
+
+    def rows(self, key: str) -> slice:
+        """Rows of one item; an unknown key is an ``InputError``."""
+        if key not in self._row:
+            raise InputError(
+                "the score table lacks an item of the manifest",
+                where=f"example {key!r}",
+                fix="score again with the same manifest",
+            )
+        i = self._row[key]
+        return slice(int(self.offsets[i]), int(self.offsets[i + 1]))
+
+    def span(self, key: str, start: int, end: int) -> slice:
+        """Rows of the tokens ``start:end`` of one item; all must have been scored."""
+        rows = self.rows(key)
+        positions = self.position[rows]
+        low, high = np.searchsorted(positions, [start, end])
+        if high - low != end - start:
+            raise InputError(
+                f"tokens {start}:{end} were not all scored",
+                where=f"example {key!r}",
+                fix="score again with the same manifest",
+            )
+        return slice(rows.start + int(low), rows.start + int(high))
+
+    def write(self, path: Path) -> None:
+        """Write Parquet whole or not at all, readable by the owner only."""
+        lengths = np.diff(self.offsets)
+        # 32-bit indices: pyarrow would otherwise pick int8 and fail at 128 items.
+        index = pa.array(np.repeat(np.arange(len(self.ids), dtype=np.int32), lengths))
+        names = pa.array(list(self.ids), type=pa.string())
+        data = {
+            "example": pa.DictionaryArray.from_arrays(index, names),
+            "position": pa.array(self.position),
+            **{k: pa.array(v) for k, v in self.columns.items()},
+        }
+        write_parquet(pa.table(data), path)
+
+    @classmethod
+    def read(cls, path: Path) -> TokenTable:
+        """Read what :meth:`write` wrote."""
+        try:
+            table = pq.read_table(path)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise OutputError(
+                "is not a readable score table", where=str(path), fix="score again"
+            ) from error
+        keys = np.asarray(table["example"].cast(pa.string()).to_pylist(), dtype=object)
+        position = table["position"].to_numpy()
+        # Items without any row are not in the file; no audit asks for them.
+        first = np.ones(len(keys), dtype=bool)
+        first[1:] = keys[1:] != keys[:-1]
+        starts = np.flatnonzero(first)
+        return cls(
+            ids=tuple(str(keys[i]) for i in starts),
+            offsets=np.append(starts, len(keys)).astype(np.int64),
+            position=position,
+            columns={
+                name: table[name].to_numpy()
+                for name in table.column_names
+                if name not in ("example", "position")
+            },
+        )
+
+
+def _join(parts: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    return np.concatenate([np.zeros(0, dtype), *parts]).astype(dtype, copy=False)
+
+
+@dataclass(frozen=True, order=True)
+class Pass:
+    """One pass over the items that audits can ask for.
+
+    ``plain`` (all token columns), ``candidates`` (one row a candidate), ``noise``
+    (embedding noise of scale ``sigma``, draw number ``draw``), ``generate``.
+    """
+
+    kind: str = "plain"
+    sigma: float = 0.0
+    draw: int = 0
+
+
+def write_parquet(table: pa.Table, path: Path) -> None:
+    """Write a Parquet file whole or not at all: temporary name, fsync, rename."""
+    write_atomically(path, lambda file: pq.write_table(table, file), mode=0o600)

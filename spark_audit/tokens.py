@@ -1,0 +1,188 @@
+"""Characters to tokens: one tokenisation of ``prompt + response``, read by offsets.
+
+Tokenising the response apart would shift every mask behind it, so the joint text is
+tokenised once, with the special tokens that ``tokenizer(text)`` adds, and characters
+are mapped by the offset mapping. White space never decides an overlap: byte-level
+tokens carry the blank before a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spark_audit.errors import InputError
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """One tokenised text.
+
+    Attributes
+    ----------
+    ids
+        Shape ``(T,)``, int32.
+    start, end
+        Shape ``(T,)``, int32: the characters of each token with the white space at
+        its edges left out; ``start == end`` for special and all-blank tokens.
+    special
+        Shape ``(T,)``, bool: added by the tokenizer, no text of its own.
+    """
+
+    ids: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    special: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def leading(self) -> int:
+        """Number of special tokens before the text (a BOS, usually 0 or 1)."""
+        text = np.flatnonzero(~self.special)
+        return int(text[0]) if len(text) else len(self)
+
+    def span(self, start: int, end: int) -> TokenSpan | None:
+        """Tokens that overlap the characters ``start:end``; ``None`` if none does."""
+        hit = np.flatnonzero((self.start < end) & (self.end > start))
+        if not len(hit):
+            return None
+        first, last = int(hit[0]), int(hit[-1])
+        partial = bool(self.start[first] < start or self.end[last] > end)
+        return TokenSpan(first, last + 1, partial)
+
+    def mask(self, ranges: Sequence[tuple[int, int]]) -> np.ndarray:
+        """Shape ``(T,)``: tokens that overlap any of the character ranges."""
+        mask = np.zeros(len(self), dtype=bool)
+        for start, end in ranges:
+            mask |= (self.start < end) & (self.end > start)
+        return mask
+
+    def fed(self, kept: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        """What the model reads of a kept range: token ids and their positions.
+
+        Leading special tokens stay in front of a text that was cut; ``positions``
+        index the full tokenisation. Both have the same length; the first token has
+        no prediction.
+        """
+        start, end = kept
+        positions = np.arange(max(start, 0), end, dtype=np.int32)
+        if start > 0:
+            lead = np.arange(self.leading, dtype=np.int32)
+            positions = np.concatenate([lead[lead < start], positions])
+        return self.ids[positions], positions
+
+
+@dataclass(frozen=True)
+class TokenSpan:
+    """Tokens ``start:end``; ``partial`` when an edge token reaches past the span."""
+
+    start: int
+    end: int
+    partial: bool
+
+
+def encode(tokenizer: Any, texts: Sequence[str]) -> list[Encoding]:
+    """Tokenise texts as ``tokenizer(text)`` does, with offsets.
+
+    Raises
+    ------
+    InputError
+        If the tokenizer gives no offset mapping (a "slow" tokenizer).
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise InputError(
+            "the tokenizer gives no character offsets",
+            where=type(tokenizer).__name__,
+            fix="use the fast tokenizer (a folder with tokenizer.json)",
+        )
+    if not texts:
+        return []
+    out = tokenizer(
+        list(texts),
+        return_offsets_mapping=True,
+        return_special_tokens_mask=True,
+        return_attention_mask=False,
+        verbose=False,
+    )
+    return [
+        _encoding(text, ids, offsets, special)
+        for text, ids, offsets, special in zip(
+            texts,
+            out["input_ids"],
+            out["offset_mapping"],
+            out["special_tokens_mask"],
+            strict=True,
+        )
+    ]
+
+
+def _encoding(
+    text: str,
+    ids: Sequence[int],
+    offsets: Sequence[tuple[int, int]],
+    special: Sequence[int],
+) -> Encoding:
+    starts, ends = np.zeros(len(ids), np.int32), np.zeros(len(ids), np.int32)
+    for i, (start, end) in enumerate(offsets):
+        while start < end and text[start].isspace():
+            start += 1
+        while end > start and text[end - 1].isspace():
+            end -= 1
+        starts[i], ends[i] = start, end
+    flags = np.asarray(special, dtype=bool)
+    ends[flags] = starts[flags]
+    return Encoding(np.asarray(ids, dtype=np.int32), starts, ends, flags)
+
+
+def kept_range(
+    encoding: Encoding,
+    *,
+    max_length: int | None,
+    response_start: int,
+    spans: Sequence[tuple[int, int]] = (),
+) -> tuple[int, int]:
+    """Which tokens of a text that may be too long are scored.
+
+    The response is kept and the prompt is cut from its start; a cut inside a PII span
+    moves to the span's end, so that no span is scored in part. Leading special tokens
+    are read in any case (see :meth:`Encoding.fed`). A response that alone is too long
+    keeps its beginning.
+
+    Parameters
+    ----------
+    max_length
+        Tokens that fit, special tokens included; ``None``: no limit.
+    response_start
+        First character of the response.
+    spans
+        Token ranges of the PII spans.
+
+    Returns
+    -------
+    tuple
+        ``(token_start, token_end)`` in the full tokenisation, end exclusive.
+    """
+    total = len(encoding)
+    if max_length is None or total <= max_length:
+        return 0, total
+    room = max_length - encoding.leading
+    if room < 1:
+        raise InputError(
+            f"a context of {max_length} tokens has no room for any text",
+            where="max_length",
+            fix="give a larger one",
+        )
+    answer = np.flatnonzero((encoding.end > response_start) & ~encoding.special)
+    first_answer = int(answer[0]) if len(answer) else total
+    start = total - room
+    if start > first_answer:
+        return first_answer, min(first_answer + room, total)
+    for low, high in sorted(spans):
+        if low < start < high:
+            start = min(high, first_answer)
+    return start, total

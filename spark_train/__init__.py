@@ -1,0 +1,1 @@
+"""SPARK and its baselines, kept slim: something to audit and to compare."""
