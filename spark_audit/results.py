@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Status = Literal["ok", "not_estimable", "invalid", "not_resolvable", "insensitive"]
 Family = Literal["primary", "exploratory"]
@@ -198,10 +200,12 @@ class Report(_Strict):
     settings: dict[str, Any] = {}
     manifest: ManifestFacts
     checkpoints: list[CheckpointFacts]
+    verdict: list[str] = []
     results: list[Row]
     contrasts: list[Contrast]
     guards: list[Guard]
     scope: list[str]
+    tables: dict[str, list[dict[str, Any]]] = {}
     timing: dict[str, float] = {}
 
 
@@ -209,12 +213,16 @@ class Report(_Strict):
 class AuditResult:
     """What an audit concludes, before it is written anywhere.
 
-    ``frames`` are further tables by file stem (columns by name), written as CSV and,
-    for ``spans``, as Parquet: no text, no token ids.
+    ``verdict`` says in plain words what was found and what was not, ``scope`` what the
+    evidence does not support. ``tables`` are small further tables by name (a list of records each) that stand in
+    the report; ``spans`` is the audit's own evidence, one row a span and role, written
+    to ``scores/`` and read again by comparisons. Neither holds text or token ids.
     """
 
     rows: list[Row] = field(default_factory=list)
     contrasts: list[Contrast] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
+    verdict: list[str] = field(default_factory=list)
     scope: list[str] = field(default_factory=list)
-    frames: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    spans: pd.DataFrame | None = None

@@ -47,8 +47,13 @@ class Encoding:
         return int(text[0]) if len(text) else len(self)
 
     def span(self, start: int, end: int) -> TokenSpan | None:
-        """Tokens that overlap the characters ``start:end``; ``None`` if none does."""
-        hit = np.flatnonzero((self.start < end) & (self.end > start))
+        """Tokens that overlap the characters ``start:end``; ``None`` if none does.
+
+        A blank token belongs to a span only when it stands between two of its words.
+        """
+        hit = np.flatnonzero(
+            (self.start < end) & (self.end > start) & (self.start < self.end)
+        )
         if not len(hit):
             return None
         first, last = int(hit[0]), int(hit[-1])
@@ -59,7 +64,8 @@ class Encoding:
         """Shape ``(T,)``: tokens that overlap any of the character ranges."""
         mask = np.zeros(len(self), dtype=bool)
         for start, end in ranges:
-            mask |= (self.start < end) & (self.end > start)
+            if (hit := self.span(start, end)) is not None:
+                mask[hit.start : hit.end] = True
         return mask
 
     def fed(self, kept: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -121,22 +127,34 @@ def encode(tokenizer: Any, texts: Sequence[str]) -> list[Encoding]:
     ]
 
 
+# Every character that str.isspace calls white space lies below U+3001.
+_BLANK = np.array([chr(code).isspace() for code in range(0x3001)])
+
+
 def _encoding(
     text: str,
     ids: Sequence[int],
     offsets: Sequence[tuple[int, int]],
     special: Sequence[int],
 ) -> Encoding:
-    starts, ends = np.zeros(len(ids), np.int32), np.zeros(len(ids), np.int32)
-    for i, (start, end) in enumerate(offsets):
-        while start < end and text[start].isspace():
-            start += 1
-        while end > start and text[end - 1].isspace():
-            end -= 1
-        starts[i], ends[i] = start, end
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    blank = _BLANK[np.minimum(codes, len(_BLANK) - 1)] & (codes < len(_BLANK))
+    at = np.arange(len(text))
+    # First character from i on that is not blank; end of the last one before i.
+    after = np.append(np.where(blank, len(text), at), len(text))
+    after = np.minimum.accumulate(after[::-1])[::-1]
+    before = np.maximum.accumulate(np.insert(np.where(blank, 0, at + 1), 0, 0))
+    edges = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
+    starts = np.minimum(after[edges[:, 0]], edges[:, 1])
+    ends = np.maximum(before[edges[:, 1]], starts)
     flags = np.asarray(special, dtype=bool)
     ends[flags] = starts[flags]
-    return Encoding(np.asarray(ids, dtype=np.int32), starts, ends, flags)
+    return Encoding(
+        np.asarray(ids, dtype=np.int32),
+        starts.astype(np.int32),
+        ends.astype(np.int32),
+        flags,
+    )
 
 
 def kept_range(
@@ -150,8 +168,8 @@ def kept_range(
 
     The response is kept and the prompt is cut from its start; a cut inside a PII span
     moves to the span's end, so that no span is scored in part. Leading special tokens
-    are read in any case (see :meth:`Encoding.fed`). A response that alone is too long
-    keeps its beginning.
+    are read in any case (see :meth:`Encoding.fed`), special tokens behind the text
+    (an EOS) are left out. A response that alone is too long keeps its beginning.
 
     Parameters
     ----------
@@ -166,8 +184,14 @@ def kept_range(
     -------
     tuple
         ``(token_start, token_end)`` in the full tokenisation, end exclusive.
+
+    Raises
+    ------
+    InputError
+        If not one token of text fits.
     """
-    total = len(encoding)
+    text = np.flatnonzero(~encoding.special)
+    total = int(text[-1]) + 1 if len(text) else len(encoding)
     if max_length is None or total <= max_length:
         return 0, total
     room = max_length - encoding.leading
@@ -179,10 +203,17 @@ def kept_range(
         )
     answer = np.flatnonzero((encoding.end > response_start) & ~encoding.special)
     first_answer = int(answer[0]) if len(answer) else total
-    start = total - room
+    # Without a special token in front the first token kept has no prediction, so a
+    # span must not begin with it either.
+    bare = 1 if encoding.leading == 0 else 0
+    start, end = total - room, total
     if start > first_answer:
-        return first_answer, min(first_answer + room, total)
+        start, end = first_answer, min(first_answer + room, total)
+        for low, high in sorted(spans, reverse=True):
+            if low < end < high and low > start:
+                end = low
+        return start, end
     for low, high in sorted(spans):
-        if low < start < high:
+        if low < start + bare and start < high:
             start = min(high, first_answer)
-    return start, total
+    return start, end

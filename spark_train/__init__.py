@@ -1,1 +1,1 @@
-"""SPARK and its baselines, kept slim: something to audit and to compare."""
+"""SPARK training: fine-tuning whose checkpoints SPARK Audit is tried on."""

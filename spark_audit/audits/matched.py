@@ -1,0 +1,467 @@
+"""Likelihood of identifiers against controls that were equally hard before training.
+
+SPARK's difficulty-matched selectivity evaluation: every annotated PII span of a train
+row stands against a non-PII span of the same example with the same number of tokens
+and, on the reference model, the same NLL. ``delta_sel`` is the checkpoint's NLL on
+the PII minus that on the controls; ``did`` its difference to a baseline. Neither is 0
+without an effect: ``rtm_bias`` says what regression to the mean alone would give.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits import AUDITS, Plan, Tables
+from spark_audit.manifest import Manifest
+from spark_audit.results import AuditResult, Contrast, Estimate, Guard, Row
+from spark_audit.spans import Group, Sums, audited_spans, group_of, groups
+from spark_audit.spans.evidence import evidence
+from spark_audit.spans.rematch import diagnostics, placebo_table, sensitivity_table
+from spark_audit.stats.balance import effective_clusters
+from spark_audit.stats.bootstrap import cluster_sums, draw_weights, max_t
+from spark_audit.stats.intervals import ratio_estimate
+from spark_audit.stats.power import with_mde
+from spark_audit.stats.selectivity import (
+    NOT_SEPARABLE,
+    DidTest,
+    RtmBias,
+    delta_sel,
+    did_test,
+    estimands,
+    rtm_bias_estimate,
+)
+from spark_audit.table import Pass
+
+REPRODUCED = 1e-3
+"""Nats by which the base's scores may differ from the manifest's reference scores."""
+
+NO_PAIRS = "the manifest has no matched span in this group"
+BASE = "base"
+
+SCOPE = (
+    "Delta_sel and DiD speak of the matched spans only: with their true prefixes, on "
+    "these annotations. They say nothing of other prefixes, of other domains, of "
+    "identifiers that nobody annotated, or of sampling.",
+    "A small or negative Delta_sel is no proof that nothing leaks: it says that "
+    "identifiers are as likely as, or likelier than, other text of equal difficulty.",
+)
+
+
+def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
+    """All examples with an audited span: unmatched ones bear on ``rtm_bias`` too."""
+    ids = [
+        example.id
+        for split in ("train", "test")
+        for _, example, _ in audited_spans(manifest, split=split)
+    ]
+    return {Pass(): sorted(ids)} if ids else {}
+
+
+@AUDITS.register(plan=plan)
+def matched(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    baseline: str | None = None,
+    preset: str | None = None,
+    seed: int = 0,
+    replicates: Annotated[int, "bootstrap replicates of the percentile interval"] = 0,
+    placebo_draws: Annotated[int, "draws of the placebo distribution; 0: none"] = 200,
+    rematched: Annotated[bool, "repeat under other calipers and distances"] = True,
+) -> AuditResult:
+    """Conclude from the plain tables of the checkpoints.
+
+    Parameters
+    ----------
+    tables
+        Checkpoint name -> pass -> table. A checkpoint called ``base`` is checked
+        against the manifest's own reference scores.
+    baseline
+        Checkpoint that contrasts are taken with: the same run without the correction.
+    preset
+        ``robust`` (jackknife-t) or ``paper`` (percentile, 2,000 replicates); default:
+        the manifest's.
+    replicates
+        0: 9,999, under ``paper`` 2,000.
+    """
+    paper = (preset or manifest.settings.preset) == "paper"
+    count = replicates or (2000 if paper else 9999)
+    sums = {
+        name: Sums.of_table(manifest, passes[Pass()])
+        for name, passes in tables.items()
+        if Pass() in passes
+    }
+    spans = evidence(manifest, sums)
+    result = conclude(
+        spans, baseline=baseline, seed=seed, replicates=count, paper=paper
+    )
+    if spans.empty:
+        return result
+    further = dict(result.tables)
+    if rematched:
+        further["matched_sensitivity"] = sensitivity_table(manifest, sums)
+    if placebo_draws:
+        further["matched_placebo"] = placebo_table(
+            manifest, sums, spans, draws=placebo_draws, seed=seed
+        )
+    return replace(
+        result,
+        guards=[*_reproduced(manifest, sums, spans), *result.guards],
+        tables=further,
+    )
+
+
+def conclude(
+    spans: pd.DataFrame,
+    *,
+    baseline: str | None = None,
+    seed: int = 0,
+    replicates: int = 9999,
+    paper: bool = False,
+) -> AuditResult:
+    """Rows, contrasts, guards and verdict from :func:`evidence`.
+
+    Needs no model, no manifest: evidence of several reports over one manifest can be
+    concatenated.
+    """
+    names = list(dict.fromkeys(spans["checkpoint"])) if len(spans) else []
+    rows: list[Row] = []
+    contrasts: list[Contrast] = []
+    verdict: list[str] = []
+    if not names:
+        return AuditResult(
+            verdict=["matched: not estimable, the manifest has no identifier to audit."]
+        )
+    tests: dict[str, DidTest] = {}
+    for split in ("train", "test"):
+        part = spans[spans["split"] == split]
+        if not len(part):
+            continue
+        clusters = sorted(set(part["cluster"]))
+        weights = draw_weights(len(clusters), replicates=replicates, seed=seed)
+        for group, chosen in groups(part, split):
+            found = {
+                name: group_of(chosen[chosen["checkpoint"] == name], clusters)
+                for name in names
+            }
+            for name in names:
+                rows += _rows(name, group, found[name], weights, paper=paper)
+            if baseline is None:
+                continue
+            for name in names:
+                if name in (baseline, BASE):
+                    continue
+                made, test = _contrast(
+                    name, baseline, group, found, weights, seed=seed, paper=paper
+                )
+                contrasts += made
+                if group == "pooled" and test is not None:
+                    tests[name] = test
+    contrasts = _adjusted(contrasts, tests, seed)
+    pooled = {
+        (row.checkpoint, row.metric): row
+        for row in rows
+        if row.group == "pooled" and not row.of
+    }
+    for name in names:
+        verdict.append(_sentence(name, pooled))
+    verdict += [_contrast_sentence(row) for row in contrasts if _primary(row)]
+    train = spans[(spans["split"] == "train") & (spans["checkpoint"] == names[0])]
+    return AuditResult(
+        rows=rows,
+        contrasts=contrasts,
+        guards=_guards(train),
+        verdict=verdict,
+        scope=list(SCOPE),
+        tables={"matched_diagnostics": diagnostics(spans)},
+        spans=spans,
+    )
+
+
+def _rows(
+    name: str, group: str, found: Group, weights: np.ndarray, *, paper: bool
+) -> list[Row]:
+    columns: dict[str, Any] = {
+        "audit": "matched",
+        "checkpoint": name,
+        "group": group,
+        "unit": "nats",
+    }
+    metrics = ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
+    if not len(found.pii):
+        missing = Estimate.missing(NO_PAIRS)
+        return [Row.of_estimate(missing, metric=m, **columns) for m in metrics]
+    size = found.windows.n_clusters
+    sides = [
+        ratio_estimate(
+            cluster_sums(values, found.codes, size), found.den, weights=weights
+        )
+        for values in (found.pii, found.control)
+    ]
+    bias = rtm_bias_estimate(
+        found.windows, found.checkpoint_windows, weights=weights
+    ).estimate
+    null = {"null": bias.value, "null_low": bias.low, "null_high": bias.high}
+    spans = (found.pii, found.control, found.tokens, found.codes)
+    pooled, by_span, by_source = estimands(*spans, weights=weights)
+    rows = [
+        Row.of_estimate(_decided(estimate, paper), metric=metric, **columns, **more)
+        for metric, estimate, more in (
+            ("nll_pii", sides[0], {}),
+            ("nll_control", sides[1], {}),
+            ("delta_sel", with_mde(pooled), null),
+            ("rtm_bias", bias, {}),
+        )
+    ]
+    if group != "pooled":
+        return rows
+    return rows + [
+        Row.of_estimate(
+            _decided(with_mde(estimate), paper),
+            metric="delta_sel",
+            of=of,
+            **columns,
+            **null,
+        )
+        for of, estimate in (("span-weighted", by_span), ("source-weighted", by_source))
+    ]
+
+
+def _decided(estimate: Estimate, paper: bool) -> Estimate:
+    """The estimate with the preset's decision interval."""
+    if not paper or estimate.parity_low is None:
+        return estimate
+    return replace(
+        estimate,
+        low=estimate.parity_low,
+        high=estimate.parity_high,
+        interval="percentile",
+    )
+
+
+def _contrast(
+    name: str,
+    baseline: str,
+    group: str,
+    found: dict[str, Group],
+    weights: np.ndarray,
+    *,
+    seed: int,
+    paper: bool,
+) -> tuple[list[Contrast], DidTest | None]:
+    ours, theirs = found[name], found[baseline]
+    columns: dict[str, Any] = {
+        "audit": "matched",
+        "checkpoint": name,
+        "baseline": baseline,
+        "group": group,
+        "unit": "nats",
+        "family": "primary" if group == "pooled" else "exploratory",
+    }
+    if not len(ours.pii):
+        missing = Estimate.missing(NO_PAIRS)
+        return [
+            Contrast.of_estimate(missing, metric=metric, **columns)
+            for metric in ("did", "rtm_bias")
+        ], None
+    estimate = with_mde(
+        delta_sel(
+            ours.pii - theirs.pii,
+            ours.control - theirs.control,
+            ours.tokens,
+            ours.codes,
+            weights=weights,
+        )
+    )
+    bias = rtm_bias_estimate(
+        ours.windows,
+        ours.checkpoint_windows,
+        theirs.checkpoint_windows,
+        weights=weights,
+    )
+    test = _test(ours.num - theirs.num, ours.den, bias, seed)
+    notes = []
+    if _is_reference(theirs):
+        notes.append(
+            "the baseline is the matching reference: DiD is Delta_sel minus the match "
+            "residual, regression to the mean is not removed"
+        )
+    if test is not None and not test.separable:
+        notes.append(test.verdict)
+    return [
+        Contrast.of_estimate(
+            _decided(estimate, paper),
+            metric="did",
+            p=None if test is None else test.p,
+            null=bias.estimate.value,
+            null_low=bias.estimate.low,
+            null_high=bias.estimate.high,
+            note="; ".join(notes),
+            **columns,
+        ),
+        Contrast.of_estimate(bias.estimate, metric="rtm_bias", **columns),
+    ], test
+
+
+def _test(num: np.ndarray, den: np.ndarray, bias: RtmBias, seed: int) -> DidTest | None:
+    if bias.estimate.value is None or np.count_nonzero(den) < 2:
+        return None
+    return did_test(num, den, bias, seed=seed)
+
+
+def _is_reference(group: Group) -> bool:
+    change = np.abs(group.checkpoint_windows - group.windows.pool)
+    return bool(len(change)) and float(change.max()) <= REPRODUCED
+
+
+def _primary(row: Contrast) -> bool:
+    return row.metric == "did" and row.family == "primary"
+
+
+def _adjusted(
+    contrasts: list[Contrast], tests: dict[str, DidTest], seed: int
+) -> list[Contrast]:
+    """The pooled DiD of all checkpoints as one family, by max-T."""
+    if not tests:
+        return contrasts
+    scores = np.stack([test.scores for test in tests.values()], axis=1)
+    adjusted = dict(zip(tests, max_t(scores, seed=seed), strict=True))
+    return [
+        row.model_copy(update={"p_adjusted": float(adjusted[row.checkpoint])})
+        if _primary(row) and row.checkpoint in adjusted
+        else row
+        for row in contrasts
+    ]
+
+
+def _sentence(name: str, pooled: dict[tuple[str, str], Row]) -> str:
+    """What was found for one checkpoint, in plain words."""
+    row = pooled.get((name, "delta_sel"))
+    if row is None or row.value is None:
+        reason = NO_PAIRS if row is None else row.note
+        return f"{name}: Delta_sel is not estimable ({reason})."
+    interval = (
+        f" [{row.low:.3f}, {row.high:.3f}]"
+        if row.low is not None and row.high is not None
+        else ""
+    )
+    expected = "; regression to the mean alone would give " + (
+        f"{row.null:.3f}" if row.null is not None else "an unknown amount"
+    )
+    text = (
+        f"{name}: Delta_sel {row.value:.3f}{interval} nats over {row.n} tokens of "
+        f"matched identifiers in {row.clusters} clusters{expected}"
+    )
+    return f"{text}. {_reading(row)}"
+
+
+def _reading(row: Row) -> str:
+    if row.low is None or row.high is None or row.null is None:
+        return "Without an interval or that reference, nothing can be concluded."
+    bounds = (row.null, row.null_low, row.null_high, 0.0)
+    reach = [b for b in bounds if b is not None]
+    if row.low > max(reach):
+        return (
+            "Identifiers became less likely than text of equal difficulty, by more "
+            "than regression to the mean explains: selective suppression at these "
+            "spans."
+        )
+    if row.high < min(reach):
+        return (
+            "Identifiers became MORE likely than text of equal difficulty: the "
+            "checkpoint remembers identifiers at these spans."
+        )
+    mde = f"effects below {row.mde:.2f} nats" if row.mde is not None else "effects"
+    return (
+        f"Not separable from regression to the mean: no selective effect was shown, "
+        f"and {mde} cannot be excluded."
+    )
+
+
+def _contrast_sentence(row: Contrast) -> str:
+    if row.value is None:
+        return f"{row.checkpoint} against {row.baseline}: not estimable ({row.note})."
+    p = "no p value" if row.p_adjusted is None else f"adjusted p {row.p_adjusted:.4f}"
+    bias = "unknown" if row.null is None else f"{row.null:.3f}"
+    found = row.p_adjusted is not None and row.p_adjusted < 1 - row.level
+    separable = NOT_SEPARABLE not in row.note
+    if found and separable:
+        reading = "A difference beyond regression to the mean."
+    else:
+        mde = (
+            f" Effects below {row.mde:.2f} nats cannot be excluded." if row.mde else ""
+        )
+        reading = f"No difference was shown.{mde}"
+    return (
+        f"{row.checkpoint} against {row.baseline}: DiD {row.value:.3f} nats, "
+        f"{bias} of it expected by regression to the mean, {p}. {reading}"
+    )
+
+
+def _guards(train: pd.DataFrame) -> list[Guard]:
+    """What can void the matched figures, from the reference alone."""
+    pii, control = (train[train["role"] == r] for r in ("pii", "control"))
+    unmatched = int((train["role"] == "unmatched").sum())
+    total = len(pii) + unmatched
+    if not total:
+        return []
+    share = len(pii) / total
+    missing = train[train["role"] == "unmatched"]["type"].value_counts()
+    worst = ", ".join(f"{count} {kind}" for kind, count in missing.head(4).items())
+    found = [
+        Guard(
+            name="matched share",
+            passed=True if share >= 0.5 else None,
+            detail=f"{len(pii)} of {total} spans of train rows have a control"
+            + (f"; without: {worst}" if unmatched else "")
+            + ". Figures are over matched spans only.",
+        )
+    ]
+    if not len(pii):
+        return found
+    tokens = pii["n_tokens"].to_numpy(float)
+    gaps = pii["ref_sum"].to_numpy() - control["ref_sum"].to_numpy()
+    residual = gaps.sum() / tokens.sum()
+    distance = np.quantile(np.abs(gaps) / tokens, 0.95)
+    found.append(
+        Guard(
+            name="match quality",
+            passed=True if abs(residual) <= 0.05 else None,
+            detail=f"Delta_sel on the reference is {residual:.4f} nats; 95% of pairs "
+            f"differ by at most {distance:.3f}",
+        )
+    )
+    effective = effective_clusters(pii.groupby("cluster").size().to_numpy())
+    found.append(
+        Guard(
+            name="clusters",
+            passed=True if effective >= 10 else None,
+            detail=f"{pii['cluster'].nunique()} clusters, {effective:.1f} effective",
+        )
+    )
+    return found
+
+
+def _reproduced(
+    manifest: Manifest, sums: dict[str, Sums], spans: pd.DataFrame
+) -> list[Guard]:
+    """Whether the base still scores as the manifest says it did."""
+    base = spans[spans["checkpoint"] == BASE]
+    if not len(base):
+        return []
+    change = (base["nll_sum"] - base["ref_sum"]).abs() / base["n_tokens"]
+    worst = float(change.max())
+    return [
+        Guard(
+            name="reference reproduced",
+            checkpoint=BASE,
+            passed=worst <= REPRODUCED,
+            detail=f"scored again, span means differ from the manifest's by at most "
+            f"{worst:.2g} nats"
+            + ("" if worst <= REPRODUCED else ": other weights, dtype or libraries"),
+        )
+    ]

@@ -1,0 +1,458 @@
+"""``spark-audit``: the command line, and the only place that prints.
+
+Results go to stdout, progress and errors to stderr. Commands are thin: each turns
+its flags into one call of the library. Only what is called gets imported, so that
+``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shlex
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+import typer.main
+
+from spark_audit.audits import AUDITS
+from spark_audit.errors import IncompleteError, InputError, SparkError
+
+if TYPE_CHECKING:
+    from spark_audit.pipeline import Outcome, Request
+
+PROGRAM = "spark-audit"
+SEVERAL = ("--data", "--ckpt", "--fail-if", "--set", "--map")
+"""Options that accept both ``--x A B`` and ``--x A --x B``."""
+
+Ckpt = Annotated[
+    list[str],
+    typer.Option(
+        "--ckpt",
+        metavar="[NAME=]PATH...",
+        help="Checkpoints: a Hugging Face folder, a PEFT adapter, a weight file, a "
+        "series (its last stage; PATH@K another).",
+    ),
+]
+Base = Annotated[
+    str | None,
+    typer.Option(metavar="MODEL", help="Base model of adapters; audited as 'base'."),
+]
+ManifestFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--manifest", help="Default: the one in manifests/ that fits the checkpoint."
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="DIR", help="Default: reports/<manifest>-<names>."
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+BatchSize = Annotated[
+    str, typer.Option(metavar="auto|N", help="Rows scored at once; auto: by tokens.")
+]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to score.")]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        metavar="float32|bfloat16|float16",
+        help="Of the model's body; the output head is always float32.",
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
+ShowText = Annotated[
+    bool, typer.Option("--show-text", help="Show identifiers and their contexts.")
+]
+Preset = Annotated[
+    str | None,
+    typer.Option(metavar="robust|paper", help="Default: that of the manifest."),
+]
+LOADING = {
+    "device": (Device, "auto"),
+    "dtype": (Dtype, "float32"),
+    "tokenizer": (
+        Annotated[
+            str | None,
+            typer.Option(metavar="DIR", help="Tokenizer, if not the checkpoint's own."),
+        ],
+        None,
+    ),
+    "lora_alpha": (
+        Annotated[
+            float | None,
+            typer.Option(help="Alpha of bare LoRA weights without a config."),
+        ],
+        None,
+    ),
+    "revision": (
+        Annotated[str | None, typer.Option(help="Revision of a model on the hub.")],
+        None,
+    ),
+    "trust_remote_code": (
+        Annotated[
+            bool,
+            typer.Option(
+                "--trust-remote-code", help="Run Python code that a checkpoint brings."
+            ),
+        ],
+        False,
+    ),
+}
+AUDIT = {
+    "ckpt": (Ckpt, inspect.Parameter.empty),
+    "base": (Base, None),
+    "baseline": (
+        Annotated[
+            str | None,
+            typer.Option(
+                metavar="NAME",
+                help="The same run without the correction; gives contrasts.",
+            ),
+        ],
+        None,
+    ),
+    "manifest": (ManifestFile, None),
+    "output": (Output, None),
+    "preset": (Preset, None),
+    "seed": (Seed, 0),
+    "limit": (
+        Annotated[
+            int | None,
+            typer.Option(min=1, help="Score only N examples; the report is partial."),
+        ],
+        None,
+    ),
+    "scores": (
+        Annotated[
+            Path | None,
+            typer.Option(metavar="DIR", help="Score store to share between reports."),
+        ],
+        None,
+    ),
+    "batch_size": (BatchSize, "auto"),
+    "shard": (
+        Annotated[
+            str | None,
+            typer.Option(metavar="I/N", help="This worker's part, from 0/N; N workers."),
+        ],
+        None,
+    ),
+    "show_text": (ShowText, False),
+    "dry_run": (
+        Annotated[
+            bool,
+            typer.Option("--dry-run", help="Say what would be scored, and stop."),
+        ],
+        False,
+    ),
+    "json": (Json, False),
+    "quiet": (Quiet, False),
+    **LOADING,
+}
+"""Flags that every audit has; its own come from its signature."""
+
+
+def main() -> None:
+    """Console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code (never raises)."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    resume = f"resume with: {PROGRAM} {shlex.join(arguments)}"
+    try:
+        argv = spread(arguments)
+        command = typer.main.get_command(_app(argv))
+        code = command.main(args=argv, prog_name=PROGRAM, standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except IncompleteError as error:
+        _say(f"{PROGRAM}: {error}\n{resume}")
+        return error.exit_code
+    except SparkError as error:
+        _say(f"{PROGRAM}: error: {error}")
+        return error.exit_code
+    except typer.Abort:
+        return 130
+    except KeyboardInterrupt:
+        _say(f"\n{PROGRAM}: interrupted; {resume}")
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has enough; Python must not complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        usage = getattr(error, "format_message", None)
+        if usage is not None:
+            _say(f"{PROGRAM}: error: {usage()}; see {PROGRAM} --help")
+            return 2
+        if isinstance(error, OSError):
+            _say(f"{PROGRAM}: error: {error.filename or 'I/O'}: {error.strerror}")
+            return 4
+        _say(f"{PROGRAM}: a defect of ours ({type(error).__name__}); {_log(error)}")
+        return 70
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _log(error: BaseException) -> str:
+    """Write where a defect happened, without messages, which may quote data."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix=f"{PROGRAM}-", suffix=".log", delete=False
+        ) as file:
+            file.write("\n".join([type(error).__name__, *lines]) + "\n")
+        return f"details, without any data, are in {file.name}"
+    except OSError:
+        return f"at {lines[-1]}" if lines else "no details"
+
+
+def spread(arguments: Sequence[str]) -> list[str]:
+    """Allow snake case options, and several values after one option.
+
+    ``--ckpt A B --batch_size 4`` becomes ``--ckpt A --ckpt B --batch-size 4``.
+    """
+    found: list[str] = []
+    several: str | None = None
+    fresh = False
+    for position, argument in enumerate(arguments):
+        if argument == "--":
+            return [*found, *arguments[position:]]
+        if argument.startswith("--"):
+            name, equals, value = argument.partition("=")
+            name = name.replace("_", "-")
+            several = name if name in SEVERAL and not equals else None
+            fresh = True
+            found.append(f"{name}{equals}{value}")
+        elif argument.startswith("-") and len(argument) > 1:
+            several = None
+            found.append(argument)
+        else:
+            if several is not None and not fresh:
+                found.append(several)
+            fresh = False
+            found.append(argument)
+    return found
+
+
+def _app(arguments: Sequence[str]) -> typer.Typer:
+    """The application, with only the called audit's module imported."""
+    app = typer.Typer(
+        name=PROGRAM,
+        no_args_is_help=True,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help="Find out what a language-model checkpoint gives away about the personal "
+        "data it was trained on.",
+    )
+    app.callback()(_root)
+    data = typer.Typer(no_args_is_help=True, help="Import, annotate and inject data.")
+    data.command("import")(data_import)
+    data.command("annotate")(data_annotate)
+    data.command("inject")(data_inject)
+    manifest = typer.Typer(no_args_is_help=True, help="Build and look at manifests.")
+    manifest.command("build")(manifest_build)
+    manifest.command("show")(manifest_show)
+    manifest.command("verify")(manifest_verify)
+    manifest.command("export")(manifest_export)
+    app.command("demo")(demo)
+    app.add_typer(data, name="data")
+    app.add_typer(manifest, name="manifest")
+    app.command("inspect")(inspect_command)
+    for name in AUDITS.names():
+        called = name in arguments
+        summary = AUDITS.summary(name)
+        app.command(name, help=summary)(_audit(name) if called else _root)
+    app.command("report")(report)
+    return app
+
+
+def _version(value: bool) -> None:
+    if value:
+        from spark_audit.facts import versions
+
+        print("\n".join(f"{k} {v}" for k, v in versions().items()))
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_version, help="Show versions."
+        ),
+    ] = False,
+) -> None: ...
+
+
+def _audit(name: str) -> Callable[..., None]:
+    """The command of one audit: common flags plus those of its signature."""
+    entry = AUDITS.get(name)
+    hints = get_type_hints(entry.run, include_extras=True)
+    own: dict[str, tuple[Any, Any]] = {}
+    for parameter in inspect.signature(entry.run).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in AUDIT:
+            kind, text = hints[parameter.name].__origin__, hints[
+                parameter.name
+            ].__metadata__[0]
+            own[parameter.name] = (
+                Annotated[kind, typer.Option(help=text)],
+                parameter.default,
+            )
+
+    def command(**flags: Any) -> None:
+        _run_audit(name, flags, {key: flags.pop(key) for key in own})
+
+    signature = [
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=value)
+        for key, (_, value) in {**AUDIT, **own}.items()
+    ]
+    command.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
+    command.__annotations__ = {k: kind for k, (kind, _) in {**AUDIT, **own}.items()}
+    return command
+
+
+def _run_audit(name: str, flags: dict[str, Any], own: dict[str, Any]) -> None:
+    from spark_audit.pipeline import Request, estimate_cost, run
+
+    request = Request(
+        audits=(name,),
+        ckpt=tuple(flags["ckpt"]),
+        manifest=flags["manifest"],
+        base=flags["base"],
+        baseline=flags["baseline"],
+        output=flags["output"],
+        preset=_one_of(flags["preset"], "--preset", (None, "robust", "paper")),
+        seed=flags["seed"],
+        limit=flags["limit"],
+        scores=flags["scores"],
+        batch_size=_batch_size(flags["batch_size"]),
+        show_text=flags["show_text"],
+        shard=_shard(flags["shard"]),
+        loading={key: flags[key] for key in LOADING},
+        audit_options=own,
+        command=(PROGRAM, *sys.argv[1:]),
+    )
+    if flags["dry_run"]:
+        _print_facts(estimate_cost(request), as_json=flags["json"])
+        return
+    with _progress(quiet=flags["quiet"] or request.shard[0] > 0) as progress:
+        outcome = run(request, progress=progress)
+    _print_outcome(outcome, request, as_json=flags["json"])
+
+
+def _print_outcome(outcome: Outcome, request: Request, *, as_json: bool) -> None:
+    if outcome.report is None:
+        _say(
+            f"part {request.shard[0] + 1} of {request.shard[1]} is done, "
+            f"{outcome.missing} items are left to the other workers; the last one "
+            "writes the report"
+        )
+    elif as_json:
+        print(outcome.report.model_dump_json())
+    else:
+        from spark_audit.reports import blocks
+
+        _print_report(outcome.report, blocks(outcome.report))
+        print(f"\nReport: {outcome.folder / 'report.md'}")
+
+
+def _print_report(report: Any, tables: Sequence[Any]) -> None:
+    console = _console()
+    for line in report.verdict:
+        console.print(f"- {line}", markup=False, soft_wrap=False)
+    for guard in report.guards:
+        if guard.passed is not True:
+            word = "GUARD FAILED" if guard.passed is False else "warning"
+            console.print(
+                f"{word}: {guard.name} {guard.checkpoint}: {guard.detail}", markup=False
+            )
+    for block in tables:
+        _print_block(console, block)
+
+
+def _print_block(console: Any, block: Any) -> None:
+    from rich.table import Table
+
+    table = Table(title=block.title, title_justify="left")
+    for position, name in enumerate(block.header):
+        table.add_column(name, justify="left" if position == 0 else "right")
+    for row in block.rows:
+        table.add_row(*row)
+    console.print()
+    console.print(table, markup=False)
+    for remark in block.remarks:
+        console.print(remark, markup=False, highlight=False)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    # Piped output keeps whole lines: no terminal width to wrap to.
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+
+
+def _print_facts(facts: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        print(json.dumps(facts))
+        return
+    width = max(map(len, facts))
+    for key, value in facts.items():
+        print(f"{key:<{width}}  {value}")
+
+
+def _progress(*, quiet: bool) -> Any:
+    from spark_audit.progress import progress
+
+    return progress(quiet=quiet)
+
+
+def _one_of(value: Any, where: str, known: Sequence[Any]) -> Any:
+    if value not in known:
+        names = ", ".join(str(k) for k in known if k is not None)
+        raise InputError(f"{value!r} is unknown", where=where, fix=f"give {names}")
+    return value
+
+
+def _batch_size(text: str) -> int | str:
+    if text == "auto":
+        return text
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(
+            f"{text!r} is no batch size", where="--batch-size", fix="give auto or N"
+        )
+    return int(text)
+
+
+def _shard(text: str | None) -> tuple[int, int]:
+    """This worker's part: from ``--shard``, else from the launcher's variables."""
+    for rank, world in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+        if text is None and rank in os.environ and world in os.environ:
+            text = f"{os.environ[rank]}/{os.environ[world]}"
+    index, _, count = (text or "0/1").partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise InputError(
+            f"{text!r} is no part of a whole", where="--shard", fix="give I/N, I < N"
+        )
+    return int(index), int(count)

@@ -1,0 +1,50 @@
+"""tables/*.csv: the rows of the report, tidy, one figure a line."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from spark_audit.facts import write_text
+from spark_audit.manifest import Manifest
+from spark_audit.reports import WRITERS
+from spark_audit.results import Contrast, Guard, Report, Row
+
+
+@WRITERS.register()
+def write(
+    report: Report,
+    folder: Path,
+    *,
+    manifest: Manifest | None = None,
+    show_text: bool = False,
+) -> list[Path]:
+    """Write results, contrasts, guards and the report's further tables as CSV."""
+    tables: dict[str, tuple[list[str], list[dict[str, Any]]]] = {
+        "results": (list(Row.model_fields), [r.model_dump() for r in report.results]),
+        "contrasts": (
+            list(Contrast.model_fields),
+            [r.model_dump() for r in report.contrasts],
+        ),
+        "guards": (list(Guard.model_fields), [g.model_dump() for g in report.guards]),
+    }
+    for name, records in report.tables.items():
+        columns = dict.fromkeys(key for record in records for key in record)
+        tables[name] = (list(columns), records)
+    written = []
+    for name, (columns, records) in tables.items():
+        path = folder / "tables" / f"{name}.csv"
+        write_text(path, _csv(columns, records))
+        written.append(path)
+    return written
+
+
+def _csv(columns: Sequence[str], records: Sequence[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n", restval="")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()

@@ -1,0 +1,24 @@
+"""report.json: the truth that every other format is rendered from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spark_audit.facts import write_text
+from spark_audit.manifest import Manifest
+from spark_audit.reports import WRITERS
+from spark_audit.results import Report
+
+
+@WRITERS.register()
+def write(
+    report: Report,
+    folder: Path,
+    *,
+    manifest: Manifest | None = None,
+    show_text: bool = False,
+) -> list[Path]:
+    """Write ``report.json`` (schema: ``schemas/report.json`` of the package)."""
+    path = folder / "report.json"
+    write_text(path, report.model_dump_json(indent=1) + "\n")
+    return [path]

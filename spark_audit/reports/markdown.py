@@ -1,0 +1,163 @@
+"""report.md: the report as Markdown that pastes well into an issue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from spark_audit.facts import write_text
+from spark_audit.manifest import Manifest, PairSide
+from spark_audit.reports import WRITERS, Block, blocks, number
+from spark_audit.results import Report
+
+DEFINITIONS = (
+    ("NLL", "mean negative log-likelihood, nats a token; lower = likelier."),
+    (
+        "Delta_sel",
+        "NLL of annotated identifiers minus NLL of their controls: non-PII spans of "
+        "the same example, of equal token count and equally difficult for the "
+        "reference model (SPARK, Difficulty-Matched Selectivity Evaluation).",
+    ),
+    (
+        "regression to the mean",
+        "the Delta_sel that matching on the reference gives without any selective "
+        "effect: (1 - beta) times the reference gap between PII and other text. A "
+        "Delta_sel is read against this figure, not against 0.",
+    ),
+    (
+        "DiD",
+        "Delta_sel of a checkpoint minus that of the baseline, paired by source; its "
+        "own regression to the mean stands beside it and is taken out of the test.",
+    ),
+    (
+        "intervals",
+        "95%, cluster jackknife with t quantiles over sources; percentile bootstrap "
+        "limits stand in tables/results.csv as parity_low and parity_high.",
+    ),
+    (
+        "MDE",
+        "the smallest effect that this many sources detect with 80% power: smaller "
+        "ones cannot be excluded.",
+    ),
+)
+
+
+@WRITERS.register()
+def write(
+    report: Report,
+    folder: Path,
+    *,
+    manifest: Manifest | None = None,
+    show_text: bool = False,
+) -> list[Path]:
+    """Write ``report.md``; identifiers appear only with ``show_text``."""
+    path = folder / "report.md"
+    write_text(path, render(report, manifest=manifest if show_text else None))
+    return [path]
+
+
+def render(report: Report, *, manifest: Manifest | None = None) -> str:
+    """The report as Markdown; with a manifest, the text of some pairs is shown."""
+    facts = report.manifest
+    parts = [f"# Privacy audit: {', '.join(c.name for c in report.checkpoints)}"]
+    if report.status == "partial":
+        parts.append(
+            "**Partial report**: only some examples were scored (`--limit`). Its "
+            "figures are for trying things out, not for decisions."
+        )
+    parts += ["## Verdict", _bullets(report.verdict or ["No audit came to a verdict."])]
+    parts += ["## What cannot be concluded", _bullets(report.scope)]
+    if report.guards:
+        words = {True: "passed", False: "**FAILED**", None: "warning"}
+        rows = [
+            (g.name, g.checkpoint or "-", words[g.passed], g.detail)
+            for g in report.guards
+        ]
+        parts += [
+            "## Guards",
+            table(("guard", "checkpoint", "state", "detail"), rows),
+        ]
+    parts.append("## Figures")
+    for block in blocks(report):
+        parts.append(_block(block))
+    for name, records in report.tables.items():
+        if records:
+            parts.append(f"### {name.replace('_', ' ')}")
+            header = list(dict.fromkeys(key for record in records for key in record))
+            parts.append(
+                table(header, [[_cell(r.get(key)) for key in header] for r in records])
+            )
+    if manifest is not None:
+        parts += ["## Some pairs, as text", _pairs(manifest)]
+    parts += [
+        "## Definitions",
+        _bullets(f"**{name}**: {text}" for name, text in DEFINITIONS),
+    ]
+    parts += [
+        "## What was audited",
+        table(
+            ("checkpoint", "source", "format", "base", "dtype", "weights", "notes"),
+            [
+                (
+                    c.name,
+                    c.source,
+                    c.format,
+                    c.base or "-",
+                    c.dtype,
+                    c.weights_sha256[:12],
+                    "; ".join(c.notes) or "-",
+                )
+                for c in report.checkpoints
+            ],
+        ),
+        f"Manifest `{facts.name}`, digest `{facts.digest[:16]}`: {facts.n_spans} "
+        f"matched spans, {facts.n_tokens} tokens, {facts.n_sources} sources in "
+        f"{facts.n_clusters} clusters.",
+        "Versions: " + ", ".join(f"{k} {v}" for k, v in report.versions.items()) + ".",
+        f"Made {report.created} with `{' '.join(report.command)}`.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; a bar inside a cell is escaped."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(
+        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |"
+        for line in lines
+    )
+
+
+def _block(block: Block) -> str:
+    text = f"### {block.title}\n\n{table(block.header, block.rows)}"
+    if block.remarks:
+        text += "\n\n" + "\n".join(f"*{remark}*" for remark in block.remarks)
+    return text
+
+
+def _bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _cell(value: object) -> str:
+    return number(value) if isinstance(value, float) else str(value or "-")
+
+
+def _pairs(manifest: Manifest, limit: int = 20) -> str:
+    def text(example: str, side: PairSide) -> str:
+        row = manifest.by_id[example]
+        return (row.prompt + row.response)[side.char_start : side.char_end]
+
+    return table(
+        ("example", "type", "PII", "control", "reference NLL"),
+        [
+            (
+                pair.example,
+                pair.pii.type,
+                text(pair.example, pair.pii),
+                text(pair.example, pair.control),
+                f"{number(pair.pii.nll)} / {number(pair.control.nll)}",
+            )
+            for pair in manifest.pairs[:limit]
+        ],
+    )

@@ -1,0 +1,298 @@
+"""Balance before and after matching, hidden bias, and how many clusters really count.
+
+Balance is judged by size, never by a test: standardised mean differences on one ruler
+(the SD of the PII spans *before* matching) so that before and after compare, variance
+ratios, and distances between empirical distributions. This follows MatchIt's advice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from spark_audit.errors import NotEstimableError
+
+
+def smd(
+    a: np.ndarray,
+    b: np.ndarray,
+    *,
+    standardizer: Literal["treated", "pooled"] | float = "treated",
+) -> float:
+    """Standardised mean difference ``(mean(a) - mean(b)) / SD``, signed.
+
+    Parameters
+    ----------
+    a, b
+        Shape ``(n,)`` and ``(m,)``: PII spans and windows, any unit.
+    standardizer
+        ``treated``: the SD of ``a`` (n - 1). ``pooled``: the root of the mean of both
+        variances. A number: an SD taken elsewhere, such as from the PII spans before
+        matching.
+
+    Raises
+    ------
+    NotEstimableError
+        If a side is empty, a value is not finite, or the SD is 0 or needs more values.
+    """
+    a, b = _sample(a), _sample(b)
+    if standardizer == "treated":
+        sd = _sd(a)
+    elif standardizer == "pooled":
+        sd = float(np.sqrt((_sd(a) ** 2 + _sd(b) ** 2) / 2))
+    elif isinstance(standardizer, str):
+        raise ValueError(f"unknown standardizer {standardizer!r}")
+    else:
+        sd = float(standardizer)
+    if not sd > 0:
+        raise NotEstimableError("the covariate is constant")
+    return float((a.mean() - b.mean()) / sd)
+
+
+def variance_ratio(a: np.ndarray, b: np.ndarray) -> float:
+    """Variance of ``a`` over variance of ``b`` (n - 1); balanced between 0.5 and 2.
+
+    Raises
+    ------
+    NotEstimableError
+        If a side has fewer than 2 values, a value is not finite, or ``b`` is constant.
+    """
+    above, below = _sd(_sample(a)), _sd(_sample(b))
+    if not below > 0:
+        raise NotEstimableError("the covariate is constant")
+    return (above / below) ** 2
+
+
+def ecdf_max(a: np.ndarray, b: np.ndarray) -> float:
+    """Largest distance of the empirical distributions (Kolmogorov-Smirnov)."""
+    return float(_ecdf_distance(a, b).max())
+
+
+def ecdf_mean(a: np.ndarray, b: np.ndarray) -> float:
+    """Mean distance of the empirical distributions over all observations of both.
+
+    An observation that occurs twice counts twice.
+    """
+    return float(_ecdf_distance(a, b).mean())
+
+
+def balance_rows(
+    covariates_pii: Mapping[str, np.ndarray],
+    covariates_pool: Mapping[str, np.ndarray],
+    covariates_control: Mapping[str, np.ndarray],
+    *,
+    covariates_matched: Mapping[str, np.ndarray] | None = None,
+) -> list[dict[str, str | float | None]]:
+    """One row a covariate, before and after matching: the data of a Love plot.
+
+    Parameters
+    ----------
+    covariates_pii
+        Name -> values, one a PII span, matched or not: its SD is the ruler of both
+        SMDs.
+    covariates_pool
+        The same names for all windows that could have been controls.
+    covariates_control
+        The same names for the controls chosen.
+    covariates_matched
+        The same names for the PII spans that have a control; default all PII spans.
+
+    Returns
+    -------
+    list of dict
+        ``covariate``; ``mean_pii``, ``mean_pool``, ``mean_control``; ``smd``,
+        ``variance_ratio``, ``ecdf_max`` and ``ecdf_mean``, each ``_before`` (PII
+        against pool) and ``_after`` (matched PII against controls); ``note``. A figure
+        that has no value is None and the note says why.
+
+    Raises
+    ------
+    ValueError
+        If the names differ.
+    """
+    matched = covariates_pii if covariates_matched is None else covariates_matched
+    for other in (covariates_pool, covariates_control, matched):
+        if other.keys() != covariates_pii.keys():
+            raise ValueError("the same covariates are needed on every side")
+    return [
+        _balance_row(
+            name,
+            np.asarray(covariates_pii[name], dtype=np.float64),
+            np.asarray(covariates_pool[name], dtype=np.float64),
+            np.asarray(matched[name], dtype=np.float64),
+            np.asarray(covariates_control[name], dtype=np.float64),
+        )
+        for name in covariates_pii
+    ]
+
+
+def _balance_row(
+    name: str,
+    pii: np.ndarray,
+    pool: np.ndarray,
+    matched: np.ndarray,
+    control: np.ndarray,
+) -> dict[str, str | float | None]:
+    why: dict[str, list[str]] = {}
+    row: dict[str, str | float | None] = {"covariate": name}
+
+    def attempt(
+        figure: str, compute: Callable[..., float], *values: np.ndarray
+    ) -> None:
+        try:
+            row[figure] = compute(*values)
+        except NotEstimableError as error:
+            row[figure] = None
+            why.setdefault(error.what, []).append(figure)
+
+    def smd_by_pii(a: np.ndarray, b: np.ndarray) -> float:
+        return smd(a, b, standardizer=_sd(_sample(pii)))
+
+    attempt("mean_pii", _mean, pii)
+    attempt("mean_pool", _mean, pool)
+    attempt("mean_control", _mean, control)
+    for when, a, b in (("before", pii, pool), ("after", matched, control)):
+        attempt(f"smd_{when}", smd_by_pii, a, b)
+        attempt(f"variance_ratio_{when}", variance_ratio, a, b)
+        attempt(f"ecdf_max_{when}", ecdf_max, a, b)
+        attempt(f"ecdf_mean_{when}", ecdf_mean, a, b)
+    row["note"] = "; ".join(f"{reason}: {', '.join(f)}" for reason, f in why.items())
+    return row
+
+
+def effective_clusters(counts: Sequence[int] | np.ndarray) -> float:
+    """Clusters of equal size that would weigh as much: ``(sum n)^2 / sum n^2``.
+
+    Raises
+    ------
+    NotEstimableError
+        If no cluster holds anything.
+    """
+    n = np.asarray(counts, dtype=np.float64)
+    if not n.size or not n.any():
+        raise NotEstimableError("no cluster holds anything")
+    if n.min() < 0 or not np.isfinite(n).all():
+        raise ValueError("counts are finite and not negative")
+    return float(n.sum() ** 2 / (n**2).sum())
+
+
+def rosenbaum_bounds(
+    differences: np.ndarray, gammas: Sequence[float] | np.ndarray
+) -> np.ndarray:
+    """Largest one-sided p of the signed-rank test under hidden bias Gamma.
+
+    Gamma bounds the odds that the larger value of a pair carries the PII label because
+    of something the matching did not see; 1 is the plain signed-rank test. Normal
+    approximation. Ranks of ``|d|`` are averages over ties and count zero differences;
+    zeros are left out of the null's moments.
+
+    Parameters
+    ----------
+    differences
+        Shape ``(n,)``: PII minus control, one an independent pair (a source).
+    gammas
+        Shape ``(g,)``, each at least 1.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(g,)``: p for differences above 0.
+
+    Raises
+    ------
+    NotEstimableError
+        If no difference is other than 0.
+
+    References
+    ----------
+    Rosenbaum (2002), *Observational Studies*, chapter 4. Zeros are treated as by Pratt,
+    so Gamma = 1 equals ``scipy.stats.wilcoxon(zero_method="pratt")``; recent versions
+    of ``psens`` in the R package rbounds drop zeros before ranking.
+    """
+    gamma = np.asarray(gammas, dtype=np.float64)
+    if not np.all(gamma >= 1):
+        raise ValueError("Gamma is at least 1")
+    statistic, ranks = _signed_rank(differences)
+    chance = gamma / (1 + gamma)
+    expected = chance * ranks.sum()
+    sd = np.sqrt(chance * (1 - chance) * (ranks**2).sum())
+    return np.asarray(ndtr((expected - statistic) / sd))
+
+
+def rosenbaum_gamma(differences: np.ndarray, *, alpha: float = 0.05) -> float:
+    """Largest Gamma at which :func:`rosenbaum_bounds` still gives p <= alpha.
+
+    Solved exactly: with ``z`` the normal quantile of ``1 - alpha`` and ``q`` the
+    ranks, ``(T - p sum q)^2 = z^2 p (1 - p) sum q^2`` is a quadratic in
+    ``p = Gamma / (1 + Gamma)``, whose smaller root is wanted.
+
+    Parameters
+    ----------
+    differences
+        As in :func:`rosenbaum_bounds`.
+    alpha
+        Between 0 and 0.5.
+
+    Raises
+    ------
+    NotEstimableError
+        If p exceeds alpha without any hidden bias.
+    """
+    if not 0 < alpha < 0.5:
+        raise ValueError(f"alpha lies between 0 and 0.5, not at {alpha}")
+    statistic, ranks = _signed_rank(differences)
+    if rosenbaum_bounds(differences, [1.0])[0] > alpha:
+        raise NotEstimableError(
+            f"the signed-rank test has p > {alpha:g} without any hidden bias"
+        )
+    spread = float(ndtri(alpha) ** 2 * (ranks**2).sum())
+    square, linear = ranks.sum() ** 2 + spread, 2 * statistic * ranks.sum() + spread
+    root = linear - np.sqrt(max(linear**2 - 4 * square * statistic**2, 0.0))
+    chance = root / (2 * square)
+    return float(chance / (1 - chance))
+
+
+def _signed_rank(differences: np.ndarray) -> tuple[float, np.ndarray]:
+    """The signed-rank statistic and the ranks of what is not 0."""
+    d = _sample(differences)
+    if not d.any():
+        raise NotEstimableError("no difference is other than 0")
+    _, place, ties = np.unique(np.abs(d), return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(ties) - (ties - 1) / 2)[place]
+    return float(ranks[d > 0].sum()), ranks[d != 0]
+
+
+def _sample(values: np.ndarray) -> np.ndarray:
+    """Shape ``(n,)``, float64, at least one value, all finite."""
+    out = np.asarray(values, dtype=np.float64)
+    if out.ndim != 1:
+        raise ValueError("one value an observation is needed, shape (n,)")
+    if not out.size:
+        raise NotEstimableError("no values")
+    if not np.isfinite(out).all():
+        raise NotEstimableError("values that are not finite")
+    return out
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(_sample(values).mean())
+
+
+def _sd(values: np.ndarray) -> float:
+    """Standard deviation with n - 1; exactly 0 for a constant."""
+    if len(values) < 2:
+        raise NotEstimableError("fewer than 2 values")
+    # Round-off in the mean would give a constant a tiny SD and a huge SMD.
+    return 0.0 if np.ptp(values) == 0 else float(values.std(ddof=1))
+
+
+def _ecdf_distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Distance of the two distributions at each observation of both."""
+    a, b = np.sort(_sample(a)), np.sort(_sample(b))
+    at = np.concatenate([a, b])
+    below_a = np.searchsorted(a, at, side="right") / len(a)
+    below_b = np.searchsorted(b, at, side="right") / len(b)
+    return np.abs(below_a - below_b)

@@ -1,0 +1,428 @@
+"""Resampling over clusters: bootstrap weights, sign flips, adjusted p values.
+
+The unit that is resampled is the cluster (a source with all its rows). Statistics are
+functions of per-cluster sums, so a resample is a row of integer weights, and B
+resamples of K statistics are one matrix product. The same weights or signs for every
+checkpoint and metric make their differences paired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from spark_audit.errors import NotEstimableError
+
+EXACT_UP_TO = 20
+"""Up to this many clusters the sign-flip tests enumerate every pattern."""
+
+_CHUNK = 1 << 22
+"""Elements of one intermediate array: bounds the memory, changes no result."""
+
+_TIE = 1e-12
+"""Flipped sums that agree to this share of the largest possible sum are ties."""
+
+
+def cluster_codes(labels: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+    """Number the clusters in the sorted order of their labels.
+
+    Returns
+    -------
+    codes
+        Shape ``(n,)``, int64: ``names[codes[i]] == labels[i]``.
+    names
+        The distinct labels, sorted.
+    """
+    names = sorted(set(labels))
+    index = {name: code for code, name in enumerate(names)}
+    return np.array([index[label] for label in labels], dtype=np.int64), names
+
+
+def cluster_sums(
+    values: ArrayLike, clusters: ArrayLike, n_clusters: int | None = None
+) -> np.ndarray:
+    """Sum values by cluster code, in float64.
+
+    Parameters
+    ----------
+    values
+        Shape ``(n,)`` or ``(n, K)``.
+    clusters
+        Shape ``(n,)``, integer codes from 0.
+    n_clusters
+        Number C of clusters; one more than the largest code if not given.
+
+    Returns
+    -------
+    Shape ``(C,)`` or ``(C, K)``; a cluster without a row has sum 0.
+    """
+    table = np.asarray(values, dtype=np.float64)
+    codes = np.asarray(clusters)
+    if codes.ndim != 1 or table.ndim not in (1, 2) or len(table) != len(codes):
+        raise ValueError("values and clusters must have one row each per observation")
+    if len(codes) == 0:
+        return np.zeros((n_clusters or 0, *table.shape[1:]))
+    if codes.dtype.kind not in "iu":
+        raise ValueError("clusters must be integer codes")
+    count = int(codes.max()) + 1 if n_clusters is None else n_clusters
+    if codes.min() < 0 or codes.max() >= count:
+        raise ValueError("cluster codes must lie in 0 .. n_clusters - 1")
+    columns = 1 if table.ndim == 1 else table.shape[1]
+    cells = codes[:, None].astype(np.int64) * columns + np.arange(columns)
+    sums = np.bincount(cells.ravel(), table.ravel(), minlength=count * columns)
+    return sums.reshape((count, *table.shape[1:]))
+
+
+def draw_weights(
+    n_clusters: int, *, replicates: int = 9999, seed: int | np.random.Generator
+) -> np.ndarray:
+    """Draw bootstrap weights: how often each cluster stands in each resample.
+
+    Indices are drawn as ``rng.integers(0, C, (B, C))`` and counted by row, which is
+    how ``scipy.stats.bootstrap`` and ``arch`` draw: with the same generator the
+    resamples are the same.
+
+    Returns
+    -------
+    Shape ``(replicates, n_clusters)``, int32; every row sums to ``n_clusters``.
+    """
+    if n_clusters < 1 or replicates < 1:
+        raise ValueError("n_clusters and replicates must be at least 1")
+    rng = np.random.default_rng(seed)
+    weights = np.empty((replicates, n_clusters), dtype=np.int32)
+    for rows in _row_chunks(replicates, n_clusters):
+        part = weights[rows]
+        drawn = rng.integers(0, n_clusters, part.shape)
+        drawn += np.arange(len(part))[:, None] * n_clusters
+        part[:] = np.bincount(drawn.ravel(), minlength=part.size).reshape(part.shape)
+    return weights
+
+
+def weighted_sums(weights: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """``weights @ sums`` in float64, by blocks of rows.
+
+    Parameters
+    ----------
+    weights
+        Shape ``(B, C)``: bootstrap weights or signs.
+    sums
+        Shape ``(C,)`` or ``(C, K)``.
+
+    Returns
+    -------
+    Shape ``(B,)`` or ``(B, K)``.
+    """
+    if weights.ndim != 2 or weights.shape[1] != len(sums):
+        raise ValueError("weights must have one column per cluster")
+    totals = np.empty((len(weights), *sums.shape[1:]))
+    for rows in _row_chunks(*weights.shape):
+        totals[rows] = weights[rows].astype(np.float64) @ sums
+    return totals
+
+
+def ratio_replicates(weights: np.ndarray, num: ArrayLike, den: ArrayLike) -> np.ndarray:
+    """Ratio of sums in every resample: ``(W @ num) / (W @ den)``.
+
+    Parameters
+    ----------
+    weights
+        Shape ``(B, C)``, from :func:`draw_weights`.
+    num, den
+        Per-cluster sums, shape ``(C,)`` or ``(C, K)``.
+
+    Returns
+    -------
+    Shape ``(B,)`` or ``(B, K)``. NaN marks a resample whose denominator is zero; the
+    functions of ``intervals`` drop these and count them.
+    """
+    top = weighted_sums(weights, np.asarray(num, dtype=np.float64))
+    bottom = weighted_sums(weights, np.asarray(den, dtype=np.float64))
+    if bottom.ndim < top.ndim:
+        bottom = bottom[:, None]
+    elif top.ndim < bottom.ndim:
+        top = top[:, None]
+    shape = np.broadcast_shapes(top.shape, bottom.shape)
+    found = np.full(shape, np.nan)
+    np.divide(top, bottom, out=found, where=bottom != 0)
+    return found
+
+
+def weighted_quantile_replicates(
+    weights: np.ndarray, values: ArrayLike, clusters: ArrayLike, q: ArrayLike = 0.5
+) -> np.ndarray:
+    """Quantile of the pooled values in every resample.
+
+    Equal to ``np.quantile(expanded, q)`` (linear interpolation), where ``expanded``
+    repeats the values of a cluster as often as it was drawn; nothing is expanded.
+
+    Parameters
+    ----------
+    weights
+        Shape ``(B, C)``, from :func:`draw_weights`.
+    values, clusters
+        Shape ``(n,)``: observations and their cluster codes.
+    q
+        Probabilities in [0, 1]: a number, or shape ``(Q,)``.
+
+    Returns
+    -------
+    Shape ``(B,)`` or ``(B, Q)``; NaN marks a resample without an observation.
+    """
+    pooled = np.asarray(values, dtype=np.float64)
+    codes = np.asarray(clusters)
+    probabilities = np.asarray(q, dtype=np.float64)
+    if pooled.ndim != 1 or pooled.shape != codes.shape:
+        raise ValueError("values and clusters must have one row each per observation")
+    if not np.all((probabilities >= 0) & (probabilities <= 1)):
+        raise ValueError("q must lie in [0, 1]")
+    flat = probabilities.reshape(-1)
+    found = np.full((len(weights), len(flat)), np.nan)
+    order = np.argsort(pooled, kind="stable")
+    pooled, codes = pooled[order], codes[order]
+    for rows in _row_chunks(len(weights), len(pooled)):
+        counts = np.cumsum(weights[rows][:, codes], axis=1, dtype=np.int64)
+        found[rows] = _order_statistics(counts, pooled, flat)
+    return found.reshape((len(weights), *probabilities.shape))
+
+
+def _order_statistics(
+    counts: np.ndarray, values: np.ndarray, q: np.ndarray
+) -> np.ndarray:
+    """Quantiles by row of cumulated counts ``(B, n)`` over sorted values ``(n,)``."""
+    found = np.full((len(counts), len(q)), np.nan)
+    if counts.shape[1] == 0:
+        return found
+    kept = counts[:, -1] > 0
+    counts = counts[kept]
+    size = counts[:, -1:]
+    position = (size - 1) * q
+    low = np.floor(position).astype(np.int64)
+    # One search serves all rows: a step per row makes the flat array sorted.
+    step = np.arange(len(counts))[:, None] * (counts.max(initial=0) + 1)
+    flat = (counts + step).ravel()
+    start = np.arange(len(counts))[:, None] * counts.shape[1]
+    below = values[np.searchsorted(flat, low + step, side="right") - start]
+    high = np.minimum(low + 1, size - 1)
+    above = values[np.searchsorted(flat, high + step, side="right") - start]
+    share = position - low
+    # NumPy interpolates from the nearer end; the same here keeps the results equal.
+    gap = above - below
+    found[kept] = np.where(
+        share < 0.5, below + gap * share, above - gap * (1.0 - share)
+    )
+    return found
+
+
+def sign_patterns(
+    n_clusters: int, *, replicates: int = 9999, seed: int | np.random.Generator
+) -> tuple[np.ndarray, bool]:
+    """Signs to flip whole clusters by.
+
+    Up to :data:`EXACT_UP_TO` clusters these are all patterns whose first sign is
+    ``+1``; the mirrored half gives the same absolute statistics. Beyond, they are
+    random.
+
+    Returns
+    -------
+    signs
+        Shape ``(S, n_clusters)``, int8, entries -1 and +1.
+    exact
+        True if the patterns are all there are.
+    """
+    if n_clusters < 1 or replicates < 1:
+        raise ValueError("n_clusters and replicates must be at least 1")
+    if n_clusters <= EXACT_UP_TO:
+        signs = np.ones((1 << (n_clusters - 1), n_clusters), dtype=np.int8)
+        for column in range(1, n_clusters):
+            runs = signs[:, column].reshape(1 << (column - 1), 2, -1)
+            runs[:, 1] = -1
+        return signs, True
+    rng = np.random.default_rng(seed)
+    bits = rng.integers(0, 2, (replicates, n_clusters), dtype=np.int8)
+    return 1 - 2 * bits, False
+
+
+def sign_flip(
+    num: ArrayLike, *, replicates: int = 9999, seed: int | np.random.Generator
+) -> float:
+    """Two-sided sign-flip test that per-cluster sums are symmetric about zero.
+
+    The statistic is ``|sum_c s_c num_c|``. The p value is exact (the share of all
+    patterns) when at most :data:`EXACT_UP_TO` clusters are not zero, else
+    ``(1 + hits) / (1 + replicates)``. A cluster whose sum is 0 changes nothing.
+
+    Parameters
+    ----------
+    num
+        Shape ``(C,)``: sums of a paired contrast, with its null value subtracted.
+    """
+    return float(_flip_p(_columns(num, dimensions=1), replicates, seed)[0])
+
+
+def max_t(
+    num: ArrayLike,
+    *,
+    replicates: int = 9999,
+    seed: int | np.random.Generator,
+    step_down: bool = True,
+) -> np.ndarray:
+    """Family-wise adjusted sign-flip p values (Westfall and Young's max-T).
+
+    ``T_k = |sum_c s_c num_ck| / sqrt(sum_c num_ck^2)`` under signs that all columns
+    share, so that the dependence between checkpoints is kept. Step-down compares a
+    column only with those whose statistic is no larger, and is never less powerful
+    than single-step; single-step p values agree with :func:`simultaneous_quantile`.
+    Exact up to :data:`EXACT_UP_TO` clusters.
+
+    Parameters
+    ----------
+    num
+        Shape ``(C, K)``: per-cluster sums of K contrasts. NaN marks a cluster that a
+        column lacks and counts as 0. A column of zeros gets p = 1.
+
+    Returns
+    -------
+    Shape ``(K,)``.
+    """
+    table = _columns(num, dimensions=2)
+    norm = np.sqrt((table**2).sum(axis=0))
+    used = norm > 0
+    adjusted = np.ones(table.shape[1])
+    if used.any():
+        scaled = table[:, used] / norm[used]
+        adjusted[used] = _flip_p(scaled, replicates, seed, step_down=step_down)
+    return adjusted
+
+
+def _columns(num: ArrayLike, *, dimensions: int) -> np.ndarray:
+    """Validated sums as ``(C, K)``, NaN as 0, without the rows that hold only zeros."""
+    table = np.array(num, dtype=np.float64)
+    if table.ndim != dimensions:
+        raise ValueError(f"num must have {dimensions} dimension(s), not {table.ndim}")
+    if dimensions == 1:
+        if np.isnan(table).any():
+            raise ValueError("num holds NaN")
+        table = table[:, None]
+    if np.isinf(table).any():
+        raise ValueError("num holds an infinity")
+    table[np.isnan(table)] = 0.0
+    return table[table.any(axis=1)]
+
+
+def _flip_p(
+    num: np.ndarray,
+    replicates: int,
+    seed: int | np.random.Generator,
+    *,
+    step_down: bool = True,
+) -> np.ndarray:
+    """Adjusted p values of columns ``(C, K)`` on one scale; K = 1 adjusts nothing."""
+    if len(num) == 0:
+        return np.ones(num.shape[1])
+    observed = np.abs(num.sum(axis=0))
+    order = np.argsort(-observed, kind="stable")
+    # Rounding moves a sum of C terms by far less than this share of its largest value.
+    bar = observed[order] - _TIE * np.abs(num).sum(axis=0)[order]
+    signs, exact = sign_patterns(len(num), replicates=replicates, seed=seed)
+    hits = np.zeros(len(order))
+    for rows in _row_chunks(len(signs), max(num.shape)):
+        flipped = np.abs(weighted_sums(signs[rows], num[:, order]))
+        # Column j becomes the maximum over the columns from j on.
+        largest = np.maximum.accumulate(flipped[:, ::-1], axis=1)[:, ::-1]
+        hits += np.sum((largest if step_down else largest[:, :1]) >= bar, axis=0)
+    p = hits / len(signs) if exact else (1 + hits) / (1 + len(signs))
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.maximum.accumulate(p)
+    return adjusted
+
+
+def simultaneous_quantile(
+    num: ArrayLike,
+    den: ArrayLike,
+    *,
+    level: float = 0.95,
+    replicates: int = 9999,
+    seed: int | np.random.Generator,
+) -> float:
+    """Multiplier q such that all K intervals ``ratio +- q se`` hold together.
+
+    The quantile of ``max_k |t*_k|`` in a symmetric wild cluster bootstrap: residuals
+    ``num - ratio den`` are flipped by shared signs and each flip is studentised by its
+    own linearised standard error. Never below the t quantile of one interval.
+
+    Parameters
+    ----------
+    num
+        Shape ``(C, K)``: per-cluster sums.
+    den
+        Shape ``(C,)`` or ``(C, K)``.
+
+    Raises
+    ------
+    NotEstimableError
+        If no column varies over clusters, or a denominator is zero.
+    """
+    top = np.asarray(num, dtype=np.float64)
+    if top.ndim != 2:
+        raise ValueError(f"num must have 2 dimension(s), not {top.ndim}")
+    bottom = np.asarray(den, dtype=np.float64)
+    bottom = np.broadcast_to(bottom if bottom.ndim == 2 else bottom[:, None], top.shape)
+    total = bottom.sum(axis=0)
+    if not total.all():
+        raise NotEstimableError("a column's denominator is zero in every cluster")
+    residual = top - bottom * (top.sum(axis=0) / total)
+    varied = np.abs(residual).max(axis=0) > _TIE * np.abs(top).max(axis=0)
+    if not varied.any():
+        raise NotEstimableError("no column varies over clusters")
+    residual, bottom = residual[:, varied], bottom[:, varied]
+    clusters = (bottom != 0).sum(axis=0)
+    squares = (residual**2).sum(axis=0)
+    widths = (bottom**2).sum(axis=0)
+    signs, _ = sign_patterns(len(residual), replicates=replicates, seed=seed)
+    largest = np.empty(len(signs))
+    for rows in _row_chunks(len(signs), max(residual.shape)):
+        shift = weighted_sums(signs[rows], residual)
+        ratio = shift / bottom.sum(axis=0)
+        cross = weighted_sums(signs[rows], residual * bottom)
+        spread = squares - 2 * ratio * cross + ratio**2 * widths
+        spread = np.maximum(spread, _TIE * squares) * clusters / (clusters - 1)
+        largest[rows] = np.abs(shift / np.sqrt(spread)).max(axis=1)
+    single = special.stdtrit(clusters.min() - 1, 0.5 + level / 2)
+    return float(max(np.quantile(largest, level, method="higher"), single))
+
+
+def holm(p: ArrayLike) -> np.ndarray:
+    """Holm's (1979) step-down adjusted p values, shape ``(K,)``."""
+    values = _p_values(p)
+    order = np.argsort(values, kind="stable")
+    factors = np.arange(len(values), 0, -1)
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.maximum.accumulate(values[order] * factors).clip(max=1.0)
+    return adjusted
+
+
+def benjamini_hochberg(p: ArrayLike) -> np.ndarray:
+    """Benjamini and Hochberg's (1995) adjusted p values (false discovery rate)."""
+    values = _p_values(p)
+    order = np.argsort(-values, kind="stable")
+    factors = len(values) / np.arange(len(values), 0, -1)
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.minimum.accumulate(values[order] * factors).clip(max=1.0)
+    return adjusted
+
+
+def _p_values(p: ArrayLike) -> np.ndarray:
+    values = np.asarray(p, dtype=np.float64)
+    if values.ndim != 1 or not np.all((values >= 0) & (values <= 1)):
+        raise ValueError("p must be a list of numbers in [0, 1]")
+    return values
+
+
+def _row_chunks(rows: int, width: int) -> Iterator[slice]:
+    """Blocks of rows of about ``_CHUNK`` elements."""
+    step = max(1, _CHUNK // max(1, width))
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))

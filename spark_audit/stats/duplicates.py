@@ -1,0 +1,257 @@
+"""Near-duplicate texts, exactly, and the clusters that they and shared sources form.
+
+Two texts are near-duplicates when the Jaccard similarity of their sets of word n-grams
+reaches a threshold. Nothing is hashed or sampled: an inverted index over the rarest
+n-grams of each text finds every pair that can reach it, and each is then counted.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, combinations, product
+
+import numpy as np
+from scipy import sparse
+
+_BLOCK = 1 << 22
+"""Matches of the index held at once: bounds the memory, changes no result."""
+
+_ROUND_OFF = 1e-9
+"""Filters keep what lies this close to their bound; the final count decides."""
+
+
+class _Fold(dict[int, str | int | None]):
+    """Punctuation, symbols and controls to blanks; invisible characters to nothing."""
+
+    def __missing__(self, code: int) -> str | int | None:
+        kind = unicodedata.category(chr(code))
+        new = None if kind == "Cf" else " " if kind[0] in "PSCZ" else code
+        self[code] = new
+        return new
+
+
+_FOLD = _Fold()
+
+
+def normalise_text(text: str) -> str:
+    """Fold what does not make a text another text.
+
+    Compatibility forms and case are folded (NFKC), punctuation, symbols and white space
+    become single blanks. A text of nothing else keeps its characters, so that two such
+    texts are equal only if they are.
+    """
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    folded = unicodedata.normalize("NFKC", folded)
+    words = folded.translate(_FOLD).split() or folded.split()
+    return " ".join(words)
+
+
+def near_duplicates(
+    texts: Sequence[str], *, threshold: float = 0.8, n: int = 5
+) -> list[tuple[int, int, float]]:
+    """All pairs of texts whose word n-grams overlap enough.
+
+    Parameters
+    ----------
+    texts
+        Any texts; they are normalised here.
+    threshold
+        Smallest Jaccard similarity of a pair, above 0 and at most 1, inclusive.
+    n
+        Words of an n-gram. A shorter text is one n-gram by itself.
+
+    Returns
+    -------
+    list of tuple
+        ``(i, j, jaccard)`` with ``i < j``, sorted. Texts that are equal after
+        normalisation are always there, with 1.0. Many equal texts make many pairs:
+        :func:`duplicate_groups` does not list them.
+    """
+    members, pairs = _similar(texts, threshold=threshold, n=n)
+    found = [(i, j, 1.0) for group in members for i, j in combinations(group, 2)]
+    for a, b, jaccard in pairs:
+        for i, j in product(members[a], members[b]):
+            found.append((min(i, j), max(i, j), jaccard))
+    return sorted(found)
+
+
+def duplicate_groups(
+    texts: Sequence[str], *, threshold: float = 0.8, n: int = 5
+) -> np.ndarray:
+    """Group texts that chains of :func:`near_duplicates` connect.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(len(texts),)``, int64: the smallest index of each text's group.
+    """
+    members, pairs = _similar(texts, threshold=threshold, n=n)
+    edges = [(members[a][0], members[b][0]) for a, b, _ in pairs]
+    edges += [(group[0], i) for group in members for i in group[1:]]
+    return connected_components(len(texts), edges)
+
+
+def connected_components(n: int, edges: Iterable[tuple[int, int]]) -> np.ndarray:
+    """Label the nodes of an undirected graph by their component's smallest node.
+
+    Parameters
+    ----------
+    n
+        Nodes are 0 to ``n - 1``.
+    edges
+        Pairs of nodes.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(n,)``, int64.
+    """
+    ends = np.array(list(edges), dtype=np.int64).reshape(-1, 2)
+    if ends.size and not (0 <= ends.min() and ends.max() < n):
+        raise ValueError(f"an edge leaves the nodes 0 to {n - 1}")
+    if n == 0:
+        return np.zeros(0, np.int64)
+    graph = sparse.coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), (n, n))
+    _, component = sparse.csgraph.connected_components(graph, directed=False)
+    _, smallest = np.unique(component, return_index=True)
+    return smallest.astype(np.int64)[component]
+
+
+def cluster_labels(
+    source_ids: Sequence[str],
+    canary_ids: Sequence[str | None],
+    duplicate_groups: Sequence[int] | np.ndarray,
+) -> list[str]:
+    """Clusters of rows: connected over source, canary and near-duplicate group.
+
+    A canary that stands in six rows, or a text that stands in two sources, joins them:
+    they are not independent.
+
+    Parameters
+    ----------
+    source_ids, canary_ids, duplicate_groups
+        One entry a row; a canary of None joins nothing.
+
+    Returns
+    -------
+    list of str
+        The cluster's name for each row: its smallest source id, whatever the order of
+        the rows.
+    """
+    if not len(source_ids) == len(canary_ids) == len(duplicate_groups):
+        raise ValueError("one source, canary and duplicate group a row are needed")
+    first: dict[tuple[str, str | int], int] = {}
+    edges: list[tuple[int, int]] = []
+    for row, (source, canary, group) in enumerate(
+        zip(source_ids, canary_ids, duplicate_groups, strict=True)
+    ):
+        edges.append((first.setdefault(("source", source), row), row))
+        edges.append((first.setdefault(("duplicates", int(group)), row), row))
+        if canary is not None:
+            edges.append((first.setdefault(("canary", canary), row), row))
+    labels = connected_components(len(source_ids), edges).tolist()
+    name: dict[int, str] = {}
+    for label, source in zip(labels, source_ids, strict=True):
+        name[label] = min(name.get(label, source), source)
+    return [name[label] for label in labels]
+
+
+def _similar(
+    texts: Sequence[str], *, threshold: float, n: int
+) -> tuple[list[list[int]], list[tuple[int, int, float]]]:
+    """Texts by normalised text, and the similar pairs ``a < b`` of those groups."""
+    if not 0 < threshold <= 1:
+        raise ValueError(f"a Jaccard threshold lies in (0, 1], not at {threshold}")
+    if n < 1:
+        raise ValueError(f"an n-gram has at least 1 word, not {n}")
+    groups: dict[str, list[int]] = {}
+    for i, text in enumerate(texts):
+        groups.setdefault(normalise_text(text), []).append(i)
+    words = [text.split() for text in groups]
+    # A shorter text is its own only n-gram: it is like equal texts and no other.
+    long = np.array([i for i, w in enumerate(words) if len(w) >= n], dtype=np.int64)
+    sets = _ngram_sets([words[i] for i in long], n)
+    pairs: list[tuple[int, int, float]] = []
+    for x, y, jaccard in _join(sets, threshold):
+        a, b = np.sort(long[[x, y]], axis=0).tolist()
+        pairs += zip(a, b, jaccard.tolist(), strict=True)
+    return list(groups.values()), pairs
+
+
+def _ngram_sets(words: Sequence[Sequence[str]], n: int) -> sparse.csr_array:
+    """The set of n-grams of each text as a row of 0 and 1; columns are n-grams.
+
+    An n-gram's number is found from that of its first n - 1 words and its last word, so
+    different n-grams never share one.
+    """
+    number: dict[str, int] = {}
+    word = np.fromiter(
+        (number.setdefault(w, len(number)) for w in chain.from_iterable(words)),
+        dtype=np.int64,
+    )
+    lengths = np.array([len(w) for w in words], dtype=np.int64)
+    gram = word
+    for m in range(1, n):
+        # Those that cross into the next text are dropped below.
+        _, gram = np.unique(gram[:-1] * len(number) + word[m:], return_inverse=True)
+    text = np.repeat(np.arange(len(words)), lengths)
+    inside = np.arange(len(word)) <= np.repeat(np.cumsum(lengths) - n, lengths)
+    columns = int(gram.max(initial=-1)) + 1
+    keys = np.sort(text[inside] * columns + gram[inside[: len(gram)]])
+    keys = keys[np.diff(keys, prepend=-1) > 0]
+    rows, grams = np.divmod(keys, max(columns, 1))
+    return sparse.csr_array(
+        (np.ones(len(keys), np.int32), (rows, grams)), (len(words), columns)
+    )
+
+
+def _join(
+    sets: sparse.csr_array, threshold: float
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Pairs of rows with Jaccard similarity of at least the threshold.
+
+    Order the columns from rare to common. Two similar sets, ``x`` the smaller, share a
+    column among the first ``|x| - ceil(2t / (1 + t) |x|) + 1`` of ``x`` and the first
+    ``|y| - ceil(t |y|) + 1`` of ``y``: prefix filtering, as in Xiao et al. (2011),
+    "Efficient similarity joins for near duplicate detection".
+    """
+    total = sets.shape[0]
+    size = np.diff(sets.indptr).astype(np.int64)
+    by_size = np.argsort(size, kind="stable")
+    sets, size = sets[by_size], size[by_size]
+    frequency = np.bincount(sets.indices, minlength=sets.shape[1])
+    rarity = np.empty_like(frequency)
+    rarity[np.argsort(frequency, kind="stable")] = np.arange(len(frequency))
+    row = np.repeat(np.arange(total), size)
+    order = np.lexsort((rarity[sets.indices], row))
+    column = sets.indices[order]
+    place = np.arange(len(column)) - np.repeat(np.cumsum(size) - size, size)
+
+    def prefix(share: float) -> sparse.csr_array:
+        length = size - np.ceil(share * size - _ROUND_OFF) + 1
+        use = (place < length[row]) & (frequency[column] > 1)
+        ones = np.ones(use.sum(), np.int32)
+        return sparse.csr_array((ones, (row[use], column[use])), sets.shape)
+
+    probe, index = prefix(threshold), prefix(2 * threshold / (1 + threshold))
+    postings = np.bincount(index.indices, minlength=sets.shape[1])
+    work = np.concatenate([[0], np.cumsum(probe @ postings)])
+    low = 0
+    while low < total:
+        # As many rows as fit into a block, at least one.
+        high = int(np.searchsorted(work, work[low] + _BLOCK, side="right")) - 1
+        high = max(high, low + 1)
+        shared = (probe[low:high] @ index.T).tocoo()
+        y, x = shared.coords[0].astype(np.int64) + low, shared.coords[1]
+        near = (x < y) & (size[x] >= threshold * size[y] - _ROUND_OFF)
+        x, y = x[near], y[near]
+        both = np.zeros(len(x), np.int64)
+        step = max(1, _BLOCK // max(int(size[-1]), 1))
+        for at in range(0, len(x), step):
+            part = slice(at, at + step)
+            both[part] = sets[x[part]].multiply(sets[y[part]]).sum(axis=1)
+        jaccard = both / (size[x] + size[y] - both)
+        hit = jaccard >= threshold
+        yield by_size[x[hit]], by_size[y[hit]], jaccard[hit]
+        low = high

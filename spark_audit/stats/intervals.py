@@ -1,0 +1,494 @@
+"""Estimates with intervals from per-cluster sums.
+
+Decisions use the cluster jackknife with t quantiles (CV3); the percentile bootstrap
+interval stands beside it for parity with SPARK; rates with few events get the
+Korn-Graubard interval. No interval has zero width: where the data give no spread, the
+estimate says so and has none. The primitives raise ``NotEstimableError``; the
+functions named ``*_estimate`` return ``Estimate.missing`` with the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from spark_audit.errors import NotEstimableError
+from spark_audit.results import Estimate
+from spark_audit.stats.bootstrap import (
+    cluster_sums,
+    weighted_quantile_replicates,
+    weighted_sums,
+)
+
+Statistic = Callable[[np.ndarray], np.ndarray]
+"""A smooth function of summed columns: shape ``(..., J)`` to ``(...)``."""
+
+NO_SPREAD = "all clusters agree: no spread to form an interval from"
+FEW_EVENTS = 10
+"""With fewer events or non-events than this, a rate gets the exact interval."""
+
+_ZERO = 1e-12
+"""Standard errors up to this share of the value (or of 1) are rounding."""
+
+
+class Jackknife(NamedTuple):
+    """A value with its jackknife standard error and t interval."""
+
+    value: float
+    se: float
+    low: float
+    high: float
+
+
+def ratio(sums: np.ndarray) -> np.ndarray:
+    """The statistic ``sums[..., 0] / sums[..., 1]``."""
+    return np.asarray(sums[..., 0] / sums[..., 1])
+
+
+def left_out(sums: np.ndarray, statistic: Statistic) -> tuple[float, np.ndarray]:
+    """A statistic of the column totals, and without each cluster in turn.
+
+    Parameters
+    ----------
+    sums
+        Shape ``(C, J)``: per-cluster sums. A row of zeros is a cluster without data:
+        leaving it out changes nothing.
+
+    Returns
+    -------
+    value
+        On all clusters.
+    values
+        Shape ``(C,)``.
+
+    Raises
+    ------
+    NotEstimableError
+        If fewer than 2 clusters hold data, or a value is not finite.
+    """
+    if not np.isfinite(sums).all():
+        raise NotEstimableError("a sum is NaN or infinite")
+    clusters = int(sums.any(axis=1).sum())
+    if clusters < 2:
+        raise NotEstimableError(
+            "only 1 cluster holds data, an interval needs 2"
+            if clusters
+            else "no cluster holds data"
+        )
+    totals = sums.sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float(statistic(totals))
+        values = statistic(totals - sums)
+    if not np.isfinite(value):
+        raise NotEstimableError("the statistic is undefined on these data")
+    if not np.isfinite(values).all():
+        raise NotEstimableError("the statistic is undefined without one cluster")
+    return value, values
+
+
+def jackknife_of(
+    sums: np.ndarray, statistic: Statistic, *, level: float = 0.95
+) -> Jackknife:
+    """Cluster jackknife t interval of a function of summed columns.
+
+    ``V = (C-1)/C sum_c (value_(c) - value)^2`` over the C clusters with data, centred
+    at the value (CV3), and ``value +- t_{C-1} sqrt(V)``.
+
+    Raises
+    ------
+    NotEstimableError
+        See :func:`left_out`.
+    """
+    held = sums[sums.any(axis=1)]
+    value, values = left_out(held, statistic)
+    count = len(held)
+    se = float(np.sqrt((count - 1) / count * np.sum((values - value) ** 2)))
+    reach = float(special.stdtrit(count - 1, 0.5 + level / 2)) * se
+    return Jackknife(value, se, value - reach, value + reach)
+
+
+def jackknife_values(num: ArrayLike, den: ArrayLike) -> np.ndarray:
+    """Ratio without each cluster in turn, shape ``(C,)``."""
+    return left_out(_pair(num, den), ratio)[1]
+
+
+def jackknife_t(num: ArrayLike, den: ArrayLike, *, level: float = 0.95) -> Jackknife:
+    """Ratio of sums with its cluster jackknife (CV3) standard error and t interval.
+
+    Parameters
+    ----------
+    num, den
+        Shape ``(C,)``: per-cluster sums. Clusters with ``den`` 0 hold no data and
+        count neither as clusters nor as degrees of freedom.
+
+    Raises
+    ------
+    NotEstimableError
+        If fewer than 2 clusters have a positive denominator.
+    """
+    return jackknife_of(_pair(num, den), ratio, level=level)
+
+
+def linearised_se(num: ArrayLike, den: ArrayLike) -> float:
+    """Linearised cluster standard error of a ratio of sums (CR1).
+
+    ``V = C/(C-1) sum_c (num_c - ratio den_c)^2 / (sum den)^2``.
+    """
+    sums = _pair(num, den)
+    value, _ = left_out(sums, ratio)
+    residual = sums[:, 0] - value * sums[:, 1]
+    count = int(sums.any(axis=1).sum())
+    scale = np.sqrt(count / (count - 1)) / sums[:, 1].sum()
+    return float(scale * np.sqrt(np.sum(residual**2)))
+
+
+def percentile_interval(
+    replicates: ArrayLike, *, level: float = 0.95
+) -> tuple[float, float]:
+    """Percentile interval of bootstrap replicates; NaN replicates are dropped."""
+    kept = _kept(replicates)
+    low, high = np.quantile(kept, [0.5 - level / 2, 0.5 + level / 2])
+    return float(low), float(high)
+
+
+def basic(
+    replicates: ArrayLike, value: float, *, level: float = 0.95
+) -> tuple[float, float]:
+    """Basic (reflected percentile) interval around ``value``."""
+    low, high = percentile_interval(replicates, level=level)
+    return 2 * value - high, 2 * value - low
+
+
+def bca(
+    replicates: ArrayLike, value: float, jackknife: ArrayLike, *, level: float = 0.95
+) -> tuple[float, float]:
+    """Bias-corrected and accelerated interval (Efron 1987), ties counted half.
+
+    Parameters
+    ----------
+    replicates
+        Shape ``(B,)``: bootstrap replicates; NaN ones are dropped.
+    value
+        The statistic on the data.
+    jackknife
+        Shape ``(C,)``: the statistic without each cluster.
+
+    Raises
+    ------
+    NotEstimableError
+        If the bias correction or the acceleration is undefined.
+    """
+    kept = _kept(replicates)
+    values = np.asarray(jackknife, dtype=np.float64)
+    influence = (len(values) - 1) * (values.mean() - values)
+    spread = np.sum(influence**2)
+    share = (np.mean(kept < value) + np.mean(kept <= value)) / 2
+    if spread == 0 or not 0 < share < 1:
+        raise NotEstimableError("the BCa interval is undefined on these replicates")
+    acceleration = np.sum(influence**3) / (6 * spread**1.5)
+    bias = special.ndtri(share)
+    shifted = bias + special.ndtri([0.5 - level / 2, 0.5 + level / 2])
+    adjusted = special.ndtr(bias + shifted / (1 - acceleration * shifted))
+    low, high = np.quantile(kept, adjusted)
+    return float(low), float(high)
+
+
+def bootstrap_t(
+    num: ArrayLike, den: ArrayLike, weights: np.ndarray, *, level: float = 0.95
+) -> tuple[float, float]:
+    """Studentised bootstrap interval of a ratio of sums.
+
+    Each resample is studentised by its own linearised standard error,
+    ``SE* = sqrt(C/(C-1) sum_c W_c (num_c - ratio* den_c)^2) / sum_c W_c den_c``.
+
+    Raises
+    ------
+    NotEstimableError
+        If so many resamples have no spread that a limit is infinite.
+    """
+    sums = _pair(num, den)
+    top, bottom = sums.T
+    value, _ = left_out(sums, ratio)
+    se = linearised_se(top, bottom)
+    count = int(sums.any(axis=1).sum())
+    # Residuals are taken from the value first: the expansion then cancels less.
+    residual = top - value * bottom
+    moments = [residual, bottom, residual**2, residual * bottom, bottom**2]
+    e, d, ee, ed, dd = weighted_sums(weights, np.stack(moments, axis=1)).T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shift = e / d
+        squares = ee - 2 * shift * ed + shift**2 * dd
+        squares[squares < _ZERO * ee] = 0.0
+        t = e / np.sqrt(count / (count - 1) * squares)
+    # Infinite t values only order the tail: "inverted_cdf" never averages them.
+    quantiles = [0.5 - level / 2, 0.5 + level / 2]
+    low, high = np.quantile(_kept(t), quantiles, method="inverted_cdf")
+    if not np.isfinite([low, high]).all():
+        raise NotEstimableError("too many resamples have no spread for bootstrap-t")
+    return float(value - high * se), float(value - low * se)
+
+
+def clopper_pearson(
+    x: float,
+    n: float,
+    *,
+    level: float = 0.95,
+    side: Literal["both", "lower", "upper"] = "both",
+) -> tuple[float, float]:
+    """Exact binomial interval for ``x`` events in ``n`` trials, each real-valued.
+
+    ``side="lower"`` gives the one-sided bound ``(low, 1)``, ``"upper"`` ``(0, high)``.
+    """
+    if not 0 <= x <= n or n <= 0:
+        raise ValueError("clopper_pearson needs 0 <= x <= n and n > 0")
+    tail = (1 - level) / (2 if side == "both" else 1)
+    low, high = 0.0, 1.0
+    if x > 0 and side != "upper":
+        low = float(special.betaincinv(x, n - x + 1, tail))
+    if x < n and side != "lower":
+        high = float(special.betainccinv(x + 1, n - x, tail))
+    return low, high
+
+
+def effective_trials(
+    events: ArrayLike, trials: ArrayLike, *, level: float = 0.95
+) -> float:
+    """Independent trials that carry as much as the clustered ones.
+
+    ``min(n, p(1-p)/V (t_{n-1}/t_{C-1})^2)`` with V the jackknife variance; the number
+    of clusters when all or no trials are events, since V is then 0 for want of events.
+    """
+    sums = _pair(events, trials)
+    if np.any(sums[:, 0] < 0) or np.any(sums[:, 0] > sums[:, 1]):
+        raise ValueError("events must lie between 0 and trials in every cluster")
+    fit = jackknife_of(sums, ratio, level=level)
+    count = int(sums.any(axis=1).sum())
+    n = float(sums[:, 1].sum())
+    if fit.value in (0.0, 1.0):
+        return float(count)
+    if fit.se <= _ZERO:
+        return n
+    t_n, t_c = special.stdtrit(np.array([n - 1, count - 1]), 0.5 + level / 2)
+    return float(min(n, fit.value * (1 - fit.value) / fit.se**2 * (t_n / t_c) ** 2))
+
+
+def korn_graubard(
+    events: ArrayLike, trials: ArrayLike, *, level: float = 0.95
+) -> tuple[float, float]:
+    """Clopper-Pearson interval at the effective number of trials.
+
+    The interval of Korn and Graubard (1998) with the degrees-of-freedom adjustment
+    that survey software uses. Conservative, and never of zero width.
+
+    Parameters
+    ----------
+    events, trials
+        Shape ``(C,)``: per-cluster counts (or credits), ``0 <= events <= trials``.
+    """
+    n = effective_trials(events, trials, level=level)
+    share = float(np.sum(events)) / float(np.sum(trials))
+    return clopper_pearson(share * n, n, level=level)
+
+
+def estimate_of(
+    sums: np.ndarray,
+    statistic: Statistic,
+    *,
+    n: int,
+    weights: np.ndarray | None = None,
+    level: float = 0.95,
+    bounds: tuple[float, float] | None = None,
+) -> Estimate:
+    """Estimate of a smooth function of summed columns.
+
+    Parameters
+    ----------
+    sums
+        Shape ``(C, J)``: per-cluster sums; a row of zeros is a cluster without data.
+    statistic
+        Maps totals ``(..., J)`` to values ``(...)``.
+    n
+        What was averaged (tokens, spans).
+    weights
+        Shape ``(B, C)``: bootstrap weights for the percentile interval.
+    bounds
+        Limits of the statistic's range; the decision interval is clipped to them.
+
+    Returns
+    -------
+    With the jackknife-t interval; without one, and saying so, where all clusters
+    agree; missing where fewer than 2 clusters hold data.
+    """
+    clusters = int(sums.any(axis=1).sum())
+    try:
+        fit = jackknife_of(sums, statistic, level=level)
+    except NotEstimableError as error:
+        return Estimate.missing(error.what, n=n, clusters=clusters)
+    if fit.se <= _ZERO * max(1.0, abs(fit.value)):
+        return Estimate(fit.value, level=level, n=n, clusters=clusters, note=NO_SPREAD)
+    low, high = fit.low, fit.high
+    if bounds is not None:
+        low, high = max(low, bounds[0]), min(high, bounds[1])
+    estimate = Estimate(
+        fit.value,
+        low=low,
+        high=high,
+        interval="jackknife-t",
+        level=level,
+        se=fit.se,
+        n=n,
+        clusters=clusters,
+    )
+    if weights is None:
+        return estimate
+    with np.errstate(divide="ignore", invalid="ignore"):
+        replicates = statistic(weighted_sums(weights, sums))
+    return _with_parity(estimate, replicates)
+
+
+def ratio_estimate(
+    num: ArrayLike,
+    den: ArrayLike,
+    *,
+    weights: np.ndarray | None = None,
+    level: float = 0.95,
+    n: int | None = None,
+    bounds: tuple[float, float] | None = None,
+) -> Estimate:
+    """Estimate of a ratio of sums, ``sum num / sum den``, over clusters.
+
+    Parameters
+    ----------
+    num, den
+        Shape ``(C,)``: per-cluster sums, ``den >= 0``; a cluster with ``den`` 0 holds
+        no data.
+    weights
+        Shape ``(B, C)``, from ``draw_weights``: also give the percentile interval.
+    n
+        What was averaged; the total of ``den`` if not given.
+    bounds
+        Limits of the range, such as ``(0, 1)``.
+    """
+    sums = _pair(num, den)
+    total = float(sums[:, 1].sum())
+    count = n if n is not None else round(total) if np.isfinite(total) else 0
+    return estimate_of(
+        sums, ratio, n=count, weights=weights, level=level, bounds=bounds
+    )
+
+
+def rate_estimate(
+    events: ArrayLike,
+    trials: ArrayLike,
+    *,
+    weights: np.ndarray | None = None,
+    level: float = 0.95,
+) -> Estimate:
+    """Estimate of a rate over clusters; its interval never has zero width.
+
+    Jackknife-t clipped to [0, 1]; Korn-Graubard with fewer than :data:`FEW_EVENTS`
+    events or non-events, or where all clusters agree.
+
+    Parameters
+    ----------
+    events, trials
+        Shape ``(C,)``: per-cluster counts (or credits), ``0 <= events <= trials``.
+    weights
+        Shape ``(B, C)``, from ``draw_weights``: also give the percentile interval.
+    """
+    estimate = ratio_estimate(
+        events, trials, weights=weights, level=level, bounds=(0.0, 1.0)
+    )
+    if estimate.value is None:
+        return estimate
+    happened, tried = float(np.sum(events)), float(np.sum(trials))
+    rare = min(happened, tried - happened) < FEW_EVENTS
+    if estimate.interval != "none" and not rare:
+        return estimate
+    low, high = korn_graubard(events, trials, level=level)
+    note = "" if estimate.note == NO_SPREAD else estimate.note
+    return replace(estimate, low=low, high=high, interval="korn-graubard", note=note)
+
+
+def median_estimate(
+    values: ArrayLike,
+    clusters: ArrayLike,
+    *,
+    weights: np.ndarray,
+    q: float = 0.5,
+    level: float = 0.95,
+) -> Estimate:
+    """Quantile of the pooled values with the percentile interval over clusters.
+
+    Parameters
+    ----------
+    values, clusters
+        Shape ``(n,)``: observations and their cluster codes.
+    weights
+        Shape ``(B, C)``, from ``draw_weights``.
+    """
+    pooled = np.asarray(values, dtype=np.float64)
+    held = int(np.count_nonzero(cluster_sums(np.ones(len(pooled)), clusters)))
+    if not np.isfinite(pooled).all():
+        return Estimate.missing("a value is NaN or infinite", clusters=held)
+    if held < 2:
+        reason = "only 1 cluster holds data, an interval needs 2"
+        reason = reason if held else "no cluster holds data"
+        return Estimate.missing(reason, n=len(pooled), clusters=held)
+    estimate = Estimate(
+        float(np.quantile(pooled, q)), level=level, n=len(pooled), clusters=held
+    )
+    replicates = weighted_quantile_replicates(weights, pooled, clusters, q)
+    estimate = _with_parity(estimate, replicates)
+    if estimate.parity_low is None:
+        return estimate
+    return replace(
+        estimate,
+        low=estimate.parity_low,
+        high=estimate.parity_high,
+        interval="percentile",
+    ).noting("percentile interval, conservative for discrete values")
+
+
+def _pair(num: ArrayLike, den: ArrayLike) -> np.ndarray:
+    """Per-cluster sums as columns, shape ``(C, 2)``."""
+    sums = np.stack(
+        [np.asarray(num, dtype=np.float64), np.asarray(den, dtype=np.float64)], axis=-1
+    )
+    if sums.ndim != 2:
+        raise ValueError("num and den must have shape (C,)")
+    if np.any(sums[:, 1] < 0):
+        raise ValueError("den must not be negative")
+    if np.any((sums[:, 1] == 0) & (sums[:, 0] != 0)):
+        raise ValueError("a cluster has a numerator but no denominator")
+    return sums
+
+
+def _kept(replicates: ArrayLike) -> np.ndarray:
+    """The replicates that are defined."""
+    values = np.asarray(replicates, dtype=np.float64)
+    kept = values[~np.isnan(values)]
+    if len(kept) == 0:
+        raise NotEstimableError("no resample gives a value")
+    return kept
+
+
+def _with_parity(estimate: Estimate, replicates: np.ndarray) -> Estimate:
+    """Add the percentile interval, or the reason why there is none."""
+    replicates = np.where(np.isfinite(replicates), replicates, np.nan)
+    dropped = int(np.isnan(replicates).sum())
+    if dropped:
+        estimate = estimate.noting(
+            f"{dropped} of {len(replicates)} resamples give no value and were dropped"
+        )
+    if dropped == len(replicates):
+        return estimate
+    low, high = percentile_interval(replicates, level=estimate.level)
+    if high - low <= _ZERO * max(1.0, abs(high)):
+        return estimate.noting("resamples agree: no percentile interval")
+    return replace(estimate, parity_low=low, parity_high=high)

@@ -1,0 +1,406 @@
+"""Difficulty-matched controls: for each PII span a window of the same example.
+
+The design is SPARK's difficulty-matched selectivity evaluation: a control has the
+span's number of tokens and, on the reference model, its mean NLL within a caliper.
+Everything is decided in integers (micro-nats per token, micro-nat-tokens per pair), so
+that the same scores give the same pairs on every machine. Controls of one example
+share no token (see :mod:`spark_audit.stats.assignment`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from spark_audit.errors import InputError
+from spark_audit.stats.assignment import (
+    Choices,
+    Solver,
+    assign_disjoint,
+    assign_distinct,
+)
+
+NOT_SCORED = "span not fully scored"
+NO_WINDOW = "no eligible window of length {}"
+OUTSIDE_CALIPER = "none within caliper"
+LOST = "lost to another span"
+
+# Round-off of a log-softmax can leave an NLL this far (nats) below its true minimum 0.
+_ROUND_OFF = 1e-3
+# Sums over 9 million tokens of this many nats still fit into int64 micro-nats.
+_LARGEST = 1e6
+_BLOCK = 1 << 20
+
+
+class Window(NamedTuple):
+    """Tokens ``start:end``, end exclusive."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A span and one of its controls.
+
+    Attributes
+    ----------
+    span
+        Index of the span as the caller gave it.
+    start, end
+        Tokens of the control, end exclusive.
+    cost
+        What the matching minimised, in micro-nat-tokens: the distance, and the
+        position's share if ``position_weight`` was given.
+    """
+
+    span: int
+    start: int
+    end: int
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """A span without a control, and why."""
+
+    span: int
+    reason: str
+
+
+class Matching(NamedTuple):
+    """What :func:`match_spans` found.
+
+    ``pairs`` are sorted by span and start, ``unmatched`` by span. ``solver`` is ``dp``
+    (exact in every tie), ``milp`` (HiGHS, for more than 12 spans that compete for the
+    same tokens) or ``linear_sum_assignment`` (controls may share tokens).
+    """
+
+    pairs: list[Pair]
+    unmatched: list[Unmatched]
+    solver: Solver
+
+
+def micro_nats(nll: np.ndarray) -> np.ndarray:
+    """NLLs in nats as integers of a millionth nat, half to even.
+
+    Parameters
+    ----------
+    nll
+        Any shape, nats.
+
+    Returns
+    -------
+    numpy.ndarray
+        The same shape, int64, not negative: round-off below 0 becomes 0.
+
+    Raises
+    ------
+    InputError
+        If a value is NaN or infinite, clearly negative, or too large for a token.
+    """
+    values = np.asarray(nll, dtype=np.float64)
+    bad = ~np.isfinite(values)
+    if bad.any():
+        raise InputError(
+            f"{int(bad.sum())} of {values.size} token NLLs are NaN or infinite",
+            where="reference scores",
+            fix="score in float32 and check the model's weights",
+        )
+    if values.size and (values.min() < -_ROUND_OFF or values.max() > _LARGEST):
+        raise InputError(
+            f"token NLLs reach from {values.min():g} to {values.max():g} nats",
+            where="reference scores",
+            fix="give negative log probabilities in nats",
+        )
+    return np.maximum(np.rint(1e6 * values), 0.0).astype(np.int64)
+
+
+def eligible_windows(
+    eligible: np.ndarray,
+    length: int,
+    *,
+    starts_ok: np.ndarray | None = None,
+    ends_ok: np.ndarray | None = None,
+) -> np.ndarray:
+    """Starts of all windows made of eligible tokens only, in O(T).
+
+    Parameters
+    ----------
+    eligible
+        Shape ``(T,)``, bool.
+    length
+        Tokens of a window, at least 1.
+    starts_ok, ends_ok
+        Shape ``(T,)``, bool: tokens a window may start or end with (such as the first
+        and last tokens of words). Default: all.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(n,)``, int64, rising.
+    """
+    if length < 1:
+        raise ValueError(f"a window has at least 1 token, not {length}")
+    if length > len(eligible):
+        return np.zeros(0, np.int64)
+    counts = _prefix_sums(eligible)
+    whole = counts[length:] - counts[:-length] == length
+    if starts_ok is not None:
+        whole &= starts_ok[: len(whole)]
+    if ends_ok is not None:
+        whole &= ends_ok[length - 1 :]
+    return np.flatnonzero(whole)
+
+
+def dilate(mask: np.ndarray, buffer: int) -> np.ndarray:
+    """Tokens at most ``buffer`` away from a token of the mask; shape ``(T,)``, bool."""
+    if buffer < 0:
+        raise ValueError(f"the buffer is at least 0, not {buffer}")
+    counts = _prefix_sums(mask)
+    at = np.arange(len(mask))
+    low, high = np.maximum(at - buffer, 0), np.minimum(at + buffer + 1, len(mask))
+    return counts[high] > counts[low]
+
+
+def match_spans(
+    unll: np.ndarray,
+    eligible: np.ndarray,
+    spans: Sequence[tuple[int, int]],
+    *,
+    caliper_u: int = 500_000,
+    distance: Literal["mean", "profile"] = "mean",
+    disjoint: bool = True,
+    controls: Literal["any", "before"] = "any",
+    classes: np.ndarray | None = None,
+    position_weight: float = 0.0,
+    starts_ok: np.ndarray | None = None,
+    ends_ok: np.ndarray | None = None,
+    per_span: int = 1,
+) -> Matching:
+    """Match the PII spans of one example with windows of the same example.
+
+    Lexicographically: most spans with a control, most controls, least total cost; ties
+    go to spans that stand earlier (by start, end, index), then to earlier windows.
+
+    Parameters
+    ----------
+    unll
+        Shape ``(T,)``, integer micro-nats on the reference model (:func:`micro_nats`);
+        negative where nothing was scored.
+    eligible
+        Shape ``(T,)``, bool: tokens a control may use. Tokens of ``spans`` and tokens
+        without a score are never used, whatever this says.
+    spans
+        Token ranges ``(start, end)`` of the PII spans.
+    caliper_u
+        Largest distance per token, micro-nats, inclusive.
+    distance
+        ``mean``: absolute difference of the summed NLLs. ``profile``: sum of absolute
+        differences of the sorted token NLLs (Wasserstein-1 times tokens), never smaller
+        than ``mean``; equal means can hide unequal profiles.
+    disjoint
+        False lets two controls share tokens: kept to show what goes wrong.
+    controls
+        ``before``: only windows that end where the span starts or earlier, whose
+        context the span itself cannot have changed.
+    classes
+        Shape ``(T,)``, integers: a control must have the span's classes, each as often
+        as the span has it, in any order.
+    position_weight
+        Nat-tokens added to a pair's cost per distance of T tokens between the starts
+        (rounded down to micro-nat-tokens); it never decides admissibility.
+    starts_ok, ends_ok
+        As in :func:`eligible_windows`.
+    per_span
+        Controls a span may get, 1 to 4.
+
+    Returns
+    -------
+    Matching
+        ``(pairs, unmatched, solver)``. Reasons: ``span not fully scored``;
+        ``no eligible window of length L`` (after ``controls``, ``classes`` and the
+        edges); ``none within caliper``; ``lost to another span`` (it had an admissible
+        window, and the optimum gave the tokens away).
+    """
+    spans = [(int(start), int(end)) for start, end in spans]
+    _check(unll, eligible, spans, caliper_u=caliper_u, per_span=per_span)
+    if distance not in ("mean", "profile") or controls not in ("any", "before"):
+        raise ValueError(f"unknown distance {distance!r} or controls {controls!r}")
+    scored = unll >= 0
+    free = eligible & scored
+    for start, end in spans:
+        free[start:end] = False
+    sums = _prefix_sums(unll)
+    weight_u = round(1e6 * position_weight)
+    windows: dict[int, np.ndarray] = {}
+    choices: dict[int, Choices] = {}
+    reasons: dict[int, str] = {}
+    for i in sorted(range(len(spans)), key=lambda i: (*spans[i], i)):
+        start, end = spans[i]
+        length = end - start
+        if not scored[start:end].all():
+            reasons[i] = NOT_SCORED
+            continue
+        if length not in windows:
+            windows[length] = eligible_windows(
+                free, length, starts_ok=starts_ok, ends_ok=ends_ok
+            )
+        starts = windows[length]
+        if controls == "before":
+            starts = starts[: np.searchsorted(starts, start - length, side="right")]
+        if classes is not None:
+            starts = _of_classes(classes, starts, classes[start:end])
+        if not len(starts):
+            reasons[i] = NO_WINDOW.format(length)
+            continue
+        total = sums[end] - sums[start]
+        costs = np.abs(sums[starts + length] - sums[starts] - total)
+        inside = costs <= caliper_u * length
+        starts, costs = starts[inside], costs[inside]
+        if distance == "profile" and len(starts):
+            # Never below the difference of the sums, which has pruned what it could.
+            costs = _profile_distance(unll, starts, unll[start:end])
+            inside = costs <= caliper_u * length
+            starts, costs = starts[inside], costs[inside]
+        if not len(starts):
+            reasons[i] = OUTSIDE_CALIPER
+            continue
+        if weight_u:
+            costs = costs + weight_u * np.abs(starts - start) // len(unll)
+        choices[i] = Choices(length, starts, costs)
+    solver: Solver = "linear_sum_assignment"
+    if disjoint:
+        picks, solver = assign_disjoint(list(choices.values()), per_span=per_span)
+    else:
+        picks = assign_distinct(list(choices.values()), per_span=per_span)
+    pairs: list[Pair] = []
+    for (i, choice), windows_of in zip(choices.items(), picks, strict=True):
+        if not windows_of:
+            reasons[i] = LOST
+        pairs += [Pair(i, s, s + choice.length, cost) for cost, s in windows_of]
+    pairs.sort(key=lambda pair: (pair.span, pair.start))
+    return Matching(pairs, [Unmatched(i, reasons[i]) for i in sorted(reasons)], solver)
+
+
+def non_overlapping_windows(eligible: np.ndarray, length: int) -> np.ndarray:
+    """Starts of disjoint eligible windows, greedily from the left; int64, rising.
+
+    This is the pool that the slope of regression to the mean is fitted on.
+    """
+    if length < 1:
+        raise ValueError(f"a window has at least 1 token, not {length}")
+    edges = np.diff(np.concatenate([[0], eligible, [0]]).astype(np.int8))
+    first, last = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+    fits = (last - first) // length
+    # 0, 1, .. within each run of eligible tokens.
+    rank = np.arange(fits.sum()) - np.repeat(np.cumsum(fits) - fits, fits)
+    return np.add(np.repeat(first, fits), rank * length, dtype=np.int64)
+
+
+def placebo_spans(
+    unll: np.ndarray,
+    eligible: np.ndarray,
+    lengths: Sequence[int],
+    rng: np.random.Generator,
+    *,
+    classes: np.ndarray | None = None,
+    wanted: Sequence[np.ndarray] | None = None,
+) -> tuple[list[Window], int]:
+    """Draw disjoint non-PII windows to stand in for PII spans.
+
+    Windows are drawn one after the other, the longest first, each evenly among the
+    eligible windows still free. Match them with :func:`match_spans` on the same
+    ``eligible``: it takes them out by itself.
+
+    Parameters
+    ----------
+    unll
+        Shape ``(T,)``: micro-nats, negative where nothing was scored.
+    eligible
+        Shape ``(T,)``, bool: tokens that are no PII and may be used.
+    lengths
+        Tokens of each PII span.
+    rng
+        Decides the draw; the same state gives the same windows.
+    classes, wanted
+        Shape ``(T,)`` integers, and one integer array a length, of that length: the
+        window must hold the wanted classes, each as often, in any order.
+
+    Returns
+    -------
+    list, int
+        The windows in the order of ``lengths``, and how many could not be drawn.
+    """
+    if (classes is None) != (wanted is None):
+        raise ValueError("classes and wanted are given together")
+    if wanted is not None and [len(part) for part in wanted] != list(lengths):
+        raise ValueError("wanted needs one array of each length")
+    free = eligible & (unll >= 0)
+    drawn: dict[int, Window] = {}
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        starts = eligible_windows(free, lengths[i])
+        if classes is not None and wanted is not None:
+            starts = _of_classes(classes, starts, wanted[i])
+        if len(starts):
+            start = int(starts[rng.integers(len(starts))])
+            drawn[i] = Window(start, start + lengths[i])
+            free[start : start + lengths[i]] = False
+    return [drawn[i] for i in sorted(drawn)], len(lengths) - len(drawn)
+
+
+def _check(
+    unll: np.ndarray,
+    eligible: np.ndarray,
+    spans: Sequence[tuple[int, int]],
+    *,
+    caliper_u: int,
+    per_span: int,
+) -> None:
+    if unll.ndim != 1 or unll.dtype != np.int64:
+        raise ValueError("unll must be int64 micro-nats of shape (T,): see micro_nats")
+    if eligible.shape != unll.shape or eligible.dtype != np.bool_:
+        raise ValueError("eligible must be bool of the same shape as unll")
+    for start, end in spans:
+        if not 0 <= start < end <= len(unll):
+            raise ValueError(f"no tokens {start}:{end} in an example of {len(unll)}")
+    if caliper_u < 0:
+        raise ValueError(f"the caliper is at least 0, not {caliper_u}")
+    if not 1 <= per_span <= 4:
+        raise ValueError(f"1 to 4 controls a span, not {per_span}")
+
+
+def _prefix_sums(values: np.ndarray) -> np.ndarray:
+    """Shape ``(T + 1,)``, int64: sums of the first 0, 1, .. T values."""
+    sums = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(values, out=sums[1:])
+    return sums
+
+
+def _of_classes(
+    classes: np.ndarray, starts: np.ndarray, wanted: np.ndarray
+) -> np.ndarray:
+    """The starts whose windows hold the wanted classes, each as often."""
+    for kind in np.unique(wanted):
+        counts = _prefix_sums(classes == kind)
+        have = counts[starts + len(wanted)] - counts[starts]
+        starts = starts[have == np.count_nonzero(wanted == kind)]
+    return starts
+
+
+def _profile_distance(
+    unll: np.ndarray, starts: np.ndarray, span: np.ndarray
+) -> np.ndarray:
+    """Sum over tokens of ``|sorted window - sorted span|``; shape of ``starts``."""
+    length, profile = len(span), np.sort(span)
+    windows = sliding_window_view(unll, length)
+    out = np.empty(len(starts), np.int64)
+    rows = max(1, _BLOCK // length)
+    for at in range(0, len(starts), rows):
+        block = np.sort(windows[starts[at : at + rows]], axis=1)
+        out[at : at + rows] = np.abs(block - profile).sum(axis=1)
+    return out

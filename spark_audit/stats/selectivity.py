@@ -1,0 +1,491 @@
+"""Delta_sel, its contrasts, and what regression to the mean alone would give.
+
+``delta_sel = NLL_PII - NLL_control`` over spans matched on a *reference* model (SPARK,
+difficulty-matched selectivity). Matched on one model and measured on another, it is
+not zero without any effect on PII. With PII harder than other text by ``gap`` on the
+reference, and with the checkpoint's NLL following the reference's with slope ``beta``
+inside each group, groups drifting alike, exact matching gives
+
+    E[delta_sel] = (1 - beta) * gap                                         (R1)
+
+(the bias that Daw and Hatfield 2018 describe for matching on a pre-period outcome).
+R1 holds at every matched value, so spans that found no control do not change it: the
+gap is that of *all* spans. If instead one line served PII and other text, the bias
+would be zero. So R1 is the far end of a range that starts at 0: it is printed beside a
+figure, never subtracted from it in silence, and tests are made against that range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from spark_audit.errors import NotEstimableError
+from spark_audit.results import Estimate
+from spark_audit.stats.bootstrap import cluster_sums, sign_flip
+from spark_audit.stats.intervals import estimate_of, left_out, ratio_estimate
+
+NOT_SEPARABLE = "not separable from regression to the mean"
+SEPARABLE = "at least twice its rtm_bias"
+
+
+class Estimands(NamedTuple):
+    """One effect, averaged over tokens, over spans, and over sources."""
+
+    pooled: Estimate
+    span_weighted: Estimate
+    source_weighted: Estimate
+
+
+class Slope(NamedTuple):
+    """OLS slope, its cluster-robust standard error (CR1), number of windows."""
+
+    beta: float
+    se: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Window means on the reference model: what regression to the mean depends on.
+
+    Parameters
+    ----------
+    pool
+        Shape ``(m,)``: mean NLL of eligible non-overlapping non-PII windows, nats.
+    pool_clusters
+        Shape ``(m,)``: their cluster codes.
+    spans
+        Shape ``(s,)``: mean NLL of *all* PII spans, matched or not, nats.
+    span_tokens
+        Shape ``(s,)``: their lengths; Delta_sel is pooled over tokens.
+    span_clusters
+        Shape ``(s,)``: their cluster codes.
+    n_clusters
+        Number C of clusters.
+    pool_cells, span_cells
+        Shapes ``(m,)`` and ``(s,)``: integer codes of the strata that controls are
+        looked for in (same example, same length), each inside one cluster. Slope and
+        gap are then taken within cells, as matching is. Without them an example that
+        is hard on both models lifts the slope and hides part of the bias.
+    """
+
+    pool: np.ndarray
+    pool_clusters: np.ndarray
+    spans: np.ndarray
+    span_tokens: np.ndarray
+    span_clusters: np.ndarray
+    n_clusters: int
+    pool_cells: np.ndarray | None = None
+    span_cells: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.pool) != len(self.pool_clusters):
+            raise ValueError("pool and pool_clusters differ in length")
+        if not len(self.spans) == len(self.span_tokens) == len(self.span_clusters):
+            raise ValueError("spans, span_tokens and span_clusters differ in length")
+        if (self.pool_cells is None) != (self.span_cells is None):
+            raise ValueError("pool_cells and span_cells are given together or not")
+        if self.pool_cells is not None and self.span_cells is not None:
+            cells = np.concatenate([self.pool_cells, self.span_cells])
+            clusters = np.concatenate([self.pool_clusters, self.span_clusters])
+            if len(cells) != len(self.pool) + len(self.spans):
+                raise ValueError("cells and windows differ in length")
+            pairs = np.unique(np.stack([cells, clusters], axis=1), axis=0)
+            if len(pairs) != len(np.unique(cells)):
+                raise ValueError("a cell lies in more than one cluster")
+
+
+@dataclass(frozen=True)
+class RtmBias:
+    """What R1 predicts without any effect, in nats, and each cluster's part in it.
+
+    ``influence`` has shape ``(C,)`` and sums to 0: the jackknife influence of each
+    cluster on the prediction; ``None`` when the prediction is not estimable.
+    """
+
+    estimate: Estimate
+    influence: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class DidTest:
+    """The sign-flip test of a contrast against regression to the mean.
+
+    ``scores`` (shape ``(C,)``) are what was flipped: stacked as columns over a family
+    of checkpoints they go into ``max_t``. The verdict comes before the p value: a
+    contrast that is not separable is no evidence, whatever its p.
+    """
+
+    p: float
+    scores: np.ndarray
+    did: float
+    bias: float
+    verdict: str
+
+    @property
+    def separable(self) -> bool:
+        """Whether the contrast is at least twice the bias, in absolute value."""
+        return self.verdict == SEPARABLE
+
+
+@dataclass(frozen=True)
+class PlaceboTest:
+    """``Delta_sel - rtm_bias`` against placebo draws; the p value is model-based."""
+
+    p: float
+    mean: float
+    sd: float
+    draws: int
+    label: str = "model-based"
+
+
+def delta_sel(
+    pii_sum: ArrayLike,
+    control_sum: ArrayLike,
+    n_tokens: ArrayLike,
+    clusters: ArrayLike,
+    *,
+    n_control: ArrayLike | None = None,
+    weights: np.ndarray | None = None,
+    level: float = 0.95,
+) -> Estimate:
+    """Token-pooled Delta_sel: mean NLL of PII tokens minus that of control tokens.
+
+    Parameters
+    ----------
+    pii_sum, control_sum
+        Shape ``(s,)``: summed NLL of each matched span and of its control, nats. With
+        differences between two checkpoints here, the result is their contrast.
+    n_tokens
+        Shape ``(s,)``: tokens of each span.
+    clusters
+        Shape ``(s,)``: cluster codes.
+    n_control
+        Shape ``(s,)``: tokens of each control, if lengths differ: the result is then
+        the difference of two ratios.
+    weights
+        Shape ``(B, C)``, from ``draw_weights``: also give the percentile interval.
+    """
+    pii, control, tokens, others = _spans(pii_sum, control_sum, n_tokens, n_control)
+    columns = np.stack([pii, tokens, control, others], axis=1)
+    return estimate_of(
+        cluster_sums(columns, clusters, None if weights is None else weights.shape[1]),
+        _difference_of_ratios,
+        n=round(float(tokens.sum())),
+        weights=weights,
+        level=level,
+    )
+
+
+def estimands(
+    pii_sum: ArrayLike,
+    control_sum: ArrayLike,
+    n_tokens: ArrayLike,
+    clusters: ArrayLike,
+    *,
+    n_control: ArrayLike | None = None,
+    weights: np.ndarray | None = None,
+    level: float = 0.95,
+) -> Estimands:
+    """Delta_sel averaged over tokens (SPARK's), over spans, and over sources.
+
+    They differ when the effect depends on size. Over sources: the mean over clusters
+    of each cluster's mean over its spans. Parameters as in :func:`delta_sel`.
+    """
+    pii, control, tokens, others = _spans(pii_sum, control_sum, n_tokens, n_control)
+    count = None if weights is None else weights.shape[1]
+    spans = cluster_sums(np.ones(len(pii)), clusters, count)
+    effects = cluster_sums(pii / tokens - control / others, clusters, count)
+    held = spans > 0
+    means = np.divide(effects, spans, out=np.zeros_like(effects), where=held)
+    return Estimands(
+        delta_sel(
+            pii,
+            control,
+            tokens,
+            clusters,
+            n_control=others,
+            weights=weights,
+            level=level,
+        ),
+        ratio_estimate(effects, spans, weights=weights, level=level),
+        ratio_estimate(means, held, weights=weights, level=level),
+    )
+
+
+def did(
+    num_a: ArrayLike,
+    num_b: ArrayLike,
+    den: ArrayLike,
+    *,
+    weights: np.ndarray | None = None,
+    level: float = 0.95,
+) -> Estimate:
+    """Difference of Delta_sel between a checkpoint and a baseline, paired by cluster.
+
+    Parameters
+    ----------
+    num_a, num_b
+        Shape ``(C,)``: per-cluster sums of ``NLL_PII - NLL_control`` on the checkpoint
+        and on the baseline, over the same matched spans of equal lengths, nats. (For
+        unequal lengths give :func:`delta_sel` the differences.)
+    den
+        Shape ``(C,)``: PII tokens.
+    """
+    num = np.asarray(num_a, dtype=np.float64) - np.asarray(num_b, dtype=np.float64)
+    return ratio_estimate(num, den, weights=weights, level=level)
+
+
+def rtm_slope(
+    reference: ArrayLike,
+    checkpoint: ArrayLike,
+    clusters: ArrayLike,
+    *,
+    cells: ArrayLike | None = None,
+) -> Slope:
+    """OLS slope of window-mean NLL on a checkpoint on that on the reference.
+
+    Parameters
+    ----------
+    reference, checkpoint
+        Shape ``(m,)``: mean NLL of the non-PII windows of a pool, nats.
+    clusters
+        Shape ``(m,)``: cluster codes.
+    cells
+        Shape ``(m,)``: take the slope within these strata (see :class:`Windows`).
+
+    Raises
+    ------
+    NotEstimableError
+        With fewer than 3 windows or 2 clusters, or when the reference does not vary.
+    """
+    x = np.asarray(reference, dtype=np.float64)
+    y = np.asarray(checkpoint, dtype=np.float64)
+    codes = np.asarray(clusters)
+    used = len(np.unique(codes))
+    if not np.isfinite(x).all() or not np.isfinite(y).all():
+        raise NotEstimableError("a window's NLL is NaN or infinite")
+    if len(x) < 3 or used < 2:
+        raise NotEstimableError("a slope needs 3 windows in 2 clusters")
+    strata = np.zeros(len(x), dtype=np.int64) if cells is None else np.asarray(cells)
+    x, y = x - _cell_means(x, strata)[strata], y - _cell_means(y, strata)[strata]
+    squares = float(x @ x)
+    if squares <= 1e-12 * len(x):
+        raise NotEstimableError("the pool's windows do not vary on the reference model")
+    beta = float(x @ y) / squares
+    scores = cluster_sums(x * (y - beta * x), codes)
+    scale = used / (used - 1) * (len(x) - 1) / (len(x) - 2)
+    return Slope(beta, float(np.sqrt(scale * np.sum(scores**2))) / squares, len(x))
+
+
+def rtm_bias(beta: float, mean_pii_ref: float, mean_nonpii_ref: float) -> float:
+    """Delta_sel that R1 predicts without an effect, ``(1 - beta) * gap``, in nats.
+
+    For a contrast give ``beta = 1 + beta_checkpoint - beta_baseline``.
+    """
+    return (1.0 - beta) * (mean_pii_ref - mean_nonpii_ref)
+
+
+def rtm_bias_estimate(
+    windows: Windows,
+    checkpoint: ArrayLike,
+    baseline: ArrayLike | None = None,
+    *,
+    weights: np.ndarray | None = None,
+    level: float = 0.95,
+) -> RtmBias:
+    """R1 for a checkpoint's Delta_sel, or for its contrast with a baseline.
+
+    ``(1 - beta) * gap`` or ``(beta_baseline - beta_checkpoint) * gap``: both are
+    ``-slope * gap`` with the slope of the change in NLL (from the reference or the
+    baseline) on the reference's NLL. Slope and gap are re-computed without each
+    cluster, so the interval holds the uncertainty of both.
+
+    Parameters
+    ----------
+    windows
+        The reference model's window means.
+    checkpoint, baseline
+        Shape ``(m,)``: mean NLL of the pool's windows on these models, nats.
+    weights
+        Shape ``(B, C)``, from ``draw_weights``: also give the percentile interval.
+    """
+    x, spans = np.asarray(windows.pool, float), np.asarray(windows.spans, float)
+    tokens = np.asarray(windows.span_tokens, float)
+    change = np.asarray(checkpoint, float) - (
+        x if baseline is None else np.asarray(baseline, float)
+    )
+    if windows.pool_cells is None or windows.span_cells is None:
+        cells, span_cells = np.zeros(len(x), int), np.zeros(len(spans), int)
+    else:
+        cells, span_cells = windows.pool_cells, windows.span_cells
+    # A span whose cell has no window has no candidate: Delta_sel never sees it.
+    tokens = np.where(np.isin(span_cells, cells), tokens, 0.0)
+    size = 1 + max(cells.max(initial=0), span_cells.max(initial=0))
+    centre = _cell_means(x, cells, size)
+    x, spans = x - centre[cells], spans - centre[span_cells]
+    change = change - _cell_means(change, cells, size)[cells]
+    moments = np.stack([np.ones_like(x), x, change, x * x, x * change], axis=1)
+    pairs = np.stack([tokens, tokens * spans], axis=1)
+    count = windows.n_clusters
+    sums = np.hstack(
+        [
+            cluster_sums(moments, windows.pool_clusters, count),
+            cluster_sums(pairs, windows.span_clusters, count),
+        ]
+    )
+    if not tokens.any():
+        return _no_bias("no span shares a cell with a window of the pool", sums)
+    if np.isfinite(x).all() and float(x @ x) <= 1e-12 * len(x):
+        reason = "the pool's windows do not vary on the reference model"
+        return _no_bias(reason, sums)
+    estimate = estimate_of(sums, _bias, n=len(x), weights=weights, level=level)
+    if estimate.value is None:
+        return RtmBias(estimate, None)
+    held = sums.any(axis=1)
+    without = left_out(sums[held], _bias)[1]
+    influence = np.zeros(count)
+    influence[held] = (1 / len(without) - 1) * (without - without.mean())
+    return RtmBias(estimate, influence)
+
+
+def did_test(
+    num: ArrayLike,
+    den: ArrayLike,
+    bias: float | RtmBias,
+    *,
+    replicates: int = 9999,
+    seed: int | np.random.Generator,
+) -> DidTest:
+    """Sign-flip test of a contrast that allows for regression to the mean.
+
+    The null hypothesis is that the contrast is due to regression to the mean, to any
+    degree from none to the full bias: the bias nearest to the contrast is subtracted.
+    That is the full bias for a contrast beyond it, none for one of opposite sign, and
+    all of it (p = 1) in between. Subtracting the full bias always would call a
+    contrast of zero significant, or one of opposite sign more so than it is.
+
+    An estimated bias moves with the clusters too: its jackknife influence is taken
+    from each cluster's score (a score bootstrap, Kline and Santos 2012). The scores
+    still sum to ``sum num - bias * sum den``.
+
+    Parameters
+    ----------
+    num, den
+        Shape ``(C,)``: per-cluster sums of the contrast and PII tokens (see
+        :func:`did`). With one checkpoint's own sums it is tested against R1 alone.
+    bias
+        The prediction: :func:`rtm_bias_estimate`'s, or a number taken as known.
+
+    Raises
+    ------
+    NotEstimableError
+        If there are no tokens, or the bias is not estimable.
+    """
+    top, bottom = np.asarray(num, float), np.asarray(den, float)
+    total = float(bottom.sum())
+    if not total > 0:
+        raise NotEstimableError("no cluster holds data")
+    value = float(top.sum()) / total
+    if isinstance(bias, RtmBias):
+        if bias.estimate.value is None or bias.influence is None:
+            raise NotEstimableError(f"rtm_bias is missing: {bias.estimate.note}")
+        predicted, influence = bias.estimate.value, bias.influence
+    else:
+        predicted, influence = float(bias), np.zeros(len(top))
+    nearest = float(np.clip(value, min(0.0, predicted), max(0.0, predicted)))
+    if nearest == value:
+        scores = np.zeros(len(top))
+    elif nearest == predicted:
+        scores = top - predicted * bottom - total * influence
+    else:
+        scores = top
+    return DidTest(
+        p=sign_flip(scores, replicates=replicates, seed=seed),
+        scores=scores,
+        did=value,
+        bias=predicted,
+        verdict=SEPARABLE if abs(value) >= 2 * abs(predicted) else NOT_SEPARABLE,
+    )
+
+
+def placebo_test(
+    delta_minus_bias: float, placebo_values: ArrayLike, se_bias: float = 0.0
+) -> PlaceboTest:
+    """Two-sided p of ``Delta_sel - rtm_bias`` against Delta_sel of placebo spans.
+
+    Placebo spans are random non-PII windows matched like PII. They have no gap, so
+    they show the quality and spread of matching and are no null for Delta_sel itself.
+    Each draw is widened by a normal error of ``se_bias`` (in closed form, no random
+    numbers): ``p = (1 + sum_j P(|placebo_j + error| >= |delta|)) / (1 + draws)``.
+
+    Parameters
+    ----------
+    delta_minus_bias
+        Nats.
+    placebo_values
+        Shape ``(draws,)``, nats.
+    se_bias
+        Standard error of the bias, nats.
+    """
+    values = np.asarray(placebo_values, dtype=np.float64)
+    if len(values) < 2 or not np.isfinite(values).all():
+        raise NotEstimableError("a placebo test needs 2 finite draws")
+    size = abs(delta_minus_bias)
+    if se_bias > 0:
+        beyond = special.ndtr((values - size) / se_bias)
+        beyond += special.ndtr((-values - size) / se_bias)
+    else:
+        beyond = (np.abs(values) >= size).astype(np.float64)
+    p = (1 + beyond.sum()) / (1 + len(values))
+    mean, sd = float(values.mean()), float(values.std(ddof=1))
+    return PlaceboTest(float(p), mean, sd, len(values))
+
+
+def _difference_of_ratios(sums: np.ndarray) -> np.ndarray:
+    return np.asarray(sums[..., 0] / sums[..., 1] - sums[..., 2] / sums[..., 3])
+
+
+def _bias(sums: np.ndarray) -> np.ndarray:
+    """R1 from summed ``n, x, y, xx, xy`` of the pool and ``tokens, x`` of the spans."""
+    n, x, y, xx, xy, tokens, span = np.moveaxis(sums, -1, 0)
+    spread = xx - x * x / n
+    slope = (xy - x * y / n) / np.where(spread > 1e-12 * n, spread, np.nan)
+    return np.asarray(-slope * (span / tokens - x / n))
+
+
+def _no_bias(reason: str, sums: np.ndarray) -> RtmBias:
+    held = int(sums.any(axis=1).sum())
+    return RtmBias(Estimate.missing(reason, clusters=held), None)
+
+
+def _cell_means(
+    values: np.ndarray, cells: np.ndarray, size: int | None = None
+) -> np.ndarray:
+    """Mean of the values in each cell; 0 for a cell without a value."""
+    counts = cluster_sums(np.ones(len(values)), cells, size)
+    means: np.ndarray = cluster_sums(values, cells, size) / np.maximum(counts, 1)
+    return means
+
+
+def _spans(
+    pii_sum: ArrayLike,
+    control_sum: ArrayLike,
+    n_tokens: ArrayLike,
+    n_control: ArrayLike | None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Per-span arrays in float64, checked against one another."""
+    pii = np.asarray(pii_sum, dtype=np.float64)
+    control = np.asarray(control_sum, dtype=np.float64)
+    tokens = np.asarray(n_tokens, dtype=np.float64)
+    others = tokens if n_control is None else np.asarray(n_control, dtype=np.float64)
+    if not pii.shape == control.shape == tokens.shape == others.shape:
+        raise ValueError("pii_sum, control_sum and token counts differ in shape")
+    if np.any(tokens <= 0) or np.any(others <= 0):
+        raise ValueError("a span or control without tokens")
+    return pii, control, tokens, others

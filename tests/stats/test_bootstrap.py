@@ -1,0 +1,512 @@
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from arch.bootstrap import IIDBootstrap
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+from spark_audit.errors import NotEstimableError
+from spark_audit.stats import bootstrap
+from spark_audit.stats.bootstrap import (
+    benjamini_hochberg,
+    cluster_codes,
+    cluster_sums,
+    draw_weights,
+    holm,
+    max_t,
+    ratio_replicates,
+    sign_flip,
+    sign_patterns,
+    simultaneous_quantile,
+    weighted_quantile_replicates,
+    weighted_sums,
+)
+
+NUM = np.array([3, 1.5, -0.5, 4, 2])
+DEN = np.array([4.0, 3, 2, 5, 4])
+
+
+def every_resample(clusters: int) -> np.ndarray:
+    """Weights of all C^C resamples."""
+    drawn = itertools.product(range(clusters), repeat=clusters)
+    return np.array([np.bincount(d, minlength=clusters) for d in drawn])
+
+
+def brute_sign_flip(num: Sequence[float]) -> float:
+    sums = [abs(np.dot(s, num)) for s in itertools.product((-1, 1), repeat=len(num))]
+    return float(np.mean(np.array(sums) >= abs(sum(num)) - 1e-9))
+
+
+class TestClusterSums:
+    def test_codes_are_sorted_and_lead_back_to_the_labels(self) -> None:
+        labels = ["b", "a", "c", "a", "B"]
+        codes, names = cluster_codes(labels)
+        assert names == ["B", "a", "b", "c"]
+        assert codes.dtype == np.int64
+        assert [names[c] for c in codes] == labels
+
+    def test_no_label_is_no_cluster(self) -> None:
+        codes, names = cluster_codes([])
+        assert len(codes) == 0
+        assert names == []
+
+    @given(st.lists(st.tuples(st.integers(0, 6), st.integers(-9, 9)), min_size=1))
+    def test_equals_a_loop(self, rows: list[tuple[int, int]]) -> None:
+        codes = [c for c, _ in rows]
+        values = np.array([[v, 2.0 * v] for _, v in rows])
+        expected = np.zeros((8, 2))
+        for code, value in zip(codes, values, strict=True):
+            expected[code] += value
+        np.testing.assert_array_equal(cluster_sums(values, codes, 8), expected)
+        np.testing.assert_array_equal(
+            cluster_sums(values[:, 0], codes), expected[: max(codes) + 1, 0]
+        )
+
+    def test_float32_is_summed_in_float64(self) -> None:
+        values = np.array([2.0**24, 1.0, 1.0], dtype=np.float32)
+        assert cluster_sums(values, [0, 0, 0])[0] == 2**24 + 2
+
+    def test_no_rows(self) -> None:
+        np.testing.assert_array_equal(cluster_sums([], [], 3), np.zeros(3))
+        assert cluster_sums(np.empty((0, 2)), [], 3).shape == (3, 2)
+
+    @pytest.mark.parametrize(
+        ("values", "codes", "message"),
+        [
+            ([1.0], [0, 1], "values and clusters must have one row each"),
+            ([1.0], [0.0], "clusters must be integer codes"),
+            ([1.0], [-1], "cluster codes must lie in 0 .. n_clusters - 1"),
+            ([1.0], [3], "cluster codes must lie in 0 .. n_clusters - 1"),
+        ],
+    )
+    def test_refuses(self, values: list[float], codes: list[int], message: str) -> None:
+        with pytest.raises(ValueError, match=re.escape(message)):
+            cluster_sums(values, codes, 3)
+
+
+class TestWeights:
+    def test_every_row_is_a_resample(self) -> None:
+        weights = draw_weights(7, replicates=50, seed=3)
+        assert weights.shape == (50, 7)
+        assert weights.dtype == np.int32
+        np.testing.assert_array_equal(weights.sum(axis=1), 7)
+
+    def test_equals_counting_the_drawn_indices(self) -> None:
+        drawn = np.random.default_rng(3).integers(0, 7, (50, 7))
+        expected = [np.bincount(row, minlength=7) for row in drawn]
+        np.testing.assert_array_equal(draw_weights(7, replicates=50, seed=3), expected)
+
+    def test_memory_blocks_change_nothing(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def everything() -> list[np.ndarray]:
+            rng = np.random.default_rng(0)
+            weights = draw_weights(13, replicates=101, seed=1)
+            values, codes = rng.normal(size=40), rng.integers(0, 13, 40)
+            table = rng.normal(size=(24, 3))
+            return [
+                weights,
+                ratio_replicates(weights, table[:13], np.arange(13)),
+                weighted_quantile_replicates(weights, values, codes, [0.2, 0.5]),
+                max_t(table, seed=2, replicates=199),
+                max_t(table[:9], seed=2),
+                np.array(simultaneous_quantile(table, np.ones(24), seed=2)),
+            ]
+
+        whole = everything()
+        monkeypatch.setattr(bootstrap, "_CHUNK", 39)
+        for one, other in zip(whole, everything(), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-13, equal_nan=True)
+
+    @pytest.mark.parametrize(("clusters", "replicates"), [(0, 10), (3, 0)])
+    def test_refuses_nothing_to_draw(self, clusters: int, replicates: int) -> None:
+        message = "^n_clusters and replicates must be at least 1$"
+        with pytest.raises(ValueError, match=message):
+            draw_weights(clusters, replicates=replicates, seed=0)
+        with pytest.raises(ValueError, match=message):
+            sign_patterns(clusters, replicates=replicates, seed=0)
+
+    def test_weights_of_other_clusters_are_refused(self) -> None:
+        weights = draw_weights(4, replicates=5, seed=0)
+        with pytest.raises(ValueError, match="^weights must have one column per clust"):
+            weighted_sums(weights, np.ones(5))
+
+
+class TestRatioReplicates:
+    def test_the_distribution_is_scipys(self) -> None:
+        result = stats.bootstrap(
+            (NUM, DEN),
+            lambda a, b, axis: a.sum(axis) / b.sum(axis),
+            paired=True,
+            vectorized=True,
+            n_resamples=999,
+            rng=np.random.default_rng(1),
+        )
+        weights = draw_weights(5, replicates=999, seed=1)
+        np.testing.assert_allclose(
+            ratio_replicates(weights, NUM, DEN),
+            result.bootstrap_distribution,
+            rtol=1e-14,
+            atol=1e-15,
+        )
+
+    def test_the_distribution_is_archs(self) -> None:
+        arch = IIDBootstrap(NUM, DEN, seed=np.random.default_rng(1))
+        expected = arch.apply(lambda a, b: a.sum() / b.sum(), 200)[:, 0]
+        weights = draw_weights(5, replicates=200, seed=1)
+        found = ratio_replicates(weights, NUM, DEN)
+        np.testing.assert_allclose(found, expected, rtol=1e-14, atol=1e-15)
+
+    def test_all_resamples_of_five_clusters(self) -> None:
+        """Computed once by enumeration with plain numpy."""
+        found = ratio_replicates(every_resample(5), NUM, DEN)
+        assert len(found) == 3125
+        assert found.mean() == pytest.approx(0.5402957, abs=5e-8)
+        assert found.std() == pytest.approx(0.1317880, abs=5e-8)
+        low, high = np.quantile(found, [0.025, 0.975])
+        assert (low, high) == pytest.approx((0.2307692, 0.7391304), abs=5e-8)
+
+    def test_columns_share_the_weights(self) -> None:
+        weights = draw_weights(5, replicates=20, seed=0)
+        table = np.stack([NUM, NUM - 1], axis=1)
+        both = ratio_replicates(weights, table, DEN)
+        own = ratio_replicates(weights, table, np.stack([DEN, DEN], axis=1))
+        one = ratio_replicates(weights, NUM, DEN)
+        np.testing.assert_allclose(both[:, 0], one, rtol=1e-14)
+        np.testing.assert_array_equal(both, own)
+        swapped = ratio_replicates(weights, NUM, np.stack([DEN, DEN], axis=1))
+        np.testing.assert_allclose(swapped[:, 1], one, rtol=1e-14)
+
+    def test_an_empty_denominator_is_nan_and_nothing_else(self) -> None:
+        weights = np.array([[2, 0], [1, 1], [0, 2]])
+        found = ratio_replicates(weights, [0.0, 3.0], [0.0, 2.0])
+        np.testing.assert_array_equal(found, [np.nan, 1.5, 1.5])
+
+
+class TestWeightedQuantiles:
+    @given(
+        st.lists(
+            st.tuples(st.integers(0, 3), st.floats(-100, 100, width=32)), min_size=1
+        ),
+        st.integers(0, 10**6),
+        st.one_of(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.floats(0, 1)),
+    )
+    def test_equals_numpy_on_the_expanded_resample(
+        self, rows: list[tuple[int, float]], seed: int, q: float
+    ) -> None:
+        codes = np.array([c for c, _ in rows])
+        values = np.array([v for _, v in rows])
+        weights = draw_weights(4, replicates=6, seed=seed)
+        found = weighted_quantile_replicates(weights, values, codes, q)
+        for weight, one in zip(weights, found, strict=True):
+            expanded = np.repeat(values, weight[codes])
+            if len(expanded):
+                assert one == np.quantile(expanded, q)
+            else:
+                assert np.isnan(one)
+
+    def test_several_quantiles_at_once(self) -> None:
+        rng = np.random.default_rng(5)
+        values, codes = rng.integers(1, 9, 60), rng.integers(0, 6, 60)
+        weights = draw_weights(6, replicates=30, seed=5)
+        found = weighted_quantile_replicates(weights, values, codes, [0.25, 0.5])
+        assert found.shape == (30, 2)
+        for weight, row in zip(weights, found, strict=True):
+            expanded = np.repeat(values, weight[codes])
+            assert row[1] == np.median(expanded)
+            np.testing.assert_array_equal(row, np.quantile(expanded, [0.25, 0.5]))
+
+    def test_no_values(self) -> None:
+        weights = draw_weights(2, replicates=3, seed=0)
+        found = weighted_quantile_replicates(weights, [], np.array([], dtype=int))
+        assert np.isnan(found).all()
+
+    def test_refuses(self) -> None:
+        weights = draw_weights(2, replicates=3, seed=0)
+        with pytest.raises(ValueError, match=r"^q must lie in \[0, 1\]$"):
+            weighted_quantile_replicates(weights, [1.0], [0], 1.5)
+        with pytest.raises(ValueError, match="^values and clusters must have one row"):
+            weighted_quantile_replicates(weights, [1.0], [0, 1])
+
+
+class TestSignFlip:
+    def test_published_example(self) -> None:
+        """Equal to ``scipy.stats.permutation_test`` below: 10 of 256 patterns."""
+        d = [1.1, 0.4, -0.2, 0.9, 0.3, -0.1, 0.7, 0.5]
+        assert sign_flip(d, seed=0) == 10 / 256
+        assert sign_flip(NUM, seed=0) == 4 / 32
+
+    def test_equals_scipys_permutation_test(self) -> None:
+        d = np.array([1.1, 0.4, -0.2, 0.9, 0.3, -0.1, 0.7, 0.5])
+        result = stats.permutation_test(
+            (d,), np.sum, permutation_type="samples", n_resamples=np.inf
+        )
+        assert sign_flip(d, seed=0) == result.pvalue
+
+    @given(st.lists(st.integers(-5, 5), min_size=1, max_size=8))
+    def test_equals_enumeration_with_ties(self, values: list[int]) -> None:
+        # Tenths are not exact in binary: sums that are equal on paper differ.
+        num = [v / 10 for v in values]
+        assert sign_flip(num, seed=0) == brute_sign_flip(num)
+
+    @given(
+        st.lists(st.integers(-50, 50), min_size=1, max_size=7),
+        st.sampled_from([1e-9, 0.3, -1.0, 1e9]),
+    )
+    def test_scale_sign_and_empty_clusters_change_nothing(
+        self, values: list[int], scale: float
+    ) -> None:
+        num = np.array(values, dtype=float)
+        p = sign_flip(num, seed=0)
+        assert sign_flip(scale * num, seed=0) == p
+        assert sign_flip(np.append(num, np.zeros(30)), seed=0) == p
+
+    def test_random_signs_agree_with_the_exact_p(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        num = np.random.default_rng(1).normal(0.3, 1, 16)
+        exact = sign_flip(num, seed=0)
+        monkeypatch.setattr(bootstrap, "EXACT_UP_TO", 0)
+        p = sign_flip(num, seed=0, replicates=20_000)
+        hits = round(p * 20_001) - 1
+        assert stats.binomtest(hits, 20_000, exact).pvalue > 1e-3
+        assert sign_flip(num, seed=0, replicates=20_000) == p
+
+    def test_random_p_is_never_zero(self) -> None:
+        assert sign_flip(np.ones(60), seed=0, replicates=99) == 0.01
+
+    def test_nothing_to_flip(self) -> None:
+        assert sign_flip([0.0, 0.0], seed=0) == 1.0
+
+    def test_refuses(self) -> None:
+        with pytest.raises(ValueError, match="^num holds NaN$"):
+            sign_flip([np.nan, 1.0], seed=0)
+        with pytest.raises(ValueError, match="^num holds an infinity$"):
+            sign_flip([np.inf, 1.0], seed=0)
+        with pytest.raises(ValueError, match=r"^num must have 1 dimension\(s\), not 2"):
+            sign_flip([[1.0]], seed=0)
+
+    def test_patterns_are_one_of_each_mirrored_pair(self) -> None:
+        signs, exact = sign_patterns(5, seed=0)
+        assert exact
+        both = {tuple(s) for s in signs} | {tuple(-s) for s in signs}
+        assert both == set(itertools.product((-1, 1), repeat=5))
+        assert len(signs) == 16
+
+    def test_random_patterns(self) -> None:
+        signs, exact = sign_patterns(21, replicates=500, seed=0)
+        assert not exact
+        assert signs.shape == (500, 21)
+        assert set(np.unique(signs)) == {-1, 1}
+
+
+def brute_max_t(num: np.ndarray, *, step_down: bool) -> np.ndarray:
+    """Westfall and Young's procedure, written with loops."""
+    clusters, columns = num.shape
+    norm = np.sqrt((num**2).sum(axis=0))
+    observed = np.abs(num.sum(axis=0)) / norm
+    order = sorted(range(columns), key=lambda k: -observed[k])
+    adjusted, floor = np.ones(columns), 0.0
+    for place, column in enumerate(order):
+        rivals = order[place:] if step_down else order
+        hits = 0
+        for signs in itertools.product((-1, 1), repeat=clusters):
+            flipped = np.abs(np.array(signs) @ num) / norm
+            hits += max(flipped[rivals]) >= observed[column] - 1e-9
+        floor = max(floor, hits / 2**clusters)
+        adjusted[column] = floor
+    return adjusted
+
+
+class TestMaxT:
+    @pytest.mark.parametrize("step_down", [True, False])
+    @pytest.mark.parametrize("seed", range(5))
+    def test_equals_enumeration(self, seed: int, step_down: bool) -> None:
+        rng = np.random.default_rng(seed)
+        num = rng.integers(-4, 7, (7, 4)) / 10
+        found = max_t(num, seed=0, step_down=step_down)
+        expected = brute_max_t(num, step_down=step_down)
+        np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+    def test_one_column_is_the_sign_flip_test(self) -> None:
+        assert max_t(NUM[:, None], seed=0) == [0.125]
+
+    def test_a_column_of_zeros_gets_one_and_adjusts_nothing(self) -> None:
+        num = np.random.default_rng(0).normal(0.5, 1, (9, 2))
+        wider = np.insert(num, 1, 0.0, axis=1)
+        found = max_t(wider, seed=0)
+        assert found[1] == 1.0
+        np.testing.assert_array_equal(found[[0, 2]], max_t(num, seed=0))
+
+    def test_nan_counts_as_zero(self) -> None:
+        num = np.random.default_rng(0).normal(0.5, 1, (9, 2))
+        num[2, 1] = 0.0
+        expected = max_t(num, seed=0)
+        num[2, 1] = np.nan
+        np.testing.assert_array_equal(max_t(num, seed=0), expected)
+        assert np.isnan(num[2, 1])
+
+    def test_adjustment_orders_and_only_raises(self) -> None:
+        num = np.random.default_rng(2).normal(0.4, 1, (40, 6))
+        down = max_t(num, seed=1, replicates=999)
+        single = max_t(num, seed=1, replicates=999, step_down=False)
+        raw = [sign_flip(column, seed=1, replicates=999) for column in num.T]
+        assert np.all(down <= single)
+        assert np.all(down >= np.array(raw))
+        t = np.abs(num.sum(axis=0)) / np.sqrt((num**2).sum(axis=0))
+        assert np.all(np.diff(down[np.argsort(-t)]) >= 0)
+
+    def test_all_zero(self) -> None:
+        np.testing.assert_array_equal(max_t(np.zeros((4, 2)), seed=0), [1.0, 1.0])
+
+    def test_refuses(self) -> None:
+        with pytest.raises(ValueError, match=r"^num must have 2 dimension\(s\), not 1"):
+            max_t(NUM, seed=0)
+        with pytest.raises(ValueError, match="^num holds an infinity$"):
+            max_t([[np.inf]], seed=0)
+
+
+def brute_quantile(num: np.ndarray, den: np.ndarray, level: float) -> float:
+    """Refit the flipped data pattern by pattern."""
+    clusters = len(num)
+    largest = []
+    for signs in itertools.product((-1, 1), repeat=clusters):
+        t = []
+        for column in num.T:
+            residual = column - den * column.sum() / den.sum()
+            flipped = np.array(signs) * residual
+            theta = flipped.sum() / den.sum()
+            rest = flipped - theta * den
+            variance = clusters / (clusters - 1) * np.sum(rest**2) / den.sum() ** 2
+            t.append(abs(theta) / np.sqrt(variance))
+        largest.append(max(t))
+    single = stats.t.ppf(0.5 + level / 2, clusters - 1)
+    return float(max(np.quantile(largest, level, method="higher"), single))
+
+
+class TestSimultaneousQuantile:
+    @pytest.mark.parametrize("level", [0.5, 0.8, 0.95])
+    def test_equals_enumeration(self, level: float) -> None:
+        rng = np.random.default_rng(4)
+        num, den = rng.normal(size=(8, 3)), rng.integers(1, 6, 8).astype(float)
+        found = simultaneous_quantile(num, den, level=level, seed=0)
+        assert found == pytest.approx(brute_quantile(num, den, level), rel=1e-9)
+
+    def test_grows_from_t_to_sidak(self) -> None:
+        num = np.random.default_rng(0).normal(size=(60, 8))
+        one = simultaneous_quantile(num[:, :1], np.ones(60), seed=0)
+        eight = simultaneous_quantile(num, np.ones(60), seed=0)
+        assert one == pytest.approx(stats.t.ppf(0.975, 59), abs=0.06)
+        assert eight == pytest.approx(stats.t.ppf(0.5 + 0.95**0.125 / 2, 59), abs=0.12)
+        same = np.repeat(num[:, :1], 8, axis=1)
+        assert simultaneous_quantile(same, np.ones(60), seed=0) == pytest.approx(one)
+
+    def test_columns_without_spread_are_left_out(self) -> None:
+        num = np.random.default_rng(0).normal(size=(30, 2))
+        den = np.arange(1.0, 31.0)
+        wider = np.column_stack([num, 0.1 * den])
+        assert simultaneous_quantile(wider, den, seed=0) == simultaneous_quantile(
+            num, den, seed=0
+        )
+
+    def test_refuses(self) -> None:
+        with pytest.raises(NotEstimableError, match="^no column varies over clusters$"):
+            simultaneous_quantile(np.ones((4, 2)), np.ones(4), seed=0)
+        message = "^a column's denominator is zero in every cluster$"
+        with pytest.raises(NotEstimableError, match=message):
+            simultaneous_quantile(np.ones((4, 2)), np.zeros(4), seed=0)
+        with pytest.raises(ValueError, match=r"^num must have 2 dimension\(s\), not 1"):
+            simultaneous_quantile(NUM, DEN, seed=0)
+
+
+class TestAdjustedP:
+    P = (0.001, 0.012, 0.02, 0.04, 0.2, 0.3, 0.5)
+
+    def test_published_example(self) -> None:
+        """Values of ``statsmodels.stats.multitest.multipletests``."""
+        expected = [0.007, 0.072, 0.1, 0.16, 0.6, 0.6, 0.6]
+        np.testing.assert_allclose(holm(self.P), expected)
+        expected = [0.007, 0.042, 0.046667, 0.07, 0.28, 0.35, 0.5]
+        np.testing.assert_allclose(benjamini_hochberg(self.P), expected, atol=5e-7)
+
+    @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+    def test_equals_statsmodels(self, p: list[float]) -> None:
+        for ours, name in ((holm, "holm"), (benjamini_hochberg, "fdr_bh")):
+            theirs = multipletests(p, method=name)[1]
+            np.testing.assert_allclose(ours(p), theirs, rtol=1e-12, atol=1e-300)
+
+    def test_no_p(self) -> None:
+        assert len(holm([])) == 0
+        assert len(benjamini_hochberg([])) == 0
+
+    @pytest.mark.parametrize("p", [[np.nan], [-0.1], [1.1], 0.5])
+    def test_refuses(self, p: list[float]) -> None:
+        for adjust in (holm, benjamini_hochberg):
+            message = r"^p must be a list of numbers in \[0, 1\]$"
+            with pytest.raises(ValueError, match=message):
+                adjust(p)
+
+
+@pytest.mark.slow
+class TestSize:
+    """Rejection rates under the null, 51 clusters of unequal size."""
+
+    SIMULATIONS = 2000
+
+    def test_sign_flip_holds_its_level(
+        self, record_property: Callable[[str, object], None]
+    ) -> None:
+        rng = np.random.default_rng(7)
+        sizes = rng.integers(1, 12, 51)
+        hits = 0
+        for _ in range(self.SIMULATIONS):
+            num = rng.standard_t(4, 51) * sizes
+            hits += sign_flip(num, seed=rng, replicates=999) <= 0.05
+        record_property("size", hits / self.SIMULATIONS)
+        assert stats.binomtest(hits, self.SIMULATIONS, 0.05).pvalue > 1e-3
+
+    def test_max_t_holds_the_family_wise_error(
+        self, record_property: Callable[[str, object], None]
+    ) -> None:
+        rng = np.random.default_rng(8)
+        sizes = rng.integers(1, 12, 51)[:, None]
+        hits = {"step-down": 0, "single-step": 0, "uncorrected": 0}
+        for _ in range(self.SIMULATIONS):
+            shared = rng.standard_t(4, (51, 1))
+            num = (shared + 2 * rng.standard_t(4, (51, 7))) * sizes
+            seed = int(rng.integers(2**32))
+            down = max_t(num, seed=seed, replicates=999)
+            single = max_t(num, seed=seed, replicates=999, step_down=False)
+            raw = [sign_flip(c, seed=seed, replicates=999) for c in num.T]
+            hits["step-down"] += down.min() <= 0.05
+            hits["single-step"] += single.min() <= 0.05
+            hits["uncorrected"] += min(raw) <= 0.05
+        for name, count in hits.items():
+            record_property(name, count / self.SIMULATIONS)
+        for name in ("step-down", "single-step"):
+            result = stats.binomtest(hits[name], self.SIMULATIONS, 0.05)
+            assert result.pvalue > 1e-3
+        assert hits["uncorrected"] > 0.15 * self.SIMULATIONS
+
+    def test_simultaneous_intervals_hold_together(
+        self, record_property: Callable[[str, object], None]
+    ) -> None:
+        rng = np.random.default_rng(9)
+        den = rng.integers(1, 12, 51).astype(float)
+        hits = 0
+        for _ in range(self.SIMULATIONS):
+            num = rng.standard_t(4, (51, 7)) * den[:, None]
+            q = simultaneous_quantile(num, den, seed=rng, replicates=999)
+            theta = num.sum(axis=0) / den.sum()
+            residual = num - theta * den[:, None]
+            se = np.sqrt(51 / 50 * (residual**2).sum(axis=0)) / den.sum()
+            hits += bool(np.all(np.abs(theta) <= q * se))
+        record_property("coverage", hits / self.SIMULATIONS)
+        assert stats.binomtest(hits, self.SIMULATIONS, 0.95).pvalue > 1e-3

@@ -1,0 +1,75 @@
+"""One line that says what, where and what to do, and an exit code each."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from spark_audit import errors
+from spark_audit.errors import (
+    CheckpointError,
+    IncompleteError,
+    InputError,
+    NotEstimableError,
+    OutputError,
+    SparkError,
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "fix", "line"),
+    [
+        (None, None, "no text"),
+        ("a.jsonl:3", None, "a.jsonl:3: no text"),
+        (None, "give one", "no text; give one"),
+        ("a.jsonl:3", "give one", "a.jsonl:3: no text; give one"),
+    ],
+)
+def test_the_message_is_where_what_and_fix(
+    where: str | None, fix: str | None, line: str
+) -> None:
+    error = InputError("no text", where=where, fix=fix)
+    assert str(error) == line
+    assert (error.what, error.where, error.fix) == ("no text", where, fix)
+
+
+def test_exit_codes() -> None:
+    # 1 belongs to the gate, 130 to Ctrl-C; 70 is a defect of ours.
+    assert {
+        kind: kind.exit_code
+        for kind in (
+            SparkError,
+            InputError,
+            CheckpointError,
+            OutputError,
+            IncompleteError,
+            NotEstimableError,
+        )
+    } == {
+        SparkError: 70,
+        InputError: 2,
+        CheckpointError: 3,
+        OutputError: 4,
+        IncompleteError: 5,
+        NotEstimableError: 2,
+    }
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [k for k in vars(errors).values() if isinstance(k, type) and k is not type],
+)
+def test_every_error_is_of_the_family_and_survives_a_worker_process(
+    kind: type[SparkError],
+) -> None:
+    if not issubclass(kind, SparkError):
+        pytest.fail(f"{kind} is no SparkError")
+    copy = pickle.loads(pickle.dumps(kind("what", where="here", fix="do")))
+    assert type(copy) is kind
+    assert str(copy) == "here: what; do"
+
+
+def test_not_estimable_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="^too few clusters$"):
+        raise NotEstimableError("too few clusters")

@@ -1,0 +1,137 @@
+"""Hashes and seeds that are the same everywhere, files that are whole or absent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import stat
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from spark_audit import facts
+from spark_audit.errors import OutputError
+
+
+def test_canonical_json_is_one_form() -> None:
+    value = {"b": [1, 2.5, None, True], "a": {"é": "ü\n", "A": ""}}
+    text = facts.canonical_json(value)
+    assert text.decode() == '{"a":{"A":"","é":"ü\\n"},"b":[1,2.5,null,true]}'
+    assert facts.canonical_json(json.loads(text)) == text
+    assert facts.canonical_json(dict(reversed(value.items()))) == text
+    assert facts.sha256_json(value) == hashlib.sha256(text).hexdigest()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_canonical_json_refuses_nan(bad: float) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        facts.canonical_json({"x": bad})
+
+
+def test_seeds_do_not_depend_on_machine_or_process() -> None:
+    # Recorded once; a change here would change every manifest.
+    assert facts.seed_for(0) == VECTOR[0]
+    assert facts.seed_for(0, "canary", 3) == VECTOR[1]
+    assert facts.seed_for(7, "shuffle") == VECTOR[2]
+    other = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from spark_audit.facts import seed_for; print(seed_for(0, 'canary', 3))",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONHASHSEED": "12345"},
+    )
+    assert int(other.stdout) == VECTOR[1]
+
+
+VECTOR = (5254295370254170289, 5430179107368069156, 7029035733826284920)
+
+
+def test_seeds_differ_by_seed_and_purpose_and_fit_63_bits() -> None:
+    seeds = {facts.seed_for(s, *p) for s in range(20) for p in ((), ("a",), ("a", 1))}
+    assert len(seeds) == 60
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_a_file_hash_follows_the_content(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"one")
+    assert facts.sha256_file(path) == hashlib.sha256(b"one").hexdigest()
+    path.write_bytes(b"three")
+    assert facts.sha256_file(path) == hashlib.sha256(b"three").hexdigest()
+    # Same size, another file under the same name.
+    other = tmp_path / "g"
+    other.write_bytes(b"seven")
+    os.replace(other, path)
+    assert facts.sha256_file(path) == hashlib.sha256(b"seven").hexdigest()
+
+
+def test_a_file_is_written_with_its_folders_and_mode(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "f.txt"
+    facts.write_text(path, "grün\n", mode=0o600)
+    assert path.read_bytes() == "grün\n".encode()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    facts.write_text(path, "two")
+    assert path.read_text() == "two"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt()])
+def test_a_write_that_breaks_off_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, error: BaseException
+) -> None:
+    path = tmp_path / "f.txt"
+    path.write_text("old")
+
+    def write(file: IO[bytes]) -> None:
+        file.write(b"half")
+        raise error
+
+    with pytest.raises(type(error)):
+        facts.write_atomically(path, write)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    def write(file: IO[bytes]) -> None:
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "f.txt"
+    with pytest.raises(
+        OutputError, match=r"f\.txt: cannot be written \(No space left on device\); "
+    ):
+        facts.write_atomically(path, write)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_a_file_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be written"):
+        facts.check_writable(tmp_path / "file")
+    facts.check_writable(tmp_path / "new" / "folder")
+    assert list((tmp_path / "new" / "folder").iterdir()) == []
+
+
+def test_versions_name_what_figures_depend_on() -> None:
+    found = facts.versions()
+    assert {"python", "zlib", "torch", "transformers", "numpy", "spark-audit"} <= set(
+        found
+    )
+    assert all(isinstance(v, str) and v for v in found.values())
+
+
+def test_now_is_utc_to_the_second() -> None:
+    moment = datetime.fromisoformat(facts.now())
+    assert moment.utcoffset() is not None
+    assert moment.utcoffset().total_seconds() == 0
+    assert moment.microsecond == 0

@@ -1,0 +1,160 @@
+"""Estimates and rows refuse what a report must not hold."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from spark_audit.results import Contrast, Estimate, Report, Row
+
+ROW: dict[str, Any] = {"audit": "matched", "checkpoint": "a", "metric": "delta_sel"}
+NUMBERS = "value low high parity_low parity_high null null_low null_high mde".split()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_row_holds_no_nan_and_no_infinity(name: str, bad: float) -> None:
+    with pytest.raises(ValidationError, match="no NaN and no infinity"):
+        Row(**ROW, **{"value": 1.0, name: bad})
+
+
+@pytest.mark.parametrize("name", ["p", "p_adjusted"])
+def test_a_contrast_holds_no_nan(name: str) -> None:
+    with pytest.raises(ValidationError, match="no NaN"):
+        Contrast(**ROW, value=1.0, baseline="b", **{name: math.nan})
+
+
+def test_a_row_without_value_is_not_estimable_and_says_why() -> None:
+    with pytest.raises(ValidationError, match="exactly when status is not_estimable"):
+        Row(**ROW)
+    with pytest.raises(ValidationError, match="exactly when status is not_estimable"):
+        Row(**ROW, value=0.0, status="not_estimable", note="no pairs")
+    with pytest.raises(ValidationError, match="needs its reason in note"):
+        Row(**ROW, status="not_estimable")
+    row = Row(**ROW, status="not_estimable", note="no pairs")
+    assert json.loads(row.model_dump_json())["value"] is None
+
+
+@pytest.mark.parametrize("status", ["invalid", "not_resolvable", "insensitive"])
+def test_other_statuses_keep_their_value(status: Any) -> None:
+    assert Row(**ROW, value=0.4, status=status).value == 0.4
+    with pytest.raises(ValidationError):
+        Row(**ROW, status=status, note="why")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"colour": "red"}, {"status": "fine"}, {"interval": "wald"}, {"family": "main"}],
+)
+def test_a_row_has_no_other_columns_or_words(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Row(**ROW, value=1.0, **wrong)
+
+
+def test_rows_do_not_change() -> None:
+    row = Row(**ROW, value=1.0)
+    with pytest.raises(ValidationError, match="frozen"):
+        row.value = 2.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    "name", ["value", "low", "high", "parity_low", "parity_high", "se", "mde"]
+)
+def test_an_estimate_is_finite(name: str, bad: float) -> None:
+    with pytest.raises(ValueError, match=f"^{name} is not finite$"):
+        Estimate(**{"value": 1.0, name: bad})
+
+
+def test_a_missing_estimate_gives_its_reason() -> None:
+    with pytest.raises(ValueError, match="missing exactly when"):
+        Estimate(None)
+    with pytest.raises(ValueError, match="missing exactly when"):
+        Estimate(0.0, status="not_estimable", note="empty")
+    with pytest.raises(ValueError, match="needs its reason"):
+        Estimate(None, status="not_estimable")
+    missing = Estimate.missing("no pairs", n=3, clusters=2)
+    assert (missing.value, missing.status, missing.note) == (
+        None,
+        "not_estimable",
+        "no pairs",
+    )
+    assert missing.noting("and no spans").note == "no pairs; and no spans"
+    assert Estimate(1.0).noting("a note").note == "a note"
+
+
+def test_a_row_takes_over_an_estimate() -> None:
+    estimate = Estimate(
+        0.5,
+        0.1,
+        0.9,
+        interval="jackknife-t",
+        level=0.9,
+        parity_low=0.2,
+        parity_high=0.8,
+        se=0.2,
+        mde=0.56,
+        n=7,
+        clusters=4,
+        note="from the estimate",
+    )
+    row = Row.of_estimate(estimate, **ROW, unit="nats", null=0.1, note="from the audit")
+    assert (
+        row.model_dump()
+        == Row(
+            **ROW,
+            value=0.5,
+            low=0.1,
+            high=0.9,
+            level=0.9,
+            interval="jackknife-t",
+            parity_low=0.2,
+            parity_high=0.8,
+            unit="nats",
+            n=7,
+            clusters=4,
+            null=0.1,
+            mde=0.56,
+            note="from the estimate; from the audit",
+        ).model_dump()
+    )
+
+
+def test_a_row_of_an_estimate_may_be_given_another_status() -> None:
+    row = Row.of_estimate(Estimate(0.5), **ROW, status="invalid", note="blind AUC 0.7")
+    assert (row.value, row.status) == (0.5, "invalid")
+    contrast = Contrast.of_estimate(Estimate(0.5), **ROW, baseline="b", p=0.04)
+    assert isinstance(contrast, Contrast)
+    assert (contrast.baseline, contrast.p) == ("b", 0.04)
+
+
+def test_a_report_reads_back_what_it_wrote() -> None:
+    report = Report(
+        status="complete",
+        command=["spark-audit", "matched"],
+        created="2030-01-01T00:00:00+00:00",
+        versions={"python": "3.11"},
+        manifest={
+            "name": "m",
+            "digest": "0" * 64,
+            "n_sources": 1,
+            "n_clusters": 1,
+            "n_spans": 1,
+            "n_tokens": 3,
+        },
+        checkpoints=[],
+        results=[Row(**ROW, value=1.0)],
+        contrasts=[],
+        guards=[],
+        scope=["no erasure"],
+    )
+    text = report.model_dump_json()
+    assert Report.model_validate_json(text) == report
+    assert json.loads(text)["kind"] == "spark-audit-report"
+    broken = json.loads(text) | {"schema_version": 2}
+    with pytest.raises(ValidationError, match="schema_version"):
+        Report.model_validate(broken)

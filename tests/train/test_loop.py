@@ -1,0 +1,196 @@
+"""The loop learns, repeats to the bit, and trains exactly the tokens it says."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from spark_audit.errors import InputError
+from spark_audit.examples import Example
+from spark_train.data import TrainRow, collate, encode_rows
+from spark_train.loop import fit
+
+ROWS = [
+    Example(f"r{i}", "t", f"{a} said it was {b}. Label:", f" {c}", "train", f"r{i}")
+    for i, (a, b, c) in enumerate(
+        [
+            ("She", "good", "positive"),
+            ("Maria", "fine", "positive"),
+            ("John", "cold", "negative"),
+            ("He", "raised", "hawkish"),
+            ("Smith", "read", "neutral"),
+        ]
+    )
+]
+
+
+@pytest.fixture(scope="module")
+def rows(tiny_tokenizer: Any) -> list[TrainRow]:
+    return encode_rows(ROWS, tiny_tokenizer)
+
+
+def weights(model: Any) -> str:
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(name.encode() + value.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def test_a_tiny_set_is_learned_by_heart(
+    rows: list[TrainRow], make_model: Callable[..., Any]
+) -> None:
+    model = make_model(initializer_range=0.05)
+    losses = fit(model, rows, epochs=120, lr=1e-2, batch_size=5, seed=0)
+    assert len(losses) == 120
+    assert losses[0] > 4
+    assert losses[-1] < 0.05
+    batch = collate(rows)
+    with torch.no_grad():
+        guess = model(input_ids=batch.ids).logits.argmax(dim=-1)
+    wanted = batch.response[:, 1:]
+    assert torch.equal(guess[:, :-1][wanted], batch.ids[:, 1:][wanted])
+    assert not model.training
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_the_same_seed_gives_the_same_bytes(
+    kind: str, rows: list[TrainRow], make_model: Callable[..., Any]
+) -> None:
+    # GPT-2 has dropout on by default, so that the model draws random numbers too.
+    def run(seed: int) -> str:
+        model = make_model(kind)
+        torch.rand(seed + 3)  # the global generator stands anywhere
+        fit(model, rows, epochs=2, lr=1e-3, batch_size=2, seed=seed)
+        return weights(model)
+
+    assert run(0) == run(0)
+    assert run(0) != run(1)
+
+
+def test_the_global_generator_is_left_alone(
+    rows: list[TrainRow], make_model: Callable[..., Any]
+) -> None:
+    before = torch.get_rng_state()
+    fit(make_model("gpt2"), rows, epochs=1, lr=1e-3, batch_size=2, seed=5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def naive_loss(model: Any, rows: list[TrainRow], scope: str) -> float:
+    """Row by row without padding, in float64."""
+    nlls = []
+    for row in rows:
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor(row.ids[None].astype(np.int64)))
+        scores = logits.logits[0].double().numpy()
+        for t in range(1, len(row)):
+            if scope == "full" or row.response[t]:
+                s = scores[t - 1]
+                nlls.append(
+                    math.log(np.exp(s - s.max()).sum()) + s.max() - s[row.ids[t]]
+                )
+    return float(np.mean(nlls))
+
+
+@pytest.mark.parametrize("scope", ["response", "full"])
+def test_the_first_loss_equals_a_naive_computation(
+    scope: Any, rows: list[TrainRow], make_model: Callable[..., Any]
+) -> None:
+    model = make_model().double()
+    expected = naive_loss(model, rows, scope)
+    losses = fit(model, rows, epochs=1, lr=1e-3, batch_size=9, seed=0, scope=scope)
+    assert math.isclose(losses[0], expected, rel_tol=1e-6)
+
+
+def test_response_scope_does_not_train_the_prompt(
+    make_model: Callable[..., Any], rows: list[TrainRow]
+) -> None:
+    # The prompt is as unlikely as before, up to what the response drags along.
+    def prompt_nll(scope: Any) -> float:
+        model = make_model(initializer_range=0.05)
+        fit(model, rows, epochs=80, lr=5e-3, batch_size=5, seed=0, scope=scope)
+        batch = collate(rows)
+        with torch.no_grad():
+            logits = model(input_ids=batch.ids).logits
+        mask = (batch.attention & ~batch.response)[:, 1:]
+        return torch.nn.functional.cross_entropy(
+            logits[:, :-1][mask], batch.ids[:, 1:][mask]
+        ).item()
+
+    assert prompt_nll("full") < 2.0 < 4.0 < prompt_nll("response")
+
+
+def test_cosine_ends_gently_and_constant_does_not(
+    rows: list[TrainRow], make_model: Callable[..., Any], monkeypatch: Any
+) -> None:
+    seen: list[float] = []
+    step = torch.optim.AdamW.step
+
+    def spy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        assert self.param_groups[0]["weight_decay"] == 0.0
+        seen.append(self.param_groups[0]["lr"])
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", spy)
+    options: dict[str, Any] = {"epochs": 4, "lr": 1e-3, "batch_size": 5, "seed": 0}
+    fit(make_model(), rows, **options)
+    np.testing.assert_allclose(
+        seen, 1e-3 * np.array([1.0, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5])
+    )
+    seen.clear()
+    fit(make_model(), rows, **options, schedule="constant")
+    assert seen == [1e-3] * 4
+
+
+def test_every_row_is_seen_once_an_epoch_and_progress_is_told(
+    rows: list[TrainRow], make_model: Callable[..., Any], monkeypatch: Any
+) -> None:
+    batches: list[list[str]] = []
+
+    def spy(chosen: list[TrainRow]) -> Any:
+        batches.append([row.id for row in chosen])
+        return collate(chosen)
+
+    monkeypatch.setattr("spark_train.loop.collate", spy)
+    told: list[tuple[int, int]] = []
+    fit(
+        make_model(),
+        rows,
+        epochs=2,
+        lr=1e-3,
+        batch_size=2,
+        seed=0,
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert [len(batch) for batch in batches] == [2, 2, 1, 2, 2, 1]
+    for epoch in (batches[:3], batches[3:]):
+        assert sorted(sum(epoch, [])) == [row.id for row in rows]
+    assert batches[:3] != batches[3:]
+    assert told == [(i, 6) for i in range(1, 7)]
+
+
+def test_nothing_to_train_is_an_error(
+    rows: list[TrainRow], make_model: Callable[..., Any]
+) -> None:
+    options: dict[str, Any] = {"epochs": 1, "lr": 1e-3, "batch_size": 2, "seed": 0}
+    with pytest.raises(InputError, match="nothing to train: 0 rows"):
+        fit(make_model(), [], **options)
+    with pytest.raises(InputError, match="0 trainable tensors"):
+        fit(make_model().requires_grad_(False), rows, **options)
+    with pytest.raises(InputError, match="0 epochs"):
+        fit(make_model(), rows, **{**options, "epochs": 0})
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(
+    rows: list[TrainRow], make_model: Callable[..., Any]
+) -> None:
+    model = make_model()
+    with torch.no_grad():
+        model.get_input_embeddings().weight.fill_(float("nan"))
+    with pytest.raises(InputError, match="not finite at step 1 of 1; lower"):
+        fit(model, rows, epochs=1, lr=1e-3, batch_size=9, seed=0)

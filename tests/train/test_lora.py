@@ -1,0 +1,115 @@
+"""LoRA stands on q, k, v and o of any architecture and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from spark_audit.errors import InputError
+from spark_train.lora import add_lora, attention_projections
+
+SMALL: dict[str, dict[str, Any]] = {
+    "opt": {"word_embed_proj_dim": 32, "ffn_dim": 64},
+    "gpt_neox": {"intermediate_size": 64},
+    "phi": {"intermediate_size": 64},
+    "phi3": {"intermediate_size": 64, "pad_token_id": 0},
+    "falcon": {},
+    "qwen2": {"intermediate_size": 64, "num_key_value_heads": 2},
+}
+EXPECTED = {
+    "llama": {"q_proj", "k_proj", "v_proj", "o_proj"},
+    "qwen2": {"q_proj", "k_proj", "v_proj", "o_proj"},
+    "gpt2": {"c_attn", "c_proj"},
+    "opt": {"q_proj", "k_proj", "v_proj", "out_proj"},
+    "gpt_neox": {"query_key_value", "dense"},
+    "phi": {"q_proj", "k_proj", "v_proj", "dense"},
+    "phi3": {"qkv_proj", "o_proj"},
+    "falcon": {"query_key_value", "dense"},
+}
+
+
+@pytest.fixture
+def make(make_model: Callable[..., Any]) -> Callable[[str], Any]:
+    def build(kind: str) -> Any:
+        if kind in ("llama", "gpt2"):
+            return make_model(kind)
+        config = AutoConfig.for_model(
+            kind,
+            vocab_size=50,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            max_position_embeddings=64,
+            **SMALL[kind],
+        )
+        return AutoModelForCausalLM.from_config(config)
+
+    return build
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_adapters_stand_on_the_attention_projections(
+    kind: str, make: Callable[[str], Any]
+) -> None:
+    model = make(kind)
+    names = attention_projections(model)
+    assert {name.rpartition(".")[2] for name in names} == EXPECTED[kind]
+    peft = add_lora(model, r=2, alpha=4)
+    on = {
+        name.removeprefix("base_model.model.").partition(".lora_A")[0]
+        for name, weight in peft.named_parameters()
+        if weight.requires_grad and ".lora_A" in name
+    }
+    assert on == set(names)
+    assert all(
+        "lora_" in name for name, w in peft.named_parameters() if w.requires_grad
+    )
+
+
+def test_a_fresh_adapter_changes_nothing_and_follows_its_seed(
+    make: Callable[[str], Any],
+) -> None:
+    ids = torch.tensor([[1, 5, 9, 3]])
+    plain = make("llama")(input_ids=ids).logits
+    adapted = [add_lora(make("llama"), seed=seed) for seed in (0, 0, 1)]
+    torch.testing.assert_close(adapted[0](input_ids=ids).logits, plain)
+    first, again, other = (
+        dict(model.named_parameters())[
+            "base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight"
+        ]
+        for model in adapted
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    config = adapted[0].peft_config["default"]
+    assert (config.r, config.lora_alpha, config.lora_dropout) == (16, 32, 0.0)
+    assert set(config.target_modules) == EXPECTED["llama"]
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_saved_adapter_opens_again(
+    kind: str, make: Callable[[str], Any], tmp_path: Path
+) -> None:
+    from peft import PeftModel
+
+    model = add_lora(make(kind), r=2, alpha=4)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(generator=torch.Generator().manual_seed(0))
+    model.save_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(make(kind), tmp_path)
+    ids = torch.tensor([[1, 5, 9, 3]])
+    torch.testing.assert_close(
+        again.eval()(input_ids=ids).logits, model.eval()(input_ids=ids).logits
+    )
+
+
+def test_a_model_without_attention_is_an_error() -> None:
+    with pytest.raises(InputError, match="no attention projections"):
+        add_lora(torch.nn.Sequential(torch.nn.Linear(3, 3)))
