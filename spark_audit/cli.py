@@ -143,7 +143,9 @@ AUDIT = {
     "shard": (
         Annotated[
             str | None,
-            typer.Option(metavar="I/N", help="This worker's part, from 0/N; N workers."),
+            typer.Option(
+                metavar="I/N", help="This worker's part, from 0/N; N workers."
+            ),
         ],
         None,
     ),
@@ -311,9 +313,10 @@ def _audit(name: str) -> Callable[..., None]:
     own: dict[str, tuple[Any, Any]] = {}
     for parameter in inspect.signature(entry.run).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in AUDIT:
-            kind, text = hints[parameter.name].__origin__, hints[
-                parameter.name
-            ].__metadata__[0]
+            kind, text = (
+                hints[parameter.name].__origin__,
+                hints[parameter.name].__metadata__[0],
+            )
             own[parameter.name] = (
                 Annotated[kind, typer.Option(help=text)],
                 parameter.default,
@@ -333,6 +336,8 @@ def _audit(name: str) -> Callable[..., None]:
 
 def _run_audit(name: str, flags: dict[str, Any], own: dict[str, Any]) -> None:
     from spark_audit.pipeline import Request, estimate_cost, run
+    from spark_audit.terminal import progress as progress_bar
+    from spark_audit.terminal import show_facts
 
     request = Request(
         audits=(name,),
@@ -353,9 +358,9 @@ def _run_audit(name: str, flags: dict[str, Any], own: dict[str, Any]) -> None:
         command=(PROGRAM, *sys.argv[1:]),
     )
     if flags["dry_run"]:
-        _print_facts(estimate_cost(request), as_json=flags["json"])
+        show_facts(estimate_cost(request), as_json=flags["json"])
         return
-    with _progress(quiet=flags["quiet"] or request.shard[0] > 0) as progress:
+    with progress_bar(quiet=flags["quiet"] or request.shard[0] > 0) as progress:
         outcome = run(request, progress=progress)
     _print_outcome(outcome, request, as_json=flags["json"])
 
@@ -370,62 +375,10 @@ def _print_outcome(outcome: Outcome, request: Request, *, as_json: bool) -> None
     elif as_json:
         print(outcome.report.model_dump_json())
     else:
-        from spark_audit.reports import blocks
+        from spark_audit.terminal import show_report
 
-        _print_report(outcome.report, blocks(outcome.report))
+        show_report(outcome.report)
         print(f"\nReport: {outcome.folder / 'report.md'}")
-
-
-def _print_report(report: Any, tables: Sequence[Any]) -> None:
-    console = _console()
-    for line in report.verdict:
-        console.print(f"- {line}", markup=False, soft_wrap=False)
-    for guard in report.guards:
-        if guard.passed is not True:
-            word = "GUARD FAILED" if guard.passed is False else "warning"
-            console.print(
-                f"{word}: {guard.name} {guard.checkpoint}: {guard.detail}", markup=False
-            )
-    for block in tables:
-        _print_block(console, block)
-
-
-def _print_block(console: Any, block: Any) -> None:
-    from rich.table import Table
-
-    table = Table(title=block.title, title_justify="left")
-    for position, name in enumerate(block.header):
-        table.add_column(name, justify="left" if position == 0 else "right")
-    for row in block.rows:
-        table.add_row(*row)
-    console.print()
-    console.print(table, markup=False)
-    for remark in block.remarks:
-        console.print(remark, markup=False, highlight=False)
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    # Piped output keeps whole lines: no terminal width to wrap to.
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-
-
-def _print_facts(facts: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        import json
-
-        print(json.dumps(facts))
-        return
-    width = max(map(len, facts))
-    for key, value in facts.items():
-        print(f"{key:<{width}}  {value}")
-
-
-def _progress(*, quiet: bool) -> Any:
-    from spark_audit.progress import progress
-
-    return progress(quiet=quiet)
 
 
 def _one_of(value: Any, where: str, known: Sequence[Any]) -> Any:

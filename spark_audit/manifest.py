@@ -61,7 +61,11 @@ class Settings(_Part):
 
 
 class ManifestSpan(_Part):
-    """An annotated identifier; tokens are null when it was cut off."""
+    """An annotated identifier.
+
+    Tokens are null when it was cut off or has none of its own; ``partial``: a token at
+    its edge reaches past it.
+    """
 
     start: int
     end: int
@@ -160,13 +164,15 @@ class CanaryContext(_Part):
 
 
 class ManifestCanary(_Part):
-    """One part of a canary with its candidates (empty: not rankable)."""
+    """One part of a canary with its candidates (empty: not rankable, and why)."""
 
     canary_id: str
     part: Literal["full", "password", "ssn"]
     contexts: list[CanaryContext]
     candidates: list[str]
     true_index: int | None
+    reason: str | None
+    format: str
     dose: int
     held_out: bool
 
@@ -232,7 +238,50 @@ def digest(content: dict[str, Any]) -> str:
 
 def seal(content: dict[str, Any]) -> Manifest:
     """Validate a manifest's content and give it its digest."""
-    return _validated({**content, "digest": digest(content)}, where="manifest")
+    # JSON mode: tuples may come as lists, as they do from a file.
+    draft = _validated(canonical_json({**content, "digest": ""}), where="manifest")
+    # What is written is hashed, not what was given: 1 and 1.0 differ in JSON.
+    found = digest(draft.model_dump(mode="json"))
+    return draft.model_copy(update={"digest": found})
+
+
+def redact(manifest: Manifest) -> Manifest:
+    """The manifest without text: it can be read and shown, but not scored with.
+
+    Prompts, responses and candidates are left out; ids, offsets, token counts and
+    reference scores stay. ``redacted_from`` holds the digest of the original.
+    """
+    if manifest.redacted_from is not None:
+        return manifest
+    blank = {"prompt": "", "response": ""}
+    note = "redacted: prompts, responses and canary candidates were left out"
+    return seal(
+        {
+            **manifest.model_dump(mode="json"),
+            "redacted_from": manifest.digest,
+            "examples": [
+                {**e.model_dump(mode="json"), **blank} for e in manifest.examples
+            ],
+            "canaries": [
+                {
+                    **c.model_dump(mode="json"),
+                    "candidates": [],
+                    "true_index": None,
+                    "reason": c.reason or "redacted",
+                }
+                for c in manifest.canaries
+            ],
+            "notes": [*manifest.notes, note],
+        }
+    )
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of a manifest file; shipped as ``schemas/manifest.json``."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Manifest.model_json_schema(),
+    }
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
@@ -281,13 +330,12 @@ def read_manifest(path: Path) -> Manifest:
             where=str(path),
             fix="build it again, or get the original file",
         )
-    return _validated(content, where=str(path))
+    return _validated(raw, where=str(path))
 
 
-def _validated(content: dict[str, Any], *, where: str) -> Manifest:
+def _validated(raw: bytes, *, where: str) -> Manifest:
     try:
-        # JSON mode: tuples may come as lists, as they do from a file.
-        return Manifest.model_validate_json(canonical_json(content))
+        return Manifest.model_validate_json(raw)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])

@@ -108,7 +108,10 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     if manifest is not None and request.output is not None:
         check_output(request.output, manifest)
     loaded = open_checkpoints(
-        specs, base=request.base, include_base=request.base is not None, **request.loading
+        specs,
+        base=request.base,
+        include_base=request.base is not None,
+        **request.loading,
     )
     first = next(loaded)
     if manifest is None:
@@ -132,4 +135,6 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         # Full weights are freed before the next checkpoint is loaded.
         del checkpoint, first
         first = None  # type: ignore[assignment]
-    return _finish(request, full, manifest, plan, store, scored, folder, partial, started)
+    return _finish(
+        request, full, manifest, plan, store, scored, folder, partial, started
+    )

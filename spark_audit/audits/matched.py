@@ -90,11 +90,7 @@ def matched(
     """
     paper = (preset or manifest.settings.preset) == "paper"
     count = replicates or (2000 if paper else 9999)
-    sums = {
-        name: Sums.of_table(manifest, passes[Pass()])
-        for name, passes in tables.items()
-        if Pass() in passes
-    }
+    sums = _sums(tables, manifest)
     spans = evidence(manifest, sums)
     result = conclude(
         spans, baseline=baseline, seed=seed, replicates=count, paper=paper
@@ -113,6 +109,19 @@ def matched(
         guards=[*_reproduced(manifest, sums, spans), *result.guards],
         tables=further,
     )
+
+
+def evidence_of(tables: Tables, manifest: Manifest) -> pd.DataFrame:
+    """The evidence that :func:`conclude` needs, of all checkpoints."""
+    return evidence(manifest, _sums(tables, manifest))
+
+
+def _sums(tables: Tables, manifest: Manifest) -> dict[str, Sums]:
+    return {
+        name: Sums.of_table(manifest, passes[Pass()])
+        for name, passes in tables.items()
+        if Pass() in passes
+    }
 
 
 def conclude(

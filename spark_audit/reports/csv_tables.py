@@ -32,12 +32,12 @@ def write(
         "guards": (list(Guard.model_fields), [g.model_dump() for g in report.guards]),
     }
     for name, records in report.tables.items():
-        columns = dict.fromkeys(key for record in records for key in record)
-        tables[name] = (list(columns), records)
+        columns = list(dict.fromkeys(key for record in records for key in record))
+        tables[name] = (columns, records)
     written = []
-    for name, (columns, records) in tables.items():
+    for name, (header, lines) in tables.items():
         path = folder / "tables" / f"{name}.csv"
-        write_text(path, _csv(columns, records))
+        write_text(path, _csv(header, lines))
         written.append(path)
     return written
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from spark_audit.errors import NotEstimableError
 from spark_audit.facts import seed_for
 from spark_audit.manifest import Manifest, ManifestExample
 from spark_audit.results import Estimate
@@ -242,21 +243,20 @@ def _bias_of(
     found: Group, examples: np.ndarray, lengths: np.ndarray, means: np.ndarray
 ) -> float | None:
     """R1 with other windows in the place of the PII spans, nats."""
-    cells = [found.cells[key] for key in zip(examples, lengths.tolist(), strict=True)]
-    cluster = np.zeros(1 + max(cells), dtype=np.int64)
     windows = found.windows
     assert windows.pool_cells is not None
-    inside = np.isin(cells, windows.pool_cells)
-    cluster[windows.pool_cells[windows.pool_cells < len(cluster)]] = (
-        windows.pool_clusters[windows.pool_cells < len(cluster)]
+    cells = np.array(
+        [found.cells[key] for key in zip(examples, lengths.tolist(), strict=True)]
     )
-    chosen = np.array(cells)[inside]
+    inside = np.isin(cells, windows.pool_cells)
+    cells, lengths, means = cells[inside], lengths[inside], means[inside]
+    cluster = dict(zip(windows.pool_cells, windows.pool_clusters, strict=True))
     instead = replace(
         windows,
-        spans=means[inside],
-        span_tokens=lengths[inside].astype(float),
-        span_clusters=cluster[chosen],
-        span_cells=chosen,
+        spans=means,
+        span_tokens=lengths.astype(float),
+        span_clusters=np.array([cluster[cell] for cell in cells], dtype=np.int64),
+        span_cells=cells,
     )
     return rtm_bias_estimate(instead, found.checkpoint_windows).estimate.value
 
@@ -286,10 +286,17 @@ def diagnostics(spans: pd.DataFrame) -> list[dict[str, Any]]:
                 "leave_one_cluster_out_low": float(without.min()),
                 "leave_one_cluster_out_high": float(without.max()),
                 "controls_after_share": float(np.mean(control > pii)),
-                "rosenbaum_gamma": rosenbaum_gamma(found.num[held] / found.den[held]),
+                "rosenbaum_gamma": _gamma(found.num[held] / found.den[held]),
             }
         )
     return records
+
+
+def _gamma(differences: np.ndarray) -> float | None:
+    try:
+        return rosenbaum_gamma(differences)
+    except NotEstimableError:
+        return None
 
 
 def _train(spans: pd.DataFrame, name: str) -> Group:

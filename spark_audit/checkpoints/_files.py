@@ -1,0 +1,322 @@
+"""The files of a checkpoint: found, refused when unsafe, read, hashed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spark_audit.errors import CheckpointError
+from spark_audit.facts import sha256_file, sha256_json
+
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
+# What trainers save beside weights and what is none.
+NO_WEIGHTS = ("optimizer", "scheduler", "training_args", "rng_state", "frozen_noise")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+# Keys that differ between two savings of the same weights.
+_VOLATILE = ("_name_or_path", "transformers_version")
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of somebody else's error, short."""
+    text = " ".join(str(error).split("\n", 1)[0].split())
+    text = text if len(text) <= 160 else text[:157] + "..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def locate(source: str, *, revision: str | None = None, code: bool = False) -> Path:
+    """The local path of what was given; a hub id is fetched into the local cache.
+
+    Raises
+    ------
+    CheckpointError
+        If nothing is there and it is no hub id, or the hub cannot be reached.
+    """
+    path = Path(source).expanduser()
+    if path.exists():
+        return path
+    if not _HUB_ID.fullmatch(source) or source.endswith(WEIGHT_SUFFIXES):
+        raise CheckpointError(
+            "there is no such file or folder",
+            where=source,
+            fix="check the path (a hub id is written org/name)",
+        )
+    from huggingface_hub import snapshot_download
+
+    wanted = ["*.json", "*.txt", "*.model", "*.safetensors", *(["*.py"] * code)]
+    try:
+        folder = Path(
+            snapshot_download(source, revision=revision, allow_patterns=wanted)
+        )
+        if not any(folder.glob("*.safetensors")):
+            snapshot_download(
+                source,
+                revision=revision,
+                allow_patterns=["pytorch_model*.bin", "adapter_model.bin"],
+            )
+    except Exception as error:  # network, cache and hub errors share no base class
+        raise CheckpointError(
+            f"is no file or folder here and cannot be fetched from the hub "
+            f"({one_line(error)})",
+            where=source,
+            fix="check the name and the network, or give a local folder",
+        ) from error
+    return folder
+
+
+def printable(source: str) -> str:
+    """What was given, without the folders above it; a hub id stays whole."""
+    path = Path(source).expanduser()
+    if not path.exists():
+        return source
+    return path.name if path.name not in ("", "..") else path.resolve().name
+
+
+def read_json(path: Path, *, where: str) -> dict[str, Any]:
+    """Read a JSON object that lies inside its folder."""
+    check_inside(path, where=where)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path.name} cannot be read ({one_line(error)})", where=where
+        ) from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path.name} is no JSON object", where=where)
+    return content
+
+
+def check_inside(path: Path, *, where: str) -> None:
+    """Refuse a file that is a link out of its folder (the hub's cache apart)."""
+    root = path.parent
+    if root.parent.name == "snapshots" and root.parent.parent.name.startswith("models"):
+        root = root.parent.parent
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise CheckpointError(
+            f"{path.name} is a link out of the folder",
+            where=where,
+            fix="copy the file into the folder, or give the folder it lies in",
+        )
+
+
+def weight_files(folder: Path, *, adapter: bool = False, where: str) -> list[Path]:
+    """The files transformers or PEFT would read weights from, none if there are none.
+
+    Raises
+    ------
+    CheckpointError
+        If a shard is missing or the index names a file outside the folder.
+    """
+    stem = "adapter_model" if adapter else "model"
+    pickled = "adapter_model.bin" if adapter else "pytorch_model.bin"
+    if any(folder.glob("shard-*-model-*.safetensors")):
+        raise CheckpointError(
+            "holds the shards of a distributed run",
+            where=where,
+            fix="consolidate them with the tool that saved them",
+        )
+    for name in (f"{stem}.safetensors", pickled):
+        if os.path.lexists(folder / name):
+            check_inside(folder / name, where=where)
+            return [folder / name]
+        if (index := folder / f"{name}.index.json").exists():
+            return _shards(index, where=where)
+    return []
+
+
+def _shards(index: Path, *, where: str) -> list[Path]:
+    names = read_json(index, where=where).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise CheckpointError(f"{index.name} has no weight_map", where=where)
+    shards = []
+    for name in sorted({str(value) for value in names.values()}):
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise CheckpointError(
+                f"{index.name} names a file outside the folder ({name})",
+                where=where,
+                fix="do not load it: an index names the files beside it",
+            )
+        shard = index.parent / name
+        if not os.path.lexists(shard):
+            raise CheckpointError(
+                f"{name}, which {index.name} names, is missing",
+                where=where,
+                fix="copy or download the checkpoint again",
+            )
+        check_inside(shard, where=where)
+        shards.append(shard)
+    return shards
+
+
+def refuse_code(config: Mapping[str, Any], folder: Path, *, where: str) -> None:
+    """Refuse what would run code of the checkpoint (no ``--trust-remote-code``)."""
+    fix = "read the code, then add --trust-remote-code"
+    if any(key == "auto_map" and value for key, value in _walk(config)):
+        raise CheckpointError("brings its own code (auto_map)", where=where, fix=fix)
+    scripts = sorted([*folder.glob("*.py"), *folder.glob("custom_generate/*.py")])
+    if scripts:
+        raise CheckpointError(
+            f"brings its own code ({scripts[0].name})", where=where, fix=fix
+        )
+
+
+def refuse_redirects(config: Mapping[str, Any], *, where: str) -> None:
+    """Refuse a configuration that sends the loader to a hub repo or another file."""
+    for key, value in _walk(config):
+        if key.endswith("attn_implementation") or key == "experts_implementation":
+            if "/" in json.dumps(value):
+                raise CheckpointError(
+                    f"config.json takes its attention code from the hub ({key})",
+                    where=where,
+                    fix=f"remove {key} from config.json",
+                )
+        elif key == "transformers_weights" and value:
+            raise CheckpointError(
+                f"config.json names its own weights file ({value})",
+                where=where,
+                fix="remove transformers_weights from config.json",
+            )
+
+
+def _walk(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield str(key), inner
+            yield from _walk(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _walk(inner)
+
+
+def read_tensors(path: Path, *, meta: bool = False, where: str) -> Any:
+    """Read a weights file, never running code from it.
+
+    Parameters
+    ----------
+    meta
+        Read names and shapes only; the tensors are on the meta device.
+
+    Returns
+    -------
+    object
+        What the file holds: a dictionary of tensors for safetensors, whatever was
+        saved for a pickle.
+    """
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path, meta=meta, where=where)
+    try:
+        # Only the zip format can be mapped; older files are read whole.
+        return torch.load(
+            path,
+            map_location="cpu",
+            weights_only=True,
+            mmap=zipfile.is_zipfile(path) or None,
+        )
+    except pickle.UnpicklingError as error:
+        asked = re.search(r"(?:GLOBAL|global:?) ([\w.]+\.[\w.]+)", str(error))
+        what = f"asks for {asked[1]}" if asked else "is none of tensors alone"
+        raise CheckpointError(
+            f"{path.name} is refused: the pickle {what}, which could run code",
+            where=where,
+            fix="save it again with torch.save(model.state_dict(), ...) or safetensors",
+        ) from error
+    except Exception as error:  # damaged files raise almost anything
+        raise CheckpointError(
+            f"{path.name} cannot be read as weights ({one_line(error)})", where=where
+        ) from error
+
+
+def _read_safetensors(path: Path, *, meta: bool, where: str) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            if not meta:
+                return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
+            return {
+                key: torch.empty(
+                    part.get_shape(),
+                    dtype=_DTYPES.get(part.get_dtype(), torch.float32),
+                    device="meta",
+                )
+                for key, part in slices.items()
+            }
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path.name} is damaged or no safetensors file ({one_line(error)})",
+            where=where,
+            fix="copy or download the file again",
+        ) from error
+
+
+def merged(files: Iterable[Path], *, meta: bool, where: str) -> dict[str, torch.Tensor]:
+    """The tensors of all shards in one dictionary."""
+    state: dict[str, torch.Tensor] = {}
+    for path in files:
+        part = read_tensors(path, meta=meta, where=where)
+        if not isinstance(part, dict) or not all(
+            isinstance(value, torch.Tensor) for value in part.values()
+        ):
+            raise CheckpointError(
+                f"{path.name} holds something else than tensors",
+                where=where,
+                fix=f"give the file itself: {path.name}",
+            )
+        state.update(part)
+    return state
+
+
+def check_filled(state: Mapping[str, torch.Tensor], *, where: str) -> None:
+    """Refuse empty tensors and files without any."""
+    if not state:
+        raise CheckpointError("holds no tensors", where=where)
+    for name, tensor in state.items():
+        if tensor.numel() == 0:
+            raise CheckpointError(
+                f"tensor {name} is empty: DeepSpeed ZeRO-3 saves that when it does "
+                f"not gather its shards",
+                where=where,
+                fix="run zero_to_fp32.py on the training folder and give its result",
+            )
+
+
+def check_finite(state: Mapping[str, torch.Tensor], *, where: str) -> None:
+    """Refuse NaN and infinite numbers, by the tensor's name."""
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            kind = "NaN" if bool(torch.isnan(tensor).any()) else "infinite numbers"
+            raise CheckpointError(
+                f"tensor {name} holds {kind}",
+                where=where,
+                fix="training diverged or the dtype is too narrow: try --dtype float32",
+            )
+
+
+def content_sha256(files: Iterable[Path], config: Mapping[str, Any]) -> str:
+    """SHA-256 over sorted (file name, SHA-256) of weights, and the configuration.
+
+    What two savings of the same configuration differ in (the library's version, the
+    path it was loaded from) is left out.
+    """
+    kept = {k: v for k, v in config.items() if k not in _VOLATILE}
+    named = sorted([path.name, sha256_file(path)] for path in files)
+    return sha256_json({"config": kept, "files": named})

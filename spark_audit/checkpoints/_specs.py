@@ -1,0 +1,157 @@
+"""What a user types after ``--ckpt``: names, lists of seeds, stages of a series."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_audit.errors import InputError
+
+BASE = "base"
+_NAMED = re.compile(r"([A-Za-z0-9._+-]+)=(.+)", re.DOTALL)
+_STAGE = re.compile(r"[1-9]\d*(:task)?")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One checkpoint of a call.
+
+    Attributes
+    ----------
+    name
+        What reports call it.
+    paths
+        One path or hub id; several are replicates (seeds) of one method.
+    stage
+        ``K`` or ``K:task`` of ``PATH@K``, the same for all paths; ``None`` is the last.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    stage: str | None = None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Each path with its stage, as it is given to ``open_checkpoint``."""
+        at = "" if self.stage is None else f"@{self.stage}"
+        return tuple(path + at for path in self.paths)
+
+
+def exists(text: str) -> bool:
+    """Whether the text names a file or folder here."""
+    return bool(text) and os.path.exists(os.path.expanduser(text))
+
+
+def split_stage(text: str) -> tuple[str, str | None]:
+    """``PATH@K[:task]`` in two; ``@`` is read only when what precedes it exists.
+
+    Raises
+    ------
+    InputError
+        If something else than a stage follows.
+    """
+    head, at, tail = text.rpartition("@")
+    if not at or exists(text) or not exists(head):
+        return text, None
+    if not _STAGE.fullmatch(tail):
+        raise InputError(
+            f"{tail!r} is no stage",
+            where=text,
+            fix="write PATH@K with K from 1, or PATH@K:task",
+        )
+    return head, tail
+
+
+def parse_specs(texts: Sequence[str]) -> list[Spec]:
+    """Read the values of ``--ckpt``.
+
+    ``NAME=`` is split off only when NAME is made of letters, digits and ``._+-`` and
+    the whole is no existing path. ``NAME=[p1,p2]`` lists replicates. Without a name it
+    is the shortest path suffix that no other checkpoint of the call has.
+
+    Raises
+    ------
+    InputError
+        On an empty value, a list without a name, a name given twice, the same path
+        twice without names, or replicates at different stages.
+    """
+    drafts = [_draft(text) for text in texts]
+    given = [name for name, _, _ in drafts if name is not None]
+    for name in given:
+        if given.count(name) > 1:
+            raise InputError(
+                f"the name {name!r} is given twice",
+                where="--ckpt",
+                fix="name each checkpoint differently, or write NAME=[p1,p2] for seeds",
+            )
+    unnamed = [(paths[0], stage) for name, paths, stage in drafts if name is None]
+    defaults = iter(_suffixes(unnamed, taken={*given, BASE}))
+    return [
+        Spec(name if name is not None else next(defaults), paths, stage)
+        for name, paths, stage in drafts
+    ]
+
+
+def _draft(text: str) -> tuple[str | None, tuple[str, ...], str | None]:
+    name, value = None, text.strip()
+    match = _NAMED.fullmatch(value)
+    if match and not exists(value):
+        name, value = match[1], match[2].strip()
+    listed = value.startswith("[") and value.endswith("]") and not exists(value)
+    parts = [p.strip() for p in value[1:-1].split(",")] if listed else [value]
+    if not all(parts):
+        raise InputError("is empty", where=f"--ckpt {text!r}", fix="give a path")
+    if listed and name is None:
+        raise InputError(
+            "a list of seeds has no name",
+            where=f"--ckpt {text}",
+            fix="write NAME=[path1,path2]",
+        )
+    split = [split_stage(part) for part in parts]
+    stages = {stage for _, stage in split}
+    if len(stages) > 1:
+        raise InputError(
+            "replicates of one method are at different stages",
+            where=f"--ckpt {text}",
+            fix="give every path the same @K, or none",
+        )
+    return name, tuple(path for path, _ in split), stages.pop()
+
+
+def _suffixes(sources: list[tuple[str, str | None]], *, taken: set[str]) -> list[str]:
+    """Shortest suffix of each path that no other has and that is not taken."""
+    parts = [_parts(path, stage) for path, stage in sources]
+    for i, own in enumerate(parts):
+        if own in parts[:i]:
+            raise InputError(
+                "the same checkpoint is given twice",
+                where=f"--ckpt {sources[i][0]}",
+                fix="leave one out, or name them: NAME=PATH",
+            )
+    names = []
+    for own in parts:
+        others = [other for other in parts if other is not own]
+        for n in range(1, len(own) + 1):
+            name = "/".join(own[-n:])
+            unique = all(other[-n:] != own[-n:] for other in others)
+            if unique and name not in taken:
+                break
+        else:
+            raise InputError(
+                f"the name {name!r} is taken",
+                where="--ckpt",
+                fix="name the checkpoint: NAME=PATH",
+            )
+        names.append(name)
+    return names
+
+
+def _parts(path: str, stage: str | None) -> tuple[str, ...]:
+    if exists(path):
+        path = os.path.abspath(os.path.expanduser(path))
+    parts = [part for part in Path(path).parts if part != os.sep]
+    parts = parts or [path]
+    return (*parts[:-1], parts[-1] + ("" if stage is None else f"@{stage}"))

@@ -1,0 +1,466 @@
+"""Other people's data as examples: JSON lines, CSV, Parquet, datasets, TRACE, O-LoRA.
+
+Every reader yields rows with the place they stand in; one function turns a row into an
+example, by a column map or a template.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import string
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from spark_audit.errors import InputError
+from spark_audit.examples import (
+    REQUIRED,
+    SPLIT_FIX,
+    Example,
+    Ranges,
+    Span,
+    Split,
+    bad_field,
+    check_task,
+    from_row,
+    json_lines,
+    located,
+    parse_json,
+    read_bytes,
+    spans_field,
+    task_templates,
+    template_ranges,
+    text_field,
+    unique_ids,
+)
+
+Format = Literal["auto", "jsonl", "csv", "parquet", "datasets", "trace", "olora"]
+Row = dict[str, Any]
+
+_IMPORTED = ("prompt", "response", "id", "source_id", "split")
+_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+_LAYOUTS = {
+    "own": ("prompt", "response"),
+    "trace": ("prompt", "answer"),
+    "olora": ("sentence", "label"),
+    "simple": ("text", "label"),
+}
+"""Usual column names of prompt and response."""
+
+
+def import_examples(
+    source: str | Path,
+    *,
+    task: str,
+    format: Format = "auto",
+    split: Split | None = None,
+    template: str | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> list[Example]:
+    r"""Read somebody else's data as examples of one task.
+
+    A prompt is its column as it stands, or the template with the row's columns in it;
+    the template's fixed wording is recorded in ``Example.template``, together with what
+    all prompts begin and end with (data may bring a ``Title:`` of its own). A response gets
+    one leading blank unless it, or the end of the prompt, brings white space
+    **[ours]**: ``"...Label:" + " dovish"``. JSON lines that already have all fields of
+    this project are copied as they are, under the given task name.
+
+    Parameters
+    ----------
+    source
+        A file; a folder with files train*, test*, eval*, dev* or val*; a folder that
+        ``datasets`` saved; with ``format="datasets"`` a hub id ``OWNER/NAME[:CONFIG]``.
+    task
+        Name of the task.
+    format
+        ``auto`` tells by content.
+    split
+        For rows without one; refused where a file name or a row says otherwise.
+    template
+        Fixed wording with ``{column}`` fields; ``{{`` and ``}}`` for braces, ``\n``,
+        ``\t`` and ``\\`` for line end, tab and backslash.
+    columns
+        Which column holds ``prompt``, ``response``, ``id``, ``source_id``, ``split``.
+        Left out: the column of that name, or one of the pairs prompt/response,
+        prompt/answer (TRACE), sentence/label (O-LoRA), text/label. ``id`` mapped to
+        the empty string: new ids.
+
+    Raises
+    ------
+    InputError
+        Naming file, line or row, and field of the first bad row.
+    OutputError
+        If a file cannot be read.
+    """
+    check_task(task, where="option --task")
+    columns = dict(columns or {})
+    for field in columns:
+        if field not in _IMPORTED:
+            fix = f"use one of: {', '.join(_IMPORTED)}"
+            raise InputError(
+                f"{field!r} is no field of an example", where="option --map", fix=fix
+            )
+    pieces = None if template is None else _pieces(template)
+    if pieces is not None and "prompt" in columns:
+        raise InputError(
+            "a template makes the prompt, so no column can be mapped to it",
+            where="option --map",
+            fix="give `--template` or `--map prompt=`, not both",
+        )
+    counts = {"train": 0, "test": 0}
+
+    def example(place: str, named: Split | None, row: Row) -> Example:
+        if pieces is None and not columns and set(REQUIRED) <= set(row):
+            ours = {"task": task, "split": _one_split(split, named, row["split"])}
+            return from_row(row | ours, place=place)
+        wanted = _wanted(row, format, columns, templated=pieces is not None)
+        given = _one_split(split, named, _cell(row, wanted.get("split")))
+        counts[given] += 1
+        made = f"{task}-{given}-{counts[given]:06d}"
+        return _imported(row, wanted, pieces, task=task, split=given, made=made)
+
+    def examples() -> Iterator[tuple[str, Example]]:
+        for place, named, row in _rows(str(source), format):
+            try:
+                yield place, example(place, named, row)
+            except InputError as error:
+                if not str(error.where).startswith("field"):
+                    raise
+                raise located(place, error) from error
+
+    found = unique_ids(examples())
+    if not found:
+        raise InputError("holds no rows", where=str(source))
+    if pieces is None:
+        return found
+    common = task_templates(found)
+    return [replace(example, template=_joined(example, common)) for example in found]
+
+
+def _joined(example: Example, common: Mapping[str, tuple[int, int]]) -> Ranges:
+    """The template's ranges and those of the common wording, where they touch as one."""
+    both = [*template_ranges(replace(example, template=None), common)]
+    both += example.template or ()
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(both):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((start, end))
+    return tuple(joined)
+
+
+def _imported(
+    row: Row,
+    wanted: Mapping[str, str],
+    pieces: list[tuple[str, str | None]] | None,
+    *,
+    task: str,
+    split: Split,
+    made: str,
+) -> Example:
+    template: Ranges | None = None
+    spans = spans_field(row)
+    if pieces is None:
+        prompt = _value(row, wanted["prompt"])
+    elif spans:
+        raise bad_field("spans", "index a text that the template changes")
+    else:
+        prompt, template = _filled(pieces, row)
+    response = _value(row, wanted["response"])
+    if not prompt[-1].isspace() and not response[0].isspace():
+        response = f" {response}"
+        spans = tuple(_moved(span, len(prompt)) for span in spans)
+    name = _cell(row, wanted.get("id")) or made
+    return Example(
+        id=name,
+        task=task,
+        prompt=prompt,
+        response=response,
+        split=split,
+        source_id=_cell(row, wanted.get("source_id")) or name,
+        spans=spans,
+        template=template,
+    )
+
+
+def _moved(span: Span, place: int) -> Span:
+    """The span after one blank was put in at ``place``."""
+    start, end = span.start + (span.start >= place), span.end + (span.end > place)
+    return replace(span, start=start, end=end)
+
+
+def _wanted(
+    row: Row, format: str, columns: Mapping[str, str], *, templated: bool
+) -> dict[str, str]:
+    """Field -> column: what was mapped, and else the columns with usual names."""
+    found = {name: name for name in ("id", "source_id", "split") if name in row}
+    needed = [
+        field
+        for field in ("prompt", "response")
+        if field not in columns and not (templated and field == "prompt")
+    ]
+    for pair in [_LAYOUTS[format]] if format in _LAYOUTS else _LAYOUTS.values():
+        names = dict(zip(("prompt", "response"), pair, strict=True))
+        if all(names[field] in row for field in needed):
+            return found | {field: names[field] for field in needed} | dict(columns)
+    field = "prompt" if "prompt" in needed else "response"
+    fix = f"give `--map {field}=COLUMN`"
+    if field == "prompt":
+        fix += " or `--template`"
+    raise bad_field(field, f"has no column of a usual name{_shown(row)}", fix=fix)
+
+
+def _shown(row: Row) -> str:
+    """The row's columns, unless they look like text (a CSV without a first line)."""
+    plain = all(re.fullmatch(r"[A-Za-z_][\w.-]{0,30}", str(name)) for name in row)
+    return f" (columns: {', '.join(row)})" if plain else ""
+
+
+def _value(row: Row, column: str) -> str:
+    """A column's text; whole numbers, as label columns hold them, become text."""
+    if column not in row:
+        raise bad_field(column, f"is no column{_shown(row)}")
+    if type(row[column]) is int:
+        return str(row[column])
+    value = text_field(row, column)
+    if not value.strip():
+        raise bad_field(column, "is blank")
+    return value
+
+
+def _cell(row: Row, column: str | None) -> str | None:
+    """An optional field: no column, no value and a blank one are None."""
+    if not column or (column in row and row[column] in (None, "")):
+        return None
+    return _value(row, column)
+
+
+def _split_of(name: str) -> Split | None:
+    if name.lower().startswith("train"):
+        return "train"
+    return "test" if name.lower().startswith(("test", "eval", "dev", "val")) else None
+
+
+def _one_split(option: Split | None, named: Split | None, cell: object) -> Split:
+    """The row's split, by whichever of option, file name and row gives it."""
+    given = {name for name in (option, named) if name is not None}
+    if cell not in (None, ""):
+        of_row = _split_of(cell) if isinstance(cell, str) else None
+        if of_row is None:
+            raise bad_field("split", "is neither train nor test", fix=SPLIT_FIX)
+        given.add(of_row)
+    if not given:
+        raise bad_field("split", "is missing", fix=SPLIT_FIX)
+    if len(given) > 1:
+        what = "is one thing by the option and another by file name or row"
+        raise bad_field("split", what, fix="leave out `--split`")
+    return given.pop()
+
+
+# --- templates ------------------------------------------------------------------------
+
+_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
+
+
+def _pieces(template: str) -> list[tuple[str, str | None]]:
+    """A template as (fixed wording, column behind it).
+
+    Of the language of ``str.format`` only fields and doubled braces are read, and a
+    field is looked up among the row's columns by its whole name: no attribute, no
+    index, no conversion, no format.
+    """
+
+    def wrong(what: str) -> InputError:
+        fix = "write it like 'Text: {text}\\nLabel:'"
+        return InputError(what, where="option --template", fix=fix)
+
+    def escape(found: re.Match[str]) -> str:
+        if found[1] not in _ESCAPES:
+            raise wrong("has a backslash that is none of \\n, \\t, \\\\")
+        return _ESCAPES[found[1]]
+
+    pieces: list[tuple[str, str | None]] = []
+    try:
+        for fixed, column, form, conversion in string.Formatter().parse(template):
+            if form or conversion:
+                raise wrong("has a field with ':' or '!'")
+            if column == "":
+                raise wrong("has a field without a name")
+            pieces.append((re.sub(r"(?s)\\(.|$)", escape, fixed), column))
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise wrong(f"is malformed ({error})") from error
+    if not any(column for _, column in pieces):
+        raise wrong("names no column")
+    return pieces
+
+
+def _filled(pieces: list[tuple[str, str | None]], row: Row) -> tuple[str, Ranges]:
+    """The prompt, and where the fixed wording stands in it."""
+    prompt, ranges = "", []
+    for fixed, column in pieces:
+        if fixed:
+            ranges.append((len(prompt), len(prompt) + len(fixed)))
+        prompt += fixed + ("" if column is None else _value(row, column))
+    return prompt, tuple(ranges)
+
+
+# --- readers: every format becomes (place, split by name, row) ------------------------
+
+
+def _rows(source: str, format: str) -> Iterator[tuple[str, Split | None, Row]]:
+    path = Path(source)
+    saved = any((path / n).exists() for n in ("state.json", "dataset_dict.json"))
+    if format == "datasets" or (format == "auto" and saved):
+        yield from _datasets(source)
+    elif path.is_dir():
+        files = [(file, _split_of(file.name)) for file in sorted(path.iterdir())]
+        files = [(f, s) for f, s in files if s and f.suffix.lower() in _SUFFIXES]
+        if not files:
+            raise InputError(
+                "has no data file named train*, test*, eval*, dev* or val*",
+                where=source,
+                fix=f"name the files so ({', '.join(_SUFFIXES)}), or give one file",
+            )
+        for file, split in sorted(files, key=lambda item: item[1] != "train"):
+            for place, row in _reader(file, format)(file):
+                yield place, split, row
+    else:
+        for place, row in _reader(path, format)(path):
+            yield place, None, row
+
+
+def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row]]]:
+    named = {
+        "jsonl": json_lines,
+        "csv": _csv,
+        "parquet": _parquet,
+        "trace": _json_list,
+        "olora": _json_list,
+    }
+    if not path.exists():
+        raise InputError(
+            "does not exist",
+            where=str(path),
+            fix="give a file or a folder; for a hub id add `--format datasets`",
+        )
+    if format != "auto":
+        return named[format]
+    head = read_bytes(path)[:64]
+    if head.startswith(b"PAR1"):
+        return _parquet
+    head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if head.startswith(b"["):
+        return _json_list
+    if head.startswith(b"{") or path.suffix in (".jsonl", ".json"):
+        return json_lines
+    return _csv
+
+
+def _json_list(path: Path) -> Iterator[tuple[str, Row]]:
+    raw = read_bytes(path)
+    if not raw.strip():
+        raise InputError("is empty", where=str(path))
+    rows = parse_json(raw, place=str(path))
+    if not isinstance(rows, list):
+        raise InputError("is not a JSON list", where=str(path))
+    for number, row in enumerate(rows, start=1):
+        place = f"{path}, row {number}"
+        if not isinstance(row, dict):
+            raise InputError("is not an object", where=place)
+        yield place, row
+
+
+def _csv(path: Path) -> Iterator[tuple[str, Row]]:
+    # Spreadsheets begin UTF-8 files with a byte order mark; it is no part of a name.
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        fix = "save as UTF-8"
+        raise InputError("is not UTF-8", where=str(path), fix=fix) from error
+    if not text.strip():
+        raise InputError("is empty", where=str(path))
+    head = text.partition("\n")[0]
+    reader = csv.reader(
+        io.StringIO(text, newline=""),
+        delimiter=max(",;\t", key=head.count),
+        strict=True,
+    )
+    limit = csv.field_size_limit(len(text))
+    try:
+        columns = [name.strip() for name in next(reader)]
+        if len(set(columns)) < len(columns) or not all(columns):
+            raise InputError(
+                "the first line does not name every column once", where=f"{path}:1"
+            )
+        for cells in reader:
+            place = f"{path}:{reader.line_num}"
+            if not cells:
+                raise InputError("is a blank line", where=place, fix="remove it")
+            if len(cells) != len(columns):
+                what = f"has {len(cells)} cells where the first line has {len(columns)}"
+                raise InputError(what, where=place)
+            yield place, dict(zip(columns, cells, strict=True))
+    except csv.Error as error:
+        place = f"{path}:{reader.line_num}"
+        raise InputError("is not CSV (check its quotes)", where=place) from error
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        rows = pq.read_table(io.BytesIO(read_bytes(path))).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise InputError("is not a readable Parquet file", where=str(path)) from error
+    for number, row in enumerate(rows, start=1):
+        yield f"{path}, row {number}", row
+
+
+def _datasets(source: str) -> Iterator[tuple[str, Split | None, Row]]:
+    try:
+        import datasets
+    except ImportError as error:
+        raise InputError(
+            "reading a `datasets` folder or hub id needs the package datasets",
+            where=source,
+            fix="pip install 'spark-audit[hub]'",
+        ) from error
+    try:
+        if Path(source).is_dir():
+            found = datasets.load_from_disk(source)
+        else:
+            hub_id, _, config = source.partition(":")
+            found = datasets.load_dataset(hub_id, config or None)
+    except Exception as error:  # its own kinds, the hub's, and the network's
+        raise InputError(
+            f"is nothing that `datasets` can load ({type(error).__name__})",
+            where=source,
+            fix="give a folder of save_to_disk, or a hub id OWNER/NAME[:CONFIG]",
+        ) from error
+    parts = dict(found) if isinstance(found, Mapping) else {None: found}
+    for name, part in parts.items():
+        split = None if name is None else _split_of(name)
+        if split is None and len(parts) > 1:
+            continue  # an "unsupervised" part beside train and test
+        names = {
+            column: feature.int2str
+            for column, feature in part.features.items()
+            if hasattr(feature, "int2str")
+        }
+        place = source if name is None else f"{source} ({name})"
+        for number, row in enumerate(part, start=1):
+            for column, of in names.items():
+                # -1 is how `datasets` writes a missing label.
+                known = row[column] is not None and row[column] >= 0
+                row[column] = of(row[column]) if known else None
+            yield f"{place}, row {number}", split, row
