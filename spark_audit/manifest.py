@@ -399,3 +399,23 @@ def check_fit(
 def _short(value: object) -> str:
     text = str(value)
     return text[:12] if len(text) == 64 else text
+
+
+def limited(manifest: Manifest, ids: set[str]) -> Manifest:
+    """The part of a manifest that concerns some examples; the digest stays."""
+    return manifest.model_copy(
+        update={
+            "examples": [e for e in manifest.examples if e.id in ids],
+            "pairs": [p for p in manifest.pairs if p.example in ids],
+            "unmatched": [u for u in manifest.unmatched if u.example in ids],
+            "canaries": [
+                canary
+                for canary in manifest.canaries
+                if all(context.example in ids for context in canary.contexts)
+            ],
+            "membership": Membership(
+                members=[i for i in manifest.membership.members if i in ids],
+                non_members=[i for i in manifest.membership.non_members if i in ids],
+            ),
+        }
+    )

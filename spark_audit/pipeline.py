@@ -2,52 +2,51 @@
 
 The union of the passes that the audits need is scored once per checkpoint into a
 store that resumes. Any number of workers may share the work: each scores the items
-that fall to it by hash, and the one that finds nothing left writes the report.
+that fall to it by hash, and the one that finds nothing missing writes the report.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
-import os
-import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits import AUDITS, Plan
 from spark_audit.build import manifest_items
-from spark_audit.errors import InputError
-from spark_audit.facts import check_writable, now, versions, write_text
+from spark_audit.errors import IncompleteError, InputError
+from spark_audit.facts import check_writable, now, versions
 from spark_audit.manifest import Manifest, check_fit, limited, read_manifest
 from spark_audit.reports import SCOPE, read_report, write_report
-from spark_audit.results import (
-    AuditResult,
-    CheckpointFacts,
-    Guard,
-    ManifestFacts,
-    Report,
-)
-from spark_audit.scoring import Item, Store, collect, drift, missing, score
+from spark_audit.results import AuditResult, CheckpointFacts, ManifestFacts, Report
 from spark_audit.table import Pass, TokenTable, write_parquet
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints import Loaded
+    from spark_audit.scoring.store import Store
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
+DRIFT_ROWS = 8
+MANIFESTS = Path("manifests")
+REPORTS = Path("reports")
+
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asked for; field names are those of the command line."""
+    """What a user asked for; fields are named like the flags of the command line.
+
+    ``loading`` are options of ``open_checkpoints``, ``audit_options`` those of the
+    audits beyond the common ones, by name.
+    """
 
     audits: tuple[str, ...]
     ckpt: tuple[str, ...]
@@ -82,7 +81,6 @@ class _Scored:
 
     facts: CheckpointFacts
     keys: dict[Pass, dict[str, str]]
-    seconds: float
 
 
 def run(request: Request, *, progress: Progress | None = None) -> Outcome:
@@ -91,50 +89,373 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     Raises
     ------
     SparkError
-        For anything the user gave that cannot be used (see the class's exit code).
+        For anything that the user gave and that cannot be used; what was scored until
+        then is kept, and the same request resumes.
     """
     from spark_audit.checkpoints import open_checkpoints, parse_specs
+    from spark_audit.scoring.store import Store
 
-    started = time.monotonic()
+    clock = _Clock()
     specs = parse_specs(list(request.ckpt))
-    names = [spec.name for spec in specs]
-    if request.baseline is not None and request.baseline not in (*names, "base"):
-        raise InputError(
-            f"the baseline {request.baseline!r} is none of the checkpoints",
-            where="--baseline",
-            fix=f"choose one of: {', '.join(map(str, names))}, base",
-        )
-    manifest = read_manifest(request.manifest) if request.manifest else None
-    if manifest is not None and request.output is not None:
-        check_output(request.output, manifest)
-    loaded = open_checkpoints(
+    names = [str(spec.name) for spec in specs]
+    _check_baseline(request.baseline, names)
+    manifest = None
+    if request.manifest is not None:
+        manifest = read_manifest(request.manifest)
+        _check_folder(request.output or default_folder(manifest, names), manifest)
+    elif request.output is not None:
+        check_writable(request.output)
+    stream = open_checkpoints(
         specs,
         base=request.base,
         include_base=request.base is not None,
         **request.loading,
     )
-    first = next(loaded)
+    with clock("loading"):
+        checkpoint = next(stream, None)
+    assert checkpoint is not None
     if manifest is None:
-        manifest = find_manifest(first)
-    folder = request.output or default_output(manifest, [str(n) for n in names])
-    check_output(folder, manifest)
-    check_writable(folder)
-
-    full, partial = manifest, False
-    if request.limit is not None:
-        manifest = _first(manifest, request)
-        partial = len(manifest.examples) < len(full.examples)
-    plan = _plan(manifest, request)
+        manifest = find_manifest(checkpoint)
+    folder = request.output or default_folder(manifest, names)
+    _check_folder(folder, manifest)
+    view, plan = _view(manifest, request)
     store = Store(request.scores or folder / "scores" / "store")
     scored: list[_Scored] = []
-    left = 0
-    for checkpoint in chain([first], loaded):
-        done, rest = _score(checkpoint, manifest, plan, store, request, progress)
-        scored.append(done)
-        left += rest
-        # Full weights are freed before the next checkpoint is loaded.
-        del checkpoint, first
-        first = None  # type: ignore[assignment]
-    return _finish(
-        request, full, manifest, plan, store, scored, folder, partial, started
+    while checkpoint is not None:
+        with clock("scoring"):
+            scored.append(
+                _score(checkpoint, manifest, view, plan, store, request, progress)
+            )
+        # Let go of full weights before the next checkpoint is loaded.
+        checkpoint = None
+        with clock("loading"):
+            checkpoint = next(stream, None)
+    _check_baseline(request.baseline, [one.facts.name for one in scored])
+    gathered = [
+        {wanted: store.gather(keys, kind=wanted) for wanted, keys in one.keys.items()}
+        for one in scored
+    ]
+    missing = sum(
+        len(keys) - len(gathered[i][wanted].ids)
+        for i, one in enumerate(scored)
+        for wanted, keys in one.keys.items()
     )
+    if missing:
+        if request.shard[1] == 1:
+            raise IncompleteError(f"{missing} items could not be scored")
+        return Outcome(folder, None, missing)
+    tables = {
+        one.facts.name: found for one, found in zip(scored, gathered, strict=True)
+    }
+    with _only_one(folder) as first:
+        if not first:
+            return Outcome(folder, None)
+        for name, passes in tables.items():
+            for wanted, table in passes.items():
+                table.write(folder / "scores" / f"{_file(name, wanted)}.parquet")
+        with clock("statistics"):
+            results = [_audit(name, tables, view, request) for name in request.audits]
+        report = _report(request, manifest, view, scored, results, clock.seconds)
+        spans = [result.spans for result in results if result.spans is not None]
+        if spans:
+            frame = pd.concat(spans, ignore_index=True)
+            write_parquet(
+                pa.Table.from_pandas(frame, preserve_index=False),
+                folder / "scores" / "spans.parquet",
+            )
+        write_report(report, folder, manifest=view, show_text=request.show_text)
+    return Outcome(folder, report)
+
+
+def _score(
+    checkpoint: Loaded,
+    manifest: Manifest,
+    view: Manifest,
+    plan: Plan,
+    store: Store,
+    request: Request,
+    progress: Progress | None,
+) -> _Scored:
+    """Score what the plan asks of one checkpoint; keep facts and keys, no model."""
+    from spark_audit.scoring import drift, score_keys
+
+    notes = list(checkpoint.notes)
+    notes += check_fit(
+        manifest,
+        name=checkpoint.name,
+        tokenizer_sha256=checkpoint.tokenizer_sha256,
+        architecture=checkpoint.architecture,
+        vocab_size=len(checkpoint.usable),
+        base_sha256=checkpoint.base_sha256,
+    )
+    items = {item.key: item for item in manifest_items(view, checkpoint)}
+    keys: dict[Pass, dict[str, str]] = {}
+    for wanted, ids in plan.items():
+        chosen = [items[key] for key in ids]
+
+        def show(done: int, total: int) -> None:
+            if progress is not None:
+                progress(f"scoring {checkpoint.name}, tokens", done, total)
+
+        keys[wanted], remarks = score_keys(
+            checkpoint,
+            chosen,
+            kind=wanted,
+            store=store,
+            batch_size=request.batch_size,
+            shard=request.shard,
+            progress=show,
+        )
+        notes += remarks
+        if wanted == Pass() and chosen:
+            rows = min(DRIFT_ROWS, len(chosen))
+            largest = drift(checkpoint, chosen, k=DRIFT_ROWS, seed=request.seed)
+            notes.append(
+                f"{rows} texts scored alone and in a batch differ by at most "
+                f"{largest:.1e} nats a token"
+            )
+    return _Scored(
+        CheckpointFacts(
+            name=checkpoint.name,
+            source=checkpoint.source,
+            format=checkpoint.format,
+            base=checkpoint.base,
+            weights_sha256=checkpoint.weights_sha256,
+            model_id=checkpoint.model_id,
+            dtype=checkpoint.dtype,
+            notes=notes,
+        ),
+        keys,
+    )
+
+
+def _audit(
+    name: str,
+    tables: Mapping[str, Mapping[Pass, TokenTable]],
+    manifest: Manifest,
+    request: Request,
+) -> AuditResult:
+    import inspect
+
+    entry = AUDITS.get(name)
+    known = inspect.signature(entry.run).parameters
+    options = {
+        "baseline": request.baseline,
+        "preset": request.preset,
+        "seed": request.seed,
+        **request.audit_options,
+    }
+    return entry.run(
+        tables, manifest, **{k: v for k, v in options.items() if k in known}
+    )
+
+
+def _report(
+    request: Request,
+    manifest: Manifest,
+    view: Manifest,
+    scored: Sequence[_Scored],
+    results: Sequence[AuditResult],
+    timing: dict[str, float],
+) -> Report:
+    partial = len(view.examples) < len(manifest.examples)
+    train = [pair for pair in view.pairs if view.by_id[pair.example].split == "train"]
+    held = [view.by_id[pair.example] for pair in train]
+    preset = request.preset or manifest.settings.preset
+    return Report(
+        status="partial" if partial else "complete",
+        command=list(request.command),
+        created=now(),
+        versions=versions(),
+        settings={
+            "preset": preset,
+            "seed": request.seed,
+            "baseline": request.baseline,
+            "limit": request.limit,
+            "caliper": manifest.settings.caliper,
+            "reference": manifest.reference.name,
+            **request.audit_options,
+        },
+        manifest=ManifestFacts(
+            name=manifest.name,
+            digest=manifest.digest,
+            n_sources=len({example.source_id for example in held}),
+            n_clusters=len({example.cluster for example in held}),
+            n_spans=len(train),
+            n_tokens=sum(p.pii.token_end - p.pii.token_start for p in train),
+        ),
+        checkpoints=[one.facts for one in scored],
+        verdict=[line for result in results for line in result.verdict],
+        results=[row for result in results for row in result.rows],
+        contrasts=[row for result in results for row in result.contrasts],
+        guards=[guard for result in results for guard in result.guards],
+        scope=[*SCOPE, *(line for result in results for line in result.scope)],
+        tables={
+            **_manifest_tables(view),
+            **{k: v for result in results for k, v in result.tables.items()},
+        },
+        timing={name: round(seconds, 3) for name, seconds in timing.items()},
+    )
+
+
+def _manifest_tables(manifest: Manifest) -> dict[str, list[dict[str, Any]]]:
+    """What the manifest says of its own matching, for every report made with it."""
+    reasons: dict[tuple[str, str], int] = {}
+    for span in manifest.unmatched:
+        key = (span.type, span.reason)
+        reasons[key] = reasons.get(key, 0) + 1
+    matched: dict[str, int] = {}
+    for pair in manifest.pairs:
+        matched[pair.pii.type] = matched.get(pair.pii.type, 0) + 1
+    kinds = sorted({*matched, *(kind for kind, _ in reasons)})
+    return {
+        "matching_by_type": [
+            {
+                "type": kind,
+                "matched": matched.get(kind, 0),
+                "unmatched": sum(n for (k, _), n in reasons.items() if k == kind),
+                "reasons": "; ".join(
+                    f"{n} {reason}"
+                    for (k, reason), n in sorted(reasons.items())
+                    if k == kind
+                ),
+            }
+            for kind in kinds
+        ],
+        "balance": [row.model_dump() for row in manifest.balance],
+    }
+
+
+def _view(manifest: Manifest, request: Request) -> tuple[Manifest, Plan]:
+    """The manifest, or the part that ``--limit`` leaves, with what to score of it."""
+    plan = _plan(manifest, request)
+    wanted = sorted({key for ids in plan.values() for key in ids})
+    if request.limit is None or len(wanted) <= request.limit:
+        return manifest, plan
+    by_hash = sorted(wanted, key=lambda key: hashlib.sha256(key.encode()).digest())
+    view = limited(manifest, set(by_hash[: request.limit]))
+    return view, _plan(view, request)
+
+
+def _plan(manifest: Manifest, request: Request) -> Plan:
+    """The union of what the audits need: each pass once."""
+    union: dict[Pass, set[str]] = {}
+    for name in request.audits:
+        needs: Plan = AUDITS.get(name).part("plan")(manifest, preset=request.preset)
+        for wanted, ids in needs.items():
+            union.setdefault(wanted, set()).update(ids)
+    return {wanted: sorted(ids) for wanted, ids in sorted(union.items())}
+
+
+def find_manifest(checkpoint: Loaded, *, folder: Path = MANIFESTS) -> Manifest:
+    """The one manifest of a folder that was made for this checkpoint's base.
+
+    Raises
+    ------
+    InputError
+        If none or several fit; it lists them.
+    """
+    fitting: list[tuple[Path, Manifest]] = []
+    others: list[str] = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            manifest = read_manifest(path)
+            check_fit(
+                manifest,
+                name=checkpoint.name,
+                tokenizer_sha256=checkpoint.tokenizer_sha256,
+                architecture=checkpoint.architecture,
+                vocab_size=len(checkpoint.usable),
+                base_sha256=checkpoint.base_sha256,
+            )
+        except InputError as error:
+            others.append(f"{path} ({error.what})")
+        else:
+            fitting.append((path, manifest))
+    if len(fitting) == 1:
+        return fitting[0][1]
+    if fitting:
+        raise InputError(
+            "several manifests fit: " + ", ".join(str(path) for path, _ in fitting),
+            where=f"checkpoint {checkpoint.name!r}",
+            fix="choose one with --manifest",
+        )
+    found = "; ".join(others) if others else f"there is none in {folder}/"
+    raise InputError(
+        f"no manifest fits: {found}",
+        where=f"checkpoint {checkpoint.name!r}",
+        fix="build one with `spark-audit manifest build`, or give --manifest",
+    )
+
+
+def default_folder(manifest: Manifest, names: Sequence[str]) -> Path:
+    """``reports/<manifest>-<names>``."""
+    parts = [manifest.name, *names]
+    return REPORTS / "-".join("".join(_safe(part)) for part in parts)
+
+
+def _safe(name: str) -> Iterator[str]:
+    return (c if c.isalnum() or c in "._+-" else "_" for c in name)
+
+
+def _file(name: str, wanted: Pass) -> str:
+    stem = "".join(_safe(name))
+    return (
+        stem
+        if wanted == Pass()
+        else f"{stem}.{wanted.kind}-{wanted.sigma:g}-{wanted.draw}"
+    )
+
+
+def _check_folder(folder: Path, manifest: Manifest) -> None:
+    """Refuse another manifest's report folder, and one that cannot be written."""
+    if (folder / "report.json").exists():
+        before = read_report(folder)
+        if before.manifest.digest != manifest.digest:
+            raise InputError(
+                f"holds a report over another manifest ({before.manifest.name!r})",
+                where=str(folder),
+                fix="give another -o, or remove the folder",
+            )
+    check_writable(folder)
+
+
+def _check_baseline(baseline: str | None, names: Sequence[str]) -> None:
+    # Adapters bring their base along under this name; it is known after loading.
+    if baseline is not None and baseline not in (*names, "base"):
+        raise InputError(
+            f"{baseline!r} is none of the checkpoints",
+            where="--baseline",
+            fix=f"choose one of: {', '.join(names)}, base",
+        )
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[bool]:
+    """True for the one worker that may write the report now."""
+    path = folder / ".report.lock"
+    with path.open("w") as file:
+        try:
+            # The kernel lets go of the lock when its owner dies, however it dies.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
+        path.unlink(missing_ok=True)
+
+
+class _Clock:
+    """Seconds by stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            spent = time.monotonic() - start
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + spent

@@ -62,12 +62,12 @@ def import_examples(
 ) -> list[Example]:
     r"""Read somebody else's data as examples of one task.
 
-    A prompt is its column as it stands, or the template with the row's columns in it;
-    the template's fixed wording is recorded in ``Example.template``, together with what
-    all prompts begin and end with (data may bring a ``Title:`` of its own). A response gets
-    one leading blank unless it, or the end of the prompt, brings white space
-    **[ours]**: ``"...Label:" + " dovish"``. JSON lines that already have all fields of
-    this project are copied as they are, under the given task name.
+    A prompt is its column as it stands, or the template with the row's columns in it.
+    The template's fixed wording is recorded in ``Example.template``, together with what
+    all prompts begin and end with (data may bring a ``Title:`` of its own).
+    A response gets one leading blank unless it, or the end of the prompt, brings white
+    space **[ours]**: ``"...Label:" + " dovish"``. JSON lines that already have all
+    fields of this project are copied as they are, under the given task name.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def import_examples(
 
 
 def _joined(example: Example, common: Mapping[str, tuple[int, int]]) -> Ranges:
-    """The template's ranges and those of the common wording, where they touch as one."""
+    """Ranges of the template and of the common wording; those that touch are one."""
     both = [*template_ranges(replace(example, template=None), common)]
     both += example.template or ()
     joined: list[tuple[int, int]] = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,27 +47,42 @@ class Encoding:
         text = np.flatnonzero(~self.special)
         return int(text[0]) if len(text) else len(self)
 
+    @cached_property
+    def _words(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Tokens that show text, and their first and last characters, both rising."""
+        at = np.flatnonzero(self.start < self.end)
+        return at, self.start[at], self.end[at]
+
+    def _hit(
+        self, starts: np.ndarray, ends: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Which character ranges touch any token; their first and last tokens."""
+        at, first, last = self._words
+        low = np.searchsorted(last, starts, side="right")
+        high = np.searchsorted(first, ends, side="left") - 1
+        hit = low <= high
+        return hit, at[low[hit]], at[high[hit]]
+
     def span(self, start: int, end: int) -> TokenSpan | None:
         """Tokens that overlap the characters ``start:end``; ``None`` if none does.
 
         A blank token belongs to a span only when it stands between two of its words.
         """
-        hit = np.flatnonzero(
-            (self.start < end) & (self.end > start) & (self.start < self.end)
-        )
-        if not len(hit):
+        hit, first, last = self._hit(np.array([start]), np.array([end]))
+        if not hit[0]:
             return None
-        first, last = int(hit[0]), int(hit[-1])
-        partial = bool(self.start[first] < start or self.end[last] > end)
-        return TokenSpan(first, last + 1, partial)
+        low, high = int(first[0]), int(last[0])
+        partial = bool(self.start[low] < start or self.end[high] > end)
+        return TokenSpan(low, high + 1, partial)
 
     def mask(self, ranges: Sequence[tuple[int, int]]) -> np.ndarray:
-        """Shape ``(T,)``: tokens that overlap any of the character ranges."""
-        mask = np.zeros(len(self), dtype=bool)
-        for start, end in ranges:
-            if (hit := self.span(start, end)) is not None:
-                mask[hit.start : hit.end] = True
-        return mask
+        """Shape ``(T,)``, bool: tokens of :meth:`span` of any of the ranges."""
+        places = np.array(ranges, dtype=np.int64).reshape(-1, 2)
+        _, first, last = self._hit(places[:, 0], places[:, 1])
+        # Where ranges open and close; open ones reach over the tokens between.
+        edges = np.bincount(first, minlength=len(self) + 1)
+        edges -= np.bincount(last + 1, minlength=len(self) + 1)
+        return np.asarray(np.cumsum(edges)[:-1] > 0)
 
     def fed(self, kept: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         """What the model reads of a kept range: token ids and their positions.

@@ -178,3 +178,22 @@ def test_a_response_that_is_too_long_keeps_its_beginning_and_whole_spans() -> No
 def test_a_context_without_room_is_refused() -> None:
     with pytest.raises(InputError, match="no room for any text"):
         kept_range(words("a b"), max_length=1, response_start=2)
+
+
+def test_a_mask_is_the_union_of_its_spans() -> None:
+    text = " ".join(f"w{i}" for i in range(60))
+    encoding = words(text, eos=True)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        starts = rng.integers(0, len(text) - 1, 5)
+        ranges = [
+            (int(s), int(s + n))
+            for s, n in zip(starts, rng.integers(1, 9, 5), strict=True)
+        ]
+        expected = np.zeros(len(encoding), dtype=bool)
+        for start, end in ranges:
+            overlap = (encoding.start < end) & (encoding.end > start)
+            expected |= overlap & (encoding.start < encoding.end)
+        assert encoding.mask(ranges).tolist() == expected.tolist()
+    assert not encoding.mask([]).any()
+    assert len(encoding.mask([])) == len(encoding)

@@ -107,7 +107,9 @@ def read_json(path: Path, *, where: str) -> dict[str, Any]:
 def check_inside(path: Path, *, where: str) -> None:
     """Refuse a file that is a link out of its folder (the hub's cache apart)."""
     root = path.parent
-    if root.parent.name == "snapshots" and root.parent.parent.name.startswith("models"):
+    if root.parent.name == "snapshots" and root.parent.parent.name.startswith(
+        "models--"
+    ):
         root = root.parent.parent
     if not path.resolve().is_relative_to(root.resolve()):
         raise CheckpointError(
@@ -250,8 +252,8 @@ def _read_safetensors(path: Path, *, meta: bool, where: str) -> dict[str, torch.
     try:
         with safe_open(path, framework="pt") as file:
             if not meta:
-                return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
+                return {key: file.get_tensor(key) for key in file.keys()}
+            slices = {key: file.get_slice(key) for key in file.keys()}
             return {
                 key: torch.empty(
                     part.get_shape(),

@@ -299,7 +299,8 @@ def non_overlapping_windows(eligible: np.ndarray, length: int) -> np.ndarray:
     fits = (last - first) // length
     # 0, 1, .. within each run of eligible tokens.
     rank = np.arange(fits.sum()) - np.repeat(np.cumsum(fits) - fits, fits)
-    return np.add(np.repeat(first, fits), rank * length, dtype=np.int64)
+    starts: np.ndarray = np.repeat(first, fits) + rank * length
+    return starts
 
 
 def placebo_spans(

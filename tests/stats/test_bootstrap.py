@@ -436,11 +436,13 @@ class TestAdjustedP:
         expected = [0.007, 0.042, 0.046667, 0.07, 0.28, 0.35, 0.5]
         np.testing.assert_allclose(benjamini_hochberg(self.P), expected, atol=5e-7)
 
-    @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
-    def test_equals_statsmodels(self, p: list[float]) -> None:
+    @pytest.mark.parametrize("seed", range(6))
+    def test_equals_statsmodels(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        p = np.round(rng.random(1 + 3 * seed), seed % 3 + 1)  # with ties, 0 and 1
         for ours, name in ((holm, "holm"), (benjamini_hochberg, "fdr_bh")):
             theirs = multipletests(p, method=name)[1]
-            np.testing.assert_allclose(ours(p), theirs, rtol=1e-12, atol=1e-300)
+            np.testing.assert_allclose(ours(p), theirs, rtol=1e-12)
 
     def test_no_p(self) -> None:
         assert len(holm([])) == 0
@@ -458,7 +460,7 @@ class TestAdjustedP:
 class TestSize:
     """Rejection rates under the null, 51 clusters of unequal size."""
 
-    SIMULATIONS = 2000
+    SIMULATIONS = 5000
 
     def test_sign_flip_holds_its_level(
         self, record_property: Callable[[str, object], None]

@@ -1,0 +1,173 @@
+"""What adapter_config.json says, and O-LoRA's way of saving LoRA."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from spark_audit.errors import CheckpointError
+
+State = dict[str, torch.Tensor]
+
+# Fields of forks and old versions that do not change what an adapter computes.
+_HARMLESS = {"r_sum", "save_loranew", "peft_version", "auto_mapping"}
+# Initialisations that leave the base's weights as they are; all other named ones
+# (PiSSA, OLoRA, CorDA, LoftQ ...) replace them by a residual.
+_LEAVES_BASE = {"gaussian", "orthogonal", "eva"}
+_OTHER_TASKS = {"SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION"}
+
+
+def adapter_config(raw: Mapping[str, Any], *, where: str) -> Any:
+    """PEFT's configuration object for the content of adapter_config.json.
+
+    Raises
+    ------
+    CheckpointError
+        For an unknown type, a field that this version of PEFT does not know and that
+        is set, a task that is no causal language modelling, or code to import.
+    """
+    import peft
+    from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
+
+    kind = str(raw.get("peft_type"))
+    if kind not in PEFT_TYPE_TO_CONFIG_MAPPING:
+        raise CheckpointError(
+            f"adapter_config.json has the type {kind!r}, unknown to PEFT "
+            f"{peft.__version__}",
+            where=where,
+            fix="upgrade peft, or correct peft_type",
+        )
+    if raw.get("task_type") in _OTHER_TASKS:
+        raise CheckpointError(
+            f"the adapter was trained for {raw['task_type']}, not for causal language "
+            f"modelling",
+            where=where,
+        )
+    if raw.get("megatron_config"):
+        raise CheckpointError(
+            "the adapter imports another package (megatron_config)", where=where
+        )
+    cls = PEFT_TYPE_TO_CONFIG_MAPPING[kind]
+    known = {field.name for field in dataclasses.fields(cls)} - {"runtime_config"}
+    for name, value in raw.items():
+        if name not in known | _HARMLESS and value not in (None, False, "", [], {}):
+            raise CheckpointError(
+                f"adapter_config.json sets {name}, unknown to PEFT {peft.__version__}",
+                where=where,
+                fix="upgrade peft to the version that saved the adapter",
+            )
+    kept = {k: v for k, v in raw.items() if k in known and k != "auto_mapping"}
+    kept |= {"inference_mode": True, "task_type": "CAUSAL_LM"}
+    try:
+        return cls(**cls.check_kwargs(**kept))
+    except Exception as error:  # each type checks its fields in its own way
+        text = " ".join(str(error).split("\n", 1)[0].split())[:160]
+        raise CheckpointError(
+            f"adapter_config.json is refused by PEFT ({text})", where=where
+        ) from error
+
+
+def changes_base(raw: Mapping[str, Any]) -> bool:
+    """Whether attaching the adapter changes the base's own weights.
+
+    Such an adapter gets a base of its own, never the shared one.
+    """
+    start = raw.get("init_lora_weights", True)
+    replaced = isinstance(start, str) and start.lower() not in _LEAVES_BASE
+    bias = raw.get("bias") not in (None, "none")
+    return replaced or bias or bool(raw.get("layer_replication"))
+
+
+def fold_olora(
+    raw: dict[str, Any], state: State, *, where: str
+) -> tuple[dict[str, Any], State, list[str]]:
+    """O-LoRA's adapters as plain LoRA: new parts joined to old ones, rank from shapes.
+
+    O-LoRA concatenates the low-rank parts of all tasks and keeps the configuration's
+    ``r`` and ``lora_alpha``; its scale is ``lora_alpha / r`` at any width. An adapter
+    of width m r is therefore loaded as rank m r with alpha m ``lora_alpha``. Parts that
+    were saved apart (``loranew_A``, ``loranew_B``) are added.
+
+    Returns
+    -------
+    tuple
+        Configuration, tensors and notes; the given ones where nothing is to be done.
+    """
+    if str(raw.get("peft_type")) != "LORA":
+        return raw, state, []
+    folded, notes = dict(state), []
+    joined = 0
+    for key in [key for key in state if ".loranew_" in key]:
+        old = key.replace(".loranew_", ".lora_")
+        axis = 0 if ".loranew_A" in key else 1
+        parts = [
+            part for part in (folded.get(old), folded.pop(key)) if part is not None
+        ]
+        try:
+            folded[old] = torch.cat(parts, dim=axis)
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"tensor {key} does not fit {old}: shapes "
+                f"{[list(part.shape) for part in parts]}",
+                where=where,
+            ) from error
+        joined += 1
+    if joined:
+        notes.append(f"O-LoRA: {joined} loranew tensors added to the earlier ones")
+    rank = raw.get("r")
+    found = {
+        int(tensor.shape[0])
+        for key, tensor in folded.items()
+        if re.search(r"\.lora_A\.weight$", key)
+    }
+    if len(found) != 1 or not rank or raw.get("rank_pattern"):
+        return raw, folded, notes
+    width = found.pop()
+    if width == rank or width == 0:
+        return raw, folded, notes
+    if width % rank or raw.get("use_dora"):
+        raise CheckpointError(
+            f"lora_A has rank {width}, adapter_config.json says r={rank}",
+            where=where,
+            fix="give the adapter_config.json that was saved with these weights",
+        )
+    times = width // rank
+    # rsLoRA scales by the square root of the rank.
+    factor = math.sqrt(times) if raw.get("use_rslora") else times
+    alpha = raw["lora_alpha"] * factor
+    alpha = int(alpha) if float(alpha).is_integer() else alpha
+    notes.append(
+        f"O-LoRA: rank {width} = {times} x {rank}, loaded with alpha {alpha} (the "
+        f"scale stays alpha/r of the configuration)"
+    )
+    return {**raw, "r": width, "lora_alpha": alpha}, folded, notes
+
+
+def check_trained(state: State, *, where: str) -> None:
+    """Some ``lora_B`` of a LoRA adapter is not zero."""
+    parts = {
+        key: tensor
+        for key, tensor in state.items()
+        if re.search(r"\.lora_(embedding_)?B(\.weight)?$", key)
+    }
+    for key, tensor in parts.items():
+        if tensor.numel() == 0:
+            raise CheckpointError(
+                f"tensor {key} is empty",
+                where=where,
+                fix="the training saved it without gathering its shards: save it again",
+            )
+    if parts and all(
+        not t.is_meta and not bool(torch.count_nonzero(t)) for t in parts.values()
+    ):
+        raise CheckpointError(
+            "every lora_B is zero: the adapter is untrained and would be audited as "
+            "its base",
+            where=where,
+            fix="check that this is the folder that training saved last",
+        )

@@ -1,0 +1,286 @@
+"""Full weights into a module: strictly, silently, and seen to work on a probe."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from spark_audit.errors import CheckpointError
+
+PROBE_LENGTH = 12
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the progress bars and warnings of other libraries off our stderr.
+
+    What they warn of while loading (missing, unexpected, mismatched tensors) is
+    checked here and raised as an error.
+    """
+    from huggingface_hub import utils as hub
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    hub_bars = not hub.are_progress_bars_disabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    if hub_bars:
+        hub.disable_progress_bars()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+        if hub_bars:
+            hub.enable_progress_bars()
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What config.json says: the configuration, the class, and what loading needs."""
+
+    config: Any
+    cls: Any
+    remote: bool
+
+    @property
+    def attention(self) -> str:
+        """``sdpa`` where the class supports it, else ``eager``."""
+        return "sdpa" if getattr(self.cls, "_supports_sdpa", False) else "eager"
+
+    @property
+    def quantised(self) -> bool:
+        """Whether the weights are stored quantised."""
+        return bool(getattr(self.config, "quantization_config", None))
+
+    @property
+    def text(self) -> Any:
+        """The language model's part of the configuration."""
+        return self.config.get_text_config()
+
+    @property
+    def max_positions(self) -> int | None:
+        """Context length, ``None`` when the configuration states none."""
+        value = getattr(self.text, "max_position_embeddings", None)
+        return int(value) if value else None
+
+
+def architecture(
+    folder: Path, named: Mapping[str, Any], *, trust_remote_code: bool, where: str
+) -> Architecture:
+    """Read config.json and make sure that it is a causal language model.
+
+    Parameters
+    ----------
+    named
+        The content of config.json.
+
+    Raises
+    ------
+    CheckpointError
+        If it is another kind of model, by name, or unknown to transformers.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    listed = named.get("architectures") or []
+    try:
+        config = AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=trust_remote_code
+        )
+    except Exception as error:  # unknown types, wrong fields: no common class
+        raise _foreign("config.json is not understood", error, where) from error
+    name = str(listed[0]) if listed else type(config).__name__
+    if getattr(config, "is_encoder_decoder", False):
+        raise CheckpointError(
+            f"{name} is an encoder-decoder model, not a causal language model",
+            where=where,
+            fix="give a decoder-only model",
+        )
+    mapping = AutoModelForCausalLM._model_mapping
+    remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    if remote and trust_remote_code:
+        return Architecture(config, None, remote=True)
+    if type(config) not in mapping:
+        raise CheckpointError(f"{name} is not a causal language model", where=where)
+    cls = mapping[type(config)]
+    if listed and cls.__name__ not in listed:
+        causal = {model.__name__ for model in _flat(mapping.values())}
+        if not causal.intersection(listed):
+            raise CheckpointError(f"{name} is not a causal language model", where=where)
+    return Architecture(config, cls, remote=False)
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from value
+        else:
+            yield value
+
+
+def build(
+    found: Architecture,
+    *,
+    folder: Path | None = None,
+    state: Mapping[str, torch.Tensor] | None = None,
+    dtype: str = "auto",
+    device: str = "cpu",
+    safetensors: bool | None = None,
+    trust_remote_code: bool = False,
+    where: str,
+) -> Any:
+    """Put weights into a module, every tensor of both in its place.
+
+    Parameters
+    ----------
+    folder, state
+        One of both: a folder that transformers reads, or the tensors themselves
+        (on the meta device for a check without weights).
+
+    Raises
+    ------
+    CheckpointError
+        With the name of the tensor that is missing, unexpected or of another shape.
+    """
+    from transformers import AutoModelForCausalLM
+
+    options: dict[str, Any] = {
+        "config": found.config,
+        "dtype": dtype if dtype == "auto" else getattr(torch, dtype),
+        "output_loading_info": True,
+        "ignore_mismatched_sizes": True,
+        "local_files_only": True,
+        "weights_only": True,
+        "device_map": None if device == "cpu" else {"": device},
+    }
+    if found.cls is not None:
+        options["attn_implementation"] = found.attention
+    try:
+        if state is None:
+            model, info = AutoModelForCausalLM.from_pretrained(
+                folder,
+                use_safetensors=safetensors,
+                trust_remote_code=trust_remote_code,
+                **options,
+            )
+        elif found.cls is None:
+            raise CheckpointError(
+                "a weights file alone does not work with a model's own code",
+                where=where,
+                fix="give the folder that holds its code and config.json",
+            )
+        else:
+            model, info = found.cls.from_pretrained(None, state_dict=state, **options)
+    except CheckpointError:
+        raise
+    except torch.OutOfMemoryError as error:
+        raise CheckpointError(
+            "the weights do not fit into memory",
+            where=where,
+            fix="try --dtype bfloat16 or a larger device",
+        ) from error
+    except Exception as error:  # transformers raises what its parts raise
+        raise _foreign("transformers cannot load it", error, where) from error
+    refuse_differences(
+        missing=info["missing_keys"],
+        unexpected=info["unexpected_keys"],
+        mismatched=[(n, tuple(a), tuple(b)) for n, a, b in info["mismatched_keys"]],
+        where=where,
+    )
+    if info["error_msgs"]:
+        raise CheckpointError(str(info["error_msgs"][0]).split("\n")[0], where=where)
+    return model.eval()
+
+
+def refuse_differences(
+    *,
+    missing: Any = (),
+    unexpected: Any = (),
+    mismatched: Any = (),
+    what: str = "model",
+    where: str,
+) -> None:
+    """Raise, naming the first tensor that does not fit and how many more do not."""
+    for kind, names, fix in (
+        ("missing", sorted(missing), "it would be random: save the whole model"),
+        ("unexpected", sorted(unexpected), f"the {what} has no place for it"),
+    ):
+        if names:
+            more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+            raise CheckpointError(
+                f"tensor {names[0]} is {kind}{more}", where=where, fix=fix
+            )
+    for name, theirs, ours in sorted(mismatched):
+        raise CheckpointError(
+            f"tensor {name} has shape {list(theirs)}, the {what} needs {list(ours)}",
+            where=where,
+            fix="give the base or config.json that the checkpoint was trained from",
+        )
+
+
+def untied(model: Any) -> bool:
+    """Whether the configuration ties head and embeddings, but the file did not."""
+    if not getattr(model.config.get_text_config(), "tie_word_embeddings", False):
+        return False
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    return head is not None and head.weight is not embeddings.weight
+
+
+def probe_ids(usable: np.ndarray, *, max_positions: int | None) -> torch.Tensor:
+    """Shape ``(2, n)`` int64: two rows of token ids that differ in the last one."""
+    ids = np.flatnonzero(usable)
+    n = min(PROBE_LENGTH, max_positions or PROBE_LENGTH)
+    row = ids[np.linspace(0, len(ids) - 1, n).astype(int)]
+    other = row.copy()
+    other[-1] = row[0] if row[0] != row[-1] else ids[len(ids) // 2]
+    return torch.from_numpy(np.stack([row, other]))
+
+
+def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Shape ``(2, n, V)`` float32: what a model says on the probe."""
+    device = next(model.parameters()).device
+    with torch.inference_mode():
+        out = model(input_ids=ids.to(device), use_cache=False).logits
+    return out.float().clone()
+
+
+def check_probe(plain: torch.Tensor, *, where: str) -> None:
+    """Refuse a model that gives no finite logits or reads ahead."""
+    if not bool(torch.isfinite(plain).all()):
+        raise CheckpointError(
+            "the model gives NaN or infinite logits",
+            where=where,
+            fix="its dtype may be too narrow: try --dtype float32",
+        )
+    if not torch.allclose(plain[0, :-1], plain[1, :-1], rtol=1e-2, atol=1e-2):
+        raise CheckpointError(
+            "the model reads ahead: a later token changes earlier predictions",
+            where=where,
+            fix="give a causal language model",
+        )
+
+
+def release(model: Any) -> None:
+    """Free a module's memory, whoever still holds the module."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+
+
+def _foreign(what: str, error: Exception, where: str) -> CheckpointError:
+    text = " ".join(str(error).split("\n", 1)[0].split())[:200]
+    fix = None
+    if isinstance(error, ImportError):
+        fix = "install the package that it names"
+    return CheckpointError(
+        f"{what} ({type(error).__name__}: {text})", where=where, fix=fix
+    )

@@ -1,0 +1,153 @@
+"""Every format shows the figures of report.json, and no identifier unless asked."""
+
+from __future__ import annotations
+
+import csv
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from spark_audit.errors import InputError
+from spark_audit.reports import WRITERS, blocks, figure, read_report, write_report
+from spark_audit.results import (
+    CheckpointFacts,
+    Contrast,
+    Guard,
+    ManifestFacts,
+    Report,
+    Row,
+)
+
+
+def row(checkpoint: str, metric: str, **columns: object) -> Row:
+    given = {"value": 0.25, "low": 0.1, "high": 0.4, "interval": "jackknife-t"}
+    return Row.model_validate(
+        {"audit": "matched", "checkpoint": checkpoint, "metric": metric, "unit": "nats"}
+        | given
+        | columns
+    )
+
+
+@pytest.fixture
+def report() -> Report:
+    missing = {"value": None, "low": None, "high": None, "interval": "none"}
+    return Report(
+        status="complete",
+        command=["spark-audit", "matched"],
+        created="2026-01-01T00:00:00+00:00",
+        versions={"numpy": "2"},
+        manifest=ManifestFacts(
+            name="m", digest="d" * 64, n_sources=3, n_clusters=3, n_spans=4, n_tokens=9
+        ),
+        checkpoints=[
+            CheckpointFacts(
+                name="a|b",
+                source="a",
+                format="hf-folder",
+                weights_sha256="0" * 64,
+                model_id="1" * 64,
+                dtype="float32",
+            )
+        ],
+        verdict=["a|b: something was found."],
+        results=[
+            row("a|b", "nll_pii", value=3.5),
+            row("a|b", "delta_sel", mde=0.31, n=9, clusters=3),
+            row("a|b", "delta_sel", of="span-weighted"),
+            row(
+                "a|b",
+                "delta_sel",
+                group="type:SSN",
+                status="not_estimable",
+                note="the manifest has no matched span in this group",
+                **missing,
+            ),
+        ],
+        contrasts=[
+            Contrast.model_validate(
+                row("a|b", "did").model_dump()
+                | {"baseline": "c", "p": 0.0312, "p_adjusted": 0.0456}
+            )
+        ],
+        guards=[Guard(name="match quality", passed=False, detail="is bad")],
+        scope=["Nothing else can be concluded."],
+        tables={"balance": [{"covariate": "length", "smd_after": 0.01, "note": ""}]},
+    )
+
+
+def test_json_is_read_back_unchanged_and_fits_its_schema(
+    report: Report, tmp_path: Path
+) -> None:
+    write_report(report, tmp_path, formats=["json"])
+    assert read_report(tmp_path) == report
+    schema = json.loads((files("spark_audit") / "schemas/report.json").read_text())
+    jsonschema.validate(json.loads((tmp_path / "report.json").read_text()), schema)
+
+
+def test_shipped_schema_is_that_of_the_code() -> None:
+    shipped = json.loads((files("spark_audit") / "schemas/report.json").read_text())
+    assert shipped == Report.model_json_schema(mode="serialization")
+
+
+def test_csv_holds_every_row_with_full_precision(
+    report: Report, tmp_path: Path
+) -> None:
+    write_report(report, tmp_path, formats=["csv"])
+    with (tmp_path / "tables/results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(report.results)
+    assert list(rows[0]) == list(Row.model_fields)
+    for written, original in zip(rows, report.results, strict=True):
+        value = float(written["value"]) if written["value"] else None
+        assert value == original.value
+    assert (tmp_path / "tables/balance.csv").read_text().startswith("covariate,")
+
+
+def test_markdown_says_verdict_guard_and_missing_figures(
+    report: Report, tmp_path: Path
+) -> None:
+    write_report(report, tmp_path, formats=["md"])
+    text = (tmp_path / "report.md").read_text()
+    assert text.index("something was found") < text.index("Nothing else can be")
+    assert "**FAILED**" in text
+    assert "0.250 [0.100, 0.400]" in text
+    assert "not estimable for SSN: the manifest has no matched span" in text
+    assert "a\\|b" in text, "a bar in a name must not break the table"
+    assert "nan" not in text.lower().replace("nand", "")
+
+
+def test_partial_reports_say_so_first(report: Report, tmp_path: Path) -> None:
+    partial = report.model_copy(update={"status": "partial"})
+    write_report(partial, tmp_path, formats=["md"])
+    assert "Partial report" in (tmp_path / "report.md").read_text()[:300]
+
+
+def test_blocks_show_the_same_figures_as_the_rows(report: Report) -> None:
+    cells = [cell for block in blocks(report) for line in block.rows for cell in line]
+    for one in report.results:
+        if not one.of:
+            assert figure(one) in cells
+    assert "0.0456" in cells
+
+
+def test_all_writers_run_on_one_report(report: Report, tmp_path: Path) -> None:
+    written = write_report(report, tmp_path)
+    assert written
+    assert all(path.is_file() for path in written)
+    assert len(written) >= len(WRITERS.names())
+
+
+def test_unknown_format_lists_the_known(report: Report, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="unknown report format 'word'; choose one of"):
+        write_report(report, tmp_path, formats=["word"])
+
+
+def test_folder_without_report_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no report.json"):
+        read_report(tmp_path)
+    (tmp_path / "report.json").write_text('{"kind": "other"}')
+    with pytest.raises(InputError, match="report.json: field"):
+        read_report(tmp_path)

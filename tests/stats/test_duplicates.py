@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_audit.stats import duplicates
+from spark_audit.stats.duplicates import (
+    cluster_labels,
+    connected_components,
+    duplicate_groups,
+    near_duplicates,
+    normalise_text,
+)
+
+
+def by_brute_force(
+    texts: list[str], threshold: float, n: int
+) -> list[tuple[int, int, float]]:
+    sets = []
+    for text in texts:
+        words = normalise_text(text).split()
+        grams = {tuple(words[i : i + n]) for i in range(len(words) - n + 1)}
+        sets.append(grams or {tuple(words)})
+    found = []
+    for i, j in itertools.combinations(range(len(texts)), 2):
+        jaccard = len(sets[i] & sets[j]) / len(sets[i] | sets[j])
+        if jaccard >= threshold:
+            found.append((i, j, jaccard))
+    return found
+
+
+def variants(
+    rng: np.random.Generator, texts: int, words: int, changes: int
+) -> list[str]:
+    """Texts of which many are edited copies of an earlier one."""
+    vocabulary = [f"w{i}" for i in range(60)]
+    out: list[list[str]] = []
+    for _ in range(texts):
+        if out and rng.random() < 0.6:
+            new = list(out[rng.integers(len(out))])
+            for _ in range(rng.integers(0, changes + 1)):
+                at = int(rng.integers(len(new)))
+                new[at : at + int(rng.integers(0, 2))] = [vocabulary[rng.integers(60)]]
+        else:
+            length = int(rng.integers(1, words))
+            new = [vocabulary[i] for i in rng.integers(0, 60, length)]
+        out.append(new)
+    return [" ".join(text) for text in out]
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("  Hello,\n\tWORLD!! ", "hello world"),
+        ("don't e-mail me@x.org", "don t e mail me x org"),
+        ("Straße ﬁne Ｆｕｌｌ", "strasse fine full"),
+        ("soft\u00adhyphen and zero\u200bwidth", "softhyphen and zerowidth"),
+        ("naïve na\u0131\u0308ve", "naïve na\u0131\u0308ve"),
+        ("No. 5 costs $3", "no 5 costs 3"),
+        ("हिन्दी", "हिन्दी"),
+        ("?!", "?!"),
+        (" \n", ""),
+        ("", ""),
+    ],
+)
+def test_normalise(text: str, normal: str) -> None:
+    assert normalise_text(text) == normal
+
+
+def test_composed_and_decomposed_are_one() -> None:
+    assert normalise_text("e\u0301t\u00e9") == normalise_text("\u00e9te\u0301")
+
+
+@given(st.text(alphabet="aB ,.é\n5", max_size=30))
+def test_normalising_twice_changes_nothing(text: str) -> None:
+    assert normalise_text(normalise_text(text)) == normalise_text(text)
+
+
+@pytest.mark.parametrize("threshold", [0.3, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_equals_brute_force(threshold: float, n: int) -> None:
+    rng = np.random.default_rng([n, int(10 * threshold)])
+    found = 0
+    for _ in range(15):
+        texts = variants(rng, texts=40, words=45, changes=2)
+        expected = by_brute_force(texts, threshold, n)
+        assert near_duplicates(texts, threshold=threshold, n=n) == expected
+        found += sum(jaccard < 1 for *_, jaccard in expected)
+    assert found > 20 or threshold == 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.text(alphabet="ab .", max_size=16), max_size=9),
+    st.sampled_from([0.2, 1 / 3, 0.5, 0.75, 1.0]),
+    st.integers(1, 3),
+)
+def test_equals_brute_force_on_odd_texts(
+    texts: list[str], threshold: float, n: int
+) -> None:
+    assert near_duplicates(texts, threshold=threshold, n=n) == by_brute_force(
+        texts, threshold, n
+    )
+
+
+def test_small_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = variants(np.random.default_rng(1), texts=120, words=20, changes=3)
+    expected = near_duplicates(texts, threshold=0.5, n=2)
+    assert len(expected) > 50
+    monkeypatch.setattr(duplicates, "_BLOCK", 7)
+    assert near_duplicates(texts, threshold=0.5, n=2) == expected
+
+
+def test_threshold_is_inclusive() -> None:
+    # 8 words: four 5-grams; one more word: five, of which four are shared: 0.8.
+    eight = "a b c d e f g h"
+    assert near_duplicates([eight, eight + " i"]) == [(0, 1, 0.8)]
+    assert near_duplicates([eight, eight + " i"], threshold=0.81) == []
+    assert near_duplicates([eight, eight + " i j"]) == []
+
+
+def test_short_texts_are_duplicates_only_if_equal() -> None:
+    texts = ["Yes!", "yes", "yes sir", "a b c d", "a b c d e", "?", "!"]
+    assert near_duplicates(texts) == [(0, 1, 1.0)]
+    assert duplicate_groups(texts).tolist() == [0, 0, 2, 3, 4, 5, 6]
+
+
+def test_equal_texts_always_count() -> None:
+    texts = ["A, b c d e f.", "x", "a b c d e f", "X", "a b c d e F!"]
+    assert near_duplicates(texts, threshold=1.0) == [
+        (0, 2, 1.0),
+        (0, 4, 1.0),
+        (1, 3, 1.0),
+        (2, 4, 1.0),
+    ]
+
+
+def test_nothing_in_nothing_out() -> None:
+    assert near_duplicates([]) == []
+    assert near_duplicates(["a b c d e f g"]) == []
+    assert duplicate_groups([]).shape == (0,)
+    assert connected_components(0, []).shape == (0,)
+    assert cluster_labels([], [], []) == []
+
+
+@pytest.mark.parametrize("threshold", [0, -0.1, 1.01, float("nan")])
+def test_threshold_is_a_share(threshold: float) -> None:
+    with pytest.raises(ValueError, match="Jaccard threshold"):
+        near_duplicates(["a"], threshold=threshold)
+
+
+def test_an_ngram_has_words() -> None:
+    with pytest.raises(ValueError, match="at least 1 word"):
+        duplicate_groups(["a"], n=0)
+
+
+def test_groups_are_chains_of_pairs() -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(10):
+        texts = variants(rng, texts=50, words=20, changes=3)
+        pairs = near_duplicates(texts, threshold=0.6, n=2)
+        expected = connected_components(50, [(i, j) for i, j, _ in pairs])
+        got = duplicate_groups(texts, threshold=0.6, n=2)
+        assert got.dtype == np.int64
+        assert got.tolist() == expected.tolist()
+
+
+def test_many_equal_texts_need_no_pairs() -> None:
+    # 50 000 equal texts have 1.25 thousand million pairs.
+    assert not duplicate_groups(["Same old text of seven words here"] * 50_000).any()
+
+
+@given(
+    st.integers(1, 12).flatmap(
+        lambda n: st.tuples(
+            st.just(n),
+            st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1))),
+        )
+    )
+)
+def test_components_equal_repeated_minimum(
+    graph: tuple[int, list[tuple[int, int]]],
+) -> None:
+    n, edges = graph
+    label = list(range(n))
+    for _ in range(n):
+        for a, b in edges:
+            label[a] = label[b] = min(label[a], label[b])
+    got = connected_components(n, edges)
+    assert got.dtype == np.int64
+    assert got.tolist() == label
+
+
+@pytest.mark.parametrize("edge", [(0, 3), (-1, 0)])
+def test_edges_stay_inside(edge: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="leaves the nodes 0 to 2"):
+        connected_components(3, [edge])
+
+
+def test_clusters_join_over_source_canary_and_text() -> None:
+    sources = ["s3", "s1", "s2", "s1", "s4", "s5"]
+    canaries = [None, "c", None, None, "c", None]
+    groups = [0, 1, 0, 3, 4, 5]
+    assert cluster_labels(sources, canaries, groups) == [
+        "s2",
+        "s1",
+        "s2",
+        "s1",
+        "s1",
+        "s5",
+    ]
+    # A canary of None joins nothing.
+    assert cluster_labels(["b", "a"], [None, None], [0, 1]) == ["b", "a"]
+    # The same word as source and canary is not the same thing.
+    assert cluster_labels(["b", "a"], ["a", None], [0, 1]) == ["b", "a"]
+
+
+@given(st.data())
+def test_cluster_names_do_not_depend_on_the_order_of_rows(data: st.DataObject) -> None:
+    row = st.tuples(
+        st.sampled_from("abcdef"), st.sampled_from([None, "x", "y"]), st.integers(0, 6)
+    )
+    rows = data.draw(st.lists(row, min_size=1, max_size=8))
+    order = data.draw(st.permutations(range(len(rows))))
+    labels = cluster_labels(*map(list, zip(*rows, strict=True)))
+    again = cluster_labels(*map(list, zip(*[rows[i] for i in order], strict=True)))
+    assert [labels[i] for i in order] == again
+
+
+def test_clusters_need_one_entry_a_row() -> None:
+    with pytest.raises(ValueError, match="one source, canary and duplicate group"):
+        cluster_labels(["a"], [None, None], [0])
+
+
+@pytest.mark.slow
+def test_twenty_thousand_texts_take_seconds() -> None:
+    rng = np.random.default_rng(0)
+    share = 1 / np.arange(1, 20_001)
+    words = rng.choice(20_000, (20_000, 60), p=share / share.sum())
+    copies = rng.integers(0, 20_000, 2_000)
+    words[copies] = words[copies[::-1]]
+    words[copies, rng.integers(0, 60, 2_000)] = 1
+    template = " ".join(f"t{i}" for i in range(30))
+    for start in ("", template + " "):
+        texts = [start + " ".join(map(str, row)) for row in words.tolist()]
+        began = time.perf_counter()
+        assert len(near_duplicates(texts)) > 1_000
+        assert time.perf_counter() - began < 30

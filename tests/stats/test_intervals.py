@@ -1,0 +1,574 @@
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+from arch.bootstrap import IIDBootstrap
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from spark_audit.errors import NotEstimableError
+from spark_audit.results import Estimate
+from spark_audit.stats.bootstrap import draw_weights, ratio_replicates
+from spark_audit.stats.intervals import (
+    NO_SPREAD,
+    basic,
+    bca,
+    bootstrap_t,
+    clopper_pearson,
+    effective_trials,
+    estimate_of,
+    jackknife_t,
+    jackknife_values,
+    korn_graubard,
+    linearised_se,
+    median_estimate,
+    percentile_interval,
+    rate_estimate,
+    ratio_estimate,
+)
+
+NUM = np.array([3, 1.5, -0.5, 4, 2])
+DEN = np.array([4.0, 3, 2, 5, 4])
+EVENTS = np.array([2, 0, 1, 0, 0, 3, 0, 1])
+TRIALS = np.array([5, 4, 6, 3, 5, 7, 4, 6])
+
+ONE = "only 1 cluster holds data, an interval needs 2"
+NONE = "no cluster holds data"
+
+
+def pooled_ratio(num: np.ndarray, den: np.ndarray, axis: int = -1) -> np.ndarray:
+    return np.sum(num, axis) / np.sum(den, axis)
+
+
+class TestJackknife:
+    def test_published_example(self) -> None:
+        fit = jackknife_t(NUM, DEN)
+        assert fit.value == pytest.approx(0.5555556, abs=5e-8)
+        assert fit.se == pytest.approx(0.1339863, abs=5e-8)
+        assert fit[2:] == pytest.approx((0.183550, 0.927561), abs=5e-7)
+        values = [0.5, 0.566667, 0.65625, 0.461538, 0.571429]
+        np.testing.assert_allclose(jackknife_values(NUM, DEN), values, atol=5e-7)
+        assert linearised_se(NUM, DEN) == pytest.approx(0.1356797, abs=5e-8)
+
+    @given(
+        st.lists(
+            st.tuples(st.floats(-50, 50), st.integers(1, 9)), min_size=2, max_size=9
+        )
+    )
+    def test_equals_leaving_clusters_out_one_by_one(
+        self, rows: list[tuple[float, int]]
+    ) -> None:
+        num, den = np.array(rows).T
+        count = len(num)
+        without = []
+        for c in range(count):
+            rest = np.arange(count) != c
+            without.append(num[rest].sum() / den[rest].sum())
+        theta = num.sum() / den.sum()
+        se = np.sqrt((count - 1) / count * sum((w - theta) ** 2 for w in without))
+        reach = stats.t.ppf(0.95, count - 1) * se
+        np.testing.assert_allclose(jackknife_values(num, den), without, atol=1e-9)
+        expected = (theta, se, theta - reach, theta + reach)
+        np.testing.assert_allclose(
+            jackknife_t(num, den, level=0.9), expected, rtol=1e-7, atol=1e-9
+        )
+
+    @given(st.floats(-5, 5), st.floats(-5, 5))
+    def test_moves_with_shift_and_scale(self, shift: float, scale: float) -> None:
+        fit = np.array(jackknife_t(NUM, DEN))
+        moved = np.array(jackknife_t(scale * NUM + shift * DEN, DEN))
+        assert moved[0] == pytest.approx(scale * fit[0] + shift, abs=1e-9)
+        assert moved[1] == pytest.approx(abs(scale) * fit[1], abs=1e-9)
+
+    def test_of_means_is_the_t_interval(self) -> None:
+        x = np.random.default_rng(0).normal(size=12)
+        fit = jackknife_t(x, np.ones(12))
+        assert fit.se == pytest.approx(x.std(ddof=1) / np.sqrt(12))
+        expected = stats.ttest_1samp(x, 0).confidence_interval()
+        assert fit[2:] == pytest.approx(tuple(expected))
+
+    def test_clusters_without_data_do_not_count(self) -> None:
+        num, den = np.append(NUM, [0, 0]), np.append(DEN, [0, 0])
+        assert jackknife_t(num, den) == jackknife_t(NUM, DEN)
+        assert linearised_se(num, den) == linearised_se(NUM, DEN)
+        np.testing.assert_array_equal(
+            jackknife_values(num, den)[-2:], [NUM.sum() / DEN.sum()] * 2
+        )
+
+    def test_linearised_is_statsmodels_cr1(self) -> None:
+        rng = np.random.default_rng(3)
+        clusters = rng.integers(0, 9, 70)
+        y = rng.gamma(2.0, size=70) + rng.normal(size=9)[clusters]
+        fit = sm.OLS(y, np.ones(70)).fit(
+            cov_type="cluster", cov_kwds={"groups": clusters}
+        )
+        num, den = np.bincount(clusters, y), np.bincount(clusters)
+        assert linearised_se(num, den) == pytest.approx(fit.bse[0], rel=1e-12)
+
+    @pytest.mark.parametrize(
+        ("num", "den", "message"),
+        [
+            ([], [], NONE),
+            ([0.0, 0.0], [0.0, 0.0], NONE),
+            ([1.0, 0.0], [2.0, 0.0], ONE),
+            ([np.nan, 1.0], [2.0, 1.0], "a sum is NaN or infinite"),
+            ([1.0, 1.0], [np.inf, 1.0], "a sum is NaN or infinite"),
+        ],
+    )
+    def test_not_estimable(
+        self, num: list[float], den: list[float], message: str
+    ) -> None:
+        for function in (jackknife_t, jackknife_values, linearised_se):
+            with pytest.raises(NotEstimableError, match=f"^{message}$"):
+                function(num, den)
+        found = ratio_estimate(num, den)
+        assert found.status == "not_estimable"
+        assert found.value is None
+        assert found.note == message
+
+    @pytest.mark.parametrize(
+        ("num", "den", "message"),
+        [
+            ([1.0, 1.0], [-1.0, 2.0], "den must not be negative"),
+            ([1.0, 1.0], [0.0, 2.0], "a cluster has a numerator but no denominator"),
+            ([[1.0]], [[1.0]], "num and den must have shape (C,)"),
+        ],
+    )
+    def test_refuses(self, num: list[float], den: list[float], message: str) -> None:
+        with pytest.raises(ValueError, match="^" + re.escape(message) + "$"):
+            ratio_estimate(num, den)
+
+
+class TestBootstrapIntervals:
+    WEIGHTS = draw_weights(5, replicates=999, seed=1)
+    REPLICATES = ratio_replicates(WEIGHTS, NUM, DEN)
+    VALUE = float(NUM.sum() / DEN.sum())
+
+    def ours(self, method: str, level: float) -> tuple[float, float]:
+        if method == "percentile":
+            return percentile_interval(self.REPLICATES, level=level)
+        if method == "basic":
+            return basic(self.REPLICATES, self.VALUE, level=level)
+        return bca(self.REPLICATES, self.VALUE, jackknife_values(NUM, DEN), level=level)
+
+    @pytest.mark.parametrize("method", ["percentile", "basic", "BCa"])
+    @pytest.mark.parametrize("level", [0.8, 0.95])
+    def test_limits_are_scipys(self, method: str, level: float) -> None:
+        result = stats.bootstrap(
+            (NUM, DEN),
+            pooled_ratio,
+            paired=True,
+            vectorized=True,
+            n_resamples=999,
+            confidence_level=level,
+            method=method,
+            rng=np.random.default_rng(1),
+        )
+        expected = tuple(result.confidence_interval)
+        assert self.ours(method, level) == pytest.approx(expected, rel=1e-12)
+
+    @pytest.mark.parametrize("method", ["percentile", "basic", "bca"])
+    def test_limits_are_archs(self, method: str) -> None:
+        # Without ties with the value, which arch counts as not below it.
+        rng = np.random.default_rng(0)
+        num, den = rng.gamma(1.0, size=14), rng.uniform(1, 5, 14)
+        arch = IIDBootstrap(num, den, seed=np.random.default_rng(1))
+        limits = arch.conf_int(lambda a, b: a.sum() / b.sum(), 999, method=method)
+        value = num.sum() / den.sum()
+        found = ratio_replicates(draw_weights(14, replicates=999, seed=1), num, den)
+        ours = {
+            "percentile": percentile_interval(found),
+            "basic": basic(found, value),
+            "bca": bca(found, value, jackknife_values(num, den)),
+        }
+        assert ours[method] == pytest.approx(tuple(limits[:, 0]), rel=1e-12)
+
+    def test_acceleration(self) -> None:
+        influence = jackknife_values(NUM, DEN)
+        influence = 4 * (influence.mean() - influence)
+        a = np.sum(influence**3) / (6 * np.sum(influence**2) ** 1.5)
+        assert a == pytest.approx(-0.0158575, abs=5e-8)
+
+    def test_undefined_replicates_are_dropped(self) -> None:
+        wider = np.append(self.REPLICATES, [np.nan] * 7)
+        assert percentile_interval(wider) == percentile_interval(self.REPLICATES)
+        assert bca(wider, self.VALUE, jackknife_values(NUM, DEN)) == self.ours(
+            "bca", 0.95
+        )
+        with pytest.raises(NotEstimableError, match="^no resample gives a value$"):
+            percentile_interval([np.nan, np.nan])
+
+    def test_bca_says_when_it_is_undefined(self) -> None:
+        message = "^the BCa interval is undefined on these replicates$"
+        with pytest.raises(NotEstimableError, match=message):
+            bca(self.REPLICATES, self.VALUE, np.ones(5))
+        with pytest.raises(NotEstimableError, match=message):
+            bca(self.REPLICATES, 9.0, jackknife_values(NUM, DEN))
+
+    def test_bootstrap_t_equals_a_loop(self) -> None:
+        t = []
+        for weight in self.WEIGHTS:
+            theta = weight @ NUM / (weight @ DEN)
+            residual = weight @ (NUM - theta * DEN) ** 2
+            se = np.sqrt(5 / 4 * residual) / (weight @ DEN)
+            if se > 1e-12:
+                t.append((theta - self.VALUE) / se)
+            elif abs(theta - self.VALUE) > 1e-12:
+                t.append(np.copysign(np.inf, theta - self.VALUE))
+        low, high = np.quantile(t, [0.025, 0.975], method="inverted_cdf")
+        se = linearised_se(NUM, DEN)
+        expected = (self.VALUE - high * se, self.VALUE - low * se)
+        assert bootstrap_t(NUM, DEN, self.WEIGHTS) == pytest.approx(expected, rel=1e-9)
+
+    def test_bootstrap_t_of_many_clusters_is_the_t_interval(self) -> None:
+        rng = np.random.default_rng(0)
+        num, den = rng.normal(size=200), np.ones(200)
+        weights = draw_weights(200, replicates=9999, seed=2)
+        expected = jackknife_t(num, den)[2:]
+        assert bootstrap_t(num, den, weights) == pytest.approx(expected, abs=0.01)
+
+    def test_bootstrap_t_says_when_resamples_have_no_spread(self) -> None:
+        weights = draw_weights(2, replicates=999, seed=0)
+        message = "^too many resamples have no spread for bootstrap-t$"
+        with pytest.raises(NotEstimableError, match=message):
+            bootstrap_t([1.0, 2.0], [1.0, 1.0], weights)
+
+
+class TestBinomialIntervals:
+    @pytest.mark.parametrize(
+        ("x", "low", "high"), [(0, 0, 7.11), (1, 0.05, 10.65), (4, 2.22, 19.23)]
+    )
+    def test_clopper_pearson_of_fifty(self, x: int, low: float, high: float) -> None:
+        found = clopper_pearson(x, 50)
+        assert found == pytest.approx((low / 100, high / 100), abs=5e-5)
+
+    @given(st.integers(1, 200), st.data(), st.sampled_from([0.8, 0.95, 0.99]))
+    def test_clopper_pearson_is_scipys(
+        self, n: int, data: st.DataObject, level: float
+    ) -> None:
+        x = data.draw(st.integers(0, n))
+        for side, alternative in (
+            ("both", "two-sided"),
+            ("lower", "greater"),
+            ("upper", "less"),
+        ):
+            test = stats.binomtest(x, n, alternative=alternative)
+            expected = tuple(test.proportion_ci(level, method="exact"))
+            found = clopper_pearson(x, n, level=level, side=side)
+            assert found == pytest.approx(expected, rel=1e-9)
+
+    @pytest.mark.parametrize(("x", "n"), [(-1, 5), (6, 5), (0, 0), (np.nan, 5)])
+    def test_clopper_pearson_refuses(self, x: float, n: float) -> None:
+        message = "^clopper_pearson needs 0 <= x <= n and n > 0$"
+        with pytest.raises(ValueError, match=message):
+            clopper_pearson(x, n)
+
+    def test_korn_graubard_example(self) -> None:
+        assert effective_trials(EVENTS, TRIALS) == pytest.approx(21.8988, abs=5e-5)
+        found = korn_graubard(EVENTS, TRIALS)
+        assert found == pytest.approx((0.047998, 0.395609), abs=5e-7)
+
+    def test_korn_graubard_without_events_counts_clusters(self) -> None:
+        assert effective_trials(0 * EVENTS, TRIALS) == 8
+        found = korn_graubard(0 * EVENTS, TRIALS)
+        assert found == pytest.approx((0, 0.369417), abs=5e-7)
+        assert korn_graubard(TRIALS, TRIALS) == pytest.approx((1 - 0.369417, 1.0))
+
+    def test_korn_graubard_of_equal_clusters_counts_trials(self) -> None:
+        assert effective_trials([2, 2, 2], [4, 4, 4]) == 12
+        assert korn_graubard([2, 2, 2], [4, 4, 4]) == clopper_pearson(6, 12)
+
+    @pytest.mark.parametrize("events", [[3, 1], [-1, 1]])
+    def test_events_beyond_trials_are_refused(self, events: list[int]) -> None:
+        message = "^events must lie between 0 and trials in every cluster$"
+        with pytest.raises(ValueError, match=message):
+            rate_estimate(events, [2, 2])
+        with pytest.raises(ValueError, match=message):
+            korn_graubard(events, [2, 2])
+
+
+class TestRatioEstimate:
+    def test_published_example(self) -> None:
+        weights = draw_weights(5, replicates=999, seed=1)
+        found = ratio_estimate(NUM, DEN, weights=weights)
+        fit = jackknife_t(NUM, DEN)
+        assert (found.value, found.se, found.low, found.high) == fit
+        assert found.interval == "jackknife-t"
+        parity = percentile_interval(ratio_replicates(weights, NUM, DEN))
+        assert (found.parity_low, found.parity_high) == pytest.approx(parity, rel=1e-14)
+        assert (found.n, found.clusters, found.note) == (18, 5, "")
+
+    def test_without_weights_there_is_no_percentile_interval(self) -> None:
+        found = ratio_estimate(NUM, DEN, n=7)
+        assert found.parity_low is None
+        assert found.n == 7
+
+    def test_bounds_clip_the_decision_interval(self) -> None:
+        found = ratio_estimate(NUM, DEN, bounds=(0.3, 0.8))
+        assert (found.low, found.high) == (0.3, 0.8)
+
+    def test_dropped_resamples_are_counted(self) -> None:
+        weights = draw_weights(5, replicates=999, seed=0)
+        num, den = np.array([1.0, 2.0, 0, 0, 0]), np.array([2.0, 3.0, 0, 0, 0])
+        empty = int(np.sum(weights[:, :2].sum(axis=1) == 0))
+        assert empty > 0
+        found = ratio_estimate(num, den, weights=weights)
+        assert found.note == (
+            f"{empty} of 999 resamples give no value and were dropped"
+        )
+        assert found.clusters == 2
+        assert found.parity_low == pytest.approx(0.5)
+
+    def test_resamples_that_are_all_empty(self) -> None:
+        weights = np.array([[0, 0, 3], [0, 0, 3]])
+        found = ratio_estimate([1.0, 2.0, 0.0], [2.0, 3.0, 0.0], weights=weights)
+        assert found.parity_low is None
+        assert found.note == "2 of 2 resamples give no value and were dropped"
+
+    @pytest.mark.parametrize("value", [0.0, 0.1, -3.7])
+    def test_clusters_that_agree_give_no_interval(self, value: float) -> None:
+        weights = draw_weights(5, replicates=99, seed=0)
+        found = ratio_estimate(value * DEN, DEN, weights=weights)
+        assert found.value == pytest.approx(value)
+        assert found.interval == "none"
+        assert found.note == NO_SPREAD
+        assert found.se is found.low is found.high is None
+        assert found.parity_low is found.parity_high is None
+
+    def test_a_percentile_interval_of_zero_width_is_not_given(self) -> None:
+        weights = np.array([[1, 1, 0], [1, 1, 0]])
+        found = ratio_estimate([1.0, 2.0, 5.0], [1.0, 1.0, 1.0], weights=weights)
+        assert found.interval == "jackknife-t"
+        assert found.parity_low is None
+        assert found.note == "resamples agree: no percentile interval"
+
+    def test_weights_of_other_clusters_are_refused(self) -> None:
+        weights = draw_weights(4, replicates=9, seed=0)
+        with pytest.raises(ValueError, match="^weights must have one column per clust"):
+            ratio_estimate(NUM, DEN, weights=weights)
+
+    def test_a_statistic_that_needs_a_cluster_is_missing(self) -> None:
+        sums = np.array([[1.0, 1.0], [1.0, 0.0], [2.0, 0.0]])
+        found = estimate_of(sums, lambda s: np.asarray(s[..., 0] / s[..., 1]), n=3)
+        assert found == Estimate.missing(
+            "the statistic is undefined without one cluster", n=3, clusters=3
+        )
+        sums[:, 1] = 0.0
+        found = estimate_of(sums, lambda s: np.asarray(s[..., 0] / s[..., 1]), n=3)
+        assert found.note == "the statistic is undefined on these data"
+
+
+class TestRateEstimate:
+    def test_few_events_get_korn_graubard(self) -> None:
+        weights = draw_weights(8, replicates=499, seed=0)
+        found = rate_estimate(EVENTS, TRIALS, weights=weights)
+        assert found.interval == "korn-graubard"
+        assert (found.low, found.high) == korn_graubard(EVENTS, TRIALS)
+        assert found.se == pytest.approx(jackknife_t(EVENTS, TRIALS).se)
+        assert found.parity_low is not None
+        mirrored = rate_estimate(TRIALS - EVENTS, TRIALS)
+        assert (mirrored.interval, mirrored.low) == (
+            "korn-graubard",
+            pytest.approx(1 - (found.high or 0)),
+        )
+
+    def test_ten_events_get_jackknife_t(self) -> None:
+        found = rate_estimate([3, 3, 4, 0], [5, 5, 5, 5])
+        assert found.interval == "jackknife-t"
+        assert found.low == pytest.approx(
+            max(0, jackknife_t([3, 3, 4, 0], [5, 5, 5, 5]).low)
+        )
+        assert rate_estimate([3, 3, 3, 0], [5, 5, 5, 5]).interval == "korn-graubard"
+        assert rate_estimate([2, 2, 4, 3], [5, 5, 5, 5]).interval == "korn-graubard"
+
+    def test_stays_inside_zero_and_one(self) -> None:
+        found = rate_estimate([10, 0, 0, 0], [10, 9, 9, 9])
+        assert found.interval == "jackknife-t"
+        assert found.low == 0.0
+        assert found.high is not None
+        assert found.high <= 1.0
+
+    @pytest.mark.parametrize("events", [[0, 0, 0], [9, 9, 9], [6, 6, 6]])
+    def test_never_zero_width(self, events: list[int]) -> None:
+        weights = draw_weights(3, replicates=99, seed=0)
+        found = rate_estimate(events, [9, 9, 9], weights=weights)
+        assert found.interval == "korn-graubard"
+        assert found.low is not None
+        assert found.high is not None
+        assert found.high - found.low > 0.1
+        assert found.parity_low is None
+        assert found.note == ""
+
+    @given(
+        st.lists(
+            st.integers(0, 12).flatmap(
+                lambda n: st.tuples(st.integers(0, n), st.just(n))
+            ),
+            max_size=12,
+        )
+    )
+    def test_any_counts(self, rows: list[tuple[int, int]]) -> None:
+        events = [e for e, _ in rows]
+        trials = [t for _, t in rows]
+        found = rate_estimate(events, trials)
+        held = sum(t > 0 for t in trials)
+        assert found.clusters == held
+        if held < 2:
+            assert found.status == "not_estimable"
+            return
+        assert found.low is not None
+        assert found.high is not None
+        assert found.value is not None
+        assert 0 <= found.low <= found.value <= found.high <= 1
+        assert found.high > found.low
+
+    def test_missing(self) -> None:
+        assert rate_estimate([], []) == Estimate.missing(NONE)
+        assert rate_estimate([1], [2]) == Estimate.missing(ONE, n=2, clusters=1)
+
+
+class TestMedianEstimate:
+    def test_equals_expanding_every_resample(self) -> None:
+        rng = np.random.default_rng(2)
+        values, codes = rng.normal(size=40), rng.integers(0, 7, 40)
+        weights = draw_weights(7, replicates=199, seed=0)
+        found = median_estimate(values, codes, weights=weights, q=0.25)
+        expected = [np.quantile(np.repeat(values, w[codes]), 0.25) for w in weights]
+        assert found.value == np.quantile(values, 0.25)
+        low, high = np.quantile(expected, [0.025, 0.975])
+        assert (found.low, found.high) == (low, high)
+        assert (found.parity_low, found.parity_high) == (low, high)
+        assert (found.interval, found.n, found.clusters) == ("percentile", 40, 7)
+        assert found.note == "percentile interval, conservative for discrete values"
+
+    def test_resamples_that_agree_give_no_interval(self) -> None:
+        weights = draw_weights(3, replicates=99, seed=0)
+        found = median_estimate(np.ones(6), [0, 0, 1, 1, 2, 2], weights=weights)
+        assert (found.value, found.interval) == (1.0, "none")
+        assert found.note == "resamples agree: no percentile interval"
+
+    def test_missing(self) -> None:
+        weights = draw_weights(3, replicates=9, seed=0)
+        none = np.array([], dtype=int)
+        assert median_estimate([], none, weights=weights) == Estimate.missing(NONE)
+        assert median_estimate([1.0], [1], weights=weights) == Estimate.missing(
+            ONE, n=1, clusters=1
+        )
+        found = median_estimate([1.0, np.nan], [0, 1], weights=weights)
+        assert found == Estimate.missing("a value is NaN or infinite", clusters=2)
+
+
+# Sources of the paper's evaluation by domain: sources, spans, tokens.
+LAYOUT = ((24, 25, 98), (1, 1, 4), (2, 2, 7), (21, 35, 118), (3, 7, 34))
+
+
+def paper_layout(rng: np.random.Generator) -> np.ndarray:
+    """Tokens of each of the 51 sources: spans and tokens spread within domains."""
+    tokens = []
+    for sources, spans, total in LAYOUT:
+        extra = rng.multinomial(spans - sources, np.full(sources, 1 / sources))
+        share = np.repeat(np.arange(sources), 1 + extra)
+        spread = rng.multinomial(total - spans, np.full(spans, 1 / spans))
+        tokens.append(np.bincount(share, 1 + spread).astype(np.int64))
+    return np.concatenate(tokens)
+
+
+@pytest.mark.slow
+class TestCoverage:
+    """Nominal 95 %; skewed tokens, intraclass correlation, clusters as in SPARK."""
+
+    SIMULATIONS = 10_000
+    REPLICATES = 599
+
+    @staticmethod
+    def sizes(rng: np.random.Generator, clusters: int) -> np.ndarray:
+        return rng.permutation(paper_layout(rng))[:clusters]
+
+    @pytest.mark.parametrize("clusters", [51, 20, 10])
+    def test_delta_sel(
+        self, clusters: int, record_property: Callable[[str, object], None]
+    ) -> None:
+        rng = np.random.default_rng(clusters)
+        hits = {"jackknife-t": 0, "percentile": 0}
+        for _ in range(self.SIMULATIONS):
+            den = self.sizes(rng, clusters)
+            codes = np.repeat(np.arange(clusters), den)
+            # Both members of a pair are skewed as token NLLs are; the source's own
+            # effect is skewed too.
+            tokens = rng.gamma(0.5, 3.0, (2, den.sum()))
+            tokens = tokens[0] - tokens[1]
+            shared = rng.gamma(2.0, 0.5, clusters) - 1.0
+            num = np.bincount(codes, tokens + shared[codes])
+            weights = draw_weights(clusters, replicates=self.REPLICATES, seed=rng)
+            found = ratio_estimate(num, den, weights=weights)
+            assert found.low is not None
+            assert found.high is not None
+            assert found.parity_low is not None
+            assert found.parity_high is not None
+            hits["jackknife-t"] += found.low <= 0 <= found.high
+            hits["percentile"] += found.parity_low <= 0 <= found.parity_high
+        for name, count in hits.items():
+            record_property(f"{name} {clusters}", count / self.SIMULATIONS)
+        # Unequal clusters cost the t interval less than a point, skew included.
+        coverage = hits["jackknife-t"]
+        for least in (0.93, hits["percentile"] / self.SIMULATIONS):
+            test = stats.binomtest(
+                coverage, self.SIMULATIONS, least, alternative="greater"
+            )
+            assert test.pvalue < 1e-3
+
+    @pytest.mark.parametrize("clusters", [51, 20, 10])
+    def test_equal_normal_clusters_are_covered_exactly(self, clusters: int) -> None:
+        rng = np.random.default_rng(clusters)
+        hits = 0
+        for _ in range(self.SIMULATIONS):
+            fit = jackknife_t(rng.normal(size=clusters), np.full(clusters, 4))
+            hits += fit.low <= 0 <= fit.high
+        assert stats.binomtest(hits, self.SIMULATIONS, 0.95).pvalue > 1e-3
+
+    @pytest.mark.parametrize("clusters", [51, 20, 10])
+    def test_rare_rate(
+        self, clusters: int, record_property: Callable[[str, object], None]
+    ) -> None:
+        rng = np.random.default_rng(clusters)
+        rate, rho = 0.021, 0.1
+        hits = {"decision": 0, "jackknife-t": 0}
+        for _ in range(self.SIMULATIONS):
+            trials = self.sizes(rng, clusters)
+            scale = 1 / rho - 1
+            own = rng.beta(rate * scale, (1 - rate) * scale, clusters)
+            events = rng.binomial(trials, own)
+            found = rate_estimate(events, trials)
+            assert found.low is not None
+            assert found.high is not None
+            hits["decision"] += found.low <= rate <= found.high
+            fit = jackknife_t(events, trials)
+            hits["jackknife-t"] += fit.low <= rate <= fit.high
+        for name, count in hits.items():
+            record_property(f"{name} {clusters}", count / self.SIMULATIONS)
+        least = stats.binomtest(
+            hits["decision"], self.SIMULATIONS, 0.95, alternative="less"
+        )
+        assert least.pvalue > 1e-3
+        assert hits["jackknife-t"] < 0.93 * self.SIMULATIONS
+
+
+def test_the_layout_is_the_papers() -> None:
+    tokens = paper_layout(np.random.default_rng(0))
+    assert len(tokens) == 51
+    assert tokens.sum() == 261
+    assert min(tokens) >= 1
+
+
+def test_all_resamples_of_two_clusters_bound_the_percentile_interval() -> None:
+    every = np.array(list(itertools.product([0, 1, 2], repeat=2)))
+    every = every[every.sum(axis=1) == 2]
+    found = ratio_estimate([1.0, 4.0], [1.0, 2.0], weights=every)
+    low, high = np.quantile([2.0, 5 / 3, 1.0], [0.025, 0.975])
+    assert (found.parity_low, found.parity_high) == pytest.approx((low, high))

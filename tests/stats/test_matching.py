@@ -1,0 +1,568 @@
+from __future__ import annotations
+
+import tracemalloc
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from spark_audit.errors import InputError
+from spark_audit.stats.assignment import Choices, assign_disjoint
+from spark_audit.stats.matching import (
+    LOST,
+    NOT_SCORED,
+    OUTSIDE_CALIPER,
+    Matching,
+    Pair,
+    Unmatched,
+    Window,
+    dilate,
+    eligible_windows,
+    match_spans,
+    micro_nats,
+    non_overlapping_windows,
+    placebo_spans,
+)
+
+# A worked example: position 0 is not scored, PII at A = 1:3 and B = 6:8.
+# fmt: off
+NLL = [0, 2.0, 1.0, 3.0, .4, 2.2, 1.1, 2.8, .5, 5.0, 1.6, 1.5, 2.1, .9, 3.2, .2]
+# fmt: on
+A, B = (1, 3), (6, 8)
+
+
+def everything(tokens: int) -> np.ndarray:
+    return np.ones(tokens, dtype=bool)
+
+
+def worked() -> tuple[np.ndarray, np.ndarray]:
+    unll = micro_nats(np.array(NLL))
+    unll[0] = -1
+    return unll, everything(16)
+
+
+def greedy(
+    unll: np.ndarray, spans: list[tuple[int, int]], starts: np.ndarray, caliper_u: int
+) -> list[tuple[int | None, int]]:
+    """Nearest window in the order of the spans: ``(start, cost)`` a span."""
+    taken: set[int] = set()
+    out: list[tuple[int | None, int]] = []
+    for start, end in spans:
+        length, total = end - start, int(unll[start:end].sum())
+        costs = [
+            (abs(total - int(unll[s : s + length].sum())), int(s))
+            for s in starts
+            if not taken & set(range(s, s + length))
+        ]
+        cost, best = min(costs)
+        if cost > caliper_u * length:
+            out.append((None, 0))
+            continue
+        taken |= set(range(best, best + length))
+        out.append((best, cost))
+    return out
+
+
+def test_micro_nats_round_half_to_even() -> None:
+    got = micro_nats(np.array([0.0, 0.5e-6, 1.5e-6, 2.5e-6, 1.2345678, -1e-7]))
+    assert got.dtype == np.int64
+    assert got.tolist() == [0, 0, 2, 2, 1234568, 0]
+    # float32 scores widen before they are scaled.
+    assert micro_nats(np.array([0.1], dtype=np.float32)).tolist() == [100000]
+    assert micro_nats(np.zeros((2, 0))).shape == (2, 0)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_micro_nats_refuse_what_is_no_number(bad: float) -> None:
+    with pytest.raises(InputError) as caught:
+        micro_nats(np.array([1.0, bad, 2.0]))
+    assert str(caught.value) == (
+        "reference scores: 1 of 3 token NLLs are NaN or infinite; "
+        "score in float32 and check the model's weights"
+    )
+
+
+@pytest.mark.parametrize("bad", [-0.5, 1e9])
+def test_micro_nats_refuse_what_is_no_nll(bad: float) -> None:
+    with pytest.raises(InputError, match="token NLLs reach from"):
+        micro_nats(np.array([1.0, bad]))
+
+
+@given(st.lists(st.booleans(), max_size=30), st.integers(1, 6), st.data())
+def test_eligible_windows_equal_the_plain_loop(
+    mask: list[bool], length: int, data: st.DataObject
+) -> None:
+    flags = st.lists(st.booleans(), min_size=len(mask), max_size=len(mask))
+    first, last = data.draw(flags), data.draw(flags)
+    plain = [s for s in range(len(mask) - length + 1) if all(mask[s : s + length])]
+    eligible = np.array(mask, dtype=bool)
+    got = eligible_windows(eligible, length)
+    assert got.dtype == np.int64
+    assert got.tolist() == plain
+    edged = eligible_windows(
+        eligible,
+        length,
+        starts_ok=np.array(first, dtype=bool),
+        ends_ok=np.array(last, dtype=bool),
+    )
+    assert edged.tolist() == [s for s in plain if first[s] and last[s + length - 1]]
+
+
+def test_a_window_needs_a_token() -> None:
+    with pytest.raises(ValueError, match="at least 1 token"):
+        eligible_windows(everything(3), 0)
+    with pytest.raises(ValueError, match="at least 1 token"):
+        non_overlapping_windows(everything(3), 0)
+
+
+@given(st.lists(st.booleans(), max_size=30), st.integers(0, 5))
+def test_dilate_equals_the_plain_loop(mask: list[bool], buffer: int) -> None:
+    got = dilate(np.array(mask, dtype=bool), buffer)
+    assert got.dtype == np.bool_
+    assert got.tolist() == [
+        any(mask[max(t - buffer, 0) : t + buffer + 1]) for t in range(len(mask))
+    ]
+
+
+def test_dilate_refuses_a_negative_buffer() -> None:
+    with pytest.raises(ValueError, match="at least 0"):
+        dilate(everything(3), -1)
+
+
+def test_worked_example_windows() -> None:
+    unll, eligible = worked()
+    eligible[[0, 1, 2, 6, 7]] = False
+    starts = eligible_windows(eligible, 2)
+    assert starts.tolist() == [3, 4, 8, 9, 10, 11, 12, 13, 14]
+    means = [(unll[s] + unll[s + 1]) / 2e6 for s in starts]
+    assert means == [1.70, 1.30, 2.75, 3.30, 1.55, 1.80, 1.50, 2.05, 1.70]
+
+
+@pytest.mark.parametrize("caliper_u", [500_000, 100_000])
+def test_worked_example_optimum(caliper_u: int) -> None:
+    found = match_spans(*worked(), [A, B], caliper_u=caliper_u)
+    assert found == Matching(
+        [Pair(0, 10, 12, 100_000), Pair(1, 13, 15, 200_000)], [], "dp"
+    )
+
+
+def test_worked_example_greedy_is_worse() -> None:
+    unll, eligible = worked()
+    eligible[[0, 1, 2, 6, 7]] = False
+    starts = eligible_windows(eligible, 2)
+    wide = greedy(unll, [A, B], starts, 500_000)
+    assert wide == [(12, 0), (3, 500_000)]
+    # At 0.1 it loses B, which the optimum keeps.
+    assert greedy(unll, [A, B], starts, 100_000) == [(12, 0), (None, 0)]
+
+
+def test_worked_example_distinct_windows_share_a_token() -> None:
+    """Why ``disjoint=False`` is not the default: token 13 serves both spans."""
+    found = match_spans(*worked(), [A, B], disjoint=False)
+    assert found.solver == "linear_sum_assignment"
+    assert found.pairs == [Pair(0, 12, 14, 0), Pair(1, 13, 15, 200_000)]
+    assert found.pairs[1].start < found.pairs[0].end
+
+
+def test_worked_example_narrow_caliper() -> None:
+    found = match_spans(*worked(), [A, B], caliper_u=40_000)
+    assert found.pairs == [Pair(0, 12, 14, 0)]
+    assert found.unmatched == [Unmatched(1, "none within caliper")]
+
+
+def test_every_reason() -> None:
+    unll = np.array([-1, 5, 9, 0, 1, 5, 7, 7, 7, 40], dtype=np.int64) * 1_000_000
+    eligible = np.zeros(10, dtype=bool)
+    eligible[[2, 4]] = True
+    spans = [(0, 2), (6, 9), (1, 2), (9, 10), (5, 6)]
+    found = match_spans(unll, eligible, spans, caliper_u=4_000_000)
+    # The spans 1:2 and 5:6 (5 nats) are 4 nats away from either token (9 and 1).
+    assert found.pairs == [Pair(2, 2, 3, 4_000_000), Pair(4, 4, 5, 4_000_000)]
+    assert found.unmatched == [
+        Unmatched(0, NOT_SCORED),
+        Unmatched(1, "no eligible window of length 3"),
+        Unmatched(3, OUTSIDE_CALIPER),
+    ]
+    eligible[2] = False
+    found = match_spans(unll, eligible, spans[2:], caliper_u=4_000_000)
+    assert found.pairs == [Pair(0, 4, 5, 4_000_000)]
+    assert found.unmatched == [Unmatched(1, OUTSIDE_CALIPER), Unmatched(2, LOST)]
+
+
+def test_reasons_in_words() -> None:
+    assert NOT_SCORED == "span not fully scored"
+    assert OUTSIDE_CALIPER == "none within caliper"
+    assert LOST == "lost to another span"
+
+
+@pytest.mark.parametrize("base", [0, 10**12])
+@pytest.mark.parametrize("length", [1, 3, 7])
+def test_caliper_is_inclusive_to_the_last_micro_nat(base: int, length: int) -> None:
+    """Sums beyond float32 and differences of one unit decide alike."""
+    caliper_u = 123_457
+    unll = np.full(2 * length, base, dtype=np.int64)
+    unll[-1] += caliper_u * length
+    spans = [(0, length)]
+    eligible = everything(2 * length)
+    found = match_spans(unll, eligible, spans, caliper_u=caliper_u)
+    assert found.pairs == [Pair(0, length, 2 * length, caliper_u * length)]
+    unll[-1] += 1
+    found = match_spans(unll, eligible, spans, caliper_u=caliper_u)
+    assert found.unmatched == [Unmatched(0, OUTSIDE_CALIPER)]
+
+
+def test_unscored_tokens_and_pii_are_never_used() -> None:
+    # The best windows by far are not allowed: PII, or without a score.
+    unll = np.array([5, 5, -1, 5, 9, 7], dtype=np.int64)
+    found = match_spans(unll, everything(6), [(0, 1), (1, 2), (3, 4)])
+    assert [(p.start, p.end) for p in found.pairs] == [(4, 5), (5, 6)]
+    assert found.unmatched == [Unmatched(2, LOST)]
+
+
+def test_input_is_left_as_it_was() -> None:
+    unll, eligible = worked()
+    before = unll.copy(), eligible.copy()
+    match_spans(unll, eligible, [A, B])
+    placebo_spans(unll, eligible, [2, 3], np.random.default_rng(0))
+    np.testing.assert_array_equal(unll, before[0])
+    np.testing.assert_array_equal(eligible, before[1])
+
+
+def test_profile_sees_what_the_mean_does_not() -> None:
+    # Means agree exactly, the shape does not.
+    unll = micro_nats(np.array([4.0, 0.05, 0.05, 1.3, 1.4, 1.4, 0.05, 3.9, 0.1]))
+    span = [(0, 3)]
+    eligible = everything(9)
+    assert match_spans(unll, eligible, span).pairs == [Pair(0, 3, 6, 0)]
+    profile = match_spans(unll, eligible, span, distance="profile")
+    assert profile.pairs == [Pair(0, 6, 9, 150_000)]
+    # The caliper applies to the profile's own distance.
+    eligible[6:] = False
+    found = match_spans(unll, eligible, span, distance="profile")
+    assert found.unmatched == [Unmatched(0, OUTSIDE_CALIPER)]
+
+
+def test_controls_before_end_where_the_span_starts() -> None:
+    unll = np.full(9, 1_000_000, dtype=np.int64)
+    found = match_spans(unll, everything(9), [(4, 6)], controls="before")
+    assert found.pairs == [Pair(0, 0, 2, 0)]
+    eligible = everything(9)
+    eligible[:2] = False
+    found = match_spans(unll, eligible, [(4, 6)], controls="before")
+    assert found.pairs == [Pair(0, 2, 4, 0)]
+    eligible[2] = False
+    found = match_spans(unll, eligible, [(4, 6)], controls="before")
+    assert found.unmatched == [Unmatched(0, "no eligible window of length 2")]
+
+
+def test_classes_match_as_a_multiset() -> None:
+    unll = np.zeros(10, dtype=np.int64)
+    #                   span       no (2, 2)  no (1, 3)  yes
+    classes = np.array([1, 2, 0, 2, 2, 0, 1, 3, 2, 1])
+    eligible = everything(10)
+    eligible[[2, 5]] = False
+    found = match_spans(unll, eligible, [(0, 2)], classes=classes)
+    assert found.pairs == [Pair(0, 8, 10, 0)]
+    classes[8] = 7
+    found = match_spans(unll, eligible, [(0, 2)], classes=classes)
+    assert found.unmatched == [Unmatched(0, "no eligible window of length 2")]
+
+
+def test_position_weight_is_a_cost_and_no_caliper() -> None:
+    unll = np.array([10, 12, 0, 0, 0, 0, 0, 0, 0, 10], dtype=np.int64) * 100_000
+    eligible = np.array([0, 1, 0, 0, 0, 0, 0, 0, 0, 1], dtype=bool)
+    spans = [(0, 1)]
+    assert match_spans(unll, eligible, spans).pairs == [Pair(0, 9, 10, 0)]
+    # Nine tokens of ten away: 0.9 of the weight, against 0.2 nats and 0.1.
+    found = match_spans(unll, eligible, spans, position_weight=1.0)
+    assert found.pairs == [Pair(0, 1, 2, 300_000)]
+    eligible[1] = False
+    found = match_spans(unll, eligible, spans, caliper_u=0, position_weight=1.0)
+    assert found.pairs == [Pair(0, 9, 10, 900_000)]
+
+
+def test_word_edges() -> None:
+    unll = np.zeros(8, dtype=np.int64)
+    starts_ok = np.array([1, 0, 1, 0, 0, 1, 0, 1], dtype=bool)
+    ends_ok = np.array([0, 1, 0, 0, 1, 0, 1, 1], dtype=bool)
+    found = match_spans(
+        unll, everything(8), [(0, 2)], starts_ok=starts_ok, ends_ok=ends_ok
+    )
+    assert found.pairs == [Pair(0, 5, 7, 0)]
+
+
+def test_several_controls_a_span() -> None:
+    unll = np.array([10, 11, 12, 13, 14, 30], dtype=np.int64) * 100_000
+    found = match_spans(unll, everything(6), [(0, 1)], per_span=4)
+    assert found.pairs == [Pair(0, s, s + 1, s * 100_000) for s in (1, 2, 3, 4)]
+    # Fewer than asked for is still a match.
+    found = match_spans(unll, everything(6), [(0, 1)], per_span=4, caliper_u=200_000)
+    assert found.pairs == [Pair(0, 1, 2, 100_000), Pair(0, 2, 3, 200_000)]
+    assert found.unmatched == []
+    both = match_spans(
+        unll, everything(6), [(0, 1), (4, 5)], per_span=2, disjoint=False
+    )
+    # Three windows lie inside the caliper of both; nobody goes without.
+    assert sorted(Counter(pair.span for pair in both.pairs).values()) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"unll": np.zeros(4)}, "unll must be int64"),
+        ({"unll": np.zeros((2, 2), np.int64)}, "unll must be int64"),
+        ({"eligible": np.ones(4)}, "eligible must be bool"),
+        ({"eligible": everything(5)}, "eligible must be bool"),
+        ({"spans": [(2, 2)]}, "no tokens 2:2 in an example of 4"),
+        ({"spans": [(3, 5)]}, "no tokens 3:5 in an example of 4"),
+        ({"spans": [(-1, 2)]}, "no tokens -1:2 in an example of 4"),
+        ({"caliper_u": -1}, "caliper is at least 0"),
+        ({"per_span": 0}, "1 to 4 controls"),
+        ({"per_span": 5}, "1 to 4 controls"),
+        ({"distance": "median"}, "unknown distance 'median'"),
+        ({"controls": "after"}, "controls 'after'"),
+    ],
+)
+def test_what_is_refused(change: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {
+        "unll": np.zeros(4, np.int64),
+        "eligible": everything(4),
+        "spans": [(0, 1)],
+    } | change
+    unll, eligible = arguments.pop("unll"), arguments.pop("eligible")
+    with pytest.raises(ValueError, match=message):
+        match_spans(unll, eligible, arguments.pop("spans"), **arguments)
+
+
+def test_no_spans() -> None:
+    assert match_spans(*worked(), []) == Matching([], [], "dp")
+
+
+@st.composite
+def examples(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int]]]:
+    tokens = draw(st.integers(1, 40))
+    # Few distinct values make ties; -1 is a token without a score.
+    values = draw(st.sampled_from([(-1, 0, 1, 2), (-1, 0, 250_000, 500_001, 10**6)]))
+    unll = draw(st.lists(st.sampled_from(values), min_size=tokens, max_size=tokens))
+    mask = draw(st.lists(st.booleans(), min_size=tokens, max_size=tokens))
+    spans = []
+    for _ in range(draw(st.integers(0, 5))):
+        start = draw(st.integers(0, tokens - 1))
+        spans.append((start, draw(st.integers(start + 1, min(start + 4, tokens)))))
+    return np.array(unll, dtype=np.int64), np.array(mask, dtype=bool), spans
+
+
+def plainly(
+    unll: np.ndarray,
+    eligible: np.ndarray,
+    spans: list[tuple[int, int]],
+    *,
+    caliper_u: int,
+    distance: str,
+    controls: str,
+    classes: np.ndarray,
+    position_weight: float,
+) -> tuple[dict[int, Choices], dict[int, str]]:
+    """Candidates and reasons by loops over Python integers."""
+    u = unll.tolist()
+    pii = {t for start, end in spans for t in range(start, end)}
+    choices, reasons = {}, {}
+    for i in sorted(range(len(spans)), key=lambda i: (*spans[i], i)):
+        start, end = spans[i]
+        length = end - start
+        if min(u[start:end]) < 0:
+            reasons[i] = "span not fully scored"
+            continue
+        reasons[i] = f"no eligible window of length {length}"
+        admissible = {}
+        for s in range(len(u) - length + 1):
+            window = range(s, s + length)
+            if not all(eligible[t] and u[t] >= 0 and t not in pii for t in window):
+                continue
+            if controls == "before" and s + length > start:
+                continue
+            if Counter(classes[window]) != Counter(classes[start:end]):
+                continue
+            if reasons[i].startswith("no"):
+                reasons[i] = "none within caliper"
+            mean = abs(sum(u[t] for t in window) - sum(u[start:end]))
+            pairs = zip(sorted(u[start:end]), sorted(u[s : s + length]), strict=True)
+            cost = mean if distance == "mean" else sum(abs(a - b) for a, b in pairs)
+            if cost <= caliper_u * length:
+                admissible[s] = cost + int(1e6 * position_weight) * abs(
+                    s - start
+                ) // len(u)
+        if admissible:
+            reasons[i] = "lost to another span"
+            starts = np.array(sorted(admissible), dtype=np.int64)
+            costs = np.array([admissible[s] for s in starts], dtype=np.int64)
+            choices[i] = Choices(length, starts, costs)
+    return choices, reasons
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    examples(),
+    st.sampled_from([0, 1, 250_000, 500_000]),
+    st.sampled_from(["mean", "profile"]),
+    st.sampled_from(["any", "before"]),
+    st.integers(1, 2),
+    st.sampled_from([0.0, 0.5]),
+    st.integers(1, 3),
+)
+def test_invariants(
+    example: tuple[np.ndarray, np.ndarray, list[tuple[int, int]]],
+    caliper_u: int,
+    distance: str,
+    controls: str,
+    kinds: int,
+    position_weight: float,
+    per_span: int,
+) -> None:
+    unll, eligible, spans = example
+    options: dict[str, Any] = {
+        "caliper_u": caliper_u,
+        "distance": distance,
+        "controls": controls,
+        "classes": np.arange(len(unll)) % kinds,
+        "position_weight": position_weight,
+    }
+    found = match_spans(unll, eligible, spans, per_span=per_span, **options)
+    choices, reasons = plainly(unll, eligible, spans, **options)
+
+    used: set[int] = set()
+    for pair in found.pairs:
+        assert not used & set(range(pair.start, pair.end))
+        used |= set(range(pair.start, pair.end))
+        choice = choices[pair.span]
+        assert pair.end - pair.start == choice.length
+        (at,) = np.flatnonzero(choice.starts == pair.start)
+        assert pair.cost == choice.costs[at]
+    assert all(eligible[t] and unll[t] >= 0 for t in used)
+    assert not used & {t for start, end in spans for t in range(start, end)}
+
+    counts = Counter(pair.span for pair in found.pairs)
+    assert max(counts.values(), default=0) <= per_span
+    assert [u.span for u in found.unmatched] == sorted(
+        set(range(len(spans))) - {*counts}
+    )
+    assert all(u.reason == reasons[u.span] for u in found.unmatched)
+
+    picks, _ = assign_disjoint(list(choices.values()), per_span=per_span)
+    expected = [
+        (i, start, cost)
+        for i, windows in zip(choices, picks, strict=True)
+        for cost, start in windows
+    ]
+    assert [(p.span, p.start, p.cost) for p in found.pairs] == sorted(expected)
+
+
+@given(examples(), st.randoms(use_true_random=False))
+def test_the_order_of_different_spans_does_not_matter(
+    example: tuple[np.ndarray, np.ndarray, list[tuple[int, int]]], random: Any
+) -> None:
+    unll, eligible, spans = example
+    spans = sorted(set(spans))
+    found = match_spans(unll, eligible, spans)
+    shuffled = random.sample(spans, len(spans))
+    again = match_spans(unll, eligible, shuffled)
+    assert {(spans[p.span], p.start) for p in found.pairs} == {
+        (shuffled[p.span], p.start) for p in again.pairs
+    }
+
+
+@pytest.mark.parametrize("distance", ["mean", "profile"])
+def test_long_examples_stay_small(distance: Any) -> None:
+    rng = np.random.default_rng(3)
+    tokens, length = 20_000, 2_000
+    unll = micro_nats(rng.gamma(1, 2, tokens))
+    spans = [(0, length), (9_000, 9_000 + length), (15_000, 15_003)]
+    tracemalloc.start()
+    found = match_spans(unll, everything(tokens), spans, distance=distance)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(found.pairs) == 3
+    # All windows of the long spans at once would take 2 x 13 000 x 2 000 x 8 bytes.
+    assert peak < 64 * 2**20
+
+
+@given(st.lists(st.booleans(), max_size=40), st.integers(1, 5))
+def test_non_overlapping_windows_equal_the_plain_loop(
+    mask: list[bool], length: int
+) -> None:
+    plain, t = [], 0
+    while t + length <= len(mask):
+        if all(mask[t : t + length]):
+            plain.append(t)
+            t += length
+        else:
+            t += 1
+    got = non_overlapping_windows(np.array(mask, dtype=bool), length)
+    assert got.dtype == np.int64
+    assert got.tolist() == plain
+
+
+@given(examples(), st.lists(st.integers(1, 6), max_size=5), st.integers(0, 9))
+def test_placebo_spans_are_free_and_repeatable(
+    example: tuple[np.ndarray, np.ndarray, list[tuple[int, int]]],
+    lengths: list[int],
+    seed: int,
+) -> None:
+    unll, eligible, _ = example
+    spans, missing = placebo_spans(unll, eligible, lengths, np.random.default_rng(seed))
+    assert len(spans) + missing == len(lengths)
+    tokens = [t for start, end in spans for t in range(start, end)]
+    assert len(tokens) == len(set(tokens))
+    assert all(eligible[t] and unll[t] >= 0 for t in tokens)
+    drawn = iter(lengths)
+    # The windows stand in the order of their lengths.
+    assert all(any(end - start == n for n in drawn) for start, end in spans)
+    assert placebo_spans(unll, eligible, lengths, np.random.default_rng(seed)) == (
+        spans,
+        missing,
+    )
+
+
+def test_placebo_spans_are_drawn_evenly() -> None:
+    unll, eligible = worked()
+    rng = np.random.default_rng(8)
+    drawn = Counter(
+        placebo_spans(unll, eligible, [2], rng)[0][0].start for _ in range(2800)
+    )
+    assert sorted(drawn) == list(range(1, 15))
+    assert stats.chisquare(list(drawn.values())).pvalue > 0.001
+
+
+def test_placebo_spans_of_a_class() -> None:
+    unll, eligible = worked()
+    classes = np.array([0, 1, 1, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0])
+    rng = np.random.default_rng(8)
+    wanted = [np.array([0, 1]), np.array([1, 1, 1])]
+    starts = set()
+    for _ in range(200):
+        spans, missing = placebo_spans(
+            unll, eligible, [2, 3], rng, classes=classes, wanted=wanted
+        )
+        assert missing == 1
+        starts.add(spans[0])
+    assert starts == {Window(s, s + 2) for s in (2, 4, 5, 7, 8)}
+
+
+def test_placebo_spans_need_classes_and_wanted_together() -> None:
+    unll, eligible = worked()
+    rng = np.random.default_rng(0)
+    with pytest.raises(ValueError, match="given together"):
+        placebo_spans(unll, eligible, [1], rng, classes=np.zeros(16, np.int64))
+    with pytest.raises(ValueError, match="one array of each length"):
+        placebo_spans(
+            unll,
+            eligible,
+            [2],
+            rng,
+            classes=np.zeros(16, np.int64),
+            wanted=[np.zeros(1, np.int64)],
+        )

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate, stats
+
+from spark_audit.results import Estimate
+from spark_audit.stats.power import (
+    NOT_DETECTED,
+    clusters_needed,
+    mde,
+    mde_normal,
+    with_mde,
+)
+
+
+def power_of(effect: float, clusters: int, level: float) -> float:
+    """Power of the two-sided t test at se 1, by integrating over the chi density."""
+    df = clusters - 1
+    critical = stats.t.ppf(0.5 + level / 2, df)
+
+    def density(s: float) -> float:
+        beyond = stats.norm.sf(critical * s - effect)
+        beyond += stats.norm.cdf(-critical * s - effect)
+        return float(stats.chi.pdf(s * np.sqrt(df), df) * np.sqrt(df) * beyond)
+
+    return float(integrate.quad(density, 0, 6, points=[0.5, 1, 1.5], limit=400)[0])
+
+
+class TestMde:
+    def test_normal_multiplier(self) -> None:
+        assert mde_normal(1.0) == pytest.approx(2.8016, abs=5e-5)
+        assert mde_normal(0.2) == pytest.approx(0.56, abs=5e-4)
+
+    @pytest.mark.parametrize("clusters", [2, 3, 5, 10, 51])
+    @pytest.mark.parametrize(("level", "power"), [(0.95, 0.8), (0.9, 0.5)])
+    def test_has_exactly_this_power(
+        self, clusters: int, level: float, power: float
+    ) -> None:
+        effect = mde(1.0, clusters=clusters, level=level, power=power)
+        assert power_of(effect, clusters, level) == pytest.approx(power, abs=1e-7)
+
+    def test_equals_scipys_noncentral_t(self) -> None:
+        effect = mde(1.0, clusters=51)
+        critical = stats.t.ppf(0.975, 50)
+        found = stats.nct.sf(critical, 50, effect) + stats.nct.cdf(
+            -critical, 50, effect
+        )
+        assert found == pytest.approx(0.8, abs=1e-12)
+
+    def test_is_two_percent_larger_than_the_normal_one_at_51(self) -> None:
+        assert mde(0.2, clusters=51) / mde_normal(0.2) == pytest.approx(1.02, abs=1e-3)
+
+    def test_tends_to_the_normal_one(self) -> None:
+        assert mde(1.0, clusters=10**6) == pytest.approx(mde_normal(1.0), rel=1e-5)
+
+    @given(st.integers(2, 3000), st.floats(0.06, 0.999))
+    def test_finds_a_root_everywhere(self, clusters: int, power: float) -> None:
+        effect = mde(1.0, clusters=clusters, power=power)
+        assert effect > 0
+        assert mde(2.0, clusters=clusters, power=power) == 2 * effect
+
+    @pytest.mark.parametrize("se", [0.0, -1.0, np.nan, np.inf])
+    def test_refuses_no_error(self, se: float) -> None:
+        message = "^the standard error or deviation must be positive and finite$"
+        with pytest.raises(ValueError, match=message):
+            mde(se, clusters=5)
+        with pytest.raises(ValueError, match=message):
+            mde_normal(se)
+        with pytest.raises(ValueError, match=message):
+            clusters_needed(se, 0.1)
+
+    def test_refuses(self) -> None:
+        with pytest.raises(ValueError, match="^mde needs at least 2 clusters$"):
+            mde(1.0, clusters=1)
+        message = "^level must lie in (0, 1) and power in (1 - level, 1)$"
+        message = "^" + re.escape(message[1:-1]) + "$"
+        for level, power in ((1.0, 0.8), (0.95, 0.04), (0.95, 1.0)):
+            with pytest.raises(ValueError, match=message):
+                mde(1.0, clusters=5, level=level, power=power)
+
+
+class TestClustersNeeded:
+    SD = 0.2 * np.sqrt(51)
+
+    @pytest.mark.parametrize(
+        ("effect", "normal"), [(0.5, 65), (0.3, 178), (0.2, 401), (0.1, 1602)]
+    )
+    def test_from_an_error_of_a_fifth_at_51_clusters(
+        self, effect: float, normal: int
+    ) -> None:
+        assert clusters_needed(self.SD, effect, normal=True) == normal
+        exact = clusters_needed(self.SD, effect)
+        assert normal <= exact <= normal + 3
+        assert mde(self.SD / np.sqrt(exact), clusters=exact) <= effect
+        fewer = exact - 1
+        assert mde(self.SD / np.sqrt(fewer), clusters=fewer) > effect
+
+    def test_never_fewer_than_two(self) -> None:
+        assert clusters_needed(1.0, 1e6, normal=True) == 2
+        assert clusters_needed(1.0, 1e6) == 2
+
+    @pytest.mark.parametrize("effect", [0.0, -0.1, np.inf])
+    def test_refuses(self, effect: float) -> None:
+        with pytest.raises(ValueError, match="^effect must be positive and finite$"):
+            clusters_needed(1.0, effect)
+
+
+class TestWithMde:
+    ESTIMATE = Estimate(
+        0.3, low=-0.1, high=0.7, interval="jackknife-t", se=0.2, n=261, clusters=51
+    )
+
+    def test_fills_it(self) -> None:
+        found = with_mde(self.ESTIMATE)
+        assert found.mde == mde(0.2, clusters=51)
+        assert found.note == ""
+
+    def test_says_what_an_interval_over_the_null_means(self) -> None:
+        assert with_mde(self.ESTIMATE, null=0.0).note == NOT_DETECTED
+        assert with_mde(self.ESTIMATE, null=-0.2).note == ""
+        noted = self.ESTIMATE.noting("first")
+        assert with_mde(noted, null=0.0).note == f"first; {NOT_DETECTED}"
+
+    @pytest.mark.parametrize(
+        "estimate",
+        [Estimate.missing("no data"), Estimate(0.0, n=5, clusters=5, note="no spread")],
+    )
+    def test_leaves_an_estimate_without_an_error_alone(
+        self, estimate: Estimate
+    ) -> None:
+        assert with_mde(estimate, null=0.0) == estimate
