@@ -16,98 +16,35 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 import typer.main
 
+from spark_audit import commands
 from spark_audit.audits import AUDITS
+from spark_audit.commands import (
+    LOADING,
+    PROGRAM,
+    Base,
+    BatchSize,
+    Ckpt,
+    Json,
+    ManifestFile,
+    Output,
+    Preset,
+    Quiet,
+    Seed,
+    ShowText,
+)
 from spark_audit.errors import IncompleteError, InputError, SparkError
 
 if TYPE_CHECKING:
     from spark_audit.pipeline import Outcome, Request
 
-PROGRAM = "spark-audit"
 SEVERAL = ("--data", "--ckpt", "--fail-if", "--set", "--map")
 """Options that accept both ``--x A B`` and ``--x A --x B``."""
 
-Ckpt = Annotated[
-    list[str],
-    typer.Option(
-        "--ckpt",
-        metavar="[NAME=]PATH...",
-        help="Checkpoints: a Hugging Face folder, a PEFT adapter, a weight file, a "
-        "series (its last stage; PATH@K another).",
-    ),
-]
-Base = Annotated[
-    str | None,
-    typer.Option(metavar="MODEL", help="Base model of adapters; audited as 'base'."),
-]
-ManifestFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--manifest", help="Default: the one in manifests/ that fits the checkpoint."
-    ),
-]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", metavar="DIR", help="Default: reports/<manifest>-<names>."
-    ),
-]
-Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
-BatchSize = Annotated[
-    str, typer.Option(metavar="auto|N", help="Rows scored at once; auto: by tokens.")
-]
-Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to score.")]
-Dtype = Annotated[
-    str,
-    typer.Option(
-        metavar="float32|bfloat16|float16",
-        help="Of the model's body; the output head is always float32.",
-    ),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
-ShowText = Annotated[
-    bool, typer.Option("--show-text", help="Show identifiers and their contexts.")
-]
-Preset = Annotated[
-    str | None,
-    typer.Option(metavar="robust|paper", help="Default: that of the manifest."),
-]
-LOADING = {
-    "device": (Device, "auto"),
-    "dtype": (Dtype, "float32"),
-    "tokenizer": (
-        Annotated[
-            str | None,
-            typer.Option(metavar="DIR", help="Tokenizer, if not the checkpoint's own."),
-        ],
-        None,
-    ),
-    "lora_alpha": (
-        Annotated[
-            float | None,
-            typer.Option(help="Alpha of bare LoRA weights without a config."),
-        ],
-        None,
-    ),
-    "revision": (
-        Annotated[str | None, typer.Option(help="Revision of a model on the hub.")],
-        None,
-    ),
-    "trust_remote_code": (
-        Annotated[
-            bool,
-            typer.Option(
-                "--trust-remote-code", help="Run Python code that a checkpoint brings."
-            ),
-        ],
-        False,
-    ),
-}
 AUDIT = {
     "ckpt": (Ckpt, inspect.Parameter.empty),
     "base": (Base, None),
@@ -268,23 +205,23 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
     )
     app.callback()(_root)
     data = typer.Typer(no_args_is_help=True, help="Import, annotate and inject data.")
-    data.command("import")(data_import)
-    data.command("annotate")(data_annotate)
-    data.command("inject")(data_inject)
+    data.command("import")(commands.data_import)
+    data.command("annotate")(commands.data_annotate)
+    data.command("inject")(commands.data_inject)
     manifest = typer.Typer(no_args_is_help=True, help="Build and look at manifests.")
-    manifest.command("build")(manifest_build)
-    manifest.command("show")(manifest_show)
-    manifest.command("verify")(manifest_verify)
-    manifest.command("export")(manifest_export)
-    app.command("demo")(demo)
+    manifest.command("build")(commands.manifest_build)
+    manifest.command("show")(commands.manifest_show)
+    manifest.command("verify")(commands.manifest_verify)
+    manifest.command("export")(commands.manifest_export)
+    app.command("demo")(commands.demo)
     app.add_typer(data, name="data")
     app.add_typer(manifest, name="manifest")
-    app.command("inspect")(inspect_command)
+    app.command("inspect")(commands.inspect)
     for name in AUDITS.names():
         called = name in arguments
         summary = AUDITS.summary(name)
         app.command(name, help=summary)(_audit(name) if called else _root)
-    app.command("report")(report)
+    app.command("report")(commands.report)
     return app
 
 
@@ -309,28 +246,37 @@ def _root(
 def _audit(name: str) -> Callable[..., None]:
     """The command of one audit: common flags plus those of its signature."""
     entry = AUDITS.get(name)
-    hints = get_type_hints(entry.run, include_extras=True)
+    parameters = {
+        parameter.name: parameter
+        for parameter in inspect.signature(entry.run).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in AUDIT
+    }
+    # Only these annotations are evaluated: others may name types not imported here.
+    annotations = {key: parameter.annotation for key, parameter in parameters.items()}
+    hints = get_type_hints(
+        type("Options", (), {"__annotations__": annotations}),
+        globalns=entry.run.__globals__,
+        include_extras=True,
+    )
     own: dict[str, tuple[Any, Any]] = {}
-    for parameter in inspect.signature(entry.run).parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in AUDIT:
-            kind, text = (
-                hints[parameter.name].__origin__,
-                hints[parameter.name].__metadata__[0],
-            )
-            own[parameter.name] = (
-                Annotated[kind, typer.Option(help=text)],
-                parameter.default,
-            )
+    for key, hint in hints.items():
+        kind, *texts = get_args(hint)
+        option = typer.Option(help=texts[0])
+        own[key] = (Annotated[kind, option], parameters[key].default)
 
     def command(**flags: Any) -> None:
         _run_audit(name, flags, {key: flags.pop(key) for key in own})
 
-    signature = [
-        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=value)
-        for key, (_, value) in {**AUDIT, **own}.items()
-    ]
-    command.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
-    command.__annotations__ = {k: kind for k, (kind, _) in {**AUDIT, **own}.items()}
+    flags = {**AUDIT, **own}
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(
+                key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+            )
+            for key, (kind, default) in flags.items()
+        ]
+    )
+    command.__annotations__ = {key: kind for key, (kind, _) in flags.items()}
     return command
 
 
@@ -346,11 +292,11 @@ def _run_audit(name: str, flags: dict[str, Any], own: dict[str, Any]) -> None:
         base=flags["base"],
         baseline=flags["baseline"],
         output=flags["output"],
-        preset=_one_of(flags["preset"], "--preset", (None, "robust", "paper")),
+        preset=commands.one_of(flags["preset"], "--preset", (None, "robust", "paper")),
         seed=flags["seed"],
         limit=flags["limit"],
         scores=flags["scores"],
-        batch_size=_batch_size(flags["batch_size"]),
+        batch_size=commands.batch_size_of(flags["batch_size"]),
         show_text=flags["show_text"],
         shard=_shard(flags["shard"]),
         loading={key: flags[key] for key in LOADING},
@@ -381,25 +327,8 @@ def _print_outcome(outcome: Outcome, request: Request, *, as_json: bool) -> None
         print(f"\nReport: {outcome.folder / 'report.md'}")
 
 
-def _one_of(value: Any, where: str, known: Sequence[Any]) -> Any:
-    if value not in known:
-        names = ", ".join(str(k) for k in known if k is not None)
-        raise InputError(f"{value!r} is unknown", where=where, fix=f"give {names}")
-    return value
-
-
-def _batch_size(text: str) -> int | str:
-    if text == "auto":
-        return text
-    if not text.isdecimal() or int(text) < 1:
-        raise InputError(
-            f"{text!r} is no batch size", where="--batch-size", fix="give auto or N"
-        )
-    return int(text)
-
-
 def _shard(text: str | None) -> tuple[int, int]:
-    """This worker's part: from ``--shard``, else from the launcher's variables."""
+    """The part of this worker: from ``--shard``, else from the launcher's variables."""
     for rank, world in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
         if text is None and rank in os.environ and world in os.environ:
             text = f"{os.environ[rank]}/{os.environ[world]}"

@@ -1,9 +1,8 @@
 """Identifiers in text: rule patterns, and Presidio as an optional detector.
 
 Rules find what has a form (an e-mail address, a card number with its check digit) or a
-cue in front of it ("my password is ..."). Names have no form: the rules see those behind
-a title or an introduction only and miss the others, so a count of names by rules is a
-lower bound.
+cue in front of it ("my password is ..."). Names have no form: the rules see only those
+behind a title or an introduction, so a count of names by rules is a lower bound.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def _rule(type: str, pattern: str, check: Callable[[str], bool] | None = None) -
     return _Rule(type, re.compile(pattern, re.VERBOSE), check)
 
 
-_CAPITAL = r"[A-Z][^\W\d_]*(?:['\u2019-][^\W\d_]+)*"
+_CAPITAL = r"[A-Z][^\W\d_]*(?:(?:-|['\u2019](?!s\b))[^\W\d_]+)*"
 _PERSON = rf"(?P<pii>{_CAPITAL}(?:[ ][A-Z]\.)?(?:[ ]{_CAPITAL}){{0,2}})"
 _PERSON_2 = rf"(?P<pii>{_CAPITAL}(?:[ ][A-Z]\.)?(?:[ ]{_CAPITAL}){{1,2}})"
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
@@ -136,7 +135,8 @@ _RULES: tuple[_Rule, ...] = (
         "PASSWORD",
         r"""(?i:\b(?:password|passcode|passphrase|passwd|pwd)\b)
         (?i:\s+(?:of|for|on)\s[^.!?\n]{1,40}?\s(?:is|was))?
-        (?:\s*[:=]\s*|\s+)(?i:(?:is|was|set[ ]to|changed[ ]to)(?:\s+now|\s+still)?:?\s+)?
+        (?:\s*[:=]\s*|\s+)
+        (?i:(?:is|was|set[ ]to|changed[ ]to)(?:\s+now|\s+still)?:?\s+)?
         ["'\u201c\u2018]?(?P<pii>[^\s"'\u201c\u201d]{3,63}[^\s"'\u201c\u201d.,;:!?)])""",
         _secret,
     ),
@@ -198,7 +198,7 @@ _RULES: tuple[_Rule, ...] = (
     _rule("NAME", rf"(?i:\b(?:full[ ]|customer[ ]|patient[ ])?name:)[ ]{_PERSON_2}"),
     _rule(
         "NAME",
-        rf"(?i:\b(?:contact|ask[ ]for|signed[ ]by|attn\.?:?))[ ]{_PERSON_2}",
+        rf"\b(?:contact|[Aa]sk[ ]for|[Ss]igned[ ]by|[Aa]ttn\.?:?)[ ]{_PERSON_2}",
         _person,
     ),
     _rule(
@@ -423,7 +423,7 @@ def detection(
 
     Spans that were annotated as natural are left out on both sides. Natural identifiers
     that nobody annotated count against precision, and the frames of injected ones are
-    easier than natural text: neither figure says how well natural identifiers are found.
+    easier than natural text: neither figure tells how well natural ones are found.
     """
     find, templates = _detector(detector), task_templates(examples)
     annotated, truth = [], []

@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from spark_audit.reports import Block, blocks
+from spark_audit.reports import Block, blocks, number
 from spark_audit.results import Report
 
 PLAIN_EVERY = 10.0
@@ -63,6 +63,23 @@ def show_facts(facts: Mapping[str, Any], *, as_json: bool = False) -> None:
     width = max(map(len, facts), default=0)
     for key, value in facts.items():
         sys.stdout.write(f"{key:<{width}}  {value}\n")
+
+
+def show_records(
+    records: Sequence[Mapping[str, Any]], *, title: str, as_json: bool = False
+) -> None:
+    """Records of the same fields as a table, or as a JSON list."""
+    if as_json:
+        sys.stdout.write(json.dumps([dict(record) for record in records]) + "\n")
+        return
+    header = list(dict.fromkeys(key for record in records for key in record))
+    rows = [tuple(_cell(record.get(key)) for key in header) for record in records]
+    names = tuple(key.replace("_", " ") for key in header)
+    show_blocks([Block(title=title, header=names, rows=tuple(rows))])
+
+
+def _cell(value: object) -> str:
+    return number(value) if isinstance(value, float | None) else str(value)
 
 
 def _console() -> Console:

@@ -1,67 +1,366 @@
-"""Checkpoints: whatever somebody saved, opened as exactly what it is or refused."""
+"""Checkpoints: whatever somebody saved, opened as exactly what it is or refused.
+
+A format (one file of this folder) turns a path into a :class:`Recipe` from headers
+alone; recipes are put together to modules, with every check, here and once. The files
+that begin with an underscore are this folder's own ground: they import lower floors
+only, and a format gets from this file what it needs of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
-import numpy as np
-import torch
+from spark_audit.checkpoints._adapter_config import (
+    adapter_config,
+    changes_base,
+    check_trained,
+    fold_olora,
+)
+from spark_audit.checkpoints._bench import PREFIX, Bench, input_noise
+from spark_audit.checkpoints._files import (
+    NO_WEIGHTS,
+    WEIGHT_SUFFIXES,
+    check_filled,
+    check_finite,
+    content_sha256,
+    locate,
+    merged,
+    printable,
+    read_json,
+    read_tensors,
+    refuse_code,
+    refuse_redirects,
+    weight_files,
+)
+from spark_audit.checkpoints._models import (
+    Architecture,
+    architecture,
+    build,
+    check_probe,
+    logits,
+    probe_ids,
+    quiet,
+    release,
+    untied,
+)
+from spark_audit.checkpoints._recipe import (
+    Adapter,
+    Found,
+    Given,
+    Loaded,
+    Recipe,
+    Stage,
+    Weights,
+)
+from spark_audit.checkpoints._specs import BASE, Spec, parse_specs, split_stage
+from spark_audit.checkpoints._tokenizer import (
+    has_tokenizer,
+    has_vocabulary,
+    load_tokenizer,
+    policy,
+    tokenizer_sha256,
+    usable_rows,
+)
+from spark_audit.errors import CheckpointError, InputError, SparkError
+from spark_audit.registry import Registry
+
+__all__ = [
+    "Adapter",
+    "Architecture",
+    "BASE",
+    "Bench",
+    "FORMATS",
+    "Found",
+    "Given",
+    "Loaded",
+    "NO_WEIGHTS",
+    "PREFIX",
+    "Recipe",
+    "Spec",
+    "Stage",
+    "WEIGHT_SUFFIXES",
+    "Weights",
+    "adapter_config",
+    "architecture",
+    "build",
+    "changes_base",
+    "check_filled",
+    "check_finite",
+    "check_probe",
+    "check_trained",
+    "content_sha256",
+    "fold_olora",
+    "has_tokenizer",
+    "has_vocabulary",
+    "input_noise",
+    "inspect_checkpoint",
+    "load_tokenizer",
+    "locate",
+    "logits",
+    "merged",
+    "open_checkpoint",
+    "open_checkpoints",
+    "parse_specs",
+    "policy",
+    "printable",
+    "probe_ids",
+    "quiet",
+    "read_json",
+    "read_tensors",
+    "recipe",
+    "refuse_code",
+    "refuse_redirects",
+    "release",
+    "series",
+    "split_stage",
+    "tokenizer_sha256",
+    "untied",
+    "usable_rows",
+    "weight_files",
+]
+
+DTYPES = ("float32", "bfloat16", "float16", "auto")
+
+FORMATS: Registry[Callable[[Path, Given], Recipe]] = Registry(
+    "spark_audit.checkpoints", kind="checkpoint format", folder=Path(__file__).parent
+)
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A checkpoint ready to be scored.
+def recipe(source: str, given: Given) -> Recipe:
+    """Decide by content what a path is, and how it is put together.
 
-    Attributes
-    ----------
-    name
-        What reports call it.
-    source
-        What the user gave, without folders above it.
-    format
-        Registry name of the format that opened it.
-    base
-        Name of the base for adapters, else ``None``.
-    base_sha256
-        Hash of the base's weights and config for adapters (and for a checkpoint that
-        is the base itself), ``None`` for full weights whose base is unknown.
-    model
-        The module; for adapters the shared base with this adapter attached.
-    tokenizer
-        A fast tokenizer.
-    usable
-        Shape ``(V,)`` bool over the rows of the output head: ids that are tokens
-        (padded embedding rows are not).
-    max_positions
-        Context length, ``None`` when the model states none.
-    notes
-        What a reader of the report must know (decisions taken while loading).
+    Raises
+    ------
+    CheckpointError
+        If it is nothing that can be opened, with what is wrong.
     """
+    text, stage = split_stage(source)
+    given = replace(given, where=source, stage=stage)
+    path = locate(text, revision=given.revision, code=given.trust_remote_code)
+    names = [entry.name for entry in FORMATS if entry.part("detect")(path)]
+    if len(names) != 1:
+        what = f"reads as {' and as '.join(names)}" if names else "is no checkpoint"
+        children = sorted(path.iterdir()) if path.is_dir() else []
+        inside = [child.name for child in children if child.is_dir() and _any(child)]
+        if inside:
+            what += f" (these folders in it are: {', '.join(inside[:5])})"
+        raise CheckpointError(
+            what,
+            where=source,
+            fix="give a folder with config.json or adapter_config.json, or a weights "
+            "file",
+        )
+    if stage is not None and names != ["task-series"]:
+        raise CheckpointError(
+            f"is one checkpoint, not a series: @{stage} does not apply", where=source
+        )
+    return FORMATS.get(names[0]).run(path, given)
 
-    name: str
-    source: str
-    format: str
-    base: str | None
-    base_sha256: str | None
-    model: torch.nn.Module
-    tokenizer: Any
-    architecture: str
-    usable: np.ndarray
-    max_positions: int | None
-    dtype: str
-    device: str
-    weights_sha256: str
-    tokenizer_sha256: str
-    model_id: str
-    notes: tuple[str, ...] = ()
-    activate: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
 
-    @contextmanager
-    def active(self) -> Iterator[torch.nn.Module]:
-        """The module with exactly this checkpoint switched on, in eval mode."""
-        self.model.eval()
-        with self.activate(), torch.inference_mode():
-            yield self.model
+def _any(path: Path) -> bool:
+    return any(entry.part("detect")(path) for entry in FORMATS)
+
+
+def series(source: str) -> tuple[Stage, ...]:
+    """The stages of a series in order; none when it is a single checkpoint."""
+    path = locate(split_stage(source)[0])
+    entry = FORMATS.get("task-series")
+    found: tuple[Stage, ...] = ()
+    if entry.part("detect")(path):
+        found = entry.part("stages")(path, where=source)
+    return found
+
+
+def open_checkpoint(
+    source: str,
+    *,
+    base: str | None = None,
+    name: str | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+    lora_alpha: float | None = None,
+    tokenizer: str | None = None,
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+) -> Loaded:
+    """Open one checkpoint as exactly what it is.
+
+    Parameters
+    ----------
+    source
+        A Hugging Face folder or hub id, a PEFT folder, a weights file, a series of
+        tasks (its last stage, or ``PATH@K``).
+    base
+        The base of an adapter or of a weights file; by default what the adapter
+        names.
+    name
+        What reports call it; by default the last part of the path. ``base`` marks the
+        base itself.
+    device
+        ``auto`` (CUDA when there is one), ``cpu``, ``cuda``.
+    dtype
+        ``float32``, ``bfloat16``, ``float16``, or ``auto`` for what was saved.
+    lora_alpha
+        Needed for LoRA weights without adapter_config.json.
+    tokenizer
+        A folder that overrides the checkpoint's and the base's tokenizer.
+
+    Raises
+    ------
+    CheckpointError
+        With the reason, when it cannot be loaded as what it claims to be.
+    """
+    spec = Spec(name, (source,)) if name else parse_specs([source])[0]
+    *_, loaded = open_checkpoints(
+        [spec],
+        base=base,
+        device=device,
+        dtype=dtype,
+        lora_alpha=lora_alpha,
+        tokenizer=tokenizer,
+        trust_remote_code=trust_remote_code,
+        revision=revision,
+    )
+    return loaded
+
+
+def open_checkpoints(
+    specs: Sequence[Spec],
+    *,
+    base: str | None = None,
+    include_base: bool = False,
+    device: str = "auto",
+    dtype: str = "float32",
+    lora_alpha: float | None = None,
+    tokenizer: str | None = None,
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+) -> Iterator[Loaded]:
+    """Open several checkpoints one after the other, each base once.
+
+    All are checked from their headers before the first is loaded. The base comes
+    first (with adapters, or with ``include_base``), then its adapters, attached to one
+    module and switched; then full weights, each released before the next is loaded:
+    a checkpoint of another module than the current one cannot be activated any more.
+    Adapters of another PEFT type, or that change the base's weights, get a base of
+    their own. Replicates of one spec are named ``name[1]``, ``name[2]`` ...
+
+    Yields
+    ------
+    Loaded
+        Not in the order of ``specs``: go by ``name``.
+
+    Raises
+    ------
+    CheckpointError
+        As :func:`open_checkpoint`; also when adapters name different bases.
+    """
+    from spark_audit.checkpoints._plan import Plan
+    from spark_audit.checkpoints._stand import Stand
+
+    if dtype not in DTYPES:
+        raise InputError(
+            f"unknown dtype {dtype!r}",
+            where="--dtype",
+            fix=f"choose one of: {', '.join(DTYPES)}",
+        )
+    given = Given(
+        base=base,
+        lora_alpha=lora_alpha,
+        tokenizer=tokenizer,
+        trust_remote_code=trust_remote_code,
+        revision=revision,
+        device=device,
+        dtype=dtype,
+    )
+    with quiet():
+        plan = Plan(specs, given, include_base=include_base)
+    stand: Stand | None = None
+    for shared, items in plan.groups():
+        if stand is not None:
+            stand.release()
+        with quiet():
+            stand = Stand(shared, given)
+        for name, item in items:
+            with quiet():
+                loaded = stand.load(name, item, is_base=plan.is_base(item))
+            yield loaded
+
+
+def inspect_checkpoint(
+    source: str,
+    *,
+    base: str | None = None,
+    lora_alpha: float | None = None,
+    tokenizer: str | None = None,
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+) -> Found:
+    """What a checkpoint is and whether it would load, from headers alone.
+
+    Numbers are not read: NaN and an adapter without effect show on opening only.
+    """
+    given = Given(
+        base=base,
+        lora_alpha=lora_alpha,
+        tokenizer=tokenizer,
+        trust_remote_code=trust_remote_code,
+        revision=revision,
+    )
+    from spark_audit.checkpoints._plan import base_recipe, rehearse
+    from spark_audit.checkpoints._stand import choose_tokenizer
+
+    facts: dict[str, str] = {}
+    problems: list[str] = []
+    notes: list[str] = []
+    made: Recipe | None = None
+    try:
+        with quiet():
+            made = recipe(source, given)
+            notes += made.notes
+            facts |= _facts(made)
+            shared = made if made.weights else base_recipe(made, given)
+            facts |= rehearse(made, shared)
+            folder, _, more = choose_tokenizer(made, shared)
+            tokenizer = load_tokenizer(
+                folder, trust_remote_code=trust_remote_code, where=source
+            )
+            rows = int(facts.pop("rows"))
+            usable = usable_rows(tokenizer, rows, where=source)
+            notes += [*more, policy(tokenizer, bos=None)]
+            facts["vocabulary"] = f"{int(usable.sum())} tokens in {rows} rows"
+            facts["tokenizer_sha256"] = tokenizer_sha256(tokenizer)
+    except SparkError as error:
+        problems.append(str(error))
+    return Found(
+        source=printable(source) if made is None else made.source,
+        format=None if made is None else made.format,
+        facts=facts,
+        notes=tuple(notes),
+        stages=() if made is None else made.stages,
+        problems=tuple(problems),
+    )
+
+
+def _facts(made: Recipe) -> dict[str, str]:
+    """What the headers say, in the order it is printed."""
+    files = [*(made.weights.files if made.weights else ())]
+    facts: dict[str, str] = {}
+    if made.adapter is not None:
+        files += made.adapter.files
+        config = made.adapter.config
+        facts["adapter"] = str(config.get("peft_type"))
+        for key in ("r", "lora_alpha", "use_dora", "use_rslora", "num_virtual_tokens"):
+            if config.get(key):
+                facts[key] = str(config[key])
+        targets = config.get("target_modules")
+        if targets:
+            listed = [targets] if isinstance(targets, str) else sorted(targets)
+            facts["target_modules"] = ", ".join(listed[:8])
+    if made.weights is None and made.base is not None:
+        facts["base"] = printable(made.base)
+    size = sum(path.stat().st_size for path in files)
+    facts["files"] = f"{', '.join(p.name for p in files[:4])} ({size / 1e6:.1f} MB)"
+    return facts

@@ -283,7 +283,7 @@ def merged(files: Iterable[Path], *, meta: bool, where: str) -> dict[str, torch.
                 where=where,
                 fix=f"give the file itself: {path.name}",
             )
-        state.update(part)
+        state.update({k: t.to("meta") for k, t in part.items()} if meta else part)
     return state
 
 

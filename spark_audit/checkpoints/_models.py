@@ -24,9 +24,12 @@ def quiet() -> Iterator[None]:
     What they warn of while loading (missing, unexpected, mismatched tensors) is
     checked here and raised as an error.
     """
-    from huggingface_hub import utils as hub
-    from transformers.utils import logging
+    import huggingface_hub.utils
+    import transformers.utils.logging
 
+    # Neither library exports these for type checkers.
+    hub: Any = huggingface_hub.utils
+    logging: Any = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     hub_bars = not hub.are_progress_bars_disabled()
     logging.set_verbosity(logging.CRITICAL)
@@ -90,11 +93,12 @@ def architecture(
     CheckpointError
         If it is another kind of model, by name, or unknown to transformers.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    import transformers
 
+    auto: Any = transformers.AutoModelForCausalLM
     listed = named.get("architectures") or []
     try:
-        config = AutoConfig.from_pretrained(
+        config: Any = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trust_remote_code
         )
     except Exception as error:  # unknown types, wrong fields: no common class
@@ -106,7 +110,7 @@ def architecture(
             where=where,
             fix="give a decoder-only model",
         )
-    mapping = AutoModelForCausalLM._model_mapping
+    mapping = auto._model_mapping
     remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if remote and trust_remote_code:
         return Architecture(config, None, remote=True)
@@ -152,8 +156,9 @@ def build(
     CheckpointError
         With the name of the tensor that is missing, unexpected or of another shape.
     """
-    from transformers import AutoModelForCausalLM
+    import transformers
 
+    auto: Any = transformers.AutoModelForCausalLM
     options: dict[str, Any] = {
         "config": found.config,
         "dtype": dtype if dtype == "auto" else getattr(torch, dtype),
@@ -167,7 +172,7 @@ def build(
         options["attn_implementation"] = found.attention
     try:
         if state is None:
-            model, info = AutoModelForCausalLM.from_pretrained(
+            model, info = auto.from_pretrained(
                 folder,
                 use_safetensors=safetensors,
                 trust_remote_code=trust_remote_code,
@@ -250,7 +255,7 @@ def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
     """Shape ``(2, n, V)`` float32: what a model says on the probe."""
     device = next(model.parameters()).device
     with torch.inference_mode():
-        out = model(input_ids=ids.to(device), use_cache=False).logits
+        out: torch.Tensor = model(input_ids=ids.to(device), use_cache=False).logits
     return out.float().clone()
 
 

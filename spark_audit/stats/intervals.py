@@ -4,7 +4,7 @@ Decisions use the cluster jackknife with t quantiles (CV3); the percentile boots
 interval stands beside it for parity with SPARK; rates with few events get the
 Korn-Graubard interval. No interval has zero width: where the data give no spread, the
 estimate says so and has none. The primitives raise ``NotEstimableError``; the
-functions named ``*_estimate`` return ``Estimate.missing`` with the same words.
+functions that return an ``Estimate`` give ``Estimate.missing`` with the same words.
 """
 
 from __future__ import annotations

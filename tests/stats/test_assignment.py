@@ -171,11 +171,16 @@ def test_pruning_keeps_few_windows() -> None:
     assert excess == 2
 
 
-def test_a_span_is_served_before_another_gets_its_second_window() -> None:
+def test_a_span_is_served_before_another_gets_its_second_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # Two windows for the first span would be cheaper than one each.
     choices = choices_of((1, {0: 0, 1: 0}), (1, {1: 99}))
-    assert assign_disjoint(choices, per_span=2)[0] == [[(0, 0)], [(99, 1)]]
-    assert assign_distinct(choices, per_span=2) == [[(0, 0)], [(99, 1)]]
+    served = [[(0, 0)], [(99, 1)]]
+    assert assign_disjoint(choices, per_span=2) == (served, "dp")
+    assert assign_distinct(choices, per_span=2) == served
+    monkeypatch.setattr(assignment, "MAX_STATES", 1)
+    assert assign_disjoint(choices, per_span=2) == (served, "milp")
 
 
 def test_ties_go_to_earlier_spans_then_earlier_windows() -> None:

@@ -91,7 +91,7 @@ def test_equals_brute_force(threshold: float, n: int) -> None:
         expected = by_brute_force(texts, threshold, n)
         assert near_duplicates(texts, threshold=threshold, n=n) == expected
         found += sum(jaccard < 1 for *_, jaccard in expected)
-    assert found > 20 or threshold == 1
+    assert found > 10 or threshold == 1
 
 
 @settings(max_examples=150, deadline=None)
@@ -122,6 +122,14 @@ def test_threshold_is_inclusive() -> None:
     assert near_duplicates([eight, eight + " i"]) == [(0, 1, 0.8)]
     assert near_duplicates([eight, eight + " i"], threshold=0.81) == []
     assert near_duplicates([eight, eight + " i j"]) == []
+
+
+def test_round_off_in_a_filter_loses_nothing() -> None:
+    # 7 of 25 words are shared, and 0.28 * 25 is a little more than 7 in floating point.
+    assert 0.28 * 25 > 7
+    shared, own = [f"s{i}" for i in range(7)], [f"o{i}" for i in range(18)]
+    texts = [" ".join(own + shared), " ".join(shared)]
+    assert near_duplicates(texts, threshold=0.28, n=1) == [(0, 1, 0.28)]
 
 
 def test_short_texts_are_duplicates_only_if_equal() -> None:
@@ -242,9 +250,8 @@ def test_twenty_thousand_texts_take_seconds() -> None:
     rng = np.random.default_rng(0)
     share = 1 / np.arange(1, 20_001)
     words = rng.choice(20_000, (20_000, 60), p=share / share.sum())
-    copies = rng.integers(0, 20_000, 2_000)
-    words[copies] = words[copies[::-1]]
-    words[copies, rng.integers(0, 60, 2_000)] = 1
+    words[:2_000] = words[2_000:4_000]
+    words[np.arange(2_000), rng.integers(0, 60, 2_000)] = 1
     template = " ".join(f"t{i}" for i in range(30))
     for start in ("", template + " "):
         texts = [start + " ".join(map(str, row)) for row in words.tolist()]

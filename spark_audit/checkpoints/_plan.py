@@ -1,0 +1,180 @@
+"""Which checkpoints of a call share a base, and whether all would load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from spark_audit.checkpoints import (
+    BASE,
+    Bench,
+    Given,
+    Recipe,
+    Spec,
+    adapter_config,
+    architecture,
+    build,
+    changes_base,
+    check_filled,
+    fold_olora,
+    locate,
+    read_json,
+    recipe,
+)
+from spark_audit.errors import CheckpointError, InputError
+
+# Types whose tensors can be compared without weights.
+_REHEARSED = ("LORA", "IA3")
+
+Item = tuple[str, Recipe]
+
+
+class Plan:
+    """Which checkpoints of a call share a module, in the order they are opened."""
+
+    def __init__(
+        self, specs: Sequence[Spec], given: Given, *, include_base: bool
+    ) -> None:
+        self.items: list[Item] = []
+        named_base = given.base
+        for spec in specs:
+            if spec.name == BASE:
+                if given.base is not None and not _same(given.base, spec.sources[0]):
+                    raise InputError(
+                        f"the base is given twice: {given.base} and {spec.sources[0]}",
+                        where="--ckpt base=",
+                        fix="give one of them",
+                    )
+                named_base, include_base = spec.sources[0], True
+                continue
+            for i, source in enumerate(spec.sources, start=1):
+                name = spec.name if len(spec.sources) == 1 else f"{spec.name}[{i}]"
+                self.items.append((name, recipe(source, given)))
+        self.base = self._base(named_base, given, wanted=include_base)
+        if len(self.items) > 1:
+            for _, item in self.items:
+                rehearse(item, item if item.weights else self._needed())
+
+    def _base(self, source: str | None, given: Given, *, wanted: bool) -> Recipe | None:
+        adapters = [item for _, item in self.items if item.weights is None]
+        if source is None and adapters:
+            named = {item.base for item in adapters}
+            first = adapters[0]
+            if len(named) > 1:
+                raise CheckpointError(
+                    f"the adapters name different bases ({', '.join(map(str, named))})",
+                    where="--ckpt",
+                    fix="give --base if they are the same model, else audit them apart",
+                )
+            return base_recipe(first, given)
+        if source is None or not (adapters or wanted):
+            return None
+        return _full(recipe(source, given))
+
+    def _needed(self) -> Recipe:
+        assert self.base is not None
+        return self.base
+
+    def is_base(self, item: Recipe) -> bool:
+        """Whether a checkpoint is the base of the call itself."""
+        if self.base is None or self.base.weights is None or item.weights is None:
+            return False
+        return item.weights.files == self.base.weights.files
+
+    def groups(self) -> Iterator[tuple[Recipe, list[Item]]]:
+        """Each module to load with the checkpoints that are opened on it."""
+        shared: dict[str, list[Item]] = {}
+        alone: list[tuple[Recipe, list[Item]]] = []
+        for name, item in self.items:
+            if item.weights is not None:
+                alone.append((item, [(name, item)]))
+            elif item.adapter is not None and changes_base(item.adapter.config):
+                alone.insert(0, (self._needed(), [(name, item)]))
+            elif item.adapter is not None:
+                kind = str(item.adapter.config.get("peft_type"))
+                shared.setdefault(kind, []).append((name, item))
+        groups = [(self._needed(), items) for items in shared.values()]
+        if self.base is not None:
+            first: list[Item] = [(BASE, self.base)]
+            if groups:
+                groups[0] = (self.base, first + groups[0][1])
+            else:
+                groups = [(self.base, first)]
+        yield from groups
+        yield from alone
+
+
+def base_recipe(item: Recipe, given: Given) -> Recipe:
+    """The recipe of the base that an adapter is given or names.
+
+    Raises
+    ------
+    CheckpointError
+        If none is known, it is not here, or it is itself an adapter.
+    """
+    if item.base is None:
+        raise CheckpointError(
+            "the adapter names no base", where=item.given.where, fix="give --base MODEL"
+        )
+    if given.base is None:
+        try:
+            locate(item.base, revision=given.revision)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"the adapter's base {item.base} is not here",
+                where=item.given.where,
+                fix="give --base MODEL",
+            ) from error
+    return _full(recipe(item.base, given))
+
+
+def _full(found: Recipe) -> Recipe:
+    if found.weights is None or found.adapter is not None:
+        raise CheckpointError(
+            "the base is itself an adapter",
+            where=found.given.where,
+            fix="give the model it was trained on",
+        )
+    return found
+
+
+def _same(one: str, other: str) -> bool:
+    return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
+
+
+def rehearse(item: Recipe, shared: Recipe) -> dict[str, str]:
+    """Put a checkpoint together without any numbers: names and shapes must fit.
+
+    Returns
+    -------
+    dict
+        What is known after it: architecture, parameters, rows of the head, context.
+    """
+    assert shared.weights is not None
+    where = shared.given.where
+    named = read_json(shared.weights.config / "config.json", where=where)
+    found = architecture(
+        shared.weights.config,
+        named,
+        trust_remote_code=shared.given.trust_remote_code,
+        where=where,
+    )
+    facts = {"context": str(found.max_positions or "not stated")}
+    if found.cls is None or found.quantised:
+        rows = str(getattr(found.text, "vocab_size", 0))
+        return facts | {"weights checked": "no (own code or quantised)", "rows": rows}
+    state = {k: t.to("meta") for k, t in shared.weights.read(True).items()}
+    model = build(found, state=state, device="meta", where=where)
+    facts["architecture"] = type(model).__name__
+    facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
+    facts["rows"] = str(int(model.get_output_embeddings().weight.shape[0]))
+    if item.adapter is None:
+        return facts
+    where = item.given.where
+    parts = {k: t.to("meta") for k, t in item.adapter.read(True).items()}
+    raw, parts, _ = fold_olora(item.adapter.config, parts, where=where)
+    check_filled(parts, where=where)
+    config = adapter_config(raw, where=where)
+    if str(raw.get("peft_type")) in _REHEARSED and not changes_base(raw):
+        Bench(model).attach(config, parts, where=where)
+    return facts

@@ -1,0 +1,172 @@
+"""The plain data of this folder: what was given, how it is put together, what comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+State = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint ready to be scored.
+
+    Attributes
+    ----------
+    name
+        What reports call it.
+    source
+        What the user gave, without folders above it.
+    format
+        Registry name of the format that opened it.
+    base
+        Name of the base for adapters, else ``None``.
+    base_sha256
+        Hash of the base's weights and config for adapters (and for a checkpoint that
+        is the base itself), ``None`` for full weights whose base is unknown.
+    model
+        The module; for adapters the shared base with this adapter attached.
+    tokenizer
+        A fast tokenizer.
+    usable
+        Shape ``(V,)`` bool over the rows of the output head: ids that are tokens
+        (padded embedding rows are not).
+    max_positions
+        Context length, ``None`` when the model states none.
+    weights_sha256
+        Hash of the weights and config files; for an adapter of its own.
+    model_id
+        Hash of everything a score depends on besides the token ids.
+    notes
+        What a reader of the report must know (decisions taken while loading).
+    """
+
+    name: str
+    source: str
+    format: str
+    base: str | None
+    base_sha256: str | None
+    model: torch.nn.Module
+    tokenizer: Any
+    architecture: str
+    usable: np.ndarray
+    max_positions: int | None
+    dtype: str
+    device: str
+    weights_sha256: str
+    tokenizer_sha256: str
+    model_id: str
+    notes: tuple[str, ...] = ()
+    activate: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
+
+    @contextmanager
+    def active(self) -> Iterator[torch.nn.Module]:
+        """The module with exactly this checkpoint switched on, in eval mode."""
+        self.model.eval()
+        with self.activate(), torch.inference_mode():
+            yield self.model
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user said about how to read a checkpoint.
+
+    ``where`` is the path as it was typed, ``stage`` the ``K[:task]`` of ``PATH@K``.
+    """
+
+    where: str = ""
+    stage: str | None = None
+    base: str | None = None
+    lora_alpha: float | None = None
+    tokenizer: str | None = None
+    trust_remote_code: bool = False
+    revision: str | None = None
+    device: str = "auto"
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Full weights: the folder of their config.json, their files, their tensors.
+
+    ``read(meta)`` gives the tensors by the module's names; on the meta device it reads
+    headers only. ``folder`` is set when transformers reads the files itself.
+    """
+
+    config: Path
+    files: tuple[Path, ...]
+    read: Callable[[bool], State]
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter: what adapter_config.json says, its files, its tensors.
+
+    Tensors go by PEFT's names without the adapter's: ``base_model.model.`` in front,
+    ``lora_B.weight`` at the end.
+    """
+
+    config: dict[str, Any]
+    files: tuple[Path, ...]
+    read: Callable[[bool], State]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one checkpoint is put together; made from headers, before anything is loaded.
+
+    Attributes
+    ----------
+    weights
+        ``None`` when the weights are the base's.
+    base
+        Path or hub id of the base; for full weights only where the tokenizer may be.
+    folder
+        Where the checkpoint's own tokenizer and ``frozen_noise.safetensors`` may lie.
+    """
+
+    format: str
+    source: str
+    given: Given
+    folder: Path
+    weights: Weights | None = None
+    adapter: Adapter | None = None
+    base: str | None = None
+    notes: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a series.
+
+    ``label`` is its folder's name, ``path`` its checkpoint, ``task`` the one before
+    correction (``PATH@K:task``).
+    """
+
+    label: str
+    path: Path
+    task: Path | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What ``spark-audit inspect`` prints; nothing was loaded.
+
+    ``problems`` holds what would make opening fail; it is empty when nothing would.
+    """
+
+    source: str
+    format: str | None
+    facts: dict[str, str]
+    notes: tuple[str, ...]
+    stages: tuple[str, ...]
+    problems: tuple[str, ...]

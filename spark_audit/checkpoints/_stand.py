@@ -1,0 +1,276 @@
+"""One module in memory, and the checkpoints that are opened on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from spark_audit.checkpoints import (
+    Bench,
+    Given,
+    Loaded,
+    Recipe,
+    adapter_config,
+    architecture,
+    build,
+    changes_base,
+    check_filled,
+    check_finite,
+    check_probe,
+    check_trained,
+    content_sha256,
+    fold_olora,
+    has_tokenizer,
+    has_vocabulary,
+    input_noise,
+    load_tokenizer,
+    locate,
+    logits,
+    policy,
+    probe_ids,
+    read_json,
+    read_tensors,
+    release,
+    tokenizer_sha256,
+    untied,
+    usable_rows,
+)
+from spark_audit.errors import CheckpointError, InputError
+from spark_audit.facts import sha256_json
+
+NOISE = "frozen_noise.safetensors"
+# What adapter_config.json holds besides what the adapter computes.
+_NO_EFFECT = ("base_model_name_or_path", "revision", "peft_version", "inference_mode")
+
+
+class Stand:
+    """One module in memory, and what is opened on it."""
+
+    def __init__(self, shared: Recipe, given: Given) -> None:
+        where, weights = shared.given.where, shared.weights
+        assert weights is not None
+        self.shared, self.given, self.device = shared, given, pick_device(given.device)
+        named = read_json(weights.config / "config.json", where=where)
+        self.found = architecture(
+            weights.config,
+            named,
+            trust_remote_code=given.trust_remote_code,
+            where=where,
+        )
+        self.model = build(
+            self.found,
+            folder=weights.folder,
+            state=None if weights.folder else weights.read(False),
+            dtype=given.dtype,
+            device=self.device,
+            safetensors=weights.files[0].suffix == ".safetensors",
+            trust_remote_code=given.trust_remote_code,
+            where=where,
+        )
+        check_finite(self.model.state_dict(), where=where)
+        self.weights_sha256 = content_sha256(weights.files, named)
+        self.quantisation = named.get("quantization_config")
+        self.rows = int(self.model.get_output_embeddings().weight.shape[0])
+        self._tokenizers: dict[Path, tuple[Any, str]] = {}
+        usable = usable_rows(self._tokenizer(shared)[0], self.rows, where=where)
+        ids = probe_ids(usable, max_positions=self.found.max_positions)
+        self.bench = Bench(self.model, probe=partial(logits, ids=ids))
+        assert self.bench.plain is not None
+        check_probe(self.bench.plain, where=where)
+
+    def release(self) -> None:
+        """Free the module, whoever still holds a checkpoint that was opened on it."""
+        self.bench.released = True
+        release(self.model)
+
+    def load(self, name: str, item: Recipe, *, is_base: bool) -> Loaded:
+        """Open one checkpoint on this module."""
+        where, notes = item.given.where, [*item.notes]
+        on, adapter_sha256 = None, None
+        if item.adapter is not None:
+            on, adapter_sha256, more = self._attach(item)
+            notes += more
+        noise, noise_sha256 = self._noise(item)
+        if noise is not None:
+            notes.append("the frozen noise beside it is added to input embeddings")
+        tokenizer, tokenizer_id, more = self._tokenizer(item)
+        usable = usable_rows(tokenizer, self.rows, where=where)
+        dtype = str(next(self.model.parameters()).dtype).removeprefix("torch.")
+        attention = str(getattr(self.model.config, "_attn_implementation", "eager"))
+        notes += [*more, f"loaded as {dtype}, attention {attention}"]
+        notes += self._remarks(tokenizer, usable)
+        borrowed = item.weights is None
+        own_sha256 = adapter_sha256 if borrowed else self.weights_sha256
+        assert own_sha256 is not None
+        return Loaded(
+            name=name,
+            source=item.source,
+            format=item.format,
+            base=self.shared.source if borrowed else None,
+            base_sha256=self.weights_sha256 if borrowed or is_base else None,
+            model=self.model if on is None else self.bench.peft,
+            tokenizer=tokenizer,
+            architecture=type(self.model).__name__,
+            usable=usable,
+            max_positions=self._max_positions(on),
+            dtype=dtype,
+            device=self.device,
+            weights_sha256=own_sha256,
+            tokenizer_sha256=tokenizer_id,
+            model_id=sha256_json(
+                {
+                    "weights": self.weights_sha256,
+                    "adapter": adapter_sha256,
+                    "noise": noise_sha256,
+                    "dtype": dtype,
+                    "quantisation": self.quantisation,
+                    "attention": attention,
+                }
+            ),
+            notes=tuple(notes),
+            activate=partial(_activated, self.bench, on, noise),
+        )
+
+    def _attach(self, item: Recipe) -> tuple[str, str, list[str]]:
+        assert item.adapter is not None
+        where = item.given.where
+        raw, state, notes = fold_olora(
+            item.adapter.config, item.adapter.read(False), where=where
+        )
+        check_filled(state, where=where)
+        check_finite(state, where=where)
+        check_trained(state, where=where)
+        on, more = self.bench.attach(
+            adapter_config(raw, where=where),
+            state,
+            changes_base=changes_base(raw),
+            where=where,
+        )
+        kept = {
+            key: sorted(value) if key == "target_modules" and value else value
+            for key, value in raw.items()
+            if key not in _NO_EFFECT
+        }
+        return on, content_sha256(item.adapter.files, kept), notes + more
+
+    def _noise(self, item: Recipe) -> tuple[torch.Tensor | None, str | None]:
+        path, where = item.folder / NOISE, item.given.where
+        if not path.exists():
+            return None, None
+        state = read_tensors(path, where=where)
+        if set(state) != {"noise"}:
+            raise CheckpointError(f"{NOISE} holds more than 'noise'", where=where)
+        check_finite(state, where=where)
+        noise, needed = state["noise"], self.model.get_input_embeddings().weight.shape
+        if noise.shape != needed:
+            raise CheckpointError(
+                f"{NOISE} has shape {list(noise.shape)}, the embeddings {list(needed)}",
+                where=where,
+                fix="give the base it was drawn for by --base",
+            )
+        return noise.to(self.device), content_sha256([path], {})
+
+    def _tokenizer(self, item: Recipe) -> tuple[Any, str, list[str]]:
+        folder, other, notes = choose_tokenizer(item, self.shared)
+        tokenizer, own = self._read_tokenizer(folder, item)
+        if other is not None and self._read_tokenizer(other, item)[1] != own:
+            notes = [f"{notes[0]}, which is not the base's", *notes[1:]]
+        return tokenizer, own, notes
+
+    def _read_tokenizer(self, folder: Path, item: Recipe) -> tuple[Any, str]:
+        if folder not in self._tokenizers:
+            tokenizer = load_tokenizer(
+                folder,
+                trust_remote_code=self.given.trust_remote_code,
+                where=item.given.where,
+            )
+            self._tokenizers[folder] = tokenizer, tokenizer_sha256(tokenizer)
+        return self._tokenizers[folder]
+
+    def _remarks(self, tokenizer: Any, usable: np.ndarray) -> list[str]:
+        bos = getattr(self.found.text, "bos_token_id", None)
+        remarks = [policy(tokenizer, bos=bos)]
+        if padded := int((~usable).sum()):
+            remarks.append(
+                f"{padded} of {self.rows} rows of the head are no token: left out of "
+                f"softmax and ranks"
+            )
+        if untied(self.model):
+            remarks.append(
+                "the configuration ties head and embeddings, the file holds two "
+                "different ones: used as they are"
+            )
+        if self.quantisation:
+            kind = self.quantisation.get("quant_method", "unnamed method")
+            remarks.append(f"quantised weights ({kind})")
+        return remarks
+
+    def _max_positions(self, on: str | None) -> int | None:
+        stated = self.found.max_positions
+        if stated is None or on is None:
+            return stated
+        config = self.bench.peft.peft_config[on]
+        return stated - (config.num_virtual_tokens if config.is_prompt_learning else 0)
+
+
+@contextmanager
+def _activated(
+    bench: Bench, on: str | None, noise: torch.Tensor | None
+) -> Iterator[None]:
+    with ExitStack() as stack:
+        stack.enter_context(bench.off() if on is None else bench.on(on))
+        if noise is not None:
+            stack.enter_context(input_noise(bench.model, noise))
+        yield
+
+
+def choose_tokenizer(
+    item: Recipe, shared: Recipe
+) -> tuple[Path, Path | None, list[str]]:
+    """Which folder the tokenizer comes from, which other one it is compared with.
+
+    The checkpoint's own comes first, then the base's; a bare vocabulary, as TRACE
+    saves it, counts only where there is nothing else.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none.
+    """
+    given, own = item.given, item.folder
+    if given.tokenizer is not None:
+        return locate(given.tokenizer), None, ["tokenizer: from --tokenizer"]
+    base = shared.folder if item.weights is None else None
+    if item.weights is not None and item.base is not None:
+        base = locate(item.base, revision=given.revision)
+        base = base if base.is_dir() else base.parent
+    if has_tokenizer(own):
+        other = base if has_tokenizer(base) and base != own else None
+        return own, other, ["tokenizer: the checkpoint's own"]
+    if base is not None and has_tokenizer(base):
+        return base, None, ["tokenizer: the base's"]
+    for folder in (own, base):
+        if folder is not None and has_vocabulary(folder):
+            return folder, None, ["tokenizer: made from a bare vocabulary file"]
+    raise CheckpointError(
+        "has no tokenizer",
+        where=given.where,
+        fix="give its base by --base, or a folder with tokenizer.json by --tokenizer",
+    )
+
+
+def pick_device(device: str) -> str:
+    """``auto`` is CUDA when there is one, else the CPU."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(
+            "there is no CUDA device here", where="--device", fix="use --device cpu"
+        )
+    return device

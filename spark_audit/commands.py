@@ -1,0 +1,436 @@
+"""The commands that are no audit: data, manifests, inspect, report, demo.
+
+Thin: each turns its flags into calls of the library, and prints what comes back.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from spark_audit.errors import CheckpointError, InputError
+
+PROGRAM = "spark-audit"
+
+Ckpt = Annotated[
+    list[str],
+    typer.Option(
+        "--ckpt",
+        metavar="[NAME=]PATH...",
+        help="Checkpoints: a Hugging Face folder, a PEFT adapter, a weight file, a "
+        "series (its last stage; PATH@K another).",
+    ),
+]
+Base = Annotated[
+    str | None,
+    typer.Option(metavar="MODEL", help="Base model of adapters; audited as 'base'."),
+]
+ManifestFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--manifest", help="Default: the one in manifests/ that fits the checkpoint."
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="DIR", help="Default: reports/<manifest>-<names>."
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+BatchSize = Annotated[
+    str, typer.Option(metavar="auto|N", help="Rows scored at once; auto: by tokens.")
+]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to score.")]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        metavar="float32|bfloat16|float16",
+        help="Of the model's body; the output head is always float32.",
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
+ShowText = Annotated[
+    bool, typer.Option("--show-text", help="Show identifiers and their contexts.")
+]
+Preset = Annotated[
+    str | None,
+    typer.Option(metavar="robust|paper", help="Default: that of the manifest."),
+]
+Tokenizer = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Tokenizer, if not the checkpoint's own."),
+]
+LoraAlpha = Annotated[
+    float | None, typer.Option(help="Alpha of bare LoRA weights without a config.")
+]
+Revision = Annotated[str | None, typer.Option(help="Revision of a model on the hub.")]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="Run code that a checkpoint brings."),
+]
+LOADING: dict[str, tuple[Any, Any]] = {
+    "device": (Device, "auto"),
+    "dtype": (Dtype, "float32"),
+    "tokenizer": (Tokenizer, None),
+    "lora_alpha": (LoraAlpha, None),
+    "revision": (Revision, None),
+    "trust_remote_code": (TrustRemoteCode, False),
+}
+"""Flags that decide how a checkpoint is opened, with their defaults."""
+
+
+def data_import(
+    source: Annotated[str, typer.Argument(help="File, folder, or hub data set.")],
+    task: Annotated[str, typer.Option(help="Name of the task.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="JSONL to write.")],
+    split: Annotated[
+        str | None, typer.Option(metavar="train|test", help="Of all rows.")
+    ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(help="Prompt with columns in braces: 'Text: {text}\\nLabel:'."),
+    ] = None,
+    map: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD=COLUMN", help="prompt=COL, response=COL, id=COL."),
+    ] = None,
+    format: Annotated[
+        str, typer.Option(metavar="auto|jsonl|csv|parquet|datasets|trace|olora")
+    ] = "auto",
+) -> None:
+    """Turn task data of any known format into the project's JSON lines."""
+    from spark_audit.examples import write_examples
+    from spark_audit.sources import import_examples
+
+    examples = import_examples(
+        source,
+        task=task,
+        format=format,  # type: ignore[arg-type]
+        split=split,  # type: ignore[arg-type]
+        template=template,
+        columns=dict(_pair(text) for text in map or []) or None,
+    )
+    write_examples(output, examples)
+    _say_rows(examples, output)
+
+
+def data_annotate(
+    data: Annotated[Path, typer.Argument(help="JSONL of `data import`.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="JSONL to write.")],
+    detector: Annotated[
+        str, typer.Option(metavar="rules|presidio-patterns|presidio")
+    ] = "rules",
+    json: Json = False,
+) -> None:
+    """Find identifiers; where injected ones are known, say how many are found."""
+    from spark_audit.examples import read_examples, write_examples
+    from spark_audit.pii import annotate_examples, detection
+    from spark_audit.terminal import show_records
+
+    examples = read_examples(data)
+    annotated = annotate_examples(examples, detector=detector)  # type: ignore[arg-type]
+    write_examples(output, annotated)
+    _say_rows(annotated, output)
+    quality = detection(examples, detector=detector)  # type: ignore[arg-type]
+    records = [
+        {
+            "type": kind,
+            "injected": one.truth,
+            "found": one.found,
+            "precision": one.precision,
+            "recall": one.recall,
+            "exact": one.exact,
+        }
+        for kind, one in sorted(quality.items())
+    ]
+    if records:
+        show_records(
+            records, title="detection of the injected identifiers", as_json=json
+        )
+
+
+def data_inject(
+    data: Annotated[list[Path], typer.Argument(help="JSONL files of `data import`.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")],
+    rate: Annotated[
+        float, typer.Option(help="Share of rows that get an identifier.")
+    ] = 0.3,
+    canaries: Annotated[int, typer.Option(help="Canaries to plant.")] = 50,
+    doses: Annotated[
+        str | None, typer.Option(metavar="1,4,16,64", help="Dose ladder of canaries.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Draw canaries that it can rank."),
+    ] = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Plant synthetic identifiers at the same rate in train and test rows."""
+    from spark_audit.examples import read_examples, write_examples
+    from spark_audit.injection import inject
+    from spark_audit.terminal import show_records
+
+    examples = read_examples(*data)
+    found, told = inject(
+        examples,
+        seed=seed,
+        rate=rate,
+        canaries=canaries,
+        doses=_numbers(doses, "--doses"),
+        encode=None if tokenizer is None else _encode(tokenizer),
+    )
+    for task in sorted({example.task for example in found}):
+        rows = [example for example in found if example.task == task]
+        write_examples(output / f"{task}.jsonl", rows)
+        _say_rows(rows, output / f"{task}.jsonl")
+    show_records(
+        [
+            {
+                "task": task,
+                "split": split,
+                "rows": rows,
+                "with_identifier": injected,
+                "with_canary": planted,
+            }
+            for (task, split), (rows, injected, planted) in sorted(told.rows.items())
+        ],
+        title=f"{sum(told.planted.values())} of {told.requested} canaries planted, "
+        f"{told.held_out} held out",
+        as_json=json,
+    )
+    for note in told.notes:
+        _say(note)
+
+
+def manifest_build(
+    base: Annotated[str, typer.Option(metavar="MODEL", help="Reference model.")],
+    data: Annotated[
+        list[Path], typer.Option(metavar="DATA...", help="JSONL of `data`.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="manifests/NAME.json")],
+    caliper: Annotated[
+        float, typer.Option(help="Largest difference of mean NLL, nats a token.")
+    ] = 0.5,
+    preset: Annotated[str, typer.Option(metavar="robust|paper")] = "robust",
+    distance: Annotated[str, typer.Option(metavar="mean|profile")] = "mean",
+    controls: Annotated[str, typer.Option(metavar="any|before")] = "any",
+    max_length: Annotated[
+        int | None, typer.Option(min=2, help="Tokens; default: the model's context.")
+    ] = None,
+    seed: Seed = 0,
+    scores: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Score store to resume from.")
+    ] = None,
+    batch_size: BatchSize = "auto",
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+    quiet: Quiet = False,
+) -> None:
+    """Match the data's identifiers on a reference model, once for all audits."""
+    from spark_audit.build import build_manifest, describe
+    from spark_audit.checkpoints import open_checkpoint
+    from spark_audit.examples import read_examples
+    from spark_audit.facts import check_writable
+    from spark_audit.manifest import write_manifest
+    from spark_audit.scoring.store import Store
+    from spark_audit.terminal import progress
+
+    one_of(preset, "--preset", ("robust", "paper"))
+    one_of(distance, "--distance", ("mean", "profile"))
+    one_of(controls, "--controls", ("any", "before"))
+    examples = read_examples(*data)
+    check_writable(output.parent)
+    loaded = open_checkpoint(base, name="base", device=device, dtype=dtype)
+    with progress(quiet=quiet) as show:
+        manifest = build_manifest(
+            examples,
+            loaded,
+            name=output.stem,
+            caliper=caliper,
+            preset=preset,
+            seed=seed,
+            distance=distance,  # type: ignore[arg-type]
+            controls=controls,  # type: ignore[arg-type]
+            max_length=max_length,
+            data=data,
+            store=None if scores is None else Store(scores),
+            batch_size=batch_size_of(batch_size),
+            progress=show,
+        )
+    write_manifest(manifest, output)
+    _show_description(describe(manifest), as_json=False, brief=True)
+    print(f"Manifest: {output}")
+
+
+def manifest_show(
+    manifest: Annotated[Path, typer.Argument(help="File of `manifest build`.")],
+    json: Json = False,
+) -> None:
+    """Balance, unmatched spans and why, and the effects that could be detected."""
+    from spark_audit.build import describe
+    from spark_audit.manifest import read_manifest
+
+    _show_description(describe(read_manifest(manifest)), as_json=json)
+
+
+def manifest_verify(
+    manifest: Annotated[Path, typer.Argument(help="File of `manifest build`.")],
+    base: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Also check that it fits.")
+    ] = None,
+) -> None:
+    """Check a manifest's digest and, with --base, the model it was made for."""
+    from spark_audit.manifest import read_manifest
+
+    found = read_manifest(manifest)
+    print(f"{manifest}: digest {found.digest} fits its content")
+    if base is not None:
+        from spark_audit.build import verify
+        from spark_audit.checkpoints import open_checkpoint
+
+        verify(found, open_checkpoint(base, name="base"))
+        print(f"{base}: is the reference of this manifest")
+
+
+def manifest_export(
+    manifest: Annotated[Path, typer.Argument(help="File of `manifest build`.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="JSON to write.")],
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Leave the text out.")
+    ] = False,
+) -> None:
+    """Copy a manifest, with --redact without its text."""
+    from spark_audit.build import redact as redacted
+    from spark_audit.manifest import read_manifest, write_manifest
+
+    found = read_manifest(manifest)
+    write_manifest(redacted(found) if redact else found, output)
+    print(f"Manifest: {output}")
+
+
+def inspect(
+    ckpt: Annotated[str, typer.Argument(help="Checkpoint to look at.")],
+    base: Base = None,
+    lora_alpha: LoraAlpha = None,
+    tokenizer: Tokenizer = None,
+    revision: Revision = None,
+    json: Json = False,
+) -> None:
+    """Say what a checkpoint is and whether it would load, without scoring."""
+    from spark_audit.checkpoints import inspect_checkpoint
+    from spark_audit.terminal import show_facts
+
+    found = inspect_checkpoint(
+        ckpt, base=base, lora_alpha=lora_alpha, tokenizer=tokenizer, revision=revision
+    )
+    facts: dict[str, Any] = {
+        "source": found.source,
+        "format": found.format or "unknown",
+        **found.facts,
+    }
+    if found.stages:
+        facts["stages"] = ", ".join(found.stages)
+    for number, note in enumerate(found.notes, start=1):
+        facts[f"note {number}"] = note
+    facts["would load"] = "no" if found.problems else "yes"
+    show_facts(facts, as_json=json)
+    if found.problems:
+        raise CheckpointError("; ".join(found.problems))
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="Report folder.")],
+    format: Annotated[
+        str | None, typer.Option(metavar="json,csv,md", help="Default: all.")
+    ] = None,
+) -> None:
+    """Render a report folder again from its report.json; needs no model."""
+    from spark_audit.reports import read_report, write_report
+
+    formats = None if format is None else format.split(",")
+    for path in write_report(read_report(folder), folder, formats=formats):
+        print(path)
+
+
+def demo(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Report folder.")
+    ] = Path("reports/demo-run"),
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Everything in miniature, offline: data, base, fine-tunes, manifest, audit."""
+    from spark_audit.demo import run_demo
+    from spark_audit.terminal import progress, show_report
+
+    with progress(quiet=quiet) as show:
+        outcome = run_demo(output, seed=seed, progress=show)
+    assert outcome.report is not None
+    show_report(outcome.report)
+    print(f"\nReport: {outcome.folder / 'report.md'}")
+
+
+def _show_description(facts: Any, *, as_json: bool, brief: bool = False) -> None:
+    raise NotImplementedError
+
+
+def one_of(value: Any, where: str, known: Sequence[Any]) -> Any:
+    """The value, if it is a known one."""
+    if value not in known:
+        names = ", ".join(str(k) for k in known if k is not None)
+        raise InputError(f"{value!r} is unknown", where=where, fix=f"give {names}")
+    return value
+
+
+def batch_size_of(text: str) -> int | str:
+    """``auto`` or a number from 1."""
+    if text == "auto":
+        return text
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(
+            f"{text!r} is no batch size", where="--batch-size", fix="give auto or N"
+        )
+    return int(text)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    field, equals, column = text.partition("=")
+    if not equals:
+        raise InputError(
+            f"{text!r} has no '='", where="--map", fix="write it as FIELD=COLUMN"
+        )
+    return field, column
+
+
+def _numbers(text: str | None, where: str) -> list[int] | None:
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise InputError(
+            f"{text!r} is no list of numbers", where=where, fix="write it as 1,4,16"
+        )
+    return [int(part) for part in parts]
+
+
+def _encode(model: str) -> Callable[[list[str]], list[list[int]]]:
+    from spark_audit.checkpoints import load_tokenizer
+
+    tokenizer = load_tokenizer(Path(model), trust_remote_code=False, where=model)
+    return lambda texts: [list(ids) for ids in tokenizer(texts)["input_ids"]]
+
+
+def _say_rows(examples: Sequence[Any], path: Path) -> None:
+    train = sum(example.split == "train" for example in examples)
+    _say(f"{path}: {train} train and {len(examples) - train} test rows")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

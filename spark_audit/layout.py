@@ -1,0 +1,164 @@
+"""One example as tokens: where its identifiers stand and what no control may touch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spark_audit.errors import InputError
+from spark_audit.examples import Example, Ranges, task_templates, template_ranges
+from spark_audit.stats.matching import dilate
+from spark_audit.tokens import Encoding, TokenSpan, encode, kept_range
+
+_SHORT = 3
+"""Repeats of identifiers with fewer characters count as whole words only **[ours]**."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """An example and its tokens.
+
+    Attributes
+    ----------
+    kept
+        Tokens that are scored, end exclusive.
+    response_token
+        First token of the response.
+    spans
+        Tokens of each of the example's spans; ``None`` for one without any (blank).
+    template
+        Character ranges of the task's fixed wording.
+    pii
+        Shape ``(T,)``, bool: all annotated identifiers and every repeat of them.
+    fixed
+        Shape ``(T,)``, bool: template tokens.
+    """
+
+    example: Example
+    encoding: Encoding
+    kept: tuple[int, int]
+    response_token: int
+    spans: tuple[TokenSpan | None, ...]
+    template: Ranges
+    pii: np.ndarray
+    fixed: np.ndarray
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether text was left out."""
+        text = np.flatnonzero(~self.encoding.special)
+        return bool(len(text)) and not (
+            self.kept[0] <= text[0] and text[-1] < self.kept[1]
+        )
+
+    def within(self, span: TokenSpan) -> bool:
+        """Whether all of a span is kept."""
+        return self.kept[0] <= span.start and span.end <= self.kept[1]
+
+    def excluded(self, *, buffer: int, exclude_template: bool) -> np.ndarray:
+        """Shape ``(T,)``, bool: tokens that no control may touch.
+
+        Identifiers with ``buffer`` tokens on either side, special tokens and, if
+        asked, the template.
+        """
+        mask = dilate(self.pii, buffer) | self.encoding.special
+        return mask | self.fixed if exclude_template else mask
+
+
+def layouts(
+    examples: Sequence[Example], tokenizer: Any, *, max_length: int | None
+) -> list[Layout]:
+    """Tokenise examples and map their spans and templates.
+
+    Parameters
+    ----------
+    max_length
+        Tokens that the model can read; ``None``: no limit.
+
+    Raises
+    ------
+    InputError
+        If the tokenizer gives no offsets, or an example has no token or no room.
+    """
+    templates = task_templates(examples)
+    encodings = encode(tokenizer, [example.text for example in examples])
+    return [
+        _layout(example, encoding, template_ranges(example, templates), max_length)
+        for example, encoding in zip(examples, encodings, strict=True)
+    ]
+
+
+def _layout(
+    example: Example, encoding: Encoding, template: Ranges, max_length: int | None
+) -> Layout:
+    spans = tuple(encoding.span(span.start, span.end) for span in example.spans)
+    border = len(example.prompt)
+    answer = np.flatnonzero((encoding.end > border) & ~encoding.special)
+    try:
+        kept = kept_range(
+            encoding,
+            max_length=max_length,
+            response_start=border,
+            spans=[(span.start, span.end) for span in spans if span is not None],
+        )
+    except InputError as error:
+        raise InputError(
+            error.what, where=f"example {example.id!r}", fix=error.fix
+        ) from error
+    places = [(span.start, span.end) for span in example.spans]
+    return Layout(
+        example=example,
+        encoding=encoding,
+        kept=kept,
+        response_token=int(answer[0]) if len(answer) else kept[1],
+        spans=spans,
+        template=template,
+        pii=encoding.mask([*places, *repeats(example.text, places)]),
+        fixed=encoding.mask(template),
+    )
+
+
+def repeats(text: str, places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Every place where one of the strings stands again, whatever its case.
+
+    Parameters
+    ----------
+    text
+        Any text.
+    places
+        Character ranges of the strings that are looked for.
+
+    Returns
+    -------
+    list of tuple
+        Character ranges, the given ones among them. A string of one or two
+        characters counts only where it is a word of its own.
+    """
+    folded, origin = _folded(text)
+    wanted = {_folded(text[start:end].strip())[0] for start, end in places}
+    return [
+        (int(origin[at]), int(origin[at + len(string) - 1]) + 1)
+        for string in sorted(wanted - {""})
+        for at in _found(folded, string)
+    ]
+
+
+def _folded(text: str) -> tuple[str, np.ndarray]:
+    """The case-folded text, and the character that each of its characters is from."""
+    if text.isascii():
+        return text.lower(), np.arange(len(text))
+    parts = [char.casefold() for char in text]
+    return "".join(parts), np.repeat(np.arange(len(text)), [len(p) for p in parts])
+
+
+def _found(text: str, string: str) -> Iterator[int]:
+    at = text.find(string)
+    while at >= 0:
+        end = at + len(string)
+        beside = text[at - 1 : at] + text[end : end + 1] if at else text[end : end + 1]
+        if len(string) >= _SHORT or not any(char.isalnum() for char in beside):
+            yield at
+        at = text.find(string, at + 1)
