@@ -122,9 +122,7 @@ def run(arguments: Sequence[str]) -> int:
     except SparkError as error:
         _say(f"{PROGRAM}: error: {error}")
         return error.exit_code
-    except typer.Abort:
-        return 130
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         _say(f"\n{PROGRAM}: interrupted; {resume}")
         return 130
     except BrokenPipeError:

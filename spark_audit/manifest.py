@@ -164,7 +164,11 @@ class CanaryContext(_Part):
 
 
 class ManifestCanary(_Part):
-    """One part of a canary with its candidates (empty: not rankable, and why)."""
+    """One part of a canary with its candidates (empty: not rankable, and why).
+
+    ``n_tokens`` counts the tokens of the true string in its first context; candidates
+    have as many.
+    """
 
     canary_id: str
     part: Literal["full", "password", "ssn"]
@@ -172,6 +176,7 @@ class ManifestCanary(_Part):
     candidates: list[str]
     true_index: int | None
     reason: str | None
+    n_tokens: int | None
     format: str
     dose: int
     held_out: bool
@@ -403,7 +408,7 @@ def _short(value: object) -> str:
 
 def limited(manifest: Manifest, ids: set[str]) -> Manifest:
     """The part of a manifest that concerns some examples; the digest stays."""
-    return manifest.model_copy(
+    part = manifest.model_copy(
         update={
             "examples": [e for e in manifest.examples if e.id in ids],
             "pairs": [p for p in manifest.pairs if p.example in ids],
@@ -411,7 +416,8 @@ def limited(manifest: Manifest, ids: set[str]) -> Manifest:
             "canaries": [
                 canary
                 for canary in manifest.canaries
-                if all(context.example in ids for context in canary.contexts)
+                if canary.contexts
+                and all(context.example in ids for context in canary.contexts)
             ],
             "membership": Membership(
                 members=[i for i in manifest.membership.members if i in ids],
@@ -419,3 +425,6 @@ def limited(manifest: Manifest, ids: set[str]) -> Manifest:
             ),
         }
     )
+    # A copy takes along what was cached of the whole.
+    part.__dict__.pop("by_id", None)
+    return part

@@ -324,12 +324,12 @@ def inspect_checkpoint(
             shared = made if made.weights else base_recipe(made, given)
             facts |= rehearse(made, shared)
             folder, _, more = choose_tokenizer(made, shared)
-            tokenizer = load_tokenizer(
+            tokenizer, changed = load_tokenizer(
                 folder, trust_remote_code=trust_remote_code, where=source
             )
             rows = int(facts.pop("rows"))
             usable = usable_rows(tokenizer, rows, where=source)
-            notes += [*more, policy(tokenizer, bos=None)]
+            notes += [*more, *changed, policy(tokenizer, bos=None)]
             facts["vocabulary"] = f"{int(usable.sum())} tokens in {rows} rows"
             facts["tokenizer_sha256"] = tokenizer_sha256(tokenizer)
     except SparkError as error:

@@ -77,7 +77,7 @@ class Stand:
         self.weights_sha256 = content_sha256(weights.files, named)
         self.quantisation = named.get("quantization_config")
         self.rows = int(self.model.get_output_embeddings().weight.shape[0])
-        self._tokenizers: dict[Path, tuple[Any, str]] = {}
+        self._tokenizers: dict[Path, tuple[Any, str, list[str]]] = {}
         usable = usable_rows(self._tokenizer(shared)[0], self.rows, where=where)
         ids = probe_ids(usable, max_positions=self.found.max_positions)
         self.bench = Bench(self.model, probe=partial(logits, ids=ids))
@@ -178,19 +178,19 @@ class Stand:
 
     def _tokenizer(self, item: Recipe) -> tuple[Any, str, list[str]]:
         folder, other, notes = choose_tokenizer(item, self.shared)
-        tokenizer, own = self._read_tokenizer(folder, item)
+        tokenizer, own, more = self._read_tokenizer(folder, item)
         if other is not None and self._read_tokenizer(other, item)[1] != own:
             notes = [f"{notes[0]}, which is not the base's", *notes[1:]]
-        return tokenizer, own, notes
+        return tokenizer, own, notes + more
 
-    def _read_tokenizer(self, folder: Path, item: Recipe) -> tuple[Any, str]:
+    def _read_tokenizer(self, folder: Path, item: Recipe) -> tuple[Any, str, list[str]]:
         if folder not in self._tokenizers:
-            tokenizer = load_tokenizer(
+            tokenizer, notes = load_tokenizer(
                 folder,
                 trust_remote_code=self.given.trust_remote_code,
                 where=item.given.where,
             )
-            self._tokenizers[folder] = tokenizer, tokenizer_sha256(tokenizer)
+            self._tokenizers[folder] = tokenizer, tokenizer_sha256(tokenizer), notes
         return self._tokenizers[folder]
 
     def _remarks(self, tokenizer: Any, usable: np.ndarray) -> list[str]:

@@ -28,34 +28,43 @@ def has_vocabulary(folder: Path | None) -> bool:
     return folder is not None and any((folder / n).exists() for n in _VOCABULARIES)
 
 
-def load_tokenizer(folder: Path, *, trust_remote_code: bool, where: str) -> Any:
-    """Load a fast tokenizer from a local folder.
+def load_tokenizer(
+    folder: Path, *, trust_remote_code: bool, where: str
+) -> tuple[Any, list[str]]:
+    """Load a fast tokenizer from a local folder, with notes.
+
+    It is what ``AutoTokenizer`` gives, as in training; but some of its classes rebuild
+    the tokenizer and add tokens that tokenizer.json does not have (transformers 5 does
+    so for a Qwen2 model with a vocabulary of its own): then the file is read as it is.
 
     Raises
     ------
     CheckpointError
         If it brings code, cannot be loaded, or gives no character offsets.
     """
-    from transformers import AutoTokenizer
+    import transformers
 
-    settings = folder / "tokenizer_config.json"
-    if settings.exists() and not trust_remote_code:
-        try:
-            named = json.loads(settings.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise CheckpointError(
-                "tokenizer_config.json is no JSON", where=where
-            ) from error
-        if isinstance(named, dict) and named.get("auto_map"):
-            raise CheckpointError(
-                "the tokenizer brings its own code (auto_map)",
-                where=where,
-                fix="read the code, then add --trust-remote-code",
-            )
+    settings = _json(folder / "tokenizer_config.json", where=where)
+    if settings.get("auto_map") and not trust_remote_code:
+        raise CheckpointError(
+            "the tokenizer brings its own code (auto_map)",
+            where=where,
+            fix="read the code, then add --trust-remote-code",
+        )
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
+        tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trust_remote_code
         )
+        vocabulary = _vocabulary(_json(folder / "tokenizer.json", where=where))
+        if vocabulary and tokenizer.get_vocab() != vocabulary:
+            plain: Any = transformers.PreTrainedTokenizerFast.from_pretrained(
+                folder, local_files_only=True
+            )
+            if plain.get_vocab() == vocabulary:
+                kind = type(tokenizer).__name__
+                return plain, [f"tokenizer.json as it is: {kind} would change it"]
+    except CheckpointError:
+        raise
     except Exception as error:  # a missing converter, a damaged file, wrong JSON
         first = " ".join(str(error).split("\n", 1)[0].split())[:160]
         raise CheckpointError(
@@ -70,7 +79,29 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool, where: str) -> Any:
             fix="convert it (save_pretrained of its fast version writes "
             "tokenizer.json) and give that folder by --tokenizer",
         )
-    return tokenizer
+    return tokenizer, []
+
+
+def _json(path: Path, *, where: str) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path.name} is no JSON", where=where) from error
+    return content if isinstance(content, dict) else {}
+
+
+def _vocabulary(content: dict[str, Any]) -> dict[str, int]:
+    """Token to id as tokenizer.json says, empty when it is of another layout."""
+    listed = content.get("model", {}).get("vocab")
+    if isinstance(listed, dict):
+        tokens = dict(listed)
+    elif isinstance(listed, list):
+        tokens = {piece[0]: i for i, piece in enumerate(listed)}
+    else:
+        return {}
+    return tokens | {t["content"]: t["id"] for t in content.get("added_tokens", ())}
 
 
 def tokenizer_sha256(tokenizer: Any) -> str:

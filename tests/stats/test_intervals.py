@@ -506,10 +506,11 @@ class TestCoverage:
             shared = rng.gamma(1.0, 0.8, clusters) - 0.8
         return np.bincount(codes, tokens + shared[codes])
 
-    # What the t interval must exceed, by design. Unequal clusters alone cost it about
-    # a point; where the differences are strongly skewed it falls to 92 % at 10
-    # clusters. It is closer to 95 % than the percentile interval in every design.
-    LEAST = (("skewed pairs", 0.93), ("normal", 0.93), ("skewed differences", 0.905))
+    # Bounds set about a point below what was measured, so that a fault shows; they are
+    # not 95 %. Unequal clusters alone cost the t interval up to 1.4 points, strongly
+    # skewed differences 1.6 (51 clusters) to 3.1 (10). In every design it is closer
+    # to 95 % than the percentile interval.
+    LEAST = (("skewed pairs", 0.93), ("normal", 0.925), ("skewed differences", 0.905))
 
     @pytest.mark.parametrize("clusters", [51, 20, 10])
     @pytest.mark.parametrize(("design", "least"), LEAST)

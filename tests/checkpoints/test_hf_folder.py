@@ -1,0 +1,507 @@
+"""Rows "HF folder or hub id", "empty tensors", "T5-type folders", and safety."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spark_audit.checkpoints import inspect_checkpoint, open_checkpoint
+from spark_audit.errors import CheckpointError, InputError
+
+EMBEDDINGS = "model.embed_tokens.weight"
+
+
+def refused(source: Path | str, message: str, **options: Any) -> None:
+    """Refused with exactly one line that says this, by opening and by inspecting."""
+    with pytest.raises(CheckpointError) as error:
+        open_checkpoint(str(source), device="cpu", **options)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert error.value.exit_code == 3
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        ("llama", {}),
+        ("llama", {"tie_word_embeddings": True}),
+        ("gpt2", {}),
+        ("qwen2", {"tie_word_embeddings": True}),
+    ],
+)
+def test_says_what_the_source_says(
+    kind: str,
+    config: dict[str, Any],
+    make_model: Callable[..., Any],
+    tiny_tokenizer: Any,
+    said: Callable[..., torch.Tensor],
+    tmp_path: Path,
+) -> None:
+    model = make_model(kind, **config)
+    model.save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    loaded = open_checkpoint(str(tmp_path), device="cpu")
+    assert torch.allclose(said(loaded), said(model), rtol=0, atol=1e-6)
+    assert loaded.architecture == type(model).__name__
+    assert loaded.format == "hf-folder"
+    assert (loaded.base, loaded.base_sha256) == (None, None)
+    assert loaded.max_positions == 256
+    assert loaded.usable.shape == (300,)
+    assert loaded.usable.all()
+    assert (loaded.dtype, loaded.device) == ("float32", "cpu")
+    assert inspect_checkpoint(str(tmp_path)).problems == ()
+
+
+def test_facts_of_the_loaded(tiny_base: Path) -> None:
+    loaded = open_checkpoint(str(tiny_base), name="base", device="cpu")
+    assert loaded.name == "base"
+    assert loaded.source == "tiny-base"
+    assert loaded.base_sha256 == loaded.weights_sha256
+    assert loaded.notes == (
+        "tokenizer: the checkpoint's own",
+        "loaded as float32, attention sdpa",
+        "special tokens: <s> before a text, nothing after it",
+    )
+    assert not any(str(tiny_base.parent) in note for note in loaded.notes)
+
+
+def test_dtype_is_what_was_asked_for(tiny_base: Path) -> None:
+    ids = {
+        dtype: open_checkpoint(str(tiny_base), dtype=dtype, device="cpu")
+        for dtype in ("float32", "bfloat16", "auto")
+    }
+    assert ids["bfloat16"].dtype == "bfloat16"
+    assert ids["auto"].dtype == "float32"
+    assert ids["auto"].model_id == ids["float32"].model_id
+    assert ids["bfloat16"].model_id != ids["float32"].model_id
+    assert ids["bfloat16"].weights_sha256 == ids["float32"].weights_sha256
+    with pytest.raises(InputError, match="unknown dtype 'int3'"):
+        open_checkpoint(str(tiny_base), dtype="int3")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there(tiny_base: Path) -> None:
+    with pytest.raises(InputError, match="there is no CUDA device here"):
+        open_checkpoint(str(tiny_base), device="cuda")
+    assert open_checkpoint(str(tiny_base), device="auto").device == "cpu"
+
+
+def test_shards_and_pickles(
+    base_model: Any,
+    tiny_base: Path,
+    copied: Callable[..., Path],
+    said: Callable[..., torch.Tensor],
+) -> None:
+    sharded = copied(tiny_base, "sharded")
+    (sharded / "model.safetensors").unlink()
+    base_model.save_pretrained(sharded, max_shard_size="20KB")
+    assert (sharded / "model.safetensors.index.json").exists()
+    assert torch.equal(
+        said(open_checkpoint(str(sharded), device="cpu")), said(base_model)
+    )
+    pickled = copied(tiny_base, "pickled")
+    (pickled / "model.safetensors").unlink()
+    torch.save(base_model.state_dict(), pickled / "pytorch_model.bin")
+    assert torch.equal(
+        said(open_checkpoint(str(pickled), device="cpu")), said(base_model)
+    )
+    legacy = copied(tiny_base, "legacy")
+    (legacy / "model.safetensors").unlink()
+    torch.save(
+        base_model.state_dict(),
+        legacy / "pytorch_model.bin",
+        _use_new_zipfile_serialization=False,
+    )
+    assert torch.equal(
+        said(open_checkpoint(str(legacy), device="cpu")), said(base_model)
+    )
+
+
+def test_wrong_tensors_are_refused_by_name(
+    tiny_base: Path, copied: Callable[..., Path], edited: Callable[..., None]
+) -> None:
+    norm = "model.layers.1.input_layernorm.weight"
+    cases: list[tuple[Callable[[dict[str, torch.Tensor]], object], str]] = [
+        (lambda s: s.pop("lm_head.weight"), "tensor lm_head.weight is missing"),
+        (
+            lambda s: [s.pop(k) for k in list(s) if "layers.1.mlp" in k],
+            "tensor model.layers.1.mlp.down_proj.weight is missing (and 2 more)",
+        ),
+        (
+            lambda s: s.update({"score.weight": torch.ones(2)}),
+            "tensor score.weight is unexpected",
+        ),
+        (
+            lambda s: s.update({norm: torch.ones(31)}),
+            f"tensor {norm} has shape [31], the model needs [32]",
+        ),
+        (
+            lambda s: s.update({norm: torch.empty(0)}),
+            f"tensor {norm} is empty: DeepSpeed ZeRO-3",
+        ),
+    ]
+    for number, (change, message) in enumerate(cases):
+        folder = copied(tiny_base, str(number))
+        edited(folder / "model.safetensors", change)
+        refused(folder, message)
+        assert message in inspect_checkpoint(str(folder)).problems[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [(float("nan"), "NaN"), (float("-inf"), "infinite numbers")]
+)
+def test_nan_and_infinity_are_refused(
+    value: float,
+    kind: str,
+    tiny_base: Path,
+    copied: Callable[..., Path],
+    edited: Callable[..., None],
+) -> None:
+    folder, name = copied(tiny_base), "model.layers.0.mlp.up_proj.weight"
+    edited(folder / "model.safetensors", lambda s: s[name].view(-1)[5:6].fill_(value))
+    refused(folder, f"tensor {name} holds {kind}")
+
+
+def test_tied_head_that_is_missing_both_ways(
+    make_model: Callable[..., Any],
+    tiny_tokenizer: Any,
+    edited: Callable[..., None],
+    said: Callable[..., torch.Tensor],
+    tmp_path: Path,
+) -> None:
+    model = make_model("llama", tie_word_embeddings=True)
+    model.save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    # The head alone was saved: the same matrix under its other name.
+    edited(file, lambda s: s.update({"lm_head.weight": s.pop(EMBEDDINGS)}))
+    loaded = open_checkpoint(str(tmp_path), device="cpu")
+    assert torch.equal(said(loaded), said(model))
+    # Two different matrices although the configuration ties them.
+    edited(
+        file,
+        lambda s: s.update({EMBEDDINGS: s["lm_head.weight"] * 2}),
+    )
+    loaded = open_checkpoint(str(tmp_path), device="cpu")
+    assert any("holds two different ones" in note for note in loaded.notes)
+    edited(
+        file,
+        lambda s: [s.pop(k) for k in list(s) if "norm" not in k and "layers" not in k],
+    )
+    refused(tmp_path, "tensor lm_head.weight is missing (and 1 more)")
+
+
+def test_other_kinds_of_models_are_refused_by_name(
+    tiny_base: Path, tmp_path: Path, copied: Callable[..., Path]
+) -> None:
+    from transformers import (
+        BertConfig,
+        BertForMaskedLM,
+        T5Config,
+        T5ForConditionalGeneration,
+    )
+
+    t5 = T5Config(vocab_size=30, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    T5ForConditionalGeneration(t5).save_pretrained(tmp_path / "t5")
+    refused(
+        tmp_path / "t5",
+        "T5ForConditionalGeneration is an encoder-decoder model, not a causal",
+    )
+    bert = BertConfig(
+        vocab_size=30,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+    )
+    BertForMaskedLM(bert).save_pretrained(tmp_path / "bert")
+    refused(tmp_path / "bert", "BertForMaskedLM is not a causal language model")
+    folder = copied(tiny_base)
+    change_config(folder, architectures=["LlamaForSequenceClassification"])
+    refused(folder, "LlamaForSequenceClassification is not a causal language model")
+    change_config(folder, model_type="from_the_future", architectures=None)
+    refused(folder, "config.json is not understood")
+
+
+def test_a_model_that_reads_ahead_is_refused(
+    make_model: Callable[..., Any], tmp_path: Path, tiny_tokenizer: Any
+) -> None:
+    from transformers import BertConfig, BertLMHeadModel
+
+    config = BertConfig(
+        vocab_size=300,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        initializer_range=0.5,
+        max_position_embeddings=64,
+    )
+    BertLMHeadModel(config).save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    refused(tmp_path, "the model reads ahead")
+
+
+def test_code_and_redirects_are_refused(
+    tiny_base: Path, copied: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = copied(tiny_base, "a")
+    change_config(folder, auto_map={"AutoModelForCausalLM": "modeling.Own"})
+    refused(folder, "brings its own code (auto_map); read the code, then add")
+    folder = copied(tiny_base, "b")
+    (folder / "modeling_own.py").write_text("raise SystemExit")
+    refused(folder, "brings its own code (modeling_own.py)")
+    folder = copied(tiny_base, "c")
+    change_config(folder, attn_implementation="someone/flash-attention")
+    refused(folder, "takes its attention code from the hub (attn_implementation)")
+    folder = copied(tiny_base, "d")
+    change_config(folder, transformers_weights="../other.safetensors")
+    refused(folder, "config.json names its own weights file")
+    folder = copied(tiny_base, "e")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["auto_map"] = {"AutoTokenizer": ["own.Tokenizer", None]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    refused(folder, "the tokenizer brings its own code (auto_map)")
+
+
+def test_trusted_code_runs(
+    tiny_base: Path,
+    base_model: Any,
+    copied: Callable[..., Path],
+    said: Callable[..., torch.Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(
+        "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules")
+    )
+    folder = copied(tiny_base)
+    (folder / "own.py").write_text(
+        "from transformers import LlamaForCausalLM\n"
+        "class Own(LlamaForCausalLM):\n"
+        "    pass\n"
+    )
+    change_config(
+        folder, auto_map={"AutoModelForCausalLM": "own.Own"}, architectures=["Own"]
+    )
+    loaded = open_checkpoint(str(folder), trust_remote_code=True, device="cpu")
+    assert loaded.architecture == "Own"
+    assert torch.equal(said(loaded), said(base_model))
+
+
+def test_files_outside_the_folder_are_refused(
+    tiny_base: Path, copied: Callable[..., Path]
+) -> None:
+    folder = copied(tiny_base, "a")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to(tiny_base / "model.safetensors")
+    refused(folder, "model.safetensors is a link out of the folder")
+    (folder / "model.safetensors").unlink()
+    for name in ("../tiny-base/model.safetensors", "/etc/passwd"):
+        index = {"weight_map": {"lm_head.weight": name}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        refused(folder, f"names a file outside the folder ({name})")
+    index = {"weight_map": {"lm_head.weight": "model-00001-of-00001.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    refused(folder, "model-00001-of-00001.safetensors, which model.safetensors.index")
+    folder = copied(tiny_base, "b")
+    os.rename(folder / "config.json", folder.parent / "elsewhere.json")
+    (folder / "config.json").symlink_to(folder.parent / "elsewhere.json")
+    refused(folder, "config.json is a link out of the folder")
+
+
+def test_a_linked_folder_and_links_inside_it_are_fine(
+    tiny_base: Path, copied: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = copied(tiny_base)
+    os.rename(folder / "model.safetensors", folder / "weights.data")
+    (folder / "model.safetensors").symlink_to("weights.data")
+    (tmp_path / "link").symlink_to(folder)
+    assert open_checkpoint(str(tmp_path / "link"), device="cpu").source == "link"
+
+
+class Malicious:
+    """A pickle that would run a command when it is read."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.system, (f"touch {self.mark}",))
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_pickle_that_would_run_code_is_refused(
+    zipped: bool, tiny_base: Path, copied: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder, mark = copied(tiny_base), tmp_path / "ran"
+    (folder / "model.safetensors").unlink()
+    torch.save(
+        {"lm_head.weight": Malicious(mark)},
+        folder / "pytorch_model.bin",
+        _use_new_zipfile_serialization=zipped,
+    )
+    refused(folder, "the pickle asks for posix.system, which could run code")
+    assert inspect_checkpoint(str(folder)).problems
+    assert not mark.exists()
+
+
+def test_damaged_and_missing_files(
+    tiny_base: Path, copied: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = copied(tiny_base, "a")
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    refused(folder, "model.safetensors is damaged or no safetensors file")
+    (folder / "model.safetensors").unlink()
+    refused(folder, "has a config.json, but no model.safetensors or pytorch_model.bin")
+    (folder / "pytorch_model.bin").write_bytes(b"not a pickle")
+    refused(folder, "pytorch_model.bin")
+    (folder / "config.json").write_text("{")
+    refused(folder, "config.json cannot be read")
+    refused(tmp_path / "nothing", "there is no such file or folder")
+    (tmp_path / "empty").mkdir()
+    refused(tmp_path / "empty", "is no checkpoint")
+    refused(tmp_path, "is no checkpoint (these folders in it are: a)")
+
+
+def test_weights_of_a_wrapped_model_point_to_the_file(
+    base_model: Any, tiny_base: Path, copied: Callable[..., Path]
+) -> None:
+    folder = copied(tiny_base)
+    (folder / "model.safetensors").unlink()
+    state = {f"module.{k}": v for k, v in base_model.state_dict().items()}
+    torch.save(state, folder / "pytorch_model.bin")
+    refused(folder, "the weights are those of a wrapped model (tensor module.lm_head")
+    torch.save({"model": base_model.state_dict()}, folder / "pytorch_model.bin")
+    refused(folder, "holds something else than tensors; give the file itself")
+
+
+def test_full_weights_beside_an_adapter_are_ambiguous(
+    tiny_base: Path, copied: Callable[..., Path], make_adapter: Callable[..., Path]
+) -> None:
+    folder = make_adapter(copied(tiny_base))
+    refused(folder, "holds full weights and an adapter: which of them is meant?")
+
+
+def test_what_the_vocabulary_leaves_over(
+    make_model: Callable[..., Any], tiny_tokenizer: Any, tmp_path: Path
+) -> None:
+    make_model("llama", vocab_size=320).save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    loaded = open_checkpoint(str(tmp_path), device="cpu")
+    assert loaded.usable.shape == (320,)
+    assert loaded.usable[:300].all()
+    assert not loaded.usable[300:].any()
+    assert any(n.startswith("20 of 320 rows of the head") for n in loaded.notes)
+    assert inspect_checkpoint(str(tmp_path)).facts["vocabulary"] == (
+        "300 tokens in 320 rows"
+    )
+
+
+def test_a_quantised_model_needs_its_package(
+    tiny_base: Path, copied: Callable[..., Path]
+) -> None:
+    folder = copied(tiny_base)
+    change_config(
+        folder,
+        quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True},
+    )
+    try:
+        import bitsandbytes  # noqa: F401
+    except ImportError:
+        with pytest.raises(CheckpointError, match="transformers cannot load it"):
+            open_checkpoint(str(folder), device="cpu")
+    else:
+        pytest.skip("bitsandbytes is installed")
+
+
+@pytest.mark.parametrize("source", ["someone/not-there", "nothing.safetensors", "x"])
+def test_hub_ids_and_typing_errors(
+    source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import huggingface_hub
+
+    asked: list[str] = []
+
+    def offline(repo: str, **options: Any) -> str:
+        asked.append(repo)
+        raise huggingface_hub.errors.LocalEntryNotFoundError("no network")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
+    if "/" in source:
+        refused(source, "cannot be fetched from the hub (LocalEntryNotFoundError")
+        assert asked == [source]
+    else:
+        refused(source, "there is no such file or folder; check the path")
+        assert not asked
+
+
+def test_a_fetched_model_may_be_links_into_the_cache(
+    tiny_base: Path,
+    base_model: Any,
+    said: Callable[..., torch.Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    repo = tmp_path / "models--org--tiny"
+    snapshot = repo / "snapshots" / "0123"
+    snapshot.mkdir(parents=True)
+    (repo / "blobs").mkdir()
+    for file in tiny_base.iterdir():
+        (repo / "blobs" / file.name).write_bytes(file.read_bytes())
+        (snapshot / file.name).symlink_to(repo / "blobs" / file.name)
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download", lambda *a, **o: str(snapshot)
+    )
+    loaded = open_checkpoint("org/tiny", device="cpu")
+    assert (loaded.source, loaded.name) == ("org/tiny", "tiny")
+    assert torch.equal(said(loaded), said(base_model))
+
+
+def test_the_same_weights_hash_the_same_after_saving_again(
+    tiny_base: Path, base_model: Any, tmp_path: Path
+) -> None:
+    base_model.save_pretrained(tmp_path / "again")
+    again = open_checkpoint(str(tmp_path / "again"), base=str(tiny_base), device="cpu")
+    first = open_checkpoint(str(tiny_base), device="cpu")
+    assert again.weights_sha256 == first.weights_sha256
+    assert again.model_id == first.model_id
+    assert "tokenizer: the base's" in again.notes
+
+
+def test_nothing_is_printed(
+    tiny_base: Path, capfd: pytest.CaptureFixture[str], recwarn: Any
+) -> None:
+    open_checkpoint(str(tiny_base), device="cpu")
+    assert capfd.readouterr() == ("", "")
+    assert not recwarn.list
+
+
+def test_a_real_model(shared_models: Path) -> None:
+    loaded = open_checkpoint(str(shared_models / "babyllama-1m"), device="cpu")
+    assert loaded.architecture == "LlamaForCausalLM"
+    assert loaded.usable.sum() == 361
+    assert loaded.max_positions == 256
+    ids = loaded.tokenizer("Once upon a time there was a little girl")["input_ids"]
+    with loaded.active() as model:
+        told = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
+    nll = torch.nn.functional.cross_entropy(told[:-1], torch.tensor(ids[1:]))
+    # It was trained on stories that begin like this: far below log(361) = 5.9.
+    assert float(nll) < 1.0
+    pattern = re.compile(r"[0-9a-f]{64}")
+    assert pattern.fullmatch(loaded.weights_sha256)
+    assert pattern.fullmatch(loaded.tokenizer_sha256)
