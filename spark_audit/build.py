@@ -9,39 +9,35 @@ few micro-nats.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from spark_audit.canaries import RANKED, Context, canary_ranges, candidates
-from spark_audit.covariates import (
-    Corpus,
-    Ranges,
-    balance,
-    corpus,
-    pool,
-    token_classes,
-)
+from spark_audit.covariates import Corpus, Ranges, balance, corpus, pool, token_classes
 from spark_audit.errors import InputError
-from spark_audit.examples import Example, Part
-from spark_audit.facts import seed_for, sha256_file, versions
+from spark_audit.examples import Example
+from spark_audit.facts import sha256_file, versions
 from spark_audit.layout import Layout, layouts
-from spark_audit.manifest import Manifest, check_fit, seal
+from spark_audit.manifest import Manifest, Preset, check_fit, seal
 from spark_audit.manifest import redact as redact
 from spark_audit.overview import describe as describe
 from spark_audit.scoring import Item, item, score
-from spark_audit.sensitivity import (
-    score2,
-    sensitivity,
-    stop_word_ranges,
-    token_counts,
+from spark_audit.selection import (
+    CUT_OFF,
+    Pairs,
+    Record,
+    canary_sets,
+    clusters,
+    duplicates,
+    low_sensitivity,
+    match,
+    membership,
 )
-from spark_audit.stats.duplicates import cluster_labels, duplicate_groups
-from spark_audit.stats.matching import match_spans, micro_nats
+from spark_audit.stats.matching import micro_nats
 from spark_audit.table import Pass
 from spark_audit.tokens import encode
 
@@ -54,9 +50,6 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 BATCH_SIZE = 8
 """Texts in a batch when nothing is asked for: never chosen by free memory."""
-
-CUT_OFF = "cut off: text longer than the context"
-NO_TOKEN = "no token of its own"
 
 PRESETS: Mapping[str, tuple[int, int | None]] = {"robust": (1, 1), "paper": (0, None)}
 """``buffer`` and ``canary_contexts`` (``None``: all) of each preset."""
@@ -126,45 +119,55 @@ def build_manifest(
         If there are no examples, an id stands twice, a number is out of range, the
         tokenizer gives no offsets, or ``loaded`` is no base.
     """
-    examples = _checked(examples)
     if loaded.base is not None:
         raise InputError(
             "an adapter cannot be the reference of a manifest",
             where=f"checkpoint {loaded.name!r}",
             fix="give its base, or save base and adapter merged",
         )
-    settings = _settings(
-        preset=preset,
-        seed=seed,
-        caliper=caliper,
-        distance=distance,
-        buffer=buffer,
-        controls=controls,
-        exclude_template=exclude_template,
-        max_length=_fitting(max_length, loaded.max_positions),
-        tau=tau,
-        alpha=alpha,
-        canary_contexts=canary_contexts,
-        n_candidates=n_candidates,
+    contexts = PRESETS[_one_of(preset, Preset, "preset")][1]
+    if canary_contexts is not None:
+        contexts = None if canary_contexts == "all" else canary_contexts
+    settings = {
+        "preset": preset,
+        "seed": seed,
+        "caliper": float(caliper),
+        "distance": _one_of(distance, Literal["mean", "profile"], "distance"),
+        "buffer": PRESETS[preset][0] if buffer is None else buffer,
+        "controls": _one_of(controls, Literal["any", "before"], "controls"),
+        "exclude_template": exclude_template,
+        "max_length": _fitting(max_length, loaded.max_positions),
+        "tau": float(tau),
+        "alpha": float(alpha),
+        "canary_contexts": contexts,
+        "n_candidates": n_candidates,
+    }
+    _check(settings)
+    rows = layouts(
+        _checked(examples), loaded.tokenizer, max_length=settings["max_length"]
     )
-    rows = layouts(examples, loaded.tokenizer, max_length=settings["max_length"])
     texts = _scored(rows, loaded, store, batch_size, progress)
-    excluded = np.concatenate(
-        [
-            row.excluded(
-                buffer=settings["buffer"],
-                exclude_template=settings["exclude_template"],
-            )
-            for row in rows
-        ]
-    )
+    excluded = _excluded(rows, settings)
     eligible = (texts.unll >= 0) & ~excluded
-    pairs, unmatched = _pairs(rows, texts, eligible, settings)
-    clusters, groups = _clusters(rows)
-    membership, crossing = _membership(examples, groups)
-    canaries = _canaries(rows, texts, loaded.tokenizer, settings, progress)
-    low = _low(rows, texts, len(loaded.usable), alpha=alpha, tau=tau)
-    found = _Found(rows, texts, pairs, unmatched, canaries, membership, crossing)
+    pairs = match(
+        rows, texts, eligible, caliper=caliper, distance=distance, controls=controls
+    )
+    canaries, cut = canary_sets(
+        rows,
+        texts,
+        encode=lambda strings: _ids(loaded.tokenizer, strings),
+        contexts=contexts,
+        n=n_candidates,
+        seed=seed,
+        progress=_stage(progress, "drawing canary candidates"),
+    )
+    low = low_sensitivity(
+        rows, texts, vocab_size=len(loaded.usable), alpha=alpha, tau=tau
+    )
+    groups = duplicates(rows)
+    labels = clusters(rows, groups)
+    members, crossing = membership(rows, groups)
+    facts = _Facts(rows, texts, pairs, canaries, cut, members, crossing)
     return seal(
         {
             "kind": "spark-audit-manifest",
@@ -175,14 +178,14 @@ def build_manifest(
             "settings": settings,
             "versions": versions(),
             "data": [{"file": p.name, "sha256": sha256_file(p)} for p in data],
-            "counts": _counts(found, clusters),
-            "examples": _examples(rows, texts, excluded, low, clusters),
-            "pairs": pairs,
-            "unmatched": unmatched,
+            "counts": facts.counts(labels),
+            "examples": _records(rows, texts, excluded, low, labels),
+            "pairs": pairs.pairs,
+            "unmatched": pairs.unmatched,
             "canaries": canaries,
-            "membership": membership,
-            "balance": _balance(found, eligible),
-            "notes": _notes(found, settings),
+            "membership": members,
+            "balance": _balance(rows, texts, eligible, pairs),
+            "notes": facts.notes(settings),
         }
     )
 
@@ -217,16 +220,312 @@ def manifest_items(manifest: Manifest, loaded: Loaded) -> list[Item]:
     ]
 
 
-def verify(manifest: Manifest, loaded: Loaded) -> list[str]:
-    """Refuse a checkpoint that a manifest was not made for; else notes.
+def verify(manifest: Manifest, base: Loaded) -> None:
+    """Refuse a base that a manifest was not made from.
 
-    As :func:`spark_audit.manifest.check_fit`, from the checkpoint itself.
+    Raises
+    ------
+    InputError
+        With what differs.
     """
-    return check_fit(
+    check_fit(
         manifest,
-        name=loaded.name,
-        tokenizer_sha256=loaded.tokenizer_sha256,
-        architecture=loaded.architecture,
-        vocab_size=len(loaded.usable),
-        base_sha256=loaded.base_sha256,
+        name=base.name,
+        tokenizer_sha256=base.tokenizer_sha256,
+        architecture=base.architecture,
+        vocab_size=len(base.usable),
+        base_sha256=base.base_sha256 or base.weights_sha256,
     )
+
+
+# --- checks ---------------------------------------------------------------------------
+
+
+def _one_of(value: str, known: Any, where: str) -> str:
+    if value not in get_args(known):
+        raise InputError(
+            f"{value!r} is unknown",
+            where=where,
+            fix=f"choose one of: {', '.join(get_args(known))}",
+        )
+    return value
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    for name, low, high in (
+        ("caliper", 0, None),
+        ("buffer", 0, None),
+        ("canary_contexts", 1, None),
+        ("n_candidates", 2, None),
+        ("tau", 0, 1),
+        ("alpha", 0, 1),
+    ):
+        value = settings[name]
+        if value is not None and not low <= value <= (value if high is None else high):
+            bound = f"at least {low}" if high is None else f"from {low} to {high}"
+            raise InputError(f"{value} is not {bound}", where=name)
+
+
+def _fitting(asked: int | None, positions: int | None) -> int | None:
+    if asked is None or positions is None:
+        return positions if asked is None else asked
+    if asked > positions:
+        raise InputError(
+            f"{asked} tokens do not fit into the model's context of {positions}",
+            where="max_length",
+            fix=f"give at most {positions}",
+        )
+    return asked
+
+
+def _checked(examples: Sequence[Example]) -> list[Example]:
+    """The examples by id; a manifest does not depend on the order of its input."""
+    if not examples:
+        raise InputError("there are no examples", where="data", fix="give some")
+    found = sorted(examples, key=lambda example: example.id)
+    for one, other in pairwise(found):
+        if one.id == other.id:
+            raise InputError(
+                "the id stands twice",
+                where=f"example {one.id!r}",
+                fix="give every row an id of its own",
+            )
+    return found
+
+
+# --- scores ---------------------------------------------------------------------------
+
+
+def _stage(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
+    if progress is None:
+        return None
+    return lambda done, total: progress(what, done, total)
+
+
+def _scored(
+    rows: Sequence[Layout],
+    loaded: Loaded,
+    store: Store | None,
+    batch_size: int | str,
+    progress: Progress | None,
+) -> Corpus:
+    """The reference model's scores of everything that is kept."""
+    tables = score(
+        loaded,
+        [item(row.example.id, row.encoding, row.kept) for row in rows],
+        passes=(Pass(),),
+        store=store,
+        batch_size=BATCH_SIZE if batch_size == "auto" else batch_size,
+        progress=_stage(progress, f"scoring {loaded.name}, tokens"),
+    )
+    return corpus(
+        [row.example.text for row in rows],
+        [row.encoding for row in rows],
+        ids=[row.example.id for row in rows],
+        response_starts=[len(row.example.prompt) for row in rows],
+        table=tables[Pass()],
+        quantise=micro_nats,
+    )
+
+
+def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+    found = tokenizer(texts, return_attention_mask=False, verbose=False)
+    return list(found["input_ids"])
+
+
+def _excluded(rows: Sequence[Layout], settings: Mapping[str, Any]) -> np.ndarray:
+    buffer, template = settings["buffer"], settings["exclude_template"]
+    return np.concatenate(
+        [row.excluded(buffer=buffer, exclude_template=template) for row in rows]
+    )
+
+
+def _balance(
+    rows: Sequence[Layout], texts: Corpus, eligible: np.ndarray, pairs: Pairs
+) -> list[Record]:
+    """Balance over the train rows, which are what is audited."""
+    train = {i for i, row in enumerate(rows) if row.example.split == "train"}
+    index = {row.example.id: i for i, row in enumerate(rows)}
+    spans = Ranges.of([place for place in pairs.scored if place[0] in train])
+    if not len(spans):
+        return []
+    sides = [
+        Ranges.of(
+            [
+                (
+                    index[pair["example"]],
+                    pair[side]["token_start"],
+                    pair[side]["token_end"] - pair[side]["token_start"],
+                )
+                for pair in pairs.pairs
+                if index[pair["example"]] in train
+            ]
+        )
+        for side in ("pii", "control")
+    ]
+    found = balance(
+        texts,
+        spans=spans,
+        windows=pool(eligible, texts, spans),
+        matched=sides[0],
+        controls=sides[1],
+    )
+    # The last digits of a mean depend on the machine.
+    return [
+        {k: round(v, 9) if isinstance(v, float) else v for k, v in row.items()}
+        for row in found
+    ]
+
+
+# --- records and facts ----------------------------------------------------------------
+
+
+def _reference(loaded: Loaded) -> Record:
+    return {
+        "name": loaded.source,
+        "weights_sha256": loaded.weights_sha256,
+        "tokenizer_sha256": loaded.tokenizer_sha256,
+        "model_id": loaded.model_id,
+        "architecture": loaded.architecture,
+        "dtype": loaded.dtype,
+        "vocab_size": len(loaded.usable),
+        "usable_vocab": int(loaded.usable.sum()),
+        "max_positions": loaded.max_positions,
+    }
+
+
+def _records(
+    rows: Sequence[Layout],
+    texts: Corpus,
+    excluded: np.ndarray,
+    low: np.ndarray,
+    labels: Sequence[str],
+) -> list[Record]:
+    classes = token_classes(texts).tobytes().decode("ascii")
+    found = []
+    for i, row in enumerate(rows):
+        part, example = texts.of(i), row.example
+        spans = []
+        for span, tokens in zip(example.spans, row.spans, strict=True):
+            whole = tokens if tokens is not None and row.within(tokens) else None
+            spans.append(
+                {
+                    **vars(span),
+                    "token_start": whole.start if whole else None,
+                    "token_end": whole.end if whole else None,
+                    "partial": bool(whole and whole.partial),
+                }
+            )
+        found.append(
+            {
+                "id": example.id,
+                "task": example.task,
+                "source_id": example.source_id,
+                "cluster": labels[i],
+                "split": example.split,
+                "prompt": example.prompt,
+                "response": example.response,
+                "spans": spans,
+                "canary_id": example.canary.id if example.canary else None,
+                "template": [list(place) for place in row.template],
+                "kept": list(row.kept),
+                "response_token": row.response_token,
+                "reference_unll": [
+                    u if u >= 0 else None for u in texts.unll[part].tolist()
+                ],
+                "excluded": _runs(excluded[part]),
+                "classes": classes[part],
+                "low": np.flatnonzero(low[part]).tolist(),
+            }
+        )
+    return found
+
+
+def _runs(mask: np.ndarray) -> list[list[int]]:
+    """The ranges of True tokens, end exclusive."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]])))
+    return edges.reshape(-1, 2).tolist()
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What the counts and notes of a manifest are taken from."""
+
+    rows: Sequence[Layout]
+    texts: Corpus
+    pairs: Pairs
+    canaries: list[Record]
+    canary_rows_cut: int
+    members: dict[str, list[str]]
+    crossing: int
+
+    def counts(self, labels: Sequence[str]) -> dict[str, int]:
+        """Counts by name; those of pairs and spans are over both splits."""
+        examples = [row.example for row in self.rows]
+        spans = [span for example in examples for span in example.spans]
+        tokens = [s for row in self.rows for s in row.spans if s is not None]
+        return {
+            "examples": len(examples),
+            "tasks": len({example.task for example in examples}),
+            "train": sum(example.split == "train" for example in examples),
+            "test": sum(example.split == "test" for example in examples),
+            "sources": len({example.source_id for example in examples}),
+            "clusters": len(set(labels)),
+            "tokens": len(self.texts.unll),
+            "tokens_scored": int((self.texts.unll >= 0).sum()),
+            "texts_cut": sum(row.was_cut for row in self.rows),
+            "spans": len(spans),
+            "spans_of_canaries": sum(span.part is not None for span in spans),
+            "spans_partial": sum(span.partial for span in tokens),
+            "spans_cut": sum(m["reason"] == CUT_OFF for m in self.pairs.unmatched),
+            "pairs": len(self.pairs.pairs),
+            "unmatched": len(self.pairs.unmatched),
+            "canaries": len({c["canary_id"] for c in self.canaries}),
+            "canary_parts": len(self.canaries),
+            "canary_parts_rankable": sum(bool(c["candidates"]) for c in self.canaries),
+            "canary_rows_cut": self.canary_rows_cut,
+            "members": len(self.members["members"]),
+            "non_members": len(self.members["non_members"]),
+            "rows_near_duplicate": self.crossing,
+        }
+
+    def notes(self, settings: Mapping[str, Any]) -> list[str]:
+        """What a reader must know, one sentence each."""
+        count = self.counts([])
+        found = []
+        if count["texts_cut"]:
+            found.append(
+                f"{count['texts_cut']} of {count['examples']} texts are longer than "
+                f"{settings['max_length']} tokens: their prompts were cut from the "
+                f"start, {count['spans_cut']} spans were lost"
+            )
+        if not self.pairs.scored:
+            found.append("no identifier was annotated in scored text: there are no pairs")
+        if count["spans_partial"]:
+            found.append(
+                f"{count['spans_partial']} of {count['spans']} spans begin or end "
+                "inside a token"
+            )
+        if "milp" in self.pairs.solvers:
+            found.append(
+                f"{self.pairs.solvers['milp']} examples with many spans were matched "
+                "by HiGHS"
+            )
+        if self.canary_rows_cut:
+            found.append(
+                f"{self.canary_rows_cut} rows lost their canary to the context's length"
+            )
+        if lost := count["canary_parts"] - count["canary_parts_rankable"]:
+            found.append(
+                f"{lost} of {count['canary_parts']} canary parts cannot be ranked: "
+                + "; ".join(sorted({c["reason"] for c in self.canaries if c["reason"]}))
+            )
+        if self.crossing:
+            found.append(
+                f"{self.crossing} rows with a near-duplicate in the other split were "
+                "left out of membership"
+            )
+        for side in ("members", "non_members"):
+            if not self.members[side]:
+                found.append(f"there are no {side.replace('_', '-')}")
+        return found

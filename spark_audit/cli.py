@@ -115,6 +115,9 @@ def run(arguments: Sequence[str]) -> int:
         command = typer.main.get_command(_app(argv))
         code = command.main(args=argv, prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
+        if code == 130:
+            # Typer turns an interrupt into this code; older ones into Abort.
+            raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
     except IncompleteError as error:
         _say(f"{PROGRAM}: {error}\n{resume}")
@@ -125,8 +128,9 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         _say(f"\n{PROGRAM}: interrupted; {resume}")
         return 130
-    except BrokenPipeError:
-        # Whoever read our output has enough; Python must not complain at exit.
+    except (BrokenPipeError, SystemExit):
+        # Whoever read our output has enough (Typer leaves by SystemExit then, with
+        # the gate's code 1). Python must not complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:

@@ -169,9 +169,9 @@ def low_sensitivity(
     alpha: float,
     tau: float,
 ) -> np.ndarray:
-    """Scored tokens of plain text whose sensitivity Score is at most ``tau`` **[ours]**.
+    """Scored tokens of plain text with a sensitivity Score of at most ``tau``.
 
-    Score_1 is the reference model's NLL, Score_2 is taken over all tasks and rows of
+    **[ours]** Score_1 is the reference model's NLL, Score_2 is taken over all tasks and rows of
     the manifest. No identifier, special or template token is among them.
 
     Returns

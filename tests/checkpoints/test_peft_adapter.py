@@ -1,0 +1,509 @@
+"""Rows "PEFT folder", "PEFT saved by O-LoRA", "IA3, DoRA, prompt tuning"."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from spark_audit.checkpoints import inspect_checkpoint, open_checkpoint
+from spark_audit.errors import CheckpointError
+
+LORA_A = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+LORA_B = LORA_A.replace("lora_A", "lora_B")
+
+
+def refused(source: Path, base: Path | None, message: str) -> None:
+    with pytest.raises(CheckpointError) as error:
+        open_checkpoint(str(source), base=base and str(base), device="cpu")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def saved(folder: Path, base: Path, config: Any, *, seed: int = 3) -> Path:
+    """Save an adapter of any type with random weights, as PEFT does."""
+    from peft import get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), config)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                noise = torch.randn(weight.shape, generator=generator)
+                weight.copy_(weight + 0.2 * noise)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "lora",
+    [
+        {},
+        {"use_dora": True},
+        {"use_rslora": True},
+        {"target_modules": "all-linear"},
+        {"target_modules": ["embed_tokens", "lm_head", "q_proj"]},
+        {"rank_pattern": {"layers.0.self_attn.q_proj": 2}},
+        {"alpha_pattern": {"v_proj": 3}},
+        {"layers_to_transform": [1]},
+        {"modules_to_save": ["lm_head"]},
+        {"modules_to_save": ["embed_tokens"]},
+        {"trainable_token_indices": [5, 7]},
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning")
+def test_lora_says_what_peft_says(
+    lora: dict[str, Any],
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    reference_of: Callable[..., Any],
+    said: Callable[..., torch.Tensor],
+    tmp_path: Path,
+) -> None:
+    folder = make_adapter(tmp_path / "a", **lora)
+    loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    reference = reference_of(tiny_base, folder)
+    assert torch.allclose(said(loaded), said(reference), rtol=0, atol=1e-6)
+    assert loaded.format == "peft-adapter"
+    assert loaded.base == "tiny-base"
+    assert inspect_checkpoint(str(folder)).problems == ()
+
+
+@pytest.mark.parametrize("kind", ["IA3", "PROMPT", "PREFIX", "P_TUNING", "LOHA"])
+def test_other_types_say_what_peft_says(
+    kind: str,
+    tiny_base: Path,
+    reference_of: Callable[..., Any],
+    said: Callable[..., torch.Tensor],
+    tmp_path: Path,
+) -> None:
+    import peft
+
+    task: Any = "CAUSAL_LM"
+    config = {
+        "IA3": lambda: peft.IA3Config(
+            task_type=task,
+            target_modules=["k_proj", "v_proj", "down_proj"],
+            feedforward_modules=["down_proj"],
+        ),
+        "PROMPT": lambda: peft.PromptTuningConfig(task_type=task, num_virtual_tokens=3),
+        "PREFIX": lambda: peft.PrefixTuningConfig(task_type=task, num_virtual_tokens=3),
+        "P_TUNING": lambda: peft.PromptEncoderConfig(
+            task_type=task, num_virtual_tokens=3, encoder_hidden_size=16
+        ),
+        "LOHA": lambda: peft.LoHaConfig(
+            task_type=task, r=2, target_modules=["q_proj", "v_proj"]
+        ),
+    }[kind]()
+    folder = saved(tmp_path / "a", tiny_base, config)
+    loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    reference = said(reference_of(tiny_base, folder))
+    virtual = 0 if kind in ("IA3", "LOHA") else 3
+    shift = 3 if kind in ("PROMPT", "P_TUNING") else 0
+    # The prompt's own tokens are not among the rows of ours.
+    assert said(loaded).shape == (10, 300)
+    assert torch.allclose(said(loaded), reference[shift:], rtol=0, atol=1e-6)
+    assert loaded.max_positions == 256 - virtual
+    assert inspect_checkpoint(str(folder)).problems == ()
+
+
+@pytest.mark.parametrize("shift", [0, 3])
+def test_a_mask_of_positions_keeps_its_meaning_with_a_prompt(
+    shift: int, tiny_base: Path, said: Callable[..., torch.Tensor], tmp_path: Path
+) -> None:
+    import peft
+
+    task: Any = "CAUSAL_LM"
+    cls = peft.PromptTuningConfig if shift else peft.PrefixTuningConfig
+    folder = saved(tmp_path / "a", tiny_base, cls(task_type=task, num_virtual_tokens=3))
+    loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    ids = torch.tensor([[1, 47, 91, 223], [1, 80, 67, 0]])
+    mask = torch.tensor([[False, True, True, False], [True, False, True, False]])
+    with loaded.active() as model:
+        full = model(input_ids=ids, use_cache=False).logits
+        kept = model(input_ids=ids, use_cache=False, logits_to_keep=mask).logits
+        last = model(input_ids=ids, use_cache=False, logits_to_keep=2).logits
+        some = model(
+            input_ids=ids, use_cache=False, logits_to_keep=torch.tensor([0, 2])
+        ).logits
+    assert full.shape == (2, 4, 300)
+    assert torch.allclose(kept.reshape(-1, 300), full[mask], rtol=0, atol=1e-6)
+    assert torch.allclose(last, full[:, -2:], rtol=0, atol=1e-6)
+    assert torch.allclose(some, full[:, [0, 2]], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("start", ["pissa", "olora"])
+def test_an_adapter_that_replaces_the_base_gets_its_own(
+    start: str,
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    reference_of: Callable[..., Any],
+    said: Callable[..., torch.Tensor],
+    tmp_path: Path,
+) -> None:
+    folder = make_adapter(tmp_path / "a", init_lora_weights=start)
+    loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    reference = reference_of(tiny_base, folder)
+    assert torch.allclose(said(loaded), said(reference), rtol=0, atol=1e-5)
+
+
+def test_biases_are_the_adapters(
+    make_model: Callable[..., Any],
+    tiny_tokenizer: Any,
+    reference_of: Callable[..., Any],
+    said: Callable[..., torch.Tensor],
+    tmp_path: Path,
+) -> None:
+    import peft
+
+    base = tmp_path / "qwen"
+    make_model("qwen2").save_pretrained(base)
+    tiny_tokenizer.save_pretrained(base)
+    task: Any = "CAUSAL_LM"
+    config = peft.LoraConfig(
+        task_type=task, r=2, target_modules=["q_proj"], bias="lora_only"
+    )
+    folder = saved(tmp_path / "a", base, config)
+    loaded = open_checkpoint(str(folder), base=str(base), device="cpu")
+    reference = said(reference_of(base, folder))
+    assert torch.allclose(said(loaded), reference, rtol=0, atol=1e-6)
+
+
+def test_the_base_that_the_adapter_names(
+    tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = make_adapter(tmp_path / "a")
+    loaded = open_checkpoint(str(folder), device="cpu")
+    assert loaded.notes[0] == "base: tiny-base, as the adapter names it"
+    base = open_checkpoint(str(tiny_base), device="cpu")
+    assert loaded.base_sha256 == base.weights_sha256
+    assert loaded.weights_sha256 != base.weights_sha256
+    assert loaded.tokenizer_sha256 == base.tokenizer_sha256
+    assert "tokenizer: the base's" in loaded.notes
+    assert str(tmp_path) not in " ".join([*loaded.notes, loaded.source, loaded.name])
+    change_config(folder, base_model_name_or_path="/another/machine/llama")
+    refused(folder, None, "the adapter's base /another/machine/llama is not here; give")
+    again = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    assert again.notes[0] == "base: tiny-base as given; the adapter names llama"
+    # What the adapter computes is the same, and so is its hash.
+    assert again.weights_sha256 == loaded.weights_sha256
+    assert again.model_id == loaded.model_id
+    change_config(folder, base_model_name_or_path=None)
+    refused(folder, None, "the adapter names no base; give --base MODEL")
+
+
+def test_the_hash_is_of_what_the_adapter_computes(
+    tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = make_adapter(tmp_path / "a")
+    first = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    change_config(folder, lora_alpha=9)
+    second = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    assert first.weights_sha256 != second.weights_sha256
+    assert first.model_id != second.model_id
+    assert first.base_sha256 == second.base_sha256
+
+
+def test_wrong_tensors_are_refused_by_name(
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    copied: Callable[..., Path],
+    edited: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    good = make_adapter(tmp_path / "good")
+    cases: list[tuple[Callable[[dict[str, torch.Tensor]], object], str]] = [
+        (lambda s: s.pop(LORA_A), f"adapter tensor {LORA_A} is missing"),
+        (
+            lambda s: s.update({LORA_A.replace("q_proj", "k_proj"): s[LORA_A].clone()}),
+            "k_proj.lora_A.weight is unexpected",
+        ),
+        (
+            lambda s: s.update({LORA_A: torch.ones(4, 31)}),
+            f"adapter tensor {LORA_A} has shape [4, 31], this base needs [4, 32]",
+        ),
+        (lambda s: s.update({LORA_B: torch.empty(0)}), f"tensor {LORA_B} is empty"),
+    ]
+    for number, (change, message) in enumerate(cases):
+        folder = copied(good, str(number))
+        edited(folder / "adapter_model.safetensors", change)
+        refused(folder, tiny_base, message)
+        assert message in inspect_checkpoint(str(folder)).problems[0]
+    folder = copied(good, "nan")
+    edited(
+        folder / "adapter_model.safetensors",
+        lambda s: s.update({LORA_B: s[LORA_B] * float("nan")}),
+    )
+    refused(folder, tiny_base, f"tensor {LORA_B} holds NaN")
+
+
+def test_an_untrained_adapter_is_refused(
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    edited: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    folder = make_adapter(tmp_path / "a")
+    file = folder / "adapter_model.safetensors"
+    edited(file, lambda s: [s[k].zero_() for k in s if "lora_B" in k])
+    refused(folder, tiny_base, "every lora_B is zero: the adapter is untrained")
+    # One that is not zero, but whose lora_A is: no difference either.
+    edited(file, lambda s: (s[LORA_B].fill_(1.0), s[LORA_A].zero_()))
+    refused(folder, tiny_base, "the adapter changes nothing")
+
+
+def test_an_adapter_of_another_base_is_refused(
+    make_model: Callable[..., Any],
+    make_adapter: Callable[..., Path],
+    tiny_tokenizer: Any,
+    tmp_path: Path,
+) -> None:
+    wide, gpt2 = tmp_path / "wide", tmp_path / "gpt2"
+    for folder, model in (
+        (wide, make_model("llama", hidden_size=64)),
+        (gpt2, make_model("gpt2")),
+    ):
+        model.save_pretrained(folder)
+        tiny_tokenizer.save_pretrained(folder)
+    adapter = make_adapter(tmp_path / "a")
+    refused(adapter, wide, "has shape [4, 32], this base needs [4, 64]")
+    refused(adapter, gpt2, "the adapter does not fit the base")
+    refused(adapter, make_adapter(tmp_path / "b"), "the base is itself an adapter")
+
+
+def test_o_lora_is_loaded_with_its_scale(
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    reference_of: Callable[..., Any],
+    said: Callable[..., torch.Tensor],
+    edited: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    """O-LoRA joins the parts of its tasks and leaves r and lora_alpha alone."""
+    one = make_adapter(tmp_path / "one", seed=1, r=4, alpha=8)
+    two = make_adapter(tmp_path / "two", seed=2, r=4, alpha=8)
+    first, second = (load_file(d / "adapter_model.safetensors") for d in (one, two))
+    # The truth: both parts at the same scale, as O-LoRA's own layer adds them.
+    model = reference_of(tiny_base, one)
+    model.load_adapter(two, "two")
+    model.base_model.set_adapter(["default", "two"])
+    truth = said(model)
+
+    joined = tmp_path / "joined"
+    shutil.copytree(one, joined)
+    change_config(joined, r_sum=8, save_loranew=False)
+    state = {
+        key: torch.cat([first[key], second[key]], dim=0 if "lora_A" in key else 1)
+        for key in first
+    }
+    save_file(state, joined / "adapter_model.safetensors")
+    loaded = open_checkpoint(str(joined), base=str(tiny_base), device="cpu")
+    assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
+    assert any("rank 8 = 2 x 4, loaded with alpha 16" in n for n in loaded.notes)
+
+    # save_loranew=True: the newest part lies in the file under names of its own.
+    apart = tmp_path / "apart"
+    shutil.copytree(joined, apart)
+    state = first | {k.replace(".lora_", ".loranew_"): v for k, v in second.items()}
+    save_file(state, apart / "adapter_model.safetensors")
+    loaded = open_checkpoint(str(apart), base=str(tiny_base), device="cpu")
+    assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
+    assert "O-LoRA: 8 loranew tensors added to the earlier ones" in loaded.notes
+
+    # Its first task: no earlier part yet, an empty lora_A beside loranew_A.
+    empty = {
+        key: torch.empty(0, value.shape[1])
+        if "_A" in key
+        else torch.empty(len(value), 0)
+        for key, value in first.items()
+    }
+    state = empty | {k.replace(".lora_", ".loranew_"): v for k, v in first.items()}
+    save_file(state, apart / "adapter_model.safetensors")
+    loaded = open_checkpoint(str(apart), base=str(tiny_base), device="cpu")
+    expected = said(reference_of(tiny_base, one))
+    assert torch.allclose(said(loaded), expected, rtol=0, atol=1e-6)
+    assert inspect_checkpoint(str(apart)).problems == ()
+
+    change_config(joined, r=3)
+    refused(joined, tiny_base, "lora_A has rank 8, adapter_config.json says r=3")
+
+
+def test_rslora_keeps_its_scale_when_parts_are_joined(
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    reference_of: Callable[..., Any],
+    said: Callable[..., torch.Tensor],
+    tmp_path: Path,
+) -> None:
+    folder = make_adapter(tmp_path / "a", r=4, alpha=8, use_rslora=True)
+    truth = said(reference_of(tiny_base, folder))
+    state = load_file(folder / "adapter_model.safetensors")
+    for key in list(state):
+        axis = 0 if "lora_A" in key else 1
+        state[key] = torch.cat([state[key], torch.zeros_like(state[key])], dim=axis)
+    save_file(state, folder / "adapter_model.safetensors")
+    loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
+
+
+def test_configurations_that_are_refused(
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    copied: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    good = make_adapter(tmp_path / "good")
+    for number, (changes, message) in enumerate(
+        [
+            ({"peft_type": "FUTURE"}, "has the type 'FUTURE', unknown to PEFT"),
+            ({"use_future": True}, "adapter_config.json sets use_future, unknown to"),
+            ({"task_type": "SEQ_CLS"}, "the adapter was trained for SEQ_CLS"),
+            ({"megatron_config": {"a": 1}}, "imports another package"),
+            ({"target_modules": ["nothing"]}, "the adapter does not fit the base"),
+        ]
+    ):
+        folder = copied(good, str(number))
+        change_config(folder, **changes)
+        refused(folder, tiny_base, message)
+    # Fields of forks that change nothing, and unknown ones that are off.
+    change_config(good, r_sum=0, save_loranew=False, use_future=False, auto_mapping={})
+    open_checkpoint(str(good), base=str(tiny_base), device="cpu")
+
+
+def test_code_and_missing_weights_are_refused(
+    tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = make_adapter(tmp_path / "a")
+    (folder / "modeling.py").write_text("raise SystemExit")
+    refused(folder, tiny_base, "brings its own code (modeling.py)")
+    (folder / "modeling.py").unlink()
+    (folder / "adapter_model.safetensors").unlink()
+    refused(folder, tiny_base, "has an adapter_config.json, but no adapter_model")
+
+
+@pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning")
+def test_embeddings_in_an_adapter(
+    tiny_base: Path,
+    base_model: Any,
+    make_adapter: Callable[..., Path],
+    edited: Callable[..., None],
+    said: Callable[..., torch.Tensor],
+    tmp_path: Path,
+) -> None:
+    folder = make_adapter(tmp_path / "a")
+    before = said(open_checkpoint(str(folder), base=str(tiny_base), device="cpu"))
+    file, name = folder / "adapter_model.safetensors", "model.embed_tokens.weight"
+    weight = base_model.get_input_embeddings().weight.detach()
+    edited(file, lambda s: s.update({f"base_model.model.{name}": weight.clone()}))
+    loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    assert torch.equal(said(loaded), before)
+    assert f"{name}: a copy of the base's, unused" in loaded.notes
+    edited(file, lambda s: s.update({f"base_model.model.{name}": weight + 1}))
+    message = f"the adapter brings its own embedding matrix ({name}, shape [300, 32])"
+    refused(folder, tiny_base, message)
+    grown = torch.ones(301, 32)
+    edited(file, lambda s: s.update({f"base_model.model.{name}": grown}))
+    refused(folder, tiny_base, "own embedding matrix (model.embed_tokens.weight, shape")
+
+
+def test_the_checkpoints_own_tokenizer_is_used(
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    make_tokenizer: Callable[..., Any],
+    tiny_tokenizer: Any,
+    tmp_path: Path,
+) -> None:
+    folder = make_adapter(tmp_path / "a")
+    tiny_tokenizer.save_pretrained(folder)
+    loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    assert "tokenizer: the checkpoint's own" in loaded.notes
+    other = make_tokenizer(bos=False, size=280)
+    other.save_pretrained(folder)
+    own = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    assert "tokenizer: the checkpoint's own, which is not the base's" in own.notes
+    assert own.tokenizer_sha256 != loaded.tokenizer_sha256
+    assert own.usable.sum() == 280
+    given = open_checkpoint(
+        str(folder), base=str(tiny_base), tokenizer=str(tiny_base), device="cpu"
+    )
+    assert given.tokenizer_sha256 == loaded.tokenizer_sha256
+    assert "tokenizer: from --tokenizer" in given.notes
+
+
+def test_frozen_noise_is_added_to_input_embeddings_only(
+    make_model: Callable[..., Any],
+    make_adapter: Callable[..., Path],
+    tiny_tokenizer: Any,
+    reference_of: Callable[..., Any],
+    said: Callable[..., torch.Tensor],
+    tmp_path: Path,
+) -> None:
+    base = tmp_path / "tied"
+    make_model("llama", tie_word_embeddings=True).save_pretrained(base)
+    tiny_tokenizer.save_pretrained(base)
+    folder = make_adapter(tmp_path / "a", base=base)
+    without = open_checkpoint(str(folder), base=str(base), device="cpu")
+    noise = torch.randn(300, 32, generator=torch.Generator().manual_seed(0))
+    save_file({"noise": noise}, folder / "frozen_noise.safetensors")
+    loaded = open_checkpoint(str(folder), base=str(base), device="cpu")
+    # The truth: input rows with noise, an untied head without.
+    reference = reference_of(base, folder)
+    inner = reference.get_base_model()
+    inner.lm_head.weight = torch.nn.Parameter(inner.lm_head.weight.detach().clone())
+    inner.get_input_embeddings().weight.data += noise
+    assert torch.allclose(said(loaded), said(reference), rtol=0, atol=1e-5)
+    assert not torch.allclose(said(loaded), said(without), atol=1e-2)
+    assert loaded.model_id != without.model_id
+    assert any("frozen noise" in note for note in loaded.notes)
+    save_file({"noise": noise[:, :5].clone()}, folder / "frozen_noise.safetensors")
+    refused(folder, base, "has shape [300, 5], the embeddings [300, 32]")
+    save_file({"other": noise}, folder / "frozen_noise.safetensors")
+    refused(folder, base, "frozen_noise.safetensors holds more than 'noise'")
+
+
+def test_half_precision_is_scored_unmerged(
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    said: Callable[..., torch.Tensor],
+    tmp_path: Path,
+) -> None:
+    folder = make_adapter(tmp_path / "a")
+    loaded = open_checkpoint(
+        str(folder), base=str(tiny_base), dtype="bfloat16", device="cpu"
+    )
+    assert loaded.dtype == "bfloat16"
+    weights = {n: p.dtype for n, p in loaded.model.named_parameters() if "lora_" in n}
+    assert set(weights.values()) == {torch.float32}
+    assert any("base_layer" in name for name, _ in loaded.model.named_parameters())
+    full = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    assert float((said(loaded).float() - said(full)).abs().max()) < 0.5
+
+
+def test_nothing_is_printed(
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    capfd: pytest.CaptureFixture[str],
+    recwarn: Any,
+    tmp_path: Path,
+) -> None:
+    folder = make_adapter(tmp_path / "a")
+    capfd.readouterr()
+    recwarn.clear()
+    loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    with loaded.active():
+        pass
+    assert capfd.readouterr() == ("", "")
+    assert not recwarn.list
