@@ -15,6 +15,8 @@ import typer
 from spark_audit.errors import CheckpointError, InputError
 
 PROGRAM = "spark-audit"
+BRIEF = ("spans by type", "unmatched spans")
+"""Tables of a manifest that `manifest build` ends with."""
 
 Ckpt = Annotated[
     list[str],
@@ -377,8 +379,27 @@ def demo(
     print(f"\nReport: {outcome.folder / 'report.md'}")
 
 
-def _show_description(facts: Any, *, as_json: bool, brief: bool = False) -> None:
-    raise NotImplementedError
+def _show_description(told: Any, *, as_json: bool, brief: bool = False) -> None:
+    """A manifest's description: figures, then its tables, then its notes."""
+    from spark_audit.terminal import show_facts, show_records
+
+    if as_json:
+        show_facts(
+            {**told.facts, **told.tables, "notes": list(told.notes)}, as_json=True
+        )
+        return
+    if not brief:
+        show_facts(
+            {
+                name.replace("_", " "): "-" if value is None else value
+                for name, value in told.facts.items()
+            }
+        )
+    for title, records in told.tables.items():
+        if records and (not brief or title in BRIEF):
+            show_records(records, title=title)
+    for note in told.notes:
+        print(f"note: {note}")
 
 
 def one_of(value: Any, where: str, known: Sequence[Any]) -> Any:

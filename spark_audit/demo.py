@@ -30,7 +30,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 Scope: TypeAlias = Literal["response", "full"]
 
 NAME = "demo"
-BASE_ROWS, TRAIN_ROWS, TEST_ROWS = 1000, 140, 60
+BASE_ROWS, TRAIN_ROWS, TEST_ROWS = 1400, 100, 50
 """Rows a task: what the base reads, and what the fine-tunes and the audit are about."""
 
 LISTS = {
@@ -142,7 +142,7 @@ def make_examples(
         names = sorted(labels)
         for i in range(rows):
             label = names[i % len(names)]
-            size = int(rng.integers(2, len(labels[label]) + 1))
+            size = int(rng.integers(2, 4))
             chosen = rng.permutation(labels[label])[:size]
             text = "".join(
                 _fill(piece[1:-1], rng) if piece.startswith("{") else piece
@@ -261,7 +261,7 @@ def _data(seed: int) -> tuple[list[Example], list[Example]]:
     background, _ = inject(background, seed=known, rate=0.6, canaries=0)
     audited = make_examples(TRAIN_ROWS, split="train", seed=new)
     audited += make_examples(TEST_ROWS, split="test", seed=new)
-    audited, _ = inject(audited, seed=new, rate=0.4, canaries=12)
+    audited, _ = inject(audited, seed=new, rate=0.5, canaries=12)
     return background, audited
 
 
@@ -318,8 +318,8 @@ def _train_base(
 
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=384,
+        hidden_size=96,
+        intermediate_size=288,
         num_hidden_layers=2,
         num_attention_heads=4,
         max_position_embeddings=256,
@@ -334,9 +334,9 @@ def _train_base(
     fit(
         model,
         encode_rows(examples, tokenizer, max_length=256),
-        epochs=2,
-        lr=4e-3,
-        batch_size=32,
+        epochs=1,
+        lr=3e-3,
+        batch_size=8,
         seed=seed_for(seed, "base"),
         scope="full",
         progress=lambda *done: progress("training the base, steps", *done),
@@ -368,9 +368,9 @@ def _fine_tune(
     fit(
         model,
         encode_rows(train, AutoTokenizer.from_pretrained(base), max_length=256),
-        epochs=8,
-        lr=5e-3,
-        batch_size=16,
+        epochs=12,
+        lr=1e-2,
+        batch_size=8,
         seed=seed_for(seed, "fine-tune"),
         scope=scope,
         progress=lambda *done: progress(f"fine-tuning {scope!r}, steps", *done),

@@ -55,8 +55,9 @@ REACH = 600
 """Identifiers stand within so many characters of the prompt's end: a model with a short
 context loses the beginning of a long prompt, and with it what stands there."""
 
-ATTEMPTS = 20
-"""How often a canary is drawn that finds no full candidate set."""
+ATTEMPTS, DRAWS = 20, 20_000
+"""How often a canary is drawn while so many draws give no full candidate set; fewer than
+are allowed later, so that what is injected is ranked without long searches."""
 
 _SENTENCE_END = re.compile(
     r"(?<!\bMr)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bvs)[.!?][\"')\]\u201d\u2019]*\s+|\n\s*"
@@ -308,6 +309,7 @@ def _rankable(
             encode=encode,
             contexts=[Context(r.text, *canary_ranges(r)[part]) for r in rows],
             seed=seed_for(canary.seed, part),
+            max_draws=DRAWS,
         ).strings
         for part in RANKED
     )

@@ -167,6 +167,34 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     return Outcome(folder, report)
 
 
+def estimate_cost(request: Request) -> dict[str, Any]:
+    """What :func:`run` would score: items, tokens, memory and time, by checkpoint.
+
+    Checkpoints are opened and a few texts are scored to take the time; nothing is
+    written.
+    """
+    from spark_audit.checkpoints import open_checkpoints, parse_specs
+    from spark_audit.scoring import cost
+
+    manifest = read_manifest(request.manifest) if request.manifest else None
+    found: dict[str, Any] = {}
+    for checkpoint in open_checkpoints(
+        parse_specs(list(request.ckpt)),
+        base=request.base,
+        include_base=request.base is not None,
+        **request.loading,
+    ):
+        if manifest is None:
+            manifest = find_manifest(checkpoint)
+        view, plan = _view(manifest, request)
+        wanted = {key for ids in plan.values() for key in ids}
+        items = [i for i in manifest_items(view, checkpoint) if i.key in wanted]
+        found["manifest"] = manifest.name
+        for name, value in cost(checkpoint, items).items():
+            found[f"{checkpoint.name}: {name}"] = value
+    return found
+
+
 def _score(
     checkpoint: Loaded,
     manifest: Manifest,

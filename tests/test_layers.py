@@ -23,7 +23,7 @@ FLOORS = {
     "F2": "table tokens sources stats pii sensitivity canaries",
     "F2 above canaries": "injection",
     "F3": "manifest checkpoints",
-    "F4": "scoring spans covariates layout",
+    "F4": "scoring spans",
     "F5": "build audits",
     "F6": "reports",
     "F7": "pipeline",
@@ -53,6 +53,13 @@ INNER = {
         "power": 3,
         "selectivity": 3,
         "balance": 3,
+    },
+    "spark_audit.build": {
+        "layout": 0,
+        "covariates": 0,
+        "overview": 0,
+        "selection": 1,
+        "records": 2,
     },
     "spark_train": {"losses": 0, "lora": 0, "data": 0, "loop": 1},
 }

@@ -24,6 +24,7 @@ from spark_audit.checkpoints._files import (
     WEIGHT_SUFFIXES,
     check_filled,
     check_finite,
+    check_inside,
     content_sha256,
     locate,
     merged,
@@ -39,6 +40,7 @@ from spark_audit.checkpoints._models import (
     architecture,
     build,
     check_probe,
+    head_rows,
     logits,
     probe_ids,
     quiet,
@@ -54,7 +56,13 @@ from spark_audit.checkpoints._recipe import (
     Stage,
     Weights,
 )
-from spark_audit.checkpoints._specs import BASE, Spec, parse_specs, split_stage
+from spark_audit.checkpoints._specs import (
+    BASE,
+    Spec,
+    default_name,
+    parse_specs,
+    split_stage,
+)
 from spark_audit.checkpoints._tokenizer import (
     has_tokenizer,
     has_vocabulary,
@@ -88,12 +96,15 @@ __all__ = [
     "changes_base",
     "check_filled",
     "check_finite",
+    "check_inside",
     "check_probe",
     "check_trained",
     "content_sha256",
+    "expand",
     "fold_olora",
     "has_tokenizer",
     "has_vocabulary",
+    "head_rows",
     "input_noise",
     "inspect_checkpoint",
     "load_tokenizer",
@@ -156,7 +167,12 @@ def recipe(source: str, given: Given) -> Recipe:
         raise CheckpointError(
             f"is one checkpoint, not a series: @{stage} does not apply", where=source
         )
-    return FORMATS.get(names[0]).run(path, given)
+    try:
+        return FORMATS.get(names[0]).run(path, given)
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot be read ({error.strerror or error})", where=source
+        ) from error
 
 
 def _any(path: Path) -> bool:
@@ -171,6 +187,26 @@ def series(source: str) -> tuple[Stage, ...]:
     if entry.part("detect")(path):
         found = entry.part("stages")(path, where=source)
     return found
+
+
+def expand(spec: Spec) -> tuple[Spec, ...]:
+    """One spec a stage, named ``NAME@K``: a list of paths is itself a series.
+
+    Returns
+    -------
+    tuple
+        The spec alone when it is a single checkpoint or names its stage.
+    """
+    if len(spec.paths) > 1:
+        steps = [(path, spec.stage) for path in spec.paths]
+    elif spec.stage is None and (found := series(spec.paths[0])):
+        steps = [(spec.paths[0], str(k)) for k in range(1, len(found) + 1)]
+    else:
+        return (spec,)
+    return tuple(
+        Spec(f"{spec.name}@{k}", (path,), stage)
+        for k, (path, stage) in enumerate(steps, start=1)
+    )
 
 
 def open_checkpoint(
@@ -212,7 +248,7 @@ def open_checkpoint(
     CheckpointError
         With the reason, when it cannot be loaded as what it claims to be.
     """
-    spec = Spec(name, (source,)) if name else parse_specs([source])[0]
+    spec = Spec(name or default_name(source), (source,))
     *_, loaded = open_checkpoints(
         [spec],
         base=base,

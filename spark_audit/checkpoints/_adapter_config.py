@@ -19,6 +19,11 @@ _HARMLESS = {"r_sum", "save_loranew", "peft_version", "auto_mapping"}
 # Initialisations that leave the base's weights as they are; all other named ones
 # (PiSSA, OLoRA, CorDA, LoftQ ...) replace them by a residual.
 _LEAVES_BASE = {"gaussian", "orthogonal", "eva"}
+_UNSUPPORTED = {
+    "XLORA": "load further adapters by paths of their own: give those apart",
+    "POLY": "need a task id with every text",
+    "MULTITASK_PROMPT_TUNING": "need a task id with every text",
+}
 _OTHER_TASKS = {"SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION"}
 
 
@@ -36,6 +41,8 @@ def adapter_config(raw: Mapping[str, Any], *, where: str) -> Any:
 
     types: Any = peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING
     kind = str(raw.get("peft_type"))
+    if kind in _UNSUPPORTED:
+        raise CheckpointError(f"{kind} adapters {_UNSUPPORTED[kind]}", where=where)
     if kind not in types:
         raise CheckpointError(
             f"adapter_config.json has the type {kind!r}, unknown to PEFT "
@@ -120,7 +127,11 @@ def fold_olora(
         joined += 1
     if joined:
         notes.append(f"O-LoRA: {joined} loranew tensors added to the earlier ones")
-    rank = raw.get("r")
+    rank, alpha = raw.get("r", 8), raw.get("lora_alpha", 8)
+    if not isinstance(rank, int) or not isinstance(alpha, int | float):
+        raise CheckpointError(
+            "adapter_config.json gives r or lora_alpha as no number", where=where
+        )
     found = {
         int(tensor.shape[0])
         for key, tensor in folded.items()
@@ -140,7 +151,7 @@ def fold_olora(
     times = width // rank
     # rsLoRA scales by the square root of the rank.
     factor = math.sqrt(times) if raw.get("use_rslora") else times
-    alpha = raw["lora_alpha"] * factor
+    alpha = alpha * factor
     alpha = int(alpha) if float(alpha).is_integer() else alpha
     notes.append(
         f"O-LoRA: rank {width} = {times} x {rank}, loaded with alpha {alpha} (the "

@@ -241,7 +241,7 @@ def _is_embedding(key: str) -> bool:
     from peft.utils.other import EMBEDDING_LAYER_NAMES
 
     names = {*EMBEDDING_LAYER_NAMES, "wte", "embed_in", "embed_out", "word_embeddings"}
-    parts = key.removeprefix(PREFIX).split(".")
+    parts = key.removeprefix(PREFIX).replace(".base_layer.", ".").split(".")
     return len(parts) > 1 and parts[-1] == "weight" and parts[-2] in names
 
 

@@ -321,4 +321,5 @@ def content_sha256(files: Iterable[Path], config: Mapping[str, Any]) -> str:
     """
     kept = {k: v for k, v in config.items() if k not in _VOLATILE}
     named = sorted([path.name, sha256_file(path)] for path in files)
-    return sha256_json({"config": kept, "files": named})
+    # Some configurations hold infinity, which canonical JSON has no word for.
+    return sha256_json({"config": json.dumps(kept, sort_keys=True), "files": named})

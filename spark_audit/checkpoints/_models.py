@@ -253,16 +253,26 @@ def probe_ids(usable: np.ndarray, *, max_positions: int | None) -> torch.Tensor:
     return torch.from_numpy(np.stack([row, other]))
 
 
-def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Shape ``(2, n, V)`` float32: what a model says on the probe."""
+def logits(model: Any, ids: torch.Tensor, *, where: str) -> torch.Tensor:
+    """Shape ``(2, n, V)`` float32: what a model says on the probe.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be run on token ids alone.
+    """
     device = next(model.parameters()).device
-    with torch.inference_mode():
-        out: torch.Tensor = model(input_ids=ids.to(device), use_cache=False).logits
+    try:
+        with torch.inference_mode():
+            out: torch.Tensor = model(input_ids=ids.to(device), use_cache=False).logits
+    except Exception as error:  # whatever the model's own code raises
+        raise _foreign("the model cannot be run", error, where) from error
     return out.float().clone()
 
 
-def check_probe(plain: torch.Tensor, *, where: str) -> None:
+def check_probe(plain: torch.Tensor | None, *, where: str) -> None:
     """Refuse a model that gives no finite logits or reads ahead."""
+    assert plain is not None
     if not bool(torch.isfinite(plain).all()):
         raise CheckpointError(
             "the model gives NaN or infinite logits",
@@ -275,6 +285,14 @@ def check_probe(plain: torch.Tensor, *, where: str) -> None:
             where=where,
             fix="give a causal language model",
         )
+
+
+def head_rows(model: Any) -> int:
+    """How many rows the output head has."""
+    head = model.get_output_embeddings()
+    if head is not None and hasattr(head, "weight"):
+        return int(head.weight.shape[0])
+    return int(model.config.get_text_config().vocab_size)
 
 
 def release(model: Any) -> None:

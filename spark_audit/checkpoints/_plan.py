@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from spark_audit.checkpoints import (
@@ -17,6 +18,7 @@ from spark_audit.checkpoints import (
     changes_base,
     check_filled,
     fold_olora,
+    head_rows,
     locate,
     read_json,
     recipe,
@@ -39,6 +41,10 @@ class Plan:
         named_base = given.base
         for spec in specs:
             if spec.name == BASE:
+                if len(spec.paths) > 1:
+                    raise InputError(
+                        "the base is one model, not several", where="--ckpt base="
+                    )
                 if given.base is not None and not _same(given.base, spec.sources[0]):
                     raise InputError(
                         f"the base is given twice: {given.base} and {spec.sources[0]}",
@@ -77,9 +83,11 @@ class Plan:
 
     def is_base(self, item: Recipe) -> bool:
         """Whether a checkpoint is the base of the call itself."""
-        if self.base is None or self.base.weights is None or item.weights is None:
+        if item.weights is None or item.adapter is not None:
             return False
-        return item.weights.files == self.base.weights.files
+        if self.base is not None and self.base.weights is not None:
+            return item.weights.files == self.base.weights.files
+        return item.base is not None and _same(item.base, item.given.where)
 
     def groups(self) -> Iterator[tuple[Recipe, list[Item]]]:
         """Each module to load with the checkpoints that are opened on it."""
@@ -117,8 +125,11 @@ def base_recipe(item: Recipe, given: Given) -> Recipe:
             "the adapter names no base", where=item.given.where, fix="give --base MODEL"
         )
     if given.base is None:
+        # The revision that the user gave is the adapter's own.
+        named = item.adapter.config.get("revision") if item.adapter else None
+        given = replace(given, revision=named)
         try:
-            locate(item.base, revision=given.revision)
+            locate(item.base, revision=named)
         except CheckpointError as error:
             raise CheckpointError(
                 f"the adapter's base {item.base} is not here",
@@ -167,7 +178,7 @@ def rehearse(item: Recipe, shared: Recipe) -> dict[str, str]:
     model = build(found, state=state, device="meta", where=where)
     facts["architecture"] = type(model).__name__
     facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
-    facts["rows"] = str(int(model.get_output_embeddings().weight.shape[0]))
+    facts["rows"] = str(head_rows(model))
     if item.adapter is None:
         return facts
     where = item.given.where

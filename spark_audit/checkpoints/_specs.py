@@ -95,6 +95,12 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
     ]
 
 
+def default_name(source: str) -> str:
+    """The name of a checkpoint that is opened alone: the last part of its path."""
+    path, stage = split_stage(source)
+    return _suffixes([(path, stage)], taken={BASE})[0]
+
+
 def _draft(text: str) -> tuple[str | None, tuple[str, ...], str | None]:
     name, value = None, text.strip()
     match = _NAMED.fullmatch(value)

@@ -28,6 +28,7 @@ from spark_audit.checkpoints import (
     fold_olora,
     has_tokenizer,
     has_vocabulary,
+    head_rows,
     input_noise,
     load_tokenizer,
     locate,
@@ -76,12 +77,11 @@ class Stand:
         check_finite(self.model.state_dict(), where=where)
         self.weights_sha256 = content_sha256(weights.files, named)
         self.quantisation = named.get("quantization_config")
-        self.rows = int(self.model.get_output_embeddings().weight.shape[0])
+        self.rows = head_rows(self.model)
         self._tokenizers: dict[Path, tuple[Any, str, list[str]]] = {}
         usable = usable_rows(self._tokenizer(shared)[0], self.rows, where=where)
         ids = probe_ids(usable, max_positions=self.found.max_positions)
-        self.bench = Bench(self.model, probe=partial(logits, ids=ids))
-        assert self.bench.plain is not None
+        self.bench = Bench(self.model, probe=partial(logits, ids=ids, where=where))
         check_probe(self.bench.plain, where=where)
 
     def release(self) -> None:
@@ -153,7 +153,7 @@ class Stand:
             where=where,
         )
         kept = {
-            key: sorted(value) if key == "target_modules" and value else value
+            key: sorted(value) if isinstance(value, list) else value
             for key, value in raw.items()
             if key not in _NO_EFFECT
         }

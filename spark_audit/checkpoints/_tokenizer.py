@@ -148,14 +148,13 @@ def policy(tokenizer: Any, *, bos: int | None) -> str:
     bos
         The id that the model's configuration calls its BOS.
     """
-    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
-    fed = tokenizer("a")["input_ids"]
-    start = next(
-        (i for i in range(len(fed)) if fed[i : i + len(plain)] == plain), len(fed)
-    )
+    out = tokenizer("a", return_special_tokens_mask=True)
+    fed, special = out["input_ids"], out["special_tokens_mask"]
+    text_at = [i for i, added in enumerate(special) if not added] or [len(fed)]
+    start, end = text_at[0], text_at[-1] + 1
     names = tokenizer.convert_ids_to_tokens
     front = " ".join(names(fed[:start])) or "nothing"
-    behind = " ".join(names(fed[start + len(plain) :])) or "nothing"
+    behind = " ".join(names(fed[end:])) or "nothing"
     text = f"special tokens: {front} before a text, {behind} after it"
     if bos is not None and bos not in fed[:start]:
         text += f" (the configuration names id {bos} as BOS; the tokenizer adds none)"

@@ -20,6 +20,7 @@ from spark_audit.checkpoints import (
     Recipe,
     Weights,
     check_filled,
+    check_inside,
     locate,
     printable,
     read_json,
@@ -74,8 +75,10 @@ def bare_weights(path: Path, given: Given) -> Recipe:
         If the configuration, the base or LoRA's alpha is not known, or the file holds
         anything that is not understood.
     """
-    file = path if path.is_file() else _files(path)[0]
-    where = given.where
+    file, where = path, given.where
+    if path.is_dir():
+        file = _files(path)[0]
+        check_inside(file, where=where)
     sorted_ = _sort(_unwrapped(file, meta=True, where=where), where=where)
     notes = [*sorted_.notes]
     weights = adapter = None
@@ -173,7 +176,16 @@ def _sort(found: tuple[State, list[str]], *, where: str) -> _Sorted:
             )
         if part := _LORA.fullmatch(name):
             adapters.add(part["name"] or "")
-            target, name = lora, PREFIX + part["part"] + (part["rest"] or "")
+            if len(adapters) > 1:
+                raise CheckpointError(
+                    f"holds several adapters ({', '.join(sorted(adapters))})",
+                    where=where,
+                    fix="save the one to audit alone",
+                )
+            # PEFT saves DoRA's vector without the name of its parameter.
+            vector = part["part"].endswith("_vector")
+            rest = "" if vector else part["rest"] or ""
+            target, name = lora, PREFIX + part["part"] + rest
         else:
             target, name = full, name.replace(".base_layer.", ".")
         if name in target:
@@ -184,12 +196,6 @@ def _sort(found: tuple[State, list[str]], *, where: str) -> _Sorted:
             )
         target[name] = tensor
         stripped |= key not in (name, name.removeprefix(PREFIX))
-    if len(adapters) > 1:
-        raise CheckpointError(
-            f"holds several adapters ({', '.join(sorted(adapters))})",
-            where=where,
-            fix="save the one to audit alone",
-        )
     if stripped:
         notes = [*notes, "wrappers' names stripped from the tensors' names"]
     return _Sorted(full, lora, tuple(notes))
@@ -251,7 +257,5 @@ def _lora_config(file: Path, lora: State, given: Given) -> tuple[dict[str, Any],
         "rank_pattern": other,
         "use_dora": any(key.endswith("magnitude_vector") for key in lora),
     }
-    note = (
-        f"LoRA: rank {usual} from shapes, alpha {given.lora_alpha:g} from --lora-alpha"
-    )
+    note = f"LoRA: rank {usual} from shapes, alpha {given.lora_alpha:g} as given"
     return config, note

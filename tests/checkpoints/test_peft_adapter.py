@@ -140,9 +140,9 @@ def test_a_mask_of_positions_keeps_its_meaning_with_a_prompt(
             input_ids=ids, use_cache=False, logits_to_keep=torch.tensor([0, 2])
         ).logits
     assert full.shape == (2, 4, 300)
-    assert torch.allclose(kept.reshape(-1, 300), full[mask], rtol=0, atol=1e-6)
-    assert torch.allclose(last, full[:, -2:], rtol=0, atol=1e-6)
-    assert torch.allclose(some, full[:, [0, 2]], rtol=0, atol=1e-6)
+    assert torch.allclose(kept.reshape(-1, 300), full[mask], rtol=0, atol=1e-5)
+    assert torch.allclose(last, full[:, -2:], rtol=0, atol=1e-5)
+    assert torch.allclose(some, full[:, [0, 2]], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("start", ["pissa", "olora"])
@@ -337,6 +337,13 @@ def test_o_lora_is_loaded_with_its_scale(
     assert torch.allclose(said(loaded), expected, rtol=0, atol=1e-6)
     assert inspect_checkpoint(str(apart)).problems == ()
 
+    # Its files are pickles.
+    (joined / "adapter_model.safetensors").unlink()
+    state = {k: torch.cat([first[k], second[k]], dim="lora_B" in k) for k in first}
+    torch.save(state, joined / "adapter_model.bin")
+    loaded = open_checkpoint(str(joined), base=str(tiny_base), device="cpu")
+    assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
+
     change_config(joined, r=3)
     refused(joined, tiny_base, "lora_A has rank 8, adapter_config.json says r=3")
 
@@ -372,6 +379,8 @@ def test_configurations_that_are_refused(
             ({"use_future": True}, "adapter_config.json sets use_future, unknown to"),
             ({"task_type": "SEQ_CLS"}, "the adapter was trained for SEQ_CLS"),
             ({"megatron_config": {"a": 1}}, "imports another package"),
+            ({"peft_type": "XLORA"}, "XLORA adapters load further adapters"),
+            ({"r": "4"}, "gives r or lora_alpha as no number"),
             ({"target_modules": ["nothing"]}, "the adapter does not fit the base"),
         ]
     ):

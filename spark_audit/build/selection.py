@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from spark_audit.build.covariates import Corpus
+from spark_audit.build.layout import Layout
 from spark_audit.canaries import (
     RANKED,
     Candidates,
@@ -21,11 +23,9 @@ from spark_audit.canaries import (
     canary_ranges,
     candidates,
 )
-from spark_audit.covariates import Corpus
 from spark_audit.errors import InputError
 from spark_audit.examples import Canary, Example, Part
 from spark_audit.facts import seed_for
-from spark_audit.layout import Layout
 from spark_audit.sensitivity import (
     score2,
     sensitivity,
@@ -171,8 +171,8 @@ def low_sensitivity(
 ) -> np.ndarray:
     """Scored tokens of plain text with a sensitivity Score of at most ``tau``.
 
-    **[ours]** Score_1 is the reference model's NLL, Score_2 is taken over all tasks and rows of
-    the manifest. No identifier, special or template token is among them.
+    **[ours]** Score_1 is the reference model's NLL, Score_2 is taken over all tasks and
+    rows of the manifest. No identifier, special or template token is among them.
 
     Returns
     -------
@@ -203,7 +203,7 @@ def low_sensitivity(
         )
         <= tau
     )
-    return low & ~pii & ~fixed & ~special
+    return np.asarray(low & ~pii & ~fixed & ~special)
 
 
 # --- canaries -------------------------------------------------------------------------

@@ -198,10 +198,10 @@ def covariates(texts: Corpus, ranges: Ranges) -> dict[str, np.ndarray]:
 
     def mean(values: np.ndarray) -> np.ndarray:
         sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
-        return (sums[high] - sums[low]) / tokens
+        return np.asarray((sums[high] - sums[low]) / tokens)
 
     def share(counts: np.ndarray) -> np.ndarray:
-        return (counts[1, last] - counts[0, low]) / chars
+        return np.asarray((counts[1, last] - counts[0, low]) / chars)
 
     unll = np.concatenate([[0], np.cumsum(np.maximum(texts.unll, 0))])
     return {

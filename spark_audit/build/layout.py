@@ -10,6 +10,7 @@ import numpy as np
 
 from spark_audit.errors import InputError
 from spark_audit.examples import Example, Ranges, task_templates, template_ranges
+from spark_audit.pii import annotate
 from spark_audit.stats.matching import dilate
 from spark_audit.tokens import Encoding, TokenSpan, encode, kept_range
 
@@ -32,7 +33,9 @@ class Layout:
     template
         Character ranges of the task's fixed wording.
     pii
-        Shape ``(T,)``, bool: all annotated identifiers and every repeat of them.
+        Shape ``(T,)``, bool: all annotated identifiers, every repeat of them, and what
+        the rules find beside them **[ours]**: an identifier that nobody annotated is
+        neither a control nor plain text.
     fixed
         Shape ``(T,)``, bool: template tokens.
     """
@@ -65,7 +68,7 @@ class Layout:
         asked, the template.
         """
         mask = dilate(self.pii, buffer) | self.encoding.special
-        return mask | self.fixed if exclude_template else mask
+        return np.asarray(mask | self.fixed if exclude_template else mask)
 
 
 def layouts(
@@ -109,6 +112,7 @@ def _layout(
             error.what, where=f"example {example.id!r}", fix=error.fix
         ) from error
     places = [(span.start, span.end) for span in example.spans]
+    found = [(span.start, span.end) for span in annotate(example.text)]
     return Layout(
         example=example,
         encoding=encoding,
@@ -116,7 +120,7 @@ def _layout(
         response_token=int(answer[0]) if len(answer) else kept[1],
         spans=spans,
         template=template,
-        pii=encoding.mask([*places, *repeats(example.text, places)]),
+        pii=encoding.mask([*found, *repeats(example.text, places)]),
         fixed=encoding.mask(template),
     )
 

@@ -10,25 +10,17 @@ few micro-nats.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from spark_audit.covariates import Corpus, Ranges, balance, corpus, pool, token_classes
-from spark_audit.errors import InputError
-from spark_audit.examples import Example
-from spark_audit.facts import sha256_file, versions
-from spark_audit.layout import Layout, layouts
-from spark_audit.manifest import Manifest, Preset, check_fit, seal
-from spark_audit.manifest import redact as redact
-from spark_audit.overview import describe as describe
-from spark_audit.scoring import Item, item, score
-from spark_audit.selection import (
-    CUT_OFF,
-    Pairs,
+from spark_audit.build.covariates import Corpus, corpus
+from spark_audit.build.layout import Layout, layouts
+from spark_audit.build.overview import describe as describe
+from spark_audit.build.records import Facts, balance_records, example_records
+from spark_audit.build.selection import (
     Record,
     canary_sets,
     clusters,
@@ -37,6 +29,12 @@ from spark_audit.selection import (
     match,
     membership,
 )
+from spark_audit.errors import InputError
+from spark_audit.examples import Example
+from spark_audit.facts import sha256_file, versions
+from spark_audit.manifest import Manifest, Preset, check_fit, seal
+from spark_audit.manifest import redact as redact
+from spark_audit.scoring import Item, item, score
 from spark_audit.stats.matching import micro_nats
 from spark_audit.table import Pass
 from spark_audit.tokens import encode
@@ -128,7 +126,7 @@ def build_manifest(
     contexts = PRESETS[_one_of(preset, Preset, "preset")][1]
     if canary_contexts is not None:
         contexts = None if canary_contexts == "all" else canary_contexts
-    settings = {
+    settings: dict[str, Any] = {
         "preset": preset,
         "seed": seed,
         "caliper": float(caliper),
@@ -167,7 +165,7 @@ def build_manifest(
     groups = duplicates(rows)
     labels = clusters(rows, groups)
     members, crossing = membership(rows, groups)
-    facts = _Facts(rows, texts, pairs, canaries, cut, members, crossing)
+    facts = Facts(rows, texts, pairs, canaries, cut, members, crossing)
     return seal(
         {
             "kind": "spark-audit-manifest",
@@ -179,12 +177,12 @@ def build_manifest(
             "versions": versions(),
             "data": [{"file": p.name, "sha256": sha256_file(p)} for p in data],
             "counts": facts.counts(labels),
-            "examples": _records(rows, texts, excluded, low, labels),
+            "examples": example_records(rows, texts, excluded, low, labels),
             "pairs": pairs.pairs,
             "unmatched": pairs.unmatched,
             "canaries": canaries,
             "membership": members,
-            "balance": _balance(rows, texts, eligible, pairs),
+            "balance": balance_records(rows, texts, eligible, pairs),
             "notes": facts.notes(settings),
         }
     )
@@ -205,7 +203,9 @@ def manifest_items(manifest: Manifest, loaded: Loaded) -> list[Item]:
             fix="score with the original, whose digest begins with "
             f"{manifest.redacted_from[:12]}",
         )
-    encodings = encode(loaded.tokenizer, [e.prompt + e.response for e in manifest.examples])
+    encodings = encode(
+        loaded.tokenizer, [e.prompt + e.response for e in manifest.examples]
+    )
     for example, encoding in zip(manifest.examples, encodings, strict=True):
         if len(encoding) != len(example.reference_unll):
             raise InputError(
@@ -340,46 +340,6 @@ def _excluded(rows: Sequence[Layout], settings: Mapping[str, Any]) -> np.ndarray
     )
 
 
-def _balance(
-    rows: Sequence[Layout], texts: Corpus, eligible: np.ndarray, pairs: Pairs
-) -> list[Record]:
-    """Balance over the train rows, which are what is audited."""
-    train = {i for i, row in enumerate(rows) if row.example.split == "train"}
-    index = {row.example.id: i for i, row in enumerate(rows)}
-    spans = Ranges.of([place for place in pairs.scored if place[0] in train])
-    if not len(spans):
-        return []
-    sides = [
-        Ranges.of(
-            [
-                (
-                    index[pair["example"]],
-                    pair[side]["token_start"],
-                    pair[side]["token_end"] - pair[side]["token_start"],
-                )
-                for pair in pairs.pairs
-                if index[pair["example"]] in train
-            ]
-        )
-        for side in ("pii", "control")
-    ]
-    found = balance(
-        texts,
-        spans=spans,
-        windows=pool(eligible, texts, spans),
-        matched=sides[0],
-        controls=sides[1],
-    )
-    # The last digits of a mean depend on the machine.
-    return [
-        {k: round(v, 9) if isinstance(v, float) else v for k, v in row.items()}
-        for row in found
-    ]
-
-
-# --- records and facts ----------------------------------------------------------------
-
-
 def _reference(loaded: Loaded) -> Record:
     return {
         "name": loaded.source,
@@ -392,140 +352,3 @@ def _reference(loaded: Loaded) -> Record:
         "usable_vocab": int(loaded.usable.sum()),
         "max_positions": loaded.max_positions,
     }
-
-
-def _records(
-    rows: Sequence[Layout],
-    texts: Corpus,
-    excluded: np.ndarray,
-    low: np.ndarray,
-    labels: Sequence[str],
-) -> list[Record]:
-    classes = token_classes(texts).tobytes().decode("ascii")
-    found = []
-    for i, row in enumerate(rows):
-        part, example = texts.of(i), row.example
-        spans = []
-        for span, tokens in zip(example.spans, row.spans, strict=True):
-            whole = tokens if tokens is not None and row.within(tokens) else None
-            spans.append(
-                {
-                    **vars(span),
-                    "token_start": whole.start if whole else None,
-                    "token_end": whole.end if whole else None,
-                    "partial": bool(whole and whole.partial),
-                }
-            )
-        found.append(
-            {
-                "id": example.id,
-                "task": example.task,
-                "source_id": example.source_id,
-                "cluster": labels[i],
-                "split": example.split,
-                "prompt": example.prompt,
-                "response": example.response,
-                "spans": spans,
-                "canary_id": example.canary.id if example.canary else None,
-                "template": [list(place) for place in row.template],
-                "kept": list(row.kept),
-                "response_token": row.response_token,
-                "reference_unll": [
-                    u if u >= 0 else None for u in texts.unll[part].tolist()
-                ],
-                "excluded": _runs(excluded[part]),
-                "classes": classes[part],
-                "low": np.flatnonzero(low[part]).tolist(),
-            }
-        )
-    return found
-
-
-def _runs(mask: np.ndarray) -> list[list[int]]:
-    """The ranges of True tokens, end exclusive."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]])))
-    return edges.reshape(-1, 2).tolist()
-
-
-@dataclass(frozen=True)
-class _Facts:
-    """What the counts and notes of a manifest are taken from."""
-
-    rows: Sequence[Layout]
-    texts: Corpus
-    pairs: Pairs
-    canaries: list[Record]
-    canary_rows_cut: int
-    members: dict[str, list[str]]
-    crossing: int
-
-    def counts(self, labels: Sequence[str]) -> dict[str, int]:
-        """Counts by name; those of pairs and spans are over both splits."""
-        examples = [row.example for row in self.rows]
-        spans = [span for example in examples for span in example.spans]
-        tokens = [s for row in self.rows for s in row.spans if s is not None]
-        return {
-            "examples": len(examples),
-            "tasks": len({example.task for example in examples}),
-            "train": sum(example.split == "train" for example in examples),
-            "test": sum(example.split == "test" for example in examples),
-            "sources": len({example.source_id for example in examples}),
-            "clusters": len(set(labels)),
-            "tokens": len(self.texts.unll),
-            "tokens_scored": int((self.texts.unll >= 0).sum()),
-            "texts_cut": sum(row.was_cut for row in self.rows),
-            "spans": len(spans),
-            "spans_of_canaries": sum(span.part is not None for span in spans),
-            "spans_partial": sum(span.partial for span in tokens),
-            "spans_cut": sum(m["reason"] == CUT_OFF for m in self.pairs.unmatched),
-            "pairs": len(self.pairs.pairs),
-            "unmatched": len(self.pairs.unmatched),
-            "canaries": len({c["canary_id"] for c in self.canaries}),
-            "canary_parts": len(self.canaries),
-            "canary_parts_rankable": sum(bool(c["candidates"]) for c in self.canaries),
-            "canary_rows_cut": self.canary_rows_cut,
-            "members": len(self.members["members"]),
-            "non_members": len(self.members["non_members"]),
-            "rows_near_duplicate": self.crossing,
-        }
-
-    def notes(self, settings: Mapping[str, Any]) -> list[str]:
-        """What a reader must know, one sentence each."""
-        count = self.counts([])
-        found = []
-        if count["texts_cut"]:
-            found.append(
-                f"{count['texts_cut']} of {count['examples']} texts are longer than "
-                f"{settings['max_length']} tokens: their prompts were cut from the "
-                f"start, {count['spans_cut']} spans were lost"
-            )
-        if not self.pairs.scored:
-            found.append("no identifier was annotated in scored text: there are no pairs")
-        if count["spans_partial"]:
-            found.append(
-                f"{count['spans_partial']} of {count['spans']} spans begin or end "
-                "inside a token"
-            )
-        if "milp" in self.pairs.solvers:
-            found.append(
-                f"{self.pairs.solvers['milp']} examples with many spans were matched "
-                "by HiGHS"
-            )
-        if self.canary_rows_cut:
-            found.append(
-                f"{self.canary_rows_cut} rows lost their canary to the context's length"
-            )
-        if lost := count["canary_parts"] - count["canary_parts_rankable"]:
-            found.append(
-                f"{lost} of {count['canary_parts']} canary parts cannot be ranked: "
-                + "; ".join(sorted({c["reason"] for c in self.canaries if c["reason"]}))
-            )
-        if self.crossing:
-            found.append(
-                f"{self.crossing} rows with a near-duplicate in the other split were "
-                "left out of membership"
-            )
-        for side in ("members", "non_members"):
-            if not self.members[side]:
-                found.append(f"there are no {side.replace('_', '-')}")
-        return found

@@ -1,0 +1,208 @@
+"""Row "folder of tasks"."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spark_audit.checkpoints import (
+    Spec,
+    expand,
+    inspect_checkpoint,
+    open_checkpoint,
+    series,
+)
+from spark_audit.errors import CheckpointError
+
+
+def refused(source: Path | str, message: str, **options: Any) -> None:
+    with pytest.raises(CheckpointError) as error:
+        open_checkpoint(str(source), device="cpu", **options)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def labels(path: Path) -> list[str]:
+    return [stage.label for stage in series(str(path))]
+
+
+@pytest.fixture(scope="module")
+def adapters(
+    make_adapter: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> list[Path]:
+    folder = tmp_path_factory.mktemp("adapters")
+    return [make_adapter(folder / str(seed), seed=seed) for seed in (1, 2, 3)]
+
+
+@pytest.fixture
+def layout(adapters: list[Path], tmp_path: Path) -> Callable[..., Path]:
+    """``layout(*names)``: a folder with one adapter at each of these sub-folders."""
+
+    def make(*names: str, root: str = "run") -> Path:
+        for i, name in enumerate(names):
+            shutil.copytree(adapters[i % 3], tmp_path / root / name)
+        return tmp_path / root
+
+    return make
+
+
+def test_trace_saves_whole_models_under_numbers(
+    make_model: Callable[..., Any],
+    tiny_base: Path,
+    make_tokenizer: Callable[..., Any],
+    said: Callable[..., torch.Tensor],
+    tmp_path: Path,
+) -> None:
+    """TRACE: torch.save of the state, config.json, the bare vocabulary."""
+    # One row more than the vocabulary: transformers adds <|endoftext|> to it.
+    models = [make_model("gpt2", seed=seed, vocab_size=301) for seed in range(11)]
+    for number, model in enumerate(models):
+        folder = tmp_path / "trace" / str(number)
+        folder.mkdir(parents=True)
+        torch.save(model.state_dict(), folder / "pytorch_model.bin")
+        model.config.to_json_file(folder / "config.json")
+        make_tokenizer(bos=False).backend_tokenizer.model.save(str(folder))
+    trace = tmp_path / "trace"
+    assert labels(trace) == [str(number) for number in range(11)]
+    loaded = open_checkpoint(str(trace), base=str(tiny_base), device="cpu")
+    assert torch.equal(said(loaded), said(models[10]))
+    assert loaded.notes[0] == "stage 11 of 11: 10"
+    assert "tokenizer: the base's" in loaded.notes
+    assert (loaded.format, loaded.source, loaded.name) == (
+        "hf-folder",
+        "trace",
+        "trace",
+    )
+    third = open_checkpoint(f"{trace}@3", base=str(tiny_base), device="cpu")
+    assert torch.equal(said(third), said(models[2]))
+    assert (third.source, third.name) == ("trace@3", "trace@3")
+    # Without a base the vocabulary that TRACE saves is what there is.
+    alone = open_checkpoint(str(trace), device="cpu")
+    assert "tokenizer: made from a bare vocabulary file" in alone.notes
+
+
+def test_o_lora_keeps_adapters_in_folders_of_their_own(
+    layout: Callable[..., Path],
+    tiny_base: Path,
+    adapters: list[Path],
+    reference_of: Callable[..., Any],
+    said: Callable[..., torch.Tensor],
+) -> None:
+    run = layout("1-dbpedia/adapter", "2-amazon/adapter", "10-agnews/adapter")
+    # The trainer leaves files beside the adapter that are no weights.
+    torch.save({"lr": 0.1}, run / "1-dbpedia" / "training_args.bin")
+    assert labels(run) == ["1-dbpedia", "2-amazon", "10-agnews"]
+    for stage, adapter in zip(("@1", "@2", ""), adapters, strict=True):
+        loaded = open_checkpoint(f"{run}{stage}", base=str(tiny_base), device="cpu")
+        truth = said(reference_of(tiny_base, adapter))
+        assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-6)
+    # One task's folder alone is its adapter.
+    one = open_checkpoint(str(run / "2-amazon" / "adapter"), base=str(tiny_base))
+    assert one.format == "peft-adapter"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["task_1", "task_2", "task_10"],
+        ["task-1-fomc", "task-2-yelp", "task-3-agnews"],
+        ["checkpoint-50", "checkpoint-100", "checkpoint-1000"],
+        ["stage_0", "stage_1", "stage_2"],
+    ],
+)
+def test_other_ways_to_number(names: list[str], layout: Callable[..., Path]) -> None:
+    run = layout(*names)
+    (run / "logs").mkdir()
+    (run / "notes-3.txt").write_text("x")
+    assert labels(run) == names
+
+
+def test_a_training_run_of_spark_train(
+    layout: Callable[..., Path],
+    tiny_base: Path,
+    adapters: list[Path],
+    reference_of: Callable[..., Any],
+    said: Callable[..., torch.Tensor],
+) -> None:
+    run = layout(
+        "stages/1-fomc/task", "stages/1-fomc/priv", "stages/2-yelp/task"
+    )  # The second stage's correction was not done yet.
+    (run / "run.json").write_text("{}")
+    stages = series(str(run))
+    assert [s.label for s in stages] == ["1-fomc", "2-yelp"]
+    assert [s.path.name for s in stages] == ["priv", "task"]
+    for source, adapter, note in (
+        (f"{run}@1", adapters[1], "stage 1 of 2: 1-fomc (priv/)"),
+        (f"{run}@1:task", adapters[0], "stage 1 of 2: 1-fomc (task/)"),
+        (
+            str(run),
+            adapters[2],
+            "stage 2 of 2: 2-yelp (task/); earlier stages were corrected, this one was "
+            "not",
+        ),
+    ):
+        loaded = open_checkpoint(source, base=str(tiny_base), device="cpu")
+        truth = said(reference_of(tiny_base, adapter))
+        assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-6)
+        assert loaded.notes[0] == note
+    found = inspect_checkpoint(str(run), base=str(tiny_base))
+    assert (found.stages, found.problems) == (("1-fomc", "2-yelp"), ())
+
+
+def test_a_list_of_paths(
+    adapters: list[Path], layout: Callable[..., Path], tiny_base: Path, tmp_path: Path
+) -> None:
+    layout("a", "b", root="lists")
+    listing = tmp_path / "lists" / "order.txt"
+    listing.write_text(f"# the order of training\nb\n\n./a  # last\n{adapters[2]}\n")
+    assert labels(listing) == ["b", "a", "3"]
+    loaded = open_checkpoint(f"{listing}@2", base=str(tiny_base), device="cpu")
+    assert loaded.notes[0] == "stage 2 of 3: a"
+    assert loaded.source == "order.txt@2"
+    listing.write_text("b\nnothing\n")
+    refused(listing, "line 2 names a path that does not exist")
+    listing.write_text("# nothing\n")
+    refused(listing, "lists no paths")
+
+
+def test_stages_that_are_not_there(
+    layout: Callable[..., Path], tiny_base: Path
+) -> None:
+    run = layout("1-a", "2-b")
+    refused(f"{run}@3", "has 2 stages, not 3; write @1 to @2", base=str(tiny_base))
+    refused(f"{run}@1:task", "stage 1-a has no checkpoint from before correction")
+    refused(f"{run / '1-a'}@1", "is one checkpoint, not a series: @1 does not apply")
+    (run / "3-c").mkdir()
+    refused(run, "stage folder 3-c holds no checkpoint; wait until its training")
+
+
+def test_numbers_must_be_clear(layout: Callable[..., Path]) -> None:
+    refused(layout("1-a", "1-b"), "two stages have the number 1: 1-a, 1-b")
+    mixed = layout("task_1", "checkpoint-5", root="mixed")
+    refused(mixed, "numbers stages in two ways: task_1, checkpoint-5")
+
+
+def test_a_checkpoint_with_checkpoints_inside_is_itself_one(
+    tiny_base: Path, copied: Callable[..., Path], adapters: list[Path]
+) -> None:
+    folder = copied(tiny_base)
+    shutil.copytree(adapters[0], folder / "checkpoint-10")
+    assert series(str(folder)) == ()
+    assert open_checkpoint(str(folder), device="cpu").format == "hf-folder"
+
+
+def test_one_spec_becomes_one_a_stage(layout: Callable[..., Path]) -> None:
+    run = str(layout("1-a", "2-b"))
+    assert expand(Spec("x", (run,))) == (
+        Spec("x@1", (run,), "1"),
+        Spec("x@2", (run,), "2"),
+    )
+    assert expand(Spec("x", (run,), "2")) == (Spec("x", (run,), "2"),)
+    assert expand(Spec("x", ("p", "q"))) == (Spec("x@1", ("p",)), Spec("x@2", ("q",)))
+    one = Spec("x", (f"{run}/1-a",))
+    assert expand(one) == (one,)

@@ -1,0 +1,69 @@
+"""The built wheel holds all that it needs and runs from where it was installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with nothing but the installed wheel."""
+    out = tmp_path_factory.mktemp("wheel")
+    source = out / "source"
+    source.mkdir()
+    # A copy: building inside the checkout would leave files there.
+    for name in (
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "spark_audit",
+        "spark_train",
+    ):
+        (source / name).symlink_to(ROOT / name)
+    run = [sys.executable, "-m", "build", "--wheel", "--no-isolation"]
+    _done([*run, "--outdir", str(out / "dist"), str(source)])
+    (wheel,) = (out / "dist").glob("*.whl")
+    target = out / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    _done([*pip, "--no-index", "--target", str(target), str(wheel)])
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert not any(name.startswith(("tests", "benchmarks")) for name in names)
+    return target
+
+
+def _done(command: list[str], **more: object) -> str:
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        **more,  # type: ignore[call-overload]
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(done.stdout)
+
+
+def test_wheel_runs_and_brings_its_data(installed: Path, tmp_path: Path) -> None:
+    code = (
+        "import json, sys\n"
+        "from importlib.resources import files\n"
+        "import spark_audit, spark_train\n"
+        "from spark_audit.cli import run\n"
+        "assert run(['--help']) == 0\n"
+        "for name in ('report', 'manifest'):\n"
+        "    json.loads((files('spark_audit') / f'schemas/{name}.json').read_text())\n"
+        "print(spark_audit.__file__)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    out = _done([sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment)
+    assert "matched" in out
+    assert out.strip().endswith(str(installed / "spark_audit" / "__init__.py"))
