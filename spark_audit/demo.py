@@ -369,7 +369,7 @@ def _fine_tune(
         model,
         encode_rows(train, AutoTokenizer.from_pretrained(base), max_length=256),
         epochs=12,
-        lr=1e-2,
+        lr=4e-3,
         batch_size=8,
         seed=seed_for(seed, "fine-tune"),
         scope=scope,

@@ -80,6 +80,14 @@ class Estimate:
         return replace(self, note=f"{self.note}; {text}" if self.note else text)
 
 
+def number(value: float | None, digits: int = 3) -> str:
+    """A figure as readers see it everywhere."""
+    if value is None:
+        return "-"
+    # Adding 0.0 turns a rounded -0.0 into 0.0.
+    return f"{round(value, digits) + 0.0:.{digits}f}"
+
+
 def _finite(value: float | None) -> float | None:
     if value is not None and not math.isfinite(value):
         raise ValueError("a report holds no NaN and no infinity")

@@ -20,8 +20,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from spark_audit.reports import Block, blocks, number
-from spark_audit.results import Report
+from spark_audit.reports import Block, blocks
+from spark_audit.results import Report, number
 
 PLAIN_EVERY = 10.0
 """Seconds between two progress lines when stderr is no terminal."""

@@ -17,7 +17,7 @@ import pandas as pd
 
 from spark_audit.audits import AUDITS, Plan, Tables
 from spark_audit.manifest import Manifest
-from spark_audit.results import AuditResult, Contrast, Estimate, Guard, Row
+from spark_audit.results import AuditResult, Contrast, Estimate, Guard, Row, number
 from spark_audit.spans import Group, Sums, audited_spans, group_of, groups
 from spark_audit.spans.evidence import evidence
 from spark_audit.spans.rematch import diagnostics, placebo_table, sensitivity_table
@@ -146,6 +146,7 @@ def conclude(
             verdict=["matched: not estimable, the manifest has no identifier to audit."]
         )
     tests: dict[str, DidTest] = {}
+    references: set[str] = set()
     for split in ("train", "test"):
         part = spans[spans["split"] == split]
         if not len(part):
@@ -157,6 +158,8 @@ def conclude(
                 name: group_of(chosen[chosen["checkpoint"] == name], clusters)
                 for name in names
             }
+            if group == "pooled":
+                references |= {name for name in names if _is_reference(found[name])}
             for name in names:
                 rows += _rows(name, group, found[name], weights, paper=paper)
             if baseline is None:
@@ -177,7 +180,7 @@ def conclude(
         if row.group == "pooled" and not row.of
     }
     for name in names:
-        verdict.append(_sentence(name, pooled))
+        verdict.append(_sentence(name, pooled, reference=name in references))
     verdict += [_contrast_sentence(row) for row in contrasts if _primary(row)]
     train = spans[(spans["split"] == "train") & (spans["checkpoint"] == names[0])]
     return AuditResult(
@@ -347,22 +350,26 @@ def _adjusted(
     ]
 
 
-def _sentence(name: str, pooled: dict[tuple[str, str], Row]) -> str:
+def _sentence(name: str, pooled: dict[tuple[str, str], Row], *, reference: bool) -> str:
     """What was found for one checkpoint, in plain words."""
     row = pooled.get((name, "delta_sel"))
     if row is None or row.value is None:
         reason = NO_PAIRS if row is None else row.note
         return f"{name}: Delta_sel is not estimable ({reason})."
+    if reference:
+        return (
+            f"{name} scores as the matching reference does: its Delta_sel of "
+            f"{number(row.value)} nats over {row.n} tokens in {row.clusters} clusters is "
+            "what matching leaves over, and no finding."
+        )
     interval = (
-        f" [{row.low:.3f}, {row.high:.3f}]"
+        f" [{number(row.low)}, {number(row.high)}]"
         if row.low is not None and row.high is not None
         else ""
     )
-    expected = "; regression to the mean alone would give " + (
-        f"{row.null:.3f}" if row.null is not None else "an unknown amount"
-    )
+    expected = f"; regression to the mean alone would give {number(row.null)}"
     text = (
-        f"{name}: Delta_sel {row.value:.3f}{interval} nats over {row.n} tokens of "
+        f"{name}: Delta_sel {number(row.value)}{interval} nats over {row.n} tokens of "
         f"matched identifiers in {row.clusters} clusters{expected}"
     )
     return f"{text}. {_reading(row)}"
@@ -406,7 +413,7 @@ def _contrast_sentence(row: Contrast) -> str:
         )
         reading = f"No difference was shown.{mde}"
     return (
-        f"{row.checkpoint} against {row.baseline}: DiD {row.value:.3f} nats, "
+        f"{row.checkpoint} against {row.baseline}: DiD {number(row.value)} nats, "
         f"{bias} of it expected by regression to the mean, {p}. {reading}"
     )
 

@@ -47,6 +47,7 @@ from spark_audit.facts import sha256_json
 
 NOISE = "frozen_noise.safetensors"
 # What adapter_config.json holds besides what the adapter computes.
+_SETS = ("target_modules", "modules_to_save")  # PEFT writes them in any order.
 _NO_EFFECT = ("base_model_name_or_path", "revision", "peft_version", "inference_mode")
 
 
@@ -153,7 +154,7 @@ class Stand:
             where=where,
         )
         kept = {
-            key: sorted(value) if isinstance(value, list) else value
+            key: sorted(value) if key in _SETS and isinstance(value, list) else value
             for key, value in raw.items()
             if key not in _NO_EFFECT
         }

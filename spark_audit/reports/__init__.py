@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from spark_audit.errors import InputError, OutputError
 from spark_audit.manifest import Manifest
 from spark_audit.registry import Registry
-from spark_audit.results import Contrast, Report, Row
+from spark_audit.results import Contrast, Report, Row, number
 
 Writer: TypeAlias = "Callable[..., list[Path]]"
 WRITERS: Registry[Writer] = Registry(
@@ -62,11 +62,6 @@ class Block:
     remarks: tuple[str, ...] = ()
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """A figure as readers see it everywhere."""
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
 def figure(row: Row) -> str:
     """Value and decision interval of a row, or why there is none."""
     if row.status == "not_estimable":
@@ -95,6 +90,23 @@ def blocks(report: Report) -> list[Block]:
                 found.append(_grouped(audit, title, grouped))
     if report.contrasts:
         found.append(_contrasts(report.contrasts))
+    matching = report.tables.get("matching_by_type")
+    if matching:
+        found.append(
+            Block(
+                title="matching, both splits: spans with and without a control",
+                header=("type", "matched", "unmatched", "why"),
+                rows=tuple(
+                    (
+                        record["type"],
+                        str(record["matched"]),
+                        str(record["unmatched"]),
+                        record["reasons"],
+                    )
+                    for record in matching
+                ),
+            )
+        )
     return found
 
 

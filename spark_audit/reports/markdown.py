@@ -7,8 +7,8 @@ from pathlib import Path
 
 from spark_audit.facts import write_text
 from spark_audit.manifest import Manifest, PairSide
-from spark_audit.reports import WRITERS, Block, blocks, number
-from spark_audit.results import Report
+from spark_audit.reports import WRITERS, Block, blocks
+from spark_audit.results import Report, number
 
 DEFINITIONS = (
     ("NLL", "mean negative log-likelihood, nats a token; lower = likelier."),
@@ -81,7 +81,7 @@ def render(report: Report, *, manifest: Manifest | None = None) -> str:
     for block in blocks(report):
         parts.append(_block(block))
     for name, records in report.tables.items():
-        if records:
+        if records and name != "matching_by_type":
             parts.append(f"### {name.replace('_', ' ')}")
             header = list(dict.fromkeys(key for record in records for key in record))
             parts.append(

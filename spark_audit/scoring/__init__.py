@@ -50,30 +50,72 @@ def score_keys(
     from spark_audit.scoring.engine import run_plain
 
     keys = store.keys(loaded, items, kind)
-    return keys, run_plain(loaded, items, keys, store=store, batch_size=batch_size, shard=shard, progress=progress)
+    return keys, run_plain(
+        loaded,
+        items,
+        keys,
+        store=store,
+        batch_size=batch_size,
+        shard=shard,
+        progress=progress,
+    )
 
 
 def drift(loaded: Loaded, items: Sequence[Item], *, k: int = 8, seed: int = 0) -> float:
     from spark_audit.scoring.engine import plain_columns
+
     rng = np.random.default_rng(seed)
     chosen = [items[i] for i in rng.permutation(len(items))[:k]]
     chosen.sort(key=lambda i: -len(i.ids))
     with loaded.active() as m:
         together = plain_columns(loaded, m, chosen)
         alone = [plain_columns(loaded, m, [i])[0] for i in chosen]
-    return max((float(np.abs(a["nll"] - b["nll"]).max()) for a, b in zip(together, alone) if len(a["nll"])), default=0.0)
+    return max(
+        (
+            float(np.abs(a["nll"] - b["nll"]).max())
+            for a, b in zip(together, alone)
+            if len(a["nll"])
+        ),
+        default=0.0,
+    )
 
 
-def score(loaded, items, *, passes=(Pass(),), store=None, batch_size="auto", shard=(0, 1), progress=None):
+def score(
+    loaded,
+    items,
+    *,
+    passes=(Pass(),),
+    store=None,
+    batch_size="auto",
+    shard=(0, 1),
+    progress=None,
+):
     import tempfile
     from pathlib import Path
     from spark_audit.scoring.store import Store
+
     if store is None:
         with tempfile.TemporaryDirectory() as folder:
-            return score(loaded, items, passes=passes, store=Store(Path(folder)), batch_size=batch_size, shard=shard, progress=progress)
+            return score(
+                loaded,
+                items,
+                passes=passes,
+                store=Store(Path(folder)),
+                batch_size=batch_size,
+                shard=shard,
+                progress=progress,
+            )
     out = {}
     for p in passes:
-        keys, _ = score_keys(loaded, items, kind=p, store=store, batch_size=batch_size, shard=shard, progress=progress)
+        keys, _ = score_keys(
+            loaded,
+            items,
+            kind=p,
+            store=store,
+            batch_size=batch_size,
+            shard=shard,
+            progress=progress,
+        )
         out[p] = store.gather(keys, kind=p)
     return out
 

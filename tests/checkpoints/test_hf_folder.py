@@ -477,6 +477,15 @@ def test_the_same_weights_hash_the_same_after_saving_again(
     assert "tokenizer: the base's" in again.notes
 
 
+def test_infinity_in_a_configuration_can_be_hashed(
+    tiny_base: Path, copied: Callable[..., Path]
+) -> None:
+    """Mamba2's configuration has one."""
+    folder = copied(tiny_base)
+    change_config(folder, time_step_limit=[0.0, float("inf")])
+    assert open_checkpoint(str(folder), device="cpu").weights_sha256
+
+
 def test_nothing_is_printed(
     tiny_base: Path, capfd: pytest.CaptureFixture[str], recwarn: Any
 ) -> None:

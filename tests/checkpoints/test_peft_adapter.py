@@ -339,7 +339,7 @@ def test_o_lora_is_loaded_with_its_scale(
 
     # Its files are pickles.
     (joined / "adapter_model.safetensors").unlink()
-    state = {k: torch.cat([first[k], second[k]], dim="lora_B" in k) for k in first}
+    state = {k: torch.cat([first[k], second[k]], dim=int("lora_B" in k)) for k in first}
     torch.save(state, joined / "adapter_model.bin")
     loaded = open_checkpoint(str(joined), base=str(tiny_base), device="cpu")
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)

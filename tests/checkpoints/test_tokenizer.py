@@ -1,0 +1,136 @@
+"""Which tokenizer a checkpoint has, what it hashes to, and which rows it uses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.checkpoints import (
+    load_tokenizer,
+    open_checkpoint,
+    policy,
+    tokenizer_sha256,
+    usable_rows,
+)
+from spark_audit.errors import CheckpointError
+from spark_audit.facts import canonical_json
+
+
+def test_the_hash_is_that_of_tokenizer_json_without_truncation_and_padding(
+    tiny_base: Path, copied: Callable[..., Path]
+) -> None:
+    content = json.loads((tiny_base / "tokenizer.json").read_text())
+    expected = {k: v for k, v in content.items() if k not in ("truncation", "padding")}
+    digest = hashlib.sha256(canonical_json(expected)).hexdigest()
+    assert open_checkpoint(str(tiny_base), device="cpu").tokenizer_sha256 == digest
+    folder = copied(tiny_base)
+    cut = {
+        "truncation": {
+            "direction": "Right",
+            "max_length": 9,
+            "strategy": "LongestFirst",
+            "stride": 0,
+        }
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(content | cut, indent=3))
+    assert open_checkpoint(str(folder), device="cpu").tokenizer_sha256 == digest
+
+
+def test_saving_again_keeps_the_hash_and_another_policy_changes_it(
+    tiny_tokenizer: Any, make_tokenizer: Callable[..., Any], tmp_path: Path
+) -> None:
+    tiny_tokenizer.save_pretrained(tmp_path / "a")
+    once, _ = load_tokenizer(tmp_path / "a", trust_remote_code=False, where="a")
+    once.save_pretrained(tmp_path / "b")
+    twice, _ = load_tokenizer(tmp_path / "b", trust_remote_code=False, where="b")
+    assert tokenizer_sha256(once) == tokenizer_sha256(twice)
+    plain = make_tokenizer(bos=False)
+    assert tokenizer_sha256(plain) != tokenizer_sha256(once)
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_the_policy_in_words(bos: bool, make_tokenizer: Callable[..., Any]) -> None:
+    tokenizer = make_tokenizer(bos=bos)
+    front = "<s>" if bos else "nothing"
+    text = f"special tokens: {front} before a text, nothing after it"
+    assert policy(tokenizer, bos=None) == text
+    missing = (
+        "" if bos else " (the configuration names id 1 as BOS; the tokenizer adds none)"
+    )
+    assert policy(tokenizer, bos=1) == text + missing
+
+
+def test_rows_without_a_token_are_not_usable(tiny_tokenizer: Any) -> None:
+    usable = usable_rows(tiny_tokenizer, 304, where="x")
+    assert usable.dtype == bool
+    assert usable.shape == (304,)
+    assert list(np.flatnonzero(~usable)) == [300, 301, 302, 303]
+    holes = SimpleNamespace(get_vocab=lambda: {"a": 0, "b": 3})
+    assert list(usable_rows(holes, 5, where="x")) == [True, False, False, True, False]
+    empty = SimpleNamespace(get_vocab=dict)
+    with pytest.raises(CheckpointError, match="the tokenizer's vocabulary is empty"):
+        usable_rows(empty, 5, where="x")
+
+
+def test_ids_beyond_the_head_are_refused(
+    tiny_base: Path, make_tokenizer: Callable[..., Any], tmp_path: Path
+) -> None:
+    make_tokenizer(size=310).save_pretrained(tmp_path)
+    message = (
+        r"the tokenizer has ids up to 309, the model's head only 300 rows; give the "
+        r"tokenizer the model was trained with by --tokenizer"
+    )
+    with pytest.raises(CheckpointError, match=message):
+        open_checkpoint(str(tiny_base), tokenizer=str(tmp_path), device="cpu")
+
+
+def test_a_class_that_would_add_tokens_is_passed_over(
+    make_model: Callable[..., Any], tiny_tokenizer: Any, tmp_path: Path
+) -> None:
+    """Transformers 5 rebuilds a Qwen2 model's tokenizer and adds <|endoftext|>."""
+    make_model("qwen2").save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    loaded = open_checkpoint(str(tmp_path), device="cpu")
+    text = "Contact Maria Jones at 555-0142."
+    ids = tiny_tokenizer(text)["input_ids"]
+    assert loaded.tokenizer(text)["input_ids"] == ids
+    assert loaded.tokenizer_sha256 == tokenizer_sha256(tiny_tokenizer)
+    assert loaded.usable.all()
+    assert any(n.startswith("tokenizer.json as it is") for n in loaded.notes)
+
+
+def test_no_tokenizer_and_damaged_ones(
+    base_model: Any, tiny_base: Path, copied: Callable[..., Path], tmp_path: Path
+) -> None:
+    base_model.save_pretrained(tmp_path / "bare")
+    message = "has no tokenizer; give its base by --base, or a folder"
+    with pytest.raises(CheckpointError, match=message):
+        open_checkpoint(str(tmp_path / "bare"), device="cpu")
+    folder = copied(tiny_base)
+    (folder / "tokenizer.json").write_text('{"model": 1}')
+    with pytest.raises(CheckpointError, match="the tokenizer cannot be loaded"):
+        open_checkpoint(str(folder), device="cpu")
+    (folder / "tokenizer_config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json is no JSON"):
+        open_checkpoint(str(folder), device="cpu")
+
+
+def test_a_slow_tokenizer_is_refused(
+    tiny_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SimpleNamespace(is_fast=False, get_vocab=dict)
+    monkeypatch.setattr(
+        "transformers.AutoTokenizer.from_pretrained", lambda *a, **o: slow
+    )
+    monkeypatch.setattr(
+        "transformers.PreTrainedTokenizerFast.from_pretrained", lambda *a, **o: slow
+    )
+    with pytest.raises(CheckpointError, match="is a slow tokenizer without character"):
+        open_checkpoint(str(tiny_base), device="cpu")
