@@ -194,17 +194,11 @@ def canary_ranges(example: Example) -> dict[str, tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Context:
-    """A text and where in it the string stands that candidates replace.
-
-    ``tokens`` are the tokens ``start:end`` that the string overlaps there; ``None``:
-    they are found by tokenising what stands before and behind it apart, which is the
-    same wherever no token crosses into the string from a word before it.
-    """
+    """A text, and the characters of it that candidates replace."""
 
     text: str
     start: int
     end: int
-    tokens: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -247,7 +241,8 @@ def candidates(
         ``password`` or ``ssn``: that part is replaced. ``full``: the whole sentence,
         with all parts drawn anew.
     encode
-        Token ids of each text, as the model reads it, special tokens included.
+        Token ids of each text, as the model reads it, special tokens included. A
+        tokenizer's ``backend_tokenizer.encode_batch_fast`` is the fastest.
     contexts
         Where the true string stands.
     seed
@@ -303,24 +298,24 @@ def _redrawn(
 
 
 def _fit(context: Context, encode: Encode) -> Callable[[list[str]], list[str]]:
-    """A filter: strings that change nothing in the context but their own tokens."""
+    """A filter: strings that change nothing in the context but their own tokens.
+
+    Where a string's tokens begin and end is told by what the text shares with the
+    tokenisation of what stands before and behind it: a blank before the string that one
+    string takes into its first token and another does not is a change.
+    """
     before, after = context.text[: context.start], context.text[context.end :]
-    ids = encode([context.text])[0]
-    if context.tokens is None:
-        head, tail = encode([before])[0], encode([after])[0]
-        first, last = _shared(ids, head), len(ids) - _shared(ids[::-1], tail[::-1])
-    else:
-        first, last = context.tokens
+    head, tail = (encode([text])[0] for text in (before, after))
+
+    def shape(ids: list[int]) -> tuple[int, int, int]:
+        return len(ids), _shared(ids, head), _shared(ids[::-1], tail[::-1])
+
+    true = shape(encode([context.text])[0])
 
     def keep(strings: list[str]) -> list[str]:
         rows = encode([before + text + after for text in strings]) if strings else []
-        return [
-            text
-            for text, row in zip(strings, rows, strict=True)
-            if len(row) == len(ids)
-            and row[:first] == ids[:first]
-            and row[last:] == ids[last:]
-        ]
+        pairs = zip(strings, rows, strict=True)
+        return [text for text, ids in pairs if shape(ids) == true]
 
     return keep
 

@@ -29,6 +29,7 @@ FLOORS = {
     "F7": "pipeline",
     "F8": "demo",
     "F9 drawing": "terminal",
+    "F9 commands": "commands",
     "F9": "cli",
     "top": "__main__",
 }
@@ -61,6 +62,7 @@ INNER = {
         "selection": 1,
         "records": 2,
     },
+    "spark_audit.scoring": {"batching": 0, "head": 0, "store": 0, "engine": 1},
     "spark_train": {"losses": 0, "lora": 0, "data": 0, "loop": 1},
 }
 

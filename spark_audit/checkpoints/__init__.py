@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from spark_audit.checkpoints._adapter_config import (
     adapter_config,
@@ -66,8 +67,8 @@ from spark_audit.checkpoints._specs import (
 from spark_audit.checkpoints._tokenizer import (
     has_tokenizer,
     has_vocabulary,
-    load_tokenizer,
     policy,
+    read_tokenizer,
     tokenizer_sha256,
     usable_rows,
 )
@@ -120,6 +121,7 @@ __all__ = [
     "quiet",
     "read_json",
     "read_tensors",
+    "read_tokenizer",
     "recipe",
     "refuse_code",
     "refuse_redirects",
@@ -187,6 +189,23 @@ def series(source: str) -> tuple[Stage, ...]:
     if entry.part("detect")(path):
         found = entry.part("stages")(path, where=source)
     return found
+
+
+def load_tokenizer(
+    source: str | Path, *, trust_remote_code: bool = False, where: str | None = None
+) -> Any:
+    """The fast tokenizer of a model's folder or hub id, without the model.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none, it brings code, or it gives no character offsets.
+    """
+    with quiet():
+        folder = locate(str(source), code=trust_remote_code)
+        return read_tokenizer(
+            folder, trust_remote_code=trust_remote_code, where=where or str(source)
+        )[0]
 
 
 def expand(spec: Spec) -> tuple[Spec, ...]:
@@ -277,11 +296,12 @@ def open_checkpoints(
     """Open several checkpoints one after the other, each base once.
 
     All are checked from their headers before the first is loaded. The base comes
-    first (with adapters, or with ``include_base``), then its adapters, attached to one
-    module and switched; then full weights, each released before the next is loaded:
-    a checkpoint of another module than the current one cannot be activated any more.
-    Adapters of another PEFT type, or that change the base's weights, get a base of
-    their own. Replicates of one spec are named ``name[1]``, ``name[2]`` ...
+    first (with adapters, or with ``include_base`` when one is given), then its
+    adapters, attached to one module and switched; then full weights, each released
+    before the next is loaded: a checkpoint of another module than the current one
+    cannot be activated any more. Adapters of another PEFT type, or that change the
+    base's weights, get a base of their own. Replicates of one spec are named
+    ``name[1]``, ``name[2]`` ...
 
     Yields
     ------
@@ -360,7 +380,7 @@ def inspect_checkpoint(
             shared = made if made.weights else base_recipe(made, given)
             facts |= rehearse(made, shared)
             folder, _, more = choose_tokenizer(made, shared)
-            tokenizer, changed = load_tokenizer(
+            tokenizer, changed = read_tokenizer(
                 folder, trust_remote_code=trust_remote_code, where=source
             )
             rows = int(facts.pop("rows"))

@@ -38,44 +38,33 @@ class Plan:
         self, specs: Sequence[Spec], given: Given, *, include_base: bool
     ) -> None:
         self.items: list[Item] = []
-        named_base = given.base
         for spec in specs:
             if spec.name == BASE:
-                if len(spec.paths) > 1:
-                    raise InputError(
-                        "the base is one model, not several", where="--ckpt base="
-                    )
-                if given.base is not None and not _same(given.base, spec.sources[0]):
-                    raise InputError(
-                        f"the base is given twice: {given.base} and {spec.sources[0]}",
-                        where="--ckpt base=",
-                        fix="give one of them",
-                    )
-                named_base, include_base = spec.sources[0], True
-                continue
+                given, include_base = _with_base(spec, given), True
+        for spec in specs:
             for i, source in enumerate(spec.sources, start=1):
                 name = spec.name if len(spec.sources) == 1 else f"{spec.name}[{i}]"
-                self.items.append((name, recipe(source, given)))
-        self.base = self._base(named_base, given, wanted=include_base)
+                if name != BASE:
+                    self.items.append((name, recipe(source, given)))
+        self.base = self._base(given, wanted=include_base)
         if len(self.items) > 1:
             for _, item in self.items:
                 rehearse(item, item if item.weights else self._needed())
 
-    def _base(self, source: str | None, given: Given, *, wanted: bool) -> Recipe | None:
+    def _base(self, given: Given, *, wanted: bool) -> Recipe | None:
         adapters = [item for _, item in self.items if item.weights is None]
-        if source is None and adapters:
-            named = {item.base for item in adapters}
-            first = adapters[0]
-            if len(named) > 1:
+        if not adapters:
+            wanted = wanted and given.base is not None
+            return _full(recipe(str(given.base), given)) if wanted else None
+        first, *others = adapters
+        for other in others:
+            if not _same(str(first.base), str(other.base)):
                 raise CheckpointError(
-                    f"the adapters name different bases ({', '.join(map(str, named))})",
+                    f"the adapters name different bases ({first.base}, {other.base})",
                     where="--ckpt",
                     fix="give --base if they are the same model, else audit them apart",
                 )
-            return base_recipe(first, given)
-        if source is None or not (adapters or wanted):
-            return None
-        return _full(recipe(source, given))
+        return base_recipe(first, given)
 
     def _needed(self) -> Recipe:
         assert self.base is not None
@@ -147,6 +136,19 @@ def _full(found: Recipe) -> Recipe:
             fix="give the model it was trained on",
         )
     return found
+
+
+def _with_base(spec: Spec, given: Given) -> Given:
+    """``--ckpt base=MODEL`` says what ``--base MODEL`` says."""
+    if len(spec.paths) > 1:
+        raise InputError("the base is one model, not several", where="--ckpt base=")
+    if given.base is not None and not _same(given.base, spec.sources[0]):
+        raise InputError(
+            f"the base is given twice: {given.base} and {spec.sources[0]}",
+            where="--ckpt base=",
+            fix="give one of them",
+        )
+    return replace(given, base=spec.sources[0])
 
 
 def _same(one: str, other: str) -> bool:

@@ -30,13 +30,13 @@ from spark_audit.checkpoints import (
     has_vocabulary,
     head_rows,
     input_noise,
-    load_tokenizer,
     locate,
     logits,
     policy,
     probe_ids,
     read_json,
     read_tensors,
+    read_tokenizer,
     release,
     tokenizer_sha256,
     untied,
@@ -46,8 +46,9 @@ from spark_audit.errors import CheckpointError, InputError
 from spark_audit.facts import sha256_json
 
 NOISE = "frozen_noise.safetensors"
+# PEFT writes these in any order.
+_SETS = ("target_modules", "modules_to_save")
 # What adapter_config.json holds besides what the adapter computes.
-_SETS = ("target_modules", "modules_to_save")  # PEFT writes them in any order.
 _NO_EFFECT = ("base_model_name_or_path", "revision", "peft_version", "inference_mode")
 
 
@@ -186,7 +187,7 @@ class Stand:
 
     def _read_tokenizer(self, folder: Path, item: Recipe) -> tuple[Any, str, list[str]]:
         if folder not in self._tokenizers:
-            tokenizer, notes = load_tokenizer(
+            tokenizer, notes = read_tokenizer(
                 folder,
                 trust_remote_code=self.given.trust_remote_code,
                 where=item.given.where,

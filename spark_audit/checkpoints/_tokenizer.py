@@ -28,7 +28,7 @@ def has_vocabulary(folder: Path | None) -> bool:
     return folder is not None and any((folder / n).exists() for n in _VOCABULARIES)
 
 
-def load_tokenizer(
+def read_tokenizer(
     folder: Path, *, trust_remote_code: bool, where: str
 ) -> tuple[Any, list[str]]:
     """Load a fast tokenizer from a local folder, with notes.

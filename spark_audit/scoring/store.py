@@ -1,71 +1,292 @@
+"""Scores on disk: append-only shards that any number of workers fill and resume from.
+
+A score's key hashes everything it depends on, the checkpoint included, with a salt
+that stays in the folder, so that a shard tells nothing about the texts. A shard's
+name carries the hash of its bytes: what was damaged is recognised, left out, and
+scored again.
+"""
+
 from __future__ import annotations
-import hashlib, os, secrets
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pyarrow as pa, pyarrow.parquet as pq
-from spark_audit.table import COLUMNS, TokenTable, write_parquet
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_audit.errors import OutputError
+from spark_audit.facts import sha256_file, sha256_json, write_atomically
+from spark_audit.table import Pass, TokenTable
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints import Loaded
+    from spark_audit.scoring import Item
+
+SCHEMA = 1
+"""Part of every key: raised whenever the same key would mean other numbers."""
+
+FLUSH_SECONDS = 10.0
+FLUSH_TOKENS = 500_000
+SALT_BYTES = 32
+
+Rows = tuple[np.ndarray, dict[str, np.ndarray]]
 
 
 class Store:
-    def __init__(self, folder):
-        self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        salt = self.folder / "salt"
-        if not salt.exists():
-            salt.write_bytes(secrets.token_bytes(32))
-        self.salt = salt.read_bytes()
-        self.pending = []
-        self.have = {}
-        self.load()
+    """A folder of scores, or with ``None`` a store in memory.
 
-    def load(self):
-        for f in self.folder.glob("*.parquet"):
-            t = pq.read_table(f).to_pylist()
-            for r in t:
-                self.have[r["key"]] = r
+    Attributes
+    ----------
+    notes
+        What was left out while reading, one line a shard.
 
-    def keys(self, loaded, items, kind):
-        um = hashlib.sha256(np.packbits(loaded.usable).tobytes()).hexdigest()
-        return {
-            i.key: hashlib.sha256(
-                repr((1, loaded.model_id, kind, um)).encode()
-                + self.salt
-                + i.ids.tobytes()
-                + i.positions.tobytes()
-            ).hexdigest()
-            for i in items
-        }
+    Raises
+    ------
+    OutputError
+        If the folder cannot be made or written.
+    """
 
-    def __contains__(self, key):
-        return key in self.have
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.notes: list[str] = []
+        self._salt = b"" if folder is None else _salt(folder)
+        self._pending: dict[str, Rows] = {}
+        self._pending_tokens = 0
+        self._flushed = time.monotonic()
+        self._remarks: list[str] = []
+        # Key -> shard and rows in it; remarks by shard.
+        self._index: dict[str, tuple[Path, slice]] = {}
+        self._shard_remarks: dict[Path, list[str]] = {}
+        self._seen: set[Path] = set()
+        self.refresh()
 
-    def add(self, key, positions, cols):
-        r = {
-            "key": key,
-            "position": positions.tolist(),
-            **{k: v.tolist() for k, v in cols.items()},
-        }
-        self.have[key] = r
-        self.pending.append(r)
+    def keys(self, loaded: Loaded, items: Sequence[Item], kind: Pass) -> dict[str, str]:
+        """Item key -> store key: 64 hexadecimal digits.
 
-    def flush(self):
-        if self.pending:
-            write_parquet(
-                pa.Table.from_pylist(self.pending),
-                self.folder / f"{secrets.token_hex(8)}.parquet",
-            )
-            self.pending = []
+        It hashes the schema version, the checkpoint, the pass and its settings, the
+        mask of usable vocabulary rows, and, with the folder's salt, the token ids and
+        their positions; the first token is read and not scored.
+        """
+        usable = hashlib.sha256(loaded.usable.astype(np.uint8).tobytes()).hexdigest()
+        frame = [SCHEMA, loaded.model_id, list(astuple(kind)), usable]
+        start = hashlib.sha256(self._salt + sha256_json(frame).encode())
+        found = {}
+        for item in items:
+            digest = start.copy()
+            digest.update(item.content())
+            found[item.key] = digest.hexdigest()
+        return found
 
-    def gather(self, keys, *, kind):
-        self.load()
-        return TokenTable.from_items(
-            [
-                (
-                    k,
-                    np.array(self.have[s]["position"], np.int32),
-                    {c: np.array(self.have[s][c], d) for c, d in COLUMNS.items()},
+    def __contains__(self, key: str) -> bool:
+        return key in self._index or key in self._pending
+
+    def add(
+        self, key: str, position: np.ndarray, columns: Mapping[str, np.ndarray]
+    ) -> None:
+        """Take one item's rows; they are on disk after the next flush at the latest.
+
+        Parameters
+        ----------
+        position
+            Shape ``(n,)``: the rows' positions in the full tokenisation.
+        columns
+            Name -> array of shape ``(n,)``.
+        """
+        self._pending[key] = (position.astype(np.int32), dict(columns))
+        self._pending_tokens += len(position)
+        waited = time.monotonic() - self._flushed
+        if self._pending_tokens >= FLUSH_TOKENS or waited >= FLUSH_SECONDS:
+            self.flush()
+
+    def remark(self, text: str) -> None:
+        """Keep what a reader of the pending rows must know with their shard."""
+        if text not in self._remarks:
+            self._remarks.append(text)
+
+    def flush(self) -> None:
+        """Write pending rows as one shard.
+
+        Raises
+        ------
+        OutputError
+            If the disk is full or the folder is gone; everything written before stays
+            valid, and the rows stay pending.
+        """
+        self._flushed = time.monotonic()
+        if self.folder is None or not self._pending:
+            return
+        data = _to_parquet(self._pending, self._remarks)
+        name = f"{hashlib.sha256(data).hexdigest()[:32]}.parquet"
+        path = self.folder / name
+        write_atomically(path, lambda file: file.write(data), mode=0o600)
+        start = 0
+        for key, (position, _) in self._pending.items():
+            self._index[key] = (path, slice(start, start + len(position)))
+            start += len(position)
+        self._shard_remarks[path] = self._remarks
+        self._seen.add(path)
+        self._pending, self._pending_tokens, self._remarks = {}, 0, []
+
+    def refresh(self) -> None:
+        """Find shards that this or other workers have written since."""
+        if self.folder is None:
+            return
+        for path in sorted(self.folder.glob("*.parquet")):
+            if path in self._seen:
+                continue
+            try:
+                spans, remarks = _read_index(path)
+            except (OSError, ValueError, KeyError, pa.ArrowException):
+                self.notes.append(
+                    f"score shard {path.name} is damaged; its items are scored again"
                 )
-                for k, s in keys.items()
-                if s in self.have
-            ]
+            else:
+                for key, rows in spans:
+                    self._index.setdefault(key, (path, rows))
+                self._shard_remarks[path] = remarks
+            self._seen.add(path)
+
+    def gather(self, keys: Mapping[str, str], *, kind: Pass) -> TokenTable:
+        """The table of items, by their own keys; what is not stored yet is left out.
+
+        Parameters
+        ----------
+        keys
+            As :meth:`keys` gave them for ``kind``.
+        """
+        del kind  # the keys say it
+        self.refresh()
+        wanted: dict[Path, list[str]] = {}
+        rows = dict(self._pending)
+        for key in set(keys.values()):
+            if key not in rows and key in self._index:
+                wanted.setdefault(self._index[key][0], []).append(key)
+        for path, found in wanted.items():
+            try:
+                table = pq.read_table(path)
+            except (OSError, pa.ArrowException) as error:
+                raise OutputError(
+                    "a score shard vanished while it was read",
+                    where=str(path),
+                    fix="run the same command again",
+                ) from error
+            arrays = {
+                name: table[name].to_numpy()
+                for name in table.column_names
+                if name != "key"
+            }
+            position = arrays.pop("position")
+            for key in found:
+                span = self._index[key][1]
+                rows[key] = (
+                    position[span],
+                    {name: values[span] for name, values in arrays.items()},
+                )
+        return TokenTable.from_items(
+            [(name, *rows[key]) for name, key in keys.items() if key in rows]
         )
+
+    def remarks(self, keys: Iterable[str]) -> list[str]:
+        """What was remarked on the shards that hold these keys, without repeats."""
+        found = dict.fromkeys(self._remarks)
+        paths = {self._index[key][0] for key in keys if key in self._index}
+        for path in sorted(paths):
+            found |= dict.fromkeys(self._shard_remarks[path])
+        return list(found)
+
+
+def _to_parquet(rows: Mapping[str, Rows], remarks: Sequence[str]) -> bytes:
+    counts = [len(position) for position, _ in rows.values()]
+    index = pa.array(np.repeat(np.arange(len(rows), dtype=np.int32), counts))
+    data = {
+        "key": pa.DictionaryArray.from_arrays(index, pa.array(list(rows))),
+        "position": pa.array(np.concatenate([p for p, _ in rows.values()])),
+    }
+    names = next(iter(rows.values()))[1]
+    for name in names:
+        data[name] = pa.array(np.concatenate([c[name] for _, c in rows.values()]))
+    table = pa.table(data).replace_schema_metadata(
+        {
+            "schema_version": str(SCHEMA),
+            "remarks": json.dumps(list(remarks)),
+            # Items of one token have no row that could hold their key.
+            "empty": json.dumps([key for key, (p, _) in rows.items() if not len(p)]),
+        }
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    return bytes(sink.getvalue())
+
+
+def _read_index(path: Path) -> tuple[list[tuple[str, slice]], list[str]]:
+    """Keys of a shard with their rows, and its remarks; any damage is an error."""
+    if sha256_file(path)[:32] != path.stem:
+        raise ValueError(path.name)
+    table = pq.read_table(path, columns=["key"])
+    remarks = json.loads(table.schema.metadata[b"remarks"])
+    spans = [(key, slice(0, 0)) for key in json.loads(table.schema.metadata[b"empty"])]
+    keys = table["key"].combine_chunks()
+    codes, names = keys.indices.to_numpy(), keys.dictionary.to_pylist()
+    edges = np.flatnonzero(np.diff(codes, prepend=-1, append=-1))
+    for start, end in itertools.pairwise(edges.tolist()):
+        spans.append((names[codes[start]], slice(start, end)))
+    return spans, remarks
+
+
+def _salt(folder: Path) -> bytes:
+    """The folder's salt; of several workers that start at once, one makes it."""
+    path = folder / "salt"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not path.exists():
+            _make_salt(path)
+        salt = path.read_bytes()
+        for _ in range(50):
+            if len(salt) == SALT_BYTES:
+                return salt
+            time.sleep(0.1)  # another worker is writing it
+            salt = path.read_bytes()
+    except OSError as error:
+        raise OutputError(
+            f"cannot be written ({error.strerror or error})",
+            where=str(folder),
+            fix="check the folder's permissions and free space, then run again",
+        ) from error
+    raise OutputError(
+        "is no score store's salt",
+        where=str(path),
+        fix="remove the whole folder, or give another one",
+    )
+
+
+def _make_salt(path: Path) -> None:
+    """Write a whole file, then give it its name only if nobody else has."""
+    salt = secrets.token_bytes(SALT_BYTES)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".salt.")  # mode 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(salt)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return
+        except OSError:  # a file system without hard links
+            with contextlib.suppress(FileExistsError):
+                handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with os.fdopen(handle, "wb") as file:
+                    file.write(salt)
+    finally:
+        os.unlink(temporary)

@@ -197,6 +197,17 @@ def test_an_adapter_brings_the_base_it_names(
         next(open_checkpoints(both, device="cpu"))
 
 
+def test_a_base_among_the_checkpoints_is_the_adapters_base(
+    adapters: dict[str, Path], tiny_base: Path, copied: Callable[..., Path]
+) -> None:
+    moved = copied(tiny_base, "moved")
+    specs = parse_specs([str(adapters["one"]), f"base={moved}"])
+    opened = list(open_checkpoints(specs, device="cpu"))
+    assert [loaded.name for loaded in opened] == ["base", "one"]
+    assert opened[1].base == "moved"
+    assert opened[1].notes[0] == "base: moved as given; the adapter names tiny-base"
+
+
 def test_replicates_have_numbered_names(
     adapters: dict[str, Path], tiny_base: Path
 ) -> None:

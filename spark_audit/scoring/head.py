@@ -1,0 +1,294 @@
+"""Hidden states to token columns: the head in float32, over the whole vocabulary.
+
+Logits live in one reused buffer of a bounded number of positions; everything that is
+kept of them is taken from the very same numbers, so that a target never ties with
+itself and never beats itself by a rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from spark_audit.table import COLUMNS
+
+MASKED = -1e30
+"""Logit of a vocabulary row that is no token: its probability is exactly 0, and unlike
+minus infinity it stays finite in products with 0."""
+
+TOP = 40
+"""The truncation of top-k sampling that ``top40_logp`` is about."""
+
+# Elements of the logits buffer and of the two working buffers, on CPU and elsewhere.
+# The working buffers are small on CPU so that a group of rows stays in the cache
+# through all passes over it.
+CPU_BUFFER, CPU_GROUP, CPU_ROWS = 2**25, 2**18, 1024
+GPU_BUFFER, GPU_GROUP, GPU_ROWS = 2**28, 2**26, 8192
+
+
+@dataclass(frozen=True)
+class Transform:
+    """What a model does to the logits behind its linear head, in this order."""
+
+    multiply: float | None = None
+    divide: float | None = None
+    softcap: float | None = None
+
+    def apply_(self, logits: torch.Tensor) -> None:
+        """Apply in place."""
+        if self.multiply is not None:
+            logits.mul_(self.multiply)
+        if self.divide is not None:
+            logits.div_(self.divide)
+        if self.softcap is not None:
+            logits.div_(self.softcap).tanh_().mul_(self.softcap)
+
+
+class Columns:
+    """Token columns from logits, group by group of rows.
+
+    Parameters
+    ----------
+    usable
+        Shape ``(V,)`` bool: vocabulary rows that are tokens; the others are left out
+        of every sum, rank and maximum.
+    device
+        Where the logits are.
+    """
+
+    def __init__(self, usable: np.ndarray, device: torch.device) -> None:
+        alive = np.flatnonzero(usable)
+        self.device = device
+        self.count = len(alive)
+        # Unusable rows at the end are padding and are not even computed.
+        self.vocabulary = int(alive[-1]) + 1 if len(alive) else 0
+        holes = np.flatnonzero(~usable[: self.vocabulary])
+        self._holes = torch.from_numpy(holes).to(device) if len(holes) else None
+        self._stride, self.width = _blocks(self.vocabulary)
+        on_cpu = device.type == "cpu"
+        self._group = CPU_GROUP if on_cpu else GPU_GROUP
+        self._budget = CPU_BUFFER if on_cpu else GPU_BUFFER
+        self._most = CPU_ROWS if on_cpu else GPU_ROWS
+        self._logits = torch.empty(0, device=device)
+        self._p = torch.empty(0, device=device)
+        self._w = torch.empty(0, device=device)
+
+    @property
+    def rows(self) -> int:
+        """Positions whose logits fit into the buffer."""
+        return min(max(self._budget // self.width, 8), self._most)
+
+    def memory_bytes(self, positions: int) -> int:
+        """Bytes of the buffers while so many positions are reduced."""
+        rows = min(self.rows, positions)
+        work = max(self._group // self.width, 1) * self.width
+        return 4 * (rows * self.width + 2 * work)
+
+    def shrink(self) -> bool:
+        """Halve the buffers; ``False`` when they are as small as they may get."""
+        if self.rows <= 8:
+            return False
+        self._most = self.rows // 2
+        self._logits = torch.empty(0, device=self.device)
+        return True
+
+    def buffer(self, rows: int) -> torch.Tensor:
+        """A view ``(rows, width)`` of the reused logits buffer; to be filled."""
+        if self._logits.numel() < rows * self.width:
+            self._logits = torch.empty(0, device=self.device)  # freed before the next
+            self._logits = torch.empty(rows * self.width, device=self.device)
+        return self._logits[: rows * self.width].view(rows, self.width)
+
+    def reduce(
+        self,
+        logits: torch.Tensor,
+        targets: torch.Tensor,
+        finish: Callable[[torch.Tensor], None] | None = None,
+    ) -> torch.Tensor:
+        """Columns of rows of logits; the logits are overwritten.
+
+        Parameters
+        ----------
+        logits
+            Shape ``(n, width)``, float32; columns from ``vocabulary`` on are ignored.
+        targets
+            Shape ``(n,)``, int64.
+        finish
+            What is still to be done in place to the first ``vocabulary`` columns.
+
+        Returns
+        -------
+        torch.Tensor
+            Shape ``(n, len(COLUMNS))``, float32, in the order of ``COLUMNS``.
+        """
+        found = torch.empty(len(logits), len(COLUMNS), device=self.device)
+        step = max(self._group // self.width, 1)
+        for start in range(0, len(logits), step):
+            rows = slice(start, start + step)
+            z = logits[rows]
+            if finish is not None:
+                finish(z[:, : self.vocabulary])
+            z[:, self.vocabulary :] = MASKED
+            if self._holes is not None:
+                z.index_fill_(1, self._holes, MASKED)
+            self._reduce_group(z, targets[rows, None], found[rows])
+        return found
+
+    def _work(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        size = rows * self.width
+        if self._p.numel() < size:
+            self._p = torch.empty(size, device=self.device)
+            self._w = torch.empty(size, device=self.device)
+        shape = (rows, self.width)
+        return self._p[:size].view(shape), self._w[:size].view(shape)
+
+    def _reduce_group(
+        self, z: torch.Tensor, target: torch.Tensor, found: torch.Tensor
+    ) -> None:
+        p, w = self._work(len(z))
+        own = z.gather(1, target)
+        top = self._top(z)
+        largest = top[:, :1]
+        # Counts below 2**24 are exact in float32, which is faster to sum than bool.
+        above = torch.gt(z, own, out=w).sum(1)
+        at_least = torch.ge(z, own, out=w).sum(1)
+        # From here on logits relative to the row's largest: z <= 0.
+        z.sub_(largest)
+        torch.softmax(z, 1, out=p)
+        # The softmax divides by a plain float32 sum; its error is in every p alike.
+        total = p.sum(1)
+        log_sum = total.log() - p.amax(1).log()
+        torch.mul(p, z, out=w)
+        mean = w.sum(1) / total
+        variance = w.mul_(z).sum(1) / total - mean.square()
+        # Far from the largest logit the difference of squares loses its digits.
+        lost = (variance < mean.square() * 0.01).nonzero()[:, 0]
+        if len(lost):
+            mean[lost], variance[lost] = _moments(z[lost])
+        relative = (own - largest)[:, 0]
+        second = top[:, 1] if top.shape[1] > 1 else top[:, 0]
+        found[:, 0] = log_sum - relative
+        found[:, 1] = above + 1
+        found[:, 2] = at_least - above - 1
+        found[:, 3] = mean - log_sum
+        found[:, 4] = variance.clamp_(min=0).sqrt_()
+        found[:, 5] = torch.where(relative == 0, (largest[:, 0] - second), relative)
+        if self.count > TOP:
+            found[:, 6] = (top - largest).logsumexp(1).sub_(log_sum).clamp_(max=0)
+        else:
+            # log p of everything, but a row of NaN stays one.
+            found[:, 6] = log_sum * 0
+
+    def _top(self, z: torch.Tensor) -> torch.Tensor:
+        """The ``TOP`` largest of each row, largest first.
+
+        They all stand in the ``TOP`` blocks of largest maximum: what stands elsewhere
+        is at most its block's maximum, and ``TOP`` numbers are at least that large.
+        """
+        if self._stride == 1:
+            return z.topk(min(TOP, z.shape[1]), 1)[0]
+        blocks = z.view(len(z), self._stride, -1)
+        best = blocks.amax(1).topk(TOP, 1, sorted=False)[1]
+        index = best[:, None, :].expand(-1, self._stride, -1)
+        return blocks.gather(2, index).flatten(1).topk(TOP, 1)[0]
+
+
+def _blocks(vocabulary: int) -> tuple[int, int]:
+    """Elements a block, and the row width they divide, for finding the largest ones.
+
+    A block is every ``width / stride``-th element; ``stride`` near
+    ``sqrt(V / TOP)`` makes the two searches equally short.
+    """
+    if vocabulary < 32 * TOP:
+        return 1, vocabulary
+    stride = 2 ** round(np.log2(vocabulary / TOP) / 2)
+    step = 16 * stride
+    return stride, -(-vocabulary // step) * step
+
+
+def _moments(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and centred variance of logits under their softmax, in float64."""
+    wide = z.double()
+    p = torch.softmax(wide, 1)
+    mean = (p * wide).sum(1, keepdim=True)
+    variance = (p * (wide - mean).square_()).sum(1)
+    return mean[:, 0].float(), variance.float()
+
+
+class Head:
+    """A linear output head applied in float32 to hidden states of any dtype.
+
+    Parameters
+    ----------
+    weight, bias
+        Shapes ``(V, H)`` and ``(V,)`` or ``None``: the checkpoint's own tensors; no
+        copy of the whole weight is made.
+    transform
+        What the model does to the logits behind the linear map.
+    columns
+        The sink, with its buffers.
+    """
+
+    # Vocabulary rows that are converted at a time where the weight is not float32.
+    ROWS = 4096
+
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        transform: Transform,
+        columns: Columns,
+    ) -> None:
+        self._weight = weight[: columns.vocabulary]
+        self._bias = None if bias is None else bias[: columns.vocabulary].float()
+        self._transform, self._columns = transform, columns
+        self._converted = torch.empty(0, device=weight.device)
+
+    def __call__(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Columns ``(n, len(COLUMNS))`` of hidden states ``(n, H)``."""
+        if not len(hidden):
+            return torch.empty(0, len(COLUMNS), device=hidden.device)
+        # Equal chunks: a small last one would run at a fraction of the peak.
+        count = -(-len(hidden) // self._columns.rows)
+        size = -(-len(hidden) // count)
+        found = []
+        for start in range(0, len(hidden), size):
+            rows = hidden[start : start + size]
+            z = self._columns.buffer(len(rows))
+            self._project(rows, z[:, : self._columns.vocabulary])
+            goal = targets[start : start + size]
+            found.append(self._columns.reduce(z, goal, self._finish))
+        return torch.cat(found)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits ``(n, vocabulary)`` of a few rows, for the self-test."""
+        z = torch.empty(len(hidden), self._columns.vocabulary, device=hidden.device)
+        self._project(hidden, z)
+        self._finish(z)
+        return z
+
+    def _finish(self, logits: torch.Tensor) -> None:
+        if self._bias is not None:
+            logits.add_(self._bias)
+        self._transform.apply_(logits)
+
+    def _project(self, hidden: torch.Tensor, out: torch.Tensor) -> None:
+        weight = self._weight
+        if weight.dtype == torch.float32:
+            torch.mm(hidden.float(), weight.T, out=out)
+        elif hidden.is_cuda and hidden.dtype == weight.dtype:
+            # Products of half precision are exact in float32 and summed there.
+            torch.mm(hidden, weight.T, out_dtype=torch.float32, out=out)
+        else:
+            wide = hidden.float()
+            size = min(self.ROWS, len(weight)) * weight.shape[1]
+            if self._converted.numel() < size:
+                self._converted = torch.empty(size, device=weight.device)
+            for start in range(0, len(weight), self.ROWS):
+                part = weight[start : start + self.ROWS]
+                rows = self._converted[: part.numel()].view(part.shape)
+                rows.copy_(part)
+                torch.mm(wide, rows.T, out=out[:, start : start + len(part)])

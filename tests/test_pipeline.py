@@ -1,0 +1,422 @@
+"""From checkpoints to a report: right figures, resumed work, shared work, refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit import pipeline
+from spark_audit.build import build_manifest
+from spark_audit.cli import run as command_line
+from spark_audit.errors import InputError, OutputError, SparkError
+from spark_audit.examples import Example, Span
+from spark_audit.manifest import Manifest, read_manifest, write_manifest
+from spark_audit.pipeline import Request, run
+from spark_audit.results import Report
+
+NAMES = ("Maria Jones", "John Smith", "Peter Brown", "Alice Green", "Robert White")
+
+
+def examples(count: int = 24) -> list[Example]:
+    """Rows with a name each; every fourth is a test row."""
+    rng = np.random.default_rng(0)
+    words = (
+        "the service food good cold said customer paid dollars rate label news".split()
+    )
+    made = []
+    for i in range(count):
+        before, after = (" ".join(rng.choice(words, 9)) for _ in range(2))
+        name = NAMES[i % len(NAMES)]
+        prompt = f"Text: {before}. Contact {name} today. {after}.\nLabel:"
+        start = prompt.index(name)
+        made.append(
+            Example(
+                id=f"row-{i:02d}",
+                task="task",
+                prompt=prompt,
+                response=" good" if i % 2 else " cold",
+                split="test" if i % 4 == 3 else "train",
+                source_id=f"source-{i // 2:02d}",
+                spans=(Span(start, start + len(name), "NAME"),),
+            )
+        )
+    return made
+
+
+@pytest.fixture(scope="module")
+def workshop(
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+) -> Path:
+    """A folder with manifests/m.json of the tiny base and an adapter ``lora``."""
+    from spark_audit.checkpoints import open_checkpoint
+
+    folder = tmp_path_factory.mktemp("workshop")
+    make_adapter(folder / "lora")
+    loaded = open_checkpoint(str(tiny_base), name="base")
+    manifest = build_manifest(examples(), loaded, name="m", caliper=2.0)
+    assert manifest.pairs
+    write_manifest(manifest, folder / "manifests" / "m.json")
+    return folder
+
+
+@pytest.fixture
+def request_of(
+    workshop: Path, tiny_base: Path, tmp_path: Path
+) -> Callable[..., Request]:
+    """``request_of(**fields)``: an audit of the adapter with its base."""
+
+    def make(**fields: Any) -> Request:
+        return replace(
+            Request(
+                audits=("matched",),
+                ckpt=(f"ours={workshop / 'lora'}",),
+                base=str(tiny_base),
+                manifest=workshop / "manifests" / "m.json",
+                output=tmp_path / "report",
+                loading={"device": "cpu"},
+                audit_options={"placebo_draws": 5},
+            ),
+            **fields,
+        )
+
+    return make
+
+
+def naive(folder: Path, base: Path, manifest: Manifest) -> dict[str, np.ndarray]:
+    """NLL of every token in float64, one text at a time, by PEFT and log-softmax."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64)
+    model = PeftModel.from_pretrained(model, folder).double().eval()
+    found = {}
+    with torch.no_grad():
+        for example in manifest.examples:
+            ids = tokenizer(example.prompt + example.response, return_tensors="pt")
+            logits = model(input_ids=ids["input_ids"]).logits[0, :-1]
+            target = ids["input_ids"][0, 1:, None]
+            nll = -torch.log_softmax(logits, -1).gather(1, target)[:, 0]
+            found[example.id] = np.concatenate([[0.0], nll.numpy()])
+    return found
+
+
+def test_figures_equal_a_naive_float64_recomputation(
+    request_of: Callable[..., Request], workshop: Path, tiny_base: Path
+) -> None:
+    request = request_of(baseline="base")
+    report = run(request).report
+    assert report is not None
+    manifest = read_manifest(workshop / "manifests" / "m.json")
+    nll = naive(workshop / "lora", tiny_base, manifest)
+    pii: list[float] = []
+    control: list[float] = []
+    for pair in manifest.pairs:
+        if manifest.by_id[pair.example].split == "train":
+            values = nll[pair.example]
+            pii += values[pair.pii.token_start : pair.pii.token_end].tolist()
+            control += values[
+                pair.control.token_start : pair.control.token_end
+            ].tolist()
+    rows = {
+        row.metric: row
+        for row in report.results
+        if row.checkpoint == "ours" and row.group == "pooled" and not row.of
+    }
+    assert rows["nll_pii"].value == pytest.approx(np.mean(pii), abs=1e-4)
+    assert rows["nll_control"].value == pytest.approx(np.mean(control), abs=1e-4)
+    assert rows["delta_sel"].value == pytest.approx(
+        np.mean(pii) - np.mean(control), abs=1e-4
+    )
+    assert {c.name for c in report.checkpoints} == {"base", "ours"}
+    (guard,) = [g for g in report.guards if g.name == "reference reproduced"]
+    assert guard.passed is True
+    assert any(row.metric == "did" for row in report.contrasts)
+
+
+def test_second_run_scores_nothing_and_says_the_same(
+    request_of: Callable[..., Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run(request_of()).report
+    from spark_audit.scoring import engine
+
+    def never(*args: Any, **options: Any) -> Any:
+        raise AssertionError("scored again")
+
+    monkeypatch.setattr("spark_audit.pipeline.DRIFT_ROWS", 0)
+    for name in [n for n in vars(engine) if n in ("plain_columns", "forward")]:
+        monkeypatch.setattr(engine, name, never)
+    second = run(request_of()).report
+    assert first is not None
+    assert second is not None
+    assert first.results == second.results
+
+
+def figures(report: Report | None) -> list[dict[str, Any]]:
+    assert report is not None
+    return [row.model_dump() for row in report.results]
+
+
+def test_two_workers_give_the_report_of_one(
+    request_of: Callable[..., Request], tmp_path: Path
+) -> None:
+    alone = run(request_of()).report
+    shared = tmp_path / "shared"
+    first = run(request_of(output=shared, shard=(0, 2)))
+    assert first.report is None
+    assert first.missing > 0
+    assert not (shared / "report.json").exists()
+    second = run(request_of(output=shared, shard=(1, 2)))
+    assert figures(second.report) == pytest.approx(figures(alone))
+    assert json.loads((shared / "report.json").read_text())["status"] == "complete"
+
+
+def test_torchrun_shares_the_work(
+    workshop: Path, tiny_base: Path, tmp_path: Path
+) -> None:
+    run_ = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    run_ += ["-m", "spark_audit", "matched", "--ckpt", f"ours={workshop / 'lora'}"]
+    run_ += ["--base", str(tiny_base), "-o", str(tmp_path / "out")]
+    done = subprocess.run(
+        run_,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=workshop,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["status"] == "complete"
+    assert {row["checkpoint"] for row in report["results"]} == {"base", "ours"}
+
+
+def test_no_output_shows_an_identifier_unless_asked(
+    request_of: Callable[..., Request], tmp_path: Path
+) -> None:
+    run(request_of())
+    files = [p for p in (tmp_path / "report").rglob("*") if p.is_file()]
+    assert len(files) > 5
+    for path in files:
+        content = path.read_bytes()
+        for name in NAMES:
+            assert name.encode() not in content, path
+            assert name.partition(" ")[2].encode() not in content, path
+    run(request_of(show_text=True))
+    assert "Maria Jones" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_evidence_and_tables_are_for_the_owner_only(
+    request_of: Callable[..., Request], tmp_path: Path
+) -> None:
+    run(request_of())
+    scores = tmp_path / "report" / "scores"
+    assert (scores / "spans.parquet").exists()
+    assert (scores / "ours.parquet").exists()
+    for path in scores.rglob("*"):
+        if path.is_file():
+            assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_limit_scores_few_and_says_partial(
+    request_of: Callable[..., Request],
+) -> None:
+    full = run(request_of()).report
+    part = run(request_of(limit=6, output=request_of().output / "part")).report  # type: ignore[operator]
+    assert full is not None
+    assert part is not None
+    assert part.status == "partial"
+    assert 0 < part.manifest.n_spans < full.manifest.n_spans
+    assert part.manifest.digest == full.manifest.digest
+
+
+def test_manifest_is_found_in_the_working_directory(
+    request_of: Callable[..., Request],
+    workshop: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(workshop)
+    report = run(request_of(manifest=None)).report
+    assert report is not None
+    assert report.manifest.name == "m"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    with pytest.raises(InputError, match="no manifest fits: there is none in manifest"):
+        run(request_of(manifest=None))
+    shutil.copytree(workshop / "manifests", empty / "manifests")
+    shutil.copy(empty / "manifests/m.json", empty / "manifests/n.json")
+    with pytest.raises(InputError, match="several manifests fit: .*m.json, .*n.json"):
+        run(request_of(manifest=None))
+
+
+def test_changed_manifest_is_refused(
+    request_of: Callable[..., Request], workshop: Path, tmp_path: Path
+) -> None:
+    raw = bytearray((workshop / "manifests" / "m.json").read_bytes())
+    place = raw.index(b'"caliper":2.0') + len(b'"caliper":')
+    raw[place] = ord("3")
+    path = tmp_path / "changed.json"
+    path.write_bytes(raw)
+    with pytest.raises(InputError, match="was changed after it was built"):
+        run(request_of(manifest=path))
+
+
+def test_checkpoint_of_another_base_is_refused(
+    request_of: Callable[..., Request],
+    tmp_path: Path,
+    make_model: Callable[..., Any],
+    tiny_tokenizer: Any,
+) -> None:
+    other = tmp_path / "other"
+    make_model("llama", seed=9).save_pretrained(other)
+    tiny_tokenizer.save_pretrained(other)
+    with pytest.raises(InputError, match="made for another model: base weights"):
+        run(request_of(base=str(other)))
+
+
+def test_full_weights_are_audited_with_a_note(
+    request_of: Callable[..., Request],
+    tmp_path: Path,
+    make_model: Callable[..., Any],
+    tiny_tokenizer: Any,
+) -> None:
+    other = tmp_path / "tuned"
+    make_model("llama", seed=9).save_pretrained(other)
+    tiny_tokenizer.save_pretrained(other)
+    report = run(request_of(ckpt=(f"tuned={other}",), base=None)).report
+    assert report is not None
+    (facts,) = report.checkpoints
+    assert any("base not verifiable" in note for note in facts.notes)
+
+
+def test_wrong_baseline_is_found_before_anything_is_loaded(
+    request_of: Callable[..., Request],
+) -> None:
+    request = request_of(baseline="nobody", ckpt=("ours=/no/such/place",))
+    with pytest.raises(InputError, match="--baseline: 'nobody' is none of the checkpo"):
+        run(request)
+
+
+def test_folder_of_another_manifest_is_refused(
+    request_of: Callable[..., Request], tmp_path: Path
+) -> None:
+    request = request_of()
+    run(request)
+    path = tmp_path / "report" / "report.json"
+    report = json.loads(path.read_text())
+    report["manifest"]["digest"] = "f" * 64
+    path.write_text(json.dumps(report))
+    with pytest.raises(InputError, match="holds a report over another manifest"):
+        run(request)
+
+
+def test_unwritable_output_is_found_before_scoring(
+    request_of: Callable[..., Request], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*args: Any, **options: Any) -> Any:
+        raise AssertionError("scored although nothing can be written")
+
+    monkeypatch.setattr(pipeline, "_score", never)
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(OutputError, match="cannot be written"):
+        run(request_of(output=file / "report"))
+
+
+def test_disk_full_keeps_what_was_scored(
+    request_of: Callable[..., Request], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*args: Any, **options: Any) -> Any:
+        raise OutputError("cannot be written (No space left on device)", where="x")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(pipeline, "write_report", full)
+        with pytest.raises(SparkError, match="No space left"):
+            run(request_of())
+    assert not (tmp_path / "report" / "report.json").exists()
+    assert list((tmp_path / "report" / "scores" / "store").rglob("*.parquet"))
+    assert run(request_of()).report is not None
+
+
+def test_killed_and_interrupted_runs_are_resumed(
+    workshop: Path, tiny_base: Path, tmp_path: Path
+) -> None:
+    """The command is stopped as soon as it has stored something; then it goes on."""
+    arguments = ["matched", "--ckpt", f"ours={workshop / 'lora'}"]
+    arguments += ["--base", str(tiny_base), "-o", str(tmp_path / "out"), "--quiet"]
+    for stop in (signal.SIGKILL, signal.SIGINT):
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "spark_audit", *arguments],
+            cwd=workshop,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        deadline = time.monotonic() + 60
+        while worker.poll() is None and time.monotonic() < deadline:
+            if (tmp_path / "out" / "scores" / "store").exists():
+                worker.send_signal(stop)
+                break
+            time.sleep(0.01)
+        _, err = worker.communicate(timeout=60)
+        assert worker.returncode in (0, -signal.SIGKILL, 130)
+        assert "Traceback" not in err
+        if worker.returncode == 130:
+            assert "resume with: spark-audit matched" in err
+    where = os.getcwd()
+    os.chdir(workshop)
+    try:
+        assert command_line(arguments) == 0
+    finally:
+        os.chdir(where)
+    assert (tmp_path / "out" / "report.json").exists()
+
+
+def test_dry_run_counts_and_writes_nothing(
+    workshop: Path,
+    tiny_base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(workshop)
+    arguments = ["matched", "--ckpt", f"ours={workshop / 'lora'}", "--dry-run"]
+    arguments += ["--base", str(tiny_base), "-o", str(tmp_path / "out"), "--json"]
+    assert command_line(arguments) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["manifest"] == "m"
+    assert facts["ours: items"] > 10
+    assert facts["ours: tokens"] > 100
+    assert not (tmp_path / "out").exists()
+
+
+def test_json_on_stdout_is_the_report(
+    workshop: Path,
+    tiny_base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(workshop)
+    arguments = ["matched", "--ckpt", f"base={tiny_base}", "--json", "--quiet"]
+    arguments += ["-o", str(tmp_path / "out"), "--placebo-draws", "0"]
+    assert command_line(arguments) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((tmp_path / "out" / "report.json").read_text())
