@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -410,10 +410,10 @@ def one_of(value: Any, where: str, known: Sequence[Any]) -> Any:
     return value
 
 
-def batch_size_of(text: str) -> int | str:
+def batch_size_of(text: str) -> int | Literal["auto"]:
     """``auto`` or a number from 1."""
     if text == "auto":
-        return text
+        return "auto"
     if not text.isdecimal() or int(text) < 1:
         raise InputError(
             f"{text!r} is no batch size", where="--batch-size", fix="give auto or N"

@@ -30,6 +30,7 @@ from spark_audit.table import Pass, TokenTable, write_parquet
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints import Loaded
+    from spark_audit.scoring import BatchSize
     from spark_audit.scoring.store import Store
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -58,7 +59,7 @@ class Request:
     seed: int = 0
     limit: int | None = None
     scores: Path | None = None
-    batch_size: int | str = "auto"
+    batch_size: BatchSize = "auto"
     show_text: bool = False
     shard: tuple[int, int] = (0, 1)
     loading: Mapping[str, Any] = field(default_factory=dict)
@@ -205,7 +206,7 @@ def _score(
     progress: Progress | None,
 ) -> _Scored:
     """Score what the plan asks of one checkpoint; keep facts and keys, no model."""
-    from spark_audit.scoring import drift, score_keys
+    from spark_audit.scoring import drift, missing, score_keys
 
     notes = list(checkpoint.notes)
     notes += check_fit(
@@ -220,6 +221,12 @@ def _score(
     keys: dict[Pass, dict[str, str]] = {}
     for wanted, ids in plan.items():
         chosen = [items[key] for key in ids]
+        if wanted == Pass() and missing(checkpoint, chosen, [wanted], store):
+            largest = drift(checkpoint, chosen, k=DRIFT_ROWS, seed=request.seed)
+            store.remark(
+                f"{min(DRIFT_ROWS, len(chosen))} texts scored alone and in one batch "
+                f"differ by at most {largest:.1e} nats a token"
+            )
 
         def show(done: int, total: int) -> None:
             if progress is not None:
@@ -235,13 +242,6 @@ def _score(
             progress=show,
         )
         notes += remarks
-        if wanted == Pass() and chosen:
-            rows = min(DRIFT_ROWS, len(chosen))
-            largest = drift(checkpoint, chosen, k=DRIFT_ROWS, seed=request.seed)
-            notes.append(
-                f"{rows} texts scored alone and in a batch differ by at most "
-                f"{largest:.1e} nats a token"
-            )
     return _Scored(
         CheckpointFacts(
             name=checkpoint.name,

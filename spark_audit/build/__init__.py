@@ -1,10 +1,10 @@
 """Data and reference model to a manifest: pairs, canary candidates, membership.
 
 Whatever an audit compares is decided here, before any checkpoint is looked at, from the
-reference model's NLL in whole micro-nats. The reference is scored in batches of a fixed
-size, so that the same inputs, seed, machine and libraries give the same bytes; another
-batch size (or scores of another batch size that a store holds) can move an NLL by a
-few micro-nats.
+reference model's NLL in whole micro-nats. Batches do not depend on free memory, so that
+the same inputs, seed, machine and libraries give the same bytes. Another batch size,
+or a store that holds part of the scores already, makes other batches, which can move
+an NLL by a few micro-nats.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from spark_audit.examples import Example
 from spark_audit.facts import sha256_file, versions
 from spark_audit.manifest import Manifest, Preset, check_fit, seal
 from spark_audit.manifest import redact as redact
-from spark_audit.scoring import Item, item, score
+from spark_audit.scoring import BatchSize, Item, item, score
 from spark_audit.stats.matching import micro_nats
 from spark_audit.table import Pass
 from spark_audit.tokens import encode
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
-BATCH_SIZE = 8
-"""Texts in a batch when nothing is asked for: never chosen by free memory."""
-
 PRESETS: Mapping[str, tuple[int, int | None]] = {"robust": (1, 1), "paper": (0, None)}
 """``buffer`` and ``canary_contexts`` (``None``: all) of each preset."""
 
@@ -59,7 +56,7 @@ def build_manifest(
     *,
     name: str,
     caliper: float = 0.5,
-    preset: Literal["robust", "paper"] | str = "robust",
+    preset: str = "robust",
     seed: int = 0,
     distance: Literal["mean", "profile"] = "mean",
     buffer: int | None = None,
@@ -72,7 +69,7 @@ def build_manifest(
     alpha: float = 0.5,
     data: Sequence[Path] = (),
     store: Store | None = None,
-    batch_size: int | Literal["auto"] | str = "auto",
+    batch_size: BatchSize = "auto",
     progress: Progress | None = None,
 ) -> Manifest:
     """Build a manifest from annotated examples and the reference model.
@@ -108,8 +105,7 @@ def build_manifest(
     data
         Files that the examples were read from: their hashes are recorded.
     store, batch_size
-        As in :func:`spark_audit.scoring.score`; ``auto`` is 8 here, whatever fits,
-        so that the manifest does not depend on free memory.
+        As in :func:`spark_audit.scoring.score`.
 
     Raises
     ------
@@ -144,7 +140,7 @@ def build_manifest(
     rows = layouts(
         _checked(examples), loaded.tokenizer, max_length=settings["max_length"]
     )
-    texts = _scored(rows, loaded, store, batch_size, progress)
+    texts, remarks = _scored(rows, loaded, store, batch_size, progress)
     excluded = _excluded(rows, settings)
     eligible = (texts.unll >= 0) & ~excluded
     pairs = match(
@@ -183,7 +179,7 @@ def build_manifest(
             "canaries": canaries,
             "membership": members,
             "balance": balance_records(rows, texts, eligible, pairs),
-            "notes": facts.notes(settings),
+            "notes": [*facts.notes(settings), *remarks],
         }
     )
 
@@ -306,19 +302,19 @@ def _scored(
     rows: Sequence[Layout],
     loaded: Loaded,
     store: Store | None,
-    batch_size: int | str,
+    batch_size: BatchSize,
     progress: Progress | None,
-) -> Corpus:
-    """The reference model's scores of everything that is kept."""
+) -> tuple[Corpus, list[str]]:
+    """The reference model's scores of everything that is kept, and notes on them."""
     tables = score(
         loaded,
         [item(row.example.id, row.encoding, row.kept) for row in rows],
         passes=(Pass(),),
         store=store,
-        batch_size=BATCH_SIZE if batch_size == "auto" else batch_size,
+        batch_size=batch_size,
         progress=_stage(progress, f"scoring {loaded.name}, tokens"),
     )
-    return corpus(
+    texts = corpus(
         [row.example.text for row in rows],
         [row.encoding for row in rows],
         ids=[row.example.id for row in rows],
@@ -326,6 +322,7 @@ def _scored(
         table=tables[Pass()],
         quantise=micro_nats,
     )
+    return texts, [f"reference: {note}" for note in (*loaded.notes, *tables.notes)]
 
 
 def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
