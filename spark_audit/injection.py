@@ -56,8 +56,8 @@ REACH = 600
 context loses the beginning of a long prompt, and with it what stands there."""
 
 ATTEMPTS, DRAWS = 20, 20_000
-"""How often a canary is drawn while so many draws give no full candidate set: fewer than
-are allowed later, so that what is injected needs no long search."""
+"""How often a canary is drawn, while so many draws give no full candidate set: fewer
+than are allowed later, so that what is injected needs no long search."""
 
 _SENTENCE_END = re.compile(
     r"(?<!\bMr)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bvs)[.!?][\"')\]\u201d\u2019]*\s+|\n\s*"

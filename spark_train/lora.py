@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from typing import Any
 
 import torch
@@ -63,7 +64,9 @@ def add_lora(model: Any, *, r: int = 16, alpha: int = 32, seed: int = 0) -> Any:
         fan_in_fan_out=isinstance(model.get_submodule(names[0]), Conv1D),
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # PEFT 0.21 reads this attribute of transformers 5.23 by its old name.
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing")
         torch.manual_seed(seed)
         return get_peft_model(model, config)
 

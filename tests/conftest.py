@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytest_plugins = ["synthetic"]
+
 # Names, numbers and punctuation of the formats that tests write; no example text.
 CORPUS = (
     "The service was good and the food was cold. Text: she said it was fine.",

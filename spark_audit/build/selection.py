@@ -250,21 +250,23 @@ def canary_sets(
             if _is_whole(row, texts.unll[texts.of(i)])
         ]
         cut += len(held) - len(whole)
+        whole = whole[:contexts]
         for part in RANKED:
-            places = [_context(row, part) for row in whole[:contexts]]
-            if places:
+            found = Candidates((), None, 0, CUT_OFF)
+            if whole:
                 found = candidates(
                     canary.format,
                     parts,
                     part,
                     encode=encode,
-                    contexts=[context for _, context in places],
+                    contexts=[
+                        Context(row.example.text, *canary_ranges(row.example)[part])
+                        for row in whole
+                    ],
                     seed=seed_for(seed, canary.id, part),
                     n=n,
                 )
-            else:
-                found = Candidates((), None, 0, CUT_OFF)
-            records.append(_canary(canary, part, places, found))
+            records.append(_canary(canary, part, whole, found))
             done += 1
             if progress is not None:
                 progress(done, len(standing) * len(RANKED))
@@ -298,34 +300,22 @@ def _is_whole(row: Layout, unll: np.ndarray) -> bool:
     return tokens is not None and bool((unll[tokens.start : tokens.end] >= 0).all())
 
 
-def _context(row: Layout, part: Ranked) -> tuple[str, Context]:
-    start, end = canary_ranges(row.example)[part]
-    tokens = row.encoding.span(start, end)
-    assert tokens is not None
-    place = (tokens.start, tokens.end)
-    return row.example.id, Context(row.example.text, start, end, place)
-
-
 def _canary(
-    canary: Canary,
-    part: Ranked,
-    places: Sequence[tuple[str, Context]],
-    found: Candidates,
+    canary: Canary, part: Ranked, rows: Sequence[Layout], found: Candidates
 ) -> Record:
-    n_tokens = None
-    if places and (tokens := places[0][1].tokens) is not None:
-        n_tokens = tokens[1] - tokens[0]
+    ranges = [canary_ranges(row.example)[part] for row in rows]
+    tokens = rows[0].encoding.span(*ranges[0]) if rows else None
     return {
         "canary_id": canary.id,
         "part": part,
         "contexts": [
-            {"example": key, "char_start": context.start, "char_end": context.end}
-            for key, context in places
+            {"example": row.example.id, "char_start": start, "char_end": end}
+            for row, (start, end) in zip(rows, ranges, strict=True)
         ],
         "candidates": list(found.strings),
         "true_index": found.true_index,
         "reason": found.reason or None,
-        "n_tokens": n_tokens,
+        "n_tokens": tokens.end - tokens.start if tokens else None,
         "format": canary.format,
         "dose": canary.dose,
         "held_out": canary.held_out,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -268,9 +269,17 @@ def choose_tokenizer(
 
 
 def pick_device(device: str) -> str:
-    """``auto`` is CUDA when there is one, else the CPU."""
+    """``auto`` is CUDA when there is one, else the CPU.
+
+    Workers that a launcher started on one machine each take a GPU of their own.
+    """
+    if device == "auto" and torch.cuda.is_available():
+        rank = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", ""))
+        if rank.isdecimal():
+            return f"cuda:{int(rank) % torch.cuda.device_count()}"
+        return "cuda"
     if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(
             "there is no CUDA device here", where="--device", fix="use --device cpu"
