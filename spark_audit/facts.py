@@ -120,5 +120,8 @@ def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
 def check_writable(folder: Path) -> None:
     """Fail now, not after hours of scoring, if a folder cannot be written."""
     probe = folder / ".writable"
-    write_text(probe, "")
+    try:
+        write_text(probe, "")
+    except OutputError as error:
+        raise OutputError(error.what, where=str(folder), fix=error.fix) from error
     probe.unlink(missing_ok=True)

@@ -136,7 +136,7 @@ _RULES: tuple[_Rule, ...] = (
         r"""(?i:\b(?:password|passcode|passphrase|passwd|pwd)\b)
         (?i:\s+(?:of|for|on)\s[^.!?\n]{1,40}?\s(?:is|was))?
         (?:\s*[:=]\s*|\s+)
-        (?i:(?:is|was|set[ ]to|changed[ ]to)(?:\s+now|\s+still)?:?\s+)?
+        (?i:(?:(?:is\s+|was\s+)?(?:set|changed)[ ]to|is|was)(?:\s+now|\s+still)?:?\s+)?
         ["'\u201c\u2018]?(?P<pii>[^\s"'\u201c\u201d]{3,63}[^\s"'\u201c\u201d.,;:!?)])""",
         _secret,
     ),

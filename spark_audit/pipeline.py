@@ -103,6 +103,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     manifest = None
     if request.manifest is not None:
         manifest = read_manifest(request.manifest)
+        _check_text(manifest)
         _check_folder(request.output or default_folder(manifest, names), manifest)
     elif request.output is not None:
         check_writable(request.output)
@@ -117,6 +118,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     assert checkpoint is not None
     if manifest is None:
         manifest = find_manifest(checkpoint)
+        _check_text(manifest)
     folder = request.output or default_folder(manifest, names)
     _check_folder(folder, manifest)
     view, plan = _view(manifest, request)
@@ -446,6 +448,15 @@ def _check_folder(folder: Path, manifest: Manifest) -> None:
                 fix="give another -o, or remove the folder",
             )
     check_writable(folder)
+
+
+def _check_text(manifest: Manifest) -> None:
+    if manifest.redacted_from is not None:
+        raise InputError(
+            "has no text to score: it was redacted",
+            where=f"manifest {manifest.name!r}",
+            fix="give the manifest it was made from",
+        )
 
 
 def _check_baseline(baseline: str | None, names: Sequence[str]) -> None:

@@ -451,12 +451,13 @@ def _guards(train: pd.DataFrame) -> list[Guard]:
             f"differ by at most {distance:.3f}",
         )
     )
-    effective = effective_clusters(pii.groupby("cluster").size().to_numpy())
+    effective = effective_clusters(pii.groupby("cluster")["n_tokens"].sum().to_numpy())
     found.append(
         Guard(
             name="clusters",
             passed=True if effective >= 10 else None,
-            detail=f"{pii['cluster'].nunique()} clusters, {effective:.1f} effective",
+            detail=f"{pii['cluster'].nunique()} clusters, worth {effective:.1f} of equal "
+            "size by tokens",
         )
     )
     return found

@@ -251,12 +251,14 @@ def _check(settings: Mapping[str, Any]) -> None:
     for name, low, high in (
         ("caliper", 0, None),
         ("buffer", 0, None),
+        ("max_length", 2, None),
         ("canary_contexts", 1, None),
         ("n_candidates", 2, None),
         ("tau", 0, 1),
         ("alpha", 0, 1),
     ):
         value = settings[name]
+        # Not a number fails every comparison.
         if value is not None and not low <= value <= (value if high is None else high):
             bound = f"at least {low}" if high is None else f"from {low} to {high}"
             raise InputError(f"{value} is not {bound}", where=name)

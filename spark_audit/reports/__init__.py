@@ -32,7 +32,7 @@ ALIASES = {
     "html": "html-page",
     "figures": "figures",
 }
-"""What ``--format`` calls the writers."""
+"""What ``--format`` calls the writers; one that has no file yet is not offered."""
 
 SCOPE = (
     "Selective conditional-likelihood suppression under known prefixes is not "
@@ -213,17 +213,32 @@ def _contrasts(contrasts: Iterable[Contrast]) -> Block:
     )
 
 
+FEW = 10
+"""Clusters below which an interval rests on little, and readers are told."""
+
+
 def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Why figures are missing, each reason once."""
+    """Why figures are missing, each reason once, and which rest on little."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row.status == "not_estimable":
             place = row.group.partition(":")[2] or row.checkpoint
             reasons.setdefault(row.note, []).append(place)
-    return tuple(
+    few = {
+        row.group.partition(":")[2] or row.checkpoint
+        for row in rows
+        if row.status == "ok" and row.metric == "delta_sel" and row.clusters < FEW
+    }
+    found = [
         f"not estimable for {', '.join(dict.fromkeys(places))}: {reason}"
         for reason, places in reasons.items()
-    )
+    ]
+    if few:
+        found.append(
+            f"fewer than {FEW} clusters, too few for a conclusion of their own: "
+            + ", ".join(sorted(few))
+        )
+    return tuple(found)
 
 
 def read_report(folder: Path) -> Report:
@@ -266,8 +281,15 @@ def write_report(
     show_text: bool = False,
 ) -> list[Path]:
     """Write a report in the given formats (default: all there are)."""
-    names = [ALIASES.get(name, name) for name in formats or WRITERS.names()]
-    entries = [WRITERS.get(name) for name in names]
+    known = {short: name for short, name in ALIASES.items() if name in WRITERS.names()}
+    for name in formats or ():
+        if name not in known:
+            raise InputError(
+                f"unknown report format {name!r}",
+                where="--format",
+                fix=f"choose one of: {', '.join(known)}",
+            )
+    entries = [WRITERS.get(known[name]) for name in formats or known]
     written: list[Path] = []
     for entry in entries:
         written += entry.run(report, folder, manifest=manifest, show_text=show_text)

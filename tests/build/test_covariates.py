@@ -62,11 +62,7 @@ def plain(
     tokens = range(start, start + length)
     scores = table.span(row.example.id, start, start + length)
     nll = [round(1e6 * float(v)) / 1e6 for v in table.columns["nll"][scores]]
-    low, high = (
-        int(row.encoding.start[start]),
-        int(row.encoding.end[start + length - 1]),
-    )
-    chars = text[low:high]
+    chars = text[row.encoding.start[start] : row.encoding.end[start + length - 1]]
     count = Counter(
         int(token)
         for r in rows

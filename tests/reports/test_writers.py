@@ -11,7 +11,14 @@ import jsonschema
 import pytest
 
 from spark_audit.errors import InputError
-from spark_audit.reports import WRITERS, blocks, figure, read_report, write_report
+from spark_audit.reports import (
+    ALIASES,
+    WRITERS,
+    blocks,
+    figure,
+    read_report,
+    write_report,
+)
 from spark_audit.results import (
     CheckpointFacts,
     Contrast,
@@ -141,8 +148,14 @@ def test_all_writers_run_on_one_report(report: Report, tmp_path: Path) -> None:
 
 
 def test_unknown_format_lists_the_known(report: Report, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="unknown report format 'word'; choose one of"):
-        write_report(report, tmp_path, formats=["word"])
+    for name in ("word", "html-page"):
+        message = f"--format: unknown report format '{name}'; choose one of: json, csv"
+        with pytest.raises(InputError, match=message):
+            write_report(report, tmp_path, formats=[name])
+
+
+def test_every_writer_has_a_short_name() -> None:
+    assert set(WRITERS.names()) <= set(ALIASES.values())
 
 
 def test_folder_without_report_is_a_clear_error(tmp_path: Path) -> None:
