@@ -261,7 +261,7 @@ def _data(seed: int) -> tuple[list[Example], list[Example]]:
     background, _ = inject(background, seed=known, rate=0.6, canaries=0)
     audited = make_examples(TRAIN_ROWS, split="train", seed=new)
     audited += make_examples(TEST_ROWS, split="test", seed=new)
-    audited, _ = inject(audited, seed=new, rate=0.5, canaries=12)
+    audited, _ = inject(audited, seed=new, rate=0.5, canaries=4)
     return background, audited
 
 
@@ -369,7 +369,7 @@ def _fine_tune(
         model,
         encode_rows(train, AutoTokenizer.from_pretrained(base), max_length=256),
         epochs=12,
-        lr=4e-3,
+        lr=2e-3,
         batch_size=8,
         seed=seed_for(seed, "fine-tune"),
         scope=scope,

@@ -222,9 +222,10 @@ class AuditResult:
     """What an audit concludes, before it is written anywhere.
 
     ``verdict`` says in plain words what was found and what was not, ``scope`` what the
-    evidence does not support. ``tables`` are small further tables by name (a list of records each) that stand in
-    the report; ``spans`` is the audit's own evidence, one row a span and role, written
-    to ``scores/`` and read again by comparisons. Neither holds text or token ids.
+    evidence does not support. ``tables`` are small further tables by name (a list of
+    records each) that stand in the report; ``spans`` is the audit's own evidence, one
+    row a span and role, written to ``scores/`` and read again by comparisons. Neither
+    holds text or token ids.
     """
 
     rows: list[Row] = field(default_factory=list)

@@ -359,8 +359,8 @@ def _sentence(name: str, pooled: dict[tuple[str, str], Row], *, reference: bool)
     if reference:
         return (
             f"{name} scores as the matching reference does: its Delta_sel of "
-            f"{number(row.value)} nats over {row.n} tokens in {row.clusters} clusters is "
-            "what matching leaves over, and no finding."
+            f"{number(row.value)} nats over {row.n} tokens in {row.clusters} clusters "
+            "is what matching leaves over, and no finding."
         )
     interval = (
         f" [{number(row.low)}, {number(row.high)}]"
@@ -376,26 +376,40 @@ def _sentence(name: str, pooled: dict[tuple[str, str], Row], *, reference: bool)
 
 
 def _reading(row: Row) -> str:
+    """What an interval says against everything from 0 to regression to the mean."""
     if row.low is None or row.high is None or row.null is None:
         return "Without an interval or that reference, nothing can be concluded."
-    bounds = (row.null, row.null_low, row.null_high, 0.0)
-    reach = [b for b in bounds if b is not None]
-    if row.low > max(reach):
+    lowest, highest = _reach(row)
+    if row.low > highest:
         return (
             "Identifiers became less likely than text of equal difficulty, by more "
             "than regression to the mean explains: selective suppression at these "
             "spans."
         )
-    if row.high < min(reach):
+    if row.high < lowest:
         return (
             "Identifiers became MORE likely than text of equal difficulty: the "
             "checkpoint remembers identifiers at these spans."
         )
-    mde = f"effects below {row.mde:.2f} nats" if row.mde is not None else "effects"
-    return (
-        f"Not separable from regression to the mean: no selective effect was shown, "
-        f"and {mde} cannot be excluded."
+    return _inseparable(row)
+
+
+def _reach(row: Row) -> tuple[float, float]:
+    """What regression to the mean can give, uncertainty included: 0 to its far end."""
+    ends = [0.0, *(b for b in (row.null, row.null_low, row.null_high) if b is not None)]
+    return min(ends), max(ends)
+
+
+def _inseparable(row: Row) -> str:
+    lowest, highest = _reach(row)
+    text = (
+        "Not separable from regression to the mean, which can give anything from "
+        f"{number(lowest)} to {number(highest)}: neither suppression nor memorisation "
+        "was shown, and neither is excluded."
     )
+    if row.mde is None:
+        return text
+    return f"{text} Beyond that range, effects below {number(row.mde)} nats go unseen."
 
 
 def _contrast_sentence(row: Contrast) -> str:
@@ -404,14 +418,10 @@ def _contrast_sentence(row: Contrast) -> str:
     p = "no p value" if row.p_adjusted is None else f"adjusted p {row.p_adjusted:.4f}"
     bias = "unknown" if row.null is None else f"{row.null:.3f}"
     found = row.p_adjusted is not None and row.p_adjusted < 1 - row.level
-    separable = NOT_SEPARABLE not in row.note
-    if found and separable:
+    if found and NOT_SEPARABLE not in row.note:
         reading = "A difference beyond regression to the mean."
     else:
-        mde = (
-            f" Effects below {row.mde:.2f} nats cannot be excluded." if row.mde else ""
-        )
-        reading = f"No difference was shown.{mde}"
+        reading = _inseparable(row)
     return (
         f"{row.checkpoint} against {row.baseline}: DiD {number(row.value)} nats, "
         f"{bias} of it expected by regression to the mean, {p}. {reading}"
@@ -456,8 +466,8 @@ def _guards(train: pd.DataFrame) -> list[Guard]:
         Guard(
             name="clusters",
             passed=True if effective >= 10 else None,
-            detail=f"{pii['cluster'].nunique()} clusters, worth {effective:.1f} of equal "
-            "size by tokens",
+            detail=f"{pii['cluster'].nunique()} clusters, worth {effective:.1f} of "
+            "equal size by tokens",
         )
     )
     return found

@@ -56,7 +56,7 @@ def describe(manifest: Manifest) -> Description:
         "redacted from": manifest.redacted_from,
         "reference": manifest.reference.name,
         "reference dtype": manifest.reference.dtype,
-        **{k: v for k, v in manifest.settings.model_dump().items()},
+        **_settings(manifest),
         **{k.replace("_", " "): v for k, v in manifest.counts.items()},
         **_cluster_facts(manifest, train),
         **_distance_facts(manifest, train),
@@ -75,6 +75,16 @@ def describe(manifest: Manifest) -> Description:
         },
         notes=tuple(manifest.notes),
     )
+
+
+def _settings(manifest: Manifest) -> dict[str, Any]:
+    found = manifest.settings.model_dump()
+    # None is no missing figure here.
+    if found["canary_contexts"] is None:
+        found["canary_contexts"] = "all"
+    if found["max_length"] is None:
+        found["max_length"] = "no limit"
+    return found
 
 
 def _by(

@@ -7,7 +7,7 @@ every format, are the same :class:`Block` tables, made here once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -47,7 +47,7 @@ METRICS = {
     "nll_pii": "NLL of PII",
     "nll_control": "NLL of controls",
     "delta_sel": "Delta_sel",
-    "rtm_bias": "expected by regression to the mean",
+    "rtm_bias": "RTM alone",
     "did": "DiD",
 }
 
@@ -180,36 +180,41 @@ def _grouped(audit: str, title: str, rows: Sequence[Row]) -> Block:
     )
 
 
-def _contrasts(contrasts: Iterable[Contrast]) -> Block:
-    lines = [
-        (
-            row.checkpoint,
-            row.baseline,
-            row.group,
-            METRICS.get(row.metric, row.metric),
-            figure(row),
-            number(row.p, 4),
-            number(row.p_adjusted, 4),
-            number(row.mde),
-            str(row.clusters),
+def _contrasts(contrasts: Sequence[Contrast]) -> Block:
+    metrics = list(dict.fromkeys(row.metric for row in contrasts if not row.of))
+    lines: dict[tuple[str, str, str], dict[str, Contrast]] = {}
+    for row in contrasts:
+        if not row.of:
+            key = (row.group, row.checkpoint, row.baseline)
+            lines.setdefault(key, {})[row.metric] = row
+    rows = []
+    for (group, checkpoint, baseline), cells in lines.items():
+        first = next(iter(cells.values()))
+        rows.append(
+            (
+                checkpoint,
+                baseline,
+                group,
+                *("-" if m not in cells else figure(cells[m]) for m in metrics),
+                number(first.p, 4),
+                number(first.p_adjusted, 4),
+                number(first.mde),
+                str(first.clusters),
+            )
         )
-        for row in contrasts
-        if not row.of
-    ]
     return Block(
         title="contrasts with the baseline, paired over the same spans",
         header=(
             "checkpoint",
             "baseline",
             "group",
-            "figure",
-            "value",
+            *(METRICS.get(metric, metric) for metric in metrics),
             "p",
             "p adjusted",
             "MDE",
             "clusters",
         ),
-        rows=tuple(lines),
+        rows=tuple(rows),
     )
 
 

@@ -19,10 +19,11 @@ DEFINITIONS = (
         "reference model (SPARK, Difficulty-Matched Selectivity Evaluation).",
     ),
     (
-        "regression to the mean",
-        "the Delta_sel that matching on the reference gives without any selective "
-        "effect: (1 - beta) times the reference gap between PII and other text. A "
-        "Delta_sel is read against this figure, not against 0.",
+        "RTM alone",
+        "regression to the mean: the Delta_sel that matching on the reference gives without any selective "
+        "effect, when PII and other text drift alike: (1 - beta) times the reference "
+        "gap between them. It can be anything from 0 to this figure, and a Delta_sel "
+        "is read against that range, not against 0.",
     ),
     (
         "DiD",

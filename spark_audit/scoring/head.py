@@ -149,6 +149,9 @@ class Columns:
         self, z: torch.Tensor, target: torch.Tensor, found: torch.Tensor
     ) -> None:
         p, w = self._work(len(z))
+        # First what reads the row in order: it comes from memory here, and from the
+        # cache in everything below.
+        torch.softmax(z, 1, out=p)
         own = z.gather(1, target)
         top = self._top(z)
         largest = top[:, :1]
@@ -157,7 +160,6 @@ class Columns:
         at_least = torch.ge(z, own, out=w).sum(1)
         # From here on logits relative to the row's largest: z <= 0.
         z.sub_(largest)
-        torch.softmax(z, 1, out=p)
         # The softmax divides by a plain float32 sum; its error is in every p alike.
         total = p.sum(1)
         log_sum = total.log() - p.amax(1).log()

@@ -143,7 +143,7 @@ def test_selective_suppression_and_memorisation_are_told_apart(make_case: Make) 
     result = audit(case, hidden=noisy(1.0), leaked=noisy(-1.0), none=noisy(0.0))
     assert "selective suppression" in result.verdict[0]
     assert "MORE likely" in result.verdict[1]
-    assert "cannot be excluded" in result.verdict[2]
+    assert "neither is excluded" in result.verdict[2]
 
 
 def test_contrast_is_paired_and_adjusted_over_the_family(make_case: Make) -> None:

@@ -20,7 +20,7 @@ def manifest(
     rows: list[Example], reference: Any, made_scores: list[dict[str, Any]]
 ) -> Manifest:
     return build_manifest(
-        rows, reference, name="small", caliper=0.5, n_candidates=4, preset="paper"
+        rows, reference, name="small", caliper=0.03, n_candidates=4, preset="paper"
     )
 
 
@@ -51,8 +51,8 @@ def test_distances_and_clusters_are_of_train_pairs(manifest: Manifest) -> None:
     assert facts["distance mean"] == pytest.approx(np.mean(distances))
     assert facts["distance median"] == pytest.approx(np.median(distances))
     assert facts["distance p95"] == pytest.approx(np.quantile(distances, 0.95))
-    assert facts["distance max"] == max(distances) <= 0.5
-    edge = [d > 0.45 for d in distances]
+    assert facts["distance max"] == max(distances) <= 0.03
+    edge = [d > 0.027 for d in distances]
     assert facts["share of pairs farther than 0.9 calipers"] == np.mean(edge)
     tokens: dict[str, int] = {}
     total = signed = 0.0
@@ -133,7 +133,8 @@ def test_description_is_plain_data_without_text(
 ) -> None:
     found = describe(manifest)
     text = json.dumps([found.facts, found.tables, found.notes], allow_nan=False)
-    assert found.facts["caliper"] == 0.5
+    assert found.facts["caliper"] == 0.03
+    assert found.facts["canary_contexts"] == "all"
     assert found.facts["digest"] == manifest.digest
     for row in rows:
         for span in row.spans:
