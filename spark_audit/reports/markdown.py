@@ -20,9 +20,10 @@ DEFINITIONS = (
     ),
     (
         "RTM alone",
-        "regression to the mean: the Delta_sel that matching on the reference gives without any selective "
-        "effect, when PII and other text drift alike: (1 - beta) times the reference "
-        "gap between them. It can be anything from 0 to this figure, and a Delta_sel "
+        "regression to the mean: the Delta_sel that matching on the reference gives "
+        "without any selective effect, when PII and other text drift alike: (1 - beta) "
+        "times the reference gap between them. It can be anything from 0 to this "
+        "figure, and a Delta_sel "
         "is read against that range, not against 0.",
     ),
     (

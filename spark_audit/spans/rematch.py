@@ -35,6 +35,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 """Sensitivity runs: what differs from the manifest's own settings."""
 
 
+MATCHINGS, FEWEST_DRAWS = 100_000, 40
+"""Examples are matched at most so often for one placebo (seconds), and the draws that
+a large manifest is left with; the table says how many there were."""
+
+
 @dataclass(frozen=True)
 class Pairs:
     """Matched pairs as arrays of one length, one entry a pair.
@@ -194,6 +199,8 @@ def placebo_table(
     """
     reference = Sums.of_reference(manifest)
     ids = np.array([example.id for example in manifest.examples])
+    rows = len({pair.example for pair in manifest.pairs})
+    draws = min(draws, max(FEWEST_DRAWS, MATCHINGS // max(rows, 1)))
     records = []
     for kind, same_class in (("any window", False), ("same class", True)):
         pairs = placebo(manifest, draws=draws, seed=seed, same_class=same_class)
