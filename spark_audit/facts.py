@@ -28,6 +28,7 @@ PACKAGES = (
     "scikit-learn",
     "pandas",
     "pyarrow",
+    "faker",
 )
 
 

@@ -253,22 +253,26 @@ def test_without_train_rows_nothing_is_planted():
 
 def test_a_canary_that_is_not_rankable_is_drawn_again():
     def letters(texts):
-        # A text with a Q is cut like no other, so that it finds no candidates.
+        # Texts with a Q are cut like few others, so that they find no candidates.
         return [
-            [0] * (len(text) + ("Q" in text) * 5000 * (1 + sum(map(ord, text))))
+            [0] * (len(text) + ("Q" in text) * (99 + sum(map(ord, text)) % 997))
             for text in texts
         ]
 
     rows = stream(tasks=("t",), train=30, test=0)
     once, again = (
-        {row.canary.id: row for row in inject(rows, seed=1, canaries=8, **more)[0]
-         if row.canary}
+        {
+            row.canary.id: row
+            for row in inject(rows, seed=1, canaries=8, **more)[0]
+            if row.canary
+        }
         for more in ({}, {"encode": letters})
-    )  # fmt: skip
+    )
     refused = [name for name, row in once.items() if "Q" in row.prompt]
-    assert len(refused) > 1
+    assert refused
+    assert any(row.canary == once[name].canary for name, row in again.items())
     for name, row in again.items():
-        assert (row.canary == once[name].canary) == (name not in refused)
+        assert name not in refused or row.canary != once[name].canary
         assert "Q" not in row.prompt
         assert draw_parts(row.canary.seed)["password"] in row.prompt
 
@@ -277,7 +281,7 @@ def test_a_canary_that_stays_unrankable_is_reported(monkeypatch):
     monkeypatch.setattr(injection, "DRAWS", 600)
 
     def apart(texts):
-        return [[0] * (sum(map(ord, text)) * 7919 % 50021) for text in texts]
+        return [[0] * (sum(map(ord, text)) * 7919 % 2003) for text in texts]
 
     monkeypatch.setattr(injection, "ATTEMPTS", 2)
     rows = stream(tasks=("t",), train=6, test=0)
