@@ -33,6 +33,8 @@ SCOPES: tuple[Scope, ...] = ("response", "full")
 NAME = "demo"
 BASE_ROWS, TRAIN_ROWS, TEST_ROWS = 1000, 80, 40
 """Rows a task: what the base reads, and what the fine-tunes and the audit are about."""
+CANARIES = 4
+EPOCHS = 12
 
 LISTS = {
     "item": "kettle printer lamp blender drill router heater camera speaker toaster "
@@ -263,7 +265,7 @@ def _data(seed: int) -> tuple[list[Example], list[Example]]:
     background, _ = inject(background, seed=known, rate=0.6, canaries=0)
     audited = make_examples(TRAIN_ROWS, split="train", seed=new)
     audited += make_examples(TEST_ROWS, split="test", seed=new)
-    audited, _ = inject(audited, seed=new, rate=0.5, canaries=4)
+    audited, _ = inject(audited, seed=new, rate=0.5, canaries=CANARIES)
     return background, audited
 
 
@@ -295,7 +297,8 @@ def _tokenizer(texts: Sequence[str]) -> Any:
             TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)]),
         ]
     )
-    return PreTrainedTokenizerFast(
+    fast: Any = PreTrainedTokenizerFast  # untyped in the library
+    return fast(
         tokenizer_object=inner,
         pad_token="<pad>",
         bos_token="<s>",
@@ -370,7 +373,7 @@ def _fine_tune(
     fit(
         model,
         encode_rows(train, tokenizer, max_length=256),
-        epochs=12,
+        epochs=EPOCHS,
         lr=4e-3,
         batch_size=8,
         seed=seed_for(seed, "fine-tune"),

@@ -29,6 +29,33 @@ EDGE = 0.9
 """Pairs farther apart than this share of the caliper stand at its edge."""
 
 
+COUNTS = (
+    "examples",
+    "tasks",
+    "train",
+    "test",
+    "sources",
+    "clusters",
+    "tokens",
+    "tokens_scored",
+    "texts_cut",
+    "spans",
+    "spans_of_canaries",
+    "spans_partial",
+    "spans_cut",
+    "pairs",
+    "unmatched",
+    "canaries",
+    "canary_parts",
+    "canary_parts_rankable",
+    "canary_rows_cut",
+    "members",
+    "non_members",
+    "rows_near_duplicate",
+)
+"""The counts of a manifest in reading order."""
+
+
 @dataclass(frozen=True)
 class Description:
     """A manifest as plain data, for people.
@@ -57,7 +84,7 @@ def describe(manifest: Manifest) -> Description:
         "reference": manifest.reference.name,
         "reference dtype": manifest.reference.dtype,
         **_settings(manifest),
-        **{k.replace("_", " "): v for k, v in manifest.counts.items()},
+        **_counts(manifest),
         **_cluster_facts(manifest, train),
         **_distance_facts(manifest, train),
         **_gap_facts(manifest),
@@ -75,6 +102,14 @@ def describe(manifest: Manifest) -> Description:
         },
         notes=tuple(manifest.notes),
     )
+
+
+def _counts(manifest: Manifest) -> dict[str, int]:
+    """Counts in reading order; a file has them by the alphabet."""
+    given = manifest.counts
+    names = [name for name in COUNTS if name in given]
+    names += [name for name in given if name not in COUNTS]
+    return {name.replace("_", " "): given[name] for name in names}
 
 
 def _settings(manifest: Manifest) -> dict[str, Any]:

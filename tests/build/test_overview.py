@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from spark_audit.build import build_manifest, describe, redact
+from spark_audit.build.overview import COUNTS
 from spark_audit.examples import Example
 from spark_audit.manifest import Manifest
 from spark_audit.stats.matching import non_overlapping_windows
@@ -163,3 +164,10 @@ def test_a_manifest_without_pairs_has_no_figures(
     (effect,) = found.tables["effects to expect"]
     assert (effect["n"], effect["mde"]) == (0, None)
     assert found.tables["balance"] == found.tables["canaries"] == []
+
+
+def test_counts_are_told_in_reading_order(manifest: Manifest) -> None:
+    assert set(COUNTS) == set(manifest.counts)
+    counts = {name.replace("_", " "): manifest.counts[name] for name in COUNTS}
+    told = {k: v for k, v in describe(manifest).facts.items() if k in counts}
+    assert list(told.items()) == list(counts.items())

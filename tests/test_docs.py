@@ -1,0 +1,181 @@
+"""What README and CONTRIBUTING show is what the program does."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from spark_audit.audits import AUDITS
+from spark_audit.cli import run, spread
+from spark_audit.examples import read_examples
+from spark_audit.reports import WRITERS
+from spark_audit.results import Report, Row
+from spark_audit.table import Pass
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def code(text: str, language: str = "") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.M | re.S)
+
+
+def commands(text: str) -> list[list[str]]:
+    """Every call of the program in a code block, continued lines joined."""
+    lines = "".join(code(text)).replace("\\\n", " ").splitlines()
+    calls = [part for line in lines for part in line.split("&&")]
+    words = [shlex.split(call) for call in calls if "spark-audit " in call]
+    return [call[1:] for call in words if call and call[0] == "spark-audit"]
+
+
+def test_the_two_commands_stand_there_to_the_letter() -> None:
+    lines = README.splitlines()
+    for command in (
+        "pip install -c constraints.txt -e . && spark-audit demo",
+        "pip install -c constraints.txt -e '.[test]' && pytest",
+    ):
+        assert lines.count(command) == 1
+    assert "pip install -c constraints.txt -e '.[test]' && pytest" in CONTRIBUTING
+
+
+def test_ci_takes_its_test_command_from_the_readme() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    found = re.search(r'grep -m1 -E "(.+?)" README.md', script)
+    assert found is not None
+    pattern = found[1].replace("\\\\", "\\")
+    (line,) = (line for line in README.splitlines() if re.search(pattern, line))
+    assert line == "pip install -c constraints.txt -e '.[test]' && pytest"
+    assert not re.search(r"^\s*pip install", script, flags=re.M)
+    assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
+
+
+CALLS = [call for text in (README, CONTRIBUTING) for call in commands(text)]
+
+
+def test_enough_calls_are_read_from_the_docs() -> None:
+    assert len(CALLS) >= 8
+
+
+@pytest.mark.parametrize("call", CALLS, ids=" ".join)
+def test_every_command_and_flag_in_the_docs_exists(
+    call: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    words = [word for word in call if not word.startswith("-")]
+    name = words[:2] if words[0] in ("data", "manifest") else words[:1]
+    assert run([*name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    flags = [word for word in spread(call) if word.startswith("-")]
+    missing = [f for f in flags if not re.search(rf"(?<![\w-]){f}(?![\w-])", shown)]
+    assert not missing, shown
+
+
+def test_options_named_in_the_readme_exist(
+    capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = ""
+    for name in (["matched"], ["manifest", "export"]):
+        assert run([*name, "--help"]) == 0
+        shown += capsys.readouterr().out
+    for flag in re.findall(r"`[^`\n]*?(--[a-z-]+)", README):
+        assert flag in shown or flag in ("--help",), flag
+
+
+def test_the_example_row_is_valid_and_its_span_is_the_number(tmp_path: Path) -> None:
+    (row,) = code(README, "json")
+    (tmp_path / "row.jsonl").write_text(row, encoding="utf-8")
+    (example,) = read_examples(tmp_path / "row.jsonl")
+    (span,) = example.spans
+    assert example.text[span.start : span.end] == "390-555-0142"
+
+
+def load(source: str, name: str, folder: Path) -> ModuleType:
+    """A module from documentation, as if its file stood in the registry's folder."""
+    path = folder / f"{name.rpartition('.')[2]}.py"
+    path.write_text(source, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Iterator[dict[str, ModuleType]]:
+    """CONTRIBUTING's worked examples, loaded; their registrations are undone."""
+    audit, writer = code(CONTRIBUTING, "python")
+    names = ("spark_audit.audits.surprise", "spark_audit.reports.mail_text")
+    yield {
+        "audit": load(audit, names[0], tmp_path),
+        "writer": load(writer, names[1], tmp_path),
+    }
+    AUDITS._entries.pop("surprise")
+    WRITERS._entries.pop("mail-text")
+    for name in names:
+        del sys.modules[name]
+
+
+def test_the_worked_audit_works(
+    examples: dict[str, ModuleType], make_case: Callable[..., Any]
+) -> None:
+    case = make_case(sources=20)
+    entry = AUDITS._entries["surprise"]
+    plan = entry.part("plan")(case.manifest)
+    assert set(plan) == {Pass()}
+    tables = case.tables(base=lambda key, nll: nll)
+    result = entry.run(tables, case.manifest, quantile=1.0)
+    (row,) = result.rows
+    largest = max(
+        case.reference[pair.example][pair.pii.token_start : pair.pii.token_end].max()
+        for pair in case.manifest.pairs
+    )
+    assert row.value == pytest.approx(largest, abs=1e-5)
+    assert row.n == sum(
+        pair.pii.token_end - pair.pii.token_start for pair in case.manifest.pairs
+    )
+    nothing = case.manifest.model_copy(update={"pairs": []})
+    (row,) = entry.run(tables, nothing).rows
+    assert (row.status, row.note) == ("not_estimable", "no matched span")
+
+
+def test_the_worked_writer_works(
+    examples: dict[str, ModuleType], tmp_path: Path
+) -> None:
+    row = Row(audit="a", checkpoint="c", metric="m", value=0.5, low=0.25, high=0.75)
+    report = Report.model_construct(results=[row])
+    (path,) = WRITERS._entries["mail-text"].run(report, tmp_path)
+    assert path.read_text() == "c m pooled: 0.500 [0.250, 0.750]\n"
+
+
+def test_the_worked_examples_are_clean(tmp_path: Path) -> None:
+    for i, source in enumerate(code(CONTRIBUTING, "python")):
+        (tmp_path / f"example_{i}.py").write_text(source, encoding="utf-8")
+    ruff = [sys.executable, "-m", "ruff", "--config", str(ROOT / "pyproject.toml")]
+    for step in (["check", "--no-cache"], ["format", "--check", "--no-cache"]):
+        done = subprocess.run(
+            [*ruff[:3], step[0], *ruff[3:], *step[1:], str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_somewhere(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert "://" in target or (ROOT / target).exists(), target
