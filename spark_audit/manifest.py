@@ -295,7 +295,7 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
     write_atomically(path, lambda file: file.write(data), mode=0o600)
 
 
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(path: str | Path) -> Manifest:
     """Read and verify a manifest.
 
     Raises
@@ -305,6 +305,7 @@ def read_manifest(path: Path) -> Manifest:
     InputError
         If it is no manifest, of another schema version, malformed, or was changed.
     """
+    path = Path(path)
     try:
         raw = path.read_bytes()
     except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,3 +134,30 @@ def test_the_base_never_reads_an_audited_identifier() -> None:
     assert len(unique) > 20
     assert not [value for value in unique if value in text]
     assert seed_for(0, "background") != seed_for(0, "audited")
+
+
+def test_the_python_of_the_readme_runs(outcome: Outcome) -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
+    for shown, real in {
+        "manifests/reviews.json": "manifest/demo.json",
+        "runs/mine": "runs/full",
+        "models/base": "runs/base",
+    }.items():
+        assert source.count(shown) == 1
+        source = source.replace(shown, str(outcome.folder / real))
+    names: dict[str, Any] = {}
+    exec(source, names)
+    assert outcome.report is not None
+    (mine,) = (
+        row.value
+        for row in names["result"].rows
+        if (row.metric, row.group, row.of) == ("nll_pii", "pooled", "")
+    )
+    (full,) = (
+        row.value
+        for row in outcome.report.results
+        if (row.checkpoint, row.metric, row.group, row.of)
+        == ("full", "nll_pii", "pooled", "")
+    )
+    assert mine == pytest.approx(full, abs=1e-6)

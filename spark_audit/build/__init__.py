@@ -328,8 +328,12 @@ def _scored(
 
 
 def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
-    found = tokenizer(texts, return_attention_mask=False, verbose=False)
-    return list(found["input_ids"])
+    inner = getattr(tokenizer, "backend_tokenizer", None)
+    if inner is None or inner.truncation or inner.padding:
+        found = tokenizer(texts, return_attention_mask=False, verbose=False)
+        return list(found["input_ids"])
+    # The same ids without offsets and Python lists of masks: up to twice as fast.
+    return [encoding.ids for encoding in inner.encode_batch_fast(texts)]
 
 
 def _excluded(rows: Sequence[Layout], settings: Mapping[str, Any]) -> np.ndarray:

@@ -20,7 +20,8 @@ from spark_audit.stats.power import clusters_needed, mde, mde_normal
 Record = dict[str, Any]
 
 CLUSTER_SD = 1.43
-"""Nats: SD of Delta_sel over sources, ``SE sqrt(51)`` of SPARK's interval for SPARK.
+"""Nats: ``SE sqrt(51)`` over the 51 sources of SPARK's difficulty-matched evaluation,
+with the SE of the interval that it prints for SPARK itself.
 
 The reference says nothing about how checkpoints will spread, so this is an assumption.
 """

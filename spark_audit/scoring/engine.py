@@ -51,7 +51,7 @@ DIVIDED_HEADS = frozenset(
     {"GraniteForCausalLM", "GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"}
 )
 
-SELF_TEST_TOKENS = 16
+SELF_TEST_TOKENS = 8
 
 Emit = Callable[["Item", dict[str, np.ndarray]], None]
 Note = Callable[[str], None]

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from spark_audit.scoring.head import Columns, Head, Transform, _blocks
+from spark_audit.table import COLUMNS
+
+CPU = torch.device("cpu")
+
+
+def reduced(
+    logits: np.ndarray, targets: np.ndarray, usable: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    usable = np.ones(logits.shape[1], dtype=bool) if usable is None else usable
+    columns = Columns(usable, CPU)
+    z = columns.buffer(len(logits))
+    z[:, : columns.vocabulary] = torch.from_numpy(logits)[:, : columns.vocabulary]
+    found = columns.reduce(z, torch.from_numpy(targets)).numpy()
+    return dict(zip(COLUMNS, found.T, strict=True))
+
+
+def random_logits(
+    rows: int, vocabulary: int, *, seed: int = 0, scale: float = 2.0
+) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    logits = (rng.normal(size=(rows, vocabulary)) * scale).astype(np.float32)
+    # Half the targets are likely ones.
+    likely = np.argsort(-logits, axis=1)[:, rng.integers(0, min(60, vocabulary))]
+    pick = rng.random(rows) < 0.5
+    return logits, np.where(pick, likely, rng.integers(0, vocabulary, rows))
+
+
+def assert_equal(
+    found: dict[str, np.ndarray],
+    expected: dict[str, np.ndarray],
+    *,
+    atol: float = 2e-5,
+) -> None:
+    for name, values in expected.items():
+        if name in ("rank_lo", "ties"):
+            np.testing.assert_array_equal(found[name], values, err_msg=name)
+        else:
+            np.testing.assert_allclose(
+                found[name], values, rtol=1e-5, atol=atol, err_msg=name
+            )
+
+
+@pytest.mark.parametrize("vocabulary", [2, 39, 40, 41, 300, 1279, 1281, 4096, 9001])
+def test_every_column_is_the_float64_one(
+    vocabulary: int, naive: Callable[..., dict[str, np.ndarray]]
+) -> None:
+    logits, targets = random_logits(21, vocabulary)
+    usable = np.ones(vocabulary, dtype=bool)
+    assert_equal(reduced(logits, targets), naive(logits, targets, usable))
+
+
+@pytest.mark.parametrize("offset", [-100.0, 0.0, 80.0])
+@pytest.mark.parametrize("scale", [0.02, 1.0, 8.0])
+def test_an_offset_of_all_logits_costs_no_more_than_its_own_rounding(
+    offset: float, scale: float, naive: Callable[..., dict[str, np.ndarray]]
+) -> None:
+    logits, targets = random_logits(9, 5000, scale=scale)
+    logits += np.float32(offset)
+    usable = np.ones(5000, dtype=bool)
+    expected = naive(logits, targets, usable)
+    found = reduced(logits, targets)
+    assert_equal(found, expected, atol=3e-5)
+    np.testing.assert_allclose(found["sd_logp"], expected["sd_logp"], rtol=1e-4)
+
+
+def test_sd_of_hard_distributions(naive: Callable[..., dict[str, np.ndarray]]) -> None:
+    rng = np.random.default_rng(1)
+    vocabulary = 9000
+    rows = []
+    for gap in (2.0, 5.0, 12.0, 20.0, 40.0):
+        # All but one far below it: from spread out to nearly deterministic.
+        row = np.full(vocabulary, -gap) + rng.normal(size=vocabulary) * 0.01
+        row[7] = 0.0
+        rows.append(row)
+    two = np.full(vocabulary, -60.0)
+    two[[3, 4]] = 0.0
+    rows.append(two)
+    # Far from the largest logit with hardly any spread: where E[x^2] - E[x]^2 fails.
+    narrow = np.full(vocabulary, -4.0) + rng.normal(size=vocabulary) * 1e-3
+    narrow[0] = 0.0
+    rows.append(narrow)
+    logits = np.array(rows, dtype=np.float32)
+    targets = np.full(len(rows), 11)
+    expected = naive(logits, targets, np.ones(vocabulary, dtype=bool))
+    found = reduced(logits, targets)
+    np.testing.assert_allclose(found["sd_logp"], expected["sd_logp"], rtol=1e-4)
+    np.testing.assert_allclose(found["mean_logp"], expected["mean_logp"], rtol=1e-5)
+
+
+def test_sd_is_zero_where_one_token_has_all_the_mass_or_all_have_the_same() -> None:
+    logits = np.full((2, 500), -200.0, dtype=np.float32)
+    logits[0, 3] = 0.0
+    found = reduced(logits, np.array([3, 3]))
+    assert found["sd_logp"].tolist() == [0.0, 0.0]
+    assert found["nll"][0] == 0.0
+    assert found["nll"][1] == pytest.approx(np.log(500), abs=1e-6)
+    assert found["ties"].tolist() == [0.0, 499.0]
+
+
+def test_tied_targets_are_counted_and_the_margin_of_a_shared_first_place_is_zero() -> (
+    None
+):
+    # TV-R1: float32 logits, and the same rounded to bfloat16.
+    exact = np.array([[10, 9.99, 9.97, 9.5, 10.02, 3]] * 6, dtype=np.float32)
+    rounded = torch.from_numpy(exact).to(torch.bfloat16).float().numpy()
+    targets = np.arange(6)
+    found = reduced(exact, targets)
+    assert found["rank_lo"].tolist() == [2, 3, 4, 5, 1, 6]
+    assert found["ties"].tolist() == [0] * 6
+    found = reduced(rounded, targets)
+    assert found["rank_lo"].tolist() == [1, 1, 1, 5, 1, 6]
+    assert found["ties"].tolist() == [3, 3, 3, 0, 3, 0]
+    assert found["top1_margin"].tolist()[:3] == [0.0, 0.0, 0.0]
+
+
+def test_equal_head_rows_tie_exactly() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(4000, 48, generator=generator)
+    weight[3999], weight[1777] = weight[5], weight[5]
+    hidden = torch.randn(200, 48, generator=generator)
+    columns = Columns(np.ones(4000, dtype=bool), CPU)
+    head = Head(weight, None, Transform(), columns)
+    targets = torch.full((200,), 5)
+    targets[100:] = 6
+    ties = head(hidden, targets)[:, list(COLUMNS).index("ties")]
+    assert ties[:100].tolist() == [2.0] * 100
+    assert ties[100:].tolist() == [0.0] * 100
+
+
+@pytest.mark.parametrize("vocabulary", [300, 5000])
+def test_rows_that_are_no_token_take_no_part(
+    vocabulary: int, naive: Callable[..., dict[str, np.ndarray]]
+) -> None:
+    logits, _ = random_logits(12, vocabulary)
+    usable = np.ones(vocabulary, dtype=bool)
+    usable[[0, 17, vocabulary // 2]] = False
+    usable[-40:] = False
+    logits[:, ~usable] = 1e4  # would win everything
+    targets = np.arange(20, 32)
+    assert_equal(reduced(logits, targets, usable), naive(logits, targets, usable))
+
+
+def test_no_vocabulary_is_wider_than_its_blocks_need() -> None:
+    for vocabulary in (1, 40, 1279, 1280, 32_000, 50_257, 151_936, 262_144):
+        stride, width = _blocks(vocabulary)
+        assert width % stride == 0
+        assert vocabulary <= width < max(vocabulary * 1.1, vocabulary + 1)
+        assert stride == 1 or width // stride >= 40
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        Transform(),
+        Transform(softcap=5.0),
+        Transform(multiply=0.25),
+        Transform(divide=8.0),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_head_is_float32_with_bias_and_transform(
+    transform: Transform,
+    dtype: torch.dtype,
+    naive: Callable[..., dict[str, np.ndarray]],
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.randn(5000, 40, generator=generator).to(dtype)
+    bias = torch.randn(5000, generator=generator).to(dtype)
+    hidden = torch.randn(30, 40, generator=generator).to(dtype)
+    logits = hidden.double() @ weight.double().T + bias.double()
+    if transform.multiply:
+        logits = logits * transform.multiply
+    if transform.divide:
+        logits = logits / transform.divide
+    if transform.softcap:
+        logits = torch.tanh(logits / transform.softcap) * transform.softcap
+    targets = torch.arange(30) * 7
+    columns = Columns(np.ones(5000, dtype=bool), CPU)
+    found = Head(weight, bias, transform, columns)(hidden, targets).numpy()
+    expected = naive(logits.numpy(), targets.numpy(), np.ones(5000, dtype=bool))
+    ranks = expected.pop("rank_lo"), found[:, list(COLUMNS).index("rank_lo")]
+    expected.pop("ties")
+    # Rounding may swap two of 5,000 logits; more would be another precision.
+    assert np.abs(ranks[0] - ranks[1]).max() <= 1
+    assert (ranks[0] != ranks[1]).mean() < 0.1
+    got = dict(zip(COLUMNS, found.T, strict=True))
+    assert_equal({n: got[n] for n in expected}, expected, atol=5e-5)
+
+
+def test_positions_are_chunked_and_buffers_reused(
+    naive: Callable[..., dict[str, np.ndarray]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_audit.scoring.head.CPU_ROWS", 8)
+    generator = torch.Generator().manual_seed(2)
+    weight = torch.randn(3000, 16, generator=generator)
+    hidden = torch.randn(27, 16, generator=generator)
+    columns = Columns(np.ones(3000, dtype=bool), CPU)
+    head = Head(weight, None, Transform(), columns)
+    targets = torch.arange(27)
+    found = head(hidden, targets)
+    kept = columns._logits.data_ptr()
+    assert columns._logits.shape[0] <= 8 * columns.width
+    again = head(hidden, targets)
+    assert columns._logits.data_ptr() == kept
+    assert torch.equal(found, again)
+    expected = naive(
+        (hidden.double() @ weight.double().T).numpy(),
+        targets.numpy(),
+        np.ones(3000, dtype=bool),
+    )
+    got = dict(zip(COLUMNS, found.numpy().T, strict=True))
+    assert_equal(got, expected, atol=1e-4)
+
+
+def test_the_logits_buffer_shrinks_to_a_floor() -> None:
+    columns = Columns(np.ones(100, dtype=bool), CPU)
+    sizes = [columns.rows]
+    while columns.shrink():
+        sizes.append(columns.rows)
+    assert sizes[-1] == 8
+    assert all(a == 2 * b for a, b in zip(sizes, sizes[1:], strict=False))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("vocabulary", [30, 300, 5000])
+def test_a_bad_logit_shows_in_its_row_only(bad: float, vocabulary: int) -> None:
+    logits, _ = random_logits(4, vocabulary)
+    logits[2, 11] = bad
+    found: Any = reduced(logits, np.array([1, 2, 3, 4]))
+    table = np.stack(list(found.values()))
+    assert np.isfinite(table[:, [0, 1, 3]]).all()
+    assert not np.isfinite(table[:, 2]).all()
