@@ -34,7 +34,7 @@ NAME = "demo"
 BASE_ROWS, TRAIN_ROWS, TEST_ROWS = 1000, 80, 40
 """Rows a task: what the base reads, and what the fine-tunes and the audit are about."""
 CANARIES = 4
-EPOCHS = 12
+EPOCHS = 16
 
 LISTS = {
     "item": "kettle printer lamp blender drill router heater camera speaker toaster "
@@ -374,8 +374,8 @@ def _fine_tune(
         model,
         encode_rows(train, tokenizer, max_length=256),
         epochs=EPOCHS,
-        lr=4e-3,
-        batch_size=8,
+        lr=3e-3,
+        batch_size=4,
         seed=seed_for(seed, "fine-tune"),
         scope=scope,
         progress=lambda *done: progress(f"fine-tuning {scope!r}, steps", *done),

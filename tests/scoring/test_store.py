@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from spark_audit.errors import OutputError
+from spark_audit.scoring import Item
+from spark_audit.scoring.store import Store
+from spark_audit.table import COLUMNS, Pass
+
+MODEL: Any = SimpleNamespace(model_id="m1", usable=np.ones(50, dtype=bool))
+
+
+def make_item(key: str, length: int, seed: int = 0) -> Item:
+    ids = np.random.default_rng((seed, length)).integers(0, 50, length)
+    return Item(key, ids.astype(np.int32), np.arange(length, dtype=np.int32))
+
+
+def columns_of(item: Item) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(int(item.ids.sum()))
+    return {
+        name: rng.integers(0, 100, len(item.scored)).astype(dtype)
+        for name, dtype in COLUMNS.items()
+    }
+
+
+def fill(store: Store, items: list[Item], kind: Pass = Pass()) -> dict[str, str]:  # noqa: B008
+    keys = store.keys(MODEL, items, kind)
+    for item in items:
+        store.add(keys[item.key], item.scored, columns_of(item))
+    store.flush()
+    return keys
+
+
+ITEMS = [make_item("a", 5), make_item("b", 9), make_item("c", 1), make_item("d", 30)]
+
+
+def assert_holds(store: Store, keys: dict[str, str], items: list[Item]) -> None:
+    table = store.gather(keys, kind=Pass())
+    assert table.ids == tuple(sorted(item.key for item in items))
+    for item in items:
+        rows = table.rows(item.key)
+        np.testing.assert_array_equal(table.position[rows], item.scored)
+        for name, values in columns_of(item).items():
+            assert table.columns[name].dtype == COLUMNS[name]
+            np.testing.assert_array_equal(table.columns[name][rows], values)
+
+
+def test_what_is_stored_is_found_again_by_another_store(tmp_path: Path) -> None:
+    keys = fill(Store(tmp_path), ITEMS)
+    other = Store(tmp_path)
+    assert other.keys(MODEL, ITEMS, Pass()) == keys
+    assert all(key in other for key in keys.values())
+    assert_holds(other, keys, ITEMS)
+    assert other.notes == []
+
+
+def test_a_store_in_memory_needs_no_folder() -> None:
+    store = Store(None)
+    assert_holds(store, fill(store, ITEMS), ITEMS)
+
+
+def test_items_not_stored_are_left_out(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    fill(store, ITEMS[:2])
+    assert_holds(store, store.keys(MODEL, ITEMS, Pass()), ITEMS[:2])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model, item, kind: (
+            SimpleNamespace(model_id="m2", usable=model.usable),
+            item,
+            kind,
+        ),
+        lambda model, item, kind: (
+            SimpleNamespace(model_id="m1", usable=np.arange(50) < 49),
+            item,
+            kind,
+        ),
+        lambda model, item, kind: (model, item, Pass("noise", 0.1)),
+        lambda model, item, kind: (model, item, Pass("noise", 0.1, draw=1)),
+        lambda model, item, kind: (model, replace(item, ids=item.ids[::-1]), kind),
+        lambda model, item, kind: (
+            model,
+            replace(item, positions=item.positions + 1),
+            kind,
+        ),
+        lambda model, item, kind: (
+            model,
+            replace(item, ids=item.ids[:-1], positions=item.positions[:-1]),
+            kind,
+        ),
+    ],
+    ids=["model", "usable", "pass", "draw", "ids", "positions", "range"],
+)
+def test_a_key_depends_on_all_that_a_score_depends_on(
+    change: Callable[..., Any], tmp_path: Path
+) -> None:
+    # Regression: a peer's cache key leaves out the model and gives the second
+    # checkpoint the first one's scores.
+    store = Store(tmp_path)
+    start = (MODEL, make_item("x", 12), Pass())
+    model, item, kind = change(*start)
+    first = store.keys(MODEL, [start[1]], start[2])["x"]
+    assert store.keys(model, [item], kind)["x"] != first
+    same = replace(start[1], key="another name")
+    assert store.keys(MODEL, [same], Pass())["another name"] == first
+
+
+def test_keys_of_two_folders_differ_by_their_salt(tmp_path: Path) -> None:
+    one, two = Store(tmp_path / "one"), Store(tmp_path / "two")
+    assert one.keys(MODEL, ITEMS, Pass()) != two.keys(MODEL, ITEMS, Pass())
+    assert (tmp_path / "one" / "salt").stat().st_mode & 0o777 == 0o600
+    assert len((tmp_path / "one" / "salt").read_bytes()) == 32
+
+
+def test_workers_that_start_at_once_share_one_salt(tmp_path: Path) -> None:
+    found: list[bytes] = []
+    barrier = threading.Barrier(8)
+
+    def open_store() -> None:
+        barrier.wait()
+        found.append(Store(tmp_path / "new")._salt)
+
+    threads = [threading.Thread(target=open_store) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len(set(found)) == 1
+
+
+def test_a_file_system_without_hard_links_gets_a_salt_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: Any) -> None:
+        raise PermissionError("no links here")
+
+    monkeypatch.setattr(os, "link", link)
+    salt = Store(tmp_path)._salt
+    assert Store(tmp_path)._salt == salt
+    assert [path.name for path in tmp_path.iterdir()] == ["salt"]
+
+
+def test_another_workers_shards_are_seen_after_a_refresh(tmp_path: Path) -> None:
+    here, there = Store(tmp_path), Store(tmp_path)
+    keys = fill(there, ITEMS)
+    assert keys["a"] not in here
+    assert_holds(here, keys, ITEMS)  # gather refreshes
+
+
+def test_two_workers_that_scored_the_same_do_not_double_rows(tmp_path: Path) -> None:
+    keys = fill(Store(tmp_path), ITEMS)
+    fill(Store(tmp_path), ITEMS[:2])
+    assert len(list(tmp_path.glob("*.parquet"))) == 2
+    assert_holds(Store(tmp_path), keys, ITEMS)
+
+
+def test_items_with_the_same_tokens_share_a_key_and_both_get_rows() -> None:
+    twins = [ITEMS[0], replace(ITEMS[0], key="twin")]
+    store = Store(None)
+    keys = fill(store, twins)
+    assert keys["a"] == keys["twin"]
+    assert_holds(store, keys, twins)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "text"])
+def test_a_damaged_shard_is_left_out_with_a_note(tmp_path: Path, damage: str) -> None:
+    keys = fill(Store(tmp_path), ITEMS[:2])
+    (good,) = tmp_path.glob("*.parquet")
+    fill(Store(tmp_path), ITEMS[2:])
+    data = bytearray(good.read_bytes())
+    if damage == "flip":
+        data[len(data) // 3] ^= 1
+    elif damage == "cut":
+        data = data[:-20]
+    else:
+        data = bytearray(b"" if damage == "empty" else b"no parquet")
+    good.write_bytes(bytes(data))
+    store = Store(tmp_path)
+    assert len(store.notes) == 1
+    assert good.name in store.notes[0]
+    keys = store.keys(MODEL, ITEMS, Pass())
+    assert_holds(store, keys, ITEMS[2:])
+    # Scored again, it is found again.
+    fill(store, ITEMS[:2])
+    assert_holds(Store(tmp_path), keys, ITEMS)
+
+
+def test_shards_tell_nothing_about_the_texts(tmp_path: Path) -> None:
+    items = [make_item("person-0815", 40), make_item("person-4711", 17)]
+    fill(Store(tmp_path), items)
+    (path,) = tmp_path.glob("*.parquet")
+    table = pq.read_table(path)
+    assert set(table.column_names) == {"key", "position", *COLUMNS}
+    everything = path.read_bytes() + path.name.encode()
+    assert b"person" not in everything
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_remarks_come_back_with_the_rows(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.remark("the head was adapted")
+    store.remark("the head was adapted")
+    keys = fill(store, ITEMS[:2])
+    later = fill(store, ITEMS[2:])
+    assert store.remarks([keys["a"]]) == ["the head was adapted"]
+    other = Store(tmp_path)
+    assert other.remarks([keys["a"]]) == ["the head was adapted"]
+    assert other.remarks([later["d"]]) == []
+
+
+def test_rows_are_flushed_by_time_and_by_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    keys = store.keys(MODEL, ITEMS, Pass())
+
+    def add(item: Item) -> int:
+        store.add(keys[item.key], item.scored, columns_of(item))
+        return len(list(tmp_path.glob("*.parquet")))
+
+    assert add(ITEMS[0]) == 0
+    monkeypatch.setattr("spark_audit.scoring.store.FLUSH_SECONDS", 0.0)
+    assert add(ITEMS[1]) == 1
+    monkeypatch.setattr("spark_audit.scoring.store.FLUSH_SECONDS", 1e9)
+    assert add(ITEMS[2]) == 1
+    monkeypatch.setattr("spark_audit.scoring.store.FLUSH_TOKENS", 20)
+    assert add(ITEMS[3]) == 2
+
+
+def test_a_full_disk_is_an_output_error_and_loses_nothing(tmp_path: Path) -> None:
+    # A real limit on file size in a process of its own stands for the full disk.
+    first = fill(Store(tmp_path), ITEMS)
+    code = f"""
+import resource, signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import test_store as t
+from pathlib import Path
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = t.Store(Path({str(tmp_path)!r}))
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 10**9))
+more = [t.make_item("big", 4000)]
+try:
+    t.fill(store, more)
+except t.OutputError as error:
+    assert error.exit_code == 4, error
+    print(error)
+else:
+    raise SystemExit("no error")
+resource.setrlimit(resource.RLIMIT_FSIZE, (10**9, 10**9))
+store.flush()  # the rows were kept
+t.assert_holds(store, store.keys(t.MODEL, more, t.Pass()), more)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert "free space" in run.stdout
+    assert_holds(Store(tmp_path), first, ITEMS)
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
+
+
+def test_a_killed_worker_loses_only_what_was_not_flushed(tmp_path: Path) -> None:
+    code = f"""
+import sys, time
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import test_store as t
+from pathlib import Path
+store = t.Store(Path({str(tmp_path)!r}))
+t.fill(store, t.ITEMS[:2])
+keys = store.keys(t.MODEL, t.ITEMS, t.Pass())
+store.add(keys["d"], t.ITEMS[3].scored, t.columns_of(t.ITEMS[3]))
+print("ready", flush=True)
+time.sleep(60)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    store = Store(tmp_path)
+    assert_holds(store, store.keys(MODEL, ITEMS, Pass()), ITEMS[:2])
+
+
+def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be written"):
+        Store(tmp_path / "file" / "store")
+
+
+def test_a_salt_of_the_wrong_size_is_an_output_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    (tmp_path / "salt").write_bytes(b"short")
+    with pytest.raises(OutputError, match="is no score store's salt"):
+        Store(tmp_path)
+
+
+def test_a_shard_that_vanishes_is_an_output_error(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    keys = fill(store, ITEMS)
+    for path in tmp_path.glob("*.parquet"):
+        path.unlink()
+    with pytest.raises(OutputError, match="vanished"):
+        store.gather(keys, kind=Pass())
+
+
+def test_the_metadata_of_a_shard_is_plain_json(tmp_path: Path) -> None:
+    fill(Store(tmp_path), ITEMS)
+    (path,) = tmp_path.glob("*.parquet")
+    metadata = pq.read_schema(path).metadata
+    assert metadata[b"schema_version"] == b"1"
+    assert json.loads(metadata[b"remarks"]) == []
+    assert len(json.loads(metadata[b"empty"])) == 1
