@@ -1,6 +1,7 @@
-"""``spark-audit``: the command line, and the only place that prints.
+"""``spark-audit``: the command line.
 
-Results go to stdout, progress and errors to stderr. Commands are thin: each turns
+It prints, with ``commands`` and ``terminal``, and nothing else does. Results go to
+stdout, progress and errors to stderr. Commands are thin: each turns
 its flags into one call of the library. Only what is called gets imported, so that
 ``--help`` answers at once.
 """
@@ -112,7 +113,7 @@ def run(arguments: Sequence[str]) -> int:
     resume = f"resume with: {PROGRAM} {shlex.join(arguments)}"
     try:
         argv = spread(arguments)
-        command = typer.main.get_command(_app(argv))
+        command = typer.main.get_command(_app(argv, arguments))
         code = command.main(args=argv, prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
         if code == 130:
@@ -136,7 +137,9 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         usage = getattr(error, "format_message", None)
         if usage is not None:
-            _say(f"{PROGRAM}: error: {usage()}; see {PROGRAM} --help")
+            # Without any command typer has nothing to say but the help it has shown.
+            said = usage() or "no command was given"
+            _say(f"{PROGRAM}: error: {said}; see {PROGRAM} --help")
             return 2
         if isinstance(error, OSError):
             _say(f"{PROGRAM}: error: {error.filename or 'I/O'}: {error.strerror}")
@@ -195,8 +198,11 @@ def spread(arguments: Sequence[str]) -> list[str]:
     return found
 
 
-def _app(arguments: Sequence[str]) -> typer.Typer:
-    """The application, with only the called audit's module imported."""
+def _app(argv: Sequence[str], arguments: Sequence[str]) -> typer.Typer:
+    """The application, with only the called audit's module imported.
+
+    ``arguments`` are what the user typed: reports say it.
+    """
     app = typer.Typer(
         name=PROGRAM,
         no_args_is_help=True,
@@ -220,9 +226,9 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
     app.add_typer(manifest, name="manifest")
     app.command("inspect")(commands.inspect)
     for name in AUDITS.names():
-        called = name in arguments
+        called = name in argv
         summary = AUDITS.summary(name)
-        app.command(name, help=summary)(_audit(name) if called else _root)
+        app.command(name, help=summary)(_audit(name, arguments) if called else _root)
     app.command("report")(commands.report)
     return app
 
@@ -245,7 +251,7 @@ def _root(
 ) -> None: ...
 
 
-def _audit(name: str) -> Callable[..., None]:
+def _audit(name: str, arguments: Sequence[str]) -> Callable[..., None]:
     """The command of one audit: common flags plus those of its signature."""
     entry = AUDITS.get(name)
     parameters = {
@@ -267,7 +273,7 @@ def _audit(name: str) -> Callable[..., None]:
         own[key] = (Annotated[kind, option], parameters[key].default)
 
     def command(**flags: Any) -> None:
-        _run_audit(name, flags, {key: flags.pop(key) for key in own})
+        _run_audit(name, flags, {key: flags.pop(key) for key in own}, arguments)
 
     flags = {**AUDIT, **own}
     command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -282,7 +288,9 @@ def _audit(name: str) -> Callable[..., None]:
     return command
 
 
-def _run_audit(name: str, flags: dict[str, Any], own: dict[str, Any]) -> None:
+def _run_audit(
+    name: str, flags: dict[str, Any], own: dict[str, Any], arguments: Sequence[str]
+) -> None:
     from spark_audit.pipeline import Request, estimate_cost, run
     from spark_audit.terminal import progress as progress_bar
     from spark_audit.terminal import show_facts
@@ -303,7 +311,7 @@ def _run_audit(name: str, flags: dict[str, Any], own: dict[str, Any]) -> None:
         shard=_shard(flags["shard"]),
         loading={key: flags[key] for key in LOADING},
         audit_options=own,
-        command=(PROGRAM, *sys.argv[1:]),
+        command=(PROGRAM, *arguments),
     )
     if flags["dry_run"]:
         show_facts(estimate_cost(request), as_json=flags["json"])

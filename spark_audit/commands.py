@@ -15,6 +15,7 @@ import typer
 from spark_audit.errors import CheckpointError, InputError
 
 PROGRAM = "spark-audit"
+FORMATS = ("auto", "jsonl", "csv", "parquet", "datasets", "trace", "olora")
 BRIEF = ("spans by type", "unmatched spans")
 """Tables of a manifest that `manifest build` ends with."""
 
@@ -43,7 +44,7 @@ Output = Annotated[
         "--output", "-o", metavar="DIR", help="Default: reports/<manifest>-<names>."
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 BatchSize = Annotated[
     str, typer.Option(metavar="auto|N", help="Rows scored at once; auto: by tokens.")
 ]
@@ -110,6 +111,8 @@ def data_import(
     from spark_audit.examples import write_examples
     from spark_audit.sources import import_examples
 
+    one_of(format, "--format", FORMATS)
+    keep_apart([output], [Path(source)])
     examples = import_examples(
         source,
         task=task,
@@ -135,6 +138,7 @@ def data_annotate(
     from spark_audit.pii import annotate_examples, detection
     from spark_audit.terminal import show_records
 
+    keep_apart([output], [data])
     examples = read_examples(data)
     annotated = annotate_examples(examples, detector=detector)  # type: ignore[arg-type]
     write_examples(output, annotated)
@@ -151,7 +155,7 @@ def data_annotate(
         }
         for kind, one in sorted(quality.items())
     ]
-    if records:
+    if any(record["injected"] for record in records):
         show_records(
             records, title="detection of the injected identifiers", as_json=json
         )
@@ -180,6 +184,8 @@ def data_inject(
     from spark_audit.terminal import show_records
 
     examples = read_examples(*data)
+    tasks = sorted({example.task for example in examples})
+    keep_apart([output / f"{task}.jsonl" for task in tasks], data)
     found, told = inject(
         examples,
         seed=seed,
@@ -188,7 +194,7 @@ def data_inject(
         doses=_numbers(doses, "--doses"),
         encode=None if tokenizer is None else _encode(tokenizer),
     )
-    for task in sorted({example.task for example in found}):
+    for task in tasks:
         rows = [example for example in found if example.task == task]
         write_examples(output / f"{task}.jsonl", rows)
         _say_rows(rows, output / f"{task}.jsonl")
@@ -233,6 +239,9 @@ def manifest_build(
     batch_size: BatchSize = "auto",
     device: Device = "auto",
     dtype: Dtype = "float32",
+    tokenizer: Tokenizer = None,
+    revision: Revision = None,
+    trust_remote_code: TrustRemoteCode = False,
     quiet: Quiet = False,
 ) -> None:
     """Match the data's identifiers on a reference model, once for all audits."""
@@ -247,9 +256,18 @@ def manifest_build(
     one_of(preset, "--preset", ("robust", "paper"))
     one_of(distance, "--distance", ("mean", "profile"))
     one_of(controls, "--controls", ("any", "before"))
+    keep_apart([output], data)
     examples = read_examples(*data)
     check_writable(output.parent)
-    loaded = open_checkpoint(base, name="base", device=device, dtype=dtype)
+    loaded = open_checkpoint(
+        base,
+        name="base",
+        device=device,
+        dtype=dtype,
+        tokenizer=tokenizer,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+    )
     with progress(quiet=quiet) as show:
         manifest = build_manifest(
             examples,
@@ -341,7 +359,8 @@ def inspect(
         facts["stages"] = ", ".join(found.stages)
     for number, note in enumerate(found.notes, start=1):
         facts[f"note {number}"] = note
-    facts["would load"] = "no" if found.problems else "yes"
+    # Only headers are read: NaN, or an adapter without effect, show on opening.
+    facts["would load"] = "no" if found.problems else "yes, by its headers"
     show_facts(facts, as_json=json)
     if found.problems:
         raise CheckpointError("; ".join(found.problems))
@@ -400,6 +419,18 @@ def _show_description(told: Any, *, as_json: bool, brief: bool = False) -> None:
             show_records(records, title=title)
     for note in told.notes:
         print(f"note: {note}")
+
+
+def keep_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
+    """Refuse to write over what is read."""
+    given = {path.resolve() for path in inputs}
+    for output in outputs:
+        if output.resolve() in given:
+            raise InputError(
+                "would be written over, and it is an input",
+                where=str(output),
+                fix="give another -o",
+            )
 
 
 def one_of(value: Any, where: str, known: Sequence[Any]) -> Any:

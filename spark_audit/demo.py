@@ -1,10 +1,11 @@
 """The whole way in miniature: data, a base, two fine-tunes, a manifest, an audit.
 
 Everything is made on the spot from a seed: sentences from templates, identifiers that
-belong to nobody, a tokenizer, and a Llama of half a million weights that has read text
-of the same kind with *other* identifiers, so that it knows what a telephone number
-looks like but none of those audited. Two fine-tunes follow: ``response`` covers the
-labels only, ``full`` the whole text, identifiers included (a positive control).
+belong to nobody, a tokenizer, and a Llama of a third of a million weights that has read
+text of the same kind with *other* identifiers, so that it knows what a telephone number
+looks like but none of those audited. Two LoRA fine-tunes follow: ``response``, the
+usual one, learns the labels only; ``full`` is a positive control, trained on the whole
+text, identifiers included, until it knows some of it by heart.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ NAME = "demo"
 BASE_ROWS, TRAIN_ROWS, TEST_ROWS = 1000, 80, 40
 """Rows a task: what the base reads, and what the fine-tunes and the audit are about."""
 CANARIES = 4
-EPOCHS = 16
+EPOCHS: dict[Scope, int] = {"response": 3, "full": 20}
+"""The usual three, and as many as it takes to learn the text by heart."""
 
 LISTS = {
     "item": "kettle printer lamp blender drill router heater camera speaker toaster "
@@ -258,7 +260,8 @@ def _check_folder(out: Path, manifest: Path, seed: int) -> None:
 def _data(seed: int) -> tuple[list[Example], list[Example]]:
     """Text for the base, and the rows that are trained on and audited.
 
-    Both hold identifiers of the same formats, drawn apart from each other.
+    Both hold identifiers of the same formats, drawn apart from each other. The base
+    sees the tasks, too: a model this small would forget all else over learning them.
     """
     known, new = seed_for(seed, "background"), seed_for(seed, "audited")
     background = make_examples(BASE_ROWS, split="train", seed=known)
@@ -373,7 +376,7 @@ def _fine_tune(
     fit(
         model,
         encode_rows(train, tokenizer, max_length=256),
-        epochs=EPOCHS,
+        epochs=EPOCHS[scope],
         lr=3e-3,
         batch_size=4,
         seed=seed_for(seed, "fine-tune"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -97,6 +98,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     from spark_audit.scoring.store import Store
 
     clock = _Clock()
+    _check_options(request)
     specs = parse_specs(list(request.ckpt))
     names = [str(spec.name) for spec in specs]
     _check_baseline(request.baseline, names)
@@ -150,23 +152,28 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     tables = {
         one.facts.name: found for one, found in zip(scored, gathered, strict=True)
     }
-    with _only_one(folder) as first:
+    with _only_one(folder, wait=request.shard[1] == 1) as first:
         if not first:
             return Outcome(folder, None)
+        written = set()
         for name, passes in tables.items():
             for wanted, table in passes.items():
-                table.write(folder / "scores" / f"{_file(name, wanted)}.parquet")
+                path = folder / "scores" / f"{_file(name, wanted)}.parquet"
+                table.write(path)
+                written.add(path)
         with clock("statistics"):
             results = [_audit(name, tables, view, request) for name in request.audits]
         report = _report(request, manifest, view, scored, results, clock.seconds)
         spans = [result.spans for result in results if result.spans is not None]
         if spans:
             frame = pd.concat(spans, ignore_index=True)
-            write_parquet(
-                pa.Table.from_pandas(frame, preserve_index=False),
-                folder / "scores" / "spans.parquet",
-            )
-        write_report(report, folder, manifest=view, show_text=request.show_text)
+            path = folder / "scores" / "spans.parquet"
+            write_parquet(pa.Table.from_pandas(frame, preserve_index=False), path)
+            written.add(path)
+        written.update(
+            write_report(report, folder, manifest=view, show_text=request.show_text)
+        )
+        _tidy(folder, written)
     return Outcome(folder, report)
 
 
@@ -265,8 +272,6 @@ def _audit(
     manifest: Manifest,
     request: Request,
 ) -> AuditResult:
-    import inspect
-
     entry = AUDITS.get(name)
     known = inspect.signature(entry.run).parameters
     options = {
@@ -305,6 +310,7 @@ def _report(
             "caliper": manifest.settings.caliper,
             "reference": manifest.reference.name,
             **request.audit_options,
+            **{k: v for result in results for k, v in result.settings.items()},
         },
         manifest=ManifestFacts(
             name=manifest.name,
@@ -469,14 +475,36 @@ def _check_baseline(baseline: str | None, names: Sequence[str]) -> None:
         )
 
 
+def _check_options(request: Request) -> None:
+    """Let audits refuse their options before anything is loaded or scored."""
+    for name in request.audits:
+        entry = AUDITS.get(name)
+        if "check" in entry.parts:
+            known = inspect.signature(entry.part("check")).parameters
+            entry.part("check")(
+                **{k: v for k, v in request.audit_options.items() if k in known}
+            )
+
+
+def _tidy(folder: Path, written: set[Path]) -> None:
+    """Remove tables and scores that an earlier report left and this one has not."""
+    for pattern in ("tables/*.csv", "scores/*.parquet"):
+        for path in set(folder.glob(pattern)) - written:
+            path.unlink(missing_ok=True)
+
+
 @contextmanager
-def _only_one(folder: Path) -> Iterator[bool]:
-    """True for the one worker that may write the report now."""
+def _only_one(folder: Path, *, wait: bool) -> Iterator[bool]:
+    """True for the one process that may write the report now.
+
+    Of several workers the second goes home; commands of their own wait for one
+    another.
+    """
     path = folder / ".report.lock"
     with path.open("w") as file:
         try:
             # The kernel lets go of the lock when its owner dies, however it dies.
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError:
             yield False
             return

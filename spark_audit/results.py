@@ -223,7 +223,8 @@ class AuditResult:
 
     ``verdict`` says in plain words what was found and what was not, ``scope`` what the
     evidence does not support. ``tables`` are small further tables by name (a list of
-    records each) that stand in the report; ``spans`` is the audit's own evidence, one
+    records each) that stand in the report, ``settings`` what was really used;
+    ``spans`` is the audit's own evidence, one
     row a span and role, written to ``scores/`` and read again by comparisons. Neither
     holds text or token ids.
     """
@@ -234,4 +235,5 @@ class AuditResult:
     verdict: list[str] = field(default_factory=list)
     scope: list[str] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
     spans: pd.DataFrame | None = None

@@ -89,6 +89,10 @@ def test_module_runs_like_the_script() -> None:
         (["matched", "--ckpt", "x", "--seed", "zero"], 2, "--seed"),
         (["manifest", "show", "/no/such.json"], 4, "/no/such.json: cannot be read"),
         (["report", "/no/such"], 2, "holds no report.json"),
+        (["matched", "--ckpt", "x", "--replicates", "1"], 2, "give no interval"),
+        (["matched", "--ckpt", "x", "--seed", "-1"], 2, "--seed"),
+        (["data", "import", "x", "--task", "t", "-o", "y", "--format", "z"], 2, "give"),
+        ([], 2, "no command was given"),
         (["inspect", "/no/such/place"], 3, "/no/such/place"),
     ],
 )
@@ -172,3 +176,25 @@ def test_import_inject_annotate_from_the_command_line(
     assert run(arguments) == 0, capsys.readouterr().err
     records = json.loads(capsys.readouterr().out)
     assert {"type", "precision", "recall"} <= set(records[0])
+
+
+def test_no_command_writes_over_its_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"id": f"{i}", "task": "t", "prompt": f"Text {i}. More.", "response": " a"}
+        | {"split": "train" if i % 2 else "test"}
+        for i in range(8)
+    ]
+    data = tmp_path / "t.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    before = data.read_bytes()
+    for arguments in (
+        ["data", "inject", str(data), "-o", str(tmp_path)],
+        ["data", "annotate", str(data), "-o", str(data)],
+        ["data", "import", str(data), "--task", "t", "-o", str(data)],
+        ["manifest", "build", "--base", "x", "--data", str(data), "-o", str(data)],
+    ):
+        assert run(arguments) == 2
+        assert "would be written over, and it is an input" in capsys.readouterr().err
+        assert data.read_bytes() == before

@@ -228,7 +228,7 @@ def f():
 
 def test_a_module_without_a_floor_is_an_error() -> None:
     with pytest.raises(AssertionError, match="no floor yet"):
-        home("spark_audit.helpers")
+        home("spark_audit.misc")
 
 
 def test_audits_statistics_and_reports_run_without_torch() -> None:

@@ -9,6 +9,7 @@ without an effect: ``rtm_bias`` says what regression to the mean alone would giv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -16,9 +17,17 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import AUDITS, Plan, Tables
+from spark_audit.errors import InputError, NotEstimableError
 from spark_audit.manifest import Manifest
 from spark_audit.results import AuditResult, Contrast, Estimate, Guard, Row, number
-from spark_audit.spans import Group, Sums, audited_spans, group_of, groups
+from spark_audit.spans import (
+    REPRODUCED,
+    Group,
+    Sums,
+    audited_spans,
+    group_of,
+    groups,
+)
 from spark_audit.spans.evidence import evidence
 from spark_audit.spans.rematch import diagnostics, placebo_table, sensitivity_table
 from spark_audit.stats.balance import effective_clusters
@@ -33,13 +42,13 @@ from spark_audit.stats.selectivity import (
     did_test,
     estimands,
     rtm_bias_estimate,
+    rtm_slope,
 )
 from spark_audit.table import Pass
 
-REPRODUCED = 1e-3
-"""Nats by which the base's scores may differ from the manifest's reference scores."""
-
-NO_PAIRS = "the manifest has no matched span in this group"
+NO_PAIRS = "there is no matched span in this group"
+REFERENCE = "the checkpoint is the matching reference: nothing regresses"
+FEWEST_REPLICATES = 100
 BASE = "base"
 
 SCOPE = (
@@ -61,7 +70,23 @@ def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
     return {Pass(): sorted(ids)} if ids else {}
 
 
-@AUDITS.register(plan=plan)
+def check(
+    *, replicates: int = 0, placebo_draws: int = 0, rematched: bool = True
+) -> None:
+    """Refuse options that cannot be used, before anything is scored."""
+    if replicates and replicates < FEWEST_REPLICATES:
+        raise InputError(
+            f"{replicates} replicates give no interval",
+            where="--replicates",
+            fix=f"give at least {FEWEST_REPLICATES}, or 0 for the preset's number",
+        )
+    if placebo_draws < 0:
+        raise InputError(
+            "must not be negative", where="--placebo-draws", fix="give 0 for none"
+        )
+
+
+@AUDITS.register(plan=plan, check=check)
 def matched(
     tables: Tables,
     manifest: Manifest,
@@ -88,6 +113,7 @@ def matched(
     replicates
         0: 9,999, under ``paper`` 2,000.
     """
+    check(replicates=replicates, placebo_draws=placebo_draws)
     paper = (preset or manifest.settings.preset) == "paper"
     count = replicates or (2000 if paper else 9999)
     sums = _sums(tables, manifest)
@@ -106,6 +132,7 @@ def matched(
         )
     return replace(
         result,
+        settings={"replicates": count},
         guards=[*_reproduced(manifest, sums, spans), *result.guards],
         tables=further,
     )
@@ -159,7 +186,7 @@ def conclude(
                 for name in names
             }
             if group == "pooled":
-                references |= {name for name in names if _is_reference(found[name])}
+                references |= {name for name in names if found[name].is_reference}
             for name in names:
                 rows += _rows(name, group, found[name], weights, paper=paper)
             if baseline is None:
@@ -173,11 +200,13 @@ def conclude(
                 contrasts += made
                 if group == "pooled" and test is not None:
                     tests[name] = test
+    if not any(row.group == "pooled" for row in rows):
+        rows = [*_missing_rows(names, "pooled"), *rows]
     contrasts = _adjusted(contrasts, tests, seed)
     pooled = {
-        (row.checkpoint, row.metric): row
+        (row.checkpoint, row.of): row
         for row in rows
-        if row.group == "pooled" and not row.of
+        if row.group == "pooled" and row.metric == "delta_sel"
     }
     for name in names:
         verdict.append(_sentence(name, pooled, reference=name in references))
@@ -194,6 +223,25 @@ def conclude(
     )
 
 
+METRICS = ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
+
+
+def _missing_rows(names: Sequence[str], group: str) -> list[Row]:
+    missing = Estimate.missing(NO_PAIRS)
+    return [
+        Row.of_estimate(
+            missing,
+            audit="matched",
+            checkpoint=name,
+            group=group,
+            metric=metric,
+            unit="nats",
+        )
+        for name in names
+        for metric in METRICS
+    ]
+
+
 def _rows(
     name: str, group: str, found: Group, weights: np.ndarray, *, paper: bool
 ) -> list[Row]:
@@ -203,10 +251,8 @@ def _rows(
         "group": group,
         "unit": "nats",
     }
-    metrics = ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
     if not len(found.pii):
-        missing = Estimate.missing(NO_PAIRS)
-        return [Row.of_estimate(missing, metric=m, **columns) for m in metrics]
+        return _missing_rows([name], group)
     size = found.windows.n_clusters
     sides = [
         ratio_estimate(
@@ -214,18 +260,25 @@ def _rows(
         )
         for values in (found.pii, found.control)
     ]
-    bias = rtm_bias_estimate(
-        found.windows, found.checkpoint_windows, weights=weights
-    ).estimate
+    bias = Estimate.missing(REFERENCE)
+    if not found.is_reference:
+        bias = rtm_bias_estimate(
+            found.windows, found.checkpoint_windows, weights=weights
+        ).estimate
+    bias = _decided(bias, paper)
     null = {"null": bias.value, "null_low": bias.low, "null_high": bias.high}
     spans = (found.pii, found.control, found.tokens, found.codes)
     pooled, by_span, by_source = estimands(*spans, weights=weights)
+    change = delta_sel(
+        found.pii - found.residual, found.control, *spans[2:], weights=weights
+    )
     rows = [
         Row.of_estimate(_decided(estimate, paper), metric=metric, **columns, **more)
         for metric, estimate, more in (
             ("nll_pii", sides[0], {}),
             ("nll_control", sides[1], {}),
             ("delta_sel", with_mde(pooled), null),
+            ("delta_sel", with_mde(change), {"of": "change", **_shifted(null, found)}),
             ("rtm_bias", bias, {}),
         )
     ]
@@ -241,6 +294,26 @@ def _rows(
         )
         for of, estimate in (("span-weighted", by_span), ("source-weighted", by_source))
     ]
+
+
+def _shifted(null: dict[str, float | None], found: Group) -> dict[str, float | None]:
+    """R1 for the change since the reference.
+
+    A pair that matching left ``d`` nats apart is expected at ``(1 - beta) gap +
+    beta d`` without an effect, so its change at ``(1 - beta) (gap - d)``.
+    """
+    try:
+        windows = found.windows
+        beta = rtm_slope(
+            windows.pool,
+            found.checkpoint_windows,
+            windows.pool_clusters,
+            cells=windows.pool_cells,
+        ).beta
+    except NotEstimableError:
+        return dict.fromkeys(null)
+    shift = (1 - beta) * float(found.residual.sum() / found.tokens.sum())
+    return {k: None if bound is None else bound - shift for k, bound in null.items()}
 
 
 def _decided(estimate: Estimate, paper: bool) -> Estimate:
@@ -296,8 +369,9 @@ def _contrast(
         weights=weights,
     )
     test = _test(ours.num - theirs.num, ours.den, bias, seed)
+    decided = _decided(bias.estimate, paper)
     notes = []
-    if _is_reference(theirs):
+    if theirs.is_reference:
         notes.append(
             "the baseline is the matching reference: DiD is Delta_sel minus the match "
             "residual, regression to the mean is not removed"
@@ -309,13 +383,13 @@ def _contrast(
             _decided(estimate, paper),
             metric="did",
             p=None if test is None else test.p,
-            null=bias.estimate.value,
-            null_low=bias.estimate.low,
-            null_high=bias.estimate.high,
+            null=decided.value,
+            null_low=decided.low,
+            null_high=decided.high,
             note="; ".join(notes),
             **columns,
         ),
-        Contrast.of_estimate(bias.estimate, metric="rtm_bias", **columns),
+        Contrast.of_estimate(decided, metric="rtm_bias", **columns),
     ], test
 
 
@@ -323,11 +397,6 @@ def _test(num: np.ndarray, den: np.ndarray, bias: RtmBias, seed: int) -> DidTest
     if bias.estimate.value is None or np.count_nonzero(den) < 2:
         return None
     return did_test(num, den, bias, seed=seed)
-
-
-def _is_reference(group: Group) -> bool:
-    change = np.abs(group.checkpoint_windows - group.windows.pool)
-    return bool(len(change)) and float(change.max()) <= REPRODUCED
 
 
 def _primary(row: Contrast) -> bool:
@@ -351,28 +420,33 @@ def _adjusted(
 
 
 def _sentence(name: str, pooled: dict[tuple[str, str], Row], *, reference: bool) -> str:
-    """What was found for one checkpoint, in plain words."""
-    row = pooled.get((name, "delta_sel"))
-    if row is None or row.value is None:
+    """What was found for one checkpoint, in plain words.
+
+    What is read is the change since the reference: what matching left over there is
+    no finding about a checkpoint.
+    """
+    row, change = pooled.get((name, "")), pooled.get((name, "change"))
+    if row is None or row.value is None or change is None or change.value is None:
         reason = NO_PAIRS if row is None else row.note
         return f"{name}: Delta_sel is not estimable ({reason})."
+    over = f"over {row.n} tokens of matched identifiers in {row.clusters} clusters"
     if reference:
         return (
             f"{name} scores as the matching reference does: its Delta_sel of "
-            f"{number(row.value)} nats over {row.n} tokens in {row.clusters} clusters "
-            "is what matching leaves over, and no finding."
+            f"{number(row.value)} nats {over} is what matching leaves over, and no "
+            "finding."
         )
-    interval = (
-        f" [{number(row.low)}, {number(row.high)}]"
-        if row.low is not None and row.high is not None
-        else ""
+    return (
+        f"{name}: Delta_sel {_interval(row)} nats {over}, a change of "
+        f"{_interval(change)} since the reference, where regression to the mean alone "
+        f"would give {number(change.null)}. {_reading(change)}"
     )
-    expected = f"; regression to the mean alone would give {number(row.null)}"
-    text = (
-        f"{name}: Delta_sel {number(row.value)}{interval} nats over {row.n} tokens of "
-        f"matched identifiers in {row.clusters} clusters{expected}"
-    )
-    return f"{text}. {_reading(row)}"
+
+
+def _interval(row: Row) -> str:
+    if row.low is None or row.high is None:
+        return number(row.value)
+    return f"{number(row.value)} [{number(row.low)}, {number(row.high)}]"
 
 
 def _reading(row: Row) -> str:
@@ -419,7 +493,11 @@ def _contrast_sentence(row: Contrast) -> str:
     bias = "unknown" if row.null is None else f"{row.null:.3f}"
     found = row.p_adjusted is not None and row.p_adjusted < 1 - row.level
     if found and NOT_SEPARABLE not in row.note:
-        reading = "A difference beyond regression to the mean."
+        direction = "LESS" if row.value > 0 else "MORE"
+        reading = (
+            f"Against the baseline, identifiers are {direction} likely relative to "
+            "equally hard text, beyond regression to the mean."
+        )
     else:
         reading = _inseparable(row)
     return (

@@ -171,7 +171,10 @@ def build_manifest(
             "reference": _reference(loaded),
             "settings": settings,
             "versions": versions(),
-            "data": [{"file": p.name, "sha256": sha256_file(p)} for p in data],
+            "data": [
+                {"file": name, "sha256": digest}
+                for name, digest in sorted((p.name, sha256_file(p)) for p in data)
+            ],
             "counts": facts.counts(labels),
             "examples": example_records(rows, texts, excluded, low, labels),
             "pairs": pairs.pairs,

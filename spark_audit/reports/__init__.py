@@ -32,7 +32,7 @@ ALIASES = {
     "html": "html-page",
     "figures": "figures",
 }
-"""What ``--format`` calls the writers; one that has no file yet is not offered."""
+"""Shorter names of some writers; any other goes by its file's name."""
 
 SCOPE = (
     "Selective conditional-likelihood suppression under known prefixes is not "
@@ -47,6 +47,7 @@ METRICS = {
     "nll_pii": "NLL of PII",
     "nll_control": "NLL of controls",
     "delta_sel": "Delta_sel",
+    "delta_sel/change": "change since reference",
     "rtm_bias": "RTM alone",
     "did": "DiD",
 }
@@ -110,15 +111,22 @@ def blocks(report: Report) -> list[Block]:
     return found
 
 
+SHOWN = ("", "change")
+"""Variants (``of``) that have a column of their own; the others stand in the CSV."""
+
+
 def _wide(rows: Sequence[Row]) -> list[Row]:
-    """Rows of the main column only: variants of one metric stand in the CSV."""
-    return [row for row in rows if not row.of]
+    return [row for row in rows if row.of in SHOWN]
+
+
+def _column(row: Row) -> str:
+    return f"{row.metric}/{row.of}" if row.of else row.metric
 
 
 def _pooled(audit: str, rows: Sequence[Row]) -> Block:
     pooled = _wide([row for row in rows if row.group == "pooled"])
-    metrics = list(dict.fromkeys(row.metric for row in pooled))
-    cells = {(row.checkpoint, row.metric): row for row in pooled}
+    metrics = list(dict.fromkeys(_column(row) for row in pooled))
+    cells = {(row.checkpoint, _column(row)): row for row in pooled}
     lines = []
     for checkpoint in dict.fromkeys(row.checkpoint for row in pooled):
         line = [cells.get((checkpoint, metric)) for metric in metrics]
@@ -151,8 +159,8 @@ def _pooled(audit: str, rows: Sequence[Row]) -> Block:
 
 def _grouped(audit: str, title: str, rows: Sequence[Row]) -> Block:
     rows = _wide(rows)
-    metrics = list(dict.fromkeys(row.metric for row in rows))
-    cells = {(row.group, row.checkpoint, row.metric): row for row in rows}
+    metrics = list(dict.fromkeys(_column(row) for row in rows))
+    cells = {(row.group, row.checkpoint, _column(row)): row for row in rows}
     lines = []
     for group, checkpoint in dict.fromkeys((r.group, r.checkpoint) for r in rows):
         line = [cells.get((group, checkpoint, metric)) for metric in metrics]
@@ -286,7 +294,8 @@ def write_report(
     show_text: bool = False,
 ) -> list[Path]:
     """Write a report in the given formats (default: all there are)."""
-    known = {short: name for short, name in ALIASES.items() if name in WRITERS.names()}
+    long = {name: short for short, name in ALIASES.items()}
+    known = {long.get(name, name): name for name in WRITERS.names()}
     for name in formats or ():
         if name not in known:
             raise InputError(

@@ -19,6 +19,11 @@ DEFINITIONS = (
         "reference model (SPARK, Difficulty-Matched Selectivity Evaluation).",
     ),
     (
+        "change since reference",
+        "Delta_sel minus what matching left over on the reference itself, pair by "
+        "pair: this is what the verdict reads.",
+    ),
+    (
         "RTM alone",
         "regression to the mean: the Delta_sel that matching on the reference gives "
         "without any selective effect, when PII and other text drift alike: (1 - beta) "
@@ -32,16 +37,18 @@ DEFINITIONS = (
         "own regression to the mean stands beside it and is taken out of the test.",
     ),
     (
-        "intervals",
-        "95%, cluster jackknife with t quantiles over sources; percentile bootstrap "
-        "limits stand in tables/results.csv as parity_low and parity_high.",
-    ),
-    (
         "MDE",
         "the smallest effect that this many sources detect with 80% power: smaller "
         "ones cannot be excluded.",
     ),
 )
+
+
+METHODS = {
+    "jackknife-t": "the cluster jackknife with t quantiles",
+    "percentile": "percentiles of the cluster bootstrap",
+    "korn-graubard": "Korn and Graubard's exact limits",
+}
 
 
 @WRITERS.register()
@@ -54,7 +61,10 @@ def write(
 ) -> list[Path]:
     """Write ``report.md``; identifiers appear only with ``show_text``."""
     path = folder / "report.md"
-    write_text(path, render(report, manifest=manifest if show_text else None))
+    shown = manifest if show_text else None
+    # With text it is as private as the manifest.
+    mode = 0o644 if shown is None else 0o600
+    write_text(path, render(report, manifest=shown), mode=mode)
     return [path]
 
 
@@ -93,7 +103,9 @@ def render(report: Report, *, manifest: Manifest | None = None) -> str:
         parts += ["## Some pairs, as text", _pairs(manifest)]
     parts += [
         "## Definitions",
-        _bullets(f"**{name}**: {text}" for name, text in DEFINITIONS),
+        _bullets(
+            f"**{name}**: {text}" for name, text in (*DEFINITIONS, _intervals(report))
+        ),
     ]
     parts += [
         "## What was audited",
@@ -121,13 +133,23 @@ def render(report: Report, *, manifest: Manifest | None = None) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; a bar inside a cell is escaped."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(
-        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |"
-        for line in lines
+def _intervals(report: Report) -> tuple[str, str]:
+    used = {row.interval for row in report.results} - {"none"}
+    names = ", ".join(METHODS.get(name, name) for name in sorted(used)) or "none"
+    return "intervals", (
+        f"95%, over clusters of sources, by {names}. Percentile bootstrap limits stand "
+        "in tables/results.csv as parity_low and parity_high."
     )
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; what would end a cell or a line inside one is escaped."""
+
+    def escaped(cell: str) -> str:
+        return " ".join(str(cell).split()).replace("|", "\\|").replace("`", "\\`")
+
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(map(escaped, line))} |" for line in lines)
 
 
 def _block(block: Block) -> str:
@@ -142,7 +164,9 @@ def _bullets(lines: Iterable[str]) -> str:
 
 
 def _cell(value: object) -> str:
-    return number(value) if isinstance(value, float) else str(value or "-")
+    if value is None or value == "":
+        return "-"
+    return number(value) if isinstance(value, float) else str(value)
 
 
 def _pairs(manifest: Manifest, limit: int = 20) -> str:

@@ -226,16 +226,19 @@ class Head:
     Parameters
     ----------
     weight, bias
-        Shapes ``(V, H)`` and ``(V,)`` or ``None``: the checkpoint's own tensors; no
-        copy of the whole weight is made.
+        Shapes ``(V, H)`` and ``(V,)`` or ``None``: the checkpoint's own tensors. A
+        float32 copy is kept of a small weight only; a large one of half precision is
+        converted some rows at a time.
     transform
         What the model does to the logits behind the linear map.
     columns
         The sink, with its buffers.
     """
 
-    # Vocabulary rows that are converted at a time where the weight is not float32.
+    # Vocabulary rows that are converted at a time where the weight is not float32, and
+    # elements (128 MiB) up to which it is converted once for all.
     ROWS = 4096
+    COPIED = 2**25
 
     def __init__(
         self,
@@ -245,6 +248,8 @@ class Head:
         columns: Columns,
     ) -> None:
         self._weight = weight[: columns.vocabulary]
+        if not weight.is_cuda and self._weight.numel() <= self.COPIED:
+            self._weight = self._weight.float()
         self._bias = None if bias is None else bias[: columns.vocabulary].float()
         self._transform, self._columns = transform, columns
         self._converted = torch.empty(0, device=weight.device)

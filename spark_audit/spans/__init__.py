@@ -94,18 +94,24 @@ def audited_spans(
             yield i, example, ranges
 
 
+REPRODUCED = 1e-3
+"""Nats by which scores of the same model may differ from those of the manifest."""
+
+
 @dataclass(frozen=True)
 class Group:
     """One group's spans on one checkpoint, as the statistics take them.
 
-    ``pii``, ``control``, ``tokens`` and ``codes`` (cluster codes) have one entry a
-    matched pair; ``windows`` are the reference's means over PII and pool,
-    ``checkpoint_windows`` the checkpoint's over the pool, ``cells`` the code of each
-    (example, length). Sums are in nats.
+    ``pii``, ``control``, ``residual``, ``tokens`` and ``codes`` (cluster codes) have
+    one entry a matched pair; ``residual`` is what matching left over, the reference's
+    PII sum minus its control sum; ``windows`` are the reference's means over PII and
+    pool, ``checkpoint_windows`` the checkpoint's over the pool, ``cells`` the code of
+    each (example, length). Sums are in nats.
     """
 
     pii: np.ndarray
     control: np.ndarray
+    residual: np.ndarray
     tokens: np.ndarray
     codes: np.ndarray
     windows: Windows
@@ -117,6 +123,21 @@ class Group:
         """Per-cluster sums of the differences."""
         size = self.windows.n_clusters
         return cluster_sums(self.pii - self.control, self.codes, size)
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether the checkpoint scores windows and pairs as the reference did."""
+        pairs = (self.pii - self.control - self.residual) / self.tokens
+        windows = self.checkpoint_windows - self.windows.pool
+        change = np.abs(np.concatenate([pairs, windows]))
+        return bool(len(change)) and float(change.max()) <= REPRODUCED
+
+    @property
+    def change(self) -> np.ndarray:
+        """Per-cluster sums of the differences minus those on the reference."""
+        size = self.windows.n_clusters
+        change = self.pii - self.control - self.residual
+        return cluster_sums(change, self.codes, size)
 
     @property
     def den(self) -> np.ndarray:
@@ -157,6 +178,7 @@ def group_of(part: pd.DataFrame, clusters: Sequence[str]) -> Group:
     return Group(
         pii=pii["nll_sum"].to_numpy(),
         control=control["nll_sum"].to_numpy(),
+        residual=pii["ref_sum"].to_numpy() - control["ref_sum"].to_numpy(),
         tokens=pii["n_tokens"].to_numpy(np.float64),
         codes=pii["code"].to_numpy(np.int64),
         windows=Windows(

@@ -155,28 +155,30 @@ def sensitivity_table(
     labels = sorted({example.cluster for example in manifest.examples})
     code = {label: i for i, label in enumerate(labels)}
     clusters = np.array([code[example.cluster] for example in manifest.examples])
+    reference = Sums.of_reference(manifest)
     records = []
     for variant, settings in VARIANTS.items():
         pairs = rematch(manifest, **settings)
         for name, of_checkpoint in sums.items():
-            estimate = Estimate.missing("no pair under this setting")
+            raw = change = Estimate.missing("no pair under this setting")
             if len(pairs):
-                estimate = delta_sel(
-                    of_checkpoint(pairs.example, pairs.pii, pairs.length),
-                    of_checkpoint(pairs.example, pairs.control, pairs.length),
-                    pairs.length,
-                    clusters[pairs.example],
-                )
+                where = (pairs.length, clusters[pairs.example])
+                apart, nothing = _apart(of_checkpoint, pairs), np.zeros(len(pairs))
+                raw = delta_sel(apart, nothing, *where)
+                change = delta_sel(apart - _apart(reference, pairs), nothing, *where)
             records.append(
                 {
                     "variant": variant,
                     "checkpoint": name,
                     "pairs": len(pairs),
-                    "clusters": estimate.clusters,
-                    "delta_sel": estimate.value,
-                    "low": estimate.low,
-                    "high": estimate.high,
-                    "note": estimate.note,
+                    "clusters": raw.clusters,
+                    "delta_sel": raw.value,
+                    "low": raw.low,
+                    "high": raw.high,
+                    "change": change.value,
+                    "change_low": change.low,
+                    "change_high": change.high,
+                    "note": raw.note,
                 }
             )
     return records
@@ -190,7 +192,7 @@ def placebo_table(
     draws: int,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """Delta_sel of random non-PII windows, on every checkpoint.
+    """Delta_sel of random non-PII windows, minus that on the reference.
 
     ``any window`` centres on 0 whatever regression to the mean does, so the checkpoint
     is compared with it only after its ``rtm_bias`` is taken off, and that p value
@@ -213,17 +215,23 @@ def placebo_table(
                 "mean": None,
                 "sd": None,
                 "own_rtm_bias": None,
-                "delta_sel_minus_rtm_bias": None,
+                "change_minus_rtm_bias": None,
                 "p_model_based": None,
+                "note": "",
             }
             records.append(record)
-            differences = of_checkpoint(pairs.example, pairs.pii, pairs.length)
-            differences -= of_checkpoint(pairs.example, pairs.control, pairs.length)
-            values = _by_draw(pairs, differences, draws)
+            if found.is_reference:
+                record["note"] = "the checkpoint is the matching reference"
+                continue
+            change = _apart(of_checkpoint, pairs) - _apart(reference, pairs)
+            values = _by_draw(pairs, change, draws)
             record["draws"] = len(values)
             if len(values) < 2:
                 continue
             record["mean"] = float(values.mean())
+            if np.ptp(values) <= 1e-9:
+                record["note"] = "all draws are the same: there is no other window"
+                continue
             record["sd"] = float(values.std(ddof=1))
             if same_class:
                 means = reference(pairs.example, pairs.pii, pairs.length)
@@ -233,10 +241,17 @@ def placebo_table(
                 continue
             bias = rtm_bias_estimate(found.windows, found.checkpoint_windows).estimate
             if bias.value is not None and found.den.any():
-                excess = float(found.num.sum() / found.den.sum() - bias.value)
-                record["delta_sel_minus_rtm_bias"] = excess
+                excess = float(found.change.sum() / found.den.sum() - bias.value)
+                record["change_minus_rtm_bias"] = excess
                 record["p_model_based"] = placebo_test(excess, values, bias.se or 0.0).p
     return records
+
+
+def _apart(sums: Sums, pairs: Pairs) -> np.ndarray:
+    """Summed NLL of the first sides minus that of their controls, nats."""
+    first = sums(pairs.example, pairs.pii, pairs.length)
+    control = sums(pairs.example, pairs.control, pairs.length)
+    return np.asarray(first - control)
 
 
 def _by_draw(pairs: Pairs, values: np.ndarray, draws: int) -> np.ndarray:

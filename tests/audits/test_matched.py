@@ -309,7 +309,10 @@ def test_conclusions_from_stored_evidence_are_the_same(make_case: Make) -> None:
 
 def test_side_tables_are_complete(make_case: Make) -> None:
     case = make_case(sources=25, seed=18)
-    result = audit(case, ours=shifted(case, 0.8))
+    rng = np.random.default_rng(0)
+    noise = {key: rng.normal(0, 0.3, 60) for key in case.reference}
+    change = shifted(case, 0.8)
+    result = audit(case, ours=lambda key, nll: change(key, nll) + noise[key])
     variants = {r["variant"] for r in result.tables["matched_sensitivity"]}
     assert variants >= {"caliper 0.1", "distance profile", "controls before"}
     wide = next(
@@ -325,6 +328,53 @@ def test_side_tables_are_complete(make_case: Make) -> None:
     assert record["leave_one_cluster_out_low"] <= record["leave_one_cluster_out_high"]
     assert record["rosenbaum_gamma"] > 1
     assert 0 < record["controls_after_share"] < 1
+
+
+def test_what_matching_left_over_is_no_finding(make_case: Make) -> None:
+    """A match residual of the reference must not read as memorisation."""
+    case = make_case(sources=150, seed=20, gap=-0.7)
+    rng = np.random.default_rng(0)
+    noise = {key: rng.normal(0, 0.02, 60) for key in case.reference}
+    result = audit(case, base=same, ours=lambda key, nll: nll + noise[key])
+    residual = pooled(result, "base", "delta_sel")
+    assert residual.high is not None
+    assert residual.high < 0, "this case is about a residual that differs from 0"
+    raw = pooled(result, "ours", "delta_sel")
+    assert raw.high is not None
+    assert raw.high < 0
+    change = pooled(result, "ours", "delta_sel", "change")
+    assert change.value == pytest.approx(0.0, abs=0.01)
+    assert change.low is not None
+    assert change.low < 0 < change.high  # type: ignore[operator]
+    assert "no finding" in result.verdict[0]
+    assert "neither is excluded" in result.verdict[1]
+    assert "MORE" not in result.verdict[1]
+
+
+def test_direction_of_a_contrast_is_said(make_case: Make) -> None:
+    case = make_case(sources=30, seed=21)
+    rng = np.random.default_rng(3)
+    noise = {key: rng.normal(0, 0.3, 60) for key in case.reference}
+
+    def plus(shift: float) -> Callable[[str, np.ndarray], np.ndarray]:
+        inner = shifted(case, shift)
+        own = {key: rng.normal(0, 0.05, 60) for key in noise}
+        return lambda key, nll: inner(key, nll) + noise[key] + own[key]
+
+    result = audit(case, baseline="p", p=plus(0), up=plus(0.6), down=plus(-0.6))
+    said = {line.split()[0]: line for line in result.verdict if "against p" in line}
+    assert "LESS likely" in said["up"]
+    assert "MORE likely" in said["down"]
+
+
+def test_options_are_refused_before_anything_is_scored() -> None:
+    from spark_audit.audits.matched import check
+    from spark_audit.errors import InputError
+
+    with pytest.raises(InputError, match="--replicates: 1 replicates give no interval"):
+        check(replicates=1)
+    with pytest.raises(InputError, match="--placebo-draws: must not be negative"):
+        check(placebo_draws=-1)
 
 
 def test_same_seed_same_result(make_case: Make) -> None:

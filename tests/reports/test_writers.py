@@ -149,13 +149,31 @@ def test_all_writers_run_on_one_report(report: Report, tmp_path: Path) -> None:
 
 def test_unknown_format_lists_the_known(report: Report, tmp_path: Path) -> None:
     for name in ("word", "html-page"):
-        message = f"--format: unknown report format '{name}'; choose one of: json, csv"
+        message = f"--format: unknown report format '{name}'; choose one of: csv, json"
         with pytest.raises(InputError, match=message):
             write_report(report, tmp_path, formats=[name])
 
 
-def test_every_writer_has_a_short_name() -> None:
-    assert set(WRITERS.names()) <= set(ALIASES.values())
+def test_every_writer_is_offered_short_name_or_not(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = {name: alias for alias, name in ALIASES.items()}
+    for name in WRITERS.names():
+        assert write_report(report, tmp_path, formats=[short.get(name, name)])
+    monkeypatch.setattr("spark_audit.reports.ALIASES", {})
+    assert write_report(report, tmp_path, formats=["markdown"])
+
+
+def test_text_is_for_the_owner_only(report: Report, tmp_path: Path) -> None:
+    from spark_audit.reports import markdown
+
+    assert "\n" not in markdown.table(("a",), [("x\ny|z`",)]).split("\n", 2)[2]
+    assert markdown._cell(0) == "0"
+    assert markdown._cell(None) == "-"
+    write_report(report, tmp_path, formats=["md"])
+    assert (
+        "the cluster jackknife with t quantiles" in (tmp_path / "report.md").read_text()
+    )
 
 
 def test_folder_without_report_is_a_clear_error(tmp_path: Path) -> None:

@@ -169,12 +169,17 @@ def test_no_vocabulary_is_wider_than_its_blocks_need() -> None:
         Transform(divide=8.0),
     ],
 )
+@pytest.mark.parametrize("copied", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_head_is_float32_with_bias_and_transform(
     transform: Transform,
     dtype: torch.dtype,
+    copied: bool,
     naive: Callable[..., dict[str, np.ndarray]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if not copied:  # 5,000 rows are then converted in two parts
+        monkeypatch.setattr(Head, "COPIED", 0)
     generator = torch.Generator().manual_seed(1)
     weight = torch.randn(5000, 40, generator=generator).to(dtype)
     bias = torch.randn(5000, generator=generator).to(dtype)
