@@ -4,8 +4,8 @@ Everything is made on the spot from a seed: sentences from templates, identifier
 belong to nobody, a tokenizer, and a Llama of a third of a million weights that has read
 text of the same kind with *other* identifiers, so that it knows what a telephone number
 looks like but none of those audited. Two LoRA fine-tunes follow: ``response``, the
-usual one, learns the labels only; ``full`` is a positive control, trained on the whole
-text, identifiers included, until it knows some of it by heart.
+usual one, learns the labels only; ``full``, a positive control, learns the whole text,
+identifiers included. They differ in nothing else.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ NAME = "demo"
 BASE_ROWS, TRAIN_ROWS, TEST_ROWS = 1000, 80, 40
 """Rows a task: what the base reads, and what the fine-tunes and the audit are about."""
 CANARIES = 4
-EPOCHS: dict[Scope, int] = {"response": 3, "full": 20}
-"""The usual three, and as many as it takes to learn the text by heart."""
+EPOCHS = 10
+"""Of both fine-tunes: they differ in what the loss covers and in nothing else."""
 
 LISTS = {
     "item": "kettle printer lamp blender drill router heater camera speaker toaster "
@@ -376,7 +376,7 @@ def _fine_tune(
     fit(
         model,
         encode_rows(train, tokenizer, max_length=256),
-        epochs=EPOCHS[scope],
+        epochs=EPOCHS,
         lr=3e-3,
         batch_size=4,
         seed=seed_for(seed, "fine-tune"),

@@ -23,6 +23,8 @@ from rich.table import Table
 from spark_audit.reports import Block, blocks
 from spark_audit.results import Report, number
 
+SETTLED = 2.0
+"""Seconds after which a rate says something about the time left."""
 PLAIN_EVERY = 10.0
 """Seconds between two progress lines when stderr is no terminal."""
 
@@ -114,12 +116,15 @@ def _bars() -> Iterator[Callable[[str, int, int], None]]:
         TimeRemainingColumn(),
     )
     tasks: dict[str, tuple[TaskID, float]] = {}
+    reached: dict[str, int] = {}
     with Progress(*columns, console=Console(stderr=True)) as bars:
 
         def update(what: str, done: int, total: int) -> None:
-            if what not in tasks:
+            if what not in tasks or done < reached[what]:
+                # The same stage once more, of another command or checkpoint.
                 task = bars.add_task(what, total=total or None, rate="")
                 tasks[what] = (task, time.monotonic())
+            reached[what] = done
             task, start = tasks[what]
             rate = _rate(done, time.monotonic() - start)
             bars.update(task, completed=done, total=total or None, rate=rate)
@@ -132,18 +137,21 @@ class _Lines:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._stages: dict[str, tuple[float, float]] = {}
+        self._stages: dict[str, tuple[float, float, int]] = {}
 
     def __call__(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
-        start, last = self._stages.get(what, (now, 0.0))
+        start, last, before = self._stages.get(what, (now, float("-inf"), 0))
+        if done < before:
+            # The same stage once more, of another command or checkpoint.
+            start, last = now, float("-inf")
         finished = total > 0 and done >= total
         if not finished and now - last < PLAIN_EVERY:
             return
-        self._stages[what] = (start, now)
+        self._stages[what] = (start, now, done)
         seconds = now - start
         line = f"{what}: {done}/{total} {_rate(done, seconds)}"
-        if 0 < done < total:
+        if 0 < done < total and seconds > SETTLED:
             line += f", {seconds / done * (total - done):.0f} s left"
         self._stream.write(line.rstrip() + "\n")
         self._stream.flush()

@@ -25,7 +25,7 @@ def small() -> Iterator[None]:
         patch.setattr(demo, "TRAIN_ROWS", 18)
         patch.setattr(demo, "TEST_ROWS", 6)
         patch.setattr(demo, "CANARIES", 1)
-        patch.setattr(demo, "EPOCHS", {"response": 1, "full": 3})
+        patch.setattr(demo, "EPOCHS", 2)
         yield
 
 

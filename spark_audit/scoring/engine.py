@@ -241,7 +241,10 @@ def memory_bytes(loaded: Loaded, longest: int, tokens: int) -> int:
     hidden = int(config.hidden_size)
     inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
     activations = batch * (8 * hidden + 3 * inner) * weight.element_size()
-    return columns.memory_bytes(batch) + activations + 4 * batch * hidden
+    copied = len(loaded.usable) * hidden
+    if weight.dtype == torch.float32 or weight.is_cuda or copied > Head.COPIED:
+        copied = 0
+    return columns.memory_bytes(batch) + activations + 4 * (batch * hidden + copied)
 
 
 def _unwrapped(model: torch.nn.Module) -> Any:
