@@ -5,6 +5,7 @@ Thin: each turns its flags into calls of the library, and prints what comes back
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -268,6 +269,8 @@ def manifest_build(
         revision=revision,
         trust_remote_code=trust_remote_code,
     )
+    # What is scored is kept until the manifest is written: the same command resumes.
+    kept = output.with_name(f".{output.stem}.scores") if scores is None else scores
     with progress(quiet=quiet) as show:
         manifest = build_manifest(
             examples,
@@ -280,11 +283,13 @@ def manifest_build(
             controls=controls,  # type: ignore[arg-type]
             max_length=max_length,
             data=data,
-            store=None if scores is None else Store(scores),
+            store=Store(kept),
             batch_size=batch_size_of(batch_size),
             progress=show,
         )
     write_manifest(manifest, output)
+    if scores is None:
+        shutil.rmtree(kept, ignore_errors=True)
     _show_description(describe(manifest), as_json=False, brief=True)
     print(f"Manifest: {output}")
 

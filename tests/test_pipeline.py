@@ -422,3 +422,37 @@ def test_json_on_stdout_is_the_report(
     assert command_line(arguments) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((tmp_path / "out" / "report.json").read_text())
+
+
+def test_an_interrupted_manifest_build_resumes(
+    tiny_base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from spark_audit import build
+    from spark_audit.examples import write_examples
+    from spark_audit.scoring import engine
+
+    data, output = tmp_path / "task.jsonl", tmp_path / "manifests" / "m.json"
+    write_examples(data, examples())
+    arguments = ["manifest", "build", "--base", str(tiny_base), "--data", str(data)]
+    arguments += ["-o", str(output), "--caliper", "2", "--quiet"]
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(build, "canary_sets", interrupted)
+        assert command_line(arguments) == 130
+    assert "resume with: spark-audit manifest build" in capsys.readouterr().err
+    assert not output.exists()
+    assert list((output.parent / ".m.scores").glob("*.parquet"))
+
+    def never(*args: Any, **options: Any) -> Any:
+        raise AssertionError("scored again")
+
+    monkeypatch.setattr(engine, "Scorer", never)
+    assert command_line(arguments) == 0
+    assert read_manifest(output).pairs
+    assert not (output.parent / ".m.scores").exists()

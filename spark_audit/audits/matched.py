@@ -47,7 +47,7 @@ from spark_audit.stats.selectivity import (
 from spark_audit.table import Pass
 
 NO_PAIRS = "there is no matched span in this group"
-REFERENCE = "the checkpoint is the matching reference: nothing regresses"
+REFERENCE = "it is the matching reference: nothing changed, nothing regresses"
 FEWEST_REPLICATES = 100
 BASE = "base"
 
@@ -272,6 +272,8 @@ def _rows(
     change = delta_sel(
         found.pii - found.residual, found.control, *spans[2:], weights=weights
     )
+    if found.is_reference:
+        change = Estimate.missing(REFERENCE)
     rows = [
         Row.of_estimate(_decided(estimate, paper), metric=metric, **columns, **more)
         for metric, estimate, more in (
@@ -426,7 +428,7 @@ def _sentence(name: str, pooled: dict[tuple[str, str], Row], *, reference: bool)
     no finding about a checkpoint.
     """
     row, change = pooled.get((name, "")), pooled.get((name, "change"))
-    if row is None or row.value is None or change is None or change.value is None:
+    if row is None or row.value is None:
         reason = NO_PAIRS if row is None else row.note
         return f"{name}: Delta_sel is not estimable ({reason})."
     over = f"over {row.n} tokens of matched identifiers in {row.clusters} clusters"
@@ -436,6 +438,9 @@ def _sentence(name: str, pooled: dict[tuple[str, str], Row], *, reference: bool)
             f"{number(row.value)} nats {over} is what matching leaves over, and no "
             "finding."
         )
+    if change is None or change.value is None:
+        reason = NO_PAIRS if change is None else change.note
+        return f"{name}: Delta_sel {_interval(row)}; its change: {reason}."
     return (
         f"{name}: Delta_sel {_interval(row)} nats {over}, a change of "
         f"{_interval(change)} since the reference, where regression to the mean alone "
