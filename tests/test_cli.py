@@ -94,6 +94,8 @@ def test_module_runs_like_the_script() -> None:
         (["data", "import", "x", "--task", "t", "-o", "y", "--format", "z"], 2, "give"),
         ([], 2, "no command was given"),
         (["inspect", "/no/such/place"], 3, "/no/such/place"),
+        (["inspect", ""], 3, "no path was given"),
+        (["matched", "--ckpt", ""], 2, "is empty; give a path"),
     ],
 )
 def test_errors_are_one_line_with_their_exit_code(

@@ -50,6 +50,8 @@ def locate(source: str, *, revision: str | None = None, code: bool = False) -> P
     CheckpointError
         If nothing is there and it is no hub id, or the hub cannot be reached.
     """
+    if not source.strip():
+        raise CheckpointError("no path was given", where="checkpoint", fix="give one")
     path = Path(source).expanduser()
     if path.exists():
         return path
