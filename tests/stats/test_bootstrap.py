@@ -471,7 +471,7 @@ class TestSize:
         for _ in range(self.SIMULATIONS):
             num = rng.standard_t(4, 51) * sizes
             hits += sign_flip(num, seed=rng, replicates=999) <= 0.05
-        record_property("size", hits / self.SIMULATIONS)
+        record_property("size", float(hits / self.SIMULATIONS))
         assert stats.binomtest(hits, self.SIMULATIONS, 0.05).pvalue > 1e-3
 
     def test_max_t_holds_the_family_wise_error(
@@ -491,7 +491,7 @@ class TestSize:
             hits["single-step"] += single.min() <= 0.05
             hits["uncorrected"] += min(raw) <= 0.05
         for name, count in hits.items():
-            record_property(name, count / self.SIMULATIONS)
+            record_property(name, float(count / self.SIMULATIONS))
         for name in ("step-down", "single-step"):
             result = stats.binomtest(hits[name], self.SIMULATIONS, 0.05)
             assert result.pvalue > 1e-3
@@ -510,5 +510,5 @@ class TestSize:
             residual = num - theta * den[:, None]
             se = np.sqrt(51 / 50 * (residual**2).sum(axis=0)) / den.sum()
             hits += bool(np.all(np.abs(theta) <= q * se))
-        record_property("coverage", hits / self.SIMULATIONS)
+        record_property("coverage", float(hits / self.SIMULATIONS))
         assert stats.binomtest(hits, self.SIMULATIONS, 0.95).pvalue > 1e-3

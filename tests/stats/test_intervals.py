@@ -535,7 +535,9 @@ class TestCoverage:
             hits["jackknife-t"] += found.low <= 0 <= found.high
             hits["percentile"] += found.parity_low <= 0 <= found.parity_high
         for name, count in hits.items():
-            record_property(f"{name} {design} {clusters}", count / self.SIMULATIONS)
+            record_property(
+                f"{name} {design} {clusters}", float(count / self.SIMULATIONS)
+            )
         coverage = hits["jackknife-t"]
         test = stats.binomtest(coverage, self.SIMULATIONS, least, alternative="greater")
         assert test.pvalue < 1e-3
@@ -569,7 +571,7 @@ class TestCoverage:
             fit = jackknife_t(events, trials)
             hits["jackknife-t"] += fit.low <= rate <= fit.high
         for name, count in hits.items():
-            record_property(f"{name} {clusters}", count / self.SIMULATIONS)
+            record_property(f"{name} {clusters}", float(count / self.SIMULATIONS))
         least = stats.binomtest(
             hits["decision"], self.SIMULATIONS, 0.95, alternative="less"
         )

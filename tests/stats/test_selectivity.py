@@ -627,8 +627,8 @@ class TestSizeUnderRegressionToTheMean:
             hits["did_test"] += found.p <= 0.05
             hits["claimed"] += found.p <= 0.05 and found.separable
         for name, count in hits.items():
-            record_property(name, count / self.SIMULATIONS)
-        record_property("rtm_bias coverage", covered / self.SIMULATIONS)
+            record_property(name, float(count / self.SIMULATIONS))
+        record_property("rtm_bias coverage", float(covered / self.SIMULATIONS))
         # Against the full bias, two-sided: taken as known it rejects too often, with
         # its influence in the scores it holds the level.
         assert hits["known"] > 0.07 * self.SIMULATIONS
