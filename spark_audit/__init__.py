@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_audit.build import build_manifest as build_manifest
-    from spark_audit.build import manifest_items as manifest_items
     from spark_audit.checkpoints import Loaded as Loaded
     from spark_audit.checkpoints import open_checkpoint as open_checkpoint
     from spark_audit.examples import Example as Example
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from spark_audit.results import AuditResult as AuditResult
     from spark_audit.results import Estimate as Estimate
     from spark_audit.scoring import score as score
+    from spark_audit.sequences import manifest_items as manifest_items
     from spark_audit.table import Pass as Pass
     from spark_audit.table import TokenTable as TokenTable
 
@@ -46,7 +46,7 @@ _PLACES = {
     "TokenTable": "table",
     "build_manifest": "build",
     "load_manifest": "manifest:read_manifest",
-    "manifest_items": "build",
+    "manifest_items": "sequences",
     "open_checkpoint": "checkpoints",
     "read_examples": "examples",
     "read_report": "reports",

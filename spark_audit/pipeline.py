@@ -21,12 +21,12 @@ import pandas as pd
 import pyarrow as pa
 
 from spark_audit.audits import AUDITS, Plan
-from spark_audit.build import manifest_items
 from spark_audit.errors import IncompleteError, InputError
 from spark_audit.facts import check_writable, now, versions
 from spark_audit.manifest import Manifest, check_fit, limited, read_manifest
 from spark_audit.reports import SCOPE, read_report, write_report
 from spark_audit.results import AuditResult, CheckpointFacts, ManifestFacts, Report
+from spark_audit.sequences import manifest_items
 from spark_audit.table import Pass, TokenTable, write_parquet
 
 if TYPE_CHECKING:

@@ -34,10 +34,9 @@ from spark_audit.examples import Example
 from spark_audit.facts import sha256_file, versions
 from spark_audit.manifest import Manifest, Preset, check_fit, seal
 from spark_audit.manifest import redact as redact
-from spark_audit.scoring import BatchSize, Item, item, score
+from spark_audit.scoring import BatchSize, item, score
 from spark_audit.stats.matching import micro_nats
 from spark_audit.table import Pass
-from spark_audit.tokens import encode
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints import Loaded
@@ -185,38 +184,6 @@ def build_manifest(
             "notes": [*facts.notes(settings), *remarks],
         }
     )
-
-
-def manifest_items(manifest: Manifest, loaded: Loaded) -> list[Item]:
-    """What a checkpoint reads of a manifest's examples.
-
-    Raises
-    ------
-    InputError
-        If the manifest was redacted, or the tokenizer cuts its texts otherwise.
-    """
-    if manifest.redacted_from is not None:
-        raise InputError(
-            "was redacted: scoring needs the text",
-            where=f"manifest {manifest.name!r}",
-            fix="score with the original, whose digest begins with "
-            f"{manifest.redacted_from[:12]}",
-        )
-    encodings = encode(
-        loaded.tokenizer, [e.prompt + e.response for e in manifest.examples]
-    )
-    for example, encoding in zip(manifest.examples, encodings, strict=True):
-        if len(encoding) != len(example.reference_unll):
-            raise InputError(
-                f"example {example.id!r} has {len(encoding)} tokens, the manifest "
-                f"{manifest.name!r} {len(example.reference_unll)}",
-                where=f"checkpoint {loaded.name!r}",
-                fix="give the tokenizer that the manifest was built with",
-            )
-    return [
-        item(example.id, encoding, example.kept)
-        for example, encoding in zip(manifest.examples, encodings, strict=True)
-    ]
 
 
 def verify(manifest: Manifest, base: Loaded) -> None:

@@ -56,11 +56,93 @@ class Item:
         """Positions of the rows that scoring gives: of all tokens but the first."""
         return self.positions[1:]
 
+    @property
+    def tokens(self) -> int:
+        """Tokens that the model reads."""
+        return len(self.ids)
+
     def content(self) -> bytes:
         """What the scores depend on besides the checkpoint; the store hashes it."""
         head = len(self.ids).to_bytes(8, "big")
         arrays = (self.ids.astype("<i4"), self.positions.astype("<i4"))
         return head + b"".join(array.tobytes() for array in arrays)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """One set of continuations of one prefix, of which each is scored.
+
+    Attributes
+    ----------
+    key
+        What tables call the set; its rows are the candidates, in order.
+    prefix
+        Shape ``(p,)``, int32: what stands before every candidate.
+    rows
+        Token ids of each candidate, arrays of shape ``(n_i,)``, int32, ``n_i >= 1``.
+    """
+
+    key: str
+    prefix: np.ndarray
+    rows: tuple[np.ndarray, ...]
+
+    @property
+    def scored(self) -> np.ndarray:
+        """One row a candidate."""
+        return np.arange(len(self.rows), dtype=np.int32)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that a model reads when it keeps the prefix."""
+        return len(self.prefix) + sum(map(len, self.rows))
+
+    def content(self) -> bytes:
+        """What the scores depend on besides the checkpoint; the store hashes it."""
+        return b"".join(
+            len(ids).to_bytes(8, "big") + ids.astype("<i4").tobytes()
+            for ids in (self.prefix, *self.rows)
+        )
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt that is continued greedily, and the answer it is held against.
+
+    Attributes
+    ----------
+    key
+        What tables call it (an example id); it has one row.
+    ids
+        Shape ``(n,)``, int32: what the model reads first.
+    target
+        The expected answer. No text is stored, only whether it came.
+    max_new_tokens
+        Tokens after which generation stops anyway.
+    """
+
+    key: str
+    ids: np.ndarray
+    target: str
+    max_new_tokens: int
+
+    @property
+    def scored(self) -> np.ndarray:
+        """One row a prompt."""
+        return np.zeros(1, dtype=np.int32)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read and, at most, written."""
+        return len(self.ids) + self.max_new_tokens
+
+    def content(self) -> bytes:
+        """What the outcome depends on besides the checkpoint; the store hashes it."""
+        head = len(self.ids).to_bytes(8, "big") + self.max_new_tokens.to_bytes(4, "big")
+        return head + self.ids.astype("<i4").tobytes() + self.target.encode()
+
+
+AnyItem: TypeAlias = "Item | Candidates | Prompt"
+"""What a pass scores: it has a key, rows, a size in tokens and a content."""
 
 
 class Scored(dict[Pass, TokenTable]):

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_audit.build import build_manifest, manifest_items, redact, verify
+from spark_audit.build import build_manifest, redact, verify
 from spark_audit.checkpoints import open_checkpoint
 from spark_audit.errors import InputError
 from spark_audit.examples import Example
 from spark_audit.facts import canonical_json
 from spark_audit.manifest import Manifest, read_manifest, write_manifest
 from spark_audit.scoring import item, score
+from spark_audit.sequences import manifest_items
 from spark_audit.stats.matching import micro_nats
 from spark_audit.table import Pass
 from spark_audit.tokens import encode
