@@ -111,6 +111,15 @@ class ManifestExample(_Part):
         )
 
     @cached_property
+    def scored(self) -> np.ndarray:
+        """Shape ``(T,)`` bool: tokens that every checkpoint gives a prediction for.
+
+        Of the kept range all but the first that is read; where a text was cut, special
+        tokens stay in front and so the first kept token is scored too.
+        """
+        return np.asarray(self.unll >= 0)
+
+    @cached_property
     def eligible(self) -> np.ndarray:
         """Shape ``(T,)`` bool: scored tokens that a control may use."""
         mask = self.unll >= 0

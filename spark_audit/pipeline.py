@@ -8,25 +8,23 @@ that fall to it by hash, and the one that finds nothing missing writes the repor
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import pandas as pd
 import pyarrow as pa
 
-from spark_audit.audits import AUDITS, Plan
+from spark_audit.audits import AUDITS, baselines_of, evidence_file
 from spark_audit.errors import IncompleteError, InputError
 from spark_audit.facts import check_writable, now, versions
-from spark_audit.manifest import Manifest, check_fit, limited, read_manifest
+from spark_audit.manifest import Manifest, check_fit, read_manifest
+from spark_audit.plans import Lineup, Plans, known, lineup, make_plans
 from spark_audit.reports import SCOPE, read_report, write_report
 from spark_audit.results import AuditResult, CheckpointFacts, ManifestFacts, Report
-from spark_audit.sequences import manifest_items
+from spark_audit.sequences import items_for
 from spark_audit.table import Pass, TokenTable, write_parquet
 
 if TYPE_CHECKING:
@@ -46,6 +44,7 @@ REPORTS = Path("reports")
 class Request:
     """What a user asked for; fields are named like the flags of the command line.
 
+    ``data`` stands for a manifest where only the tasks themselves are audited.
     ``loading`` are options of ``open_checkpoints``, ``audit_options`` those of the
     audits beyond the common ones, by name.
     """
@@ -53,6 +52,7 @@ class Request:
     audits: tuple[str, ...]
     ckpt: tuple[str, ...]
     manifest: Path | None = None
+    data: tuple[Path, ...] = ()
     base: str | None = None
     baseline: str | None = None
     output: Path | None = None
@@ -85,6 +85,9 @@ class _Scored:
     keys: dict[Pass, dict[str, str]]
 
 
+Items: TypeAlias = dict[Pass, list[Any]]
+
+
 def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     """Audit checkpoints against a manifest and write the report folder.
 
@@ -94,52 +97,43 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         For anything that the user gave and that cannot be used; what was scored until
         then is kept, and the same request resumes.
     """
-    from spark_audit.checkpoints import open_checkpoints, parse_specs
     from spark_audit.scoring.store import Store
 
     clock = _Clock()
     _check_options(request)
-    specs = parse_specs(list(request.ckpt))
-    names = [str(spec.name) for spec in specs]
+    order, stream = _open(request)
+    names = [str(spec.name) for spec in order.specs if spec.name not in order.stages]
+    names = names or sorted({order.entry(name) for name in order.stages})
     _check_baseline(request.baseline, names)
     manifest = None
     if request.manifest is not None:
-        manifest = read_manifest(request.manifest)
-        _check_text(manifest)
+        manifest = _scorable(read_manifest(request.manifest))
         _check_folder(request.output or default_folder(manifest, names), manifest)
     elif request.output is not None:
         check_writable(request.output)
-    stream = open_checkpoints(
-        specs,
-        base=request.base,
-        include_base=request.base is not None,
-        **request.loading,
-    )
     with clock("loading"):
         checkpoint = next(stream, None)
     assert checkpoint is not None
     if manifest is None:
-        manifest = find_manifest(checkpoint)
-        _check_text(manifest)
+        manifest = _scorable(_manifest_for(checkpoint, request))
     folder = request.output or default_folder(manifest, names)
     _check_folder(folder, manifest)
-    view, plan = _view(manifest, request)
+    view, plans = _plans(manifest, request)
     store = Store(request.scores or folder / "scores" / "store")
+    work = _Work(manifest, view, order, plans, store, request, progress, clock)
     scored: list[_Scored] = []
     while checkpoint is not None:
-        with clock("scoring"):
-            scored.append(
-                _score(checkpoint, manifest, view, plan, store, request, progress)
-            )
+        scored.append(work.score(checkpoint))
         # Let go of full weights before the next checkpoint is loaded.
         checkpoint = None
         with clock("loading"):
             checkpoint = next(stream, None)
-    _check_baseline(request.baseline, [one.facts.name for one in scored])
-    gathered = [
-        {wanted: store.gather(keys, kind=wanted) for wanted, keys in one.keys.items()}
-        for one in scored
-    ]
+    _check_baseline(request.baseline, [*names, *(one.facts.name for one in scored)])
+    with clock("gathering"):
+        gathered = [
+            {kind: store.gather(keys, kind=kind) for kind, keys in one.keys.items()}
+            for one in scored
+        ]
     missing = sum(
         len(keys) - len(gathered[i][wanted].ids)
         for i, one in enumerate(scored)
@@ -161,20 +155,56 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
                 path = folder / "scores" / f"{_file(name, wanted)}.parquet"
                 table.write(path)
                 written.add(path)
-        with clock("statistics"):
-            results = [_audit(name, tables, view, request) for name in request.audits]
+        results = []
+        for name in request.audits:
+            with clock(f"statistics: {name}"):
+                results.append(_audit(name, tables, view, order, request))
         report = _report(request, manifest, view, scored, results, clock.seconds)
-        spans = [result.spans for result in results if result.spans is not None]
-        if spans:
-            frame = pd.concat(spans, ignore_index=True)
-            path = folder / "scores" / "spans.parquet"
-            write_parquet(pa.Table.from_pandas(frame, preserve_index=False), path)
-            written.add(path)
+        for name, result in zip(request.audits, results, strict=True):
+            if result.evidence is not None and len(result.evidence):
+                path = folder / "scores" / evidence_file(name)
+                evidence = pa.Table.from_pandas(result.evidence, preserve_index=False)
+                write_parquet(evidence, path)
+                written.add(path)
         written.update(
             write_report(report, folder, manifest=view, show_text=request.show_text)
         )
         _tidy(folder, written)
     return Outcome(folder, report)
+
+
+def _open(request: Request) -> tuple[Lineup, Iterator[Loaded]]:
+    """The checkpoints of a call, and the stream that opens them one by one."""
+    from spark_audit.checkpoints import open_checkpoints, parse_specs
+
+    order = lineup(parse_specs(list(request.ckpt)), request.audits)
+    return order, open_checkpoints(
+        order.specs,
+        base=request.base,
+        include_base=request.base is not None,
+        **request.loading,
+    )
+
+
+def _manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
+    """The one that fits, or one of the data alone."""
+    if not request.data:
+        return find_manifest(checkpoint)
+    from spark_audit.build.tasks import task_manifest
+    from spark_audit.examples import read_examples
+
+    name = "+".join(dict.fromkeys(path.stem for path in request.data))
+    return task_manifest(read_examples(*request.data), checkpoint, name=name)
+
+
+def _plans(manifest: Manifest, request: Request) -> tuple[Manifest, Plans]:
+    return make_plans(
+        manifest,
+        request.audits,
+        preset=request.preset,
+        options=request.audit_options,
+        limit=request.limit,
+    )
 
 
 def estimate_cost(request: Request) -> dict[str, Any]:
@@ -183,106 +213,131 @@ def estimate_cost(request: Request) -> dict[str, Any]:
     Checkpoints are opened and a few texts are scored to take the time; nothing is
     written.
     """
-    from spark_audit.checkpoints import open_checkpoints, parse_specs
     from spark_audit.scoring import cost
 
+    _check_options(request)
+    order, stream = _open(request)
     manifest = read_manifest(request.manifest) if request.manifest else None
     found: dict[str, Any] = {}
-    for checkpoint in open_checkpoints(
-        parse_specs(list(request.ckpt)),
-        base=request.base,
-        include_base=request.base is not None,
-        **request.loading,
-    ):
+    for checkpoint in stream:
         if manifest is None:
-            manifest = find_manifest(checkpoint)
-        view, plan = _view(manifest, request)
-        wanted = {key for ids in plan.values() for key in ids}
-        items = [i for i in manifest_items(view, checkpoint) if i.key in wanted]
+            manifest = _manifest_for(checkpoint, request)
+        view, plans = _plans(_scorable(manifest), request)
+        items = items_for(view, checkpoint, order.plan(checkpoint.name, plans))
         found["manifest"] = manifest.name
         for name, value in cost(checkpoint, items).items():
             found[f"{checkpoint.name}: {name}"] = value
     return found
 
 
-def _score(
-    checkpoint: Loaded,
-    manifest: Manifest,
-    view: Manifest,
-    plan: Plan,
-    store: Store,
-    request: Request,
-    progress: Progress | None,
-) -> _Scored:
-    """Score what the plan asks of one checkpoint; keep facts and keys, no model."""
-    from spark_audit.scoring import drift, missing, score_keys
+@dataclass(frozen=True)
+class _Work:
+    """The scoring of a call: what all its checkpoints have in common."""
 
-    notes = list(checkpoint.notes)
-    notes += check_fit(
-        manifest,
-        name=checkpoint.name,
-        tokenizer_sha256=checkpoint.tokenizer_sha256,
-        architecture=checkpoint.architecture,
-        vocab_size=len(checkpoint.usable),
-        base_sha256=checkpoint.base_sha256,
-    )
-    items = {item.key: item for item in manifest_items(view, checkpoint)}
-    keys: dict[Pass, dict[str, str]] = {}
-    for wanted, ids in plan.items():
-        chosen = [items[key] for key in ids]
-        if wanted == Pass() and missing(checkpoint, chosen, [wanted], store):
-            largest = drift(checkpoint, chosen, k=DRIFT_ROWS, seed=request.seed)
-            store.remark(
-                f"{min(DRIFT_ROWS, len(chosen))} texts scored alone and in one batch "
-                f"differ by at most {largest:.1e} nats a token"
-            )
+    manifest: Manifest
+    view: Manifest
+    order: Lineup
+    plans: Plans
+    store: Store
+    request: Request
+    progress: Progress | None
+    clock: _Clock
+    _made: dict[str, Items] = field(default_factory=dict)
+
+    def score(self, checkpoint: Loaded) -> _Scored:
+        """Score what is asked of one checkpoint; keep facts and keys, no model."""
+        from spark_audit.scoring import drift, missing, score_keys
+
+        store, request = self.store, self.request
+        notes = list(checkpoint.notes)
+        notes += check_fit(
+            self.manifest,
+            name=checkpoint.name,
+            tokenizer_sha256=checkpoint.tokenizer_sha256,
+            architecture=checkpoint.architecture,
+            vocab_size=len(checkpoint.usable),
+            base_sha256=checkpoint.base_sha256,
+        )
+        keys: dict[Pass, dict[str, str]] = {}
+        for wanted, chosen in self._items(checkpoint).items():
+            if wanted == Pass() and missing(checkpoint, chosen, [wanted], store):
+                largest = drift(checkpoint, chosen, k=DRIFT_ROWS, seed=request.seed)
+                store.remark(
+                    f"{min(DRIFT_ROWS, len(chosen))} texts scored alone and in one "
+                    f"batch differ by at most {largest:.1e} nats a token"
+                )
+            with self.clock(f"scoring: {wanted.kind}"):
+                keys[wanted], remarks = score_keys(
+                    checkpoint,
+                    chosen,
+                    kind=wanted,
+                    store=store,
+                    batch_size=request.batch_size,
+                    shard=request.shard,
+                    progress=self._show(checkpoint.name, wanted),
+                )
+            notes += (remark for remark in remarks if remark not in notes)
+        return _Scored(
+            CheckpointFacts(
+                name=checkpoint.name,
+                source=checkpoint.source,
+                format=checkpoint.format,
+                base=checkpoint.base,
+                weights_sha256=checkpoint.weights_sha256,
+                model_id=checkpoint.model_id,
+                dtype=checkpoint.dtype,
+                notes=notes,
+            ),
+            keys,
+        )
+
+    def _items(self, checkpoint: Loaded) -> Items:
+        """Its sequences; all checkpoints with its tokenizer share them."""
+        plan = self.order.plan(checkpoint.name, self.plans)
+        known = self._made.setdefault(checkpoint.tokenizer_sha256, {})
+        lacking = {wanted: keys for wanted, keys in plan.items() if wanted not in known}
+        if lacking:
+            with self.clock("tokenising"):
+                known.update(items_for(self.view, checkpoint, lacking))
+        return {wanted: known[wanted] for wanted in plan}
+
+    def _show(self, name: str, wanted: Pass) -> Callable[[int, int], None]:
+        what = f"scoring {name}, {wanted.label}, tokens"
 
         def show(done: int, total: int) -> None:
-            if progress is not None:
-                progress(f"scoring {checkpoint.name}, tokens", done, total)
+            if self.progress is not None:
+                self.progress(what, done, total)
 
-        keys[wanted], remarks = score_keys(
-            checkpoint,
-            chosen,
-            kind=wanted,
-            store=store,
-            batch_size=request.batch_size,
-            shard=request.shard,
-            progress=show,
-        )
-        notes += remarks
-    return _Scored(
-        CheckpointFacts(
-            name=checkpoint.name,
-            source=checkpoint.source,
-            format=checkpoint.format,
-            base=checkpoint.base,
-            weights_sha256=checkpoint.weights_sha256,
-            model_id=checkpoint.model_id,
-            dtype=checkpoint.dtype,
-            notes=notes,
-        ),
-        keys,
-    )
+        return show
 
 
 def _audit(
     name: str,
     tables: Mapping[str, Mapping[Pass, TokenTable]],
     manifest: Manifest,
+    order: Lineup,
     request: Request,
 ) -> AuditResult:
+    seen = {k: passes for k, passes in tables.items() if order.sees(k, name)}
+    # A series is held against a series, by their own names.
+    names = dict.fromkeys(
+        k.rpartition("@")[0] if k in order.stages else k for k in seen
+    )
     entry = AUDITS.get(name)
-    known = inspect.signature(entry.run).parameters
     options = {
-        "baseline": request.baseline,
+        "baseline": baselines_of(request.baseline, names) | _originals(names),
         "preset": request.preset,
         "seed": request.seed,
         **request.audit_options,
     }
-    return entry.run(
-        tables, manifest, **{k: v for k, v in options.items() if k in known}
-    )
+    return entry.run(seen, manifest, **known(entry.run, options))
+
+
+def _originals(names: Iterable[str]) -> dict[str, str]:
+    """Each quantised checkpoint with what it was quantised from."""
+    known = list(names)
+    pairs = ((name, name.rpartition("+")[0]) for name in known)
+    return {name: own for name, own in pairs if own in known}
 
 
 def _report(
@@ -362,27 +417,6 @@ def _manifest_tables(manifest: Manifest) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _view(manifest: Manifest, request: Request) -> tuple[Manifest, Plan]:
-    """The manifest, or the part that ``--limit`` leaves, with what to score of it."""
-    plan = _plan(manifest, request)
-    wanted = sorted({key for ids in plan.values() for key in ids})
-    if request.limit is None or len(wanted) <= request.limit:
-        return manifest, plan
-    by_hash = sorted(wanted, key=lambda key: hashlib.sha256(key.encode()).digest())
-    view = limited(manifest, set(by_hash[: request.limit]))
-    return view, _plan(view, request)
-
-
-def _plan(manifest: Manifest, request: Request) -> Plan:
-    """The union of what the audits need: each pass once."""
-    union: dict[Pass, set[str]] = {}
-    for name in request.audits:
-        needs: Plan = AUDITS.get(name).part("plan")(manifest, preset=request.preset)
-        for wanted, ids in needs.items():
-            union.setdefault(wanted, set()).update(ids)
-    return {wanted: sorted(ids) for wanted, ids in sorted(union.items())}
-
-
 def find_manifest(checkpoint: Loaded, *, folder: Path = MANIFESTS) -> Manifest:
     """The one manifest of a folder that was made for this checkpoint's base.
 
@@ -436,11 +470,7 @@ def _safe(name: str) -> Iterator[str]:
 
 def _file(name: str, wanted: Pass) -> str:
     stem = "".join(_safe(name))
-    return (
-        stem
-        if wanted == Pass()
-        else f"{stem}.{wanted.kind}-{wanted.sigma:g}-{wanted.draw}"
-    )
+    return stem if wanted == Pass() else f"{stem}.{wanted.label.replace(' ', '-')}"
 
 
 def _check_folder(folder: Path, manifest: Manifest) -> None:
@@ -456,13 +486,14 @@ def _check_folder(folder: Path, manifest: Manifest) -> None:
     check_writable(folder)
 
 
-def _check_text(manifest: Manifest) -> None:
+def _scorable(manifest: Manifest) -> Manifest:
     if manifest.redacted_from is not None:
         raise InputError(
             "has no text to score: it was redacted",
             where=f"manifest {manifest.name!r}",
             fix="give the manifest it was made from",
         )
+    return manifest
 
 
 def _check_baseline(baseline: str | None, names: Sequence[str]) -> None:
@@ -480,10 +511,8 @@ def _check_options(request: Request) -> None:
     for name in request.audits:
         entry = AUDITS.get(name)
         if "check" in entry.parts:
-            known = inspect.signature(entry.part("check")).parameters
-            entry.part("check")(
-                **{k: v for k, v in request.audit_options.items() if k in known}
-            )
+            check = entry.part("check")
+            check(**known(check, request.audit_options))
 
 
 def _tidy(folder: Path, written: set[Path]) -> None:

@@ -75,6 +75,14 @@ class Estimate:
         """The explicit `not estimable`, with its reason."""
         return cls(None, status="not_estimable", note=reason, n=n, clusters=clusters)
 
+    def decided(self, *, paper: bool) -> Estimate:
+        """The same estimate; ``paper`` takes the percentile interval for decisions."""
+        if not paper or self.parity_low is None or self.parity_high is None:
+            return self
+        return replace(
+            self, low=self.parity_low, high=self.parity_high, interval="percentile"
+        )
+
     def noting(self, text: str) -> Estimate:
         """The same estimate with a sentence added to its note."""
         return replace(self, note=f"{self.note}; {text}" if self.note else text)
@@ -224,9 +232,9 @@ class AuditResult:
     ``verdict`` says in plain words what was found and what was not, ``scope`` what the
     evidence does not support. ``tables`` are small further tables by name (a list of
     records each) that stand in the report, ``settings`` what was really used;
-    ``spans`` is the audit's own evidence, one
-    row a span and role, written to ``scores/`` and read again by comparisons. Neither
-    holds text or token ids.
+    ``evidence`` is what the audit concludes from, written to ``scores/`` and read
+    again by comparisons, which need neither model nor manifest. Neither holds text or
+    token ids.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -236,4 +244,4 @@ class AuditResult:
     scope: list[str] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
-    spans: pd.DataFrame | None = None
+    evidence: pd.DataFrame | None = None

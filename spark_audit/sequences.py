@@ -7,19 +7,25 @@ these functions turn keys into items of ``scoring`` with the checkpoint's tokeni
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+import numpy as np
 
 from spark_audit.errors import InputError
 from spark_audit.manifest import Manifest
-from spark_audit.scoring import AnyItem, Item, item
+from spark_audit.scoring import AnyItem, Candidates, Item, Prompt, item
 from spark_audit.table import Pass
 from spark_audit.tokens import Encoding, encode
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints import Loaded
 
-Plan: TypeAlias = dict[Pass, list[str]]
-"""Pass -> keys of the sequences that it must score."""
+MOST_LABELS = 64
+"""A task with more distinct responses than this has no set of labels."""
+
+MORE_TOKENS = 4
+"""Tokens that an answer may be longer than its task's longest label **[ours]**."""
 
 
 def items_for(
@@ -69,8 +75,181 @@ def plain_items(
     return [item(key, encodings[key], manifest.by_id[key].kept) for key in keys]
 
 
+def canary_key(canary_id: str, part: str, example: str) -> str:
+    """Key of the candidates of one canary part in one row."""
+    return f"canary:{quote(canary_id, safe='')}/{quote(part, safe='')}/{example}"
+
+
+def labels_key(example: str) -> str:
+    """Key of the answers that a row's task knows."""
+    return f"labels:{example}"
+
+
+def example_of(wanted: Pass, key: str) -> str:
+    """The example that a sequence of a pass is of."""
+    if wanted.kind != "candidates":
+        return key
+    kind, _, rest = key.partition(":")
+    return rest if kind == "labels" else rest.split("/", 2)[2]
+
+
+def canary_of(key: str) -> tuple[str, str, str]:
+    """Canary, part and example of :func:`canary_key`."""
+    canary, part, example = key.removeprefix("canary:").split("/", 2)
+    return unquote(canary), unquote(part), example
+
+
 def _makers() -> dict[str, Callable[..., Sequence[AnyItem]]]:
-    return {"plain": plain_items}
+    return {
+        "plain": plain_items,
+        "noise": plain_items,
+        "generate": prompt_items,
+        "candidates": label_items,
+    }
+
+
+def task_labels(manifest: Manifest) -> dict[str, tuple[str, ...]]:
+    """Task -> its distinct responses, sorted; tasks with too many of them are no key.
+
+    Beyond :data:`MOST_LABELS` a task's responses are text, not labels.
+    """
+    found: dict[str, set[str]] = {}
+    for example in manifest.examples:
+        found.setdefault(example.task, set()).add(example.response)
+    return {
+        task: tuple(sorted(labels))
+        for task, labels in found.items()
+        if len(labels) <= MOST_LABELS
+    }
+
+
+def prompt_items(
+    manifest: Manifest,
+    loaded: Loaded,
+    encodings: Mapping[str, Encoding],
+    keys: Sequence[str],
+) -> list[Prompt]:
+    """Prompts to continue, by example id, with the response as expected answer.
+
+    A prompt is the joint tokenisation's tokens before the response: one that ends in a
+    blank tokenises differently alone. It is cut from its start, special tokens apart,
+    so that an answer of four tokens more than the task's longest fits.
+
+    Raises
+    ------
+    InputError
+        Naming the example, if it has no response or nothing before it.
+    """
+    longest: dict[str, int] = {}
+    for example in manifest.examples:
+        size = _text_end(encodings[example.id]) - example.response_token
+        longest[example.task] = max(longest.get(example.task, 1), size)
+    limit = _limit(manifest, loaded)
+    found = []
+    for key in keys:
+        example, encoding = manifest.by_id[key], encodings[key]
+        if not example.response.strip():
+            raise InputError("has no response", where=f"example {key!r}")
+        new = longest[example.task] + MORE_TOKENS
+        if limit is not None:  # free text longer than half the context
+            new = max(min(new, limit // 2), 1)
+        ids = encoding.ids[: example.response_token]
+        prefix = _cut(ids, encoding.leading, limit, new, key)
+        found.append(Prompt(key, prefix, example.response, new))
+    return found
+
+
+def label_items(
+    manifest: Manifest,
+    loaded: Loaded,
+    encodings: Mapping[str, Encoding],
+    keys: Sequence[str],
+) -> list[Candidates]:
+    """The answers that a row's task knows as candidates, by :func:`labels_key`.
+
+    Every label is tokenised jointly with the prompt; the candidates begin at the first
+    token that any of the joint tokenisations has otherwise or that reaches into the
+    label, so that all stand behind one prefix. Rows are in the order of
+    :func:`task_labels`.
+
+    Raises
+    ------
+    InputError
+        Naming the example, if its task has too many responses or one without text, or
+        if nothing stands before them.
+    """
+    del encodings  # other texts than the examples' own
+    labels, limit = task_labels(manifest), _limit(manifest, loaded)
+    rows = [manifest.by_id[key.removeprefix(labels_key(""))] for key in keys]
+    for row in rows:
+        if row.task not in labels:
+            raise InputError(
+                f"its task has more than {MOST_LABELS} different responses",
+                where=f"example {row.id!r}",
+                fix="use the scorer `normalised`",
+            )
+        if not all(label.strip() for label in labels[row.task]):
+            raise InputError(
+                "a row of its task has no response", where=f"example {row.id!r}"
+            )
+    joint = iter(
+        encode(
+            loaded.tokenizer,
+            [row.prompt + label for row in rows for label in labels[row.task]],
+        )
+    )
+    found = []
+    for key, row in zip(keys, rows, strict=True):
+        texts = [next(joint) for _ in labels[row.task]]
+        start = _parting(texts, len(row.prompt))
+        ends = [text.ids[start : _text_end(text)] for text in texts]
+        room = max(map(len, ends))
+        ids = texts[0].ids[:start]
+        prefix = _cut(ids, texts[0].leading, limit, room, row.id)
+        found.append(Candidates(key, prefix, tuple(ends)))
+    return found
+
+
+def _parting(texts: Sequence[Encoding], border: int) -> int:
+    """First token that two texts have otherwise, or that reaches over the border."""
+    first = texts[0]
+    start = min(int(np.flatnonzero(_reaches(text, border))[0]) for text in texts)
+    for text in texts[1:]:
+        size = min(start, len(text))
+        other = np.flatnonzero(first.ids[:size] != text.ids[:size])
+        start = int(other[0]) if len(other) else size
+    return start
+
+
+def _reaches(text: Encoding, border: int) -> np.ndarray:
+    return np.asarray((text.end > border) & ~text.special)
+
+
+def _text_end(encoding: Encoding) -> int:
+    """Tokens up to the last one of text: an EOS that the tokenizer adds is behind."""
+    text = np.flatnonzero(~encoding.special)
+    return int(text[-1]) + 1 if len(text) else len(encoding)
+
+
+def _limit(manifest: Manifest, loaded: Loaded) -> int | None:
+    bounds = (manifest.settings.max_length, loaded.max_positions)
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def _cut(
+    ids: np.ndarray, leading: int, limit: int | None, behind: int, key: str
+) -> np.ndarray:
+    """A prefix that leaves room behind it; what is cut off is its beginning."""
+    room = len(ids) if limit is None else limit - behind
+    lead = ids[: min(leading, len(ids))]
+    tail = min(len(ids), room) - len(lead)
+    if not len(ids) or tail < min(len(ids) - len(lead), 1):
+        raise InputError(
+            "has no prompt, or none that fits the context with the answer",
+            where=f"example {key!r}",
+            fix="give a larger max_length, or leave the row out",
+        )
+    return np.concatenate([lead, ids[len(ids) - tail :]])
 
 
 def _encodings(manifest: Manifest, loaded: Loaded) -> dict[str, Encoding]:

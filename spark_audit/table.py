@@ -36,6 +36,29 @@ target's logit minus the largest other logit (positive: the model's first guess)
 ``top40_logp`` = logsumexp of the 40 largest logits minus logsumexp of all (<= 0).
 """
 
+LAYOUTS: Mapping[str, Mapping[str, np.dtype]] = {
+    "plain": COLUMNS,
+    "candidates": {
+        "nll_sum": np.dtype(np.float32),
+        "nll_mean": np.dtype(np.float32),
+    },
+    "noise": {"nll": np.dtype(np.float32), "relative": np.dtype(np.float32)},
+    "generate": {
+        "strict": np.dtype(np.int8),
+        "normalised": np.dtype(np.int8),
+        "stop": np.dtype(np.int8),
+        "n_tokens": np.dtype(np.int32),
+    },
+}
+"""Kind of pass -> its columns.
+
+``candidates`` (one row a candidate): ``nll_sum`` and ``nll_mean`` of its tokens, nats.
+``noise``: ``nll`` in nats, and ``relative``, the noise's scale over the root mean square
+of the embedding matrix. ``generate`` (one row): ``strict`` and ``normalised`` are 1
+where the answer came, as it is or but for case, punctuation and white space; ``stop`` 0
+at the end-of-text token, 1 at a line's end, 2 at the limit; ``n_tokens`` written.
+"""
+
 
 @dataclass(frozen=True)
 class TokenTable:
@@ -81,21 +104,30 @@ class TokenTable:
 
     @classmethod
     def from_items(
-        cls, items: Sequence[tuple[str, np.ndarray, Mapping[str, np.ndarray]]]
+        cls,
+        items: Sequence[tuple[str, np.ndarray, Mapping[str, np.ndarray]]],
+        *,
+        kind: str = "plain",
     ) -> TokenTable:
-        """Build from ``(key, positions, columns)``, one an item, in any order."""
+        """Build from ``(key, positions, columns)``, one an item, in any order.
+
+        Parameters
+        ----------
+        kind
+            The kind of pass; an empty table has its columns.
+        """
         items = sorted(items, key=lambda item: item[0])
         counts = [len(positions) for _, positions, _ in items]
-        names = list(items[0][2]) if items else list(COLUMNS)
+        empty = LAYOUTS.get(kind, COLUMNS)
+        names = list(items[0][2]) if items else list(empty)
         return cls(
             ids=tuple(key for key, _, _ in items),
             offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
             position=_join([p for _, p, _ in items], np.dtype(np.int32)),
             columns={
-                name: _join(
-                    [c[name] for _, _, c in items],
-                    COLUMNS.get(name, np.dtype(np.float32)),
-                )
+                name: np.concatenate([c[name] for _, _, c in items])
+                if items
+                else np.zeros(0, empty[name])
                 for name in names
             },
         )
@@ -179,6 +211,13 @@ class Pass:
     kind: str = "plain"
     sigma: float = 0.0
     draw: int = 0
+
+    @property
+    def label(self) -> str:
+        """What progress and file names call it."""
+        if self.kind != "noise":
+            return self.kind
+        return f"noise {self.sigma:g} {self.draw}"
 
 
 def write_parquet(table: pa.Table, path: Path) -> None:

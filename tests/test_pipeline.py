@@ -335,7 +335,7 @@ def test_unwritable_output_is_found_before_scoring(
     def never(*args: Any, **options: Any) -> Any:
         raise AssertionError("scored although nothing can be written")
 
-    monkeypatch.setattr(pipeline, "_score", never)
+    monkeypatch.setattr(pipeline._Work, "score", never)
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(OutputError, match="cannot be written"):

@@ -1,18 +1,23 @@
-"""Audits: what a checkpoint's scores say, each as two pure functions in one file.
+"""Audits: what a checkpoint's scores say, each as pure functions in one file.
 
 An audit file registers its conclusion and names its plan::
 
-    @AUDITS.register(plan=plan)
-    def matched(tables, manifest, *, baseline=None, ...) -> AuditResult: ...
+    @AUDITS.register(plan=plan, conclude=conclude)
+    def rank(tables, manifest, *, baseline=None, ...) -> AuditResult: ...
 
-``plan(manifest, *, preset)`` says which examples each pass must score.
-``tables`` maps checkpoint name -> pass -> token table. No audit sees a model.
+``plan(manifest, *, preset, ...)`` says which sequences each pass must score.
+``tables`` maps checkpoint name -> pass -> token table; the audit turns them into its
+evidence, a table without text, and ``conclude(evidence, *, baselines, paper, seed,
+replicates)`` turns that into figures: reports are compared from evidence alone. An
+optional ``check(...)`` refuses options before anything is scored. No audit sees a
+model.
 """
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -26,6 +31,52 @@ if TYPE_CHECKING:
 Tables: TypeAlias = "Mapping[str, Mapping[Pass, TokenTable]]"
 Plan: TypeAlias = "dict[Pass, list[str]]"
 Audit: TypeAlias = "Callable[..., AuditResult]"
+Baseline: TypeAlias = "str | Mapping[str, str] | None"
+
+BASE = "base"
+"""Name of the reference model when it is scored too."""
+
+_REPLICATE = re.compile(r"(.+)\[([1-9]\d*)\]")
+
+
+def replicate_of(name: str) -> tuple[str, int] | None:
+    """Entry and number of a replicate ``NAME[K]``; ``None`` for any other name."""
+    found = _REPLICATE.fullmatch(name)
+    return None if found is None else (found[1], int(found[2]))
+
+
+def baselines_of(baseline: Baseline, names: Iterable[str]) -> dict[str, str]:
+    """What each checkpoint is held against; those without a baseline are left out.
+
+    A baseline that has replicates of its own is paired with another method's by their
+    number: the same seed. ``base`` is held against nothing.
+    """
+    known = list(names)
+    if baseline is None:
+        return {}
+    if not isinstance(baseline, str):
+        pairs = baseline.items()
+        return {k: v for k, v in pairs if k in known and v in known and k != v}
+    found = {}
+    for name in known:
+        replicate = replicate_of(name)
+        own = name if replicate is None else replicate[0]
+        other = baseline
+        if replicate is not None and f"{baseline}[{replicate[1]}]" in known:
+            other = f"{baseline}[{replicate[1]}]"
+        if own not in (baseline, BASE) and other in known:
+            found[name] = other
+    return found
+
+
+def replicates(preset: str | None) -> int:
+    """Bootstrap replicates of a preset (SPARK: 2,000)."""
+    return 2000 if preset == "paper" else 9999
+
+
+def evidence_file(audit: str) -> str:
+    """Name of an audit's evidence in ``scores/``."""
+    return "spans.parquet" if audit == "matched" else f"{audit}.parquet"
 
 
 class _Callable(ModuleType):

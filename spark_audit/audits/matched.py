@@ -9,17 +9,34 @@ without an effect: ``rtm_bias`` says what regression to the mean alone would giv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits import AUDITS, Plan, Tables
+from spark_audit.audits import (
+    AUDITS,
+    BASE,
+    Baseline,
+    Plan,
+    Tables,
+    baselines_of,
+    replicate_of,
+)
+from spark_audit.audits import replicates as preset_replicates
 from spark_audit.errors import InputError, NotEstimableError
 from spark_audit.manifest import Manifest
-from spark_audit.results import AuditResult, Contrast, Estimate, Guard, Row, number
+from spark_audit.results import (
+    AuditResult,
+    Contrast,
+    Estimate,
+    Family,
+    Guard,
+    Row,
+    number,
+)
 from spark_audit.spans import (
     REPRODUCED,
     Group,
@@ -28,7 +45,7 @@ from spark_audit.spans import (
     group_of,
     groups,
 )
-from spark_audit.spans.evidence import evidence
+from spark_audit.spans.evidence import evidence as span_evidence
 from spark_audit.spans.rematch import diagnostics, placebo_table, sensitivity_table
 from spark_audit.stats.balance import effective_clusters
 from spark_audit.stats.bootstrap import cluster_sums, draw_weights, max_t
@@ -49,7 +66,6 @@ from spark_audit.table import Pass
 NO_PAIRS = "there is no matched span in this group"
 REFERENCE = "it is the matching reference: nothing changed, nothing regresses"
 FEWEST_REPLICATES = 100
-BASE = "base"
 
 SCOPE = (
     "Delta_sel and DiD speak of the matched spans only: with their true prefixes, on "
@@ -86,61 +102,9 @@ def check(
         )
 
 
-@AUDITS.register(plan=plan, check=check)
-def matched(
-    tables: Tables,
-    manifest: Manifest,
-    *,
-    baseline: str | None = None,
-    preset: str | None = None,
-    seed: int = 0,
-    replicates: Annotated[int, "bootstrap replicates of the percentile interval"] = 0,
-    placebo_draws: Annotated[int, "draws of the placebo distribution; 0: none"] = 200,
-    rematched: Annotated[bool, "repeat under other calipers and distances"] = True,
-) -> AuditResult:
-    """Conclude from the plain tables of the checkpoints.
-
-    Parameters
-    ----------
-    tables
-        Checkpoint name -> pass -> table. A checkpoint called ``base`` is checked
-        against the manifest's own reference scores.
-    baseline
-        Checkpoint that contrasts are taken with: the same run without the correction.
-    preset
-        ``robust`` (jackknife-t) or ``paper`` (percentile, 2,000 replicates); default:
-        the manifest's.
-    replicates
-        0: 9,999, under ``paper`` 2,000.
-    """
-    check(replicates=replicates, placebo_draws=placebo_draws)
-    paper = (preset or manifest.settings.preset) == "paper"
-    count = replicates or (2000 if paper else 9999)
-    sums = _sums(tables, manifest)
-    spans = evidence(manifest, sums)
-    result = conclude(
-        spans, baseline=baseline, seed=seed, replicates=count, paper=paper
-    )
-    if spans.empty:
-        return result
-    further = dict(result.tables)
-    if rematched:
-        further["matched_sensitivity"] = sensitivity_table(manifest, sums)
-    if placebo_draws:
-        further["matched_placebo"] = placebo_table(
-            manifest, sums, spans, draws=placebo_draws, seed=seed
-        )
-    return replace(
-        result,
-        settings={"replicates": count},
-        guards=[*_reproduced(manifest, sums, spans), *result.guards],
-        tables=further,
-    )
-
-
-def evidence_of(tables: Tables, manifest: Manifest) -> pd.DataFrame:
-    """The evidence that :func:`conclude` needs, of all checkpoints."""
-    return evidence(manifest, _sums(tables, manifest))
+def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
+    """What :func:`conclude` needs, of all checkpoints."""
+    return span_evidence(manifest, _sums(tables, manifest))
 
 
 def _sums(tables: Tables, manifest: Manifest) -> dict[str, Sums]:
@@ -154,16 +118,17 @@ def _sums(tables: Tables, manifest: Manifest) -> dict[str, Sums]:
 def conclude(
     spans: pd.DataFrame,
     *,
-    baseline: str | None = None,
-    seed: int = 0,
-    replicates: int = 9999,
-    paper: bool = False,
+    baselines: Mapping[str, str],
+    paper: bool,
+    seed: int,
+    replicates: int,
 ) -> AuditResult:
     """Rows, contrasts, guards and verdict from :func:`evidence`.
 
     Needs no model, no manifest: evidence of several reports over one manifest can be
     concatenated.
     """
+    spans, baselines = _with_entries(spans, baselines)
     names = list(dict.fromkeys(spans["checkpoint"])) if len(spans) else []
     rows: list[Row] = []
     contrasts: list[Contrast] = []
@@ -189,26 +154,23 @@ def conclude(
                 references |= {name for name in names if found[name].is_reference}
             for name in names:
                 rows += _rows(name, group, found[name], weights, paper=paper)
-            if baseline is None:
-                continue
-            for name in names:
-                if name in (baseline, BASE):
-                    continue
+            for name, baseline in baselines.items():
                 made, test = _contrast(
                     name, baseline, group, found, weights, seed=seed, paper=paper
                 )
                 contrasts += made
-                if group == "pooled" and test is not None:
+                if test is not None and any(map(_primary, made)):
                     tests[name] = test
     if not any(row.group == "pooled" for row in rows):
         rows = [*_missing_rows(names, "pooled"), *rows]
     contrasts = _adjusted(contrasts, tests, seed)
+    single = [name for name in names if replicate_of(name) is None]
     pooled = {
         (row.checkpoint, row.of): row
         for row in rows
         if row.group == "pooled" and row.metric == "delta_sel"
     }
-    for name in names:
+    for name in single:
         verdict.append(_sentence(name, pooled, reference=name in references))
     verdict += [_contrast_sentence(row) for row in contrasts if _primary(row)]
     train = spans[(spans["split"] == "train") & (spans["checkpoint"] == names[0])]
@@ -219,8 +181,87 @@ def conclude(
         verdict=verdict,
         scope=list(SCOPE),
         tables={"matched_diagnostics": diagnostics(spans)},
-        spans=spans,
     )
+
+
+@AUDITS.register(plan=plan, check=check, conclude=conclude)
+def matched(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    baseline: Baseline = None,
+    preset: str | None = None,
+    seed: int = 0,
+    replicates: Annotated[int, "bootstrap replicates of the percentile interval"] = 0,
+    placebo_draws: Annotated[int, "draws of the placebo distribution; 0: none"] = 200,
+    rematched: Annotated[bool, "repeat under other calipers and distances"] = True,
+) -> AuditResult:
+    """Conclude from the plain tables of the checkpoints.
+
+    Parameters
+    ----------
+    tables
+        Checkpoint name -> pass -> table. A checkpoint called ``base`` is checked
+        against the manifest's own reference scores.
+    baseline
+        Checkpoint that contrasts are taken with: the same run without the correction;
+        or checkpoint -> its own.
+    preset
+        ``robust`` (jackknife-t) or ``paper`` (percentile, 2,000 replicates); default:
+        the manifest's.
+    replicates
+        0: 9,999, under ``paper`` 2,000.
+    """
+    check(replicates=replicates, placebo_draws=placebo_draws)
+    chosen = preset or manifest.settings.preset
+    count = replicates or preset_replicates(chosen)
+    sums = _sums(tables, manifest)
+    spans = span_evidence(manifest, sums)
+    result = conclude(
+        spans,
+        baselines=baselines_of(baseline, sums),
+        paper=chosen == "paper",
+        seed=seed,
+        replicates=count,
+    )
+    if spans.empty:
+        return result
+    further = dict(result.tables)
+    if rematched:
+        further["matched_sensitivity"] = sensitivity_table(manifest, sums)
+    if placebo_draws:
+        further["matched_placebo"] = placebo_table(
+            manifest, sums, spans, draws=placebo_draws, seed=seed
+        )
+    return replace(
+        result,
+        settings={"replicates": count},
+        evidence=spans,
+        guards=[*_reproduced(manifest, sums, spans), *result.guards],
+        tables=further,
+    )
+
+
+def _with_entries(
+    spans: pd.DataFrame, baselines: Mapping[str, str]
+) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Add the mean of each method's replicates under the method's own name.
+
+    Delta_sel and DiD are linear in a checkpoint's sums, so their interval over sources
+    for the mean of several seeds is that of the averaged sums.
+    """
+    members: dict[str, list[str]] = {}
+    for name in dict.fromkeys(spans["checkpoint"]) if len(spans) else ():
+        if (found := replicate_of(name)) is not None:
+            members.setdefault(found[0], []).append(name)
+    parts, pairs = [spans], dict(baselines)
+    for entry, names in members.items():
+        each = [spans[spans["checkpoint"] == name] for name in names]
+        sums = np.mean([part["nll_sum"].to_numpy() for part in each], axis=0)
+        parts.append(each[0].assign(checkpoint=entry, nll_sum=sums))
+        if (other := baselines.get(names[0])) is not None:
+            pairs[entry] = (replicate_of(other) or (other,))[0]
+    return pd.concat(parts, ignore_index=True) if members else spans, pairs
 
 
 METRICS = ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
@@ -265,7 +306,7 @@ def _rows(
         bias = rtm_bias_estimate(
             found.windows, found.checkpoint_windows, weights=weights
         ).estimate
-    bias = _decided(bias, paper)
+    bias = bias.decided(paper=paper)
     null = {"null": bias.value, "null_low": bias.low, "null_high": bias.high}
     spans = (found.pii, found.control, found.tokens, found.codes)
     pooled, by_span, by_source = estimands(*spans, weights=weights)
@@ -275,7 +316,7 @@ def _rows(
     if found.is_reference:
         change = Estimate.missing(REFERENCE)
     rows = [
-        Row.of_estimate(_decided(estimate, paper), metric=metric, **columns, **more)
+        Row.of_estimate(estimate.decided(paper=paper), metric=metric, **columns, **more)
         for metric, estimate, more in (
             ("nll_pii", sides[0], {}),
             ("nll_control", sides[1], {}),
@@ -288,7 +329,7 @@ def _rows(
         return rows
     return rows + [
         Row.of_estimate(
-            _decided(with_mde(estimate), paper),
+            with_mde(estimate).decided(paper=paper),
             metric="delta_sel",
             of=of,
             **columns,
@@ -318,18 +359,6 @@ def _shifted(null: dict[str, float | None], found: Group) -> dict[str, float | N
     return {k: None if bound is None else bound - shift for k, bound in null.items()}
 
 
-def _decided(estimate: Estimate, paper: bool) -> Estimate:
-    """The estimate with the preset's decision interval."""
-    if not paper or estimate.parity_low is None:
-        return estimate
-    return replace(
-        estimate,
-        low=estimate.parity_low,
-        high=estimate.parity_high,
-        interval="percentile",
-    )
-
-
 def _contrast(
     name: str,
     baseline: str,
@@ -347,7 +376,7 @@ def _contrast(
         "baseline": baseline,
         "group": group,
         "unit": "nats",
-        "family": "primary" if group == "pooled" else "exploratory",
+        "family": _family(name, baseline, group),
     }
     if not len(ours.pii):
         missing = Estimate.missing(NO_PAIRS)
@@ -371,7 +400,7 @@ def _contrast(
         weights=weights,
     )
     test = _test(ours.num - theirs.num, ours.den, bias, seed)
-    decided = _decided(bias.estimate, paper)
+    decided = bias.estimate.decided(paper=paper)
     notes = []
     if theirs.is_reference:
         notes.append(
@@ -382,7 +411,7 @@ def _contrast(
         notes.append(test.verdict)
     return [
         Contrast.of_estimate(
-            _decided(estimate, paper),
+            estimate.decided(paper=paper),
             metric="did",
             p=None if test is None else test.p,
             null=decided.value,
@@ -393,6 +422,12 @@ def _contrast(
         ),
         Contrast.of_estimate(decided, metric="rtm_bias", **columns),
     ], test
+
+
+def _family(name: str, baseline: str, group: str) -> Family:
+    """The pooled DiD of methods is primary; single seeds and variants are not."""
+    single = replicate_of(name) is None and not name.startswith(f"{baseline}+")
+    return "primary" if group == "pooled" and single else "exploratory"
 
 
 def _test(num: np.ndarray, den: np.ndarray, bias: RtmBias, seed: int) -> DidTest | None:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_audit.audits.matched import evidence_of, matched, plan
+from spark_audit.audits import baselines_of
+from spark_audit.audits.matched import evidence, matched, plan
 from spark_audit.results import AuditResult, Row
 from spark_audit.table import Pass
 
@@ -302,7 +303,13 @@ def test_conclusions_from_stored_evidence_are_the_same(make_case: Make) -> None:
     case = make_case(sources=20, seed=17)
     tables = case.tables(plain=same, ours=shifted(case, 0.3))
     direct = matched(tables, case.manifest, baseline="plain", placebo_draws=0)
-    again = conclude(evidence_of(tables, case.manifest), baseline="plain")
+    again = conclude(
+        evidence(tables, case.manifest),
+        baselines=baselines_of("plain", tables),
+        paper=False,
+        seed=0,
+        replicates=9999,
+    )
     assert again.rows == direct.rows
     assert again.contrasts == direct.contrasts
 

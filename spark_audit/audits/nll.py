@@ -1,0 +1,228 @@
+"""How likely identifiers, other text and canaries are, unmatched, in nats a token.
+
+SPARK's NLL of PII, low-sensitivity and canary tokens. Identifiers are harder than
+other text for any model: the figures are for comparison between checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits import (
+    AUDITS,
+    BASE,
+    Baseline,
+    Plan,
+    Tables,
+    baselines_of,
+)
+from spark_audit.audits import replicates as preset_replicates
+from spark_audit.manifest import Manifest, ManifestExample
+from spark_audit.ratios import Figure, missing_rows, ratio_contrasts, ratio_rows
+from spark_audit.results import AuditResult, Contrast, Row, number
+from spark_audit.table import Pass
+
+FIGURES = {"nll": Figure(unit="nats", bounds=(0.0, np.inf))}
+NAMES = {"pii": "identifiers", "low": "low-sensitivity text", "canary": "canaries"}
+NOTHING = "the manifest has no scored token of this kind"
+COLUMNS = "checkpoint of split task type cluster num den".split()
+
+SCOPE = (
+    "Unmatched NLLs differ between identifiers and other text in any model; a change "
+    "of both alike is drift, not protection and not memorisation (see matched).",
+)
+
+
+def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
+    """All examples that hold a scored token of any of the three kinds."""
+    del preset
+    ids = sorted({example.id for example, *_ in _sets(manifest)})
+    return {Pass(): ids} if ids else {}
+
+
+def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
+    """Summed NLL ``num`` over ``den`` tokens of each example, kind and PII type.
+
+    For canaries ``num`` is the mean over the tokens of one planted string and ``den``
+    the part of the canary's strings that it is, so that every canary counts once.
+    """
+    copies: dict[str, int] = {}
+    for _, which, key, _ in _sets(manifest):
+        copies[key] = copies.get(key, 0) + (which == "canary")
+    records: list[tuple[Any, ...]] = []
+    for name, passes in tables.items():
+        if (table := passes.get(Pass())) is None:
+            continue
+        for example, which, key, tokens in _sets(manifest):
+            rows = table.rows(example.id)
+            at = np.searchsorted(table.position[rows], tokens)
+            values = table.columns["nll"][rows][at].astype(np.float64)
+            place = (example.split, example.task)
+            if which == "canary":
+                share = 1 / copies[key]
+                sums = ("", f"canary {key}", float(values.mean()) * share, share)
+            else:
+                sums = (key, example.cluster, float(values.sum()), float(len(tokens)))
+            records.append((name, which, *place, *sums))
+    return pd.DataFrame.from_records(records, columns=COLUMNS)
+
+
+def conclude(
+    evidence: pd.DataFrame,
+    *,
+    baselines: Mapping[str, str],
+    paper: bool,
+    seed: int,
+    replicates: int,
+) -> AuditResult:
+    """Rows, contrasts and verdict from :func:`evidence`."""
+    if evidence.empty:
+        return AuditResult(verdict=[f"nll: not estimable, {NOTHING}."])
+    options: dict[str, Any] = {"paper": paper, "seed": seed, "replicates": replicates}
+    cells = pd.concat(
+        [part.assign(group=group, metric="nll") for group, part in _grouped(evidence)]
+    )
+    rows = ratio_rows(cells, audit="nll", figures=FIGURES, **options)
+    contrasts = ratio_contrasts(
+        cells, audit="nll", figures=FIGURES, baselines=baselines, **options
+    )
+    return AuditResult(
+        rows=_beside_base(rows),
+        contrasts=contrasts,
+        verdict=[
+            *_verdict(rows),
+            *(_contrast_line(row) for row in contrasts if row.group == "pooled"),
+        ],
+        scope=list(SCOPE),
+    )
+
+
+@AUDITS.register(plan=plan, conclude=conclude)
+def nll(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    baseline: Baseline = None,
+    preset: str | None = None,
+    seed: int = 0,
+) -> AuditResult:
+    """Conclude from the plain tables of the checkpoints.
+
+    ``pii``: annotated identifiers of rows without a canary, ``low``: low-sensitivity
+    tokens as the manifest lists them, ``canary``: the mean over canaries of each one's
+    mean, from its first secret part to its last. Training rows are pooled; test rows,
+    with canaries that were held out, are ``split:test``.
+
+    Parameters
+    ----------
+    tables
+        Checkpoint name -> pass -> table.
+    baseline
+        Checkpoint that contrasts are taken with, or checkpoint -> its own.
+    preset
+        ``robust`` or ``paper``; default: the manifest's.
+    """
+    chosen = preset or manifest.settings.preset
+    frame = evidence(tables, manifest)
+    result = conclude(
+        frame,
+        baselines=baselines_of(baseline, tables),
+        paper=chosen == "paper",
+        seed=seed,
+        replicates=preset_replicates(chosen),
+    )
+    known = set(frame.loc[frame["split"] == "train", "of"])
+    absent = tuple(which for which in NAMES if which not in known)
+    rows = missing_rows("nll", list(tables), FIGURES, absent, NOTHING)
+    return replace(result, rows=[*result.rows, *rows], evidence=frame)
+
+
+def _sets(
+    manifest: Manifest,
+) -> Iterator[tuple[ManifestExample, str, str, np.ndarray]]:
+    """Example, kind, PII type or canary, and tokens of all that is averaged."""
+    for example in manifest.examples:
+        places = [
+            (span.type, span.token_start, span.token_end)
+            for span in example.spans
+            if span.token_start is not None
+            and span.token_end is not None
+            and (example.canary_id is None or span.part is not None)
+            and example.scored[span.token_start : span.token_end].all()
+        ]
+        if example.canary_id is not None:
+            # A canary that was cut or lies in part outside the context is no canary.
+            parts = sum(span.part is not None for span in example.spans)
+            if places and len(places) == parts:
+                start = min(start for _, start, _ in places)
+                end = max(end for _, _, end in places)
+                tokens = np.arange(start, end)
+                yield example, "canary", example.canary_id, tokens
+            continue
+        for kind in sorted({kind for kind, *_ in places}):
+            mask = np.zeros(len(example.unll), dtype=bool)
+            for one, start, end in places:
+                if one == kind:
+                    mask[start:end] = True
+            yield example, "pii", kind, np.flatnonzero(mask)
+        if example.low:
+            yield example, "low", "", np.asarray(example.low)
+
+
+def _grouped(evidence: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    train = evidence[evidence["split"] == "train"]
+    test = evidence[evidence["split"] == "test"]
+    if len(train):
+        yield "pooled", train
+    text = train[train["of"] != "canary"]
+    for task in sorted(set(text["task"])):
+        yield f"task:{task}", text[text["task"] == task]
+    for kind in sorted(set(text["type"]) - {""}):
+        yield f"type:{kind}", text[text["type"] == kind]
+    if len(test):
+        yield "split:test", test
+
+
+def _beside_base(rows: Sequence[Row]) -> list[Row]:
+    """The base checkpoint's figure as the null value of every other's."""
+    base = {(r.group, r.of): r for r in rows if r.checkpoint == BASE}
+    found = []
+    for row in rows:
+        own = base.get((row.group, row.of))
+        if own is not None and row.checkpoint != BASE:
+            places = {"null": own.value, "null_low": own.low, "null_high": own.high}
+            row = row.model_copy(update=places)
+        found.append(row)
+    return found
+
+
+def _verdict(rows: Sequence[Row]) -> list[str]:
+    lines = []
+    for checkpoint in dict.fromkeys(row.checkpoint for row in rows):
+        said = [
+            f"{NAMES[row.of]} {number(row.value)}"
+            for row in rows
+            if row.checkpoint == checkpoint
+            and row.group == "pooled"
+            and row.value is not None
+        ]
+        if said:
+            lines.append(f"{checkpoint}: NLL of {', of '.join(said)} nats a token.")
+    return lines
+
+
+def _contrast_line(row: Contrast) -> str:
+    place = f"{row.checkpoint} against {row.baseline}: NLL of {NAMES[row.of]}"
+    if row.value is None or row.low is None or row.high is None:
+        return f"{place}: no change can be estimated ({row.note or 'no spread'})."
+    change = f"{number(row.value)} [{number(row.low)}, {number(row.high)}] nats"
+    if row.low <= 0 <= row.high:
+        tail = "" if row.mde is None else f"; changes below {number(row.mde)} go unseen"
+        return f"{place} changed by {change}: no change detected{tail}."
+    direction = "less" if row.value > 0 else "more"
+    return f"{place} changed by {change}: {direction} likely."

@@ -1,0 +1,252 @@
+"""Figures that are ratios of sums over clusters: cells in, rows and contrasts out.
+
+Most figures of an audit are a sum over tokens, spans or canaries divided by how many
+there are. An audit lists them as cells, one row a checkpoint, figure and cluster, and
+everything else is alike for all: the interval, the chance value beside it, the paired
+difference to a baseline with its test, and the smallest effect it could have shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.results import Contrast, Estimate, Row
+from spark_audit.stats.bootstrap import draw_weights, sign_flip
+from spark_audit.stats.intervals import (
+    estimate_of,
+    rate_estimate,
+    ratio,
+    ratio_estimate,
+)
+from spark_audit.stats.power import with_mde
+
+CELLS = ("checkpoint", "group", "metric", "of", "cluster", "num", "den")
+"""Columns of cells; several rows of one cluster are summed."""
+
+KEYS = ["group", "metric", "of"]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """How a metric is estimated and read.
+
+    ``rate``: a share of events, whose interval is never of zero width. ``null`` is
+    its chance value, ``bounds`` the limits of its range, ``note`` stands with it.
+    """
+
+    unit: str = ""
+    rate: bool = False
+    bounds: tuple[float, float] | None = None
+    null: float | None = None
+    note: str = ""
+
+
+def cells(records: list[tuple[Any, ...]]) -> pd.DataFrame:
+    """Cells from records in the order of :data:`CELLS`."""
+    return pd.DataFrame.from_records(records, columns=list(CELLS))
+
+
+def ratio_estimates(
+    frame: pd.DataFrame,
+    *,
+    figures: Mapping[str, Figure],
+    paper: bool,
+    seed: int,
+    replicates: int,
+) -> dict[tuple[str, str, str, str], Estimate]:
+    """Estimate of every ``(checkpoint, group, metric, of)``.
+
+    Parameters
+    ----------
+    frame
+        Cells.
+    figures
+        Metric -> how it is estimated.
+    paper
+        Take the percentile interval for the decision one.
+    replicates
+        Of the cluster bootstrap; its draws are shared by all figures of a group.
+    """
+    found: dict[tuple[str, str, str, str], Estimate] = {}
+    for group, weights, sums in _groups(frame, seed=seed, replicates=replicates):
+        for (checkpoint, metric, of), pair in sums.items():
+            figure = figures[metric]
+            if figure.rate:
+                estimate = rate_estimate(*pair.T, weights=weights)
+            else:
+                estimate = ratio_estimate(
+                    *pair.T, weights=weights, bounds=figure.bounds
+                )
+            estimate = with_mde(estimate)
+            if figure.note:
+                estimate = estimate.noting(figure.note)
+            found[checkpoint, group, metric, of] = estimate.decided(paper=paper)
+    return found
+
+
+def ratio_rows(
+    frame: pd.DataFrame,
+    *,
+    audit: str,
+    figures: Mapping[str, Figure],
+    paper: bool,
+    seed: int,
+    replicates: int,
+) -> list[Row]:
+    """Rows of an audit, in the order in which the cells name them.
+
+    Parameters are those of :func:`ratio_estimates`.
+    """
+    estimates = ratio_estimates(
+        frame, figures=figures, paper=paper, seed=seed, replicates=replicates
+    )
+    rows = []
+    for key in _order(frame):
+        checkpoint, group, metric, of = key
+        rows.append(
+            Row.of_estimate(
+                estimates[key],
+                audit=audit,
+                checkpoint=checkpoint,
+                group=group,
+                metric=metric,
+                of=of,
+                unit=figures[metric].unit,
+                null=figures[metric].null,
+            )
+        )
+    return rows
+
+
+def ratio_contrasts(
+    frame: pd.DataFrame,
+    *,
+    audit: str,
+    figures: Mapping[str, Figure],
+    baselines: Mapping[str, str],
+    paper: bool,
+    seed: int,
+    replicates: int,
+) -> list[Contrast]:
+    """Checkpoint minus baseline of every figure, paired by cluster.
+
+    Parameters
+    ----------
+    baselines
+        Checkpoint -> the one it is held against.
+
+    Notes
+    -----
+    ``p`` is the sign-flip test over clusters of the differences of sums. It needs both
+    sides to count the same, as they do on one manifest.
+    """
+    found: list[Contrast] = []
+    for group, weights, sums in _groups(frame, seed=seed, replicates=replicates):
+        for (checkpoint, metric, of), ours in sums.items():
+            baseline = baselines.get(checkpoint)
+            theirs = sums.get((str(baseline), metric, of))
+            if baseline is None or theirs is None:
+                continue
+            both = np.concatenate([ours, theirs], axis=1)
+            estimate = estimate_of(
+                both, _difference, n=round(float(ours[:, 1].sum())), weights=weights
+            )
+            columns = {
+                "audit": audit,
+                "checkpoint": checkpoint,
+                "baseline": baseline,
+                "group": group,
+                "metric": metric,
+                "of": of,
+                "unit": figures[metric].unit,
+                "null": 0.0,
+                "p": None if estimate.value is None else _p(ours, theirs, seed),
+            }
+            estimate = with_mde(estimate, null=0.0).decided(paper=paper)
+            found.append(Contrast.of_estimate(estimate, **columns))
+    return found
+
+
+def missing_rows(
+    audit: str,
+    names: list[str],
+    figures: Mapping[str, Figure],
+    ofs: tuple[str, ...],
+    reason: str,
+) -> list[Row]:
+    """The pooled rows of checkpoints that nothing can be said of, and why."""
+    return [
+        Row.of_estimate(
+            Estimate.missing(reason),
+            audit=audit,
+            checkpoint=name,
+            metric=metric,
+            of=of,
+            unit=figure.unit,
+        )
+        for name in names
+        for of in ofs
+        for metric, figure in figures.items()
+    ]
+
+
+def with_nulls(rows: list[Row], *, of: str, null_of: str) -> list[Row]:
+    """The rows of one variant with another variant's figure as their null value."""
+    known = {
+        (row.checkpoint, row.group, row.metric): row
+        for row in rows
+        if row.of == null_of
+    }
+    found = []
+    for row in rows:
+        other = known.get((row.checkpoint, row.group, row.metric))
+        if row.of == of and other is not None:
+            row = row.model_copy(
+                update={
+                    "null": other.value,
+                    "null_low": other.low,
+                    "null_high": other.high,
+                }
+            )
+        found.append(row)
+    return found
+
+
+def _groups(
+    frame: pd.DataFrame, *, seed: int, replicates: int
+) -> Iterator[tuple[str, np.ndarray, dict[tuple[str, str, str], np.ndarray]]]:
+    """Each group's bootstrap weights, and its sums ``(C, 2)`` by figure."""
+    for group in dict.fromkeys(frame["group"]):
+        part = frame[frame["group"] == group]
+        clusters = {name: i for i, name in enumerate(sorted(set(part["cluster"])))}
+        weights = draw_weights(len(clusters), replicates=replicates, seed=seed)
+        sums: dict[tuple[str, str, str], np.ndarray] = {}
+        for key, chosen in part.groupby(["checkpoint", "metric", "of"], sort=False):
+            pair = np.zeros((len(clusters), 2))
+            codes = chosen["cluster"].map(clusters).to_numpy()
+            np.add.at(pair, codes, chosen[["num", "den"]].to_numpy(np.float64))
+            sums[key] = pair
+        yield str(group), weights, sums
+
+
+def _order(frame: pd.DataFrame) -> list[tuple[str, str, str, str]]:
+    columns = ["checkpoint", *KEYS]
+    return list(dict.fromkeys(frame[columns].itertuples(index=False, name=None)))
+
+
+def _difference(sums: np.ndarray) -> np.ndarray:
+    """Difference of two ratios of totals ``(..., 4)``."""
+    return np.asarray(ratio(sums[..., :2]) - ratio(sums[..., 2:]))
+
+
+def _p(ours: np.ndarray, theirs: np.ndarray, seed: int) -> float | None:
+    """Sign-flip p value; none where the two sides do not count the same."""
+    if not np.array_equal(ours[:, 1], theirs[:, 1]):
+        return None
+    apart = ours[:, 0] - theirs[:, 0]
+    return float(sign_flip(apart, seed=seed)) if np.count_nonzero(apart) > 1 else None
