@@ -23,7 +23,7 @@ import typer
 import typer.main
 
 from spark_audit import commands
-from spark_audit.audits import AUDITS
+from spark_audit.audits import AUDITS, in_order, of_stages
 from spark_audit.commands import (
     LOADING,
     PROGRAM,
@@ -34,6 +34,7 @@ from spark_audit.commands import (
     ManifestFile,
     Output,
     Preset,
+    Quantize,
     Quiet,
     Seed,
     ShowText,
@@ -43,7 +44,7 @@ from spark_audit.errors import IncompleteError, InputError, SparkError
 if TYPE_CHECKING:
     from spark_audit.pipeline import Outcome, Request
 
-SEVERAL = ("--data", "--ckpt", "--fail-if", "--set", "--map")
+SEVERAL = ("--data", "--ckpt", "--fail-if", "--set", "--map", "--quantize")
 """Options that accept both ``--x A B`` and ``--x A --x B``."""
 
 AUDIT = {
@@ -87,6 +88,7 @@ AUDIT = {
         ],
         None,
     ),
+    "quantize": (Quantize, None),
     "show_text": (ShowText, False),
     "dry_run": (
         Annotated[
@@ -101,6 +103,19 @@ AUDIT = {
 }
 """Flags that every audit has; its own come from its signature."""
 
+ALL = "all"
+DATA = (
+    Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DATA...",
+            help="JSONL of `data`, in place of a manifest: its test rows are answered.",
+        ),
+    ],
+    None,
+)
+"""The flag of audits that look at the stages of a series."""
+
 
 def main() -> None:
     """Console script."""
@@ -114,7 +129,10 @@ def run(arguments: Sequence[str]) -> int:
     try:
         argv = spread(arguments)
         command = typer.main.get_command(_app(argv, arguments))
-        code = command.main(args=argv, prog_name=PROGRAM, standalone_mode=False)
+        # The context's object is what was typed: reports say it.
+        code = command.main(
+            args=argv, prog_name=PROGRAM, standalone_mode=False, obj=list(arguments)
+        )
         sys.stdout.flush()
         if code == 130:
             # Typer turns an interrupt into this code; older ones into Abort.
@@ -225,11 +243,16 @@ def _app(argv: Sequence[str], arguments: Sequence[str]) -> typer.Typer:
     app.add_typer(data, name="data")
     app.add_typer(manifest, name="manifest")
     app.command("inspect")(commands.inspect)
-    for name in AUDITS.names():
+    for name in in_order(AUDITS.names()):
         called = name in argv
         summary = AUDITS.summary(name)
-        app.command(name, help=summary)(_audit(name, arguments) if called else _root)
+        made = _audit([name], arguments) if called else _root
+        app.command(name, help=summary)(made)
+    every = _audit(in_order(AUDITS.names()), arguments) if ALL in argv else _root
+    app.command(ALL, help="Every audit from one scoring pass.")(every)
     app.command("report")(commands.report)
+    app.command("compare")(commands.compare)
+    app.command("gate")(commands.gate)
     return app
 
 
@@ -251,8 +274,34 @@ def _root(
 ) -> None: ...
 
 
-def _audit(name: str, arguments: Sequence[str]) -> Callable[..., None]:
-    """The command of one audit: common flags plus those of its signature."""
+def _audit(names: Sequence[str], arguments: Sequence[str]) -> Callable[..., None]:
+    """The command of one audit or several: common flags plus their own."""
+    own: dict[str, tuple[Any, Any]] = {}
+    common = dict(AUDIT)
+    for name in names:
+        own |= _own_flags(name)
+    if len(names) == 1 and of_stages(names[0]):
+        common["data"] = DATA
+
+    def command(**flags: Any) -> None:
+        options = {key: flags.pop(key) for key in own}
+        _run_audits(tuple(names), flags, options, arguments)
+
+    flags = {**common, **own}
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(
+                key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+            )
+            for key, (kind, default) in flags.items()
+        ]
+    )
+    command.__annotations__ = {key: kind for key, (kind, _) in flags.items()}
+    return command
+
+
+def _own_flags(name: str) -> dict[str, tuple[Any, Any]]:
+    """Flags of an audit's signature that not every audit has."""
     entry = AUDITS.get(name)
     parameters = {
         parameter.name: parameter
@@ -271,34 +320,29 @@ def _audit(name: str, arguments: Sequence[str]) -> Callable[..., None]:
         kind, *texts = get_args(hint)
         option = typer.Option(help=texts[0])
         own[key] = (Annotated[kind, option], parameters[key].default)
-
-    def command(**flags: Any) -> None:
-        _run_audit(name, flags, {key: flags.pop(key) for key in own}, arguments)
-
-    flags = {**AUDIT, **own}
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(
-                key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
-            )
-            for key, (kind, default) in flags.items()
-        ]
-    )
-    command.__annotations__ = {key: kind for key, (kind, _) in flags.items()}
-    return command
+    return own
 
 
-def _run_audit(
-    name: str, flags: dict[str, Any], own: dict[str, Any], arguments: Sequence[str]
+def _run_audits(
+    names: tuple[str, ...],
+    flags: dict[str, Any],
+    own: dict[str, Any],
+    arguments: Sequence[str],
 ) -> None:
     from spark_audit.pipeline import Request, estimate_cost, run
     from spark_audit.terminal import progress as progress_bar
     from spark_audit.terminal import show_facts
 
+    if flags.get("data") and flags["manifest"] is not None:
+        raise InputError(
+            "stands in place of a manifest", where="--data", fix="leave one out"
+        )
+    quantize = flags.pop("quantize") or ()
     request = Request(
-        audits=(name,),
+        audits=names,
         ckpt=tuple(flags["ckpt"]),
         manifest=flags["manifest"],
+        data=tuple(flags.get("data") or ()),
         base=flags["base"],
         baseline=flags["baseline"],
         output=flags["output"],
@@ -309,7 +353,7 @@ def _run_audit(
         batch_size=commands.batch_size_of(flags["batch_size"]),
         show_text=flags["show_text"],
         shard=_shard(flags["shard"]),
-        loading={key: flags[key] for key in LOADING},
+        loading={key: flags[key] for key in LOADING} | {"quantize": tuple(quantize)},
         audit_options=own,
         command=(PROGRAM, *arguments),
     )

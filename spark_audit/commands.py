@@ -66,6 +66,12 @@ Preset = Annotated[
     str | None,
     typer.Option(metavar="robust|paper", help="Default: that of the manifest."),
 ]
+Quantize = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="int8|int4", help="Audit each checkpoint with rounded weights too."
+    ),
+]
 Tokenizer = Annotated[
     str | None,
     typer.Option(metavar="DIR", help="Tokenizer, if not the checkpoint's own."),
@@ -383,6 +389,80 @@ def report(
     formats = None if format is None else format.split(",")
     for path in write_report(read_report(folder), folder, formats=formats):
         print(path)
+
+
+def compare(
+    context: typer.Context,
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR DIR...", help="Report folders.")
+    ],
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Default: the first report's checkpoint."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Write a report folder too."
+        ),
+    ] = None,
+    preset: Preset = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Paired contrasts of reports over one manifest; needs no model."""
+    from spark_audit.compare import compare as compared
+    from spark_audit.facts import check_writable
+    from spark_audit.reports import write_report
+    from spark_audit.terminal import show_report
+
+    one_of(preset, "--preset", (None, "robust", "paper"))
+    if output is not None:
+        keep_apart([output], folders)
+        check_writable(output)
+    found = compared(
+        folders,
+        baseline=baseline,
+        preset=preset,
+        seed=seed,
+        output=output,
+        command=(PROGRAM, *context.obj),
+    )
+    if output is not None:
+        write_report(found, output)
+    if json:
+        print(found.model_dump_json())
+        return
+    show_report(found)
+    if output is not None:
+        print(f"\nReport: {output / 'report.md'}")
+
+
+def gate(
+    folder: Annotated[Path, typer.Argument(help="Report folder.")],
+    fail_if: Annotated[
+        list[str],
+        typer.Option(
+            metavar="RULE...",
+            help="'mia.auc.loss.low > 0.55', 'extract.greedy_rate.high > 0.02 for X'.",
+        ),
+    ],
+    allow_missing: Annotated[
+        bool,
+        typer.Option("--allow-missing", help="Let figures pass that are missing."),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Leave with exit code 1 when a rule trips; needs no model."""
+    from spark_audit.gate import check, parse_rule
+    from spark_audit.reports import read_report
+    from spark_audit.terminal import show_records
+
+    rules = [parse_rule(text) for text in fail_if]
+    found = check(read_report(folder), rules, allow_missing=allow_missing)
+    show_records([vars(one) for one in found], title="gate", as_json=json)
+    if any(one.state == "tripped" for one in found):
+        raise typer.Exit(1)
 
 
 def demo(

@@ -22,6 +22,7 @@ from spark_audit.errors import IncompleteError, InputError
 from spark_audit.facts import check_writable, now, versions
 from spark_audit.manifest import Manifest, check_fit, read_manifest
 from spark_audit.plans import Lineup, Plans, known, lineup, make_plans
+from spark_audit.replicates import with_entries
 from spark_audit.reports import SCOPE, read_report, write_report
 from spark_audit.results import AuditResult, CheckpointFacts, ManifestFacts, Report
 from spark_audit.sequences import items_for
@@ -123,7 +124,8 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     work = _Work(manifest, view, order, plans, store, request, progress, clock)
     scored: list[_Scored] = []
     while checkpoint is not None:
-        scored.append(work.score(checkpoint))
+        if order.scores(checkpoint.name):
+            scored.append(work.score(checkpoint))
         # Let go of full weights before the next checkpoint is loaded.
         checkpoint = None
         with clock("loading"):
@@ -220,6 +222,8 @@ def estimate_cost(request: Request) -> dict[str, Any]:
     manifest = read_manifest(request.manifest) if request.manifest else None
     found: dict[str, Any] = {}
     for checkpoint in stream:
+        if not order.scores(checkpoint.name):
+            continue
         if manifest is None:
             manifest = _manifest_for(checkpoint, request)
         view, plans = _plans(_scorable(manifest), request)
@@ -330,7 +334,7 @@ def _audit(
         "seed": request.seed,
         **request.audit_options,
     }
-    return entry.run(seen, manifest, **known(entry.run, options))
+    return with_entries(entry.run(seen, manifest, **known(entry.run, options)))
 
 
 def _originals(names: Iterable[str]) -> dict[str, str]:
@@ -376,7 +380,11 @@ def _report(
             n_tokens=sum(p.pii.token_end - p.pii.token_start for p in train),
         ),
         checkpoints=[one.facts for one in scored],
-        verdict=[line for result in results for line in result.verdict],
+        verdict=[
+            line if len(results) == 1 else f"{name} | {line}"
+            for name, result in zip(request.audits, results, strict=True)
+            for line in result.verdict
+        ],
         results=[row for result in results for row in result.rows],
         contrasts=[row for result in results for row in result.contrasts],
         guards=[guard for result in results for guard in result.guards],

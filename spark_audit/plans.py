@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spark_audit.audits import AUDITS, BASE, Plan
+from spark_audit.audits import AUDITS, BASE, Plan, of_stages
 from spark_audit.manifest import Manifest, limited
 from spark_audit.sequences import example_of
 
@@ -47,6 +47,10 @@ class Lineup:
             return union((plans.whole, plans.stages))
         return plans.whole
 
+    def scores(self, name: str) -> bool:
+        """Whether anything is to be scored: a stage is not looked at rounded."""
+        return name.rpartition("+")[0] not in self.stages
+
     def entry(self, name: str) -> str:
         """The series that a stage belongs to; any other checkpoint's own name."""
         return name.rpartition("@")[0] if name in self.stages else name
@@ -64,11 +68,6 @@ class Plans:
 
     whole: Plan
     stages: Plan
-
-
-def of_stages(audit: str) -> bool:
-    """Whether an audit looks at all stages of a series."""
-    return "stages" in AUDITS.get(audit).parts
 
 
 def lineup(specs: Sequence[Spec], audits: Iterable[str]) -> Lineup:

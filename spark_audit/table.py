@@ -53,10 +53,11 @@ LAYOUTS: Mapping[str, Mapping[str, np.dtype]] = {
 """Kind of pass -> its columns.
 
 ``candidates`` (one row a candidate): ``nll_sum`` and ``nll_mean`` of its tokens, nats.
-``noise``: ``nll`` in nats, and ``relative``, the noise's scale over the root mean square
-of the embedding matrix. ``generate`` (one row): ``strict`` and ``normalised`` are 1
-where the answer came, as it is or but for case, punctuation and white space; ``stop`` 0
-at the end-of-text token, 1 at a line's end, 2 at the limit; ``n_tokens`` written.
+``noise``: ``nll`` in nats, and ``relative``, the noise's scale over the root mean
+square of the embedding matrix. ``generate`` (one row): ``strict`` and ``normalised``
+are 1 where the answer came, as it is or but for case, punctuation and white space;
+``stop`` 0 at the end-of-text token, 1 at a line's end, 2 at the limit; ``n_tokens``
+written.
 """
 
 
@@ -172,12 +173,7 @@ class TokenTable:
     @classmethod
     def read(cls, path: Path) -> TokenTable:
         """Read what :meth:`write` wrote."""
-        try:
-            table = pq.read_table(path)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise OutputError(
-                "is not a readable score table", where=str(path), fix="score again"
-            ) from error
+        table = read_parquet(path)
         keys = np.asarray(table["example"].cast(pa.string()).to_pylist(), dtype=object)
         position = table["position"].to_numpy()
         # Items without any row are not in the file; no audit asks for them.
@@ -223,3 +219,19 @@ class Pass:
 def write_parquet(table: pa.Table, path: Path) -> None:
     """Write a Parquet file whole or not at all: temporary name, fsync, rename."""
     write_atomically(path, lambda file: pq.write_table(table, file), mode=0o600)
+
+
+def read_parquet(path: Path) -> pa.Table:
+    """Read a Parquet file of ours.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be read.
+    """
+    try:
+        return pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise OutputError(
+            "is not a readable score table", where=str(path), fix="score again"
+        ) from error

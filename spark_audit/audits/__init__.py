@@ -74,6 +74,21 @@ def replicates(preset: str | None) -> int:
     return 2000 if preset == "paper" else 9999
 
 
+def of_stages(audit: str) -> bool:
+    """Whether an audit looks at all stages of a series: ``stages`` is a part of it."""
+    return "stages" in AUDITS.get(audit).parts
+
+
+ORDER = ("matched", "rank", "nll", "canary", "mia", "extract", "noise", "utility")
+"""How reports tell of audits; others follow."""
+
+
+def in_order(audits: Iterable[str]) -> list[str]:
+    """Audits in the order of a report."""
+    place = {name: i for i, name in enumerate(ORDER)}
+    return sorted(audits, key=lambda name: (place.get(name, len(place)), name))
+
+
 def evidence_file(audit: str) -> str:
     """Name of an audit's evidence in ``scores/``."""
     return "spans.parquet" if audit == "matched" else f"{audit}.parquet"

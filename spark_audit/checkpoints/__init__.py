@@ -48,6 +48,7 @@ from spark_audit.checkpoints._models import (
     release,
     untied,
 )
+from spark_audit.checkpoints._quantise import check_kinds, rounded, swapped
 from spark_audit.checkpoints._recipe import (
     Adapter,
     Found,
@@ -98,6 +99,7 @@ __all__ = [
     "check_filled",
     "check_finite",
     "check_inside",
+    "check_kinds",
     "check_probe",
     "check_trained",
     "content_sha256",
@@ -126,8 +128,10 @@ __all__ = [
     "refuse_code",
     "refuse_redirects",
     "release",
+    "rounded",
     "series",
     "split_stage",
+    "swapped",
     "tokenizer_sha256",
     "untied",
     "usable_rows",
@@ -292,6 +296,7 @@ def open_checkpoints(
     tokenizer: str | None = None,
     trust_remote_code: bool = False,
     revision: str | None = None,
+    quantize: Sequence[str] = (),
 ) -> Iterator[Loaded]:
     """Open several checkpoints one after the other, each base once.
 
@@ -301,7 +306,8 @@ def open_checkpoints(
     before the next is loaded: a checkpoint of another module than the current one
     cannot be activated any more. Adapters of another PEFT type, or that change the
     base's weights, get a base of their own. Replicates of one spec are named
-    ``name[1]``, ``name[2]`` ...
+    ``name[1]``, ``name[2]`` ... With ``quantize`` (``int8``, ``int4``) each but the
+    base is followed by itself with rounded weights, ``name+int8``.
 
     Yields
     ------
@@ -322,6 +328,7 @@ def open_checkpoints(
             where="--dtype",
             fix=f"choose one of: {', '.join(DTYPES)}",
         )
+    check_kinds(tuple(quantize))
     given = Given(
         base=base,
         lora_alpha=lora_alpha,
@@ -340,9 +347,15 @@ def open_checkpoints(
         with quiet():
             stand = Stand(shared, given)
         for name, item in items:
-            with quiet():
-                loaded = stand.load(name, item, is_base=plan.is_base(item))
-            yield loaded
+            is_base = plan.is_base(item)
+            kinds = () if name == BASE or is_base else tuple(quantize)
+            opened = stand.load(name, item, is_base=is_base, quantize=kinds)
+            while True:
+                with quiet():
+                    loaded = next(opened, None)
+                if loaded is None:
+                    break
+                yield loaded
 
 
 def inspect_checkpoint(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ from spark_audit.checkpoints import (
     read_tensors,
     read_tokenizer,
     release,
+    rounded,
+    swapped,
     tokenizer_sha256,
     untied,
     usable_rows,
@@ -92,8 +95,10 @@ class Stand:
         self.bench.released = True
         release(self.model)
 
-    def load(self, name: str, item: Recipe, *, is_base: bool) -> Loaded:
-        """Open one checkpoint on this module."""
+    def load(
+        self, name: str, item: Recipe, *, is_base: bool, quantize: Sequence[str] = ()
+    ) -> Iterator[Loaded]:
+        """Open one checkpoint on this module, then what it is with rounded weights."""
         where, notes = item.given.where, [*item.notes]
         on, adapter_sha256 = None, None
         if item.adapter is not None:
@@ -111,7 +116,15 @@ class Stand:
         borrowed = item.weights is None
         own_sha256 = adapter_sha256 if borrowed else self.weights_sha256
         assert own_sha256 is not None
-        return Loaded(
+        identity = {
+            "weights": self.weights_sha256,
+            "adapter": adapter_sha256,
+            "noise": noise_sha256,
+            "dtype": dtype,
+            "quantisation": self.quantisation,
+            "attention": attention,
+        }
+        loaded = Loaded(
             name=name,
             source=item.source,
             format=item.format,
@@ -126,19 +139,23 @@ class Stand:
             device=self.device,
             weights_sha256=own_sha256,
             tokenizer_sha256=tokenizer_id,
-            model_id=sha256_json(
-                {
-                    "weights": self.weights_sha256,
-                    "adapter": adapter_sha256,
-                    "noise": noise_sha256,
-                    "dtype": dtype,
-                    "quantisation": self.quantisation,
-                    "attention": attention,
-                }
-            ),
+            model_id=sha256_json(identity),
             notes=tuple(notes),
             activate=partial(_activated, self.bench, on, noise),
         )
+        yield loaded
+        for kind in quantize:
+            weights = rounded(self.model, self.bench.peft, on, kind, where=where)
+            yield replace(
+                loaded,
+                name=f"{name}+{kind}",
+                # Its adapter is merged: the module is used without any.
+                model=self.model,
+                model_id=sha256_json({**identity, "rounded": kind}),
+                notes=(*notes, f"linear layers rounded to {kind} by torchao"),
+                activate=partial(_activated, self.bench, None, noise, weights),
+            )
+            del weights
 
     def _attach(self, item: Recipe) -> tuple[str, str, list[str]]:
         assert item.adapter is not None
@@ -224,9 +241,14 @@ class Stand:
 
 @contextmanager
 def _activated(
-    bench: Bench, on: str | None, noise: torch.Tensor | None
+    bench: Bench,
+    on: str | None,
+    noise: torch.Tensor | None,
+    weights: list[tuple[torch.nn.Parameter, torch.Tensor]] | None = None,
 ) -> Iterator[None]:
     with ExitStack() as stack:
+        if weights is not None:
+            stack.enter_context(swapped(weights))
         stack.enter_context(bench.off() if on is None else bench.on(on))
         if noise is not None:
             stack.enter_context(input_noise(bench.model, noise))

@@ -1,0 +1,151 @@
+"""Weights rounded to few bits, to see whether what was suppressed comes back.
+
+Zhang et al., "Catastrophic Failure of LLM Unlearning via Quantization" (ICLR 2025),
+found that unlearned content returns after 4-bit quantisation. What counts is the value
+that a rounded weight stands for: weights are rounded by torchao and computed with at
+the checkpoint's own precision.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+
+from spark_audit.errors import CheckpointError, InputError
+
+KINDS = ("int8", "int4")
+GROUP = 32
+"""Weights that share a scale at 4 bits; at 8 bits a whole row does."""
+
+
+def check_kinds(kinds: tuple[str, ...]) -> None:
+    """Refuse an unknown kind, and any where torchao is not installed."""
+    for kind in kinds:
+        if kind not in KINDS:
+            raise InputError(
+                f"unknown quantisation {kind!r}",
+                where="--quantize",
+                fix=f"choose one of: {', '.join(KINDS)}",
+            )
+    if kinds:
+        _torchao()
+
+
+def rounded(
+    model: Any, peft: Any, on: str | None, kind: str, *, where: str
+) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
+    """Every linear layer's weight with what stands for it, rounded.
+
+    Output head and embeddings stay as they are, as is usual. A LoRA adapter is merged
+    first: a quantised model is shipped merged.
+
+    Raises
+    ------
+    CheckpointError
+        If the model is quantised already, has no linear layer, or the adapter cannot
+        be merged into linear layers.
+    """
+    if getattr(model.config, "quantization_config", None) is not None:
+        raise CheckpointError("is quantised already", where=where, fix=_LEAVE_OUT)
+    if on is not None:
+        _check_mergeable(peft.peft_config[on], where=where)
+    head = model.get_output_embeddings()
+    found = []
+    for name, module in model.named_modules():
+        if ".lora_" in name or module is head or not _is_linear(module):
+            continue
+        outer = None
+        if name.endswith(".base_layer"):
+            outer = model.get_submodule(name.removesuffix(".base_layer"))
+        weight = module.weight.detach().float()
+        if outer is not None and on in getattr(outer, "lora_A", {}):
+            weight = weight + outer.get_delta_weight(on).detach().float()
+        # GPT-2's layers hold the transpose of what a linear layer holds.
+        across = not isinstance(module, torch.nn.Linear)
+        value = _round(weight.T if across else weight, kind)
+        value = (value.T if across else value).to(module.weight)
+        found.append((module.weight, value.contiguous()))
+    if not found:
+        raise CheckpointError(
+            "has no linear layer to quantise", where=where, fix=_LEAVE_OUT
+        )
+    return found
+
+
+_LEAVE_OUT = "leave --quantize out"
+
+
+@contextlib.contextmanager
+def swapped(
+    weights: list[tuple[torch.nn.Parameter, torch.Tensor]],
+) -> Iterator[None]:
+    """The rounded weights in place of the module's own."""
+    own = [parameter.data for parameter, _ in weights]
+    try:
+        for parameter, value in weights:
+            parameter.data = value
+        yield
+    finally:
+        for (parameter, _), before in zip(weights, own, strict=True):
+            parameter.data = before
+
+
+def _check_mergeable(config: Any, *, where: str) -> None:
+    kind = str(getattr(config.peft_type, "value", config.peft_type))
+    further = [
+        name
+        for name in ("use_dora", "modules_to_save", "trainable_token_indices")
+        if getattr(config, name, None)
+    ]
+    if getattr(config, "bias", "none") != "none":
+        further.append("bias")
+    if kind != "LORA" or further:
+        what = f"{kind} adapter" + (f" with {', '.join(further)}" if further else "")
+        raise CheckpointError(
+            f"a {what} cannot be quantised here",
+            where=where,
+            fix="merge it and give the merged folder",
+        )
+
+
+def _is_linear(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.nn.Linear) or type(module).__name__ == "Conv1D"
+
+
+def _round(weight: torch.Tensor, kind: str) -> torch.Tensor:
+    """What each weight ``(out, in)`` stands for after rounding; float32."""
+    quantize, config, per_group, per_axis = _torchao()
+    size = getattr(torch, kind)
+    grouped = kind == "int4" and weight.shape[1] % GROUP == 0
+    layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    layer.weight = torch.nn.Parameter(weight.contiguous(), requires_grad=False)
+    granularity = per_group(GROUP) if grouped else per_axis(0)
+    quantize(layer, config(weight_dtype=size, granularity=granularity))
+    return layer.weight.dequantize()
+
+
+@cache
+def _torchao() -> tuple[Any, Any, Any, Any]:
+    """Torchao's parts; its remarks about kernels that are not used stay away."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from torchao.quantization import IntxWeightOnlyConfig, quantize_
+            from torchao.quantization.granularity import PerAxis, PerGroup
+    except ImportError as error:
+        raise InputError(
+            "torchao is not installed",
+            where="--quantize",
+            fix="pip install 'spark-audit[quantize]'",
+        ) from error
+    finally:
+        logging.disable(before)
+    return quantize_, IntxWeightOnlyConfig, PerGroup, PerAxis

@@ -1,0 +1,222 @@
+"""Reports side by side: paired contrasts over one manifest, from stored evidence.
+
+No model and no manifest is needed: every audit concludes from what it left in
+``scores/``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from spark_audit.audits import (
+    AUDITS,
+    BASE,
+    baselines_of,
+    evidence_file,
+    in_order,
+    of_stages,
+    replicates,
+)
+from spark_audit.errors import InputError, OutputError
+from spark_audit.facts import now, versions
+from spark_audit.replicates import with_entries
+from spark_audit.reports import SCOPE, read_report
+from spark_audit.results import AuditResult, CheckpointFacts, Guard, Report
+from spark_audit.table import read_parquet, write_parquet
+
+
+def compare(
+    folders: Sequence[Path],
+    *,
+    baseline: str | None = None,
+    preset: str | None = None,
+    seed: int = 0,
+    output: Path | None = None,
+    command: Sequence[str] = (),
+) -> Report:
+    """One report over the checkpoints of several, with contrasts to a baseline.
+
+    Parameters
+    ----------
+    folders
+        Report folders over one manifest. A checkpoint that several hold counts once;
+        different ones of one name are called ``FOLDER/NAME``.
+    baseline
+        Default: the checkpoint of the first report, if it has one besides the base.
+    preset
+        Default: that of the first report.
+    output
+        Folder for the evidence; the report itself is the caller's to write.
+
+    Raises
+    ------
+    InputError
+        If the reports are over different manifests, parts of one or number formats,
+        share no audit, or no baseline can be chosen.
+    """
+    reports = [read_report(folder) for folder in folders]
+    _check(folders, reports)
+    names = _names(folders, reports)
+    first = reports[0]
+    chosen = baseline or _default(names[0])
+    preset = preset or str(first.settings.get("preset"))
+    facts: dict[str, CheckpointFacts] = {}
+    for report, renamed in zip(reports, names, strict=True):
+        for one in report.checkpoints:
+            name = renamed[one.name]
+            facts.setdefault(name, one.model_copy(update={"name": name}))
+    results: dict[str, AuditResult] = {}
+    known: set[str] = set()
+    left_out: list[str] = []
+    for audit in in_order(AUDITS.names()):
+        lacking = [f for f in folders if not _path(f, audit).exists()]
+        if lacking:
+            if len(lacking) < len(folders):
+                left_out.append(f"{audit} ({', '.join(f.name for f in lacking)})")
+            continue
+        evidence = _evidence(audit, folders, names)
+        found = dict.fromkeys(evidence["checkpoint"])
+        entries = dict.fromkeys(map(_series, found) if of_stages(audit) else found)
+        known |= set(entries)
+        conclude = AUDITS.get(audit).part("conclude")
+        result: AuditResult = conclude(
+            evidence,
+            baselines=baselines_of(chosen, entries),
+            paper=preset == "paper",
+            seed=seed,
+            replicates=replicates(preset),
+        )
+        results[audit] = with_entries(result)
+        if output is not None:
+            table = pa.Table.from_pandas(evidence, preserve_index=False)
+            write_parquet(table, _path(output, audit))
+    if not results:
+        raise InputError(
+            "no audit left evidence in all of these reports",
+            where=", ".join(str(folder) for folder in folders),
+            fix="audit them with the same command first",
+        )
+    if chosen not in known and not any(n.startswith(f"{chosen}[") for n in known):
+        raise InputError(
+            f"{chosen!r} is none of the checkpoints",
+            where="--baseline",
+            fix=f"choose one of: {', '.join(sorted(known))}",
+        )
+    several = len(results) > 1
+    return Report(
+        status=first.status,
+        command=list(command),
+        created=now(),
+        versions=versions(),
+        settings={
+            "preset": preset,
+            "seed": seed,
+            "baseline": chosen,
+            "limit": first.settings.get("limit"),
+            "compared": [str(folder.name) for folder in folders],
+        },
+        manifest=first.manifest,
+        checkpoints=list(facts.values()),
+        verdict=[
+            f"{audit} | {line}" if several else line
+            for audit, result in results.items()
+            for line in result.verdict
+        ],
+        results=[row for result in results.values() for row in result.rows],
+        contrasts=[row for result in results.values() for row in result.contrasts],
+        guards=[*_told(left_out), *(g for r in results.values() for g in r.guards)],
+        scope=[*SCOPE, *(line for r in results.values() for line in r.scope)],
+        tables={k: v for r in results.values() for k, v in r.tables.items()},
+    )
+
+
+def _told(left_out: Sequence[str]) -> list[Guard]:
+    if not left_out:
+        return []
+    detail = f"left out, because some reports lack them: {', '.join(left_out)}"
+    return [Guard(name="audits compared", passed=None, detail=detail)]
+
+
+def _check(folders: Sequence[Path], reports: Sequence[Report]) -> None:
+    """Refuse what cannot be paired, naming what differs."""
+    if len(reports) < 2:
+        raise InputError("needs at least two reports", fix="give DIR DIR...")
+
+    def facts(report: Report) -> dict[str, Any]:
+        plain = (one for one in report.checkpoints if "+" not in one.name)
+        return {
+            "manifest": report.manifest.digest[:12],
+            "--limit": report.settings.get("limit"),
+            "number format": ", ".join(sorted({one.dtype for one in plain})),
+        }
+
+    ours = facts(reports[0])
+    for folder, report in zip(folders[1:], reports[1:], strict=True):
+        for what, value in facts(report).items():
+            if value != ours[what]:
+                raise InputError(
+                    f"its {what} is {value}, that of {folders[0]} {ours[what]}",
+                    where=str(folder),
+                    fix="audit both against the same manifest in the same way",
+                )
+
+
+def _names(folders: Sequence[Path], reports: Sequence[Report]) -> list[dict[str, str]]:
+    """New name of every checkpoint, by report: one name, one model."""
+    models: dict[str, set[str]] = {}
+    for report in reports:
+        for one in report.checkpoints:
+            models.setdefault(one.name, set()).add(one.model_id)
+    labels = [folder.resolve().name for folder in folders]
+    if len(set(labels)) < len(labels):
+        labels = [f"{label}-{k}" for k, label in enumerate(labels, start=1)]
+    return [
+        {
+            one.name: one.name if len(models[one.name]) == 1 else f"{label}/{one.name}"
+            for one in report.checkpoints
+        }
+        for label, report in zip(labels, reports, strict=True)
+    ]
+
+
+def _default(names: dict[str, str]) -> str:
+    own = [new for old, new in names.items() if old != BASE and "@" not in old]
+    if len(own) != 1:
+        raise InputError(
+            "the first report has several checkpoints",
+            where="--baseline",
+            fix=f"choose one of: {', '.join(own) or BASE}",
+        )
+    return own[0]
+
+
+def _series(name: str) -> str:
+    """The series that a stage belongs to; any other name itself."""
+    series, at, stage = name.rpartition("@")
+    return series if at and stage.isdecimal() else name
+
+
+def _path(folder: Path, audit: str) -> Path:
+    return folder / "scores" / evidence_file(audit)
+
+
+def _evidence(
+    audit: str, folders: Sequence[Path], names: Sequence[dict[str, str]]
+) -> pd.DataFrame:
+    """The evidence of an audit from all reports, each checkpoint once."""
+    parts: list[pd.DataFrame] = []
+    seen: set[str] = set()
+    for folder, renamed in zip(folders, names, strict=True):
+        path = _path(folder, audit)
+        frame = read_parquet(path).to_pandas()
+        if "checkpoint" not in frame:
+            raise OutputError("is no evidence of an audit", where=str(path))
+        frame["checkpoint"] = frame["checkpoint"].map(lambda n, r=renamed: r.get(n, n))
+        parts.append(frame[~frame["checkpoint"].isin(seen)])
+        seen |= set(frame["checkpoint"])
+    return pd.concat(parts, ignore_index=True)
