@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from spark_audit.reports import Block, blocks
+from spark_audit.reports import WIDE, Block, blocks
 from spark_audit.results import Report, number
 
 SETTLED = 2.0
@@ -39,7 +39,8 @@ def show_report(report: Report) -> None:
             word = "GUARD FAILED" if guard.passed is False else "warning"
             place = f" ({guard.checkpoint})" if guard.checkpoint else ""
             console.print(f"{word}: {guard.name}{place}: {guard.detail}", markup=False)
-    show_blocks(blocks(report))
+    audits = {row.audit for row in report.results}
+    show_blocks(blocks(report, brief=not audits <= set(WIDE)))
 
 
 def show_blocks(tables: Sequence[Block]) -> None:

@@ -265,6 +265,11 @@ def _with_entries(
 
 
 METRICS = ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
+CATALOGUE = {
+    **{metric: ("",) for metric in METRICS},
+    "delta_sel": ("", "change", "span-weighted", "source-weighted"),
+    "did": ("",),
+}
 
 
 def _missing_rows(names: Sequence[str], group: str) -> list[Row]:

@@ -29,6 +29,7 @@ from spark_audit.table import Pass
 
 FIGURES = {"nll": Figure(unit="nats", bounds=(0.0, np.inf))}
 NAMES = {"pii": "identifiers", "low": "low-sensitivity text", "canary": "canaries"}
+CATALOGUE = {"nll": tuple(NAMES)}
 NOTHING = "the manifest has no scored token of this kind"
 COLUMNS = "checkpoint of split task type cluster num den".split()
 
@@ -91,8 +92,14 @@ def conclude(
     contrasts = ratio_contrasts(
         cells, audit="nll", figures=FIGURES, baselines=baselines, **options
     )
+    known = set(evidence.loc[evidence["split"] == "train", "of"])
+    absent = tuple(which for which in NAMES if which not in known)
+    names = list(dict.fromkeys(evidence["checkpoint"]))
     return AuditResult(
-        rows=_beside_base(rows),
+        rows=[
+            *_beside_base(rows),
+            *missing_rows("nll", names, FIGURES, absent, NOTHING),
+        ],
         contrasts=contrasts,
         verdict=[
             *_verdict(rows),
@@ -136,10 +143,10 @@ def nll(
         seed=seed,
         replicates=preset_replicates(chosen),
     )
-    known = set(frame.loc[frame["split"] == "train", "of"])
-    absent = tuple(which for which in NAMES if which not in known)
-    rows = missing_rows("nll", list(tables), FIGURES, absent, NOTHING)
-    return replace(result, rows=[*result.rows, *rows], evidence=frame)
+    if frame.empty:
+        rows = missing_rows("nll", list(tables), FIGURES, tuple(NAMES), NOTHING)
+        result = replace(result, rows=rows)
+    return replace(result, evidence=frame)
 
 
 def _sets(

@@ -15,6 +15,7 @@ import pandas as pd
 
 from spark_audit.audits import (
     AUDITS,
+    BASE,
     Baseline,
     Plan,
     Tables,
@@ -46,6 +47,7 @@ FIGURES = {
     "log2_rank_mean": Figure(unit="bits", bounds=(0.0, np.inf)),
     "mrr": Figure(bounds=(0.0, 1.0)),
 }
+CATALOGUE = {metric: SETS for metric in (*FIGURES, "rank_median")}
 NO_SPANS = "no identifier of this set was scored"
 TIES_MATTER = 0.005
 """Difference of Top-1 by tie rule above which readers are told."""
@@ -309,7 +311,11 @@ def _verdict(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[str]:
             continue
         beside = ""
         if top.null is not None:
-            beside = f"; of equally hard other text {number(100 * top.null, 1)}%"
+            beside = f"; of equally hard other text, {number(100 * top.null, 1)}%"
+        before = pooled.get((BASE, "top1_rate", "pii"))
+        if before is not None and checkpoint != BASE:
+            share = None if before.value is None else 100 * before.value
+            beside += f"; on the base, {number(share, 1)}% of them"
         middle = "" if median is None else f" (median rank {number(median.value, 1)})"
         lines.append(
             f"{checkpoint}: {_percent(top)} of identifier tokens are its first guess"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,11 +30,14 @@ def quiet() -> Iterator[None]:
 
     # Neither library exports these for type checkers.
     hub: Any = huggingface_hub.utils
-    logging: Any = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    hf: Any = transformers.utils.logging
+    level, bars = hf.get_verbosity(), hf.is_progress_bar_enabled()
     hub_bars = not hub.are_progress_bars_disabled()
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
+    # PEFT imports what it finds installed, and that may log of kernels it lacks.
+    disabled = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    hf.set_verbosity(hf.CRITICAL)
+    hf.disable_progress_bar()
     if hub_bars:
         hub.disable_progress_bars()
     try:
@@ -41,9 +45,10 @@ def quiet() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.set_verbosity(level)
+        logging.disable(disabled)
+        hf.set_verbosity(level)
         if bars:
-            logging.enable_progress_bar()
+            hf.enable_progress_bar()
         if hub_bars:
             hub.enable_progress_bars()
 

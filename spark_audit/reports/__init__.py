@@ -50,7 +50,26 @@ METRICS = {
     "delta_sel/change": "change since reference",
     "rtm_bias": "RTM alone",
     "did": "DiD",
+    "top1_rate": "Top-1",
+    "top5_rate": "Top-5",
+    "top10_rate": "Top-10",
+    "rank_mean": "mean rank",
+    "rank_median": "median rank",
+    "log2_rank_mean": "mean log2 rank",
+    "mrr": "MRR",
+    "nll": "NLL",
+    "exposure_mean": "mean exposure",
+    "auc": "AUC",
+    "tpr_at_fpr_5": "TPR at 5% FPR",
+    "tpr_at_fpr_1": "TPR at 1% FPR",
+    "tpr_at_fpr_0.1": "TPR at 0.1% FPR",
+    "dp_pii": "change on PII",
+    "dp_nonpii": "change on other text",
+    "learning_accuracy": "learning accuracy",
+    "greedy_rate": "verbatim",
+    "n50_median": "median n_0.5",
 }
+"""What readers see for a metric; any other goes by its own name."""
 
 
 @dataclass(frozen=True)
@@ -75,24 +94,27 @@ def figure(row: Row) -> str:
     return text
 
 
-def blocks(report: Report) -> list[Block]:
-    """The tables that a person reads, in order."""
+def blocks(report: Report, *, brief: bool = False) -> list[Block]:
+    """The tables that a person reads, in order.
+
+    Parameters
+    ----------
+    brief
+        Only pooled figures: what a terminal shows of many audits.
+    """
     found: list[Block] = []
     for audit in dict.fromkeys(row.audit for row in report.results):
         rows = [row for row in report.results if row.audit == audit]
-        found.append(_pooled(audit, rows))
-        for prefix, title in (
-            ("type", "by PII type"),
-            ("task", "by task"),
-            ("split", "on test rows"),
-        ):
-            grouped = [row for row in rows if row.group.startswith(f"{prefix}:")]
-            if grouped:
-                found.append(_grouped(audit, title, grouped))
-    if report.contrasts:
-        found.append(_contrasts(report.contrasts))
+        layout = _wide if audit in WIDE else _long
+        found += layout(audit, rows, brief=brief)
+    for audit in dict.fromkeys(row.audit for row in report.contrasts):
+        contrasts = [row for row in report.contrasts if row.audit == audit]
+        if brief:
+            contrasts = [row for row in contrasts if row.group == "pooled"]
+        if contrasts:
+            found.append(_contrasts(audit, contrasts))
     matching = report.tables.get("matching_by_type")
-    if matching:
+    if matching and not brief:
         found.append(
             Block(
                 title="matching, both splits: spans with and without a control",
@@ -111,12 +133,88 @@ def blocks(report: Report) -> list[Block]:
     return found
 
 
+WIDE = ("matched",)
+"""Audits whose variants (``of``) have columns of their own."""
 SHOWN = ("", "change")
-"""Variants (``of``) that have a column of their own; the others stand in the CSV."""
+"""Those variants; the others stand in the CSV."""
+GROUPS = (("type", "by PII type"), ("task", "by task"), ("split", "on test rows"))
 
 
-def _wide(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row.of in SHOWN]
+def _long(audit: str, rows: Sequence[Row], *, brief: bool) -> list[Block]:
+    """One line a checkpoint and variant, one column a metric."""
+    parts = [("", [row for row in rows if row.group == "pooled"])]
+    if not brief:
+        parts += [
+            (title, [row for row in rows if row.group.startswith(f"{prefix}:")])
+            for prefix, title in GROUPS
+        ]
+    return [_by_variant(audit, title, part) for title, part in parts if part]
+
+
+def _by_variant(audit: str, title: str, rows: Sequence[Row]) -> Block:
+    metrics = list(dict.fromkeys(row.metric for row in rows))
+    cells = {(r.group, r.of, r.checkpoint, r.over, r.metric): r for r in rows}
+    lines: list[tuple[str, ...]] = []
+    for group, of in dict.fromkeys((row.group, row.of) for row in rows):
+        mine = [row for row in rows if (row.group, row.of) == (group, of)]
+        place = (group.partition(":")[2], of) if title else (of,)
+        for checkpoint, over in dict.fromkeys((r.checkpoint, r.over) for r in mine):
+            line = [cells.get((group, of, checkpoint, over, m)) for m in metrics]
+            first = next(row for row in line if row is not None)
+            lines.append(
+                (
+                    _who(first),
+                    *place,
+                    *("-" if row is None else figure(row) for row in line),
+                    str(max(row.n for row in line if row is not None)),
+                    str(max(row.clusters for row in line if row is not None)),
+                )
+            )
+        chance = [_chance([row for row in mine if row.metric == m]) for m in metrics]
+        if any(chance):
+            lines.append(("chance", *place, *(c or "-" for c in chance), "-", "-"))
+    units = sorted({row.unit for row in rows if row.unit})
+    return Block(
+        title=f"{audit}: {title or 'pooled over training rows'}"
+        + (f", in {', '.join(units)}" if units else ""),
+        header=(
+            "checkpoint",
+            *(("group", "of") if title else ("of",)),
+            *(METRICS.get(metric, metric) for metric in metrics),
+            "n",
+            "clusters",
+        ),
+        rows=tuple(lines),
+        remarks=_remarks(rows),
+    )
+
+
+def _who(row: Row) -> str:
+    return row.checkpoint if row.over == "sources" else f"{row.checkpoint}, {row.over}"
+
+
+def _chance(rows: Sequence[Row]) -> str:
+    """The null value and its band where all checkpoints have the same; else empty."""
+    places = {(row.null, row.null_low, row.null_high) for row in rows}
+    if len(places) != 1:
+        return ""
+    null, low, high = places.pop()
+    if null is None:
+        return ""
+    band = "" if low is None or high is None else f" [{number(low)}, {number(high)}]"
+    return number(null) + band
+
+
+def _wide(audit: str, rows: Sequence[Row], *, brief: bool) -> list[Block]:
+    """One line a checkpoint, one column a metric and variant."""
+    found = [_pooled(audit, rows)]
+    if brief:
+        return found
+    for prefix, title in GROUPS:
+        grouped = [row for row in rows if row.group.startswith(f"{prefix}:")]
+        if grouped:
+            found.append(_grouped(audit, title, grouped))
+    return found
 
 
 def _column(row: Row) -> str:
@@ -124,11 +222,11 @@ def _column(row: Row) -> str:
 
 
 def _pooled(audit: str, rows: Sequence[Row]) -> Block:
-    pooled = _wide([row for row in rows if row.group == "pooled"])
+    pooled = [row for row in rows if row.group == "pooled" and row.of in SHOWN]
     metrics = list(dict.fromkeys(_column(row) for row in pooled))
-    cells = {(row.checkpoint, _column(row)): row for row in pooled}
+    cells = {(_who(row), _column(row)): row for row in pooled}
     lines = []
-    for checkpoint in dict.fromkeys(row.checkpoint for row in pooled):
+    for checkpoint in dict.fromkeys(map(_who, pooled)):
         line = [cells.get((checkpoint, metric)) for metric in metrics]
         first = next(row for row in line if row is not None)
         main = cells.get((checkpoint, "delta_sel"), first)
@@ -158,11 +256,11 @@ def _pooled(audit: str, rows: Sequence[Row]) -> Block:
 
 
 def _grouped(audit: str, title: str, rows: Sequence[Row]) -> Block:
-    rows = _wide(rows)
+    rows = [row for row in rows if row.of in SHOWN]
     metrics = list(dict.fromkeys(_column(row) for row in rows))
-    cells = {(row.group, row.checkpoint, _column(row)): row for row in rows}
+    cells = {(row.group, _who(row), _column(row)): row for row in rows}
     lines = []
-    for group, checkpoint in dict.fromkeys((r.group, r.checkpoint) for r in rows):
+    for group, checkpoint in dict.fromkeys((r.group, _who(r)) for r in rows):
         line = [cells.get((group, checkpoint, metric)) for metric in metrics]
         first = next(row for row in line if row is not None)
         lines.append(
@@ -188,42 +286,42 @@ def _grouped(audit: str, title: str, rows: Sequence[Row]) -> Block:
     )
 
 
-def _contrasts(contrasts: Sequence[Contrast]) -> Block:
-    metrics = list(dict.fromkeys(row.metric for row in contrasts if not row.of))
-    lines: dict[tuple[str, str, str], dict[str, Contrast]] = {}
+def _contrasts(audit: str, contrasts: Sequence[Contrast]) -> Block:
+    """Paired changes; p and the smallest effect to be seen stand in each cell."""
+    metrics = list(dict.fromkeys(row.metric for row in contrasts))
+    lines: dict[tuple[str, ...], dict[str, Contrast]] = {}
     for row in contrasts:
-        if not row.of:
-            key = (row.group, row.checkpoint, row.baseline)
-            lines.setdefault(key, {})[row.metric] = row
-    rows = []
-    for (group, checkpoint, baseline), cells in lines.items():
-        first = next(iter(cells.values()))
-        rows.append(
-            (
-                checkpoint,
-                baseline,
-                group,
-                *("-" if m not in cells else figure(cells[m]) for m in metrics),
-                number(first.p, 4),
-                number(first.p_adjusted, 4),
-                number(first.mde),
-                str(first.clusters),
-            )
-        )
+        key = (_who(row), row.baseline, row.group, row.of)
+        lines.setdefault(key, {})[row.metric] = row
+    variants = any(of for *_, of in lines)
     return Block(
-        title="contrasts with the baseline, paired over the same spans",
+        title=f"{audit}: change against the baseline, paired",
         header=(
             "checkpoint",
             "baseline",
             "group",
+            *(("of",) if variants else ()),
             *(METRICS.get(metric, metric) for metric in metrics),
-            "p",
-            "p adjusted",
-            "MDE",
             "clusters",
         ),
-        rows=tuple(rows),
+        rows=tuple(
+            (
+                *(key if variants else key[:3]),
+                *("-" if m not in cells else _change(cells[m]) for m in metrics),
+                str(next(iter(cells.values())).clusters),
+            )
+            for key, cells in lines.items()
+        ),
     )
+
+
+def _change(row: Contrast) -> str:
+    text = figure(row)
+    p = row.p if row.p_adjusted is None else row.p_adjusted
+    if p is not None:
+        adjusted = "" if row.p_adjusted is None else " adjusted"
+        text += f", p{adjusted} {number(p, 4)}"
+    return text if row.mde is None else f"{text}, MDE {number(row.mde)}"
 
 
 FEW = 10

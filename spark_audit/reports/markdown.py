@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from spark_audit.facts import write_text
@@ -10,44 +10,98 @@ from spark_audit.manifest import Manifest, PairSide
 from spark_audit.reports import WRITERS, Block, blocks
 from spark_audit.results import Report, number
 
-DEFINITIONS = (
-    ("NLL", "mean negative log-likelihood, nats a token; lower = likelier."),
-    (
-        "Delta_sel",
-        "NLL of annotated identifiers minus NLL of their controls: non-PII spans of "
-        "the same example, of equal token count and equally difficult for the "
-        "reference model (SPARK, Difficulty-Matched Selectivity Evaluation).",
+DEFINITIONS: Mapping[str, Sequence[tuple[str, str]]] = {
+    "": (
+        ("NLL", "mean negative log-likelihood, nats a token; lower = likelier."),
+        (
+            "MDE",
+            "the smallest effect that this many clusters detect with 80% power: "
+            "smaller ones cannot be excluded.",
+        ),
     ),
-    (
-        "change since reference",
-        "Delta_sel minus what matching left over on the reference itself, pair by "
-        "pair: this is what the verdict reads.",
+    "matched": (
+        (
+            "Delta_sel",
+            "NLL of annotated identifiers minus NLL of their controls: non-PII spans "
+            "of the same example, of equal token count and equally difficult for the "
+            "reference model (SPARK, Difficulty-Matched Selectivity Evaluation).",
+        ),
+        (
+            "change since reference",
+            "Delta_sel minus what matching left over on the reference itself, pair by "
+            "pair: this is what the verdict reads.",
+        ),
+        (
+            "RTM alone",
+            "regression to the mean: the Delta_sel that matching on the reference "
+            "gives without any selective effect, when PII and other text drift alike: "
+            "(1 - beta) times the reference gap between them. It can be anything from "
+            "0 to this figure, and a Delta_sel is read against that range, not "
+            "against 0.",
+        ),
+        (
+            "DiD",
+            "Delta_sel of a checkpoint minus that of the baseline, paired by source; "
+            "its own regression to the mean stands beside it and is taken out of the "
+            "test.",
+        ),
     ),
-    (
-        "RTM alone",
-        "regression to the mean: the Delta_sel that matching on the reference gives "
-        "without any selective effect, when PII and other text drift alike: (1 - beta) "
-        "times the reference gap between them. It can be anything from 0 to this "
-        "figure, and a Delta_sel "
-        "is read against that range, not against 0.",
+    "rank": (
+        (
+            "rank",
+            "1 + the number of usable vocabulary entries with a strictly greater "
+            "logit; `pii` are tokens of matched spans, `control` those of their "
+            "controls, `pii_all` those of every annotated identifier.",
+        ),
     ),
-    (
-        "DiD",
-        "Delta_sel of a checkpoint minus that of the baseline, paired by source; its "
-        "own regression to the mean stands beside it and is taken out of the test.",
+    "canary": (
+        (
+            "exposure",
+            "log2(N) - log2(rank) of the true string among N candidates, itself "
+            "included; `full` etc. rank once over all contexts, `full/annotation` "
+            "etc. rank in each context (SPARK's averaging).",
+        ),
     ),
-    (
-        "MDE",
-        "the smallest effect that this many sources detect with 80% power: smaller "
-        "ones cannot be excluded.",
+    "mia": (
+        (
+            "AUC, TPR at FPR",
+            "every score is higher for a more likely member; the threshold is the "
+            "last whose false positive rate stays within the budget.",
+        ),
     ),
-)
+    "noise": (
+        (
+            "change under noise",
+            "100 (mean p with noise / mean p without - 1); gap = other text minus "
+            "PII, in points; `of` is the scale of the Gaussian noise on input "
+            "embeddings.",
+        ),
+    ),
+    "utility": (
+        (
+            "Last, Avg, BWT",
+            "mean accuracy after the last stage; mean over stages of the mean over "
+            "tasks seen so far; mean change since each task was learned.",
+        ),
+    ),
+    "extract": (
+        (
+            "verbatim, n_0.5",
+            "share of spans that greedy decoding writes after their true prefix; "
+            "draws after which a span has come up with probability one half. Both "
+            "hold for one tokenisation: lower bounds of what can be extracted.",
+        ),
+    ),
+}
 
 
 METHODS = {
     "jackknife-t": "the cluster jackknife with t quantiles",
     "percentile": "percentiles of the cluster bootstrap",
     "korn-graubard": "Korn and Graubard's exact limits",
+    "clopper-pearson": "Clopper and Pearson's exact limits",
+    "delong": "DeLong's variance",
+    "beta-binomial": "the exact beta-binomial distribution",
 }
 
 
@@ -103,9 +157,7 @@ def render(report: Report, *, manifest: Manifest | None = None) -> str:
         parts += ["## Some pairs, as text", _pairs(manifest)]
     parts += [
         "## Definitions",
-        _bullets(
-            f"**{name}**: {text}" for name, text in (*DEFINITIONS, _intervals(report))
-        ),
+        _bullets(f"**{name}**: {text}" for name, text in _definitions(report)),
     ]
     parts += [
         "## What was audited",
@@ -131,6 +183,13 @@ def render(report: Report, *, manifest: Manifest | None = None) -> str:
         f"Made {report.created} with `{' '.join(report.command)}`.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _definitions(report: Report) -> Iterator[tuple[str, str]]:
+    audits = dict.fromkeys(row.audit for row in report.results)
+    for audit in ("", *audits):
+        yield from DEFINITIONS.get(audit, ())
+    yield _intervals(report)
 
 
 def _intervals(report: Report) -> tuple[str, str]:

@@ -1,0 +1,122 @@
+"""Unmatched NLL of identifiers, other text and canaries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit import audits
+from spark_audit.audits.nll import plan
+from spark_audit.table import Pass
+
+PLAIN = Pass()
+
+
+def with_canaries(case: Any, *, rows: dict[str, str]) -> Any:
+    """Rows that hold a canary of three parts, and low-sensitivity tokens elsewhere."""
+    examples = []
+    for example in case.manifest.examples:
+        change: dict[str, Any] = {"low": [50, 51, 52]}
+        if example.id in rows:
+            spans = [
+                example.spans[0].model_copy(
+                    update={
+                        "start": start,
+                        "end": start + 2,
+                        "token_start": start,
+                        "token_end": start + 2,
+                        "part": part,
+                    }
+                )
+                for start, part in ((20, "name"), (24, "password"), (28, "ssn"))
+            ]
+            change = {"spans": spans, "canary_id": rows[example.id], "low": [50]}
+        examples.append(example.model_copy(update=change))
+    return case.manifest.model_copy(update={"examples": examples, "pairs": []})
+
+
+def row(result: Any, of: str, group: str = "pooled", name: str = "x") -> Any:
+    return next(
+        r for r in result.rows if (r.checkpoint, r.of, r.group) == (name, of, group)
+    )
+
+
+def test_means_over_tokens_and_over_canaries(make_case: Callable[..., Any]) -> None:
+    case = make_case(sources=12, tests=4)
+    ids = sorted(case.reference)
+    rows = {ids[0]: "one", ids[1]: "one", ids[2]: "two", ids[12]: "held"}
+    manifest = with_canaries(case, rows=rows)
+    tables = case.tables(x=lambda key, nll: nll + 0.5)
+    result = audits.nll(tables, manifest)
+    nll = {key: values + 0.5 for key, values in case.reference.items()}
+    plain = [e for e in manifest.examples if e.canary_id is None]
+    pii = [
+        nll[e.id][s.token_start : s.token_end]
+        for e in plain
+        if e.split == "train"
+        for s in e.spans
+    ]
+    low = [nll[e.id][e.low] for e in plain if e.split == "train"]
+    one = np.mean([nll[ids[0]][20:30].mean(), nll[ids[1]][20:30].mean()])
+    canary = (one + nll[ids[2]][20:30].mean()) / 2
+    assert row(result, "pii").value == pytest.approx(np.concatenate(pii).mean())
+    assert row(result, "low").value == pytest.approx(np.concatenate(low).mean())
+    assert row(result, "canary").value == pytest.approx(canary)
+    assert (row(result, "canary").n, row(result, "canary").clusters) == (2, 2)
+    assert row(result, "low").n == sum(map(len, low))
+    # One held-out canary: a value would have no interval, so it is not estimable.
+    assert row(result, "canary", "split:test").status == "not_estimable"
+
+
+def test_base_stands_beside_and_contrasts_are_paired(
+    make_case: Callable[..., Any],
+) -> None:
+    case = make_case()
+    manifest = with_canaries(case, rows={})
+    tables = case.tables(
+        base=lambda key, nll: nll, x=lambda key, nll: nll * 0.5, y=lambda key, nll: nll
+    )
+    result = audits.nll(tables, manifest, baseline="y")
+    assert row(result, "pii").null == row(result, "pii", name="base").value
+    assert row(result, "pii", name="base").null is None
+    found = {(c.checkpoint, c.of): c for c in result.contrasts if c.group == "pooled"}
+    assert set(found) == {("x", "pii"), ("x", "low")}
+    change = row(result, "pii").value - row(result, "pii", name="y").value
+    assert found["x", "pii"].value == pytest.approx(change)
+    assert any("x against y: NLL of identifiers" in line for line in result.verdict)
+    assert any("more likely" in line for line in result.verdict)
+
+
+def test_what_the_manifest_lacks_is_not_estimable(
+    make_case: Callable[..., Any],
+) -> None:
+    case = make_case(sources=6)
+    result = audits.nll(case.tables(x=lambda key, nll: nll), case.manifest)
+    assert row(result, "pii").value is not None
+    assert row(result, "low").status == row(result, "canary").status == "not_estimable"
+    assert plan(case.manifest) == {PLAIN: sorted(case.reference)}
+
+
+def test_a_canary_that_was_cut_does_not_count(make_case: Callable[..., Any]) -> None:
+    case = make_case(sources=6)
+    ids = sorted(case.reference)
+    manifest = with_canaries(case, rows={ids[0]: "one", ids[1]: "two", ids[2]: "cut"})
+    cut = manifest.by_id[ids[2]]
+    spans = [
+        cut.spans[0].model_copy(update={"token_start": None, "token_end": None}),
+        *cut.spans[1:],
+    ]
+    manifest = manifest.model_copy(
+        update={
+            "examples": [
+                e.model_copy(update={"spans": spans}) if e.id == cut.id else e
+                for e in manifest.examples
+            ]
+        }
+    )
+    manifest.__dict__.pop("by_id", None)
+    result = audits.nll(case.tables(x=lambda key, nll: nll), manifest)
+    assert row(result, "canary").clusters == 2

@@ -1,0 +1,141 @@
+"""Ranks of identifiers: the figures, ties, groups, and what cannot be said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit import audits
+from spark_audit.audits.rank import plan
+from spark_audit.table import Pass, TokenTable
+
+PLAIN = Pass()
+
+
+def ranked(case: Any, seed: int, *, ties: int = 0, scale: float = 1.0) -> Any:
+    """A table whose ranks are drawn anew."""
+    table = case.table(lambda key, nll: nll)
+    rng = np.random.default_rng(seed)
+    rank = 1 + rng.geometric(0.2 / scale, len(table)) - 1
+    columns = {"rank_lo": rank.astype(np.int32)}
+    columns["ties"] = np.full(len(table), ties, dtype=np.int32)
+    return replace(table, columns={**table.columns, **columns})
+
+
+def audit(case: Any, baseline: str | None = None, **tables: TokenTable) -> Any:
+    found = {name: {PLAIN: table} for name, table in tables.items()}
+    return audits.rank(found, case.manifest, baseline=baseline)
+
+
+def figures(result: Any, checkpoint: str, of: str, group: str = "pooled") -> Any:
+    return {
+        row.metric: row
+        for row in result.rows
+        if (row.checkpoint, row.of, row.group) == (checkpoint, of, group)
+    }
+
+
+def pii_ranks(case: Any, table: TokenTable, split: str) -> np.ndarray:
+    found = []
+    for pair in case.manifest.pairs:
+        if case.manifest.by_id[pair.example].split == split:
+            rows = table.span(pair.example, pair.pii.token_start, pair.pii.token_end)
+            found.append(table.columns["rank_lo"][rows])
+    return np.concatenate(found)
+
+
+def test_figures_are_those_of_the_plainest_numpy(make_case: Callable[..., Any]) -> None:
+    case = make_case(sources=20, tests=8)
+    table = ranked(case, 1)
+    result = audit(case, ours=table)
+    for group, split in (("pooled", "train"), ("split:test", "test")):
+        ranks = pii_ranks(case, table, split)
+        found = figures(result, "ours", "pii", group)
+        for metric, value in {
+            "top1_rate": np.mean(ranks <= 1),
+            "top5_rate": np.mean(ranks <= 5),
+            "top10_rate": np.mean(ranks <= 10),
+            "rank_median": np.median(ranks),
+            "rank_mean": np.mean(ranks),
+            "log2_rank_mean": np.mean(np.log2(ranks)),
+            "mrr": np.mean(1 / ranks),
+        }.items():
+            assert found[metric].value == pytest.approx(value), metric
+            assert found[metric].n == len(ranks)
+    assert "heavy-tailed" in figures(result, "ours", "pii")["rank_mean"].note
+
+
+def test_controls_are_the_chance_value(make_case: Callable[..., Any]) -> None:
+    result = audit(make_case(), ours=ranked(make_case(), 1))
+    pii, control = (figures(result, "ours", of) for of in ("pii", "control"))
+    assert pii["top1_rate"].null == control["top1_rate"].value
+    assert pii["rank_median"].null_high == control["rank_median"].high
+    assert "other text" in result.verdict[0]
+
+
+def test_every_annotated_identifier_is_in_pii_all(
+    make_case: Callable[..., Any],
+) -> None:
+    case = make_case(caliper=0.05)
+    assert case.manifest.unmatched
+    found = audit(case, ours=ranked(case, 1))
+    spans = [s for e in case.manifest.examples for s in e.spans]
+    tokens = sum(s.token_end - s.token_start for s in spans)
+    assert figures(found, "ours", "pii_all")["mrr"].n == tokens
+    assert figures(found, "ours", "pii")["mrr"].n < tokens
+
+
+def test_contrast_with_the_baseline_says_its_mde(make_case: Callable[..., Any]) -> None:
+    case = make_case()
+    result = audit(
+        case, "b", a=ranked(case, 1, scale=4.0), b=ranked(case, 2), c=ranked(case, 3)
+    )
+    lines = {line.split(":")[0]: line for line in result.verdict if "against" in line}
+    assert "further down" in lines["a against b"]
+    assert "no change detected; changes below" in lines["c against b"]
+    change = next(
+        c
+        for c in result.contrasts
+        if (c.checkpoint, c.metric, c.of, c.group) == ("a", "mrr", "pii", "pooled")
+    )
+    ours, theirs = (figures(result, name, "pii")["mrr"].value for name in "ab")
+    assert change.value == pytest.approx(ours - theirs)
+
+
+def test_ties_are_shown_and_said_when_they_matter(
+    make_case: Callable[..., Any],
+) -> None:
+    case = make_case()
+    clear, tied = audit(case, x=ranked(case, 1)), audit(case, x=ranked(case, 1, ties=3))
+    record = tied.tables["rank_ties"][0]
+    assert record["tied"] == record["tokens"]
+    assert record["top1_expected"] == pytest.approx(record["top1_strict"] / 4)
+    assert record["top1_if_ties_lose"] == 0
+    assert any("ties matter for x" in line for line in tied.verdict)
+    assert not any("ties matter" in line for line in clear.verdict)
+
+
+def test_plan_asks_for_rows_with_an_identifier(make_case: Callable[..., Any]) -> None:
+    case = make_case(sources=5, tests=2)
+    assert plan(case.manifest) == {PLAIN: sorted(case.reference)}
+
+
+def test_nothing_to_audit_is_not_estimable(make_case: Callable[..., Any]) -> None:
+    case = make_case(sources=3)
+    empty = case.manifest.model_copy(
+        update={
+            "pairs": [],
+            "unmatched": [],
+            "examples": [
+                e.model_copy(update={"spans": []}) for e in case.manifest.examples
+            ],
+        }
+    )
+    result = audits.rank({"x": {PLAIN: ranked(case, 1)}}, empty)
+    assert {row.status for row in result.rows} == {"not_estimable"}
+    assert plan(empty) == {}
+    assert "not estimable" in result.verdict[0]
