@@ -62,9 +62,12 @@ class Finding:
 
 
 def catalogue(audit: str) -> Mapping[str, Sequence[str]]:
-    """Metrics that an audit gives, each with its variants; ``*``: any."""
+    """Metrics that an audit gives, each with its variants; ``*``: any.
+
+    It is the ``CATALOGUE`` of the audit's file.
+    """
     module = sys.modules[AUDITS.get(audit).run.__module__]
-    found: Mapping[str, Sequence[str]] = module.CATALOGUE
+    found: Mapping[str, Sequence[str]] = getattr(module, "CATALOGUE", {})
     return found
 
 

@@ -225,11 +225,17 @@ def _groups(
         part = frame[frame["group"] == group]
         clusters = {name: i for i, name in enumerate(sorted(set(part["cluster"])))}
         weights = draw_weights(len(clusters), replicates=replicates, seed=seed)
+        codes = part["cluster"].map(clusters).to_numpy()
+        values = part[["num", "den"]].to_numpy(np.float64)
+        # Positions, not frames: a report has thousands of figures.
+        where = part.groupby(["checkpoint", "metric", "of"], sort=False).indices
+        order = dict.fromkeys(
+            part[["checkpoint", "metric", "of"]].itertuples(index=False, name=None)
+        )
         sums: dict[tuple[str, str, str], np.ndarray] = {}
-        for key, chosen in part.groupby(["checkpoint", "metric", "of"], sort=False):
+        for key in order:
             pair = np.zeros((len(clusters), 2))
-            codes = chosen["cluster"].map(clusters).to_numpy()
-            np.add.at(pair, codes, chosen[["num", "den"]].to_numpy(np.float64))
+            np.add.at(pair, codes[where[key]], values[where[key]])
             sums[key] = pair
         yield str(group), weights, sums
 

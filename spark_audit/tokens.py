@@ -143,6 +143,16 @@ def encode(tokenizer: Any, texts: Sequence[str]) -> list[Encoding]:
     ]
 
 
+def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids alone, as ``tokenizer(text)`` gives them."""
+    inner = getattr(tokenizer, "backend_tokenizer", None)
+    if inner is None or inner.truncation or inner.padding:
+        found = tokenizer(list(texts), return_attention_mask=False, verbose=False)
+        return list(found["input_ids"])
+    # Without offsets and Python lists of masks: up to twice as fast.
+    return [encoding.ids for encoding in inner.encode_batch_fast(list(texts))]
+
+
 # Every character that str.isspace calls white space lies below U+3001.
 _BLANK = np.array([chr(code).isspace() for code in range(0x3001)])
 

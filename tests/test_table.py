@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spark_audit.errors import InputError, OutputError
-from spark_audit.table import COLUMNS, Pass, TokenTable
+from spark_audit.table import COLUMNS, LAYOUTS, Pass, TokenTable
 
 Item = tuple[str, np.ndarray, dict[str, np.ndarray]]
 
@@ -58,6 +58,30 @@ def test_an_empty_table_keeps_its_columns(tmp_path: Path) -> None:
     assert (len(table), table.ids) == (0, ())
     table.write(tmp_path / "t.parquet")
     assert_same(TokenTable.read(tmp_path / "t.parquet"), table)
+
+
+@pytest.mark.parametrize("kind", sorted(LAYOUTS))
+def test_every_kind_of_pass_keeps_its_columns_and_their_types(
+    kind: str, tmp_path: Path
+) -> None:
+    layout = LAYOUTS[kind]
+    items = [
+        (
+            key,
+            np.arange(2, dtype=np.int32),
+            {k: np.ones(2, t) for k, t in layout.items()},
+        )
+        for key in "ab"
+    ]
+    for table in (
+        TokenTable.from_items([], kind=kind),
+        TokenTable.from_items(items, kind=kind),
+        TokenTable.from_items(items),
+    ):
+        assert {k: v.dtype for k, v in table.columns.items()} == layout
+        table.write(tmp_path / "t.parquet")
+        read = TokenTable.read(tmp_path / "t.parquet")
+        assert {k: v.dtype for k, v in read.columns.items()} == layout
 
 
 def test_an_item_without_rows_is_in_the_table_but_not_in_the_file(

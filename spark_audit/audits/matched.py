@@ -171,7 +171,10 @@ def conclude(
         if row.group == "pooled" and row.metric == "delta_sel"
     }
     for name in single:
-        verdict.append(_sentence(name, pooled, reference=name in references))
+        moved = _moved(spans[spans["checkpoint"] == name])
+        verdict.append(
+            _sentence(name, pooled, reference=name in references, moved=moved)
+        )
     verdict += [_contrast_sentence(row) for row in contrasts if _primary(row)]
     train = spans[(spans["split"] == "train") & (spans["checkpoint"] == names[0])]
     return AuditResult(
@@ -461,7 +464,20 @@ def _adjusted(
     ]
 
 
-def _sentence(name: str, pooled: dict[tuple[str, str], Row], *, reference: bool) -> str:
+def _moved(spans: pd.DataFrame) -> float:
+    """Change of the matched identifiers' own NLL since the reference, nats a token."""
+    pii = spans[(spans["split"] == "train") & (spans["role"] == "pii")]
+    change = float((pii["nll_sum"] - pii["ref_sum"]).sum())
+    return change / max(float(pii["n_tokens"].sum()), 1.0)
+
+
+def _sentence(
+    name: str,
+    pooled: dict[tuple[str, str], Row],
+    *,
+    reference: bool,
+    moved: float,
+) -> str:
     """What was found for one checkpoint, in plain words.
 
     What is read is the change since the reference: what matching left over there is
@@ -484,7 +500,7 @@ def _sentence(name: str, pooled: dict[tuple[str, str], Row], *, reference: bool)
     return (
         f"{name}: Delta_sel {_interval(row)} nats {over}, a change of "
         f"{_interval(change)} since the reference, where regression to the mean alone "
-        f"would give {number(change.null)}. {_reading(change)}"
+        f"would give {number(change.null)}. {_reading(change, moved)}"
     )
 
 
@@ -494,21 +510,37 @@ def _interval(row: Row) -> str:
     return f"{number(row.value)} [{number(row.low)}, {number(row.high)}]"
 
 
-def _reading(row: Row) -> str:
-    """What an interval says against everything from 0 to regression to the mean."""
+def _reading(row: Row, moved: float) -> str:
+    """What an interval says against everything from 0 to regression to the mean.
+
+    ``moved`` is the change of the identifiers' own NLL: Delta_sel grows as well when
+    other text is learned faster, which suppresses nothing.
+    """
     if row.low is None or row.high is None or row.null is None:
         return "Without an interval or that reference, nothing can be concluded."
     lowest, highest = _reach(row)
+    by = f"(their NLL changed by {number(moved)})"
     if row.low > highest:
+        if moved <= 0:
+            return (
+                "Equally hard other text became likelier faster than identifiers did, "
+                f"by more than regression to the mean explains; identifiers {by} "
+                "were not suppressed, only learned less."
+            )
         return (
-            "Identifiers became less likely than text of equal difficulty, by more "
-            "than regression to the mean explains: selective suppression at these "
-            "spans."
+            f"Identifiers became less likely {by}, and more so than text of equal "
+            "difficulty, by more than regression to the mean explains: selective "
+            "suppression at these spans."
         )
     if row.high < lowest:
+        if moved >= 0:
+            return (
+                "Equally hard other text lost more than identifiers did; identifiers "
+                f"{by} did not become likelier themselves."
+            )
         return (
-            "Identifiers became MORE likely than text of equal difficulty: the "
-            "checkpoint remembers identifiers at these spans."
+            f"Identifiers became MORE likely {by}, and more so than text of equal "
+            "difficulty: the checkpoint remembers identifiers at these spans."
         )
     return _inseparable(row)
 

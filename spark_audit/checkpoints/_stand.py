@@ -123,6 +123,8 @@ class Stand:
             "dtype": dtype,
             "quantisation": self.quantisation,
             "attention": attention,
+            # What ends an answer.
+            "eos": repr(getattr(self.model.generation_config, "eos_token_id", None)),
         }
         loaded = Loaded(
             name=name,

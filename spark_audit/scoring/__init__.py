@@ -10,13 +10,17 @@ from __future__ import annotations
 import contextlib
 import importlib
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
 from spark_audit.errors import InputError, OutputError
+from spark_audit.scoring._items import AnyItem as AnyItem
+from spark_audit.scoring._items import Candidates as Candidates
+from spark_audit.scoring._items import Item as Item
+from spark_audit.scoring._items import Prompt as Prompt
 from spark_audit.scoring.store import Store
 from spark_audit.table import Pass, TokenTable
 from spark_audit.tokens import Encoding
@@ -29,120 +33,13 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 BatchSize: TypeAlias = int | Literal["auto"]
 
-PASSES = {"plain": "engine"}
-"""Kind of pass -> file of this folder that runs it."""
-
-
-@dataclass(frozen=True)
-class Item:
-    """One sequence to score.
-
-    Attributes
-    ----------
-    key
-        What tables call it (an example id).
-    ids
-        Shape ``(n,)``, int32: what the model reads. The first token has no prediction.
-    positions
-        Shape ``(n,)``, int32: where each token stands in the full tokenisation.
-    """
-
-    key: str
-    ids: np.ndarray
-    positions: np.ndarray
-
-    @property
-    def scored(self) -> np.ndarray:
-        """Positions of the rows that scoring gives: of all tokens but the first."""
-        return self.positions[1:]
-
-    @property
-    def tokens(self) -> int:
-        """Tokens that the model reads."""
-        return len(self.ids)
-
-    def content(self) -> bytes:
-        """What the scores depend on besides the checkpoint; the store hashes it."""
-        head = len(self.ids).to_bytes(8, "big")
-        arrays = (self.ids.astype("<i4"), self.positions.astype("<i4"))
-        return head + b"".join(array.tobytes() for array in arrays)
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """One set of continuations of one prefix, of which each is scored.
-
-    Attributes
-    ----------
-    key
-        What tables call the set; its rows are the candidates, in order.
-    prefix
-        Shape ``(p,)``, int32: what stands before every candidate.
-    rows
-        Token ids of each candidate, arrays of shape ``(n_i,)``, int32, ``n_i >= 1``.
-    """
-
-    key: str
-    prefix: np.ndarray
-    rows: tuple[np.ndarray, ...]
-
-    @property
-    def scored(self) -> np.ndarray:
-        """One row a candidate."""
-        return np.arange(len(self.rows), dtype=np.int32)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens that a model reads when it keeps the prefix."""
-        return len(self.prefix) + sum(map(len, self.rows))
-
-    def content(self) -> bytes:
-        """What the scores depend on besides the checkpoint; the store hashes it."""
-        return b"".join(
-            len(ids).to_bytes(8, "big") + ids.astype("<i4").tobytes()
-            for ids in (self.prefix, *self.rows)
-        )
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """One prompt that is continued greedily, and the answer it is held against.
-
-    Attributes
-    ----------
-    key
-        What tables call it (an example id); it has one row.
-    ids
-        Shape ``(n,)``, int32: what the model reads first.
-    target
-        The expected answer. No text is stored, only whether it came.
-    max_new_tokens
-        Tokens after which generation stops anyway.
-    """
-
-    key: str
-    ids: np.ndarray
-    target: str
-    max_new_tokens: int
-
-    @property
-    def scored(self) -> np.ndarray:
-        """One row a prompt."""
-        return np.zeros(1, dtype=np.int32)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens read and, at most, written."""
-        return len(self.ids) + self.max_new_tokens
-
-    def content(self) -> bytes:
-        """What the outcome depends on besides the checkpoint; the store hashes it."""
-        head = len(self.ids).to_bytes(8, "big") + self.max_new_tokens.to_bytes(4, "big")
-        return head + self.ids.astype("<i4").tobytes() + self.target.encode()
-
-
-AnyItem: TypeAlias = "Item | Candidates | Prompt"
-"""What a pass scores: it has a key, rows, a size in tokens and a content."""
+PASSES = {
+    "plain": "engine",
+    "candidates": "prefixes",
+    "noise": "noise",
+    "generate": "generate",
+}
+"""Kind of pass -> file of this folder that runs it, imported when it is asked for."""
 
 
 class Scored(dict[Pass, TokenTable]):
@@ -160,7 +57,7 @@ def item(key: str, encoding: Encoding, kept: tuple[int, int]) -> Item:
 
 def score(
     loaded: Loaded,
-    items: Sequence[Item],
+    items: Sequence[AnyItem],
     *,
     passes: Sequence[Pass] = (Pass(),),
     store: Store | None = None,
@@ -198,7 +95,7 @@ def score(
     ------
     InputError
         If an item is longer than the model's context, holds a token that the model
-        does not have, or shares its key with another.
+        does not have, has nothing before its candidates, or shares its key.
     CheckpointError
         If logits are NaN or infinite.
     OutputError
@@ -224,7 +121,7 @@ def score(
 
 def score_keys(
     loaded: Loaded,
-    items: Sequence[Item],
+    items: Sequence[AnyItem],
     *,
     kind: Pass,
     store: Store,
@@ -257,13 +154,13 @@ def score_keys(
         for item in items
         if keys[item.key] not in store and int(keys[item.key], 16) % workers == worker
     }
-    total, done = sum(len(item.ids) for item in todo.values()), 0
+    total, done = sum(item.tokens for item in todo.values()), 0
     store_key = {item.key: key for key, item in todo.items()}
 
-    def emit(item: Item, columns: dict[str, np.ndarray]) -> None:
+    def emit(item: AnyItem, columns: dict[str, np.ndarray]) -> None:
         nonlocal done
         store.add(store_key[item.key], item.scored, columns)
-        done += len(item.ids)
+        done += item.tokens
         if progress is not None:
             progress(done, total)
 
@@ -286,7 +183,7 @@ def score_keys(
 
 
 def missing(
-    loaded: Loaded, items: Sequence[Item], passes: Sequence[Pass], store: Store
+    loaded: Loaded, items: Sequence[AnyItem], passes: Sequence[Pass], store: Store
 ) -> int:
     """How many scores of items in passes the store does not hold yet."""
     store.refresh()
@@ -324,81 +221,120 @@ def drift(loaded: Loaded, items: Sequence[Item], *, k: int = 8, seed: int = 0) -
     return max((float(one.max()) for one in apart), default=0.0)
 
 
-def cost(loaded: Loaded, items: Sequence[Item]) -> dict[str, int | float]:
-    """What the plain pass over items takes, for a dry run.
+def cost(
+    loaded: Loaded, items: Mapping[Pass, Sequence[AnyItem]]
+) -> dict[str, int | float]:
+    """What some passes over their items take, for a dry run.
+
+    Parameters
+    ----------
+    items
+        Pass -> what it would score.
 
     Returns
     -------
     dict
-        ``items``, ``tokens``, ``memory_bytes`` (an estimate of the peak beside the
-        weights) and ``seconds`` (from a sample that is scored to take the time).
+        Over all passes: ``items``, ``tokens``, ``memory_bytes`` (an estimate of the
+        peak beside the weights) and ``seconds`` (from a sample of each kind of pass,
+        which is scored to take the time).
     """
     from spark_audit.scoring.engine import memory_bytes
 
-    _check(loaded, items)
-    tokens = sum(len(item.ids) for item in items)
-    found: dict[str, int | float] = {"items": len(items), "tokens": tokens}
-    longest = max((len(item.ids) for item in items), default=0)
-    found["memory_bytes"] = memory_bytes(loaded, longest, tokens)
-    sample = sorted(items, key=lambda item: len(item.ids))
-    sample = sample[len(sample) // 2 :][:4]
-    run, size = _runner(Pass()), max(sum(len(item.ids) for item in sample), 1)
+    found: dict[str, int | float] = {"items": 0, "tokens": 0, "memory_bytes": 0}
+    pace: dict[str, float] = {}
     seconds = 0.0
-    for _ in range(2 if sample else 0):  # the first time also fills caches
+    for kind, wanted in items.items():
+        _check(loaded, wanted)
+        tokens = sum(one.tokens for one in wanted)
+        found["items"] += len(wanted)
+        found["tokens"] += tokens
+        if not wanted:
+            continue
+        needed = memory_bytes(loaded, max(one.longest for one in wanted), tokens)
+        if kind.kind == "candidates":
+            from spark_audit.scoring.prefixes import cache_bytes
+
+            sets = [one for one in wanted if isinstance(one, Candidates)]
+            needed += cache_bytes(loaded, sets)
+        found["memory_bytes"] = max(found["memory_bytes"], needed)
+        if kind.kind not in pace:
+            pace[kind.kind] = _pace(loaded, wanted, kind)
+        seconds += tokens * pace[kind.kind]
+    return {**found, "seconds": round(seconds, 1)}
+
+
+SAMPLE = 4
+"""Items of a pass that are scored to take the time, from the middle length up."""
+
+ROWS = 64
+"""Candidates of a set that are."""
+
+
+def _pace(loaded: Loaded, items: Sequence[AnyItem], kind: Pass) -> float:
+    """Seconds a token of one pass, from a few items."""
+    ordered = sorted(items, key=lambda one: one.tokens)
+    sample: list[AnyItem] = [
+        replace(one, rows=one.rows[:ROWS]) if isinstance(one, Candidates) else one
+        for one in ordered[len(ordered) // 2 :][:SAMPLE]
+    ]
+    run, seconds = _runner(kind), 0.0
+    for _ in range(2):  # the first time also fills caches
         start = time.perf_counter()
         run(
             loaded,
             sample,
-            Pass(),
+            kind,
             batch_size=None,
             emit=lambda *_: None,
             note=lambda _: None,
         )
         seconds = time.perf_counter() - start
-    found["seconds"] = round(seconds * tokens / size, 1)
-    return found
+    return seconds / max(sum(one.tokens for one in sample), 1)
 
 
 def _runner(kind: Pass) -> Callable[..., None]:
+    """A pass's ``run``; its file may also ``check`` the settings, before any key."""
     if kind.kind not in PASSES:
         raise InputError(
             f"unknown pass {kind.kind!r}", fix=f"choose one of: {', '.join(PASSES)}"
         )
     module = importlib.import_module(f"spark_audit.scoring.{PASSES[kind.kind]}")
+    if hasattr(module, "check"):
+        module.check(kind)
     run: Callable[..., None] = module.run
     return run
 
 
-def _check(loaded: Loaded, items: Sequence[Item]) -> None:
+def _check(loaded: Loaded, items: Sequence[AnyItem]) -> None:
     """Refuse items that the model cannot read, naming the first such item."""
     seen: set[str] = set()
     for item in items:
-        where = f"example {item.key!r}"
+        where = f"{_NOUNS[type(item)]} {item.key!r}"
         if item.key in seen:
             raise InputError("the key stands twice", where=where)
         seen.add(item.key)
-        if len(item.ids) != len(item.positions):
+        if problem := item.problem():
+            raise InputError(problem, where=where)
+        most = loaded.max_positions
+        if most is not None and item.longest > most:
             raise InputError(
-                f"{len(item.ids)} tokens have {len(item.positions)} positions",
-                where=where,
-            )
-        longest = loaded.max_positions
-        if longest is not None and len(item.ids) > longest:
-            raise InputError(
-                f"{len(item.ids)} tokens do not fit the context of {longest}",
+                f"{item.longest} tokens do not fit the context of {most}",
                 where=where,
                 fix="build the manifest with this model's context, or cut the text",
             )
-        ids = item.ids
+        ids = item.read
         if len(ids) and (ids.min() < 0 or ids.max() >= len(loaded.usable)):
             raise InputError(
                 "holds a token that the model's vocabulary does not have",
                 where=where,
                 fix="use the checkpoint's own tokenizer",
             )
-        if not loaded.usable[ids[1:]].all():
+        if not loaded.usable[item.predicted].all():
             raise InputError(
                 "holds a token at a vocabulary row that is marked as no token",
                 where=where,
                 fix="use the checkpoint's own tokenizer",
             )
+
+
+_NOUNS = {Item: "example", Candidates: "candidates", Prompt: "prompt"}

@@ -46,6 +46,11 @@ class Batches(Generic[T]):
         Items a batch, at most; ``None``: as the tokens allow.
     ratio
         Longest over shortest item of one batch, at most.
+
+    Attributes
+    ----------
+    tokens
+        As given, less what exhausted memory took off.
     """
 
     def __init__(
@@ -60,7 +65,7 @@ class Batches(Generic[T]):
         # Stable: equal lengths keep the caller's order, so batches repeat.
         self._items = sorted(items, key=lambda item: -length(item))
         self._lengths = [max(length(item), 1) for item in self._items]
-        self._tokens, self._rows, self._ratio = tokens, rows, ratio
+        self.tokens, self._rows, self._ratio = tokens, rows, ratio
 
     def sizes(self, start: int = 0) -> list[int]:
         """Items of each batch from the item ``start`` on.
@@ -83,7 +88,7 @@ class Batches(Generic[T]):
         size = [0] * len(lengths)
         for i in range(len(lengths) - 1, -1, -1):
             longest = lengths[i]
-            most = max(self._tokens // longest, 1)
+            most = max(self.tokens // longest, 1)
             if self._rows is not None:
                 most = min(most, self._rows)
             stop = min(i + most, len(lengths))
@@ -134,7 +139,7 @@ class Batches(Generic[T]):
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             if len(batch) > 1:
-                self._tokens = (len(batch) // 2) * self._lengths[start]
+                self.tokens = (len(batch) // 2) * self._lengths[start]
                 sizes = self.sizes(start)
             elif not shrink():
                 raise IncompleteError(

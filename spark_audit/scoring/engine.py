@@ -97,8 +97,12 @@ class Scorer:
 
     Attributes
     ----------
+    device
+        Where token ids go.
     tokens
         Padded tokens that a batch may have.
+    exact
+        Whether the model's weights are no coarser than float32.
     columns
         The reduction with its buffers.
     """
@@ -107,9 +111,11 @@ class Scorer:
         self, loaded: Loaded, model: torch.nn.Module, first: Item, note: Note
     ) -> None:
         self._model = model
-        self.device = model.get_input_embeddings().weight.device  # type: ignore[operator]
+        weight = model.get_input_embeddings().weight  # type: ignore[operator]
+        self.device = weight.device
         self.tokens = token_budget(self.device)
-        base = _unwrapped(model)
+        self.exact = weight.dtype in (torch.float32, torch.float64)
+        base = unwrapped(model)
         found = _own_head(base, loaded)
         if isinstance(found, str):
             self._head, reason = None, found
@@ -134,75 +140,125 @@ class Scorer:
         CheckpointError
             If a logit is NaN or infinite, naming the item.
         """
-        ids, mask = _padded(batch, self.device)
-        lengths = torch.tensor([len(item.ids) - 1 for item in batch])
-        if self._head is None:
-            found = self._generic(ids, mask, lengths)
-        else:
-            inputs = {"attention_mask": mask} if mask is not None else {}
-            hidden = self._body(input_ids=ids, use_cache=False, **inputs)[0]
-            rows = _rows(lengths, ids.shape[1]).to(hidden.device)
-            targets = ids.flatten()[rows.to(ids.device) + 1].to(self.columns.device)
-            hidden = hidden.flatten(0, 1).index_select(0, rows)
-            found = self._head(hidden.to(self.columns.device), targets)
-        table = found.cpu().numpy()
-        ends = np.cumsum(lengths.numpy())
-        parts = np.split(table, ends[:-1])
-        for item, part in zip(batch, parts, strict=True):
-            if not np.isfinite(part).all():
-                raise CheckpointError(
-                    "the model's logits are NaN or infinite",
-                    where=f"example {item.key!r}",
-                    fix="load it in float32, or check how it was trained and saved",
-                )
         return [
             {
                 name: part[:, i].astype(dtype)
                 for i, (name, dtype) in enumerate(COLUMNS.items())
             }
-            for part in parts
+            for part in self._items(batch, only_nll=False)
         ]
 
-    def _generic(
-        self, ids: torch.Tensor, mask: torch.Tensor | None, lengths: torch.Tensor
+    def nll(self, batch: Sequence[Item]) -> list[np.ndarray]:
+        """NLL alone of each item of a batch, float32; cheaper than all columns."""
+        return [part[:, 0] for part in self._items(batch, only_nll=True)]
+
+    def _items(self, batch: Sequence[Item], *, only_nll: bool) -> list[np.ndarray]:
+        ids, mask = padded([item.ids for item in batch])
+        lengths = torch.tensor([len(item.ids) - 1 for item in batch])
+        found = self.read(ids, mask, ids[:, 1:, None], lengths, only_nll=only_nll)
+        parts = np.split(found.numpy(), np.cumsum(lengths.numpy())[:-1])
+        for item, part in zip(batch, parts, strict=True):
+            check_finite(part, where=f"example {item.key!r}")
+        return parts
+
+    def read(
+        self,
+        ids: torch.Tensor,
+        mask: torch.Tensor | None,
+        targets: torch.Tensor,
+        lengths: torch.Tensor,
+        *,
+        first: int = 0,
+        only_nll: bool = True,
+        cache: Any = None,
     ) -> torch.Tensor:
-        """Columns through the model's own forward, some positions at a time."""
-        count, width = ids.shape
-        if width < 2:
-            return torch.empty(0, len(COLUMNS))
-        step = max(self.columns.rows // count, 1) if self._keep else width - 1
-        found = torch.empty(count, width - 1, len(COLUMNS))
-        for start in range(0, width - 1, step):
-            stop = min(start + step, width - 1)
-            logits = self._logits(ids, mask, start, stop)
-            targets = ids[:, start + 1 : stop + 1].to(self.columns.device)
-            for row in range(count):
-                stay = int(lengths[row].clamp(max=stop)) - start
+        """What the model predicts at some positions of what it reads.
+
+        Parameters
+        ----------
+        ids, mask
+            Shapes ``(B, T)`` and ``(B, T)`` or, behind a cache, as long as both; what
+            is fed. ``None``: nothing is padded.
+        targets
+            Shape ``(B, w, k)``: what is asked for at the positions ``first`` to
+            ``first + w``; ``k`` is 1 for all columns.
+        lengths
+            Shape ``(B,)``: how many of the ``w`` positions count in each row.
+        only_nll
+            Give the NLL of each target, else all columns of the first.
+        cache
+            What the model has read before, of transformers' kind; it is extended.
+
+        Returns
+        -------
+        torch.Tensor
+            Shape ``(sum(lengths), k)`` or ``(sum(lengths), len(COLUMNS))``, float32,
+            on the CPU.
+        """
+        width = targets.shape[1]
+        goal = targets.flatten(0, 1)[_places(lengths, width)].to(self.columns.device)
+        if not only_nll:
+            goal = goal[:, 0]
+        if not len(goal):
+            return torch.empty(0, targets.shape[2] if only_nll else len(COLUMNS))
+        options: dict[str, Any] = {"use_cache": cache is not None}
+        if cache is not None:
+            options["past_key_values"] = cache
+        if mask is not None:
+            options["attention_mask"] = mask.to(self.device)
+        ids = ids.to(self.device)
+        if self._head is None:
+            return self._generic(ids, goal, lengths, first, width, only_nll, options)
+        hidden = self._body(input_ids=ids, **options)[0]
+        rows = _places(lengths, ids.shape[1], first).to(hidden.device)
+        hidden = hidden.flatten(0, 1).index_select(0, rows).to(self.columns.device)
+        reduce = self._head.nll if only_nll else self._head
+        return reduce(hidden, goal).cpu()
+
+    def _generic(
+        self,
+        ids: torch.Tensor,
+        goal: torch.Tensor,
+        lengths: torch.Tensor,
+        first: int,
+        width: int,
+        only_nll: bool,
+        options: dict[str, Any],
+    ) -> torch.Tensor:
+        """As :meth:`read` through the model's own forward, some positions at a time."""
+        step = width
+        if self._keep and not options["use_cache"]:  # a cache is extended only once
+            step = max(self.columns.rows // len(ids), 1)
+        reduce = self.columns.nll if only_nll else self.columns.reduce
+        ends = [0, *lengths.cumsum(0).tolist()]
+        size = goal.shape[1] if only_nll else len(COLUMNS)
+        found = torch.empty(len(goal), size)
+        for start in range(0, width, step):
+            stop = min(start + step, width)
+            logits = self._logits(ids, first + start, first + stop, options)
+            for row, own in enumerate(lengths.tolist()):
+                stay = min(own, stop) - start
                 for low in range(0, max(stay, 0), self.columns.rows):
                     high = min(low + self.columns.rows, stay)
                     z = self.columns.buffer(high - low)
                     z[:, : self.columns.vocabulary] = logits[
                         row, low:high, : self.columns.vocabulary
                     ]
-                    found[row, start + low : start + high] = self.columns.reduce(
-                        z, targets[row, low:high]
-                    ).cpu()
-        return found.flatten(0, 1)[_rows(lengths, width - 1)]
+                    at = slice(ends[row] + start + low, ends[row] + start + high)
+                    found[at] = reduce(z, goal[at]).cpu()
+        return found
 
     def _logits(
-        self, ids: torch.Tensor, mask: torch.Tensor | None, start: int, stop: int
+        self, ids: torch.Tensor, start: int, stop: int, options: dict[str, Any]
     ) -> torch.Tensor:
         """The model's own logits of the positions ``start:stop``: ``(B, n, V)``.
 
         Positions are counted from the end: prompt tuning puts its own in front.
         """
         width = ids.shape[1]
-        options: dict[str, Any] = {"use_cache": False}
-        if mask is not None:
-            options["attention_mask"] = mask
         if self._keep:
             keep = torch.arange(start - width, stop - width, device=ids.device)
-            options["logits_to_keep"] = keep
+            options = {**options, "logits_to_keep": keep}
         logits: torch.Tensor = self._model(input_ids=ids, **options).logits
         if not self._keep:
             logits = logits[:, -width:][:, start:stop]
@@ -210,8 +266,8 @@ class Scorer:
 
     def _self_test(self, first: Item) -> str:
         """Why the own head is not to be used; empty when it agrees with the model."""
-        ids, _ = _padded([first], self.device)
-        ids = ids[:, :SELF_TEST_TOKENS]
+        ids = torch.from_numpy(first.ids[None, :SELF_TEST_TOKENS].astype(np.int64))
+        ids = ids.to(self.device)
         assert self._head is not None
         hidden = self._body(input_ids=ids, use_cache=False)[0][0]
         ours = self._head.logits(hidden.to(self.columns.device))
@@ -233,7 +289,7 @@ def memory_bytes(loaded: Loaded, longest: int, tokens: int) -> int:
 
     The logits buffer, the working buffers and one layer's activations of a batch.
     """
-    base = _unwrapped(loaded.model)
+    base = unwrapped(loaded.model)
     weight: torch.Tensor = base.get_input_embeddings().weight
     columns = Columns(loaded.usable, weight.device)
     batch = min(max(token_budget(weight.device), longest), max(tokens, 1))
@@ -247,7 +303,7 @@ def memory_bytes(loaded: Loaded, longest: int, tokens: int) -> int:
     return columns.memory_bytes(batch) + activations + 4 * (batch * hidden + copied)
 
 
-def _unwrapped(model: torch.nn.Module) -> Any:
+def unwrapped(model: torch.nn.Module) -> Any:
     """The causal LM itself, adapters inside, without PEFT's outer module."""
     inner = getattr(model, "get_base_model", None)
     return inner() if callable(inner) else model
@@ -285,23 +341,32 @@ def _detached(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return None if tensor is None else tensor.detach()
 
 
-def _padded(
-    batch: Sequence[Item], device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Ids padded on the right, and their mask where anything was padded."""
-    width = max(len(item.ids) for item in batch)
-    ids = torch.zeros(len(batch), width, dtype=torch.int64)
-    mask = torch.zeros(len(batch), width, dtype=torch.int64)
-    for row, item in enumerate(batch):
-        ids[row, : len(item.ids)] = torch.from_numpy(item.ids.astype(np.int64))
-        mask[row, : len(item.ids)] = 1
-    return ids.to(device), None if bool(mask.all()) else mask.to(device)
+def padded(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Token ids padded on the right, and their mask where anything was padded."""
+    width = max(map(len, rows))
+    ids = torch.zeros(len(rows), width, dtype=torch.int64)
+    mask = torch.zeros(len(rows), width, dtype=torch.int64)
+    for at, row in enumerate(rows):
+        ids[at, : len(row)] = torch.from_numpy(row.astype(np.int64))
+        mask[at, : len(row)] = 1
+    return ids, None if bool(mask.all()) else mask
 
 
-def _rows(lengths: torch.Tensor, width: int) -> torch.Tensor:
-    """Indices of the first ``lengths[i]`` positions of each row of a flat batch."""
+def check_finite(values: np.ndarray, *, where: str) -> None:
+    """Refuse scores that are NaN or infinite."""
+    if not np.isfinite(values).all():
+        raise CheckpointError(
+            "the model's logits are NaN or infinite",
+            where=where,
+            fix="load it in float32, or check how it was trained and saved",
+        )
+
+
+def _places(lengths: torch.Tensor, width: int, first: int = 0) -> torch.Tensor:
+    """Indices in a flat batch: ``lengths[i]`` positions from ``first`` on of row i."""
     index = torch.arange(width).expand(len(lengths), -1)
-    return (index < lengths[:, None]).flatten().nonzero()[:, 0]
+    inside = (index >= first) & (index < first + lengths[:, None])
+    return inside.flatten().nonzero()[:, 0]
 
 
 def _generic_note(reason: str, dtype: str, keep: bool) -> str:

@@ -7,7 +7,7 @@ itself and never beats itself by a rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,6 +125,42 @@ class Columns:
             Shape ``(n, len(COLUMNS))``, float32, in the order of ``COLUMNS``.
         """
         found = torch.empty(len(logits), len(COLUMNS), device=self.device)
+        for rows in self._groups(logits, finish):
+            self._reduce_group(logits[rows], targets[rows, None], found[rows])
+        return found
+
+    def nll(
+        self,
+        logits: torch.Tensor,
+        targets: torch.Tensor,
+        finish: Callable[[torch.Tensor], None] | None = None,
+    ) -> torch.Tensor:
+        """NLL alone, of any number of targets a row; the logits may be overwritten.
+
+        Parameters
+        ----------
+        logits, finish
+            As in :meth:`reduce`.
+        targets
+            Shape ``(n, k)``, int64.
+
+        Returns
+        -------
+        torch.Tensor
+            Shape ``(n, k)``, float32, nats.
+        """
+        found = torch.empty(targets.shape, device=self.device)
+        for rows in self._groups(logits, finish):
+            z = logits[rows]
+            # One call that stays in the cache: maximum, sum and difference.
+            logp = torch.log_softmax(z, 1, out=self._work(len(z))[0])
+            torch.neg(logp.gather(1, targets[rows]), out=found[rows])
+        return found
+
+    def _groups(
+        self, logits: torch.Tensor, finish: Callable[[torch.Tensor], None] | None
+    ) -> Iterator[slice]:
+        """Rows whose work stays in the cache, finished, masked where no token is."""
         step = max(self._group // self.width, 1)
         for start in range(0, len(logits), step):
             rows = slice(start, start + step)
@@ -134,8 +170,7 @@ class Columns:
             z[:, self.vocabulary :] = MASKED
             if self._holes is not None:
                 z.index_fill_(1, self._holes, MASKED)
-            self._reduce_group(z, targets[rows, None], found[rows])
-        return found
+            yield rows
 
     def _work(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         size = rows * self.width
@@ -256,8 +291,21 @@ class Head:
 
     def __call__(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Columns ``(n, len(COLUMNS))`` of hidden states ``(n, H)``."""
+        return self._reduced(hidden, targets, self._columns.reduce, (len(COLUMNS),))
+
+    def nll(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """NLL ``(n, k)`` of targets ``(n, k)`` after hidden states ``(n, H)``."""
+        return self._reduced(hidden, targets, self._columns.nll, targets.shape[1:])
+
+    def _reduced(
+        self,
+        hidden: torch.Tensor,
+        targets: torch.Tensor,
+        reduce: Callable[..., torch.Tensor],
+        shape: Sequence[int],
+    ) -> torch.Tensor:
         if not len(hidden):
-            return torch.empty(0, len(COLUMNS), device=hidden.device)
+            return torch.empty(0, *shape, device=hidden.device)
         # Equal chunks: a small last one would run at a fraction of the peak.
         count = -(-len(hidden) // self._columns.rows)
         size = -(-len(hidden) // count)
@@ -267,7 +315,7 @@ class Head:
             z = self._columns.buffer(len(rows))
             self._project(rows, z[:, : self._columns.vocabulary])
             goal = targets[start : start + size]
-            found.append(self._columns.reduce(z, goal, self._finish))
+            found.append(reduce(z, goal, self._finish))
         return torch.cat(found)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -31,7 +31,7 @@ from spark_audit.table import Pass, TokenTable
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints import Loaded
-    from spark_audit.scoring import Item
+    from spark_audit.scoring import AnyItem
 
 SCHEMA = 1
 """Part of every key: raised whenever the same key would mean other numbers."""
@@ -63,6 +63,7 @@ class Store:
         self._salt = b"" if folder is None else _salt(folder)
         self._pending: dict[str, Rows] = {}
         self._pending_tokens = 0
+        self._layout: list[tuple[str, np.dtype]] = []
         self._flushed = time.monotonic()
         self._remarks: list[str] = []
         # Key -> shard and rows in it; remarks by shard.
@@ -71,12 +72,14 @@ class Store:
         self._seen: set[Path] = set()
         self.refresh()
 
-    def keys(self, loaded: Loaded, items: Sequence[Item], kind: Pass) -> dict[str, str]:
+    def keys(
+        self, loaded: Loaded, items: Sequence[AnyItem], kind: Pass
+    ) -> dict[str, str]:
         """Item key -> store key: 64 hexadecimal digits.
 
         It hashes the schema version, the checkpoint, the pass and its settings, the
-        mask of usable vocabulary rows, and, with the folder's salt, the token ids and
-        their positions; the first token is read and not scored.
+        mask of usable vocabulary rows, and, with the folder's salt, the item's content:
+        token ids and positions, a prefix and its candidates, a prompt and its answer.
         """
         usable = hashlib.sha256(loaded.usable.astype(np.uint8).tobytes()).hexdigest()
         frame = [SCHEMA, loaded.model_id, list(astuple(kind)), usable]
@@ -96,6 +99,9 @@ class Store:
     ) -> None:
         """Take one item's rows; they are on disk after the next flush at the latest.
 
+        Rows with other columns than those that wait, those of another pass, begin a
+        shard of their own.
+
         Parameters
         ----------
         position
@@ -103,6 +109,10 @@ class Store:
         columns
             Name -> array of shape ``(n,)``.
         """
+        layout = [(name, values.dtype) for name, values in columns.items()]
+        if layout != self._layout:
+            self.flush()
+            self._layout = layout
         self._pending[key] = (position.astype(np.int32), dict(columns))
         self._pending_tokens += len(position)
         waited = time.monotonic() - self._flushed
@@ -165,7 +175,6 @@ class Store:
         keys
             As :meth:`keys` gave them for ``kind``.
         """
-        del kind  # the keys say it
         self.refresh()
         wanted: dict[Path, list[str]] = {}
         rows = dict(self._pending)
@@ -194,7 +203,8 @@ class Store:
                     {name: values[span] for name, values in arrays.items()},
                 )
         return TokenTable.from_items(
-            [(name, *rows[key]) for name, key in keys.items() if key in rows]
+            [(name, *rows[key]) for name, key in keys.items() if key in rows],
+            kind=kind.kind,
         )
 
     def remarks(self, keys: Iterable[str]) -> list[str]:

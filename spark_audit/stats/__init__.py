@@ -10,6 +10,8 @@ import importlib
 from typing import Any
 
 _PLACES = {
+    "accuracy": "Answers accuracy_difference accuracy_estimate accuracy_metrics "
+    "cluster_shares stratified_weights task_weights",
     "assignment": "assign_disjoint",
     "balance": "balance_rows ecdf_max ecdf_mean effective_clusters rosenbaum_bounds "
     "rosenbaum_gamma smd variance_ratio",
@@ -17,11 +19,20 @@ _PLACES = {
     "max_t ratio_replicates sign_flip simultaneous_quantile "
     "weighted_quantile_replicates",
     "duplicates": "cluster_labels duplicate_groups near_duplicates",
+    "epsilon": "candidate_guess_bound largest_exposure one_run_bound two_sided_bound",
+    "exposure": "candidate_ranks chance_mde dose_trend exposure_bits "
+    "extrapolated_exposure interpolated_exposure lower_tail_exposure null_mean "
+    "null_moments posterior_bits top_k top_k_mde uniformity",
+    "extraction": "decoded_logp extraction_probability n_p n_p_counts top_k_logp",
     "intervals": "basic bca bootstrap_t clopper_pearson jackknife_t korn_graubard "
     "linearised_se median_estimate percentile_interval rate_estimate ratio_estimate",
     "matching": "dilate eligible_windows match_spans micro_nats "
     "non_overlapping_windows placebo_spans",
     "power": "clusters_needed mde mde_normal with_mde",
+    "roc": "auc chance_band chance_p delong paired_delong roc_curve split_tpr tost "
+    "tpr_at_fpr",
+    "roc_clusters": "Design auc_difference auc_estimate auc_replicates auc_test "
+    "chance tpr_estimate tpr_replicates",
     "selectivity": "Windows delta_sel did did_test estimands placebo_test rtm_bias "
     "rtm_bias_estimate rtm_slope",
 }

@@ -390,3 +390,27 @@ def test_same_seed_same_result(make_case: Make) -> None:
     second = audit(case, ours=shifted(case, 0.1))
     assert first.rows == second.rows
     assert first.tables == second.tables
+
+
+@pytest.mark.parametrize(
+    ("other", "own", "words"),
+    [
+        (-0.9, -0.3, "were not suppressed, only learned less"),
+        (-0.1, 0.5, "selective suppression"),
+        (0.9, 0.3, "did not become likelier themselves"),
+        (0.1, -0.5, "remembers identifiers"),
+    ],
+)
+def test_the_verdict_tells_suppression_from_slower_learning(
+    make_case: Make, other: float, own: float, words: str
+) -> None:
+    case = make_case(sources=60)
+
+    def moved(key: str, nll: np.ndarray) -> np.ndarray:
+        out = nll + other
+        for start, end in case.spans(key):
+            out[start:end] = nll[start:end] + own
+        return out
+
+    result = audit(case, ours=moved)
+    assert words in result.verdict[0]

@@ -332,13 +332,15 @@ def test_the_cost_is_told_without_scoring_everything(
     loaded: Any, items: list[Item], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counting = Counting(monkeypatch)
-    found = cost(loaded, items * 1)
+    found = cost(loaded, {Pass(): items})
     assert found["items"] == len(items)
     assert found["tokens"] == sum(LENGTHS)
     assert found["memory_bytes"] > 0
     assert found["seconds"] >= 0
     assert len(set(counting.seen)) < len(items)
-    assert cost(loaded, [])["tokens"] == 0
+    assert cost(loaded, {Pass(): []})["tokens"] == cost(loaded, {})["tokens"] == 0
+    noise = {Pass("noise", 0.1, draw): items for draw in range(3)}
+    assert cost(loaded, {Pass(): items, **noise})["tokens"] == 4 * sum(LENGTHS)
 
 
 def test_score_keys_leaves_the_table_to_the_store(

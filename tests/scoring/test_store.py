@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_audit.errors import OutputError
-from spark_audit.scoring import Item
+from spark_audit.scoring import Candidates, Item, Prompt
 from spark_audit.scoring.store import Store
-from spark_audit.table import COLUMNS, Pass
+from spark_audit.table import COLUMNS, LAYOUTS, Pass
 
 MODEL: Any = SimpleNamespace(model_id="m1", usable=np.ones(50, dtype=bool))
 
@@ -66,6 +66,54 @@ def test_what_is_stored_is_found_again_by_another_store(tmp_path: Path) -> None:
     assert all(key in other for key in keys.values())
     assert_holds(other, keys, ITEMS)
     assert other.notes == []
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_passes_that_wait_together_are_never_mixed(
+    folder: bool, tmp_path: Path
+) -> None:
+    # Regression: a flush that failed leaves rows of one pass to the next one's shard.
+    store = Store(tmp_path if folder else None)
+    found = {}
+    for kind in LAYOUTS:
+        found[kind] = store.keys(MODEL, ITEMS, Pass(kind))
+        for item in ITEMS:
+            columns = {
+                k: np.ones(len(item.scored), t) for k, t in LAYOUTS[kind].items()
+            }
+            store.add(found[kind][item.key], item.scored, columns)
+    store.flush()
+    assert len(list(tmp_path.glob("*.parquet"))) == folder * len(LAYOUTS)
+    for kind, keys in found.items():
+        for reader in (store, Store(tmp_path)) if folder else (store,):
+            table = reader.gather(keys, kind=Pass(kind))
+            assert {k: v.dtype for k, v in table.columns.items()} == LAYOUTS[kind]
+            assert table.ids == tuple("abcd")
+
+
+def test_an_empty_table_has_the_columns_of_its_pass() -> None:
+    for kind, layout in LAYOUTS.items():
+        table = Store(None).gather({}, kind=Pass(kind))
+        assert {k: v.dtype for k, v in table.columns.items()} == layout
+
+
+def test_keys_of_sets_and_prompts_depend_on_all_they_hold() -> None:
+    def ids(*numbers: int) -> np.ndarray:
+        return np.array(numbers, dtype=np.int32)
+
+    items = [
+        Candidates("x", ids(1, 2), (ids(3), ids(4, 5))),
+        Candidates("x", ids(1), (ids(2, 3), ids(4, 5))),
+        Candidates("x", ids(1, 2), (ids(4, 5), ids(3))),
+        Candidates("x", ids(1, 2), (ids(3, 4), ids(5))),
+        Prompt("x", ids(1, 2), "yes", 4),
+        Prompt("x", ids(1, 2), "no", 4),
+        Prompt("x", ids(1, 2), "yes", 5),
+        Prompt("x", ids(1), "yes", 4),
+    ]
+    store = Store(None)
+    keys = [store.keys(MODEL, [one], Pass("candidates"))["x"] for one in items]
+    assert len(set(keys)) == len(items)
 
 
 def test_a_store_in_memory_needs_no_folder() -> None:

@@ -1,0 +1,429 @@
+"""Ranked canaries: what chance gives for them, and the tests of the canary audit.
+
+Frames here hold one row a canary of one checkpoint and part, with the columns ``rank``
+(strict), ``ties``, ``exposure`` and ``lower_tail`` (bits), ``nll``, ``dose``,
+``held_out``, ``n_candidates``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from spark_audit.audits import BASE
+from spark_audit.canaries import FORMATS, RANKED
+from spark_audit.errors import InputError
+from spark_audit.stats.bootstrap import holm, sign_flip
+from spark_audit.stats.epsilon import candidate_guess_bound
+from spark_audit.stats.exposure import (
+    chance_mde,
+    dose_trend,
+    exposure_bits,
+    lower_tail_exposure,
+    null_mean,
+    null_moments,
+    top_k,
+    uniformity,
+)
+
+Record = dict[str, Any]
+
+LEVEL = 0.95
+KS = (1, 10)
+"""Numbers of guesses that epsilon is bounded from: fixed here, before any result."""
+
+STATED = (
+    "the canary was drawn uniformly from its candidates; delta 0; each bound holds "
+    "alone, the largest of several at less than 95%"
+)
+
+
+def ranked(evidence: pd.DataFrame, kind: str = "canary") -> pd.DataFrame:
+    """The evidence's ranks of one kind with their exposures."""
+    frame = evidence[evidence["kind"] == kind]
+    size = frame["n_candidates"].to_numpy()
+    if len(set(size.tolist())) > 1:
+        raise InputError(
+            "canaries have candidate sets of different sizes",
+            fix="audit them against one manifest",
+        )
+    rank, ties = frame["rank"].to_numpy(), frame["ties"].to_numpy()
+    if not len(frame):
+        return frame.assign(exposure=0.0, lower_tail=0.0, careful=0.0)
+    return frame.assign(
+        exposure=exposure_bits(rank, size),
+        lower_tail=lower_tail_exposure(rank, size),
+        # For claims of memorisation: ties count against the claim.
+        careful=exposure_bits(rank + ties, size),
+    )
+
+
+def trained(frame: pd.DataFrame) -> pd.DataFrame:
+    """Canaries that stand in train rows."""
+    return frame[(frame["dose"] > 0) & ~frame["held_out"].astype(bool)]
+
+
+def held_out(frame: pd.DataFrame) -> pd.DataFrame:
+    """Canaries that no model was trained on."""
+    return frame[frame["held_out"].astype(bool)]
+
+
+def by_part(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Checkpoint, part and rows, in the order of the evidence."""
+    for name in dict.fromkeys(frame["checkpoint"]):
+        of_name = frame[frame["checkpoint"] == name]
+        for part in RANKED:
+            chosen = of_name[of_name["part"] == part]
+            if len(chosen):
+                yield str(name), part, chosen
+
+
+# --- one-sided tests ------------------------------------------------------------------
+
+
+def p_remembered(frame: pd.DataFrame) -> float:
+    """Chance of a mean exposure as high under uniform ranks."""
+    null = null_mean(frame["n_candidates"].to_numpy())
+    return null.above(float(frame["careful"].mean()))
+
+
+def p_suppressed(frame: pd.DataFrame) -> float:
+    """Chance of a mean lower-tail exposure as high under uniform ranks."""
+    # The mirrored rank is uniform too: one distribution serves both ends.
+    null = null_mean(frame["n_candidates"].to_numpy())
+    return null.above(float(frame["lower_tail"].mean()))
+
+
+def p_risen(frame: pd.DataFrame, base: pd.DataFrame) -> float:
+    """Wilcoxon's one-sided p value that exposure rose since the base model."""
+    change, _ = changes(frame, base, "exposure")
+    if not change.any():
+        return 1.0
+    return float(stats.wilcoxon(change, alternative="greater").pvalue)
+
+
+def changes(
+    frame: pd.DataFrame, base: pd.DataFrame, column: str
+) -> tuple[np.ndarray, list[str]]:
+    """Per-canary difference of a column, of canaries that both have."""
+    ours, theirs = (f.set_index("canary_id")[column] for f in (frame, base))
+    both = [name for name in ours.index if name in theirs.index]
+    return (ours[both] - theirs[both]).to_numpy(np.float64), both
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Adjusted one-sided p value of one test, with what it was taken on."""
+
+    checkpoint: str
+    part: str
+    n: int
+    value: float
+    p: float
+
+    @property
+    def detected(self) -> bool:
+        """Whether it is significant."""
+        return self.p <= 1 - LEVEL
+
+
+def adjusted(tests: list[Tested]) -> list[Tested]:
+    """The tests with Holm's correction, smallest p value first."""
+    if not tests:
+        return []
+    ps = holm([test.p for test in tests])
+    made = [
+        Tested(t.checkpoint, t.part, t.n, t.value, float(p))
+        for t, p in zip(tests, ps, strict=True)
+    ]
+    return sorted(made, key=lambda test: test.p)
+
+
+def base_tests(frame: pd.DataFrame) -> list[Tested]:
+    """Tests that the base model's ranks are uniform, over parts by Holm.
+
+    The base saw none of the canaries, held out or not.
+    """
+    found = []
+    for name, part, chosen in by_part(frame[frame["checkpoint"] == BASE]):
+        mid = chosen["rank"] + chosen["ties"] / 2
+        test = uniformity(mid.to_numpy(), chosen["n_candidates"].to_numpy())
+        # Two looks at the same ranks: Bonferroni.
+        p = min(1.0, 2 * min(test.z_p, test.ks_p))
+        found.append(Tested(name, part, len(chosen), float(mid.mean()), p))
+    return adjusted(found)
+
+
+def control_tests(frame: pd.DataFrame, *, uniform_base: bool) -> list[Tested]:
+    """Whether the canaries of the highest dose were found, in any checkpoint and part.
+
+    Corrected by Holm over checkpoints and parts, since one success is enough. Where
+    the base's own ranks are not uniform, the rise since the base is tested instead.
+    """
+    found = []
+    whole = trained(frame)
+    if not len(whole):
+        return []
+    most = whole[whole["dose"] == whole["dose"].max()]
+    base = {part: chosen for name, part, chosen in by_part(most) if name == BASE}
+    for name, part, chosen in by_part(most):
+        if name == BASE:
+            continue
+        value = float(chosen["exposure"].mean())
+        if uniform_base or part not in base:
+            p = p_remembered(chosen)
+        else:
+            p = p_risen(chosen, base[part])
+        found.append(Tested(name, part, len(chosen), value, p))
+    return adjusted(found)
+
+
+def two_ended(frame: pd.DataFrame) -> dict[str, list[Tested]]:
+    """Tests of one checkpoint's trained canaries at both ends, by Holm over all six."""
+    tests = [
+        (end, Tested(name, part, len(chosen), float(chosen[column].mean()), p(chosen)))
+        for name, part, chosen in by_part(trained(frame))
+        for end, column, p in (
+            ("remembered", "exposure", p_remembered),
+            ("suppressed", "lower_tail", p_suppressed),
+        )
+    ]
+    found: dict[str, list[Tested]] = {"remembered": [], "suppressed": []}
+    if tests:
+        ps = holm([test.p for _, test in tests])
+        for (end, t), p in zip(tests, ps, strict=True):
+            found[end].append(Tested(t.checkpoint, t.part, t.n, t.value, float(p)))
+    return {end: sorted(some, key=lambda t: t.p) for end, some in found.items()}
+
+
+# --- tables ---------------------------------------------------------------------------
+
+
+def dose_table(frame: pd.DataFrame) -> list[Record]:
+    """Each dose beside chance; dose 0 are the held-out canaries."""
+    found = []
+    for name, part, whole in by_part(frame):
+        doses = whole["dose"].where(~whole["held_out"].astype(bool), 0)
+        for dose in sorted(set(doses)):
+            chosen = whole[doses == dose]
+            size, n = int(chosen["n_candidates"].iloc[0]), len(chosen)
+            low, high = null_mean(chosen["n_candidates"].to_numpy()).band(LEVEL)
+            record: Record = {
+                "checkpoint": name,
+                "part": part,
+                "dose": int(dose),
+                "held_out": bool(chosen["held_out"].iloc[0]),
+                "canaries": n,
+                "nll_mean": float(chosen["nll_mean"].mean()),
+                "rank_mean": float(chosen["rank"].mean()),
+                "exposure_mean": float(chosen["exposure"].mean()),
+                "chance_exposure": null_moments(size).exposure_mean,
+                "chance_exposure_low": low,
+                "chance_exposure_high": high,
+                "p_remembered": p_remembered(chosen),
+                "p_suppressed": p_suppressed(chosen),
+                "posterior_bits_mean": float(chosen["posterior_bits"].mean()),
+            }
+            for k in KS:
+                if k < size:
+                    hits = top_k(chosen["rank"].to_numpy(), k=k, n_candidates=size)
+                    record[f"top{k}_hits"] = hits.hits
+                    record[f"top{k}_low"], record[f"top{k}_high"] = hits.low, hits.high
+                    record[f"top{k}_p"] = hits.p
+            found.append(record)
+    return found
+
+
+def trend_table(frame: pd.DataFrame, *, seed: int) -> list[Record]:
+    """Exposure over dose, canaries of dose 0 held out of it: another split."""
+    found = []
+    for name, part, chosen in by_part(trained(frame)):
+        trend = dose_trend(
+            chosen["dose"].to_numpy(), chosen["exposure"].to_numpy(), seed=seed
+        )
+        if trend is not None:
+            found.append(
+                {
+                    "checkpoint": name,
+                    "part": part,
+                    "canaries": len(chosen),
+                    "doses": ", ".join(map(str, sorted(set(chosen["dose"].tolist())))),
+                    "spearman": trend.rho,
+                    "p": trend.p,
+                }
+            )
+    return found
+
+
+def uniformity_table(frame: pd.DataFrame) -> list[Record]:
+    """Two-sided tests of uniform ranks, of trained and of held-out canaries."""
+    found = []
+    for name, part, whole in by_part(frame):
+        for which, chosen in (
+            ("trained", trained(whole)),
+            ("held out", held_out(whole)),
+        ):
+            if not len(chosen):
+                continue
+            mid = (chosen["rank"] + chosen["ties"] / 2).to_numpy()
+            size = chosen["n_candidates"].to_numpy()
+            exact = null_mean(size, of="rank").two_sided(float(chosen["rank"].mean()))
+            found.append(
+                {
+                    "checkpoint": name,
+                    "part": part,
+                    "canaries": which,
+                    "n": len(chosen),
+                    "tied": int((chosen["ties"] > 0).sum()),
+                    "rank_mean": float(chosen["rank"].mean()),
+                    "rank_mean_p": exact,
+                    **uniformity(mid, size)._asdict(),
+                }
+            )
+    return found
+
+
+def streisand_table(frame: pd.DataFrame) -> list[Record]:
+    """True canaries against strings of the same formats that were never trained on.
+
+    Two-sided: standing far behind is a signal too. ``p`` compares trained with
+    held-out canaries (Mann-Whitney), ``p_suppressed`` trained ones with chance.
+    """
+    found = []
+    for name, part, whole in by_part(frame):
+        ours, never = trained(whole), held_out(whole)
+        if not len(ours):
+            continue
+        size = int(ours["n_candidates"].iloc[0])
+        record: Record = {
+            "checkpoint": name,
+            "part": part,
+            "trained": len(ours),
+            "held_out": len(never),
+            "rank_mean_trained": float(ours["rank"].mean()),
+            "rank_mean_held_out": None,
+            "chance_rank": (size + 1) / 2,
+            "lower_tail_exposure": float(ours["lower_tail"].mean()),
+            "p_suppressed": p_suppressed(ours),
+            "p": None,
+            "mde_ranks": None,
+        }
+        if len(never):
+            test = stats.mannwhitneyu(ours["rank"], never["rank"])
+            # The difference of two means varies as a mean of so many canaries does.
+            pairs = len(ours) * len(never) / (len(ours) + len(never))
+            reach = chance_mde(1, n_candidates=size).ranks / np.sqrt(pairs)
+            record |= {
+                "rank_mean_held_out": float(never["rank"].mean()),
+                "p": float(test.pvalue),
+                "mde_ranks": float(reach),
+            }
+        found.append(record)
+    return found
+
+
+def paired_table(
+    frame: pd.DataFrame, baselines: Mapping[str, str], *, seed: int
+) -> list[Record]:
+    """Change of each canary's exposure against the baseline, on the same candidates."""
+    whole = trained(frame)
+    parts = {(name, part): chosen for name, part, chosen in by_part(whole)}
+    found = []
+    for (name, part), chosen in parts.items():
+        other = parts.get((str(baselines.get(name)), part))
+        if other is None:
+            continue
+        change, both = changes(chosen, other, "exposure")
+        moved = int(np.count_nonzero(change))
+        if not both:
+            continue
+        found.append(
+            {
+                "checkpoint": name,
+                "baseline": baselines[name],
+                "part": part,
+                "canaries": len(both),
+                "changed": moved,
+                "exposure_change_mean": float(change.mean()),
+                "exposure_change_median": float(np.median(change)),
+                "wilcoxon_p": float(stats.wilcoxon(change).pvalue) if moved else None,
+                "sign_flip_p": sign_flip(change, seed=seed) if moved else None,
+            }
+        )
+    return found
+
+
+def epsilon_table(frame: pd.DataFrame) -> list[Record]:
+    """Lower bounds of epsilon, of checkpoints that were trained on the canaries.
+
+    Only synthetic canaries are taken: theirs is the uniform draw that bounds rest on.
+    """
+    found = []
+    drawn = frame[frame["format"].isin(list(FORMATS)) & (frame["checkpoint"] != BASE)]
+    for name, part, whole in by_part(trained(drawn)):
+        doses: list[tuple[str, pd.DataFrame]] = [("all", whole)]
+        several = sorted(set(whole["dose"].tolist()))
+        if len(several) > 1:
+            doses += [(str(dose), whole[whole["dose"] == dose]) for dose in several]
+        for label, chosen in doses:
+            size, rows = int(chosen["n_candidates"].iloc[0]), int(chosen["dose"].max())
+            for k in KS:
+                if k >= size:
+                    continue
+                # A tie is no sure guess: it counts as a miss.
+                hits = int(np.sum(chosen["rank"] + chosen["ties"] <= k))
+                bound = candidate_guess_bound(
+                    hits, len(chosen), n_candidates=size, k=k, rows=rows
+                )
+                found.append(
+                    {
+                        "checkpoint": name,
+                        "part": part,
+                        "dose": label,
+                        "k": k,
+                        "canaries": len(chosen),
+                        "hits": hits,
+                        "rows": rows,
+                        "epsilon_per_canary": bound.canary,
+                        "epsilon_per_record": bound.record,
+                        "add_remove_per_canary": bound.canary_add_remove,
+                        "add_remove_per_record": bound.record_add_remove,
+                        "says": _says(bound.record),
+                    }
+                )
+    return found
+
+
+def _says(epsilon: float) -> str:
+    if epsilon <= 0:
+        return "a bound of 0 proves nothing"
+    return (
+        f"the training run is not eps-DP for eps < {epsilon:.3f} a record at 95% "
+        f"confidence (under the stated randomisation: {STATED})"
+    )
+
+
+def extrapolated_table(frame: pd.DataFrame) -> list[Record]:
+    """Canaries at rank 1, whose exposure is capped: what a fitted tail would say."""
+    found = []
+    for name, part, whole in by_part(trained(frame)):
+        first = whole[whole["extrapolated"].notna()]
+        if len(first):
+            found.append(
+                {
+                    "checkpoint": name,
+                    "part": part,
+                    "canaries_at_rank_1": len(first),
+                    "extrapolated_exposure_mean": float(first["extrapolated"].mean()),
+                    "capped_exposure": float(np.log2(first["n_candidates"].iloc[0])),
+                    "clipped": int(first["extrapolated_clipped"].sum()),
+                    "largest_ks_of_the_fit": float(first["extrapolated_ks"].max()),
+                    "note": "an estimate from a skew-normal fit, not a count",
+                }
+            )
+    return found

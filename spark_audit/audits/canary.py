@@ -1,0 +1,575 @@
+"""Planted canaries ranked among strings that they could as well have been.
+
+SPARK's canary audit: the rank of the true string among 512 candidates by mean NLL, its
+exposure in bits, Top-1 and Top-10. A canary that the model never saw has a uniform
+rank, so every figure stands beside its chance value; and where not even the canaries
+that stand in most rows are found in any checkpoint, nothing can be concluded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits import AUDITS, BASE, Baseline, Tables, baselines_of
+from spark_audit.audits import replicates as preset_replicates
+from spark_audit.audits._candidates import evidence, plan
+from spark_audit.audits._ranked import (
+    LEVEL,
+    Tested,
+    base_tests,
+    changes,
+    control_tests,
+    dose_table,
+    epsilon_table,
+    extrapolated_table,
+    paired_table,
+    ranked,
+    streisand_table,
+    trained,
+    trend_table,
+    two_ended,
+    uniformity_table,
+)
+from spark_audit.canaries import RANKED
+from spark_audit.manifest import Manifest
+from spark_audit.ratios import CELLS, Figure, missing_rows, ratio_contrasts, ratio_rows
+from spark_audit.results import AuditResult, Contrast, Guard, Row, number
+from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.exposure import (
+    chance_mde,
+    null_mean,
+    null_moments,
+    top_k,
+    top_k_mde,
+)
+from spark_audit.stats.intervals import ratio_estimate
+from spark_audit.stats.power import with_mde
+
+TOP = {"top1_rate": 1, "top10_rate": 10}
+FIGURES = {
+    "nll": Figure(unit="nats", bounds=(0.0, np.inf)),
+    "rank_mean": Figure(unit="ranks"),
+    "exposure_mean": Figure(unit="bits"),
+    "top1_rate": Figure(rate=True),
+    "top10_rate": Figure(rate=True),
+}
+"""Ranks and exposures are bounded by the number of candidates, once it is known."""
+
+CATALOGUE = {
+    metric: (*RANKED, *(f"{part}/annotation" for part in RANKED)) for metric in FIGURES
+}
+
+INSENSITIVE = "insensitive: nothing can be concluded"
+NONE = "the manifest has no canary"
+UNRANKED = "no canary of the manifest is rankable"
+UNSCORED = "the candidates of canaries were not scored"
+
+SCOPE = (
+    "Canary ranks speak of detection among these candidates, with the true text before "
+    "them, at the smallest effect named. A rank near chance is no sign of safety where "
+    "the positive control was not found, and never of other strings.",
+    "A lower bound of epsilon says what the training run is not; it is no upper bound "
+    "and no guarantee, and a bound of 0 proves nothing.",
+)
+
+
+def conclude(
+    evidence: pd.DataFrame,
+    *,
+    baselines: Mapping[str, str],
+    paper: bool,
+    seed: int,
+    replicates: int,
+) -> AuditResult:
+    """Rows, contrasts, guards and verdict from :func:`evidence`."""
+    names = list(dict.fromkeys(evidence["checkpoint"]))
+    frame = ranked(evidence)
+    ours = trained(frame)
+    if ours.empty:
+        return _nothing(evidence, names)
+    options: dict[str, Any] = {"seed": seed, "replicates": replicates}
+    size = int(ours["n_candidates"].iloc[0])
+    once, often = _cells(ours), _cells(trained(ranked(evidence, "context")))
+    often["of"] += "/annotation"
+    cells = pd.concat([once, often], ignore_index=True)
+    rows = _rows(cells, ours, size, paper=paper, **options)
+    contrasts = _contrasts(cells, baselines, paper=paper, **options)
+    known = set(zip(ours["checkpoint"], ours["part"], strict=True))
+    unscored = [name for name in names if not any(name == one for one, _ in known)]
+    absent = [
+        row
+        for name in names
+        for part in RANKED
+        if (name, part) not in known
+        for row in _missing([name], UNSCORED if name in unscored else UNRANKED, (part,))
+    ]
+    base = base_tests(frame)
+    uniform = not (base and base[0].detected)
+    control = control_tests(frame, uniform_base=uniform)
+    sensitive = any(test.detected for test in control)
+    if not sensitive:
+        rows, contrasts = _insensitive(rows), _insensitive(contrasts)
+    tables = {
+        "canary_by_dose": dose_table(frame),
+        "canary_uniformity": uniformity_table(frame),
+        "canary_streisand": streisand_table(frame),
+        "canary_dose_trend": trend_table(frame, seed=seed),
+        "canary_paired": paired_table(frame, baselines, seed=seed),
+        # Without a uniform draw the bound has no ground.
+        "canary_epsilon": epsilon_table(frame) if uniform else [],
+        "canary_extrapolated": extrapolated_table(frame),
+    }
+    verdict = _verdict(frame, control, tables, sensitive=sensitive, uniform=uniform)
+    return AuditResult(
+        rows=[*rows, *absent],
+        contrasts=contrasts,
+        guards=_guards(evidence, control, base, sensitive=sensitive),
+        verdict=[
+            *verdict,
+            *(f"{name}: canaries not estimable, {UNSCORED}." for name in unscored),
+            *_contrast_lines(contrasts, tables["canary_paired"], sensitive=sensitive),
+        ],
+        scope=list(SCOPE),
+        tables={name: table for name, table in tables.items() if table},
+    )
+
+
+@AUDITS.register(plan=plan, conclude=conclude)
+def canary(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    baseline: Baseline = None,
+    preset: str | None = None,
+    seed: int = 0,
+) -> AuditResult:
+    """Conclude from the candidate tables of the checkpoints.
+
+    ``full``, ``password`` and ``ssn`` average each candidate's NLL over the canary's
+    contexts and rank once; ``full/annotation`` ... rank in every context and average
+    the ranks, as SPARK does. The unit is the canary either way.
+
+    Parameters
+    ----------
+    tables
+        Checkpoint name -> pass -> table.
+    baseline
+        Checkpoint that contrasts are taken with, or checkpoint -> its own.
+    preset
+        ``robust`` or ``paper``; default: the manifest's.
+    """
+    chosen = preset or manifest.settings.preset
+    frame = evidence(tables, manifest, preset=chosen)
+    if frame.empty:
+        rows = _missing(list(tables), NONE)
+        verdict = [f"canary: not estimable, {NONE}."]
+        return AuditResult(rows=rows, verdict=verdict, evidence=frame)
+    result = conclude(
+        frame,
+        baselines=baselines_of(baseline, tables),
+        paper=chosen == "paper",
+        seed=seed,
+        replicates=preset_replicates(chosen),
+    )
+    return replace(result, evidence=frame)
+
+
+# --- rows -----------------------------------------------------------------------------
+
+
+def _cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """One cell a checkpoint, part, canary (or annotation) and metric."""
+    values = {
+        "nll": frame["nll_mean"],
+        "rank_mean": frame["rank"],
+        "exposure_mean": frame["exposure"],
+        **{metric: frame["rank"] <= k for metric, k in TOP.items()},
+    }
+    parts = [
+        pd.DataFrame(
+            {
+                "checkpoint": frame["checkpoint"],
+                "group": "pooled",
+                "metric": metric,
+                "of": frame["part"],
+                "cluster": frame["canary_id"],
+                "num": column.astype(np.float64),
+                "den": 1.0,
+            }
+        )
+        for metric, column in values.items()
+    ]
+    return pd.concat(parts, ignore_index=True)[list(CELLS)]
+
+
+def _rows(
+    cells: pd.DataFrame, ours: pd.DataFrame, size: int, *, paper: bool, **options: Any
+) -> list[Row]:
+    # A percentile interval of a mean rank covers far too rarely: never a decision.
+    heavy = cells["metric"] == "rank_mean"
+    figures = FIGURES | {
+        "rank_mean": Figure(unit="ranks", bounds=(1.0, float(size))),
+        "exposure_mean": Figure(unit="bits", bounds=(0.0, float(np.log2(size)))),
+    }
+    rows: list[Row] = []
+    for part, by_percentile in ((cells[~heavy], paper), (cells[heavy], False)):
+        rows += ratio_rows(
+            part, audit="canary", figures=figures, paper=by_percentile, **options
+        )
+    counts = {
+        (name, part): chosen["rank"].to_numpy()
+        for (name, part), chosen in ours.groupby(["checkpoint", "part"])
+    }
+    order = {metric: i for i, metric in enumerate(FIGURES)}
+    found = [
+        _beside_chance(row, counts[row.checkpoint, row.of.partition("/")[0]], size)
+        for row in rows
+    ]
+    names = list(dict.fromkeys(ours["checkpoint"]))
+    return sorted(
+        found, key=lambda row: (names.index(row.checkpoint), row.of, order[row.metric])
+    )
+
+
+def _beside_chance(row: Row, ranks: np.ndarray, size: int) -> Row:
+    """The row with its chance value, band, and the smallest effect it could show."""
+    if row.metric == "nll" or row.value is None:
+        return row
+    n, change = len(ranks), dict[str, Any]()
+    annotation = "/" in row.of
+    note = "the chance band is for canaries, as if their rows agreed"
+    if row.metric in TOP:
+        if (k := TOP[row.metric]) >= size:
+            return row
+        hits = top_k(ranks, k=k, n_candidates=size)
+        least = top_k_mde(n, k=k, n_candidates=size)
+        change = {
+            "null": hits.null,
+            "null_low": hits.null_low / n,
+            "null_high": hits.null_high / n,
+            "mde": least and least.rate - hits.null,
+        }
+        if not annotation:
+            change |= {
+                "low": hits.low,
+                "high": hits.high,
+                "interval": "clopper-pearson",
+                "note": "",
+            }
+    else:
+        of, moments = row.metric.removesuffix("_mean"), null_moments(size)
+        null = null_mean([size] * n, of="rank" if of == "rank" else "exposure")
+        least_shift = chance_mde(n, n_candidates=size)
+        low, high = null.band(row.level)
+        change = {
+            "null": moments.rank_mean if of == "rank" else moments.exposure_mean,
+            "null_low": low,
+            "null_high": high,
+            "mde": least_shift.ranks if of == "rank" else least_shift.bits,
+        }
+    if annotation:
+        change["note"] = "; ".join(text for text in (row.note, note) if text)
+    return row.model_copy(update=change)
+
+
+def _contrasts(
+    cells: pd.DataFrame, baselines: Mapping[str, str], *, paper: bool, **options: Any
+) -> list[Contrast]:
+    wanted = cells[cells["metric"] != "top1_rate"]
+    heavy = wanted["metric"] == "rank_mean"
+    return [
+        row
+        for part, by_percentile in ((wanted[~heavy], paper), (wanted[heavy], False))
+        for row in ratio_contrasts(
+            part,
+            audit="canary",
+            figures=FIGURES,
+            baselines=baselines,
+            paper=by_percentile,
+            **options,
+        )
+    ]
+
+
+def _insensitive(rows: Sequence[Any]) -> list[Any]:
+    """The rows marked; a change of likelihood itself needs no positive control."""
+    return [
+        row
+        if row.value is None or (isinstance(row, Contrast) and row.metric == "nll")
+        else row.model_copy(update={"status": "insensitive"})
+        for row in rows
+    ]
+
+
+def _missing(
+    names: list[str], reason: str, parts: tuple[str, ...] = RANKED
+) -> list[Row]:
+    return missing_rows("canary", names, FIGURES, parts, reason)
+
+
+def _nothing(evidence: pd.DataFrame, names: list[str]) -> AuditResult:
+    kinds = set(evidence["kind"])
+    reason = NONE if evidence.empty else UNRANKED
+    if "canary" in kinds:
+        reason = "no canary that stands in train rows can be ranked"
+    elif "unscored" in kinds:
+        reason = UNSCORED
+    return AuditResult(
+        rows=_missing(names, reason),
+        guards=_rankable(evidence),
+        verdict=[f"canary: not estimable, {reason}."],
+    )
+
+
+# --- guards and words -----------------------------------------------------------------
+
+
+def _rankable(evidence: pd.DataFrame) -> list[Guard]:
+    if evidence.empty:
+        return []
+    first = evidence[evidence["checkpoint"] == evidence["checkpoint"].iloc[0]]
+    whole = first[first["kind"] != "context"]
+    lost = int((whole["kind"] == "unrankable").sum())
+    if not lost:
+        return []
+    detail = (
+        f"{lost} of {len(whole)} canary parts have no candidates to be ranked among"
+    )
+    return [Guard(name="canaries rankable", passed=None, detail=detail)]
+
+
+def _guards(
+    evidence: pd.DataFrame,
+    control: Sequence[Tested],
+    base: Sequence[Tested],
+    *,
+    sensitive: bool,
+) -> list[Guard]:
+    shown = list(dict.fromkeys(t.checkpoint for t in control if t.detected))
+    if sensitive:
+        detail = (
+            f"the {control[0].n} canaries that stand in most rows are found in "
+            f"{', '.join(shown)} ({control[0].part}: mean exposure "
+            f"{number(control[0].value)} bits, adjusted p {control[0].p:.2g})"
+        )
+    elif control:
+        detail = (
+            "the canaries that stand in most rows are found in no audited checkpoint "
+            f"(smallest adjusted p {control[0].p:.2g}); audit the unprotected "
+            "fine-tune too, or plant canaries in more rows (--doses)"
+        )
+    else:
+        detail = "no fine-tuned checkpoint was audited"
+    found = [Guard(name="positive control", passed=sensitive, detail=detail)]
+    if base:
+        worst = base[0]
+        ok = not worst.detected
+        found.append(
+            Guard(
+                name="base ranks canaries by chance",
+                checkpoint=BASE,
+                passed=ok,
+                detail=f"smallest adjusted p {worst.p:.2g} ({worst.part}, mean rank "
+                f"{number(worst.value, 1)})"
+                + (
+                    ""
+                    if ok
+                    else ": the canaries are not exchangeable with their candidates, "
+                    "or the base knows them; only changes since it mean anything"
+                ),
+            )
+        )
+    else:
+        found.append(
+            Guard(
+                name="base ranks canaries by chance",
+                passed=None,
+                detail="the base was not scored: give --base to check the draw",
+            )
+        )
+    return [*found, *_rankable(evidence)]
+
+
+def _verdict(
+    frame: pd.DataFrame,
+    control: Sequence[Tested],
+    tables: Mapping[str, list[dict[str, Any]]],
+    *,
+    sensitive: bool,
+    uniform: bool,
+) -> list[str]:
+    lines = []
+    for name in dict.fromkeys(trained(frame)["checkpoint"]):
+        chosen = frame[frame["checkpoint"] == name]
+        ours = trained(chosen)
+        size = int(ours["n_candidates"].iloc[0])
+        n = int(ours.groupby("part").size().min())
+        mde = f"{number(chance_mde(n, n_candidates=size).bits)} bits"
+        if not sensitive:
+            lines.append(
+                f"{name}: {INSENSITIVE}. The positive control was found in no "
+                f"checkpoint; with {n} canaries, shifts of the mean exposure below "
+                f"{mde} go unseen anyway."
+            )
+            continue
+        if name == BASE:
+            if not uniform:
+                lines.append(
+                    f"{name}: ranks of canaries differ from chance before any training "
+                    "on them; only changes since it mean anything."
+                )
+            continue
+        if not uniform:
+            lines.append(_rise_line(name, frame, control))
+            continue
+        ends = two_ended(chosen)
+        lines.append(_end_line(name, ours, ends["remembered"], control, size, mde))
+        records = [r for r in tables["canary_streisand"] if r["checkpoint"] == name]
+        second = [
+            _streisand_words(records, ends["suppressed"], ends["remembered"][0]),
+            _epsilon_words(name, tables["canary_epsilon"]),
+        ]
+        if any(second):
+            lines.append(f"{name}: {' '.join(filter(None, second))}")
+    return lines
+
+
+def _end_line(
+    name: str,
+    ours: pd.DataFrame,
+    tests: Sequence[Tested],
+    control: Sequence[Tested],
+    size: int,
+    mde: str,
+) -> str:
+    best = tests[0]
+    part = ours[ours["part"] == best.part]
+    low, high = null_mean([size] * best.n).band()
+    first = top_k(part["rank"].to_numpy(), k=1, n_candidates=size)
+    chance = f"{number(null_moments(size).exposure_mean, 2)} [{low:.2f}, {high:.2f}]"
+    figures = (
+        f"mean exposure {number(best.value, 2)} bits ({best.part}) where chance gives "
+        f"{chance}, {first.hits} of {best.n} canaries ranked first of {size}"
+    )
+    own = [t for t in control if t.checkpoint == name and t.detected]
+    if best.detected:
+        return f"{name}: canaries are REMEMBERED: {figures}, adjusted p {best.p:.2g}."
+    if own:
+        return (
+            f"{name}: canaries that stand in most rows are REMEMBERED ({own[0].part}: "
+            f"mean exposure {number(own[0].value, 2)} bits, adjusted p "
+            f"{own[0].p:.2g}); over all canaries {figures}."
+        )
+    return (
+        f"{name}: memorisation of canaries not detected: {figures}. Shifts of the mean "
+        f"exposure below {mde} cannot be excluded, nor that up to "
+        f"{number(100 * first.high, 1)}% of canaries rank first (exact 95% limit)."
+    )
+
+
+def _rise_line(name: str, frame: pd.DataFrame, control: Sequence[Tested]) -> str:
+    """What a checkpoint adds to a base that does not rank by chance."""
+    best = next(test for test in control if test.checkpoint == name)
+    parts = trained(frame[frame["part"] == best.part])
+    ours, base = (parts[parts["checkpoint"] == one] for one in (name, BASE))
+    change, both = changes(ours, base, "exposure")
+    rise = with_mde(ratio_estimate(change, np.ones(len(both))))
+    figures = f"mean change of exposure {number(rise.value, 2)} bits ({best.part})"
+    if best.detected:
+        return (
+            f"{name}: canaries are REMEMBERED beyond what the base knows: {figures}, "
+            f"of those in most rows adjusted p {best.p:.2g}."
+        )
+    tail = "" if rise.mde is None else f"; below {number(rise.mde, 2)} bits go unseen"
+    return f"{name}: no rise of exposure since the base detected: {figures}{tail}."
+
+
+def _streisand_words(
+    records: Sequence[Mapping[str, Any]], suppressed: Sequence[Tested], best: Tested
+) -> str:
+    """True strings against never-inserted ones, at either end."""
+    low = suppressed[0]
+    if low.detected:
+        return (
+            f"true canaries stand FURTHER BACK than chance ({low.part}: lower-tail "
+            f"exposure {number(low.value, 2)} bits, adjusted p {low.p:.2g}): over-"
+            "suppression tells who was in the data, as memorisation does."
+        )
+    compared = [r for r in records if r["p"] is not None]
+    if not compared:
+        return (
+            "" if best.detected else "no held-out canaries to compare true ones with."
+        )
+    ps = holm([r["p"] for r in compared])
+    at = int(np.argmin(ps))
+    least = compared[at]
+    places = (
+        f"mean rank {number(least['rank_mean_trained'], 1)} against "
+        f"{number(least['rank_mean_held_out'], 1)} ({least['part']}, adjusted p "
+        f"{ps[at]:.2g})"
+    )
+    if ps[at] <= 1 - LEVEL:
+        return f"true canaries differ from never-inserted ones: {places}."
+    if best.detected:
+        # Chance has told more than so few held-out canaries can.
+        return ""
+    return (
+        f"no difference between true and never-inserted canaries detected: {places}; "
+        f"differences below {number(least['mde_ranks'], 1)} ranks go unseen."
+    )
+
+
+def _epsilon_words(name: str, table: Sequence[Mapping[str, Any]]) -> str:
+    shown = [
+        r
+        for r in table
+        if r["checkpoint"] == name
+        and r["dose"] == "all"
+        and r["epsilon_per_record"] > 0
+    ]
+    if not shown:
+        return ""
+    bounds = ", ".join(
+        f"{r['epsilon_per_record']:.3f} ({r['part']}, k = {r['k']})" for r in shown
+    )
+    return (
+        "the training run is not eps-DP for eps < x at 95% confidence (under the "
+        f"stated randomisation), each bound for itself, x a record: {bounds}."
+    )
+
+
+def _contrast_lines(
+    contrasts: Sequence[Contrast],
+    paired: Sequence[Mapping[str, Any]],
+    *,
+    sensitive: bool,
+) -> list[str]:
+    if not sensitive:
+        return []
+    wilcoxon = {(r["checkpoint"], r["part"]): r["wilcoxon_p"] for r in paired}
+    lines = []
+    for row in contrasts:
+        if (row.metric, row.of) != ("exposure_mean", "full"):
+            continue
+        head = f"{row.checkpoint} against {row.baseline}: exposure of canaries"
+        if row.value is None or row.low is None or row.high is None:
+            lines.append(
+                f"{head} did not change, or it cannot be estimated ({row.note})."
+            )
+            continue
+        p = wilcoxon.get((row.checkpoint, row.of))
+        change = f"{number(row.value, 2)} [{row.low:.2f}, {row.high:.2f}] bits" + (
+            "" if p is None else f" (Wilcoxon p {p:.2g})"
+        )
+        if row.low <= 0 <= row.high:
+            tail = "" if row.mde is None else f"; below {number(row.mde, 2)} go unseen"
+            lines.append(f"{head}: no change detected, {change}{tail}.")
+        else:
+            way = "ROSE" if row.value > 0 else "fell"
+            lines.append(f"{head} {way}: {change}.")
+    return lines

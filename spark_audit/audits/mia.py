@@ -1,0 +1,541 @@
+"""Whether scores tell the rows that were trained on from rows that were not.
+
+Members are train rows, non-members test rows; every score is larger for what looks
+more like a member. An AUC is evidence of leakage only if nothing but training tells
+the two sides apart: the untrained model must score 0.5, and so must a classifier that
+sees the texts alone. Where they do not, the figures stand but the claim is void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits import (
+    AUDITS,
+    BASE,
+    Baseline,
+    Plan,
+    Tables,
+    baselines_of,
+)
+from spark_audit.audits import (
+    replicates as preset_replicates,
+)
+from spark_audit.audits._mia_estimates import (
+    METRICS,
+    NO_ROWS,
+    Group,
+    Known,
+    rows_by_group,
+)
+from spark_audit.audits._mia_guards import (
+    Findings,
+    covariate_table,
+    findings,
+    sides_of,
+)
+from spark_audit.errors import InputError
+from spark_audit.facts import seed_for
+from spark_audit.manifest import Manifest
+from spark_audit.membership import (
+    ATTACKS,
+    blind_classifier,
+    compressed_bytes,
+    crossing_duplicates,
+    label_codes,
+    membership_scores,
+    own_text,
+    scored_text,
+)
+from spark_audit.results import AuditResult, Contrast, Estimate, Row, number
+from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.power import NOT_DETECTED
+from spark_audit.stats.roc import tost
+from spark_audit.stats.roc_clusters import (
+    auc_estimate,
+)
+from spark_audit.table import Pass
+
+USABLE = ("ok", "insensitive")
+MARGIN = (0.45, 0.55)
+"""An AUC is called equivalent to chance within this margin."""
+MOST_REPLICATES = 2000
+"""Both presets: percentile limits of an AUC need no more, and rows are many."""
+
+FACTS = (
+    "blind_auc",
+    "blind_p",
+    "blind_null",
+    "blind_null_low",
+    "blind_null_high",
+    "blind_rows",
+    "duplicates_left",
+    "duplicates_removed",
+)
+"""Columns of the evidence that are the same on every row."""
+COLUMNS = (
+    *("checkpoint", "example", "task", "cluster", "member", "label", "length"),
+    *("zlib_bytes", *ATTACKS, "blind", *FACTS),
+)
+
+SCOPE = (
+    "An AUC near 0.5 says that these scores do not separate these sets. It bounds no "
+    "other attack: stronger ones train models of their own for comparison.",
+    "Membership figures need members and non-members that were split at random from "
+    "one source; the guards can refute that, not prove it. Without a checkpoint that "
+    "is known to have memorised, what was not detected may have been undetectable.",
+)
+
+
+def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
+    """All members and non-members."""
+    del preset
+    sides = manifest.membership
+    if not sides.members or not sides.non_members:
+        return {}
+    return {Pass(): sorted([*sides.members, *sides.non_members])}
+
+
+def check(*, blind_permutations: int = 199) -> None:
+    """Refuse options that cannot be used, before anything is scored."""
+    if blind_permutations and blind_permutations < 20:
+        raise InputError(
+            f"{blind_permutations} permutations cannot give a p below 0.05",
+            where="--blind-permutations",
+            fix="give at least 20, or 0 for no blind classifier",
+        )
+
+
+def evidence(
+    tables: Tables, manifest: Manifest, *, seed: int = 0, blind_permutations: int = 199
+) -> pd.DataFrame:
+    """One row a checkpoint and example: its scores, and what the texts alone say.
+
+    Columns are :data:`COLUMNS`; ``label`` is a number within the task, ``blind`` the
+    out-of-fold score of the blind classifier, NaN where there is none. No text.
+    """
+    ids = plan(manifest).get(Pass(), [])
+    scored = {
+        name: passes[Pass()] for name, passes in tables.items() if Pass() in passes
+    }
+    if not ids or not scored:
+        return pd.DataFrame(columns=list(COLUMNS))
+    facts = _facts(manifest, ids, seed=seed, permutations=blind_permutations)
+    parts = []
+    for name, table in scored.items():
+        base = scored.get(BASE) if name != BASE else None
+        scores = membership_scores(table, manifest, ids, base=base)
+        parts.append(facts.assign(checkpoint=name, **scores))
+    return pd.concat(parts, ignore_index=True)[list(COLUMNS)]
+
+
+def conclude(
+    evidence: pd.DataFrame,
+    *,
+    baselines: Mapping[str, str],
+    paper: bool,
+    seed: int,
+    replicates: int,
+) -> AuditResult:
+    """Rows, contrasts, guards and verdict from :func:`evidence`.
+
+    ``auc`` and the rates are taken by task and averaged over the tasks with at least
+    20 members and 20 non-members.
+    """
+    if evidence.empty:
+        return AuditResult(verdict=[f"mia: not estimable, {NO_ROWS}."])
+    frame = evidence.drop_duplicates(["checkpoint", "example"])
+    names = list(dict.fromkeys(frame["checkpoint"]))
+    facts = frame[frame["checkpoint"] == names[0]].reset_index(drop=True)
+    scores = {
+        name: frame[frame["checkpoint"] == name]
+        .set_index("example")
+        .reindex(facts["example"])[[*ATTACKS, "blind"]]
+        .to_numpy(np.float64)
+        .T
+        for name in names
+    }
+    known = Known(facts, scores, seed, min(replicates, MOST_REPLICATES), paper)
+    groups = {
+        group: Group(known, group, rows) for group, rows in rows_by_group(facts).items()
+    }
+    pooled = groups["pooled"]
+    used = facts.iloc[pooled.rows]
+    base = None
+    if BASE in names:
+        base = {attack: pooled.auc(BASE, attack) for attack in ATTACKS}
+    judged = findings(used, base, seed=seed)
+    rows = [
+        row
+        for group in groups.values()
+        for name in names
+        for attack in (*ATTACKS, "blind")
+        for row in _rows(group, name, attack, judged)
+    ]
+    contrasts = [
+        row
+        for group in groups.values()
+        for name, other in _pairs(names, baselines)
+        for attack in ATTACKS
+        # The untrained model is `reference`'s own reference.
+        if (attack, other) != ("reference", BASE)
+        for row in _contrasts(group, name, other, attack, judged)
+    ]
+    return AuditResult(
+        rows=rows,
+        contrasts=contrasts,
+        guards=judged.guards,
+        verdict=_verdict(names, rows, contrasts, pooled, judged),
+        scope=list(SCOPE),
+        tables={
+            "mia_all_rows": _all_rows(known, names),
+            "mia_covariates": covariate_table(used, judged.label_p),
+        },
+    )
+
+
+@AUDITS.register(plan=plan, check=check, conclude=conclude)
+def mia(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    baseline: Baseline = None,
+    preset: str | None = None,
+    seed: int = 0,
+    blind_permutations: Annotated[
+        int, "permutations of the blind text classifier; 0: none"
+    ] = 199,
+) -> AuditResult:
+    """Conclude from the plain tables of the checkpoints.
+
+    Parameters
+    ----------
+    tables
+        Checkpoint name -> pass -> table. A checkpoint called ``base`` is the untrained
+        model: the guard on all scores, the reference of ``reference``, and what every
+        checkpoint is held against.
+    baseline
+        Further checkpoint that contrasts are taken with, or checkpoint -> its own.
+    preset
+        ``robust`` (clustered DeLong) or ``paper`` (percentile); default: the
+        manifest's.
+    """
+    check(blind_permutations=blind_permutations)
+    chosen = preset or manifest.settings.preset
+    frame = evidence(tables, manifest, seed=seed, blind_permutations=blind_permutations)
+    count = min(preset_replicates(chosen), MOST_REPLICATES)
+    result = conclude(
+        frame,
+        baselines=baselines_of(baseline, tables),
+        paper=chosen == "paper",
+        seed=seed,
+        replicates=count,
+    )
+    scored = set(frame["checkpoint"]) if len(frame) else set()
+    reason = "its plain table is missing" if plan(manifest) else NO_ROWS
+    missing = [name for name in tables if name not in scored]
+    rows = [
+        _row(name, "pooled", "auc", attack, Estimate.missing(reason))
+        for name in missing
+        for attack in ATTACKS
+    ]
+    lines = [f"{name}: membership is not estimable ({reason})." for name in missing]
+    return replace(
+        result,
+        rows=[*result.rows, *rows],
+        verdict=[*result.verdict, *lines] if len(frame) else result.verdict,
+        settings={"replicates": count, "blind_permutations": blind_permutations},
+        evidence=frame,
+    )
+
+
+# --- evidence -------------------------------------------------------------------------
+
+
+def _facts(
+    manifest: Manifest, ids: list[str], *, seed: int, permutations: int
+) -> pd.DataFrame:
+    """What holds of the examples whatever the checkpoint."""
+    examples = [manifest.by_id[key] for key in ids]
+    members = set(manifest.membership.members)
+    texts = [scored_text(example) for example in examples]
+    facts = pd.DataFrame(
+        {
+            "example": ids,
+            "task": [example.task for example in examples],
+            "cluster": [example.cluster for example in examples],
+            "member": [key in members for key in ids],
+            "label": label_codes(manifest, ids),
+            "length": [len(text) if text else np.nan for text in texts],
+            "zlib_bytes": [compressed_bytes(t) if t else np.nan for t in texts],
+            "blind": np.nan,
+            **dict.fromkeys(FACTS, np.nan),
+        }
+    )
+    if not all(texts):
+        return facts
+    facts["duplicates_removed"] = manifest.counts.get("rows_near_duplicate", 0)
+    own = [own_text(example) for example in examples]
+    facts["duplicates_left"] = crossing_duplicates(own, facts["member"].to_numpy(bool))
+    if not permutations:
+        return facts
+    blind = blind_classifier(
+        texts,
+        facts["label"].to_numpy(np.int64),
+        sides_of(facts),
+        seed=seed_for(seed, "mia", "blind"),
+        permutations=permutations,
+    )
+    if blind is None:
+        return facts
+    return facts.assign(
+        blind=blind.scores,
+        blind_auc=blind.value,
+        blind_p=blind.p,
+        blind_null=blind.null,
+        blind_null_low=blind.null_low,
+        blind_null_high=blind.null_high,
+        blind_rows=blind.rows,
+    )
+
+
+# --- rows -----------------------------------------------------------------------------
+
+
+def _row(
+    name: str, group: str, metric: str, of: str, estimate: Estimate, **more: Any
+) -> Row:
+    row: Row = Row.of_estimate(
+        estimate,
+        audit="mia",
+        checkpoint=name,
+        group=group,
+        metric=metric,
+        of=of,
+        **{"null": 0.5 if metric == "auc" else None, **more},
+    )
+    return row
+
+
+def _rows(group: Group, name: str, attack: str, judged: Findings) -> Iterator[Row]:
+    for metric in METRICS:
+        null: dict[str, float | None] = {}
+        if metric == "auc":
+            estimate = group.auc(name, attack)
+        else:
+            estimate = group.tpr(name, attack, metric)
+            if estimate.value is not None:
+                null = group.chance(name, attack, metric)
+        if attack == "blind":
+            estimate, null = _blind(group, estimate, null, metric)
+        else:
+            estimate = _voided(estimate, judged, attack)
+            if metric == "auc":
+                estimate = _noted(estimate, group)
+        yield _row(name, group.name, metric, attack, estimate, **null)
+
+
+def _noted(estimate: Estimate, group: Group) -> Estimate:
+    """Over which tasks the mean is, and whether chance is excluded."""
+    if estimate.value is None:
+        return estimate
+    if group.name == "pooled":
+        count = group.known.facts["task"].iloc[group.rows].nunique()
+        estimate = estimate.noting(
+            f"mean over {count} tasks" if count > 1 else "1 task"
+        )
+    if estimate.status != "ok" or estimate.low is None or estimate.high is None:
+        return estimate
+    if estimate.low <= 0.5 <= estimate.high and estimate.mde is not None:
+        return estimate.noting(NOT_DETECTED)
+    return estimate
+
+
+def _voided(
+    estimate: Estimate, judged: Findings, attack: str, *, change: bool = False
+) -> Estimate:
+    """The estimate with the status and reason that a guard gives it."""
+    found = judged.of(attack, change=change)
+    if found is None or estimate.value is None:
+        return estimate
+    status, reason = found
+    note = f"{reason}; {estimate.note}" if estimate.note else reason
+    return replace(estimate, status=status, note=note)
+
+
+def _blind(
+    group: Group, estimate: Estimate, null: dict[str, float | None], metric: str
+) -> tuple[Estimate, dict[str, float | None]]:
+    """The blind classifier's figure: held against permutations, without interval.
+
+    Intervals of a cross-validated AUC that take its scores as given are too narrow.
+    """
+    if estimate.value is None:
+        return estimate, null
+    bare = Estimate(
+        estimate.value,
+        n=estimate.n,
+        clusters=estimate.clusters,
+        status=estimate.status,
+        note="out of fold, without a model",
+    )
+    if metric != "auc" or group.name != "pooled":
+        return bare, null
+    fact = group.known.facts.iloc[0]
+    band: dict[str, float | None] = {
+        name: float(fact[f"blind_{name}"]) for name in ("null", "null_low", "null_high")
+    }
+    return bare.noting(f"permutation p {fact['blind_p']:.3f}"), band
+
+
+# --- contrasts ------------------------------------------------------------------------
+
+
+def _pairs(names: list[str], baselines: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Each checkpoint with its baseline, and with the untrained model."""
+    for name in names:
+        others = [baselines.get(name), BASE if BASE in names and name != BASE else None]
+        for other in dict.fromkeys(others):
+            if other is not None and other in names:
+                yield name, other
+
+
+def _contrasts(
+    group: Group, name: str, other: str, attack: str, judged: Findings
+) -> Iterator[Contrast]:
+    columns: dict[str, Any] = {
+        "audit": "mia",
+        "checkpoint": name,
+        "baseline": other,
+        "group": group.name,
+        "of": attack,
+        "null": 0.0,
+    }
+    for metric, estimate, p in group.differences(name, other, attack):
+        # What the untrained model's own AUC voids, the difference to it mends.
+        shown = _voided(estimate, judged, attack, change=True)
+        yield Contrast.of_estimate(shown, metric=metric, p=p, **columns)
+
+
+# --- tables and verdict ---------------------------------------------------------------
+
+
+def _all_rows(known: Known, names: list[str]) -> list[dict[str, Any]]:
+    """AUC with all rows in one, tasks mixed, and whether it is equivalent to 0.5."""
+    found: list[dict[str, Any]] = []
+    for name in names:
+        for attack in ATTACKS:
+            values = known.of(name, attack)
+            rows = np.flatnonzero(np.isfinite(values))
+            if not len(rows):
+                continue
+            estimate = auc_estimate(known.design(rows, by_task=False), values[rows])
+            record: dict[str, Any] = {
+                "checkpoint": name,
+                "of": attack,
+                "auc": estimate.value,
+                "low": estimate.low,
+                "high": estimate.high,
+                "n": estimate.n,
+                "equivalent_to_chance": None,
+            }
+            if estimate.value is not None and estimate.se:
+                test = tost(estimate.value, estimate.se, low=MARGIN[0], high=MARGIN[1])
+                record["equivalent_to_chance"] = test.equivalent
+            found.append(record)
+    return found
+
+
+def _verdict(
+    names: list[str],
+    rows: list[Row],
+    contrasts: list[Contrast],
+    pooled: Group,
+    judged: Findings,
+) -> list[str]:
+    found = []
+    for name in names:
+        if name == BASE:
+            continue
+        own = {
+            row.of: row
+            for row in rows
+            if (row.checkpoint, row.group, row.metric) == (name, "pooled", "auc")
+            and row.of != "blind"
+            and row.value is not None
+        }
+        changes = {
+            row.of: row
+            for row in contrasts
+            if (row.checkpoint, row.baseline, row.group, row.metric)
+            == (name, BASE, "pooled", "auc")
+            and row.value is not None
+        }
+        found.append(_sentence(name, own, changes, pooled, judged))
+    return found
+
+
+def _sentence(
+    name: str,
+    own: dict[str, Row],
+    changes: Mapping[str, Contrast],
+    pooled: Group,
+    judged: Findings,
+) -> str:
+    if not own:
+        return f"{name}: membership is not estimable ({pooled.reason or NO_ROWS})."
+    if judged.blind:
+        return (
+            f"{name}: INVALID. Members and non-members differ in their texts alone, so "
+            "no AUC of theirs is evidence that training rows can be told."
+        )
+    tests: dict[str, tuple[float, Row]] = {}
+    for attack, row in own.items():
+        if change := changes.get(attack):
+            if change.status in USABLE and change.p is not None:
+                tests[attack] = (change.p, change)
+        elif row.status in USABLE and (p := pooled.p(name, attack)) is not None:
+            tests[attack] = (p, row)
+    void = sorted(set(own) - set(tests))
+    tail = f" Void or without a test: {', '.join(void)}." if void else ""
+    if not tests:
+        return f"{name}: INVALID. No score passed its guards.{tail}"
+    adjusted = dict(
+        zip(tests, holm([p for p, _ in tests.values()]).tolist(), strict=True)
+    )
+    best = min(tests, key=lambda attack: (adjusted[attack], tests[attack][0]))
+    row = tests[best][1]
+    shown = _shown(best, row)
+    if adjusted[best] < 0.05:
+        more = (row.value or 0.0) > (row.null or 0.0)
+        which = "more" if more else "LESS"
+        return (
+            f"{name}: membership was detected: {shown}, p {adjusted[best]:.2g} "
+            f"corrected for {len(tests)} scores. Rows it was trained on look {which} "
+            f"familiar than rows that it was not trained on.{tail}"
+        )
+    unseen = row.mde
+    said = f"effects below {number(unseen)}" if unseen else "smaller effects"
+    blurred = "" if judged.of("") is None else f" {judged.void[''][1]}."
+    return (
+        f"{name}: membership was not detected: {shown} is the clearest of {len(tests)} "
+        f"scores, corrected p {adjusted[best]:.2f}; {said} cannot be excluded, nor can "
+        f"stronger attacks.{blurred}{tail}"
+    )
+
+
+def _shown(attack: str, row: Row) -> str:
+    interval = ""
+    if row.low is not None and row.high is not None:
+        interval = f" [{number(row.low)}, {number(row.high)}]"
+    if isinstance(row, Contrast):
+        return (
+            f"the AUC of {attack} changed by {number(row.value)}{interval} since the "
+            "untrained model"
+        )
+    return f"the AUC of {attack} is {number(row.value)}{interval}, chance 0.5"

@@ -1,0 +1,189 @@
+"""What passes score: sequences, sets of candidates, prompts.
+
+All kinds have a key, rows to be scored, a size in tokens and a content, and say what
+they read and what they ask a model for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Item:
+    """One sequence to score.
+
+    Attributes
+    ----------
+    key
+        What tables call it (an example id).
+    ids
+        Shape ``(n,)``, int32: what the model reads. The first token has no prediction.
+    positions
+        Shape ``(n,)``, int32: where each token stands in the full tokenisation.
+    """
+
+    key: str
+    ids: np.ndarray
+    positions: np.ndarray
+
+    @property
+    def scored(self) -> np.ndarray:
+        """Positions of the rows that scoring gives: of all tokens but the first."""
+        return self.positions[1:]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the model reads."""
+        return len(self.ids)
+
+    @property
+    def longest(self) -> int:
+        """Positions that it takes of the model's context."""
+        return len(self.ids)
+
+    @property
+    def read(self) -> np.ndarray:
+        """All token ids of it."""
+        return self.ids
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """The token ids that the model is asked for."""
+        return self.ids[1:]
+
+    def problem(self) -> str:
+        """Why it is no item, whatever the model; empty if it is one."""
+        if len(self.ids) == len(self.positions):
+            return ""
+        return f"{len(self.ids)} tokens have {len(self.positions)} positions"
+
+    def content(self) -> bytes:
+        """What the scores depend on besides the checkpoint; the store hashes it."""
+        head = len(self.ids).to_bytes(8, "big")
+        arrays = (self.ids.astype("<i4"), self.positions.astype("<i4"))
+        return head + b"".join(array.tobytes() for array in arrays)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """One set of continuations of one prefix, of which each is scored.
+
+    Attributes
+    ----------
+    key
+        What tables call the set; its rows are the candidates, in order.
+    prefix
+        Shape ``(p,)``, int32: what stands before every candidate.
+    rows
+        Token ids of each candidate, arrays of shape ``(n_i,)``, int32, ``n_i >= 1``.
+    """
+
+    key: str
+    prefix: np.ndarray
+    rows: tuple[np.ndarray, ...]
+
+    @property
+    def scored(self) -> np.ndarray:
+        """One row a candidate."""
+        return np.arange(len(self.rows), dtype=np.int32)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that a model reads when it keeps the prefix."""
+        return len(self.prefix) + sum(map(len, self.rows))
+
+    @property
+    def longest(self) -> int:
+        """Positions that it takes of the model's context."""
+        return len(self.prefix) + max(map(len, self.rows), default=0)
+
+    @property
+    def read(self) -> np.ndarray:
+        """All token ids of it."""
+        return np.concatenate([self.prefix, *self.rows])
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """The token ids that the model is asked for."""
+        return np.concatenate([np.zeros(0, np.int32), *self.rows])
+
+    def problem(self) -> str:
+        """Why it is no item, whatever the model; empty if it is one."""
+        if not self.rows or not all(map(len, self.rows)):
+            return "there is no candidate, or one without a token"
+        if not len(self.prefix):
+            return "nothing stands before its candidates, whose first is asked for"
+        return ""
+
+    def content(self) -> bytes:
+        """What the scores depend on besides the checkpoint; the store hashes it."""
+        return b"".join(
+            len(ids).to_bytes(8, "big") + ids.astype("<i4").tobytes()
+            for ids in (self.prefix, *self.rows)
+        )
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt that is continued greedily, and the answer it is held against.
+
+    Attributes
+    ----------
+    key
+        What tables call it (an example id); it has one row.
+    ids
+        Shape ``(n,)``, int32: what the model reads first.
+    target
+        The expected answer. No text is stored, only whether it came.
+    max_new_tokens
+        Tokens after which generation stops anyway.
+    """
+
+    key: str
+    ids: np.ndarray
+    target: str
+    max_new_tokens: int
+
+    @property
+    def scored(self) -> np.ndarray:
+        """One row a prompt."""
+        return np.zeros(1, dtype=np.int32)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read and, at most, written."""
+        return len(self.ids) + self.max_new_tokens
+
+    @property
+    def longest(self) -> int:
+        """Positions that it takes of the model's context."""
+        return self.tokens
+
+    @property
+    def read(self) -> np.ndarray:
+        """All token ids of it."""
+        return self.ids
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """The token ids that the model is asked for: none are known."""
+        return self.ids[:0]
+
+    def problem(self) -> str:
+        """Why it is no item, whatever the model; empty if it is one."""
+        if not len(self.ids):
+            return "the prompt has no token"
+        return "" if self.max_new_tokens > 0 else "it leaves no token to be written"
+
+    def content(self) -> bytes:
+        """What the outcome depends on besides the checkpoint; the store hashes it."""
+        head = len(self.ids).to_bytes(8, "big") + self.max_new_tokens.to_bytes(4, "big")
+        return head + self.ids.astype("<i4").tobytes() + self.target.encode()
+
+
+AnyItem: TypeAlias = Item | Candidates | Prompt
+"""What a pass scores: it has a key, rows, a size in tokens and a content."""

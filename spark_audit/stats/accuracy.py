@@ -1,0 +1,406 @@
+"""Continual-learning accuracy: Last, Avg, BWT, forgetting, with clustered intervals.
+
+``R[t, i]`` is the accuracy on task ``i`` after stage ``t``. All figures but forgetting
+are linear in the tasks' accuracies, so a resample is again a row of weights over
+clusters. Sources of different tasks are drawn independently: jackknife and bootstrap
+are stratified by task, and a source that stands in several tasks is one cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from spark_audit.errors import NotEstimableError
+from spark_audit.results import Estimate
+from spark_audit.stats.bootstrap import draw_weights, weighted_sums
+from spark_audit.stats.intervals import (
+    FEW_EVENTS,
+    NO_SPREAD,
+    clopper_pearson,
+    left_out,
+    percentile_interval,
+)
+
+_ZERO = 1e-12
+
+Metric = Callable[[np.ndarray], np.ndarray]
+"""Accuracies ``(..., T, N)`` to values ``(...)``."""
+
+
+# --- figures of a matrix --------------------------------------------------------------
+
+
+def last(matrix: np.ndarray) -> np.ndarray:
+    """Mean accuracy over tasks after the last stage."""
+    return np.asarray(matrix[..., -1, :].mean(axis=-1))
+
+
+def avg(matrix: np.ndarray) -> np.ndarray:
+    """Mean over stages of the mean accuracy on the tasks learned until then."""
+    stages = range(matrix.shape[-2])
+    means = [matrix[..., t, : t + 1].mean(axis=-1) for t in stages]
+    return np.asarray(np.mean(means, axis=0))
+
+
+def learning_accuracy(matrix: np.ndarray) -> np.ndarray:
+    """Mean accuracy on each task right after it was learned: the diagonal."""
+    return np.asarray(np.diagonal(matrix, axis1=-2, axis2=-1).mean(axis=-1))
+
+
+def bwt(matrix: np.ndarray) -> np.ndarray:
+    """Backward transfer: mean change on earlier tasks since they were learned."""
+    learned = np.diagonal(matrix, axis1=-2, axis2=-1)[..., :-1]
+    return np.asarray((matrix[..., -1, :-1] - learned).mean(axis=-1))
+
+
+def forgetting(matrix: np.ndarray) -> np.ndarray:
+    """Mean over earlier tasks of the best accuracy before the end minus the last one.
+
+    Chaudhry et al. (2018). Accuracies that are not known (NaN) are no candidates. The
+    best of several noisy values is biased upwards, so that 0 is not its chance value.
+    """
+    before = matrix[..., :-1, :-1]
+    best = np.where(np.isnan(before), -np.inf, before).max(axis=-2)
+    return np.asarray((best - matrix[..., -1, :-1]).mean(axis=-1))
+
+
+METRICS: Mapping[str, Metric] = {
+    "last": last,
+    "avg": avg,
+    "bwt": bwt,
+    "forgetting": forgetting,
+    "learning_accuracy": learning_accuracy,
+}
+
+LEVELS = ("last", "avg", "learning_accuracy")
+"""Figures that are accuracies themselves, from 0 to 1."""
+
+
+def reason_against(metric: str, *, stages: int, tasks: int) -> str | None:
+    """Why a figure has no value on a matrix of this shape; ``None`` if it has one."""
+    if metric == "last":
+        return None
+    if stages == 1 and tasks > 1:
+        return "there is one stage only: it needs the checkpoint after every task"
+    if stages != tasks:
+        return f"there are {stages} stages for {tasks} tasks"
+    if tasks < 2 and metric in ("bwt", "forgetting"):
+        return "a single task has no earlier one"
+    return None
+
+
+def accuracy_metrics(matrix: ArrayLike) -> dict[str, float]:
+    """All figures that a matrix of accuracies has.
+
+    Parameters
+    ----------
+    matrix
+        Shape ``(T, N)``: row = stage, column = task in the order of training. What
+        stands above the diagonal may be NaN.
+
+    Raises
+    ------
+    NotEstimableError
+        If an accuracy that is needed is missing.
+    """
+    found = np.asarray(matrix, dtype=np.float64)
+    if found.ndim != 2 or not found.size:
+        raise ValueError("the matrix must have stages as rows and tasks as columns")
+    stages, tasks = found.shape
+    values = {
+        name: float(metric(found))
+        for name, metric in METRICS.items()
+        if reason_against(name, stages=stages, tasks=tasks) is None
+    }
+    for name, value in values.items():
+        if not np.isfinite(value):
+            raise NotEstimableError(f"{name} lacks an accuracy that it is made of")
+    return values
+
+
+def task_weights(metric: str, tasks: int) -> np.ndarray:
+    """How much each task's answers weigh in one of :data:`LEVELS`: sums to 1."""
+    if metric == "avg":
+        shares = 1 / (tasks * np.arange(1, tasks + 1))
+        return np.asarray(np.cumsum(shares[::-1])[::-1])
+    return np.full(tasks, 1 / tasks)
+
+
+# --- with intervals -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Right answers of one series by cluster.
+
+    Attributes
+    ----------
+    correct
+        Shape ``(C, T, N)``: right answers of a cluster after a stage on a task.
+    trials
+        Shape ``(C, N)``: questions, the same after every stage.
+    """
+
+    correct: np.ndarray
+    trials: np.ndarray
+
+    @classmethod
+    def of_rows(
+        cls,
+        correct: np.ndarray,
+        tasks: np.ndarray,
+        clusters: np.ndarray,
+        *,
+        n_tasks: int,
+        n_clusters: int,
+    ) -> Answers:
+        """From one row a question.
+
+        Parameters
+        ----------
+        correct
+            Shape ``(n, T)``: 1 where the answer after a stage was right, else 0.
+        tasks, clusters
+            Shape ``(n,)``: codes.
+        """
+        right = np.zeros((n_clusters, n_tasks, correct.shape[1]))
+        np.add.at(right, (clusters, tasks), correct)
+        trials = np.zeros((n_clusters, n_tasks))
+        np.add.at(trials, (clusters, tasks), 1.0)
+        return cls(right.transpose(0, 2, 1), trials)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Stages and tasks."""
+        return self.correct.shape[1], self.correct.shape[2]
+
+    @property
+    def sums(self) -> np.ndarray:
+        """Shape ``(C, T * N + N)``: what is summed over clusters."""
+        return np.concatenate(
+            [self.correct.reshape(len(self.trials), -1), self.trials], axis=1
+        )
+
+    def matrix(self) -> np.ndarray:
+        """Shape ``(T, N)``: accuracies; NaN for a task without a question."""
+        return _matrix(self.sums.sum(axis=0), self.shape)
+
+    def strata(self) -> np.ndarray:
+        """Shape ``(C,)``: each cluster's task (of several the one with most rows).
+
+        A task with one cluster of its own joins the largest task, as it says nothing
+        of its spread.
+        """
+        found = self.trials.argmax(axis=1)
+        counts = np.bincount(found, minlength=self.trials.shape[1])
+        return np.where(counts[found] == 1, counts.argmax(), found)
+
+
+def stratified_weights(
+    strata: np.ndarray, *, replicates: int, seed: int | np.random.Generator
+) -> np.ndarray:
+    """Bootstrap weights that draw as many clusters of every stratum as it has.
+
+    Parameters
+    ----------
+    strata
+        Shape ``(C,)``: codes.
+
+    Returns
+    -------
+    Shape ``(replicates, C)``, int32.
+    """
+    rng = np.random.default_rng(seed)
+    weights = np.zeros((replicates, len(strata)), dtype=np.int32)
+    for stratum in np.unique(strata):
+        held = np.flatnonzero(strata == stratum)
+        weights[:, held] = draw_weights(len(held), replicates=replicates, seed=rng)
+    return weights
+
+
+def accuracy_estimate(
+    answers: Answers,
+    metric: str,
+    *,
+    weights: np.ndarray | None = None,
+    level: float = 0.95,
+) -> Estimate:
+    """One of :data:`METRICS` with intervals over clusters.
+
+    Jackknife-t, stratified by task; an accuracy with few events or without spread gets
+    the Korn-Graubard interval at its effective number of questions.
+
+    Parameters
+    ----------
+    weights
+        Shape ``(B, C)``, from :func:`stratified_weights`: also give the percentile
+        interval.
+    """
+    stages, tasks = answers.shape
+    reason = reason_against(metric, stages=stages, tasks=tasks)
+    estimate = _estimate([answers], metric, reason, weights, level)
+    if estimate.value is None or metric not in LEVELS:
+        return estimate
+    events = estimate.value * estimate.n
+    if estimate.low is not None and min(events, estimate.n - events) >= FEW_EVENTS:
+        return replace(estimate, low=max(estimate.low, 0.0), high=_upper(estimate))
+    share = min(max(estimate.value, 0.0), 1.0)
+    n = _effective(answers, metric, estimate)
+    low, high = clopper_pearson(share * n, n, level=level)
+    note = "" if estimate.note == NO_SPREAD else estimate.note
+    return replace(estimate, low=low, high=high, interval="korn-graubard", note=note)
+
+
+def accuracy_difference(
+    ours: Answers,
+    theirs: Answers,
+    metric: str,
+    *,
+    weights: np.ndarray | None = None,
+    level: float = 0.95,
+) -> Estimate:
+    """A figure of one series minus that of another over the same questions.
+
+    Parameters are those of :func:`accuracy_estimate`; rows of ``ours`` and ``theirs``
+    are the same clusters.
+    """
+    if not np.array_equal(ours.trials, theirs.trials):
+        raise ValueError("both sides must answer the same questions")
+    shapes = (ours.shape, theirs.shape)
+    reasons = [reason_against(metric, stages=s, tasks=n) for s, n in shapes]
+    reason = next((text for text in reasons if text is not None), None)
+    return _estimate([ours, theirs], metric, reason, weights, level)
+
+
+def cluster_shares(answers: Answers, metric: str) -> np.ndarray:
+    """What each cluster adds to a figure that is linear in right answers.
+
+    Shape ``(C,)``; the sum is the figure. For paired tests: differences of two series'
+    shares can be flipped cluster by cluster.
+    """
+    if metric == "forgetting":
+        raise ValueError("forgetting is not linear in right answers")
+    per_question = answers.correct / answers.trials.sum(axis=0)
+    # The figure of each cluster's own additions to R: linear, so they add up.
+    return np.asarray(METRICS[metric](per_question))
+
+
+class _Fit(NamedTuple):
+    value: float
+    se: float
+    df: float
+
+
+def _estimate(
+    sides: Sequence[Answers],
+    metric: str,
+    reason: str | None,
+    weights: np.ndarray | None,
+    level: float,
+) -> Estimate:
+    trials = sides[0].trials
+    n, clusters = round(float(trials.sum())), int(trials.any(axis=1).sum())
+    if reason is None and not trials.sum(axis=0).all():
+        reason = "a task has no question"
+    if reason is not None:
+        return Estimate.missing(reason, n=n, clusters=clusters)
+    parts = [side.sums for side in sides]
+    edges = np.cumsum([part.shape[1] for part in parts])[:-1]
+
+    def statistic(totals: np.ndarray) -> np.ndarray:
+        found = [
+            METRICS[metric](_matrix(part, side.shape))
+            for part, side in zip(np.split(totals, edges, axis=-1), sides, strict=True)
+        ]
+        return found[0] if len(found) == 1 else np.subtract(*found)
+
+    sums = np.concatenate(parts, axis=1)
+    try:
+        fit = _jackknife(sums, sides[0].strata(), statistic, level)
+    except NotEstimableError as error:
+        return Estimate.missing(error.what, n=n, clusters=clusters)
+    if fit.se <= _ZERO:
+        return Estimate(fit.value, level=level, n=n, clusters=clusters, note=NO_SPREAD)
+    reach = float(special.stdtrit(fit.df, 0.5 + level / 2)) * fit.se
+    estimate = Estimate(
+        fit.value,
+        low=fit.value - reach,
+        high=fit.value + reach,
+        interval="jackknife-t",
+        level=level,
+        se=fit.se,
+        n=n,
+        clusters=clusters,
+    )
+    if weights is None:
+        return estimate
+    with np.errstate(divide="ignore", invalid="ignore"):
+        drawn = statistic(weighted_sums(weights, sums))
+    kept = drawn[np.isfinite(drawn)]
+    if len(kept) < len(drawn):
+        estimate = estimate.noting(
+            f"{len(drawn) - len(kept)} of {len(drawn)} resamples give no value"
+        )
+    low, high = percentile_interval(kept, level=level) if len(kept) else (0.0, 0.0)
+    if high - low <= _ZERO:
+        return estimate.noting("resamples agree: no percentile interval")
+    return replace(estimate, parity_low=low, parity_high=high)
+
+
+def _jackknife(
+    sums: np.ndarray,
+    strata: np.ndarray,
+    statistic: Callable[[np.ndarray], np.ndarray],
+    level: float,
+) -> _Fit:
+    """``V = sum_h (C_h - 1) / C_h sum_{c in h} (value_(c) - value)^2``.
+
+    Degrees of freedom by Satterthwaite's approximation, as strata differ in spread.
+    """
+    held = sums.any(axis=1)
+    value, values = left_out(sums[held], statistic)
+    squares = (values - value) ** 2
+    variance = weight = 0.0
+    for stratum in np.unique(strata[held]):
+        part = squares[strata[held] == stratum]
+        count = len(part)
+        own = (count - 1) / count * float(part.sum())
+        variance += own
+        weight += own**2 / max(count - 1, 1)
+    df = variance**2 / weight if weight else float(held.sum() - 1)
+    return _Fit(value, float(np.sqrt(variance)), df)
+
+
+def _matrix(totals: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Accuracies ``(..., T, N)`` of totals ``(..., T * N + N)``."""
+    stages, tasks = shape
+    right = totals[..., : stages * tasks].reshape(*totals.shape[:-1], stages, tasks)
+    trials = totals[..., None, stages * tasks :]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(right / trials)
+
+
+def _effective(answers: Answers, metric: str, estimate: Estimate) -> float:
+    """Independent questions that carry as much (Korn and Graubard 1998)."""
+    shares = task_weights(metric, answers.shape[1])
+    share, se = estimate.value, estimate.se
+    assert share is not None
+    if se is None or not 0 < share < 1:
+        return float(1 / np.sum(shares**2 / (answers.trials > 0).sum(axis=0)))
+    n = float(1 / np.sum(shares**2 / answers.trials.sum(axis=0)))
+    assert estimate.low is not None
+    tail = 0.5 + estimate.level / 2
+    # The t quantile that the interval was made with, against that of n questions.
+    df_ratio = special.stdtrit(n - 1, tail) * se / (share - estimate.low)
+    return float(min(n, share * (1 - share) / se**2 * df_ratio**2))
+
+
+def _upper(estimate: Estimate) -> float:
+    assert estimate.high is not None
+    return min(estimate.high, 1.0)

@@ -1,0 +1,507 @@
+"""Canaries among candidates: ranks, exposure, chance values, tests of uniformity.
+
+A canary is ranked by its NLL among ``N`` candidates of which it is one; rank 1 is the
+likeliest. Drawn uniformly from its candidates, a canary that a model never saw has a
+uniform rank: everything here is measured against that. No bound on privacy is here
+(:mod:`spark_audit.stats.epsilon`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import fft, special
+
+from spark_audit.stats.intervals import clopper_pearson
+
+Of = Literal["exposure", "lower-tail exposure", "rank"]
+
+_GRID = 1 << 19
+"""Points of the null distribution of a sum: of 50 canaries among 512, the grid of their
+mean has a step of 0.00002 bits."""
+
+_ROUNDING = 1e-12
+"""Tail probabilities below this are rounding of the Fourier transform."""
+
+
+class Ranks(NamedTuple):
+    """Ranks of true candidates, shape ``(n,)`` each: ties counted behind, half, before.
+
+    ``low`` is optimistic for an attacker and thus careful about privacy.
+    """
+
+    low: np.ndarray
+    mid: np.ndarray
+    high: np.ndarray
+
+
+def candidate_ranks(nll: ArrayLike, true_index: ArrayLike) -> Ranks:
+    """Rank of the true candidate of every set, in the caller's order.
+
+    ``low = 1 + #(NLL < true)``, ``high = low + #(others with exactly the true NLL)``,
+    ``mid`` between them.
+
+    Parameters
+    ----------
+    nll
+        Shape ``(n, N)`` or ``(N,)``: nats, lower = likelier.
+    true_index
+        Shape ``(n,)`` or a number: which candidate is the true one.
+
+    Raises
+    ------
+    ValueError
+        If an NLL is NaN: a score that is none must not look like memorisation.
+    """
+    table, true = _sets(nll, true_index)
+    low = 1 + np.sum(table < true, axis=1)
+    high = low + np.sum(table == true, axis=1) - 1
+    return Ranks(low, (low + high) / 2, high)
+
+
+def exposure_bits(rank: ArrayLike, n_candidates: ArrayLike) -> np.ndarray:
+    """Exposure in bits, ``log2 N - log2 rank``, the canary inside the N.
+
+    Carlini et al. (2019), "The Secret Sharer": between 0 and ``log2 N``.
+    """
+    ranks, sizes = _ranks(rank, n_candidates)
+    return np.asarray(np.log2(sizes) - np.log2(ranks))
+
+
+def lower_tail_exposure(rank: ArrayLike, n_candidates: ArrayLike) -> np.ndarray:
+    """The same from the other end, ``log2 N - log2(N + 1 - rank)``.
+
+    A canary that a correction pushed below strings that were never there stands out as
+    much as one that was memorised.
+    """
+    ranks, sizes = _ranks(rank, n_candidates)
+    return np.asarray(np.log2(sizes) - np.log2(sizes + 1 - ranks))
+
+
+def interpolated_exposure(nll: ArrayLike, references: ArrayLike) -> np.ndarray:
+    """Exposure against references that do not hold the secret (TensorFlow Privacy).
+
+    ``log2 |R| - log2(1 + #(reference <= secret))``: slightly below 0 for the least
+    likely secret, and never ``log2(|R| + 1)``. For comparison with that tool only.
+
+    Parameters
+    ----------
+    nll
+        Shape ``(n,)``: of the secrets.
+    references
+        Shape ``(R,)``.
+    """
+    pool = np.sort(_finite_or_inf(references))
+    if pool.ndim != 1 or not len(pool):
+        raise ValueError("references must have shape (R,), R > 0")
+    below = np.searchsorted(pool, _finite_or_inf(nll), side="right")
+    return np.asarray(np.log2(len(pool)) - np.log2(1 + below))
+
+
+class Extrapolated(NamedTuple):
+    """An exposure from a fitted distribution: an estimate, not a count.
+
+    ``ks`` is the largest distance between the fit and the references, ``clipped``
+    whether the fit was asked too far out and the exposure stops at ``log2(10 N)``.
+    """
+
+    exposure: float
+    ks: float
+    clipped: bool
+
+
+def extrapolated_exposure(nll: float, references: ArrayLike) -> Extrapolated:
+    """Exposure beyond ``log2 N`` from a skew-normal fitted to the references' NLL.
+
+    ``-log2 F(nll)`` with F fitted by maximum likelihood (Carlini et al. 2019). Where F
+    is below ``1 / (10 N)``, N references and the secret, the fit says nothing any more
+    and the value is clipped there.
+    """
+    # Imported when used: scipy.stats takes most of a second.
+    from scipy import stats
+
+    pool = _finite_or_inf(references)
+    if pool.ndim != 1 or len(pool) < 20 or not np.isfinite(pool).all():
+        raise ValueError("an extrapolation needs at least 20 finite references")
+    if np.isnan(nll):
+        raise ValueError("an NLL is NaN")
+    if np.ptp(pool) == 0:
+        raise ValueError("the references do not vary")
+    # On one scale: the optimiser's steps are absolute.
+    centre, scale = float(pool.mean()), float(pool.std())
+    scaled = np.sort((pool - centre) / scale)
+    fitted = stats.skewnorm(*stats.skewnorm.fit(scaled))
+    cdf = fitted.cdf(scaled)
+    steps = np.arange(len(pool) + 1) / len(pool)
+    ks = float(max(np.max(steps[1:] - cdf), np.max(cdf - steps[:-1])))
+    least = 1 / (10 * (len(pool) + 1))
+    share = float(fitted.cdf((nll - centre) / scale))
+    return Extrapolated(float(-np.log2(max(share, least))), ks, share < least)
+
+
+def posterior_bits(nll_sum: ArrayLike, true_index: ArrayLike) -> np.ndarray:
+    """Bits gained about the true candidate: ``log2(N q_true)``, shape ``(n,)``.
+
+    ``q = softmax(-NLL summed over the string)`` is the posterior of an attacker who
+    knows the candidates; 0 for a model that tells nothing, at most ``log2 N``, and
+    negative where the model favours others.
+    """
+    table, true = _sets(nll_sum, true_index)
+    own = -true[:, 0] - special.logsumexp(-table, axis=1)
+    return np.asarray(np.log2(table.shape[1]) + own / np.log(2))
+
+
+# --- what chance gives ----------------------------------------------------------------
+
+
+class NullMoments(NamedTuple):
+    """Mean and standard deviation of one canary's figures under a uniform rank."""
+
+    rank_mean: float
+    rank_sd: float
+    exposure_mean: float
+    exposure_sd: float
+
+
+def null_moments(n_candidates: int) -> NullMoments:
+    """Exact moments of a uniform rank among N and of its exposure.
+
+    Mean rank ``(N+1)/2``, variance ``(N^2-1)/12``; mean exposure
+    ``log2 N - log2(N!)/N``, its variance that of ``log2 rank``.
+    """
+    n = _size(n_candidates)
+    mean_log = float(special.gammaln(n + 1)) / (n * np.log(2))
+    spread = np.mean(np.log2(np.arange(1, n + 1)) ** 2) - mean_log**2
+    return NullMoments(
+        (n + 1) / 2,
+        float(np.sqrt((n**2 - 1) / 12)),
+        float(np.log2(n) - mean_log),
+        float(np.sqrt(max(spread, 0.0))),
+    )
+
+
+@dataclass(frozen=True)
+class NullMean:
+    """Distribution of a mean over n independent canaries with uniform ranks.
+
+    ``probability[i]`` is the chance of the value ``(first + i * step) / n``.
+    """
+
+    n: int
+    first: float
+    step: float
+    probability: np.ndarray
+
+    def above(self, value: float) -> float:
+        """One-sided p value: the chance of at least ``value``."""
+        return self._tail(self._from_above[self._index(value)])
+
+    def below(self, value: float) -> float:
+        """One-sided p value: the chance of at most ``value``."""
+        return self._tail(self._cumulated[self._index(value)])
+
+    def two_sided(self, value: float) -> float:
+        """Twice the smaller of both, at most 1."""
+        return min(1.0, 2 * min(self.above(value), self.below(value)))
+
+    def quantile(self, q: float) -> float:
+        """Smallest value whose cumulated chance is at least ``q``."""
+        i = int(np.searchsorted(self._cumulated, q - _ROUNDING))
+        i = min(i, len(self.probability) - 1)
+        return (self.first + i * self.step) / self.n
+
+    def band(self, level: float = 0.95) -> tuple[float, float]:
+        """Central band of this level."""
+        return self.quantile(0.5 - level / 2), self.quantile(0.5 + level / 2)
+
+    @cached_property
+    def _cumulated(self) -> np.ndarray:
+        return np.cumsum(self.probability)
+
+    @cached_property
+    def _from_above(self) -> np.ndarray:
+        return np.cumsum(self.probability[::-1])[::-1]
+
+    def _index(self, value: float) -> int:
+        i = round((value * self.n - self.first) / self.step)
+        return min(max(i, 0), len(self.probability) - 1)
+
+    @staticmethod
+    def _tail(chance: float) -> float:
+        return float(np.clip(chance, _ROUNDING, 1.0))
+
+
+def null_mean(n_candidates: ArrayLike, *, of: Of = "exposure") -> NullMean:
+    """Exact null distribution of the mean rank or mean exposure of n canaries.
+
+    By convolution (a power in the Fourier domain). Ranks are integers, so theirs is
+    exact; exposures are put on a grid of half a million points for the sum, each
+    shared between the two nearest points so that no mean is moved.
+
+    Parameters
+    ----------
+    n_candidates
+        Shape ``(n,)``: the size of each canary's set. They must be independent: pools
+        that canaries share make their ranks dependent.
+    """
+    sizes = np.asarray(n_candidates, dtype=np.int64)
+    if sizes.ndim != 1 or not len(sizes):
+        raise ValueError("n_candidates must have shape (n,), n > 0")
+    counts = Counter(_size(int(size)) for size in sizes)
+    return _null_mean(tuple(sorted(counts.items())), of)
+
+
+@lru_cache(maxsize=32)
+def _null_mean(counts: tuple[tuple[int, int], ...], of: Of) -> NullMean:
+    n = sum(count for _, count in counts)
+    reach = sum(count * (s - 1 if of == "rank" else np.log2(s)) for s, count in counts)
+    # Steps of 1 keep ranks exact.
+    step = 1.0 if of == "rank" else float(reach) / _GRID
+    parts = [(_on_grid(_values(size, of) / step), count) for size, count in counts]
+    length = sum(count * (len(pmf) - 1) for pmf, count in parts) + 1
+    fast = fft.next_fast_len(length, real=True)
+    product = np.ones(fast // 2 + 1, dtype=np.complex128)
+    for pmf, count in parts:
+        product *= fft.rfft(pmf, fast) ** count
+    probability = np.clip(fft.irfft(product, fast)[:length], 0.0, None)
+    probability /= probability.sum()
+    probability.flags.writeable = False
+    return NullMean(n, float(n) if of == "rank" else 0.0, step, probability)
+
+
+def _values(size: int, of: Of) -> np.ndarray:
+    ranks = np.arange(1, size + 1)
+    if of == "rank":
+        return ranks - 1.0
+    return exposure_bits(ranks, size)
+
+
+def _on_grid(position: np.ndarray) -> np.ndarray:
+    """Equal masses at real positions, shared between the neighbouring grid points."""
+    low = np.floor(position).astype(np.int64)
+    share = position - low
+    where = np.concatenate([low, low + 1])
+    mass = np.concatenate([1 - share, share]) / len(position)
+    return np.bincount(where[mass > 0], mass[mass > 0])
+
+
+# --- tests ----------------------------------------------------------------------------
+
+
+class TopK(NamedTuple):
+    """Hits among the first k, held against chance.
+
+    ``p`` is the chance of as many hits or more; ``null_low`` and ``null_high`` the
+    central 95 % of hits by chance; ``low`` and ``high`` the exact interval of the rate.
+    """
+
+    hits: int
+    rate: float
+    low: float
+    high: float
+    null: float
+    null_low: int
+    null_high: int
+    p: float
+
+
+def top_k(ranks: ArrayLike, *, k: int, n_candidates: int, level: float = 0.95) -> TopK:
+    """How many of n canaries rank among the first k of N.
+
+    Raises
+    ------
+    ValueError
+        If there is no canary, or ``k`` is not in 1..N.
+    """
+    found, _ = _ranks(ranks, n_candidates)
+    n, chance = found.size, _chance(k, n_candidates)
+    if not n:
+        raise ValueError("there is no rank")
+    hits = int(np.sum(found <= k))
+    low, high = clopper_pearson(hits, n, level=level)
+    cdf = special.bdtr(np.arange(n + 1), n, chance)
+    null_low, null_high = (
+        int(np.searchsorted(cdf, q)) for q in (0.5 - level / 2, 0.5 + level / 2)
+    )
+    p = 1.0 if hits == 0 else float(special.bdtrc(hits - 1, n, chance))
+    return TopK(hits, hits / n, low, high, chance, null_low, null_high, p)
+
+
+class TopKMde(NamedTuple):
+    """Fewest hits that reject chance, and the true rate that gives them."""
+
+    hits: int
+    rate: float
+
+
+def top_k_mde(
+    n: int,
+    *,
+    k: int,
+    n_candidates: int,
+    significance: float = 0.05,
+    power: float = 0.8,
+) -> TopKMde | None:
+    """Smallest true Top-k rate that a one-sided binomial test finds with this power.
+
+    ``None`` where even n hits of n would not reject.
+    """
+    tails = special.bdtrc(np.arange(n), n, _chance(k, n_candidates))
+    enough = np.flatnonzero(tails <= significance)
+    if not len(enough):
+        return None
+    hits = int(enough[0]) + 1
+    # P[Bin(n, rate) >= hits] = power is a quantile of the beta distribution.
+    return TopKMde(hits, float(special.betaincinv(hits, n - hits + 1, power)))
+
+
+class ChanceMde(NamedTuple):
+    """Smallest distances from chance that a two-sided test finds, of n canaries."""
+
+    ranks: float
+    bits: float
+
+
+def chance_mde(
+    n: int, *, n_candidates: int, level: float = 0.95, power: float = 0.8
+) -> ChanceMde:
+    """Minimum detectable shift of the mean rank and of the mean exposure.
+
+    ``(z_{1-a/2} + z_power) SD / sqrt(n)`` with the standard deviations under chance.
+    """
+    if n < 1:
+        raise ValueError("chance_mde needs at least 1 canary")
+    reach = float(special.ndtri(0.5 + level / 2) + special.ndtri(power)) / np.sqrt(n)
+    moments = null_moments(n_candidates)
+    return ChanceMde(float(reach * moments.rank_sd), float(reach * moments.exposure_sd))
+
+
+class Uniformity(NamedTuple):
+    """Tests that ranks are uniform, two-sided.
+
+    ``z`` and ``z_p``: mean rank (rank sum); ``ks`` and ``cvm``: whole distribution
+    (Kolmogorov-Smirnov, Cramer-von Mises).
+    """
+
+    z: float
+    z_p: float
+    ks: float
+    ks_p: float
+    cvm: float
+    cvm_p: float
+
+
+def uniformity(ranks: ArrayLike, n_candidates: ArrayLike) -> Uniformity:
+    """Test ranks (mid-ranks where there are ties) against uniform ones.
+
+    Quantiles ``(rank - 1/2) / N`` are compared with the continuous uniform
+    distribution. ``z`` is negative where canaries are likelier than candidates.
+    """
+    from scipy import stats
+
+    found, sizes = _ranks(ranks, n_candidates)
+    quantiles = ((found - 0.5) / sizes).ravel()
+    if not len(quantiles):
+        raise ValueError("there is no rank")
+    sd = np.sqrt(np.sum((sizes**2 - 1) / 12))
+    z = float(np.sum(found - (sizes + 1) / 2) / sd) if sd else 0.0
+    ks = stats.kstest(quantiles, "uniform")
+    # One value has no Cramer-von Mises p value in SciPy.
+    cvm, cvm_p = float(1 / 12 + (quantiles[0] - 0.5) ** 2), float(ks.pvalue)
+    if len(quantiles) > 1:
+        test = stats.cramervonmises(quantiles, "uniform")
+        cvm, cvm_p = float(test.statistic), float(test.pvalue)
+    return Uniformity(
+        z,
+        float(2 * special.ndtr(-abs(z))),
+        float(ks.statistic),
+        float(ks.pvalue),
+        cvm,
+        cvm_p,
+    )
+
+
+class Trend(NamedTuple):
+    """Spearman's rank correlation with a two-sided permutation p value."""
+
+    rho: float
+    p: float
+
+
+def dose_trend(
+    dose: ArrayLike, values: ArrayLike, *, replicates: int = 9999, seed: int
+) -> Trend | None:
+    """Whether a figure rises or falls with the dose.
+
+    Parameters
+    ----------
+    dose, values
+        Shape ``(n,)``.
+
+    Returns
+    -------
+    ``None`` where one of both does not vary. ``p = (1 + hits) / (1 + replicates)``.
+    """
+    from scipy import stats
+
+    x, y = (
+        stats.rankdata(np.asarray(side, dtype=np.float64)) for side in (dose, values)
+    )
+    x, y = x - x.mean(), y - y.mean()
+    norm = float(np.sqrt(np.sum(x**2) * np.sum(y**2)))
+    if norm == 0:
+        return None
+    rng = np.random.default_rng(seed)
+    shuffled = rng.permuted(np.tile(y, (replicates, 1)), axis=1) @ x
+    observed = float(x @ y)
+    # Equal sums in another order differ by rounding.
+    hits = int(np.sum(np.abs(shuffled) >= abs(observed) - 1e-9 * norm))
+    return Trend(observed / norm, (1 + hits) / (1 + replicates))
+
+
+# --- checks ---------------------------------------------------------------------------
+
+
+def _sets(nll: ArrayLike, true_index: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """NLL as ``(n, N)`` and the true ones as ``(n, 1)``."""
+    table = np.atleast_2d(_finite_or_inf(nll))
+    index = np.atleast_1d(np.asarray(true_index))
+    if table.ndim != 2 or index.shape != (len(table),) or index.dtype.kind not in "iu":
+        raise ValueError("nll must have one row, and true_index one integer, a set")
+    if np.any((index < 0) | (index >= table.shape[1])):
+        raise ValueError("a true_index is not among the candidates")
+    return table, np.take_along_axis(table, index[:, None], axis=1)
+
+
+def _finite_or_inf(nll: ArrayLike) -> np.ndarray:
+    values = np.asarray(nll, dtype=np.float64)
+    if np.isnan(values).any():
+        raise ValueError("an NLL is NaN")
+    return values
+
+
+def _ranks(rank: ArrayLike, n_candidates: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    ranks, sizes = np.broadcast_arrays(
+        np.asarray(rank, dtype=np.float64), np.asarray(n_candidates, dtype=np.float64)
+    )
+    # A NaN fails the comparison too.
+    if not np.all((ranks >= 1) & (ranks <= sizes)):
+        raise ValueError("a rank is not between 1 and the number of candidates")
+    return ranks, sizes
+
+
+def _size(n_candidates: int) -> int:
+    if n_candidates < 2:
+        raise ValueError("a rank needs at least 2 candidates")
+    return n_candidates
+
+
+def _chance(k: int, n_candidates: int) -> float:
+    if not 1 <= k <= n_candidates:
+        raise ValueError("k must lie between 1 and the number of candidates")
+    return k / n_candidates

@@ -1,0 +1,145 @@
+"""Probabilistic extraction of a span whose true prefix is known.
+
+``p_z`` is the chance that sampling gives exactly the span's tokens, ``n_p`` in how many
+tries it comes at least once with probability p: (n, p)-discoverable extraction, Hayes
+et al. (2024), "Measuring memorization through probabilistic discoverable extraction".
+A text can be tokenised in several ways and ``p_z`` counts one: a lower bound of the
+chance of the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+THRESHOLDS = tuple(10**k for k in range(1, 7))
+"""Numbers of tries that spans are counted by."""
+
+_SMALL = -30.0
+"""Below this log probability ``log1p(-e^L)`` equals ``-e^L`` to all digits."""
+
+
+def decoded_logp(
+    logits: ArrayLike,
+    targets: ArrayLike,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+) -> np.ndarray:
+    """Log probability of targets under temperature and top-k sampling.
+
+    Parameters
+    ----------
+    logits
+        Shape ``(..., V)``.
+    targets
+        Shape ``(...)``, integers.
+    temperature
+        Divides the logits.
+    top_k
+        Only the k largest logits can be drawn, and those that equal the k-th, as in
+        transformers.
+
+    Returns
+    -------
+    Shape ``(...)``, nats; ``-inf`` for a target that cannot be drawn.
+    """
+    scores = np.asarray(logits, dtype=np.float64)
+    chosen = np.asarray(targets)
+    if np.isnan(scores).any():
+        raise ValueError("a logit is NaN")
+    if not temperature > 0 or (top_k is not None and top_k < 1):
+        raise ValueError("temperature must be positive and top_k at least 1")
+    scores = scores / temperature
+    if top_k is not None and top_k < scores.shape[-1]:
+        least = np.partition(scores, -top_k, axis=-1)[..., -top_k, None]
+        scores = np.where(scores < least, -np.inf, scores)
+    own = np.take_along_axis(scores, chosen[..., None], axis=-1)[..., 0]
+    return np.asarray(own - special.logsumexp(scores, axis=-1))
+
+
+def top_k_logp(
+    nll: ArrayLike, rank: ArrayLike, mass_logp: ArrayLike, *, k: int
+) -> np.ndarray:
+    """Log probability of tokens under top-k sampling, from columns of a token table.
+
+    Parameters
+    ----------
+    nll
+        Shape ``(n,)``: nats, over the whole vocabulary.
+    rank
+        Shape ``(n,)``: strict-greater ranks; a token that ties with the k-th can be
+        drawn.
+    mass_logp
+        Shape ``(n,)``: log of the probability of the k likeliest tokens together.
+
+    Returns
+    -------
+    Shape ``(n,)``, nats; ``-inf`` where the rank is above k.
+    """
+    logp = -np.asarray(nll, dtype=np.float64)
+    if np.isnan(logp).any():
+        raise ValueError("an NLL is NaN")
+    # Rounding of float32 columns must not make a probability larger than 1.
+    inside = np.minimum(logp - np.asarray(mass_logp, dtype=np.float64), 0.0)
+    return np.asarray(np.where(np.asarray(rank) <= k, inside, -np.inf))
+
+
+def extraction_probability(logp: ArrayLike, n: ArrayLike) -> np.ndarray:
+    """Chance of at least one success in n tries, ``1 - (1 - p_z)^n``.
+
+    Parameters
+    ----------
+    logp
+        ``log p_z``, nats.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = -np.expm1(np.asarray(n) * _log_failure(_logp(logp)))
+    return np.asarray(found)
+
+
+def n_p(logp: ArrayLike, *, p: float = 0.5) -> np.ndarray:
+    """Fewest tries after which a span came at least once with probability p.
+
+    ``ceil(ln(1-p) / ln(1-p_z))``, at least 1, from ``log p_z`` so that nothing
+    underflows: the number is finite down to ``log p_z`` of -700 and infinite where the
+    span cannot be drawn.
+
+    Parameters
+    ----------
+    logp
+        ``log p_z``, nats, of any shape.
+    """
+    if not 0 < p < 1:
+        raise ValueError("p must lie in (0, 1)")
+    values = _logp(logp)
+    with np.errstate(divide="ignore", over="ignore"):
+        near = np.log1p(-p) / _log_failure(np.maximum(values, _SMALL))
+        far = -np.log1p(-p) * np.exp(-values)
+    tries = np.where(values < _SMALL, far, near)
+    return np.asarray(np.maximum(np.ceil(tries), 1.0))
+
+
+def n_p_counts(
+    tries: ArrayLike, *, thresholds: Sequence[float] = THRESHOLDS
+) -> dict[int, int]:
+    """How many spans need at most so many tries, by threshold."""
+    values = np.asarray(tries, dtype=np.float64)
+    if np.isnan(values).any():
+        raise ValueError("a number of tries is NaN")
+    return {int(most): int(np.sum(values <= most)) for most in thresholds}
+
+
+def _log_failure(logp: np.ndarray) -> np.ndarray:
+    """``ln(1 - p_z)``: minus infinity for a certain span, 0 for an impossible one."""
+    return np.asarray(np.log1p(-np.exp(logp)))
+
+
+def _logp(logp: ArrayLike) -> np.ndarray:
+    values = np.asarray(logp, dtype=np.float64)
+    if np.isnan(values).any() or np.any(values > 0):
+        raise ValueError("a log probability is NaN or above 0")
+    return values

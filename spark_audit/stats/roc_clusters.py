@@ -1,0 +1,457 @@
+"""AUC and TPR with their intervals where rows come in clusters and tasks.
+
+The unit of every variance and resample is the cluster: the variance of an AUC is that
+of Obuchowski (1997), "Nonparametric analysis of clustered ROC curve data", which for
+clusters of one row is that of DeLong et al. (1988). Figures are averaged over tasks.
+What cannot be estimated is an ``Estimate.missing`` with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import sparse, special
+
+from spark_audit.errors import NotEstimableError
+from spark_audit.results import Estimate
+from spark_audit.stats.bootstrap import cluster_sums, draw_weights
+from spark_audit.stats.intervals import (
+    FEW_EVENTS,
+    NO_SPREAD,
+    clopper_pearson,
+    korn_graubard,
+    percentile_interval,
+)
+from spark_audit.stats.roc import (
+    Band,
+    allowed,
+    chance_band,
+    checked,
+    logit_interval,
+    placements,
+    tpr_at_fpr,
+)
+
+_ZERO = 1e-12
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Design:
+    """Who is a member, in which cluster and in which task.
+
+    Parameters
+    ----------
+    member
+        Shape ``(n,)``, bool.
+    cluster, task
+        Shape ``(n,)``, integer codes from 0. Figures are taken by task and averaged
+        over tasks with equal weights; one task: all rows together.
+    """
+
+    member: np.ndarray
+    cluster: np.ndarray
+    task: np.ndarray
+
+    @classmethod
+    def of(
+        cls, member: ArrayLike, cluster: ArrayLike, task: ArrayLike | None = None
+    ) -> Design:
+        """Number the labels of clusters and tasks in sorted order."""
+        sides = np.asarray(member, dtype=bool)
+        tasks = np.zeros(len(sides)) if task is None else np.asarray(task)
+        codes = [
+            np.unique(np.asarray(labels), return_inverse=True)[1].astype(np.int64)
+            for labels in (cluster, tasks)
+        ]
+        if any(len(code) != len(sides) for code in codes):
+            raise ValueError("member, cluster and task must have one row each")
+        return cls(sides, *codes)
+
+    @cached_property
+    def n_clusters(self) -> int:
+        """Number of clusters."""
+        return int(self.cluster.max(initial=-1)) + 1
+
+    @cached_property
+    def held(self) -> np.ndarray:
+        """Shape ``(C, 2 T)``: rows of each cluster among a task's members, others."""
+        cell = 2 * self.task + ~self.member
+        width = 2 * (int(self.task.max(initial=-1)) + 1)
+        return cluster_sums(np.eye(width)[cell], self.cluster, self.n_clusters)
+
+    def draw(self, *, replicates: int, seed: int) -> np.ndarray:
+        """Bootstrap weights of the clusters, drawn within task and side.
+
+        Clusters with rows of several tasks or of both sides form one further stratum.
+
+        Returns
+        -------
+        Shape ``(replicates, C)``, int32.
+        """
+        present = self.held > 0
+        stratum = np.where(present.sum(axis=1) == 1, present.argmax(axis=1), -1)
+        rng = np.random.default_rng(seed)
+        weights = np.empty((replicates, self.n_clusters), dtype=np.int32)
+        for which in np.unique(stratum):
+            at = np.flatnonzero(stratum == which)
+            weights[:, at] = draw_weights(len(at), replicates=replicates, seed=rng)
+        return weights
+
+    def tasks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Rows of members and of non-members, by task."""
+        for task in range(self.held.shape[1] // 2):
+            of = self.task == task
+            yield np.flatnonzero(of & self.member), np.flatnonzero(of & ~self.member)
+
+
+def auc_estimate(
+    design: Design,
+    scores: ArrayLike,
+    *,
+    replicates: np.ndarray | None = None,
+    level: float = 0.95,
+) -> Estimate:
+    """AUC, averaged over tasks, with the clustered DeLong interval.
+
+    The interval is taken on the logit scale with a t quantile, its degrees of freedom
+    by Satterthwaite's formula over sides and tasks. Where the score separates the
+    sides perfectly there is no variance: the bound is then the exact one for as many
+    disjoint pairs of clusters as there are.
+
+    Parameters
+    ----------
+    scores
+        Shape ``(n,)``.
+    replicates
+        Shape ``(B,)``, from :func:`auc_replicates`: also the percentile interval.
+    """
+    n, clusters = len(design.member), design.n_clusters
+    try:
+        value, parts = _influence(design, np.asarray(scores, dtype=np.float64))
+    except NotEstimableError as error:
+        return Estimate.missing(error.what, n=n, clusters=clusters)
+    variance, df = _variance(design, parts)
+    plain = Estimate(value, level=level, n=n, clusters=clusters)
+    if variance <= _ZERO:
+        if not (value <= _ZERO or value >= 1 - _ZERO):
+            return plain.noting(NO_SPREAD)
+        pairs = int((design.held > 0).sum(axis=0).min())
+        low, high = clopper_pearson(round(value) * pairs, pairs, level=level)
+        return replace(plain, low=low, high=high, interval="clopper-pearson").noting(
+            f"perfect order: exact bound for {pairs} disjoint pairs of clusters"
+        )
+    reach = float(special.stdtrit(df, 0.5 + level / 2))
+    low, high = logit_interval(value, variance, reach)
+    found = replace(
+        plain, low=low, high=high, interval="delong", se=float(np.sqrt(variance))
+    )
+    return _with_percentile(found, replicates)
+
+
+def auc_difference(
+    design: Design,
+    first: ArrayLike,
+    second: ArrayLike,
+    *,
+    replicates: np.ndarray | None = None,
+    level: float = 0.95,
+) -> tuple[Estimate, float | None]:
+    """AUC of one score minus that of another over the same rows, and its p value.
+
+    Paired DeLong with clusters: the variance of the difference of both scores'
+    cluster components, t quantiles as in :func:`auc_estimate`.
+
+    Parameters
+    ----------
+    replicates
+        Shape ``(B,)``: difference of both scores' replicates from the same weights.
+    """
+    n, clusters = len(design.member), design.n_clusters
+    try:
+        a, ours = _influence(design, np.asarray(first, dtype=np.float64))
+        b, theirs = _influence(design, np.asarray(second, dtype=np.float64))
+    except NotEstimableError as error:
+        return Estimate.missing(error.what, n=n, clusters=clusters), None
+    variance, df = _variance(design, ours - theirs)
+    plain = Estimate(a - b, level=level, n=n, clusters=clusters)
+    if variance <= _ZERO:
+        return plain.noting("the two order all pairs alike: no spread"), None
+    se = float(np.sqrt(variance))
+    reach = float(special.stdtrit(df, 0.5 + level / 2)) * se
+    found = replace(
+        plain,
+        low=max(-1.0, a - b - reach),
+        high=min(1.0, a - b + reach),
+        interval="delong",
+        se=se,
+    )
+    p = float(2 * special.stdtr(df, -abs(a - b) / se))
+    return _with_percentile(found, replicates), p
+
+
+def auc_test(design: Design, scores: ArrayLike) -> float:
+    """Two-sided p value of an AUC of 0.5, from the clustered variance.
+
+    Raises
+    ------
+    NotEstimableError
+        As :func:`auc_estimate` would be missing, or without spread.
+    """
+    value, parts = _influence(design, np.asarray(scores, dtype=np.float64))
+    variance, df = _variance(design, parts)
+    if variance <= _ZERO:
+        raise NotEstimableError(NO_SPREAD)
+    # On the logit scale, so that p < 0.05 where the 95 % interval leaves 0.5 out.
+    if not 0 < value < 1:
+        return 0.0
+    distance = special.logit(value) * value * (1 - value) / np.sqrt(variance)
+    return float(2 * special.stdtr(df, -abs(distance)))
+
+
+def auc_replicates(
+    design: Design, scores: ArrayLike, weights: np.ndarray
+) -> np.ndarray:
+    """AUC, averaged over tasks, in every resample of clusters.
+
+    Parameters
+    ----------
+    weights
+        Shape ``(B, C)``, from :meth:`Design.draw`.
+
+    Returns
+    -------
+    Shape ``(B,)``; NaN where a resample lacks a side. One sort, then O(B n).
+    """
+    values = checked(np.asarray(scores, dtype=np.float64))
+    total = np.zeros(len(weights))
+    count = 0
+    for x, y in design.tasks():
+        y = y[np.argsort(values[y], kind="stable")]
+        ends = [
+            np.searchsorted(values[y], values[x], side=s) for s in ("left", "right")
+        ]
+        # Cell (j, c): members of cluster c with j non-members below, ties half each.
+        place = sparse.csr_array(
+            (
+                np.full(2 * len(x), 0.5),
+                (np.concatenate(ends), np.tile(design.cluster[x], 2)),
+            ),
+            (len(y) + 1, design.n_clusters),
+        )
+        for columns, part in _blocks(weights, len(y)):
+            below = np.zeros((len(y) + 1, part.shape[1]))
+            np.cumsum(part[design.cluster[y]], axis=0, out=below[1:])
+            above = place @ part
+            with np.errstate(invalid="ignore"):
+                total[columns] += np.einsum("jb,jb->b", below, above) / (
+                    below[-1] * above.sum(axis=0)
+                )
+        count += 1
+    return total / count
+
+
+def tpr_estimate(
+    design: Design,
+    scores: ArrayLike,
+    fpr: float,
+    *,
+    replicates: np.ndarray,
+    level: float = 0.95,
+) -> Estimate:
+    """TPR at a budget of false positives, averaged over tasks, with its interval.
+
+    The interval resamples the clusters of both sides, so that the threshold's own
+    error is in it. With few members above the threshold it is widened to hold the
+    exact interval of the rate at the given threshold. Status ``not_resolvable`` where
+    the budget allows no false positive in some task.
+
+    Parameters
+    ----------
+    replicates
+        Shape ``(B,)``, from :func:`tpr_replicates` for this budget.
+    """
+    n, clusters = len(design.member), design.n_clusters
+    try:
+        values = checked(np.asarray(scores, dtype=np.float64))
+        found = [tpr_at_fpr(values[x], values[y], fpr) for x, y in design.tasks()]
+        if not found:
+            raise NotEstimableError("there is no row")
+        low, high = percentile_interval(replicates, level=level)
+    except NotEstimableError as error:
+        return Estimate.missing(error.what, n=n, clusters=clusters)
+    spread = high - low > _ZERO
+    estimate = Estimate(
+        float(np.mean([tpr.value for tpr in found])),
+        low=low,
+        high=high,
+        interval="percentile",
+        level=level,
+        n=n,
+        clusters=clusters,
+        parity_low=low if spread else None,
+        parity_high=high if spread else None,
+        se=float(np.nanstd(replicates)) if spread else None,
+    )
+    above = np.zeros(len(values), dtype=bool)
+    for (x, _), tpr in zip(design.tasks(), found, strict=True):
+        above[x] = values[x] > tpr.threshold
+    estimate = _widened(estimate, design, above)
+    achieved = float(np.mean([tpr.fpr for tpr in found]))
+    estimate = estimate.noting(f"achieved FPR {achieved:.4g}")
+    unresolved = [tpr for tpr in found if not tpr.resolvable]
+    if unresolved:
+        estimate = replace(estimate, status="not_resolvable")
+    notes = [tpr.note for tpr in unresolved or found if tpr.note]
+    return estimate.noting(notes[0]) if notes else estimate
+
+
+def tpr_replicates(
+    design: Design, scores: ArrayLike, fprs: Sequence[float], weights: np.ndarray
+) -> np.ndarray:
+    """TPR at each budget, averaged over tasks, in every resample of clusters.
+
+    Parameters
+    ----------
+    fprs
+        ``F`` budgets of false positives.
+    weights
+        Shape ``(B, C)``, from :meth:`Design.draw`.
+
+    Returns
+    -------
+    Shape ``(F, B)``; NaN where a resample lacks a side.
+    """
+    values = checked(np.asarray(scores, dtype=np.float64))
+    total = np.zeros((len(fprs), len(weights)))
+    count = 0
+    for x, y in design.tasks():
+        x, y = (side[np.argsort(-values[side], kind="stable")] for side in (x, y))
+        # Members strictly above each non-member, both from the largest score down.
+        over = np.searchsorted(-values[x], -values[y], side="left")
+        for columns, part in _blocks(weights, len(x) + len(y)):
+            false = np.cumsum(part[design.cluster[y]], axis=0)
+            true = np.zeros((len(x) + 1, part.shape[1]))
+            np.cumsum(part[design.cluster[x]], axis=0, out=true[1:])
+            lacking = (false[-1] == 0) | (true[-1] == 0)
+            for row, fpr in enumerate(fprs):
+                budget = np.floor(fpr * false[-1] + 1e-9)
+                at = np.minimum((false <= budget).sum(axis=0), len(y) - 1)
+                hits = true[over[at], np.arange(part.shape[1])]
+                total[row, columns] += np.where(
+                    lacking, np.nan, hits / np.maximum(true[-1], 1)
+                )
+        count += 1
+    return total / max(count, 1)
+
+
+def chance(
+    design: Design, fpr: float, *, seed: int, level: float = 0.95, draws: int = 20000
+) -> Band:
+    """TPR at a budget, averaged over tasks, of a score that knows nothing.
+
+    Exact for one task (:func:`chance_band`), else the mean of independent draws of
+    each task's law. Clusters of several rows count as the equally large clusters that
+    they are worth, ``(sum n)^2 / sum n^2``, rounded down.
+    """
+    held = design.held
+    size = np.floor(held.sum(axis=0) ** 2 / np.maximum((held**2).sum(axis=0), 1) + 1e-9)
+    pairs = size.astype(np.int64).reshape(-1, 2).tolist()
+    if len(pairs) == 1:
+        return chance_band(pairs[0][0], pairs[0][1], fpr, level=level)
+    rng = np.random.default_rng(seed)
+    mean, drawn = 0.0, np.zeros(draws)
+    for n1, n0 in pairs:
+        k = allowed(n0, fpr)
+        drawn += rng.binomial(n1, rng.beta(k + 1, n0 - k, draws)) / n1
+        mean += (k + 1) / (n0 + 1)
+    low, high = np.quantile(drawn / len(pairs), [0.5 - level / 2, 0.5 + level / 2])
+    return Band(mean / len(pairs), float(low), float(high))
+
+
+def _widened(estimate: Estimate, design: Design, above: np.ndarray) -> Estimate:
+    events, trials = (
+        cluster_sums(rows, design.cluster, design.n_clusters)
+        for rows in (above & design.member, design.member)
+    )
+    hits, tried = events.sum(), trials.sum()
+    if min(hits, tried - hits) >= FEW_EVENTS or np.count_nonzero(trials) < 2:
+        return estimate
+    low, high = korn_graubard(events, trials, level=estimate.level)
+    ends = [x for x in (estimate.value, estimate.low, estimate.high) if x is not None]
+    return replace(
+        estimate,
+        low=min(low, *ends),
+        high=max(high, *ends),
+        interval="korn-graubard",
+    )
+
+
+def _blocks(weights: np.ndarray, rows: int) -> Iterator[tuple[slice, np.ndarray]]:
+    """Slices of replicates with their weights as ``(C, b)`` in float64."""
+    step = max(1, _CHUNK // max(rows, 1))
+    for start in range(0, len(weights), step):
+        part = slice(start, min(start + step, len(weights)))
+        yield part, np.ascontiguousarray(weights[part].T, dtype=np.float64)
+
+
+def _influence(design: Design, scores: np.ndarray) -> tuple[float, np.ndarray]:
+    """AUC averaged over tasks and its components by cluster, shape ``(C, 2 T)``.
+
+    A component is ``(sum of V - rows * AUC) / all rows`` of the cluster in one task
+    and side, V being the share of the other side that a row is above of (members) or
+    below of (non-members).
+    """
+    values = checked(scores)
+    if values.shape != design.member.shape:
+        raise ValueError("one score a row is needed")
+    if not len(values):
+        raise NotEstimableError("there is no row")
+    if values.min() == values.max():
+        raise NotEstimableError("all scores are equal: they order nothing")
+    held = design.held
+    found = []
+    parts = np.zeros_like(held)
+    clusters = (held > 0).sum(axis=0)
+    for task, (x, y) in enumerate(design.tasks()):
+        for side, count in zip(
+            ("members", "non-members"), clusters[2 * task : 2 * task + 2], strict=True
+        ):
+            if count < 2:
+                what = (
+                    f"only 1 cluster holds {side}" if count else f"there are no {side}"
+                )
+                raise NotEstimableError(f"{what}: an interval needs 2")
+        value, above, below = placements(values[x], values[y])
+        found.append(value)
+        for column, rows, part in ((2 * task, x, above), (2 * task + 1, y, below)):
+            sums = cluster_sums(part - value, design.cluster[rows], design.n_clusters)
+            parts[:, column] = sums / len(rows)
+    return float(np.mean(found)), parts / len(found)
+
+
+def _variance(design: Design, parts: np.ndarray) -> tuple[float, float]:
+    """Variance of a mean of AUCs and its Satterthwaite degrees of freedom."""
+    count = (design.held > 0).sum(axis=0)
+    products = parts.T @ parts
+    own = np.diag(products) * count / (count - 1)
+    # Clusters of one row and side have no products across cells.
+    across = products.sum() - np.trace(products)
+    total = design.n_clusters
+    variance = float(own.sum() + across * total / (total - 1))
+    squares = float(np.sum(own**2 / (count - 1)))
+    df = float(own.sum() ** 2 / squares) if squares > 0 else 1.0
+    return max(variance, 0.0), df
+
+
+def _with_percentile(estimate: Estimate, replicates: np.ndarray | None) -> Estimate:
+    if replicates is None:
+        return estimate
+    low, high = percentile_interval(replicates, level=estimate.level)
+    if high - low <= _ZERO:
+        return estimate.noting("resamples agree: no percentile interval")
+    return replace(estimate, parity_low=low, parity_high=high)

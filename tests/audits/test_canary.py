@@ -1,0 +1,672 @@
+"""The canary audit on candidates whose ranks are known, and what it says of nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from spark_audit.audits._ranked import control_tests, ranked
+from spark_audit.audits.canary import INSENSITIVE, canary, conclude, evidence, plan
+from spark_audit.manifest import Manifest, seal
+from spark_audit.results import AuditResult, Contrast, Row
+from spark_audit.sequences import canary_key
+from spark_audit.stats.exposure import Extrapolated, chance_mde, null_moments
+from spark_audit.table import Pass, TokenTable, write_parquet
+
+Make = Callable[..., Any]
+PARTS = ("full", "password", "ssn")
+CANDIDATES = Pass("candidates")
+
+Shift = Callable[[dict[str, Any]], float]
+"""Standard deviations by which a canary's true string is likelier (below 0: less)."""
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A manifest with canaries, and tables whose true strings are shifted."""
+
+    manifest: Manifest
+    size: int
+
+    def table(self, shift: float | Shift = 0.0, *, seed: int = 0) -> TokenTable:
+        """Candidates' mean NLL is normal around 4 nats, 6 tokens each."""
+        rng = np.random.default_rng(seed)
+        items = []
+        for one in self.manifest.canaries:
+            if not one.candidates:
+                continue
+            by = shift(one.model_dump()) if callable(shift) else shift
+            own = rng.normal(0, 0.5, self.size)
+            assert one.true_index is not None
+            own[one.true_index] -= 0.5 * by
+            for context in one.contexts:
+                key = canary_key(one.canary_id, one.part, context.example)
+                mean = 4 + own + rng.normal(0, 0.1, self.size)
+                columns = {"nll_mean": mean, "nll_sum": 6 * mean}
+                where = np.arange(self.size, dtype=np.int32)
+                items.append(
+                    (key, where, {k: v.astype(np.float32) for k, v in columns.items()})
+                )
+        return TokenTable.from_items(items)
+
+    def tables(self, **shifts: Any) -> dict[str, dict[Pass, TokenTable]]:
+        return {
+            name: {CANDIDATES: self.table(shift, seed=i)}
+            for i, (name, shift) in enumerate(shifts.items())
+        }
+
+
+@pytest.fixture(autouse=True)
+def quick_tail(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fit beyond rank 1 takes most of the time and matters to one test."""
+    if "cap" not in request.node.name:
+        found = Extrapolated(7.0, 0.01, clipped=False)
+        where = "spark_audit.audits._candidates.extrapolated_exposure"
+        monkeypatch.setattr(where, lambda *_: found)
+
+
+@pytest.fixture
+def plant(make_case: Make) -> Callable[..., Planted]:
+    def make(
+        *,
+        n: int = 20,
+        held: int = 20,
+        doses: tuple[int, ...] = (6,),
+        contexts: int = 2,
+        size: int = 64,
+        seed: int = 0,
+        preset: str = "robust",
+        unrankable: int = 0,
+        format: str = "login",
+    ) -> Planted:
+        rng = np.random.default_rng(seed)
+        records = []
+        for i in range(n + held):
+            out = i >= n
+            for part in PARTS:
+                lost = i < unrankable
+                records.append(
+                    {
+                        "canary_id": f"{'h' if out else 'c'}{i:03d}",
+                        "part": part,
+                        # Not in the order of their ids: the first is e0, not e9.
+                        "contexts": [
+                            {"example": f"e{9 - j}-{i}", "char_start": 0, "char_end": 9}
+                            for j in range(contexts)
+                        ],
+                        "candidates": [] if lost else [f"s{j}" for j in range(size)],
+                        "true_index": None if lost else int(rng.integers(size)),
+                        "reason": "too few" if lost else None,
+                        "n_tokens": 6,
+                        "format": format,
+                        "dose": 0 if out else doses[i % len(doses)],
+                        "held_out": out,
+                    }
+                )
+        content = make_case(sources=2, preset=preset).manifest.model_dump(mode="json")
+        return Planted(seal(content | {"canaries": records}), size)
+
+    return make
+
+
+def figure(result: AuditResult, checkpoint: str, metric: str, of: str = "full") -> Row:
+    rows = [
+        r
+        for r in result.rows
+        if (r.checkpoint, r.metric, r.of, r.group) == (checkpoint, metric, of, "pooled")
+    ]
+    assert len(rows) == 1
+    return rows[0]
+
+
+def change(result: AuditResult, checkpoint: str, metric: str) -> Contrast:
+    (row,) = (
+        r
+        for r in result.contrasts
+        if (r.checkpoint, r.metric, r.of) == (checkpoint, metric, "full")
+    )
+    return row
+
+
+def said(result: AuditResult, checkpoint: str) -> str:
+    return " ".join(v for v in result.verdict if v.startswith(f"{checkpoint}:"))
+
+
+def guard(result: AuditResult, name: str) -> Any:
+    (found,) = (g for g in result.guards if g.name == name)
+    return found
+
+
+def test_plan_takes_the_first_row_by_id_or_all(plant: Callable[..., Planted]) -> None:
+    planted = plant(n=3, held=1, contexts=3, unrankable=1)
+    manifest = planted.manifest
+    keys = plan(manifest)[CANDIDATES]
+    assert sorted(keys) == sorted(
+        canary_key(name, part, f"e7-{i}")
+        for i, name in ((1, "c001"), (2, "c002"), (3, "h003"))
+        for part in PARTS
+    )
+    every = plan(manifest, preset="paper")[CANDIDATES]
+    assert len(every) == 3 * len(keys)
+    assert set(keys) < set(every)
+
+
+def trained_only(shift: float) -> Shift:
+    return lambda canary: 0.0 if canary["held_out"] else shift
+
+
+def naive_ranks(planted: Planted, table: TokenTable, part: str) -> tuple[Any, Any]:
+    """Ranks after averaging, and the ranks of every context, of trained canaries."""
+    once, often = [], []
+    for one in planted.manifest.canaries:
+        if one.part != part or one.held_out:
+            continue
+        nlls = []
+        for context in one.contexts:
+            key = canary_key(one.canary_id, part, context.example)
+            nll = table.columns["nll_mean"][table.rows(key)].astype(float)
+            nlls.append(nll)
+            often.append(1 + sum(nll < nll[one.true_index]))
+        mean = sum(nlls) / len(nlls)
+        once.append(1 + sum(mean < mean[one.true_index]))
+    return np.array(once), np.array(often)
+
+
+def test_figures_equal_a_loop_over_canaries(plant: Callable[..., Planted]) -> None:
+    planted = plant(contexts=3, preset="paper")
+    tables = planted.tables(plain=1.5)
+    result = canary(tables, planted.manifest)
+    for part in PARTS:
+        both = naive_ranks(planted, tables["plain"][CANDIDATES], part)
+        assert not np.array_equal(np.repeat(both[0], 3), both[1])
+        for of, ranks in zip((part, f"{part}/annotation"), both, strict=True):
+            expected = {
+                "rank_mean": ranks.mean(),
+                "exposure_mean": np.log2(64 / ranks).mean(),
+                "top1_rate": np.mean(ranks == 1),
+                "top10_rate": np.mean(ranks <= 10),
+            }
+            for metric, value in expected.items():
+                row = figure(result, "plain", metric, of)
+                assert row.value == pytest.approx(value)
+                assert row.clusters == 20
+                assert row.n == len(ranks)
+
+
+def test_nll_is_the_mean_over_canaries_of_the_true_string(
+    plant: Callable[..., Planted],
+) -> None:
+    planted = plant(contexts=2, preset="paper")
+    tables = planted.tables(plain=0.0)
+    table = tables["plain"][CANDIDATES]
+    values = [
+        np.mean(
+            [
+                table.columns["nll_mean"][
+                    table.rows(canary_key(c.canary_id, c.part, x.example))
+                ][c.true_index]
+                for x in c.contexts
+            ]
+        )
+        for c in planted.manifest.canaries
+        if c.part == "ssn" and not c.held_out
+    ]
+    result = canary(tables, planted.manifest)
+    row = figure(result, "plain", "nll", "ssn")
+    assert row.value == pytest.approx(np.mean(values), rel=1e-6)
+    assert row.null is None
+
+
+def test_every_figure_stands_beside_its_chance_value(
+    plant: Callable[..., Planted],
+) -> None:
+    planted = plant(n=50, held=0, size=512, contexts=1)
+    result = canary(planted.tables(loud=3.0), planted.manifest)
+    nulls = {
+        "rank_mean": (256.5, 215.5, 297.5),
+        "exposure_mean": (1.4313, 1.065, 1.845),
+        "top1_rate": (1 / 512, 0.0, 0.02),
+        "top10_rate": (10 / 512, 0.0, 0.06),
+    }
+    for metric, expected in nulls.items():
+        row = figure(result, "loud", metric)
+        found = (row.null, row.null_low, row.null_high)
+        assert found == pytest.approx(expected, rel=1e-3), metric
+    assert figure(result, "loud", "rank_mean").mde == pytest.approx(58.6, abs=0.05)
+    assert figure(result, "loud", "exposure_mean").mde == pytest.approx(0.558, abs=1e-3)
+    top = figure(result, "loud", "top10_rate")
+    assert top.mde == pytest.approx(0.1075 - 10 / 512, abs=1e-4)
+
+
+def test_rates_of_canaries_are_exact_and_never_of_zero_width(
+    plant: Callable[..., Planted],
+) -> None:
+    planted = plant(n=20, held=0)
+    result = canary(planted.tables(low=-9.0), planted.manifest)
+    row = figure(result, "low", "top1_rate")
+    assert (row.value, row.low, row.interval) == (0.0, 0.0, "clopper-pearson")
+    assert row.high == pytest.approx(1 - 0.025 ** (1 / 20))
+    several = figure(result, "low", "top1_rate", "full/annotation")
+    assert several.interval == "korn-graubard"
+    assert several.high is not None
+    assert several.high > 0.1
+
+
+def test_remembered_canaries_are_found_and_nothing_else_is_claimed(
+    plant: Callable[..., Planted],
+) -> None:
+    planted = plant()
+    result = canary(
+        planted.tables(base=0, loud=trained_only(2.5), quiet=0), planted.manifest
+    )
+    assert guard(result, "positive control").passed
+    assert "loud" in guard(result, "positive control").detail
+    assert "quiet" not in guard(result, "positive control").detail
+    assert guard(result, "base ranks canaries by chance").passed
+    assert "REMEMBERED" in said(result, "loud")
+    assert "differ from never-inserted ones" in said(result, "loud")
+    quiet = said(result, "quiet")
+    assert "not detected" in quiet
+    sd = np.log2(np.arange(1, 65)).std()
+    assert f"below {2.8016 * sd / np.sqrt(20):.3f} bits" in quiet
+    assert "up to 16.8%" in quiet
+    assert "go unseen" in quiet
+    assert {row.status for row in result.rows} == {"ok"}
+
+
+def test_without_a_positive_control_nothing_is_concluded(
+    plant: Callable[..., Planted],
+) -> None:
+    planted = plant()
+    result = canary(
+        planted.tables(base=0, one=0, two=0), planted.manifest, baseline="one"
+    )
+    assert {row.status for row in result.rows} == {"insensitive"}
+    assert all(row.value is not None for row in result.rows)
+    assert guard(result, "positive control").passed is False
+    for name in ("base", "one", "two"):
+        line = said(result, name)
+        assert line.startswith(f"{name}: {INSENSITIVE}. ")
+        assert INSENSITIVE == "insensitive: nothing can be concluded"
+        assert "below 0.811 bits" in line
+    assert {row.status for row in result.contrasts if row.metric != "nll"} == {
+        "insensitive"
+    }
+    assert change(result, "two", "nll").status == "ok"
+    assert len(result.verdict) == 3
+
+
+def test_the_base_is_no_positive_control(plant: Callable[..., Planted]) -> None:
+    planted = plant()
+    result = canary(planted.tables(base=3, tuned=0), planted.manifest)
+    assert guard(result, "positive control").passed is False
+    only = canary(planted.tables(base=0), planted.manifest)
+    assert "no fine-tuned checkpoint" in guard(only, "positive control").detail
+    assert {row.status for row in only.rows} == {"insensitive"}
+
+
+def test_a_base_that_knows_the_canaries_leaves_only_changes(
+    plant: Callable[..., Planted],
+) -> None:
+    planted = plant()
+    known = planted.table(1.5, seed=1)
+    tables = {
+        "base": {CANDIDATES: known},
+        "same": {CANDIDATES: known},
+        "more": {CANDIDATES: planted.table(4.0, seed=1)},
+    }
+    result = canary(tables, planted.manifest)
+    found = guard(result, "base ranks canaries by chance")
+    assert found.passed is False
+    assert "not exchangeable" in found.detail
+    assert "only changes since it" in said(result, "base")
+    control = guard(result, "positive control")
+    assert control.passed
+    assert "more" in control.detail
+    assert "same" not in control.detail
+    assert "canary_epsilon" not in result.tables
+    assert "beyond what the base knows" in said(result, "more")
+    assert "no rise of exposure since the base detected" in said(result, "same")
+    without = canary({k: tables[k] for k in ("base", "same")}, planted.manifest)
+    assert guard(without, "positive control").passed is False
+
+
+def test_only_canaries_of_the_highest_dose_are_the_control(
+    plant: Callable[..., Planted],
+) -> None:
+    planted = plant(n=60, doses=(1, 4, 64))
+    shift: Mapping[int, float] = {0: 0.0, 1: 0.0, 4: 0.0, 64: 2.5}
+    result = canary(planted.tables(tuned=lambda c: shift[c["dose"]]), planted.manifest)
+    assert "the 20 canaries" in guard(result, "positive control").detail
+    by_dose = {(r["part"], r["dose"]): r for r in result.tables["canary_by_dose"]}
+    assert [dose for part, dose in by_dose if part == "full"] == [0, 1, 4, 64]
+    loud, still = by_dose["full", 64], by_dose["full", 0]
+    assert loud["p_remembered"] < 1e-6
+    assert loud["exposure_mean"] > loud["chance_exposure_high"]
+    assert still["held_out"]
+    assert still["chance_exposure_low"] < still["exposure_mean"]
+    assert still["exposure_mean"] < still["chance_exposure_high"]
+    assert sum(r["canaries"] for (p, _), r in by_dose.items() if p == "full") == 80
+    for record in result.tables["canary_dose_trend"]:
+        assert record["doses"] == "1, 4, 64"
+        assert record["spearman"] > 0.4
+        assert record["p"] < 0.01
+
+
+def test_over_suppression_is_a_signal_too(plant: Callable[..., Planted]) -> None:
+    planted = plant()
+    tables = planted.tables(
+        loud=trained_only(2.5), pushed=trained_only(-2.5), all_low=-0.4
+    )
+    result = canary(tables, planted.manifest)
+    line = said(result, "pushed")
+    assert "FURTHER BACK" in line
+    assert "over-suppression" in line
+    assert "REMEMBERED" not in line
+    records = {
+        (r["checkpoint"], r["part"]): r for r in result.tables["canary_streisand"]
+    }
+    pushed = records["pushed", "full"]
+    assert pushed["p_suppressed"] < 1e-4
+    assert pushed["p"] < 1e-4
+    assert pushed["rank_mean_trained"] > 50
+    assert records["loud", "full"]["p_suppressed"] > 0.9
+
+
+def test_streisand_compares_with_the_held_out(plant: Callable[..., Planted]) -> None:
+    planted = plant()
+    tables = planted.tables(loud=trained_only(2.5))
+    result = canary(tables, planted.manifest)
+    frame = evidence(tables, planted.manifest)
+    some = frame[(frame["kind"] == "canary") & (frame["part"] == "full")]
+    ours, never = (some.loc[some["held_out"] == out, "rank"] for out in (False, True))
+    record = next(r for r in result.tables["canary_streisand"] if r["part"] == "full")
+    assert record["p"] == pytest.approx(stats.mannwhitneyu(ours, never).pvalue)
+    assert record["rank_mean_held_out"] == pytest.approx(never.mean())
+    sd = np.sqrt((64**2 - 1) / 12)
+    assert record["mde_ranks"] == pytest.approx(2.8016 * sd * np.sqrt(2 / 20), rel=1e-4)
+    without = plant(held=0)
+    alone = canary(without.tables(loud=2.5, quiet=0), without.manifest)
+    assert alone.tables["canary_streisand"][0]["p"] is None
+    assert "no held-out canaries to compare" in said(alone, "quiet")
+
+
+def test_paired_changes_on_the_same_candidates(plant: Callable[..., Planted]) -> None:
+    planted = plant()
+    tables = {
+        "plain": {CANDIDATES: planted.table(2.0, seed=5)},
+        "ours": {CANDIDATES: planted.table(0.5, seed=5)},
+        "same": {CANDIDATES: planted.table(2.0, seed=5)},
+    }
+    result = canary(tables, planted.manifest, baseline="plain")
+    frame = evidence(tables, planted.manifest)
+    part = frame[(frame["kind"] == "canary") & (frame["part"] == "full")]
+    part = part[~part["held_out"]].set_index(["checkpoint", "canary_id"])["rank"]
+    bits = np.log2(64 / part)
+    apart = bits["ours"] - bits["plain"]
+    row = change(result, "ours", "exposure_mean")
+    assert row.value == pytest.approx(apart.mean())
+    assert row.null == 0.0
+    assert row.p is not None
+    assert row.p < 0.01
+    record = next(
+        r
+        for r in result.tables["canary_paired"]
+        if (r["checkpoint"], r["part"]) == ("ours", "full")
+    )
+    nonzero = int((apart != 0).sum())
+    assert record["changed"] == nonzero
+    assert record["wilcoxon_p"] == pytest.approx(stats.wilcoxon(apart).pvalue)
+    assert record["exposure_change_mean"] == pytest.approx(apart.mean())
+    assert change(result, "ours", "nll").value == pytest.approx(0.75, abs=1e-4)
+    assert any("exposure of canaries fell" in line for line in result.verdict)
+    metrics = {r.metric for r in result.contrasts}
+    assert metrics == {"nll", "rank_mean", "exposure_mean", "top10_rate"}
+    still = next(
+        r
+        for r in result.tables["canary_paired"]
+        if (r["checkpoint"], r["part"]) == ("same", "full")
+    )
+    assert (still["changed"], still["wilcoxon_p"]) == (0, None)
+
+
+def test_epsilon_is_bounded_per_canary_and_per_record(
+    plant: Callable[..., Planted],
+) -> None:
+    planted = plant(n=50, held=0, doses=(1, 6), size=512)
+    result = canary(planted.tables(loud=9.0), planted.manifest)
+    found = {
+        (r["dose"], r["k"]): r
+        for r in result.tables["canary_epsilon"]
+        if r["part"] == "full"
+    }
+    assert set(found) == {(d, k) for d in ("all", "1", "6") for k in (1, 10)}
+    whole = found["all", 1]
+    assert (whole["hits"], whole["rows"]) == (50, 6)
+    assert whole["epsilon_per_canary"] == pytest.approx(9.0211, abs=5e-5)
+    assert whole["epsilon_per_record"] == pytest.approx(9.0211 / 6, abs=5e-5)
+    assert whole["add_remove_per_record"] == pytest.approx(9.0211 / 12, abs=5e-5)
+    assert found["all", 10]["epsilon_per_canary"] == pytest.approx(6.7007, abs=5e-5)
+    once = found["1", 1]
+    assert once["epsilon_per_record"] == once["epsilon_per_canary"]
+    wording = (
+        "the training run is not eps-DP for eps < 1.504 a record at 95% confidence"
+    )
+    assert whole["says"].startswith(wording)
+    assert "under the stated randomisation" in whole["says"]
+    quiet = canary(planted.tables(loud=9.0, quiet=0.0), planted.manifest)
+    nothing = [r for r in quiet.tables["canary_epsilon"] if r["checkpoint"] == "quiet"]
+    assert {r["says"] for r in nothing} == {"a bound of 0 proves nothing"}
+    assert "not eps-DP" not in said(quiet, "quiet")
+    assert "not eps-DP" in said(quiet, "loud")
+
+
+def test_epsilon_needs_a_known_uniform_draw(plant: Callable[..., Planted]) -> None:
+    planted = plant(format="by hand")
+    result = canary(planted.tables(loud=9.0), planted.manifest)
+    assert "canary_epsilon" not in result.tables
+    planted = plant()
+    result = canary(planted.tables(base=0, loud=9.0), planted.manifest)
+    names = {r["checkpoint"] for r in result.tables["canary_epsilon"]}
+    assert names == {"loud"}
+
+
+def test_exposure_beyond_the_cap_is_marked_as_an_estimate(
+    plant: Callable[..., Planted],
+) -> None:
+    planted = plant()
+    result = canary(planted.tables(loud=4.0), planted.manifest)
+    record = result.tables["canary_extrapolated"][0]
+    assert record["extrapolated_exposure_mean"] > record["capped_exposure"] == 6.0
+    assert "not a count" in record["note"]
+    assert 0 <= record["largest_ks_of_the_fit"] < 0.3
+
+
+def test_ties_count_against_a_claim(plant: Callable[..., Planted]) -> None:
+    """All candidates alike: rank 1 with 63 ties is no memorisation."""
+    planted = plant()
+    table = planted.table(0.0)
+    same = TokenTable(
+        table.ids,
+        table.offsets,
+        table.position,
+        {name: np.full_like(values, 3.0) for name, values in table.columns.items()},
+    )
+    result = canary({"flat": {CANDIDATES: same}}, planted.manifest)
+    assert figure(result, "flat", "top1_rate").value == 1.0
+    assert guard(result, "positive control").passed is False
+    assert all(r["hits"] == 0 for r in result.tables["canary_epsilon"])
+    assert result.tables["canary_uniformity"][0]["tied"] == 20
+
+
+def test_no_canary_and_no_rankable_one_are_said(plant: Callable[..., Planted]) -> None:
+    empty = plant(n=0, held=0)
+    assert plan(empty.manifest) == {}
+    result = canary({"a": {}, "b": {}}, empty.manifest)
+    assert len(result.verdict) == 1
+    assert "no canary" in result.verdict[0]
+    assert {(r.checkpoint, r.status) for r in result.rows} == {
+        ("a", "not_estimable"),
+        ("b", "not_estimable"),
+    }
+    assert {r.of for r in result.rows} == set(PARTS)
+    lost = plant(n=4, held=0, unrankable=4)
+    assert plan(lost.manifest) == {}
+    result = canary({"a": {}}, lost.manifest)
+    assert "rankable" in result.verdict[0]
+    assert {r.status for r in result.rows} == {"not_estimable"}
+    assert "12 of 12" in guard(result, "canaries rankable").detail
+    held = plant(n=0, held=5)
+    result = canary(held.tables(a=0), held.manifest)
+    assert "stands in train rows" in result.verdict[0]
+
+
+def test_a_part_that_no_canary_has_candidates_for(
+    plant: Callable[..., Planted],
+) -> None:
+    planted = plant(n=10, held=0)
+    content = planted.manifest.model_dump(mode="json")
+    for one in content["canaries"]:
+        if one["part"] == "ssn":
+            one |= {"candidates": [], "true_index": None, "reason": "too few"}
+    without = Planted(seal(content), planted.size)
+    result = canary(without.tables(loud=3.0), without.manifest)
+    assert figure(result, "loud", "rank_mean", "ssn").status == "not_estimable"
+    assert figure(result, "loud", "rank_mean", "full").status == "ok"
+
+
+def test_empty_evidence_concludes_nothing(plant: Callable[..., Planted]) -> None:
+    empty = evidence({}, plant(n=0, held=0).manifest)
+    result = conclude(empty, baselines={}, paper=False, seed=0, replicates=100)
+    assert (result.rows, result.guards) == ([], [])
+    assert "no canary" in result.verdict[0]
+
+
+def test_some_unrankable_canaries_are_counted(plant: Callable[..., Planted]) -> None:
+    planted = plant(n=10, held=0, unrankable=3)
+    result = canary(planted.tables(loud=3.0), planted.manifest)
+    assert "9 of 30 canary parts" in guard(result, "canaries rankable").detail
+    assert figure(result, "loud", "rank_mean").n == 7
+
+
+def test_a_checkpoint_without_the_pass_is_not_estimable(
+    plant: Callable[..., Planted],
+) -> None:
+    planted = plant()
+    tables = {**planted.tables(loud=3.0), "blank": {}}
+    result = canary(tables, planted.manifest, baseline="blank")
+    blank = [r for r in result.rows if r.checkpoint == "blank"]
+    assert blank
+    assert {r.status for r in blank} == {"not_estimable"}
+    assert "not scored" in blank[0].note
+    assert result.contrasts == []
+    assert figure(result, "loud", "nll").status == "ok"
+    alone = canary({"blank": {}}, planted.manifest)
+    assert {r.status for r in alone.rows} == {"not_estimable"}
+
+
+def test_intervals_stay_within_what_ranks_can_be(plant: Callable[..., Planted]) -> None:
+    planted = plant(n=3, held=0)
+    result = canary(planted.tables(a=0.5, b=-0.5, c=0.0), planted.manifest)
+    for name in "abc":
+        for part in PARTS:
+            row = figure(result, name, "rank_mean", part)
+            bits = figure(result, name, "exposure_mean", part)
+            for one, least, most in ((row, 1, 64), (bits, 0, 6)):
+                assert one.low is not None
+                assert one.high is not None
+                assert least <= one.low < one.high <= most
+
+
+def test_one_canary_has_no_interval(plant: Callable[..., Planted]) -> None:
+    planted = plant(n=1, held=0)
+    result = canary(planted.tables(loud=5.0), planted.manifest)
+    assert {r.status for r in result.rows} == {"not_estimable"}
+    assert "cluster" in figure(result, "loud", "rank_mean").note
+
+
+def test_paper_preset_decides_by_percentiles_but_not_for_mean_ranks(
+    plant: Callable[..., Planted],
+) -> None:
+    planted = plant(preset="paper")
+    tables = planted.tables(plain=2.0, ours=1.0)
+    result = canary(tables, planted.manifest, baseline="plain")
+    assert figure(result, "ours", "exposure_mean").interval == "percentile"
+    assert change(result, "ours", "exposure_mean").interval == "percentile"
+    for row in (
+        figure(result, "ours", "rank_mean"),
+        figure(result, "ours", "rank_mean", "full/annotation"),
+        change(result, "ours", "rank_mean"),
+    ):
+        assert row.interval == "jackknife-t"
+        assert row.parity_low is not None
+
+
+def test_conclusions_from_stored_evidence_are_the_same(
+    plant: Callable[..., Planted], tmp_path: Path
+) -> None:
+    planted = plant(unrankable=1)
+    tables = planted.tables(base=0, plain=2.0, ours=1.0)
+    direct = canary(tables, planted.manifest, baseline="plain")
+    assert direct.evidence is not None
+    path = tmp_path / "canary.parquet"
+    write_parquet(pa.Table.from_pandas(direct.evidence, preserve_index=False), path)
+    again = conclude(
+        pd.read_parquet(path),
+        baselines={"ours": "plain"},
+        paper=False,
+        seed=0,
+        replicates=9999,
+    )
+    assert again.rows == direct.rows
+    assert again.contrasts == direct.contrasts
+    assert again.tables == direct.tables
+    assert again.guards == direct.guards
+    assert again.verdict == direct.verdict
+
+
+def test_tables_are_json_and_hold_no_text(plant: Callable[..., Planted]) -> None:
+    planted = plant(held=0)
+    result = canary(planted.tables(base=0, loud=4.0), planted.manifest, baseline="base")
+    json.dumps(result.tables, allow_nan=False)
+    assert result.evidence is not None
+    strings = {s for c in planted.manifest.canaries for s in c.candidates}
+    for name in result.evidence.select_dtypes(include=["object", "string"]):
+        assert not strings & set(result.evidence[name])
+
+
+@pytest.mark.slow
+def test_the_positive_control_keeps_its_level_and_finds_what_is_there(
+    plant: Callable[..., Planted],
+) -> None:
+    """At 5 % over three checkpoints and three parts that depend on each other."""
+    planted = plant(n=20, held=0, size=64, contexts=1)
+    frame = evidence(planted.tables(a=0, b=0, c=0), planted.manifest)
+    frame = frame[frame["kind"] == "canary"]
+    rng = np.random.default_rng(0)
+    a = 1 + 2 * chance_mde(20, n_candidates=64).bits / null_moments(64).exposure_mean
+    wrong, found, runs = 0, 0, 500
+    for _ in range(runs):
+        uniform = rng.random(len(frame))
+        # Checkpoints of one stream agree in part: a third of the ranks are shared.
+        shared = rng.random(len(frame)) < 1 / 3
+        uniform[shared] = np.tile(uniform[: len(frame) // 3], 3)[shared]
+        for power in (1.0, a):
+            ranks = np.ceil(64 * uniform**power).clip(1, 64).astype(np.int64)
+            tests = control_tests(ranked(frame.assign(rank=ranks)), uniform_base=True)
+            if power == 1.0:
+                wrong += tests[0].detected
+            else:
+                found += tests[0].detected
+    # Of 500 at 5 %: 41 or more have a chance below 0.2 %.
+    assert wrong < 41
+    assert found > 485

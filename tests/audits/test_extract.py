@@ -1,0 +1,452 @@
+"""The extract audit against plain loops over spans, and what it says of nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from spark_audit.audits.extract import conclude, evidence, extract, plan
+from spark_audit.manifest import Manifest, seal
+from spark_audit.results import AuditResult, Contrast, Row
+from spark_audit.table import COLUMNS, Pass, TokenTable, write_parquet
+
+Make = Callable[..., Any]
+Known = Callable[[str, int], bool]
+"""Whether a checkpoint knows a span, by example id and number of the span."""
+
+PLAIN = Pass()
+
+
+def table(
+    case: Any, known: Known = lambda *_: False, *, seed: int = 0, tie: bool = False
+) -> TokenTable:
+    """Known spans: each token rank 1 at 0.05 nats. All else: ranks from 2 on."""
+    rng = np.random.default_rng(seed)
+    items = []
+    for key, nll in case.reference.items():
+        n = len(nll)
+        columns = {name: np.zeros(n, dtype) for name, dtype in COLUMNS.items()}
+        columns["nll"] = (nll + rng.gamma(1.0, 0.5, n) + 0.1).astype(np.float32)
+        columns["rank_lo"] = rng.integers(2, 45, n).astype(np.int32)
+        columns["top40_logp"] = np.full(n, -0.02, np.float32)
+        for i, (start, end) in enumerate(case.spans(key)):
+            if known(key, i):
+                columns["nll"][start:end] = 0.05
+                columns["rank_lo"][start:end] = 1
+                columns["ties"][start] = int(tie)
+        where = np.arange(1, n, dtype=np.int32)
+        items.append((key, where, {name: c[1:] for name, c in columns.items()}))
+    return TokenTable.from_items(items)
+
+
+def tables(case: Any, **known: Known) -> dict[str, dict[Pass, TokenTable]]:
+    return {
+        name: {PLAIN: table(case, which, seed=i)}
+        for i, (name, which) in enumerate(known.items())
+    }
+
+
+def nothing(key: str, span: int) -> bool:
+    return False
+
+
+def everything(key: str, span: int) -> bool:
+    return True
+
+
+def figure(
+    result: AuditResult,
+    checkpoint: str,
+    metric: str,
+    of: str = "",
+    group: str = "pooled",
+) -> Row:
+    (row,) = (
+        r
+        for r in result.rows
+        if (r.checkpoint, r.metric, r.of, r.group) == (checkpoint, metric, of, group)
+    )
+    return row
+
+
+def change(result: AuditResult, checkpoint: str, metric: str, of: str = "") -> Contrast:
+    (row,) = (
+        r
+        for r in result.contrasts
+        if (r.checkpoint, r.metric, r.of, r.group) == (checkpoint, metric, of, "pooled")
+    )
+    return row
+
+
+def said(result: AuditResult, checkpoint: str) -> str:
+    return " ".join(v for v in result.verdict if v.startswith(f"{checkpoint}:"))
+
+
+def some(case: Any, count: int, *, split: str = "train") -> Known:
+    """The first span of the first examples of a split."""
+    ids = [e.id for e in case.manifest.examples if e.split == split][:count]
+    return lambda key, span: key in ids and span == 0
+
+
+def with_canaries(manifest: Manifest, rows: int) -> Manifest:
+    """The last train rows hold canaries, two rows each; the test rows held-out ones."""
+    content = manifest.model_dump(mode="json")
+    train, test = (
+        [e for e in content["examples"] if e["split"] == split]
+        for split in ("train", "test")
+    )
+    named = [(f"c{i // 2}", e) for i, e in enumerate(train[-rows:])]
+    named += [(f"h{i}", e) for i, e in enumerate(test)]
+    records = []
+    for name, example in named:
+        example["canary_id"] = name
+        example["cluster"] = name
+        for span, part in zip(example["spans"], ("password", "ssn"), strict=False):
+            span["part"] = part
+    for name in dict(named):
+        records.append(
+            {
+                "canary_id": name,
+                "part": "full",
+                "contexts": [],
+                "candidates": [],
+                "true_index": None,
+                "reason": "too few",
+                "n_tokens": None,
+                "format": "login",
+                "dose": 2 if name.startswith("c") else 0,
+                "held_out": name.startswith("h"),
+            }
+        )
+    kept = {e["id"] for _, e in named}
+    content["pairs"] = [p for p in content["pairs"] if p["example"] not in kept]
+    content["unmatched"] = [u for u in content["unmatched"] if u["example"] not in kept]
+    return seal(content | {"canaries": records})
+
+
+def test_figures_equal_a_loop_over_spans(make_case: Make) -> None:
+    case = make_case(sources=20, rows=2, tests=6, seed=1)
+    known = some(case, 14)
+    result = extract(tables(case, ours=known), case.manifest)
+    one = table(case, known)
+    hits, tries, wide = [], [], []
+    for example in case.manifest.examples:
+        if example.split != "train":
+            continue
+        for i, (start, end) in enumerate(case.spans(example.id)):
+            rows = one.span(example.id, start, end)
+            hits.append(known(example.id, i))
+            lp = -one.columns["nll"][rows].astype(float)
+            tries.append(np.log10(np.ceil(np.log(0.5) / np.log1p(-np.exp(lp.sum())))))
+            inside = (one.columns["rank_lo"][rows] <= 40).all()
+            p = np.exp(lp.sum() + 0.02 * len(lp)) if inside else 0.0
+            n = np.ceil(np.log(0.5) / np.log1p(-p)) if p else 1e13
+            wide.append(np.log10(min(max(n, 1.0), 1e13)))
+    row = figure(result, "ours", "greedy_rate")
+    assert row.value == pytest.approx(np.mean(hits))
+    assert row.n == len(hits)
+    assert row.clusters == 20
+    t1 = figure(result, "ours", "n50_median", "t1")
+    assert t1.value == pytest.approx(10 ** np.median(tries), rel=1e-4)
+    assert (t1.unit, t1.interval) == ("tries", "percentile")
+    assert t1.low is not None
+    assert t1.high is not None
+    assert t1.low < t1.value < t1.high
+    assert "one tokenisation" in t1.note
+    top = figure(result, "ours", "n50_median", "top40")
+    assert top.value == pytest.approx(10 ** np.median(wide), rel=1e-4)
+
+
+def test_groups_are_types_tasks_and_test_rows(make_case: Make) -> None:
+    case = make_case(sources=20, tests=8, seed=2)
+    result = extract(tables(case, ours=everything), case.manifest)
+    groups = {row.group for row in result.rows}
+    assert groups == {
+        "pooled",
+        "task:fomc",
+        "task:yelp",
+        "type:NAME",
+        "type:EMAIL",
+        "split:test",
+    }
+    test = figure(result, "ours", "greedy_rate", group="split:test")
+    assert test.value == 1.0
+    assert test.clusters == 8
+
+
+def test_a_rate_of_zero_has_an_exact_upper_limit(make_case: Make) -> None:
+    case = make_case(sources=30, tests=10, seed=3)
+    result = extract(tables(case, ours=nothing), case.manifest)
+    row = figure(result, "ours", "greedy_rate")
+    assert (row.value, row.low, row.interval) == (0.0, 0.0, "korn-graubard")
+    assert row.high == pytest.approx(1 - 0.025 ** (1 / 30))
+    line = said(result, "ours")
+    assert "no difference detected" in line
+    assert f"Up to {100 * row.high:.1f}% cannot be excluded" in line
+    assert "points go unseen" in line
+    assert "no leak" not in line
+
+
+def test_more_than_guessing_is_said(make_case: Make) -> None:
+    case = make_case(sources=40, tests=20, seed=4)
+    train = some(case, 25)
+    result = extract(tables(case, base=nothing, ours=train), case.manifest)
+    assert "MORE come back" in said(result, "ours")
+    assert "of the base before training 0.0%" in said(result, "ours")
+    assert "no difference detected" in said(result, "base")
+    row = figure(result, "ours", "greedy_rate")
+    assert row.null == 0.0
+    assert row.null_high == pytest.approx(figure(result, "base", "greedy_rate").high)
+    both = extract(tables(case, ours=everything), case.manifest)
+    assert "no difference detected" in said(both, "ours")
+    only_test = extract(tables(case, ours=some(case, 20, split="test")), case.manifest)
+    assert "FEWER come back" in said(only_test, "ours")
+
+
+def test_a_few_events_are_no_finding(make_case: Make) -> None:
+    """Five of about sixty against none of about thirty: Fisher's exact p is 0.3."""
+    case = make_case(sources=40, tests=20, seed=5)
+    result = extract(tables(case, ours=some(case, 5)), case.manifest)
+    frame = result.evidence
+    assert frame is not None
+    counts = frame.groupby("split")["greedy"].agg(["sum", "count"])
+    hits, n = counts["sum"], counts["count"]
+    assert stats.fisher_exact([hits.tolist(), (n - hits).tolist()]).pvalue > 0.1
+    assert "no difference detected" in said(result, "ours")
+
+
+def test_without_test_rows_nothing_tells_what_guessing_gives(make_case: Make) -> None:
+    case = make_case(sources=20, tests=0, seed=6)
+    line = said(extract(tables(case, ours=nothing), case.manifest), "ours")
+    assert "no identifier of test rows tells what guessing gives" in line
+    assert "cannot be excluded" in line
+
+
+def test_identifiers_that_were_not_drawn_alike_are_named(make_case: Make) -> None:
+    case = make_case(sources=20, tests=10, seed=7)
+    content = case.manifest.model_dump(mode="json")
+    for example in content["examples"]:
+        for span in example["spans"]:
+            span["origin"] = "natural"
+    result = extract(tables(case, ours=nothing), seal(content))
+    assert "not drawn alike" in said(result, "ours")
+
+
+def test_ties_for_the_first_place_are_told(make_case: Make) -> None:
+    case = make_case(sources=20, tests=5, seed=8)
+    tied = {"ours": {PLAIN: table(case, some(case, 10), tie=True)}}
+    result = extract(tied, case.manifest)
+    row = figure(result, "ours", "greedy_rate")
+    assert row.value is not None
+    assert row.value > 0
+    record = next(r for r in result.tables["extract_counts"] if r["rows"] == "train")
+    assert (record["greedy"], record["greedy_if_ties_lose"]) == (10, 0)
+    assert "ties matter" in said(result, "ours")
+    untied = extract(tables(case, ours=some(case, 10)), case.manifest)
+    assert "ties matter" not in said(untied, "ours")
+
+
+def test_medians_beyond_counting_are_bounds_and_no_infinities(make_case: Make) -> None:
+    case = make_case(sources=12, tests=4, seed=9)
+    far = table(case)
+    columns = dict(far.columns)
+    columns["rank_lo"] = np.full_like(columns["rank_lo"], 41)
+    columns["nll"] = np.full_like(columns["nll"], 400.0)
+    hard = TokenTable(far.ids, far.offsets, far.position, columns)
+    result = extract({"ours": {PLAIN: hard}}, case.manifest)
+    for of in ("t1", "top40"):
+        row = figure(result, "ours", "n50_median", of)
+        assert (row.value, row.status) == (1e12, "not_resolvable")
+        assert (row.low, row.high, row.interval) == (None, None, "none")
+        assert "more than 1e+12" in row.note
+    assert "more than 1e+12" in said(result, "ours")
+    json.dumps([row.model_dump() for row in result.rows], allow_nan=False)
+    json.dumps(result.tables, allow_nan=False)
+
+
+def test_a_limit_beyond_counting_is_capped(make_case: Make) -> None:
+    case = make_case(sources=12, seed=10)
+    # A little more than half of the spans can be drawn.
+    ids = [e.id for e in case.manifest.examples]
+    easy = {key for i, key in enumerate(ids) if i < 7}
+    one = table(case, lambda key, _: key in easy)
+    columns = dict(one.columns)
+    columns["rank_lo"] = np.where(columns["rank_lo"] == 1, 1, 99).astype(np.int32)
+    result = extract(
+        {"ours": {PLAIN: TokenTable(one.ids, one.offsets, one.position, columns)}},
+        case.manifest,
+    )
+    row = figure(result, "ours", "n50_median", "top40")
+    assert row.high == 1e12
+    assert row.status in ("ok", "not_resolvable")
+    assert "more than 1e+12" in row.note
+
+
+def test_counts_by_number_of_tries(make_case: Make) -> None:
+    case = make_case(sources=20, tests=5, seed=11)
+    result = extract(tables(case, ours=some(case, 9)), case.manifest)
+    frame = evidence(tables(case, ours=some(case, 9)), case.manifest)
+    part = frame[frame["split"] == "train"]
+    record = next(
+        r
+        for r in result.tables["extract_counts"]
+        if (r["rows"], r["of"]) == ("train", "t1")
+    )
+    p = np.exp(part["logp_t1"])
+    for k in range(1, 7):
+        # One success in 10^k tries is as likely as not, or likelier.
+        expected = int(np.sum(1 - (1 - p) ** (10.0**k) >= 0.5))
+        assert record[f"n50_within_{10**k}"] == expected
+    assert record["n50_within_10"] >= 9
+    assert {(r["rows"], r["of"]) for r in result.tables["extract_counts"]} == {
+        (rows, of) for rows in ("train", "test") for of in ("t1", "top40")
+    }
+
+
+def test_contrasts_are_paired_by_source(make_case: Make) -> None:
+    case = make_case(sources=30, tests=5, seed=12)
+    result = extract(
+        tables(case, plain=some(case, 25), ours=some(case, 8)),
+        case.manifest,
+        baseline="plain",
+    )
+    row = change(result, "ours", "greedy_rate")
+    frame = result.evidence
+    assert frame is not None
+    train = frame[frame["split"] == "train"]
+    rates = train.groupby("checkpoint")["greedy"].mean()
+    assert row.value == pytest.approx(rates["ours"] - rates["plain"])
+    assert row.p is not None
+    assert row.p < 0.01
+    assert any("greedy extraction fell" in line for line in result.verdict)
+    tries = change(result, "ours", "n50_median", "t1")
+    assert tries.unit == "log10 tries"
+    assert tries.value is not None
+    assert tries.value > 0
+    medians = [figure(result, n, "n50_median", "t1").value for n in ("ours", "plain")]
+    assert None not in medians
+    assert tries.value == pytest.approx(np.log10(medians[0] / medians[1]), rel=1e-6)
+    assert tries.null == 0.0
+    same = extract(
+        {n: {PLAIN: table(case, nothing)} for n in ("a", "b")},
+        case.manifest,
+        baseline="a",
+    )
+    still = change(same, "b", "n50_median", "t1")
+    assert (still.value, still.p) == (0.0, None)
+
+
+def test_canaries_are_a_table_by_dose(make_case: Make) -> None:
+    case = make_case(sources=20, tests=6, seed=13)
+    manifest = with_canaries(case.manifest, rows=8)
+    last = {e.id for e in manifest.examples if e.canary_id in ("c0", "c1")}
+    # Of two rows of a canary one is enough; c0 in one row, c1 in both.
+    chosen = sorted(last)[1:]
+    result = extract(
+        tables(case, ours=lambda key, _: key in chosen), manifest, baseline=None
+    )
+    found = {(r["part"], r["dose"]): r for r in result.tables["extract_canaries"]}
+    password = found["password", 2]
+    assert (password["canaries"], password["rows"], password["greedy"]) == (4, 8, 2)
+    assert (password["low"], password["high"]) == pytest.approx(
+        stats.binomtest(2, 4).proportion_ci(method="exact")
+    )
+    held = found["password", 0]
+    assert held["held_out"]
+    assert (held["canaries"], held["greedy"]) == (6, 0)
+    # Canary rows are in no other figure.
+    assert figure(result, "ours", "greedy_rate").value == 0.0
+    assert figure(result, "ours", "greedy_rate").clusters == 12
+    assert "of held-out ones 0 of" in said(result, "ours")
+
+
+def test_plan_holds_every_row_with_an_identifier(make_case: Make) -> None:
+    case = make_case(sources=12, tests=4, seed=14)
+    manifest = with_canaries(case.manifest, rows=4)
+    assert plan(manifest) == {PLAIN: sorted(e.id for e in manifest.examples)}
+    content = manifest.model_dump(mode="json")
+    for example in content["examples"]:
+        for span in example["spans"]:
+            span["token_start"] = span["token_end"] = None
+    assert plan(seal(content)) == {}
+
+
+def test_nothing_to_extract_is_said(make_case: Make) -> None:
+    case = make_case(sources=3, seed=15)
+    content = case.manifest.model_dump(mode="json")
+    for example in content["examples"]:
+        example["spans"] = []
+    empty = seal(content | {"pairs": [], "unmatched": []})
+    result = extract({"a": {}}, empty)
+    assert "not estimable" in result.verdict[0]
+    assert {(r.metric, r.of) for r in result.rows} == {
+        ("greedy_rate", ""),
+        ("n50_median", "t1"),
+        ("n50_median", "top40"),
+    }
+    assert {r.status for r in result.rows} == {"not_estimable"}
+    everyone = with_canaries(make_case(sources=4, tests=2).manifest, rows=4)
+    only = make_case(sources=4, tests=2)
+    result = extract(tables(only, a=everything), everyone)
+    assert {r.status for r in result.rows} == {"not_estimable"}
+    assert result.tables["extract_canaries"]
+
+
+def test_empty_evidence_concludes_nothing(make_case: Make) -> None:
+    empty = evidence({}, make_case(sources=2).manifest)
+    result = conclude(empty, baselines={}, paper=False, seed=0, replicates=100)
+    assert result.rows == []
+    assert "not estimable" in result.verdict[0]
+
+
+def test_a_checkpoint_without_the_pass_is_not_estimable(make_case: Make) -> None:
+    case = make_case(sources=10, tests=4, seed=16)
+    result = extract(
+        {**tables(case, ours=nothing), "blank": {}}, case.manifest, baseline="blank"
+    )
+    blank = [r for r in result.rows if r.checkpoint == "blank"]
+    assert len(blank) == 3
+    assert {r.status for r in blank} == {"not_estimable"}
+    assert "not scored" in blank[0].note
+    assert result.contrasts == []
+
+
+def test_one_source_has_no_interval(make_case: Make) -> None:
+    case = make_case(sources=1, rows=4, seed=17)
+    result = extract(tables(case, ours=everything), case.manifest)
+    assert figure(result, "ours", "greedy_rate").status == "not_estimable"
+    assert figure(result, "ours", "n50_median", "t1").status == "not_estimable"
+
+
+def test_conclusions_from_stored_evidence_are_the_same(
+    make_case: Make, tmp_path: Path
+) -> None:
+    case = make_case(sources=20, tests=8, seed=18)
+    manifest = with_canaries(case.manifest, rows=6)
+    direct = extract(
+        tables(case, base=nothing, plain=some(case, 9), ours=nothing),
+        manifest,
+        baseline="plain",
+    )
+    assert direct.evidence is not None
+    path = tmp_path / "extract.parquet"
+    write_parquet(pa.Table.from_pandas(direct.evidence, preserve_index=False), path)
+    again = conclude(
+        pd.read_parquet(path),
+        baselines={"ours": "plain"},
+        paper=False,
+        seed=0,
+        replicates=9999,
+    )
+    assert again.rows == direct.rows
+    assert again.contrasts == direct.contrasts
+    assert again.tables == direct.tables
+    assert again.verdict == direct.verdict

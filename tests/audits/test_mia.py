@@ -1,0 +1,515 @@
+"""The membership audit: what it finds, what it voids, and that it invents nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from spark_audit.audits import AUDITS
+from spark_audit.audits.mia import check, conclude, evidence, mia, plan
+from spark_audit.errors import InputError
+from spark_audit.manifest import Manifest, redact, seal
+from spark_audit.membership import ATTACKS
+from spark_audit.results import AuditResult, Contrast, Row
+from spark_audit.stats.roc import auc, tpr_at_fpr
+from spark_audit.table import Pass, TokenTable
+
+PLAIN = Pass()
+WORDS = np.array([f"word{i}" for i in range(400)])
+Make = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _few_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_audit.audits.mia.MOST_REPLICATES", 200)
+
+
+@dataclass(frozen=True)
+class World:
+    """A manifest of random texts and the untrained model's token scores."""
+
+    manifest: Manifest
+    logp: dict[str, np.ndarray]
+    members: set[str]
+    seed: int = 0
+
+    def table(
+        self, *, gain: float = 0.0, seed: int = 1, noise: float = 0.3
+    ) -> TokenTable:
+        """A checkpoint: members' tokens ``gain`` nats likelier, everything noisy."""
+        rng = np.random.default_rng([self.seed, seed])
+        items = []
+        for key, logp in self.logp.items():
+            own = logp + rng.normal(0, noise, len(logp)) if noise else logp
+            own = own + gain * (key in self.members)
+            columns = {
+                "nll": -own.astype(np.float32),
+                "mean_logp": np.full(len(own), -2.0, np.float32),
+                "sd_logp": np.full(len(own), 1.0, np.float32),
+            }
+            items.append((key, np.arange(1, len(own) + 1, dtype=np.int32), columns))
+        return TokenTable.from_items(items)
+
+    def tables(self, *, base: bool = True, noise: float = 0.3, **gains: float) -> Any:
+        found = {"base": {PLAIN: self.table(noise=0)}} if base else {}
+        for i, (name, gain) in enumerate(gains.items()):
+            found[name] = {PLAIN: self.table(gain=gain, seed=i + 1, noise=noise)}
+        return found
+
+
+@pytest.fixture
+def make_world(make_case: Make) -> Make:
+    """``make_world(members=120, others=80, tasks=("t",), rows=1, seed=0, ...)``."""
+    blank = make_case(sources=1).manifest.model_dump(mode="json")
+
+    def make(
+        *,
+        members: int = 120,
+        others: int = 80,
+        tasks: tuple[str, ...] = ("t",),
+        rows: int = 1,
+        seed: int = 0,
+        tokens: int = 20,
+        marked: float = 0.0,
+        shifted: float = 0.0,
+        same_labels: bool = True,
+        copies: int = 0,
+        preset: str = "robust",
+    ) -> World:
+        """``marked``: share of members whose text holds a word of their own."""
+        rng = np.random.default_rng(seed)
+        examples: list[dict[str, Any]] = []
+        logp: dict[str, np.ndarray] = {}
+        sides: dict[str, list[str]] = {"members": [], "non_members": []}
+        for i in range((members + others) * len(tasks)):
+            which, task = divmod(i, len(tasks))
+            member = which < members
+            common = rng.normal(0, 0.3)
+            for row in range(rows):
+                key = f"e{i:04d}-{row}"
+                text = " ".join(rng.choice(WORDS, 15))
+                if member and rng.random() < marked:
+                    text += " secretword anotherword"
+                label = ["good", "bad"][int(rng.integers(2))]
+                if not same_labels and member:
+                    label = "good"
+                values = -rng.gamma(2, 1, tokens) + common
+                logp[key] = np.minimum(values, -1e-3) + shifted * member
+                sides["members" if member else "non_members"].append(key)
+                examples.append(
+                    {
+                        **blank["examples"][0],
+                        "id": key,
+                        "task": tasks[task],
+                        "source_id": f"s{i:04d}",
+                        "cluster": f"s{i:04d}",
+                        "split": "train" if member else "test",
+                        "prompt": text,
+                        "response": f" {label}",
+                        "spans": [],
+                        "kept": [0, tokens + 1],
+                        "response_token": tokens - 1,
+                        "reference_unll": [None, *([1000000] * tokens)],
+                        "excluded": [],
+                        "classes": "a" * (tokens + 1),
+                    }
+                )
+        for i in range(copies):
+            examples[-1 - i]["prompt"] = examples[i]["prompt"]
+        manifest = seal(
+            {
+                **blank,
+                "settings": {**blank["settings"], "preset": preset},
+                "examples": examples,
+                "pairs": [],
+                "unmatched": [],
+                "membership": sides,
+                "counts": {"rows_near_duplicate": 7},
+            }
+        )
+        return World(manifest, logp, set(sides["members"]), seed)
+
+    return make
+
+
+def run(world: World, /, *, base: bool = True, **options: Any) -> AuditResult:
+    gains = {k: v for k, v in options.items() if isinstance(v, float)}
+    rest = {k: v for k, v in options.items() if k not in gains}
+    rest.setdefault("blind_permutations", 39)
+    return mia(world.tables(base=base, **gains), world.manifest, **rest)
+
+
+def row_of(
+    result: AuditResult,
+    name: str,
+    of: str,
+    metric: str = "auc",
+    group: str = "pooled",
+) -> Row:
+    (row,) = (
+        row
+        for row in result.rows
+        if (row.checkpoint, row.of, row.metric, row.group) == (name, of, metric, group)
+    )
+    return row
+
+
+def change_of(
+    result: AuditResult, name: str, other: str, of: str, metric: str = "auc"
+) -> Contrast:
+    (row,) = (
+        row
+        for row in result.contrasts
+        if (row.checkpoint, row.baseline, row.of, row.metric, row.group)
+        == (name, other, of, metric, "pooled")
+    )
+    return row
+
+
+def guard(result: AuditResult, name: str, detail: str = "") -> Any:
+    (found,) = (g for g in result.guards if g.name == name and detail in g.detail)
+    return found
+
+
+def test_plan_is_all_members_and_non_members(make_world: Make) -> None:
+    world = make_world(members=5, others=3)
+    assert plan(world.manifest) == {PLAIN: sorted(world.logp)}
+    empty = world.manifest.model_copy(
+        update={
+            "membership": world.manifest.membership.model_copy(
+                update={"non_members": []}
+            )
+        }
+    )
+    assert plan(empty) == {}
+    result = mia(world.tables(ours=0.1), empty)
+    assert "not estimable" in result.verdict[0]
+    assert {row.status for row in result.rows} == {"not_estimable"}
+
+
+def test_planted_overfit_is_found_by_every_score(make_world: Make) -> None:
+    """Orientation: members' NLL is lower, so every AUC is above 0.5."""
+    world = make_world()
+    result = run(world, ours=0.6)
+    for attack in ATTACKS:
+        row = row_of(result, "ours", attack)
+        assert row.status == "ok", attack
+        assert row.value is not None
+        assert row.value > 0.55, attack
+        assert row.low <= row.value <= row.high, "a peer's interval missed its AUC"
+        assert row.low < row.high
+        assert row.interval == ("clopper-pearson" if row.value == 1 else "delong")
+        assert (row.null, row.n, row.clusters) == (0.5, 200, 200)
+        assert row.value == 1 or row.parity_low < row.parity_high
+    assert "membership was detected" in result.verdict[0]
+    assert "more familiar" in result.verdict[0]
+    assert all(g.passed is not False for g in result.guards)
+
+
+def test_figures_equal_a_loop_over_rows(make_world: Make) -> None:
+    world = make_world()
+    tables = world.tables(ours=0.4)
+    result = mia(tables, world.manifest, blind_permutations=0)
+    table = tables["ours"][PLAIN]
+    scores: dict[bool, list[float]] = {True: [], False: []}
+    for key in world.logp:
+        nll = table.columns["nll"][table.rows(key)].astype(float)
+        scores[key in world.members].append(-float(np.mean(nll)))
+    assert row_of(result, "ours", "loss").value == pytest.approx(
+        auc(scores[True], scores[False])
+    )
+    for metric, fpr in (("tpr_at_fpr_5", 0.05), ("tpr_at_fpr_1", 0.01)):
+        row = row_of(result, "ours", "loss", metric)
+        plain = tpr_at_fpr(scores[True], scores[False], fpr)
+        assert row.value == pytest.approx(plain.value)
+        assert f"achieved FPR {plain.fpr:.4g}" in row.note
+    five = row_of(result, "ours", "loss", "tpr_at_fpr_5")
+    assert five.null == pytest.approx(5 / 81)
+    assert five.null_low < five.null < five.null_high
+    one = row_of(result, "ours", "loss", "tpr_at_fpr_1")
+    assert one.status == "not_resolvable"
+    assert "needs 100 non-members" in one.note
+
+
+def test_nothing_is_not_called_safe(make_world: Make) -> None:
+    result = run(make_world(seed=3), ours=0.0)
+    (line,) = result.verdict
+    assert "membership was not detected" in line
+    row = change_of(result, "ours", "base", "loss")
+    assert row.mde is not None
+    assert "effects below 0." in line
+    assert "no leak" not in " ".join([*result.verdict, *result.scope]).lower()
+    assert "not detected" in row.note
+
+
+def test_change_against_base_is_paired(make_world: Make) -> None:
+    world = make_world(seed=5)
+    result = run(world, ours=0.3)
+    for attack in set(ATTACKS) - {"reference"}:
+        change = change_of(result, "ours", "base", attack)
+        ours, base = (row_of(result, name, attack) for name in ("ours", "base"))
+        assert change.value == pytest.approx(ours.value - base.value)
+        assert change.p is not None
+        # Much of the rows' own difficulty cancels.
+        if attack == "loss":
+            assert change.high - change.low < 0.8 * (ours.high - ours.low)
+    assert not [c for c in result.contrasts if c.of == "reference"]
+    assert row_of(result, "base", "reference").note == "it is the reference itself"
+
+
+def test_contrast_with_a_baseline(make_world: Make) -> None:
+    world = make_world(seed=6)
+    result = run(world, ours=0.5, plain=0.0, baseline="plain")
+    pairs = {(c.checkpoint, c.baseline) for c in result.contrasts}
+    assert pairs == {("ours", "plain"), ("ours", "base"), ("plain", "base")}
+    change = change_of(result, "ours", "plain", "reference")
+    assert change.low > 0
+    assert change.p < 0.01
+    rate = change_of(result, "ours", "plain", "reference", "tpr_at_fpr_5")
+    assert rate.value == pytest.approx(
+        row_of(result, "ours", "reference", "tpr_at_fpr_5").value
+        - row_of(result, "plain", "reference", "tpr_at_fpr_5").value
+    )
+
+
+def test_without_base_there_is_no_reference(make_world: Make) -> None:
+    result = run(make_world(seed=6), base=False, ours=0.5)
+    row = row_of(result, "ours", "reference")
+    assert row.status == "not_estimable"
+    assert "untrained model was not scored" in row.note
+    assert guard(result, "untrained model").passed is None
+    assert "membership was detected: the AUC of" in result.verdict[0]
+
+
+def test_pooled_is_the_mean_over_tasks(make_world: Make) -> None:
+    world = make_world(members=50, others=40, tasks=("a", "b", "c"), seed=8)
+    result = run(world, ours=0.4)
+    parts = [row_of(result, "ours", "loss", group=f"task:{t}").value for t in "abc"]
+    row = row_of(result, "ours", "loss")
+    assert row.value == pytest.approx(np.mean(parts))
+    assert "mean over 3 tasks" in row.note
+    rates = [
+        row_of(result, "ours", "loss", "tpr_at_fpr_5", f"task:{t}").value for t in "abc"
+    ]
+    rate = row_of(result, "ours", "loss", "tpr_at_fpr_5")
+    assert rate.value == pytest.approx(np.mean(rates))
+    assert rate.null == pytest.approx(3 / 41)
+    everything = [
+        r
+        for r in result.tables["mia_all_rows"]
+        if (r["checkpoint"], r["of"]) == ("ours", "loss")
+    ]
+    assert everything[0]["n"] == 270
+
+
+def test_small_tasks_are_left_out(make_world: Make) -> None:
+    world = make_world(members=60, others=45, tasks=("a", "b"), seed=9)
+    keep = [
+        e
+        for e in world.manifest.examples
+        if e.task == "a" or e.split == "train" or int(e.id[1:5]) % 20 == 1
+    ]
+    ids = {e.id for e in keep}
+    sides = world.manifest.membership
+    manifest = world.manifest.model_copy(
+        update={
+            "examples": keep,
+            "membership": sides.model_copy(
+                update={"non_members": [i for i in sides.non_members if i in ids]}
+            ),
+        }
+    )
+    manifest.__dict__.pop("by_id", None)
+    result = mia(world.tables(ours=0.4), manifest, blind_permutations=0)
+    small = row_of(result, "ours", "loss", group="task:b")
+    assert small.status == "not_estimable"
+    assert "fewer than 20" in small.note
+    assert row_of(result, "ours", "loss").value == (
+        row_of(result, "ours", "loss", group="task:a").value
+    )
+
+
+def test_too_few_rows_everywhere(make_world: Make) -> None:
+    result = run(make_world(members=30, others=10), ours=0.5)
+    assert {row.status for row in result.rows} == {"not_estimable"}
+    assert guard(result, "rows").passed is False
+    assert "not estimable (fewer than 20" in result.verdict[0]
+
+
+# --- guards ---------------------------------------------------------------------------
+
+
+def test_texts_that_differ_void_everything(make_world: Make) -> None:
+    result = run(make_world(marked=0.6), ours=0.6, other=0.0)
+    assert guard(result, "blind text classifier").passed is False
+    for row in result.rows:
+        if row.of != "blind" and row.value is not None:
+            assert row.status == "invalid"
+            assert row.note.startswith(
+                "INVALID: member and non-member texts differ; the AUC is no evidence "
+                "of membership leakage"
+            )
+            assert row.metric != "auc" or row.low is not None, "the interval is kept"
+    assert {c.status for c in result.contrasts} == {"invalid"}
+    assert all(": INVALID." in line for line in result.verdict)
+    assert len(result.verdict) == 2
+    blind = row_of(result, "ours", "blind")
+    assert blind.value is not None
+    assert blind.value > blind.null_high
+    assert "permutation p 0.025" in blind.note
+
+
+def test_base_that_tells_members_voids_its_score(make_world: Make) -> None:
+    """The change against the untrained model is then all that can be read."""
+    result = run(make_world(shifted=0.4, seed=2), ours=0.0)
+    row = row_of(result, "ours", "loss")
+    assert row.status == "invalid"
+    assert "untrained model's AUC is not 0.5" in row.note
+    assert guard(result, "untrained model", "loss:").passed is False
+    assert change_of(result, "ours", "base", "loss").status == "ok"
+    assert row_of(result, "ours", "reference").status == "ok"
+    assert "membership was not detected" in result.verdict[0]
+
+
+def test_other_labels_void_the_response_score(make_world: Make) -> None:
+    world = make_world(same_labels=False, members=60, others=60, seed=4)
+    result = run(world, ours=0.3, blind_permutations=0)
+    assert guard(result, "label balance").passed is False
+    assert row_of(result, "ours", "response").status == "invalid"
+    assert change_of(result, "ours", "base", "response").status == "invalid"
+    assert row_of(result, "ours", "loss").status == "ok"
+    assert "response" in result.verdict[0]
+
+
+def test_near_duplicates_across_the_split(make_world: Make) -> None:
+    clean = run(make_world(), ours=0.0, blind_permutations=0)
+    found = guard(clean, "near-duplicates")
+    assert found.passed is True
+    assert found.detail.startswith("7 rows with a near-duplicate in the other split")
+    result = run(make_world(copies=20), ours=0.0, blind_permutations=0)
+    assert guard(result, "near-duplicates").passed is False
+    assert row_of(result, "ours", "loss").status == "insensitive"
+    assert "drawn towards 0.5" in result.verdict[0]
+
+
+def test_without_the_blind_classifier_nothing_is_validated(make_world: Make) -> None:
+    result = run(make_world(), ours=0.0, blind_permutations=0)
+    assert guard(result, "blind text classifier").passed is None
+    assert row_of(result, "ours", "blind").status == "not_estimable"
+
+
+def test_redacted_manifest(make_world: Make) -> None:
+    world = make_world(members=40, others=30)
+    result = mia(world.tables(ours=0.5), redact(world.manifest))
+    assert row_of(result, "ours", "zlib").note == "the manifest holds no text"
+    assert guard(result, "near-duplicates").passed is None
+    assert row_of(result, "ours", "loss").status == "ok"
+
+
+def test_covariates_are_listed(make_world: Make) -> None:
+    result = run(make_world(marked=1.0), ours=0.0)
+    rows = result.tables["mia_covariates"]
+    assert {row["covariate"] for row in rows} == {"length", "zlib_bytes", "label"}
+    assert guard(result, "text covariates").passed is None
+    length = next(row for row in rows if row["covariate"] == "length")
+    assert length["smd"] > 0.1
+
+
+# --- evidence -------------------------------------------------------------------------
+
+
+def test_conclusions_from_stored_evidence_are_the_same(
+    make_world: Make, tmp_path: Any
+) -> None:
+    world = make_world(members=40, others=30, tasks=("a", "b"))
+    direct = run(world, ours=0.4, other=0.1, baseline="other")
+    assert direct.evidence is not None
+    path = tmp_path / "mia.parquet"
+    direct.evidence.to_parquet(path)
+    options: dict[str, Any] = {"paper": False, "seed": 0, "replicates": 9999}
+    again = conclude(pd.read_parquet(path), baselines={"ours": "other"}, **options)
+    assert again.rows == direct.rows
+    assert again.contrasts == direct.contrasts
+    assert again.guards == direct.guards
+    assert again.verdict == direct.verdict
+    # Two reports over one manifest hold the base twice.
+    frame = pd.read_parquet(path)
+    halves = [frame[frame["checkpoint"].isin(["base", n])] for n in ("ours", "other")]
+    joined = conclude(pd.concat(halves), baselines={"ours": "other"}, **options)
+    assert {r.value for r in joined.rows} == {r.value for r in direct.rows}
+
+
+def test_evidence_holds_no_text(make_world: Make) -> None:
+    world = make_world(members=25, others=25)
+    frame = evidence(world.tables(ours=0.1), world.manifest, blind_permutations=39)
+    assert len(frame) == 100
+    texts = frame.select_dtypes(["object", "string"])
+    assert set(texts.columns) == {"checkpoint", "example", "task", "cluster"}
+    assert not frame.astype(str).apply(lambda c: c.str.contains("word")).any().any()
+    assert set(frame["label"]) == {0, 1}
+
+
+def test_a_checkpoint_without_its_pass(make_world: Make) -> None:
+    world = make_world(members=30, others=30)
+    tables = {**world.tables(ours=0.1), "empty": {}}
+    result = mia(tables, world.manifest, blind_permutations=0)
+    row = row_of(result, "empty", "loss")
+    assert (row.status, row.note) == ("not_estimable", "its plain table is missing")
+    assert "empty: membership is not estimable" in result.verdict[-1]
+
+
+def test_paper_preset_takes_percentiles(make_world: Make) -> None:
+    result = run(make_world(preset="paper"), ours=0.4, blind_permutations=0)
+    row = row_of(result, "ours", "loss")
+    assert row.interval == "percentile"
+    assert (row.low, row.high) == (row.parity_low, row.parity_high)
+
+
+def test_options_are_refused() -> None:
+    with pytest.raises(InputError, match="--blind-permutations: 19 permutations"):
+        check(blind_permutations=19)
+    check(blind_permutations=20)
+    check(blind_permutations=0)
+
+
+def test_it_is_registered() -> None:
+    entry = AUDITS.get("mia")
+    assert entry.run is mia
+    assert set(entry.parts) == {"plan", "check", "conclude"}
+
+
+def test_same_seed_same_result(make_world: Make) -> None:
+    world = make_world(members=40, others=30)
+    first, second = (run(world, ours=0.2) for _ in range(2))
+    assert first.rows == second.rows
+    assert first.guards == second.guards
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [1, 3])
+def test_null_rejection_and_planted_effect(make_world: Make, rows: int) -> None:
+    """Detections of 5 % or less where nothing was learned; a planted one is found."""
+    runs, counts = 120, np.zeros(4)
+    for seed in range(runs):
+        world = make_world(members=60, others=40, rows=rows, seed=seed, tokens=12)
+        tables = world.tables(ours=0.0, theirs=0.5, noise=1.0)
+        result = mia(tables, world.manifest, blind_permutations=0)
+        lines = dict(line.split(":", 1) for line in result.verdict)
+        row = row_of(result, "base", "loss")
+        counts += [
+            "membership was detected" in lines["ours"],
+            "membership was detected" in lines["theirs"],
+            change_of(result, "ours", "base", "loss").p < 0.05,
+            not row.low <= 0.5 <= row.high,
+        ]
+    print(rows, counts / runs)  # noqa: T201
+    detected, planted, change, base = counts / runs
+    assert detected < 0.10
+    assert planted > 0.9
+    assert change < 0.10
+    assert base < 0.10

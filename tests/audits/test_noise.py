@@ -1,0 +1,407 @@
+"""The noise audit: probabilities under embedding noise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from spark_audit.audits.noise import check, conclude, evidence, noise, plan
+from spark_audit.errors import InputError
+from spark_audit.manifest import Manifest, seal
+from spark_audit.results import Contrast, Row
+from spark_audit.stats.intervals import jackknife_of
+from spark_audit.table import Pass, TokenTable
+
+SIGMAS = "0.01,0.1"
+OPTIONS: dict[str, Any] = {"sigmas": SIGMAS, "draws": 2}
+Loss = Callable[[str, np.ndarray, float, int], tuple[np.ndarray, np.ndarray]]
+
+
+class Case:
+    """A manifest whose low-sensitivity tokens are known, with its reference NLL."""
+
+    def __init__(self, case: Any, **changes: Any) -> None:
+        content = case.manifest.model_dump(mode="json")
+        for example in content["examples"]:
+            inside = {
+                t
+                for s in example["spans"]
+                for t in range(s["token_start"], s["token_end"])
+            }
+            example["low"] = [t for t in range(20, 30) if t not in inside]
+            example.update(changes.get(example["id"], {}))
+        self.manifest: Manifest = seal(content)
+        self.nll: dict[str, np.ndarray] = case.reference
+
+    def pii(self, key: str) -> np.ndarray:
+        mask = np.zeros(len(self.nll[key]), bool)
+        for span in self.manifest.by_id[key].spans:
+            mask[span.token_start : span.token_end] = True
+        return mask
+
+    def tables(self, loss: Loss, *, size: float = 1.0) -> dict[Pass, TokenTable]:
+        """``loss(id, nll, sigma, draw)``: what noise adds to PII, and to all else."""
+
+        def table(wanted: Pass) -> TokenTable:
+            items = []
+            for key, nll in self.nll.items():
+                nll = nll.copy()
+                columns = {}
+                if wanted.kind == "noise":
+                    own, other = loss(key, nll, wanted.sigma, wanted.draw)
+                    nll += np.where(self.pii(key), own, other)
+                    relative = np.full(len(nll) - 1, wanted.sigma / size, np.float32)
+                    columns["relative"] = relative
+                columns["nll"] = nll[1:].astype(np.float32)
+                at = np.arange(1, len(nll), dtype=np.int32)
+                items.append((key, at, columns))
+            return TokenTable.from_items(items)
+
+        passes = [Pass("noise", s, d) for s in (0.01, 0.1) for d in range(2)]
+        return {wanted: table(wanted) for wanted in (Pass(), *passes)}
+
+
+@pytest.fixture
+def case(make_case: Callable[..., Any]) -> Case:
+    return Case(make_case(sources=40, tests=4, seed=1))
+
+
+def luck(key: str, draw: int, seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng([seed, draw, int(key[1:4])])
+
+
+def selective(pii: float, other: float, *, seed: int = 0, spread: float = 0.1) -> Loss:
+    """Noise costs PII and other text so much, times sigma over 0.01."""
+
+    def loss(
+        key: str, nll: np.ndarray, sigma: float, draw: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        rng = luck(key, draw, seed)
+        jitter = rng.normal(0, spread, len(nll)) + rng.normal(0, spread)
+        return pii * sigma / 0.01 + jitter, other * sigma / 0.01 + jitter
+
+    return loss
+
+
+def find(rows: Sequence[Row], **wanted: str) -> Any:
+    wanted = {"group": "pooled", "of": "0.01"} | wanted
+    (row,) = (r for r in rows if all(getattr(r, k) == v for k, v in wanted.items()))
+    return row
+
+
+def by_hand(
+    case: Case, tables: dict[Pass, TokenTable], sigma: float, kind: str
+) -> float:
+    """100 (mean p_noisy / mean p_clean - 1), token by token, noise averaged first."""
+    clean, noisy = [], []
+    for example in case.manifest.examples:
+        if example.split != "train":
+            continue
+        tokens = example.low
+        if kind == "pii":
+            tokens = np.flatnonzero(case.pii(example.id)).tolist()
+        for token in tokens:
+            ps = []
+            for wanted, table in tables.items():
+                rows = table.span(example.id, token, token + 1)
+                p = float(np.exp(-float(table.columns["nll"][rows][0])))
+                if wanted.kind == "plain":
+                    clean.append(p)
+                elif wanted.sigma == sigma:
+                    ps.append(p)
+            noisy.append(np.mean(ps))
+    return 100 * (float(np.mean(noisy)) / float(np.mean(clean)) - 1)
+
+
+# --- what is scored -------------------------------------------------------------------
+
+
+def test_train_rows_are_scored_in_every_pass(case: Case) -> None:
+    found = plan(case.manifest, sigmas=SIGMAS, draws=2)
+    assert set(found) == {
+        Pass(),
+        *(Pass("noise", s, d) for s in (0.01, 0.1) for d in (0, 1)),
+    }
+    keys = found[Pass()]
+    assert keys == sorted(keys)
+    assert len(keys) == 40
+    assert all(case.manifest.by_id[key].split == "train" for key in keys)
+    assert len(plan(case.manifest)) == 1 + 4 * 3
+
+
+def test_canary_rows_and_cut_spans_are_left_out(
+    make_case: Callable[..., Any],
+) -> None:
+    whole = make_case(sources=3)
+    unll = list(whole.manifest.by_id["e001-0"].reference_unll)
+    start = whole.manifest.by_id["e001-0"].spans[0].token_start
+    unll[start] = None
+    changes = {
+        "e000-0": {"canary_id": "c0"},
+        "e001-0": {"reference_unll": unll, "low": []},
+        "e002-0": {"spans": []},
+    }
+    case = Case(whole, **changes)
+    spans = case.manifest.by_id["e001-0"].spans
+    expected = ["e001-0", "e002-0"] if len(spans) > 1 else ["e002-0"]
+    assert plan(case.manifest)[Pass()] == expected
+    frame = evidence({"x": case.tables(selective(0, 0))}, case.manifest, **OPTIONS)
+    kinds = frame[["kind", "n"]].drop_duplicates().to_numpy().tolist()
+    assert ["low", 10] in kinds
+    left = sum(s.token_end - s.token_start for s in spans[1:])
+    assert frame.loc[frame["kind"] == "pii", "n"].unique().tolist() == [left] * (
+        left > 0
+    )
+
+
+def test_nothing_to_score(make_case: Callable[..., Any]) -> None:
+    empty = {f"e{i:03d}-0": {"spans": [], "low": []} for i in range(2)}
+    case = Case(make_case(sources=2), **empty)
+    assert plan(case.manifest) == {}
+    result = noise({"x": {}}, case.manifest)
+    assert len(result.rows) == 12
+    assert {row.status for row in result.rows} == {"not_estimable"}
+    assert "no identifier" in result.rows[0].note
+    assert "not estimable" in result.verdict[0]
+
+
+@pytest.mark.parametrize("sigmas", ["", "a", "0.1,,0.2", "0", "-1", "nan", "inf"])
+def test_scales_that_are_none(sigmas: str) -> None:
+    with pytest.raises(InputError, match="--sigmas: are no positive numbers"):
+        check(sigmas=sigmas)
+
+
+def test_draws_that_are_none() -> None:
+    with pytest.raises(InputError, match="--draws: 0 draws show nothing"):
+        check(draws=0)
+    check(sigmas="0.5, 1", draws=1)
+
+
+# --- figures --------------------------------------------------------------------------
+
+
+def test_figures_by_hand(case: Case) -> None:
+    tables = case.tables(selective(0.5, 0.1))
+    result = noise({"x": tables}, case.manifest, **OPTIONS)
+    for sigma, of in ((0.01, "0.01"), (0.1, "0.1")):
+        pii, low = (by_hand(case, tables, sigma, kind) for kind in ("pii", "low"))
+        rows = {
+            metric: find(result.rows, metric=metric, of=of)
+            for metric in ("dp_pii", "dp_nonpii", "gap")
+        }
+        assert rows["dp_pii"].value == pytest.approx(pii, rel=1e-6)
+        assert rows["dp_nonpii"].value == pytest.approx(low, rel=1e-6)
+        assert rows["gap"].value == pytest.approx(low - pii, rel=1e-6)
+        assert rows["gap"].value > 0, "signed: identifiers lose more"
+        assert [rows[m].unit for m in rows] == ["%", "%", "points"]
+        for row in rows.values():
+            assert row.low < row.value < row.high
+            assert row.parity_low < row.value < row.parity_high
+            assert (row.null, row.interval) == (0.0, "jackknife-t")
+            assert row.mde > 0
+    assert find(result.rows, metric="dp_nonpii").n == 400
+
+
+def test_the_interval_is_the_jackknife_over_clusters(case: Case) -> None:
+    tables = case.tables(selective(0.5, 0.1))
+    result = noise({"x": tables}, case.manifest, **OPTIONS)
+    frame = result.evidence
+    assert frame is not None
+    part = frame[frame["sigma"] == 0.01].assign(clean=lambda f: f["clean"] / 2)
+    part = part.assign(noisy=part["noisy"] / 2)
+    wide = part.pivot_table(
+        index="cluster", columns="kind", values=["noisy", "clean"], aggfunc="sum"
+    )
+
+    def gap(sums: np.ndarray) -> np.ndarray:
+        low = sums[..., 0] / sums[..., 1]
+        return np.asarray(100 * (low - sums[..., 2] / sums[..., 3]))
+
+    places = [(v, kind) for kind in ("low", "pii") for v in ("noisy", "clean")]
+    fit = jackknife_of(wide[places].to_numpy(), gap)
+    row = find(result.rows, metric="gap")
+    assert (row.value, row.low, row.high) == pytest.approx(
+        (fit.value, fit.low, fit.high)
+    )
+
+
+def test_no_figure_falls_below_all_of_it(case: Case) -> None:
+    result = noise({"x": case.tables(selective(0.8, 0.8))}, case.manifest, **OPTIONS)
+    strong = [r for r in result.rows if r.of == "0.1" and r.metric != "gap"]
+    assert strong
+    assert all(row.low >= -100 for row in strong if row.low is not None)
+
+
+def test_both_wiped_out_is_no_equality(case: Case) -> None:
+    result = noise({"x": case.tables(selective(0.7, 0.72))}, case.manifest, **OPTIONS)
+    row = find(result.rows, metric="gap", of="0.1")
+    assert row.status == "insensitive"
+    assert row.value is not None
+    assert row.low is not None
+    assert "no gap could show" in row.note
+    assert find(result.rows, metric="gap").status == "ok"
+    assert "at sigma 0.1 both lose nearly everything" in result.verdict[1]
+
+
+def test_tasks_and_what_they_lack(make_case: Callable[..., Any]) -> None:
+    whole = make_case(sources=20, seed=2)
+    without = {e.id: {"low": []} for e in whole.manifest.examples if e.task == "yelp"}
+    case = Case(whole, **without)
+    result = noise({"x": case.tables(selective(0.5, 0.1))}, case.manifest, **OPTIONS)
+    here = find(result.rows, metric="gap", group="task:fomc")
+    assert here.status == "ok"
+    lost = find(result.rows, metric="gap", group="task:yelp")
+    assert (lost.status, lost.null) == ("not_estimable", None)
+    assert lost.note == "there is no low-sensitivity token in this group"
+    assert find(result.rows, metric="dp_pii", group="task:yelp").value is not None
+
+
+def test_spread_over_draws(case: Case) -> None:
+    def loss(
+        key: str, nll: np.ndarray, sigma: float, draw: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return np.full(len(nll), 0.1 * draw), np.zeros(len(nll))
+
+    tables = case.tables(loss, size=0.5)
+    result = noise({"x": tables}, case.manifest, **OPTIONS)
+    (record, _) = result.tables["noise_draws"]
+    change = 100 * (np.exp(-0.1) - 1)
+    assert record["relative"] == pytest.approx(0.02)
+    assert record["dp_pii_sd"] == pytest.approx(abs(change) / np.sqrt(2), rel=1e-4)
+    assert record["dp_nonpii_sd"] == pytest.approx(0, abs=1e-6)
+    assert record["gap_sd"] == pytest.approx(record["dp_pii_sd"], rel=1e-4)
+    assert record["draws"] == 2
+    assert find(result.rows, metric="dp_pii").value == pytest.approx(
+        change / 2, rel=1e-4
+    )
+    single = noise({"x": tables}, case.manifest, sigmas=SIGMAS, draws=1)
+    assert single.tables["noise_draws"][0]["gap_sd"] is None
+    json.dumps(result.tables, allow_nan=False)
+
+
+def test_passes_that_were_not_scored(case: Case) -> None:
+    tables = case.tables(selective(0.5, 0.1))
+    some = {k: v for k, v in tables.items() if k.sigma != 0.1}
+    result = noise(
+        {"x": tables, "y": some, "z": {Pass(): tables[Pass()]}},
+        case.manifest,
+        **OPTIONS,
+    )
+    assert find(result.rows, checkpoint="y", metric="gap").status == "ok"
+    for name, of in (("y", "0.1"), ("z", "0.01"), ("z", "0.1")):
+        row = find(result.rows, checkpoint=name, metric="gap", of=of)
+        assert (row.status, row.note) == (
+            "not_estimable",
+            "its plain and noise passes were not both scored",
+        )
+
+
+def test_noise_without_effect(case: Case) -> None:
+    def loss(
+        key: str, nll: np.ndarray, sigma: float, draw: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros(len(nll)), np.zeros(len(nll))
+
+    result = noise({"x": case.tables(loss)}, case.manifest, **OPTIONS)
+    row = find(result.rows, metric="gap")
+    assert row.value == pytest.approx(0)
+    assert row.low is None
+    assert "no difference can be estimated" in result.verdict[1]
+
+
+def test_paper_preset_decides_by_percentiles(case: Case) -> None:
+    tables = {
+        "x": case.tables(selective(0.5, 0.1)),
+        "y": case.tables(selective(0.1, 0.1, seed=1)),
+    }
+    result = noise(tables, case.manifest, preset="paper", baseline="x", **OPTIONS)
+    rows = [find(result.rows, checkpoint="x", metric="gap"), *result.contrasts]
+    for row in rows:
+        assert row.interval == "percentile"
+        assert (row.low, row.high) == (row.parity_low, row.parity_high)
+
+
+# --- contrasts and words --------------------------------------------------------------
+
+
+def test_contrasts_of_the_gap(case: Case) -> None:
+    tables = {
+        "base": case.tables(selective(0.05, 0.05)),
+        "x": case.tables(selective(0.1, 0.1)),
+        "y": case.tables(selective(0.6, 0.1)),
+        "z": case.tables(selective(0.1, 0.1, seed=1)),
+    }
+    result = noise(tables, case.manifest, baseline="x", **OPTIONS)
+    assert {(c.checkpoint, c.metric) for c in result.contrasts} == {
+        ("y", "gap"),
+        ("z", "gap"),
+    }
+    found: Contrast = find(result.contrasts, checkpoint="y")
+    ours, theirs = (
+        find(result.rows, checkpoint=name, metric="gap").value for name in ("y", "x")
+    )
+    assert found.value == pytest.approx(ours - theirs)
+    assert found.low is not None
+    assert found.low > 0
+    assert found.p is not None
+    assert found.p < 0.01
+    none = find(result.contrasts, checkpoint="z")
+    assert none.low < 0 < none.high
+    assert none.p > 0.05
+    assert none.mde is not None
+    said = {line.split()[0]: line for line in result.verdict if "against x" in line}
+    assert "not detected" not in said["y"].split("sigma 0.1 ")[0]
+    assert "(not detected, below" in said["z"]
+
+
+@pytest.mark.parametrize(
+    ("pii", "other", "words"),
+    [
+        (0.5, 0.1, "identifiers lose more than other text"),
+        (0.1, 0.5, "identifiers lose less than other text"),
+    ],
+)
+def test_directions_in_words(case: Case, pii: float, other: float, words: str) -> None:
+    result = noise({"x": case.tables(selective(pii, other))}, case.manifest, **OPTIONS)
+    assert words in result.verdict[1]
+
+
+def test_what_was_not_detected_comes_with_its_size(case: Case) -> None:
+    result = noise({"x": case.tables(selective(0.02, 0.02))}, case.manifest, **OPTIONS)
+    row = find(result.rows, metric="gap")
+    assert row.low < 0 < row.high
+    assert "at sigma 0.01 no difference detected" in result.verdict[1]
+    assert "go unseen" in result.verdict[1]
+    assert "no privacy claim" in result.scope[0]
+
+
+def test_other_embeddings_are_disturbed_otherwise(case: Case) -> None:
+    tables = {
+        "x": case.tables(selective(0.5, 0.1)),
+        "y": case.tables(selective(0.5, 0.1), size=0.5),
+    }
+    (guard,) = noise(tables, case.manifest, **OPTIONS).guards
+    assert guard.passed is None
+    assert "2.00 times" in guard.detail
+    assert not noise({"x": tables["x"]}, case.manifest, **OPTIONS).guards
+
+
+def test_conclusions_from_stored_evidence_are_the_same(case: Case) -> None:
+    tables = {
+        "x": case.tables(selective(0.5, 0.1)),
+        "y": case.tables(selective(0.2, 0.1, seed=1)),
+    }
+    direct = noise(tables, case.manifest, baseline="x", **OPTIONS)
+    one, two = (
+        evidence({name: tables[name]}, case.manifest, **OPTIONS) for name in tables
+    )
+    assert not {"prompt", "response", "ids"} & set(one.columns)
+    both = pd.concat([one, two], ignore_index=True)
+    again = conclude(both, baselines={"y": "x"}, paper=False, seed=0, replicates=9999)
+    assert again.rows == direct.rows
+    assert again.contrasts == direct.contrasts

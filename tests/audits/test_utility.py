@@ -1,0 +1,506 @@
+"""The utility audit: accuracy of every stage of a series."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.audits import AUDITS
+from spark_audit.audits.utility import check, conclude, evidence, plan, utility
+from spark_audit.errors import InputError
+from spark_audit.manifest import Manifest, seal
+from spark_audit.results import AuditResult, Contrast, Row
+from spark_audit.sequences import labels_key, task_labels
+from spark_audit.stats.accuracy import accuracy_metrics
+from spark_audit.table import Pass, TokenTable
+
+GENERATE, CANDIDATES = Pass("generate"), Pass("candidates")
+TASKS = ("yelp", "fomc", "agnews")
+LABELS = (" Good", " Bad", " So so")
+
+Right = Callable[[str, str], bool]
+
+
+@pytest.fixture
+def made(make_case: Callable[..., Any]) -> Callable[..., Manifest]:
+    """``made(tests=60, rows=1, change=None)``: three tasks with two test rows a source.
+
+    Two thirds of a task's responses are `` Good``.
+    """
+
+    def make(
+        tests: int = 60, rows: int = 1, change: Callable[[dict[str, Any]], None] = id
+    ) -> Manifest:
+        case = make_case(sources=6, tests=tests, rows=rows)
+        content = case.manifest.model_dump(mode="json")
+        for i, example in enumerate(content["examples"]):
+            example["task"] = TASKS[i // rows % 3]
+            example["response"] = LABELS[(i // 3) % 3 and (i // 9) % 3]
+            change(example)
+        return seal(content)
+
+    return make
+
+
+def answered(manifest: Manifest, right: Right) -> dict[Pass, TokenTable]:
+    """A checkpoint that is right where ``right(id, task)`` says so."""
+    return {
+        GENERATE: TokenTable.from_items(
+            [
+                (
+                    example.id,
+                    np.zeros(1, np.int32),
+                    {
+                        "strict": np.zeros(1, np.int8),
+                        "normalised": np.full(
+                            1, right(example.id, example.task), np.int8
+                        ),
+                        "stop": np.zeros(1, np.int8),
+                        "n_tokens": np.ones(1, np.int32),
+                    },
+                )
+                for example in manifest.examples
+                if example.split == "test"
+            ]
+        )
+    }
+
+
+def share(p: dict[str, float], seed: int = 0) -> Right:
+    """Right with a probability by task; the same example meets the same luck."""
+
+    def right(key: str, task: str) -> bool:
+        luck = np.random.default_rng([seed, int(key[1:4]), int(key[5:])]).random()
+        return bool(luck < p[task])
+
+    return right
+
+
+def series(
+    manifest: Manifest, name: str, stages: Sequence[dict[str, float]]
+) -> dict[str, dict[Pass, TokenTable]]:
+    return {
+        f"{name}@{k}": answered(manifest, share(p)) for k, p in enumerate(stages, 1)
+    }
+
+
+LEARNING = (
+    {"yelp": 0.9, "fomc": 0.3, "agnews": 0.3},
+    {"yelp": 0.7, "fomc": 0.8, "agnews": 0.3},
+    {"yelp": 0.5, "fomc": 0.7, "agnews": 0.9},
+)
+STEADY = (LEARNING[0], LEARNING[1] | {"yelp": 0.9}, dict.fromkeys(TASKS, 0.9))
+
+
+def find(rows: Sequence[Row], **wanted: str) -> Any:
+    wanted = {"group": "pooled", "of": ""} | wanted
+    (row,) = (r for r in rows if all(getattr(r, k) == v for k, v in wanted.items()))
+    return row
+
+
+def matrix_of(result: AuditResult, name: str) -> np.ndarray:
+    records = [r for r in result.tables["accuracy_matrix"] if r["checkpoint"] == name]
+    return np.array([[r[task] for task in TASKS] for r in records])
+
+
+# --- what is asked --------------------------------------------------------------------
+
+
+def test_only_test_rows_without_a_canary_are_asked(
+    made: Callable[..., Manifest],
+) -> None:
+    def change(example: dict[str, Any]) -> None:
+        if example["id"] == "e010-0":
+            example["canary_id"] = "c0"
+
+    manifest = made(change=change)
+    keys = plan(manifest)[GENERATE]
+    assert set(plan(manifest)) == {GENERATE}
+    assert keys == sorted(keys)
+    assert len(keys) == 59
+    assert "e010-0" not in keys
+    assert all(manifest.by_id[key].split == "test" for key in keys)
+    by_label = plan(manifest, scorer="likelihood")
+    assert by_label == {CANDIDATES: [labels_key(key) for key in keys]}
+
+
+def test_an_order_may_leave_tasks_out(made: Callable[..., Manifest]) -> None:
+    manifest = made()
+    keys = plan(manifest, order="agnews, yelp")[GENERATE]
+    assert {manifest.by_id[key].task for key in keys} == {"agnews", "yelp"}
+    with pytest.raises(InputError, match="'imdb' is no task.*yelp, fomc, agnews"):
+        plan(manifest, order="imdb")
+
+
+def test_no_test_rows_no_plan(make_case: Callable[..., Any]) -> None:
+    manifest = make_case(sources=4).manifest
+    assert plan(manifest) == {}
+    result = utility({"x": {}}, manifest)
+    assert {row.metric for row in result.rows} >= {"last", "avg", "bwt"}
+    assert all(row.status == "not_estimable" for row in result.rows)
+    assert "fomc has no test row" in result.rows[0].note
+    assert "not estimable" in result.verdict[0]
+
+
+def test_train_rows_never_stand_in_for_test_rows(
+    made: Callable[..., Manifest],
+) -> None:
+    def change(example: dict[str, Any]) -> None:
+        if example["task"] == "fomc":
+            example["split"] = "train"
+
+    manifest = made(change=change)
+    result = utility(series(manifest, "x", LEARNING), manifest)
+    for metric in ("last", "avg", "bwt", "forgetting", "learning_accuracy"):
+        row = find(result.rows, metric=metric)
+        assert row.status == "not_estimable"
+        assert row.note == "fomc has no test row without a canary"
+    absent = find(result.rows, metric="accuracy", of="3", group="task:fomc")
+    assert absent.status == "not_estimable"
+    there = find(result.rows, metric="accuracy", of="3", group="task:yelp")
+    assert there.value is not None
+    assert "fomc has no test row" in result.verdict[0]
+    assert result.tables["accuracy_matrix"][0]["fomc"] is None
+
+
+def test_options_are_refused_before_anything_is_scored() -> None:
+    with pytest.raises(InputError, match="--scorer: 'f1' is unknown.*likelihood"):
+        check(scorer="f1")
+    with pytest.raises(InputError, match="--order: names a task twice"):
+        check(order="a,b,a")
+    with pytest.raises(InputError, match="--order"):
+        check(order="a,,b")
+    check(order="a,b", scorer="strict")
+
+
+def test_the_pipeline_is_told_that_it_looks_at_stages() -> None:
+    entry = AUDITS.get("utility")
+    assert {"plan", "check", "conclude", "stages"} <= set(entry.parts)
+
+
+# --- figures --------------------------------------------------------------------------
+
+
+def test_figures_follow_from_the_matrix(made: Callable[..., Manifest]) -> None:
+    manifest = made(tests=240)
+    result = utility(series(manifest, "x", LEARNING), manifest)
+    matrix = matrix_of(result, "x")
+    np.testing.assert_allclose(
+        matrix, [[p[t] for t in TASKS] for p in LEARNING], atol=0.15
+    )
+    for metric, value in accuracy_metrics(matrix).items():
+        row = find(result.rows, checkpoint="x", metric=metric)
+        assert row.value == pytest.approx(value)
+        assert row.low < row.value < row.high
+        assert row.interval == "jackknife-t"
+        assert row.parity_low is not None
+        assert row.mde is not None
+        assert (row.n, row.clusters) == (240, 240)
+    for t in range(3):
+        for i, task in enumerate(TASKS):
+            row = find(
+                result.rows, metric="accuracy", of=str(t + 1), group=f"task:{task}"
+            )
+            assert row.value == pytest.approx(matrix[t, i])
+            assert row.checkpoint == "x"
+            assert row.n == 80
+    records = result.tables["accuracy_matrix"]
+    assert [r["after"] for r in records] == list(TASKS)
+    json.dumps(result.tables, allow_nan=False)
+
+
+def test_chance_is_the_commonest_response(made: Callable[..., Manifest]) -> None:
+    manifest = made(tests=90)
+    result = utility(series(manifest, "x", LEARNING), manifest)
+    chances = []
+    for task in TASKS:
+        said = [
+            e.response
+            for e in manifest.examples
+            if e.task == task and e.split == "test"
+        ]
+        chances.append(max(map(said.count, said)) / len(said))
+        row = find(result.rows, metric="accuracy", of="1", group=f"task:{task}")
+        assert row.null == pytest.approx(chances[-1])
+    assert max(chances) > 0.4
+    assert find(result.rows, metric="last").null == pytest.approx(np.mean(chances))
+    assert find(result.rows, metric="bwt").null == 0.0
+
+
+def test_stages_are_sorted_by_number(made: Callable[..., Manifest]) -> None:
+    manifest = made(tests=60)
+    stages = [dict.fromkeys(TASKS, 0.05 * k) for k in range(1, 12)]
+    tables = series(manifest, "x", stages)
+    tables = {name: tables[name] for name in sorted(tables)}
+    assert list(tables)[1] == "x@10"
+    result = utility(tables, manifest)
+    matrix = matrix_of(result, "x")
+    assert (np.diff(matrix.mean(axis=1)) >= 0).all()
+    assert find(result.rows, metric="last").value == pytest.approx(matrix[10].mean())
+    assert "after" not in result.tables["accuracy_matrix"][0]
+
+
+def test_the_order_decides_what_was_learned_when(
+    made: Callable[..., Manifest],
+) -> None:
+    manifest = made(tests=90)
+    tables = series(manifest, "x", LEARNING)
+    default = utility(tables, manifest)
+    other = utility(tables, manifest, order="agnews,fomc,yelp")
+    assert default.settings["order"] == "yelp,fomc,agnews"
+    matrix = matrix_of(default, "x")
+    turned = find(other.rows, metric="bwt").value
+    assert turned == pytest.approx(accuracy_metrics(matrix[:, ::-1])["bwt"])
+    assert turned != pytest.approx(find(default.rows, metric="bwt").value)
+    assert find(other.rows, metric="last").value == pytest.approx(
+        find(default.rows, metric="last").value
+    )
+
+
+def test_one_checkpoint_has_last_and_says_what_it_lacks(
+    made: Callable[..., Manifest],
+) -> None:
+    manifest = made(tests=90)
+    result = utility({"mtl": answered(manifest, share(STEADY[2]))}, manifest)
+    last = find(result.rows, checkpoint="mtl", metric="last")
+    assert last.value == pytest.approx(0.9, abs=0.08)
+    for metric in ("avg", "bwt", "forgetting", "learning_accuracy"):
+        row = find(result.rows, metric=metric)
+        assert row.status == "not_estimable"
+        assert "one stage only" in row.note
+    assert find(result.rows, metric="accuracy", of="1", group="task:yelp").value
+    assert "What was forgotten cannot be said" in result.verdict[0]
+
+
+def test_other_numbers_of_stages_and_tasks(made: Callable[..., Manifest]) -> None:
+    manifest = made(tests=60)
+    result = utility(series(manifest, "x", LEARNING[:2]), manifest)
+    assert find(result.rows, metric="last").value is not None
+    assert find(result.rows, metric="bwt").note == "there are 2 stages for 3 tasks"
+    fewer = utility(series(manifest, "x", LEARNING[:2]), manifest, order="yelp,fomc")
+    assert find(fewer.rows, metric="bwt").value is not None
+
+
+def test_a_stage_that_was_not_scored(made: Callable[..., Manifest]) -> None:
+    manifest = made(tests=60)
+    tables = series(manifest, "x", LEARNING)
+    tables["x@2"] = {}
+    result = utility({**tables, "y": {}}, manifest)
+    assert find(result.rows, checkpoint="x", metric="last").value is not None
+    assert (
+        "only the stages 1, 3" in find(result.rows, checkpoint="x", metric="bwt").note
+    )
+    for metric in ("last", "avg", "bwt"):
+        row = find(result.rows, checkpoint="y", metric=metric)
+        assert (row.status, row.note) == ("not_estimable", "no answer of it was scored")
+
+
+def test_everything_right_has_an_interval(made: Callable[..., Manifest]) -> None:
+    manifest = made(tests=60)
+    result = utility(series(manifest, "x", [dict.fromkeys(TASKS, 1.1)] * 3), manifest)
+    for row in result.rows:
+        if row.metric in ("last", "avg", "learning_accuracy", "accuracy"):
+            assert row.value == 1.0
+            assert row.interval == "korn-graubard"
+            assert row.low is not None
+            assert row.low < 0.95
+        else:
+            assert row.value == 0.0
+            assert row.low is None
+    assert "no spread" in result.verdict[0]
+
+
+def test_paper_preset_decides_by_percentiles(made: Callable[..., Manifest]) -> None:
+    manifest = made(tests=90)
+    tables = series(manifest, "x", LEARNING)
+    result = utility(
+        {**tables, **series(manifest, "y", STEADY)},
+        manifest,
+        preset="paper",
+        baseline="x",
+    )
+    for row in (
+        find(result.rows, checkpoint="x", metric="bwt"),
+        find(result.contrasts, checkpoint="y", metric="bwt"),
+    ):
+        assert row.interval == "percentile"
+        assert (row.low, row.high) == (row.parity_low, row.parity_high)
+
+
+# --- scorers --------------------------------------------------------------------------
+
+
+def test_strict_reads_its_own_column(made: Callable[..., Manifest]) -> None:
+    manifest = made(tests=60)
+    tables = series(manifest, "x", LEARNING)
+    assert (
+        find(utility(tables, manifest, scorer="strict").rows, metric="last").value == 0
+    )
+
+
+def test_likelihood_takes_the_likeliest_label(made: Callable[..., Manifest]) -> None:
+    manifest = made(tests=60)
+    labels = task_labels(manifest)
+    right = share({"yelp": 0.9, "fomc": 0.6, "agnews": 0.2})
+    items, expected = [], []
+    for key in plan(manifest, scorer="likelihood")[CANDIDATES]:
+        example = manifest.by_id[key.removeprefix("labels:")]
+        known = labels[example.task]
+        true = known.index(example.response)
+        hit = right(example.id, example.task)
+        nll = np.full(len(known), 2.0, np.float32)
+        nll[true if hit else (true + 1) % len(known)] = 1.0
+        at = np.arange(len(known), dtype=np.int32)
+        items.append((key, at, {"nll_sum": nll, "nll_mean": nll[::-1].copy()}))
+        expected.append((example.task, hit))
+    table = TokenTable.from_items(items)
+    result = utility({"x": {CANDIDATES: table}}, manifest, scorer="likelihood")
+    for task in TASKS:
+        hits = [hit for of, hit in expected if of == task]
+        row = find(result.rows, metric="accuracy", of="1", group=f"task:{task}")
+        assert row.value == pytest.approx(np.mean(hits))
+
+
+def test_free_text_has_no_likelihood(made: Callable[..., Manifest]) -> None:
+    def change(example: dict[str, Any]) -> None:
+        if example["task"] == "fomc":
+            example["response"] = f" {example['id']}"
+
+    manifest = made(tests=210, change=change)
+    keys = plan(manifest, scorer="likelihood")[CANDIDATES]
+    assert not any(":e" in k and manifest.by_id[k[7:]].task == "fomc" for k in keys)
+    result = utility({"x": {}}, manifest, scorer="likelihood")
+    assert result.rows[0].status == "not_estimable"
+    assert len(plan(manifest)[GENERATE]) == 210
+
+
+def test_labels_that_the_scorer_cannot_tell_apart(
+    made: Callable[..., Manifest],
+) -> None:
+    def change(example: dict[str, Any]) -> None:
+        if example["task"] == "fomc":
+            example["response"] = [" -1", " 1", " "][int(example["id"][1:4]) // 3 % 3]
+
+    manifest = made(change=change)
+    tables = series(manifest, "x", LEARNING)
+    guards = {g.name: g for g in utility(tables, manifest).guards}
+    assert guards["distinct labels"].passed is None
+    assert "fomc" in guards["distinct labels"].detail
+    assert "have no response" in guards["responses"].detail
+    strict = {g.name for g in utility(tables, manifest, scorer="strict").guards}
+    assert "distinct labels" not in strict
+
+
+# --- contrasts ------------------------------------------------------------------------
+
+
+def test_contrasts_are_paired_by_source(made: Callable[..., Manifest]) -> None:
+    manifest = made(tests=240)
+    tables = {
+        "base": answered(manifest, share(dict.fromkeys(TASKS, 0.3))),
+        **series(manifest, "x", LEARNING),
+        **series(manifest, "y", STEADY),
+    }
+    result = utility(tables, manifest, baseline="x")
+    assert {c.checkpoint for c in result.contrasts} == {"y"}
+    assert {c.metric for c in result.contrasts} == {"last", "avg", "bwt"}
+    for metric in ("last", "avg", "bwt"):
+        row: Contrast = find(result.contrasts, metric=metric)
+        ours, theirs = (
+            find(result.rows, checkpoint=name, metric=metric) for name in ("y", "x")
+        )
+        assert row.value == pytest.approx(ours.value - theirs.value)
+        assert row.baseline == "x"
+        assert row.low is not None
+        assert row.low > 0
+        assert row.p is not None
+        assert row.p < 0.01
+        assert row.null == 0.0
+        # The same luck on both sides: pairing narrows the interval.
+        apart = np.hypot(ours.high - ours.low, theirs.high - theirs.low)
+        if metric != "bwt":
+            assert row.high - row.low < 0.9 * apart  # type: ignore[operator]
+    assert "y against x: final accuracy is higher" in result.verdict[-1]
+
+
+def test_what_was_not_detected_comes_with_its_size(
+    made: Callable[..., Manifest],
+) -> None:
+    manifest = made(tests=90)
+    rng = np.random.default_rng(0)
+    flips = {e.id: rng.random() < 0.1 for e in manifest.examples}
+    steady = share(dict.fromkeys(TASKS, 0.6))
+    tables = {
+        "x": answered(manifest, steady),
+        "y": answered(manifest, lambda key, task: steady(key, task) ^ flips[key]),
+    }
+    result = utility(tables, manifest, baseline="x")
+    row = find(result.contrasts, metric="last")
+    assert row.low < 0 < row.high
+    assert "no difference detected; differences below" in result.verdict[-1]
+    assert find(result.contrasts, metric="bwt").status == "not_estimable"
+
+
+def test_forgetting_is_said_in_plain_words(made: Callable[..., Manifest]) -> None:
+    manifest = made(tests=240)
+    said = utility(series(manifest, "x", LEARNING), manifest).verdict[0]
+    assert "forgotten in part" in said
+    rng = np.random.default_rng(1)
+    noise = [{e.id: rng.random() < 0.1 for e in manifest.examples} for _ in range(3)]
+    steady = share(dict.fromkeys(TASKS, 0.8))
+
+    def noisy(k: int) -> Right:
+        return lambda key, task: steady(key, task) ^ noise[k][key]
+
+    tables = {f"x@{k + 1}": answered(manifest, noisy(k)) for k in range(3)}
+    said = utility(tables, manifest).verdict[0]
+    assert "no forgetting detected; changes below" in said
+    low = {t: 0.2 for t in TASKS}
+    said = utility({"bad": answered(manifest, share(low))}, manifest).verdict[0]
+    assert "not shown to be better than that" in said
+
+
+def test_conclusions_from_stored_evidence_are_the_same(
+    made: Callable[..., Manifest],
+) -> None:
+    """`compare` reads the evidence back, under other names, without a manifest."""
+    manifest = made(tests=60)
+    tables = {**series(manifest, "x", LEARNING), **series(manifest, "y", STEADY)}
+    direct = utility(tables, manifest, baseline="x")
+    frame = direct.evidence
+    assert frame is not None
+    assert frame.equals(evidence(tables, manifest))
+    assert not {"prompt", "response"} & set(frame.columns)
+    options: dict[str, Any] = {"paper": False, "seed": 0, "replicates": 9999}
+    again = conclude(frame, baselines={"y": "x"}, **options)
+    assert again.rows == direct.rows
+    assert again.contrasts == direct.contrasts
+    other = frame.assign(checkpoint=["there/" + c for c in frame["checkpoint"]])
+    renamed = conclude(other, baselines={"there/y": "there/x"}, **options)
+    assert [r.value for r in renamed.rows] == [r.value for r in direct.rows]
+    assert {r.checkpoint for r in renamed.rows} == {"there/x", "there/y"}
+
+
+def test_series_that_were_asked_otherwise_are_not_compared(
+    made: Callable[..., Manifest],
+) -> None:
+    import pandas as pd
+
+    manifest = made(tests=60)
+    ours = evidence(series(manifest, "x", LEARNING), manifest, scorer="strict")
+    theirs = evidence(series(manifest, "y", STEADY), manifest)
+    both = pd.concat([ours, theirs], ignore_index=True)
+    result = conclude(both, baselines={"y": "x"}, paper=False, seed=0, replicates=200)
+    assert all(c.status == "not_estimable" for c in result.contrasts)
+    assert "scored apart" in result.contrasts[0].note
+
+
+def test_rows_of_a_source_are_one_cluster(made: Callable[..., Manifest]) -> None:
+    manifest = made(tests=40, rows=3)
+    result = utility(series(manifest, "x", LEARNING), manifest)
+    row = find(result.rows, metric="last")
+    assert (row.n, row.clusters) == (120, 40)

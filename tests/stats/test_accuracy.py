@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from spark_audit.errors import NotEstimableError
+from spark_audit.stats.accuracy import (
+    METRICS,
+    Answers,
+    accuracy_difference,
+    accuracy_estimate,
+    accuracy_metrics,
+    cluster_shares,
+    reason_against,
+    stratified_weights,
+    task_weights,
+)
+from spark_audit.stats.bootstrap import sign_flip
+from spark_audit.stats.intervals import rate_estimate
+
+GAP = float("nan")
+
+# SPARK, table "Complete accuracy matrix from the reproduced PeCL implementation".
+PECL = [
+    [0.843, GAP, GAP, GAP, GAP, GAP],
+    [0.813, 0.013, GAP, GAP, GAP, GAP],
+    [0.810, 0.027, 0.800, GAP, GAP, GAP],
+    [0.827, 0.050, 0.807, 0.943, GAP, GAP],
+    [0.830, 0.080, 0.837, 0.943, 0.660, GAP],
+    [0.780, 0.460, 0.880, 0.937, 0.667, 0.227],
+]
+
+
+def made(
+    counts: list[int],
+    *,
+    stages: int,
+    seed: int = 0,
+    p: float = 0.7,
+    rows: int = 2,
+) -> Answers:
+    """``counts`` clusters a task, each with one to ``rows`` questions."""
+    rng = np.random.default_rng(seed)
+    tasks, clusters, correct = [], [], []
+    for task, count in enumerate(counts):
+        for _ in range(count):
+            cluster = len(set(clusters))
+            own = np.clip(p + rng.normal(0, 0.2), 0, 1)
+            for _ in range(int(rng.integers(1, rows + 1))):
+                tasks.append(task)
+                clusters.append(cluster)
+                correct.append(rng.random(stages) < own)
+    return Answers.of_rows(
+        np.array(correct, dtype=float),
+        np.array(tasks),
+        np.array(clusters),
+        n_tasks=len(counts),
+        n_clusters=sum(counts),
+    )
+
+
+# --- figures of a matrix --------------------------------------------------------------
+
+
+def test_the_papers_pecl_matrix_gives_the_papers_figures() -> None:
+    found = accuracy_metrics(PECL)
+    assert round(found["last"], 4) == 0.6585
+    assert round(found["avg"], 4) == 0.6312
+    assert round(found["bwt"], 4) == 0.0930
+    # By hand: 0.063 - 0.38 - 0.043 + 0.006 - 0.007, over five.
+    assert found["forgetting"] == pytest.approx(
+        (0.063 - 0.38 - 0.043 + 0.006 - 0.007) / 5
+    )
+    assert found["learning_accuracy"] == pytest.approx(
+        (0.843 + 0.013 + 0.800 + 0.943 + 0.660 + 0.227) / 6
+    )
+
+
+def test_figures_by_their_definitions() -> None:
+    r = np.random.default_rng(0).random((4, 4))
+    found = accuracy_metrics(r)
+    assert found["last"] == pytest.approx(sum(r[3]) / 4)
+    assert found["avg"] == pytest.approx(
+        sum(sum(r[t][: t + 1]) / (t + 1) for t in range(4)) / 4
+    )
+    assert found["bwt"] == pytest.approx(sum(r[3][i] - r[i][i] for i in range(3)) / 3)
+    # Chaudhry et al. take the best of all earlier stages, also before learning.
+    assert found["forgetting"] == pytest.approx(
+        sum(max(r[t][i] for t in range(3)) - r[3][i] for i in range(3)) / 3
+    )
+
+
+@pytest.mark.parametrize(
+    ("stages", "tasks", "names"),
+    [
+        (1, 3, {"last"}),
+        (2, 3, {"last"}),
+        (4, 3, {"last"}),
+        (1, 1, {"last", "avg", "learning_accuracy"}),
+        (3, 3, set(METRICS)),
+    ],
+)
+def test_a_matrix_has_only_the_figures_that_its_shape_allows(
+    stages: int, tasks: int, names: set[str]
+) -> None:
+    assert set(accuracy_metrics(np.full((stages, tasks), 0.5))) == names
+    for name in METRICS:
+        reason = reason_against(name, stages=stages, tasks=tasks)
+        assert (reason is None) == (name in names)
+
+
+def test_a_missing_accuracy_is_no_figure() -> None:
+    with pytest.raises(NotEstimableError, match="last lacks an accuracy"):
+        accuracy_metrics([[0.5, GAP], [0.5, GAP]])
+
+
+@pytest.mark.parametrize("metric", ["last", "avg", "learning_accuracy"])
+def test_task_weights_are_what_a_task_weighs(metric: str) -> None:
+    weights = task_weights(metric, 4)
+    assert weights.sum() == pytest.approx(1)
+    for task, weight in enumerate(weights):
+        matrix = np.zeros((4, 4))
+        matrix[:, task] = 1.0
+        assert accuracy_metrics(matrix)[metric] == pytest.approx(weight)
+
+
+# --- intervals ------------------------------------------------------------------------
+
+
+def test_matrix_of_answers() -> None:
+    correct = np.array([[1, 0], [1, 1], [0, 1]], dtype=float)
+    answers = Answers.of_rows(
+        correct, np.array([0, 0, 1]), np.array([0, 1, 1]), n_tasks=2, n_clusters=2
+    )
+    np.testing.assert_allclose(answers.matrix(), [[1.0, 0.0], [0.5, 1.0]])
+    np.testing.assert_array_equal(answers.trials, [[1, 0], [1, 1]])
+
+
+@pytest.mark.parametrize("metric", list(METRICS))
+def test_stratified_jackknife_by_hand(metric: str) -> None:
+    answers = made([9, 14, 11], stages=3, seed=1)
+    estimate = accuracy_estimate(answers, metric)
+    value = accuracy_metrics(answers.matrix())[metric]
+    strata = answers.strata()
+    variances, counts = [], []
+    for task in range(3):
+        held = np.flatnonzero(strata == task)
+        squares = []
+        for cluster in held:
+            rest = Answers(
+                np.delete(answers.correct, cluster, axis=0),
+                np.delete(answers.trials, cluster, axis=0),
+            )
+            squares.append((accuracy_metrics(rest.matrix())[metric] - value) ** 2)
+        counts.append(len(held))
+        variances.append((len(held) - 1) / len(held) * sum(squares))
+    df = sum(variances) ** 2 / sum(
+        v**2 / (c - 1) for v, c in zip(variances, counts, strict=True)
+    )
+    reach = scipy_stats.t.ppf(0.975, df) * np.sqrt(sum(variances))
+    assert estimate.value == pytest.approx(value)
+    assert estimate.interval == "jackknife-t"
+    assert (estimate.low, estimate.high) == pytest.approx(
+        (value - reach, value + reach)
+    )
+    assert estimate.clusters == 34
+    assert estimate.n == answers.trials.sum()
+
+
+def test_one_task_gives_the_interval_of_a_rate() -> None:
+    """Without strata it is the clustered rate of ``rate_estimate``, rare ones too."""
+    for p in (0.6, 0.98):
+        answers = made([40], stages=1, p=p, seed=3)
+        ours = accuracy_estimate(answers, "last")
+        theirs = rate_estimate(answers.correct[:, 0, 0], answers.trials[:, 0])
+        assert ours.interval == theirs.interval
+        assert (ours.value, ours.low, ours.high) == pytest.approx(
+            (theirs.value, theirs.low, theirs.high)
+        )
+
+
+@pytest.mark.parametrize("right", [0.0, 1.0])
+@pytest.mark.parametrize("metric", ["last", "avg", "learning_accuracy"])
+def test_accuracies_without_spread_have_an_interval(metric: str, right: float) -> None:
+    answers = made([10, 20], stages=2)
+    same = Answers(
+        np.repeat(answers.trials[:, None], 2, axis=1) * right, answers.trials
+    )
+    estimate = accuracy_estimate(same, metric)
+    assert estimate.value == right
+    assert estimate.interval == "korn-graubard"
+    assert estimate.high is not None
+    assert estimate.low is not None
+    assert 0.08 < estimate.high - estimate.low < 0.3
+    assert accuracy_estimate(same, "bwt").low is None
+    assert accuracy_estimate(same, "bwt").note
+
+
+def test_percentile_interval_keeps_the_tasks_apart() -> None:
+    answers = made([12, 25, 3], stages=3, seed=5)
+    strata = answers.strata()
+    weights = stratified_weights(strata, replicates=400, seed=0)
+    for stratum in np.unique(strata):
+        held = strata == stratum
+        assert (weights[:, held].sum(axis=1) == held.sum()).all()
+    estimate = accuracy_estimate(answers, "avg", weights=weights)
+    drawn = []
+    for row in weights:
+        copy = Answers(
+            answers.correct * row[:, None, None], answers.trials * row[:, None]
+        )
+        drawn.append(accuracy_metrics(copy.matrix())["avg"])
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    assert (estimate.parity_low, estimate.parity_high) == pytest.approx((low, high))
+
+
+def test_a_source_in_several_tasks_is_one_cluster() -> None:
+    """Answers that agree within such a source widen the interval."""
+    rng = np.random.default_rng(0)
+    right = rng.random(30) < 0.6
+    tasks = np.repeat([0, 1], 30)
+    correct = np.concatenate([right, right])[:, None].astype(float)
+    together = Answers.of_rows(
+        correct, tasks, np.tile(np.arange(30), 2), n_tasks=2, n_clusters=30
+    )
+    apart = Answers.of_rows(correct, tasks, np.arange(60), n_tasks=2, n_clusters=60)
+    one, two = (accuracy_estimate(a, "last") for a in (together, apart))
+    assert one.clusters == 30
+    assert one.se == pytest.approx(np.sqrt(2) * two.se, rel=0.03)  # type: ignore[operator]
+
+
+def test_a_task_with_one_cluster_of_its_own() -> None:
+    answers = made([20, 1], stages=2)
+    assert set(answers.strata()) == {0}
+    estimate = accuracy_estimate(answers, "last")
+    assert estimate.status == "not_estimable"
+    assert "without one cluster" in estimate.note
+
+
+def test_a_task_without_questions_is_said() -> None:
+    answers = made([20, 0], stages=2)
+    assert np.isnan(answers.matrix()[0, 1])
+    estimate = accuracy_estimate(answers, "last")
+    assert (estimate.status, estimate.note) == (
+        "not_estimable",
+        "a task has no question",
+    )
+
+
+def test_one_stage_has_last_only() -> None:
+    answers = made([20, 20], stages=1)
+    assert accuracy_estimate(answers, "last").value is not None
+    for metric in ("avg", "bwt", "forgetting", "learning_accuracy"):
+        estimate = accuracy_estimate(answers, metric)
+        assert estimate.status == "not_estimable"
+        assert "one stage only" in estimate.note
+
+
+# --- paired ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metric", ["last", "avg", "bwt", "learning_accuracy"])
+def test_cluster_shares_add_up(metric: str) -> None:
+    answers = made([9, 14, 11], stages=3, seed=1)
+    shares = cluster_shares(answers, metric)
+    assert shares.shape == (34,)
+    assert shares.sum() == pytest.approx(accuracy_metrics(answers.matrix())[metric])
+
+
+def test_forgetting_has_no_shares() -> None:
+    with pytest.raises(ValueError, match="not linear"):
+        cluster_shares(made([5, 5], stages=2), "forgetting")
+
+
+def test_a_difference_is_paired() -> None:
+    ours = made([30, 30], stages=2, seed=4)
+    worse = ours.correct.copy()
+    some = np.flatnonzero(ours.correct[:, 1].sum(axis=1) > 0)[:6]
+    worse[some, 1] = 0
+    theirs = Answers(worse, ours.trials)
+    estimate = accuracy_difference(ours, theirs, "last")
+    gap = (
+        accuracy_metrics(ours.matrix())["last"]
+        - accuracy_metrics(theirs.matrix())["last"]
+    )
+    assert estimate.value == pytest.approx(gap)
+    alone = accuracy_estimate(ours, "last")
+    assert estimate.se < 0.8 * alone.se  # type: ignore[operator]
+    apart = cluster_shares(ours, "last") - cluster_shares(theirs, "last")
+    assert sign_flip(apart, seed=0) == pytest.approx(2 / 2**6)
+
+
+def test_other_questions_cannot_be_compared() -> None:
+    with pytest.raises(ValueError, match="same questions"):
+        accuracy_difference(
+            made([9, 9], stages=2), made([9, 9], stages=2, seed=9), "last"
+        )
+
+
+def test_a_difference_to_one_stage_says_why_not() -> None:
+    ours = made([9, 9], stages=2)
+    theirs = Answers(ours.correct[:, -1:], ours.trials)
+    assert accuracy_difference(ours, theirs, "last").value == 0.0
+    assert "one stage only" in accuracy_difference(ours, theirs, "avg").note
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("metric", "p"), list(product(("last", "bwt"), (0.7, 0.95))))
+def test_coverage(metric: str, p: float) -> None:
+    """Nominal 95% with 3 tasks of 15 to 30 clusters of one to three questions."""
+    hits, runs = 0, 1000
+    for seed in range(runs):
+        answers = made([15, 20, 30], stages=3, seed=seed, p=p, rows=3)
+        estimate = accuracy_estimate(answers, metric)
+        rng = np.random.default_rng(10)
+        own = np.clip(p + rng.normal(0, 0.2, 200_000), 0, 1).mean()
+        truth = own if metric == "last" else 0.0
+        assert estimate.low is not None
+        assert estimate.high is not None
+        hits += estimate.low <= truth <= estimate.high
+    assert 0.93 <= hits / runs <= 0.985

@@ -1,0 +1,404 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from spark_audit.stats.exposure import (
+    candidate_ranks,
+    chance_mde,
+    dose_trend,
+    exposure_bits,
+    extrapolated_exposure,
+    interpolated_exposure,
+    lower_tail_exposure,
+    null_mean,
+    null_moments,
+    posterior_bits,
+    top_k,
+    top_k_mde,
+    uniformity,
+)
+
+N = 512
+RANKS = [1, 5, 10, 100, 200, 256, 300, 400, 450, 512]
+
+
+class TestRanks:
+    def test_ties_counted_behind_half_and_before(self) -> None:
+        found = candidate_ranks([3.0, 1.0, 2.0, 2.0, 2.0, 9.0], 3)
+        assert [side.tolist() for side in found] == [[2], [3.0], [4]]
+
+    def test_order_is_the_callers(self) -> None:
+        nll = np.array([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [2.0, 1.0, 3.0]])
+        assert candidate_ranks(nll, [0, 0, 0]).low.tolist() == [3, 1, 2]
+
+    @given(st.lists(st.integers(0, 6), min_size=2, max_size=30), st.data())
+    def test_equals_sorting(self, values: list[int], data: st.DataObject) -> None:
+        true = data.draw(st.integers(0, len(values) - 1))
+        low, mid, high = (side[0] for side in candidate_ranks(values, true))
+        assert low == stats.rankdata(values, "min")[true]
+        assert mid == stats.rankdata(values, "average")[true]
+        assert high == stats.rankdata(values, "max")[true]
+
+    def test_nan_is_an_error_and_no_exposure(self) -> None:
+        for nll in ([np.nan, 1.0], [1.0, np.nan]):
+            with pytest.raises(ValueError, match=r"^an NLL is NaN$"):
+                candidate_ranks(nll, 0)
+            with pytest.raises(ValueError, match=r"^an NLL is NaN$"):
+                posterior_bits(nll, 0)
+        with pytest.raises(ValueError, match="^a rank is not between 1 and"):
+            exposure_bits([1.0, np.nan], 5)
+        with pytest.raises(ValueError, match=r"^an NLL is NaN$"):
+            interpolated_exposure([np.nan], [1.0])
+
+    @pytest.mark.parametrize("true", [2, -1])
+    def test_true_one_must_be_among_the_candidates(self, true: int) -> None:
+        message = "^a true_index is not among the candidates$"
+        with pytest.raises(ValueError, match=message):
+            candidate_ranks([1.0, 2.0], true)
+        with pytest.raises(ValueError, match="^nll must have one row"):
+            candidate_ranks([[1.0, 2.0]], [0, 0])
+
+
+class TestExposure:
+    def test_example(self) -> None:
+        bits = [9, 6.678072, 5.678072, 2.356144, 1.356144, 1, 0.771181, 0.356144]
+        np.testing.assert_allclose(
+            exposure_bits(RANKS, N), [*bits, 0.186219, 0], atol=5e-7, rtol=0
+        )
+        assert exposure_bits(RANKS, N).mean() == pytest.approx(2.738198, abs=5e-7)
+        assert np.mean(RANKS) == 223.4
+
+    def test_canary_is_inside_the_candidates(self) -> None:
+        assert exposure_bits(1, N) == 9.0
+        assert exposure_bits(N, N) == 0.0
+
+    def test_lower_tail_mirrors_it(self) -> None:
+        mirrored = N + 1 - np.array(RANKS)
+        np.testing.assert_array_equal(
+            lower_tail_exposure(RANKS, N), exposure_bits(mirrored, N)
+        )
+        assert lower_tail_exposure(N, N) == 9.0
+
+    @pytest.mark.parametrize("rank", [0, 0.5, 513])
+    def test_refuses_no_rank(self, rank: float) -> None:
+        with pytest.raises(ValueError, match="^a rank is not between 1 and"):
+            exposure_bits(rank, N)
+
+    def test_tensorflow_privacys_interpolation(self) -> None:
+        """Its ``compute_exposure_interpolation`` on references 1..16."""
+        found = interpolated_exposure([3.5, 20.0, 3.0], np.arange(1, 17))
+        np.testing.assert_allclose(found, [2.0, -0.0874628, 2.0], atol=5e-8)
+        worst = interpolated_exposure([1e9], np.arange(511))
+        assert worst[0] == pytest.approx(-0.0028, abs=5e-5)
+        with pytest.raises(ValueError, match="^references must have shape"):
+            interpolated_exposure([1.0], [])
+
+    def test_posterior_bits_of_a_plain_softmax(self) -> None:
+        nll = np.random.default_rng(0).gamma(3.0, 4.0, (6, 40))
+        true = np.arange(6)
+        q = np.exp(-nll) / np.exp(-nll).sum(axis=1, keepdims=True)
+        expected = np.log2(40 * q[true, true])
+        np.testing.assert_allclose(posterior_bits(nll, true), expected, rtol=1e-12)
+        assert posterior_bits(np.full(N, 30.0), 3)[0] == pytest.approx(0.0, abs=1e-12)
+        certain = np.full(N, 5000.0)
+        certain[7] = 1.0
+        assert posterior_bits(certain, 7)[0] == pytest.approx(9.0, abs=1e-12)
+
+
+class TestExtrapolation:
+    def test_skew_normals_own_exposure(self) -> None:
+        """-log2 of the skew-normal distribution function, from its quantiles."""
+        law = stats.skewnorm(4)
+        references = law.ppf((np.arange(4000) + 0.5) / 4000)
+        for x, bits in ((-0.2, 5.462940), (0.5, 1.379509)):
+            assert -np.log2(law.cdf(x)) == pytest.approx(bits, abs=5e-7)
+            found = extrapolated_exposure(x, references)
+            assert found.exposure == pytest.approx(bits, abs=0.02)
+            assert found.ks < 0.002
+            assert not found.clipped
+
+    def test_says_nothing_far_outside(self) -> None:
+        references = np.random.default_rng(1).normal(50.0, 2.0, 511)
+        found = extrapolated_exposure(-400.0, references)
+        assert found.clipped
+        assert found.exposure == np.log2(10 * 512)
+
+    def test_a_bad_fit_shows(self) -> None:
+        two = np.concatenate([np.linspace(0, 1, 250), np.linspace(60, 61, 250)])
+        assert extrapolated_exposure(0.5, two).ks > 0.15
+
+    def test_unit_of_the_nll_does_not_matter(self) -> None:
+        x = np.random.default_rng(2).gamma(9.0, 1.0, 300)
+        one = extrapolated_exposure(3.0, x)
+        other = extrapolated_exposure(3e4 + 7e6, 1e4 * x + 7e6)
+        assert one.exposure == pytest.approx(other.exposure, rel=1e-3)
+
+    def test_refuses(self) -> None:
+        with pytest.raises(ValueError, match="at least 20 finite references"):
+            extrapolated_exposure(1.0, np.arange(19))
+        with pytest.raises(ValueError, match="at least 20 finite references"):
+            extrapolated_exposure(1.0, [*range(30), np.inf])
+        with pytest.raises(ValueError, match=r"^an NLL is NaN$"):
+            extrapolated_exposure(np.nan, np.arange(30))
+        with pytest.raises(ValueError, match=r"^the references do not vary$"):
+            extrapolated_exposure(1.0, np.ones(30))
+
+
+class TestNull:
+    def test_moments_of_512_candidates(self) -> None:
+        found = null_moments(N)
+        assert found.rank_mean == 256.5
+        assert found.rank_sd == pytest.approx(147.80, abs=5e-3)
+        assert found.exposure_mean == pytest.approx(1.43132, abs=5e-6)
+        assert found.exposure_sd == pytest.approx(1.40720, abs=5e-6)
+        limit = 1 / np.log(2) - np.log2(2 * np.pi * N) / (2 * N)
+        assert found.exposure_mean == pytest.approx(limit, abs=1e-6)
+        assert found.rank_sd / np.sqrt(50) == pytest.approx(20.90, abs=5e-3)
+        assert found.exposure_sd / np.sqrt(50) == pytest.approx(0.19901, abs=5e-6)
+
+    @given(st.integers(2, 3000))
+    def test_moments_equal_the_enumeration(self, n: int) -> None:
+        ranks = np.arange(1, n + 1)
+        bits = np.log2(n / ranks)
+        expected = (ranks.mean(), ranks.std(), bits.mean(), bits.std())
+        np.testing.assert_allclose(null_moments(n), expected, rtol=1e-8, atol=1e-9)
+
+    def test_bands_of_50_canaries(self) -> None:
+        ranks, bits = null_mean([N] * 50, of="rank"), null_mean([N] * 50)
+        assert ranks.band() == pytest.approx((215.5, 297.5), abs=0.1)
+        assert bits.band() == pytest.approx((1.065, 1.845), abs=2e-3)
+        assert bits.quantile(0.95) == pytest.approx(1.772, abs=1e-3)
+        assert bits.above(1.801) == pytest.approx(0.038, abs=5e-4)
+
+    def test_equals_enumeration_of_three_canaries(self) -> None:
+        sizes = [5, 7, 7]
+        every = list(itertools.product(*(range(1, size + 1) for size in sizes)))
+        means = np.array([np.mean(one) for one in every])
+        bits = np.array([exposure_bits(one, sizes).mean() for one in every])
+        ranks, exposures = null_mean(sizes, of="rank"), null_mean(sizes)
+        lower = null_mean(sizes, of="lower-tail exposure")
+        # Some sums lie within a grid step of each other: compare between them.
+        for value in np.unique(means):
+            above, below = np.mean(means >= value), np.mean(means <= value)
+            assert ranks.above(value) == pytest.approx(above, abs=1e-12)
+            assert ranks.below(value) == pytest.approx(below, abs=1e-12)
+            two_sided = min(1.0, 2 * min(above, below))
+            assert ranks.two_sided(value) == pytest.approx(two_sided, abs=1e-12)
+        distinct = np.unique(bits.round(9))
+        for value in (distinct[1:] + distinct[:-1]) / 2:
+            expected = np.mean(bits > value)
+            assert exposures.above(value) == pytest.approx(expected, abs=1e-9)
+            assert lower.above(value) == pytest.approx(expected, abs=1e-9)
+
+    def test_keeps_the_mean_and_almost_the_variance(self) -> None:
+        for sizes in ([N] * 50, [N] * 300, [64] * 3 + [1024] * 4):
+            found = null_mean(sizes)
+            values = (found.first + found.step * np.arange(len(found.probability))) / (
+                found.n
+            )
+            mean = float(values @ found.probability)
+            variance = float((values - mean) ** 2 @ found.probability)
+            moments = [null_moments(size) for size in sizes]
+            assert mean == pytest.approx(np.mean([m.exposure_mean for m in moments]))
+            expected = sum(m.exposure_sd**2 for m in moments) / len(sizes) ** 2
+            assert variance == pytest.approx(expected, rel=1e-5)
+
+    def test_tails_never_reach_zero(self) -> None:
+        found = null_mean([N] * 50)
+        assert 0 < found.above(9.0) <= 1e-11
+        assert found.above(-1.0) == pytest.approx(1.0, abs=1e-12)
+
+    def test_refuses(self) -> None:
+        with pytest.raises(ValueError, match="^n_candidates must have shape"):
+            null_mean([])
+        with pytest.raises(ValueError, match="^a rank needs at least 2 candidates$"):
+            null_mean([1])
+        with pytest.raises(ValueError, match="^a rank needs at least 2 candidates$"):
+            null_moments(1)
+
+
+class TestTopK:
+    # k, chance of none, then P(at least m) by m, for 50 canaries among 512.
+    CHANCES = (
+        (1, {0: 1.0, 1: 0.0931, 2: 0.0044}),
+        (5, {3: 0.0130}),
+        (10, {1: 0.6270, 2: 0.2555, 3: 0.0742, 4: 0.0164, 5: 0.0029}),
+    )
+
+    @pytest.mark.parametrize(("k", "tails"), CHANCES)
+    def test_chance_of_hits(self, k: int, tails: dict[int, float]) -> None:
+        for hits, p in tails.items():
+            ranks = [1] * hits + [N] * (50 - hits)
+            found = top_k(ranks, k=k, n_candidates=N)
+            assert (found.hits, found.rate) == (hits, hits / 50)
+            assert found.p == pytest.approx(p, abs=5e-5)
+            assert found.null == k / N
+            test = stats.binomtest(hits, 50, k / N, alternative="greater")
+            assert found.p == pytest.approx(test.pvalue, rel=1e-9)
+
+    def test_chance_bands(self) -> None:
+        for k in (1, 5, 10, 100):
+            found = top_k([N] * 50, k=k, n_candidates=N)
+            law = stats.binom(50, k / N)
+            assert found.null_low == law.ppf(0.025)
+            assert found.null_high == law.ppf(0.975)
+        assert top_k([N] * 50, k=10, n_candidates=N)[5:7] == (0, 3)
+        assert top_k([N] * 50, k=1, n_candidates=N)[5:7] == (0, 1)
+
+    @pytest.mark.parametrize(
+        ("hits", "interval"),
+        [(0, (0, 7.11)), (1, (0.05, 10.65)), (2, (0.49, 13.71)), (4, (2.22, 19.23))],
+    )
+    def test_interval_is_exact_and_never_empty(
+        self, hits: int, interval: tuple[float, float]
+    ) -> None:
+        found = top_k([1] * hits + [N] * (50 - hits), k=1, n_candidates=N)
+        assert 100 * found.low == pytest.approx(interval[0], abs=5e-3)
+        assert 100 * found.high == pytest.approx(interval[1], abs=5e-3)
+
+    def test_smallest_rate_that_is_found(self) -> None:
+        for k, hits, rate in ((1, 2, 0.059), (10, 4, 0.108)):
+            found = top_k_mde(50, k=k, n_candidates=N)
+            assert found is not None
+            assert found.hits == hits
+            assert found.rate == pytest.approx(rate, abs=5e-4)
+            assert stats.binom.sf(hits - 1, 50, found.rate) == pytest.approx(0.8)
+            assert stats.binom.sf(hits - 1, 50, k / N) <= 0.05
+            assert stats.binom.sf(hits - 2, 50, k / N) > 0.05
+
+    def test_too_few_canaries_find_nothing(self) -> None:
+        assert top_k_mde(1, k=40, n_candidates=N) is None
+
+    def test_refuses(self) -> None:
+        with pytest.raises(ValueError, match="^k must lie between 1 and"):
+            top_k([1], k=0, n_candidates=N)
+        with pytest.raises(ValueError, match="^there is no rank$"):
+            top_k([], k=1, n_candidates=N)
+
+
+@pytest.mark.parametrize(
+    ("n", "ranks", "bits"),
+    [
+        (50, 58.6, 0.558),
+        (100, 41.4, 0.394),
+        (200, 29.3, 0.279),
+        (500, 18.5, 0.176),
+        (1000, 13.1, 0.125),
+    ],
+)
+def test_smallest_shift_that_is_found(n: int, ranks: float, bits: float) -> None:
+    found = chance_mde(n, n_candidates=N)
+    assert found.ranks == pytest.approx(ranks, abs=0.05)
+    assert found.bits == pytest.approx(bits, abs=1e-3)
+
+
+def test_no_canary_finds_nothing() -> None:
+    with pytest.raises(ValueError, match="^chance_mde needs at least 1 canary$"):
+        chance_mde(0, n_candidates=N)
+
+
+class TestUniformity:
+    def test_example(self) -> None:
+        found = uniformity(RANKS, N)
+        assert found.z == pytest.approx(-0.708190, abs=5e-7)
+        assert found[2:] == pytest.approx(
+            (0.281445, 0.340301, 0.123046, 0.490386), abs=5e-7
+        )
+        assert found.z_p == pytest.approx(2 * stats.norm.cdf(-0.708190), abs=1e-6)
+
+    def test_equals_scipy(self) -> None:
+        ranks = np.random.default_rng(0).integers(1, N + 1, 50)
+        found = uniformity(ranks, N)
+        quantiles = (ranks - 0.5) / N
+        ks, cvm = (
+            test(quantiles, "uniform") for test in (stats.kstest, stats.cramervonmises)
+        )
+        assert found[2:] == (ks.statistic, ks.pvalue, cvm.statistic, cvm.pvalue)
+
+    def test_critical_distance_of_50(self) -> None:
+        for level, distance in ((0.05, 0.1884), (0.01, 0.2260)):
+            # Quantiles pushed up by the distance everywhere.
+            ranks = N * np.minimum(np.arange(50) / 50 + distance, 1 - 1e-3) + 0.5
+            found = uniformity(np.clip(ranks, 1, N), N)
+            assert found.ks == pytest.approx(distance, abs=1e-6)
+            assert found.ks_p == pytest.approx(level, rel=0.02)
+
+    def test_both_ends_are_seen(self) -> None:
+        low, high = uniformity([3] * 20, N), uniformity([510] * 20, N)
+        assert low.z == -high.z
+        assert max(low.z_p, low.ks_p, low.cvm_p, high.ks_p, high.cvm_p) < 1e-6
+
+    def test_normal_p_is_near_the_exact_one(self) -> None:
+        ranks = np.random.default_rng(1).integers(1, 400, 30)
+        exact = null_mean([N] * 30, of="rank").two_sided(float(ranks.mean()))
+        assert uniformity(ranks, N).z_p == pytest.approx(exact, rel=0.05)
+
+    def test_one_canary(self) -> None:
+        found = uniformity([256.5], N)
+        assert found.z == 0
+        assert found.ks_p == pytest.approx(1.0)
+        with pytest.raises(ValueError, match="^there is no rank$"):
+            uniformity([], N)
+
+
+class TestTrend:
+    def test_equals_scipys_spearman(self) -> None:
+        rng = np.random.default_rng(0)
+        dose = np.repeat([1, 4, 16, 64], 8)
+        values = rng.normal(size=32) + 0.4 * np.log(dose)
+        found = dose_trend(dose, values, seed=0)
+        assert found is not None
+        expected = stats.spearmanr(dose, values)
+        assert found.rho == pytest.approx(expected.statistic, abs=1e-12)
+        assert found.p == pytest.approx(expected.pvalue, abs=0.01)
+
+    def test_p_is_the_share_of_all_permutations(self) -> None:
+        dose, values = [1, 1, 4, 4, 16], [0.1, 0.5, 0.4, 1.5, 2.0]
+        found = dose_trend(dose, values, replicates=40_000, seed=1)
+        assert found is not None
+        rhos = [
+            stats.spearmanr(dose, order).statistic
+            for order in itertools.permutations(values)
+        ]
+        exact = np.mean(np.abs(rhos) >= abs(found.rho) - 1e-9)
+        assert found.p == pytest.approx(exact, abs=0.01)
+
+    def test_one_dose_has_no_trend(self) -> None:
+        assert dose_trend([6, 6, 6], [1.0, 2.0, 3.0], seed=0) is None
+        assert dose_trend([1, 4, 6], [2.0, 2.0, 2.0], seed=0) is None
+
+
+@pytest.mark.slow
+def test_tests_reject_at_their_level_without_an_effect() -> None:
+    rng = np.random.default_rng(3)
+    null = null_mean([N] * 50)
+    runs, rejected = 2000, np.zeros(6)
+    for ranks in rng.integers(1, N + 1, (runs, 50)):
+        bits = float(exposure_bits(ranks, N).mean())
+        found = uniformity(ranks, N)
+        hits = top_k(ranks, k=10, n_candidates=N)
+        ps = (null.above(bits), null.two_sided(bits), hits.p, *found[1:6:2])
+        rejected += np.array(ps) <= 0.05
+    # Of 2,000 runs 100 are expected; 129 have a chance below 0.2 %. Top-k is discrete.
+    assert np.all(rejected <= 129)
+    assert np.all(rejected[[0, 1, 3, 4, 5]] >= 72)
+
+
+@pytest.mark.slow
+def test_twice_the_smallest_detectable_effect_is_found() -> None:
+    """Ranks ``ceil(N U^a)`` have a mean exposure of about ``a`` times chance's."""
+    rng = np.random.default_rng(4)
+    null, moments = null_mean([N] * 50), null_moments(N)
+    least = chance_mde(50, n_candidates=N).bits
+    a = 1 + 2 * least / moments.exposure_mean
+    ranks = np.ceil(N * rng.random((400, 50)) ** a).clip(1, N)
+    bits = exposure_bits(ranks, N).mean(axis=1)
+    assert bits.mean() - moments.exposure_mean == pytest.approx(2 * least, rel=0.1)
+    # Not 99.9 %, as a shift without more spread would give: spread grows with it.
+    assert np.mean([null.two_sided(b) <= 0.05 for b in bits]) > 0.93
