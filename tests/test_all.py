@@ -34,7 +34,7 @@ class Scene:
     folder: Path
     manifest: Manifest
     report: Report
-    scored: Counter[tuple[str, str, str]]
+    scored: Counter[str]
 
 
 def rows(count: int, *, split: Any, seed: int) -> list[Example]:
@@ -66,9 +66,12 @@ def fine_tune(folder: Path, name: str, examples: list[Example], epochs: int) -> 
 
 
 @contextmanager
-def counted() -> Iterator[Counter[tuple[str, str, str]]]:
-    """Count every sequence that a pass hands over, by model, pass and store key."""
-    found: Counter[tuple[str, str, str]] = Counter()
+def counted() -> Iterator[Counter[str]]:
+    """Count every sequence that a pass hands over, by its key in the store.
+
+    The key is a hash of the model, the pass and what the sequence is.
+    """
+    found: Counter[str] = Counter()
     add = Store.add
 
     def count(self: Store, key: str, *rest: Any, **more: Any) -> None:
@@ -85,14 +88,14 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     folder = tmp_path_factory.mktemp("all")
     background = demo.make_examples(150, split="train", seed=1)
     background, _ = inject(background, seed=1, rate=0.6, canaries=0)
-    audited = rows(66, split="train", seed=2) + rows(48, split="test", seed=2)
-    audited, _ = inject(audited, seed=2, rate=0.5, canaries=6, doses=[1, 6])
+    audited = rows(54, split="train", seed=2) + rows(42, split="test", seed=2)
+    audited, _ = inject(audited, seed=2, rate=0.5, canaries=4, doses=[1, 5])
     tokenizer = demo._tokenizer([example.text for example in background])
     with demo._one_thread():
         demo._train_base(
             folder / "base", background, tokenizer, seed=0, progress=lambda *_: None
         )
-        for name, epochs in (("little", 6), ("much", 60)):
+        for name, epochs in (("little", 6), ("much", 40)):
             fine_tune(folder, name, audited, epochs)
     write_examples(folder / "data.jsonl", audited)
     base = open_checkpoint(str(folder / "base"), name="base", device="cpu")
@@ -182,9 +185,9 @@ def test_leaks_are_told_from_chance(scene: Scene) -> None:
     planted = {
         record["checkpoint"]: record
         for record in report.tables["canary_by_dose"]
-        if record["dose"] == 6 and record["of"] == "full"
+        if record["dose"] == 5 and record["part"] == "full"
     }
-    assert planted["much"]["top1"] == 1
+    assert planted["much"]["top1_hits"] == planted["much"]["canaries"]
     assert any("REMEMBERED" in line for line in report.verdict if "much" in line)
     assert not any("no leak" in line.lower() for line in report.verdict)
 
@@ -208,8 +211,8 @@ def test_everything_is_there_once(scene: Scene) -> None:
 def test_a_second_audit_scores_nothing_again(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def never(*args: Any, **options: Any) -> Any:
-        raise AssertionError("scored again")
+    def never(loaded: Any, items: Any, *args: Any, **options: Any) -> None:
+        assert not items, "scored again"
 
     monkeypatch.setattr(scoring, "_runner", lambda kind: never)
     store = scene.folder / "report" / "scores" / "store"

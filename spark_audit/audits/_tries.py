@@ -163,7 +163,6 @@ def _tries(estimate: Estimate) -> Estimate:
         interval=interval,  # type: ignore[arg-type]
         parity_low=low,
         parity_high=upper,
-        status="not_resolvable" if beyond else estimate.status,
     )
     if beyond:
         return made.noting(f"more than {MOST:.0e}: the value is that bound")

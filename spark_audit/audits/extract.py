@@ -422,8 +422,8 @@ class _Apart(NamedTuple):
 def _train_minus_test(chosen: pd.DataFrame) -> _Apart | None:
     """Difference of the greedy rates of train and test rows.
 
-    Its interval combines those of both rates (Newcombe 1998, method 10), which keeps
-    them honest where next to nothing comes back.
+    Its interval combines those of both rates as method 10 of Newcombe (1998) does with
+    Wilson's, which keeps it honest where next to nothing comes back.
     """
     sides = []
     for split in ("train", "test"):
@@ -444,7 +444,7 @@ def _train_minus_test(chosen: pd.DataFrame) -> _Apart | None:
 def _median(row: Row) -> str:
     if row.value is None:
         return "not estimable"
-    if row.status == "not_resolvable":
+    if row.value >= MOST:
         return f"more than {MOST:.0e}"
     return f"{row.value:.3g}"
 

@@ -61,6 +61,7 @@ from spark_audit.stats.roc_clusters import (
 )
 from spark_audit.table import Pass
 
+CATALOGUE = {metric: (*ATTACKS, "blind") for metric in METRICS}
 USABLE = ("ok", "insensitive")
 MARGIN = (0.45, 0.55)
 """An AUC is called equivalent to chance within this margin."""
@@ -508,14 +509,19 @@ def _sentence(
     adjusted = dict(
         zip(tests, holm([p for p, _ in tests.values()]).tolist(), strict=True)
     )
-    best = min(tests, key=lambda attack: (adjusted[attack], tests[attack][0]))
+
+    def clarity(attack: str) -> tuple[float, float, float]:
+        p, row = tests[attack]
+        return adjusted[attack], p, -abs((row.value or 0.0) - (row.null or 0.0))
+
+    best = min(tests, key=clarity)
     row = tests[best][1]
     shown = _shown(best, row)
     if adjusted[best] < 0.05:
         more = (row.value or 0.0) > (row.null or 0.0)
         which = "more" if more else "LESS"
         return (
-            f"{name}: membership was detected: {shown}, p {adjusted[best]:.2g} "
+            f"{name}: membership was detected: {shown}, {_p(adjusted[best])} "
             f"corrected for {len(tests)} scores. Rows it was trained on look {which} "
             f"familiar than rows that it was not trained on.{tail}"
         )
@@ -527,6 +533,10 @@ def _sentence(
         f"scores, corrected p {adjusted[best]:.2f}; {said} cannot be excluded, nor can "
         f"stronger attacks.{blurred}{tail}"
     )
+
+
+def _p(value: float) -> str:
+    return "p < 0.0001" if value < 1e-4 else f"p {value:.2g}"
 
 
 def _shown(attack: str, row: Row) -> str:

@@ -86,12 +86,22 @@ def figure(row: Row) -> str:
     """Value and decision interval of a row, or why there is none."""
     if row.status == "not_estimable":
         return "not estimable"
-    text = number(row.value)
+    text = _number(row.value)
     if row.low is not None or row.high is not None:
-        text += f" [{number(row.low)}, {number(row.high)}]"
+        text += f" [{_number(row.low)}, {_number(row.high)}]"
     if row.status != "ok":
         text += f" {row.status.replace('_', ' ').upper()}"
     return text
+
+
+HUGE = 1e6
+"""Values from which powers of ten are shown."""
+
+
+def _number(value: float | None) -> str:
+    if value is not None and abs(value) >= HUGE:
+        return f"{value:.1e}"
+    return number(value)
 
 
 def blocks(report: Report, *, brief: bool = False) -> list[Block]:

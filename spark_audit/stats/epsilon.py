@@ -148,11 +148,11 @@ def two_sided_bound(
     delta: float = 0.0,
     significance: float = 0.05,
 ) -> float:
-    """Lower bound of epsilon from a membership attack (Nasr et al. 2021).
+    """Lower bound of epsilon from a membership attack with a fixed threshold.
 
-    ``ln((TPR_low - delta) / FPR_high)`` with one-sided Clopper-Pearson limits, each at
-    half the significance. The threshold must be fixed beforehand and membership drawn
-    at random.
+    (eps, delta)-DP bounds ``TPR <= e^eps FPR + delta``, hence
+    ``eps >= ln((TPR_low - delta) / FPR_high)`` with one-sided Clopper-Pearson limits,
+    each at half the significance. Membership must have been drawn at random.
     """
     _check(true_positives, positives, significance)
     _check(false_positives, negatives, significance)

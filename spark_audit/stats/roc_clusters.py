@@ -233,19 +233,18 @@ def auc_replicates(
     for x, y in design.tasks():
         y = y[np.argsort(values[y], kind="stable")]
         ends = [
-            np.searchsorted(values[y], values[x], side=s) for s in ("left", "right")
+            np.searchsorted(values[y], values[x], side=side)
+            for side in ("left", "right")
         ]
+        used, of_x, of_y = _renumbered(design, x, y)
         # Cell (j, c): members of cluster c with j non-members below, ties half each.
         place = sparse.csr_array(
-            (
-                np.full(2 * len(x), 0.5),
-                (np.concatenate(ends), np.tile(design.cluster[x], 2)),
-            ),
-            (len(y) + 1, design.n_clusters),
+            (np.full(2 * len(x), 0.5), (np.concatenate(ends), np.tile(of_x, 2))),
+            (len(y) + 1, len(used)),
         )
-        for columns, part in _blocks(weights, len(y)):
+        for columns, part in _blocks(weights, used, len(y)):
             below = np.zeros((len(y) + 1, part.shape[1]))
-            np.cumsum(part[design.cluster[y]], axis=0, out=below[1:])
+            np.cumsum(part[of_y], axis=0, out=below[1:])
             above = place @ part
             with np.errstate(invalid="ignore"):
                 total[columns] += np.einsum("jb,jb->b", below, above) / (
@@ -333,10 +332,11 @@ def tpr_replicates(
         x, y = (side[np.argsort(-values[side], kind="stable")] for side in (x, y))
         # Members strictly above each non-member, both from the largest score down.
         over = np.searchsorted(-values[x], -values[y], side="left")
-        for columns, part in _blocks(weights, len(x) + len(y)):
-            false = np.cumsum(part[design.cluster[y]], axis=0)
+        used, of_x, of_y = _renumbered(design, x, y)
+        for columns, part in _blocks(weights, used, len(x) + len(y)):
+            false = np.cumsum(part[of_y], axis=0)
             true = np.zeros((len(x) + 1, part.shape[1]))
-            np.cumsum(part[design.cluster[x]], axis=0, out=true[1:])
+            np.cumsum(part[of_x], axis=0, out=true[1:])
             lacking = (false[-1] == 0) | (true[-1] == 0)
             for row, fpr in enumerate(fprs):
                 budget = np.floor(fpr * false[-1] + 1e-9)
@@ -391,12 +391,23 @@ def _widened(estimate: Estimate, design: Design, above: np.ndarray) -> Estimate:
     )
 
 
-def _blocks(weights: np.ndarray, rows: int) -> Iterator[tuple[slice, np.ndarray]]:
-    """Slices of replicates with their weights as ``(C, b)`` in float64."""
+def _renumbered(
+    design: Design, x: np.ndarray, y: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Clusters that some rows come from, and the rows' places among them."""
+    both = design.cluster[np.concatenate([x, y])]
+    used, place = np.unique(both, return_inverse=True)
+    return used, place[: len(x)], place[len(x) :]
+
+
+def _blocks(
+    weights: np.ndarray, used: np.ndarray, rows: int
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Slices of replicates with some clusters' weights, ``(C, b)`` in float64."""
     step = max(1, _CHUNK // max(rows, 1))
     for start in range(0, len(weights), step):
         part = slice(start, min(start + step, len(weights)))
-        yield part, np.ascontiguousarray(weights[part].T, dtype=np.float64)
+        yield part, weights[part][:, used].T.astype(np.float64, order="C")
 
 
 def _influence(design: Design, scores: np.ndarray) -> tuple[float, np.ndarray]:

@@ -140,7 +140,7 @@ def make_world(make_case: Make) -> Make:
 def run(world: World, /, *, base: bool = True, **options: Any) -> AuditResult:
     gains = {k: v for k, v in options.items() if isinstance(v, float)}
     rest = {k: v for k, v in options.items() if k not in gains}
-    rest.setdefault("blind_permutations", 39)
+    rest.setdefault("blind_permutations", 0)
     return mia(world.tables(base=base, **gains), world.manifest, **rest)
 
 
@@ -345,7 +345,7 @@ def test_too_few_rows_everywhere(make_world: Make) -> None:
 
 
 def test_texts_that_differ_void_everything(make_world: Make) -> None:
-    result = run(make_world(marked=0.6), ours=0.6, other=0.0)
+    result = run(make_world(marked=0.6), ours=0.6, other=0.0, blind_permutations=39)
     assert guard(result, "blind text classifier").passed is False
     for row in result.rows:
         if row.of != "blind" and row.value is not None:
@@ -378,7 +378,7 @@ def test_base_that_tells_members_voids_its_score(make_world: Make) -> None:
 
 def test_other_labels_void_the_response_score(make_world: Make) -> None:
     world = make_world(same_labels=False, members=60, others=60, seed=4)
-    result = run(world, ours=0.3, blind_permutations=0)
+    result = run(world, ours=0.3)
     assert guard(result, "label balance").passed is False
     assert row_of(result, "ours", "response").status == "invalid"
     assert change_of(result, "ours", "base", "response").status == "invalid"
@@ -387,18 +387,18 @@ def test_other_labels_void_the_response_score(make_world: Make) -> None:
 
 
 def test_near_duplicates_across_the_split(make_world: Make) -> None:
-    clean = run(make_world(), ours=0.0, blind_permutations=0)
+    clean = run(make_world(), ours=0.0)
     found = guard(clean, "near-duplicates")
     assert found.passed is True
     assert found.detail.startswith("7 rows with a near-duplicate in the other split")
-    result = run(make_world(copies=20), ours=0.0, blind_permutations=0)
+    result = run(make_world(copies=20), ours=0.0)
     assert guard(result, "near-duplicates").passed is False
     assert row_of(result, "ours", "loss").status == "insensitive"
     assert "drawn towards 0.5" in result.verdict[0]
 
 
 def test_without_the_blind_classifier_nothing_is_validated(make_world: Make) -> None:
-    result = run(make_world(), ours=0.0, blind_permutations=0)
+    result = run(make_world(), ours=0.0)
     assert guard(result, "blind text classifier").passed is None
     assert row_of(result, "ours", "blind").status == "not_estimable"
 
@@ -427,7 +427,7 @@ def test_conclusions_from_stored_evidence_are_the_same(
     make_world: Make, tmp_path: Any
 ) -> None:
     world = make_world(members=40, others=30, tasks=("a", "b"))
-    direct = run(world, ours=0.4, other=0.1, baseline="other")
+    direct = run(world, ours=0.4, other=0.1, baseline="other", blind_permutations=20)
     assert direct.evidence is not None
     path = tmp_path / "mia.parquet"
     direct.evidence.to_parquet(path)
@@ -464,7 +464,7 @@ def test_a_checkpoint_without_its_pass(make_world: Make) -> None:
 
 
 def test_paper_preset_takes_percentiles(make_world: Make) -> None:
-    result = run(make_world(preset="paper"), ours=0.4, blind_permutations=0)
+    result = run(make_world(preset="paper"), ours=0.4)
     row = row_of(result, "ours", "loss")
     assert row.interval == "percentile"
     assert (row.low, row.high) == (row.parity_low, row.parity_high)
@@ -485,7 +485,7 @@ def test_it_is_registered() -> None:
 
 def test_same_seed_same_result(make_world: Make) -> None:
     world = make_world(members=40, others=30)
-    first, second = (run(world, ours=0.2) for _ in range(2))
+    first, second = (run(world, ours=0.2, blind_permutations=20) for _ in range(2))
     assert first.rows == second.rows
     assert first.guards == second.guards
 
