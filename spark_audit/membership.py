@@ -142,6 +142,20 @@ def membership_scores(
     return found
 
 
+def reference_table(manifest: Manifest, ids: Sequence[str]) -> TokenTable:
+    """The reference model's NLL as the manifest holds it, where nobody scored it again.
+
+    There is no other column: scores that need the whole distribution are not had.
+    """
+    items = []
+    for key in ids:
+        unll = manifest.by_id[key].unll
+        position = np.flatnonzero(unll >= 0)
+        nll = (unll[position] / 1e6).astype(np.float32)
+        items.append((key, position.astype(np.int32), {"nll": nll}))
+    return TokenTable.from_items(items)
+
+
 # --- texts without a model ------------------------------------------------------------
 
 

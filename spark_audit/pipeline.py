@@ -369,7 +369,11 @@ def _report(
             "caliper": manifest.settings.caliper,
             "reference": manifest.reference.name,
             **request.audit_options,
-            **{k: v for result in results for k, v in result.settings.items()},
+            **{
+                key if len(results) == 1 else f"{name}.{key}": value
+                for name, result in zip(request.audits, results, strict=True)
+                for key, value in result.settings.items()
+            },
         },
         manifest=ManifestFacts(
             name=manifest.name,

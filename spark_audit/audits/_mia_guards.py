@@ -101,8 +101,9 @@ def _rows(found: Findings, facts: pd.DataFrame) -> None:
     others = len(facts) - members
     clusters = facts.groupby("member")["cluster"].nunique()
     least = int(min(clusters.get(True, 0), clusters.get(False, 0)))
-    detail = f"{members} members and {others} non-members in {facts['task'].nunique()} "
-    detail += f"tasks with at least {FEWEST} of each"
+    tasks = facts["task"].nunique()
+    detail = f"{members} members and {others} non-members in {tasks} "
+    detail += f"{'task' if tasks == 1 else 'tasks'} with at least {FEWEST} of each"
     if least < 2:
         found.guards.append(_guard("rows", False, f"{detail}: nothing is estimable"))
         return
@@ -210,7 +211,7 @@ def _untrained(found: Findings, base: Mapping[str, Estimate] | None) -> None:
             found.void.setdefault(attack, ("invalid", reason))
             detail += "; it must be 0.5: this score is void"
         found.guards.append(
-            Guard(name=name, checkpoint=BASE, passed=holds, detail=detail)
+            Guard(name=name, checkpoint=BASE, passed=holds, detail=f"{detail}.")
         )
 
 

@@ -50,15 +50,21 @@ from spark_audit.membership import (
     label_codes,
     membership_scores,
     own_text,
+    reference_table,
     scored_text,
 )
-from spark_audit.results import AuditResult, Contrast, Estimate, Row, number
+from spark_audit.results import (
+    AuditResult,
+    Contrast,
+    Estimate,
+    Guard,
+    Row,
+    number,
+)
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.power import NOT_DETECTED
 from spark_audit.stats.roc import tost
-from spark_audit.stats.roc_clusters import (
-    auc_estimate,
-)
+from spark_audit.stats.roc_clusters import auc_estimate
 from spark_audit.table import Pass
 
 CATALOGUE = {metric: (*ATTACKS, "blind") for metric in METRICS}
@@ -126,6 +132,8 @@ def evidence(
     }
     if not ids or not scored:
         return pd.DataFrame(columns=list(COLUMNS))
+    if BASE not in scored:
+        scored = {BASE: reference_table(manifest, ids), **scored}
     facts = _facts(manifest, ids, seed=seed, permutations=blind_permutations)
     parts = []
     for name, table in scored.items():
@@ -219,7 +227,8 @@ def mia(
     tables
         Checkpoint name -> pass -> table. A checkpoint called ``base`` is the untrained
         model: the guard on all scores, the reference of ``reference``, and what every
-        checkpoint is held against.
+        checkpoint is held against. Without one, the reference scores that stand in the
+        manifest take its place.
     baseline
         Further checkpoint that contrasts are taken with, or checkpoint -> its own.
     preset
@@ -246,9 +255,17 @@ def mia(
         for attack in ATTACKS
     ]
     lines = [f"{name}: membership is not estimable ({reason})." for name in missing]
+    borrowed = []
+    if BASE in scored and BASE not in tables:
+        detail = "it was not scored here: its figures are from the reference scores in "
+        detail += "the manifest, which have no Min-K%++"
+        borrowed = [
+            Guard(name="untrained model", checkpoint=BASE, passed=None, detail=detail)
+        ]
     return replace(
         result,
         rows=[*result.rows, *rows],
+        guards=[*borrowed, *result.guards],
         verdict=[*result.verdict, *lines] if len(frame) else result.verdict,
         settings={"replicates": count, "blind_permutations": blind_permutations},
         evidence=frame,

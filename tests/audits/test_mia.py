@@ -114,7 +114,10 @@ def make_world(make_case: Make) -> Make:
                         "spans": [],
                         "kept": [0, tokens + 1],
                         "response_token": tokens - 1,
-                        "reference_unll": [None, *([1000000] * tokens)],
+                        "reference_unll": [
+                            None,
+                            *np.rint(-logp[key] * 1e6).astype(int).tolist(),
+                        ],
                         "excluded": [],
                         "classes": "a" * (tokens + 1),
                     }
@@ -277,13 +280,20 @@ def test_contrast_with_a_baseline(make_world: Make) -> None:
     )
 
 
-def test_without_base_there_is_no_reference(make_world: Make) -> None:
-    result = run(make_world(seed=6), base=False, ours=0.5)
-    row = row_of(result, "ours", "reference")
-    assert row.status == "not_estimable"
-    assert "untrained model was not scored" in row.note
-    assert guard(result, "untrained model").passed is None
-    assert "membership was detected: the AUC of" in result.verdict[0]
+def test_without_base_the_manifests_own_reference_scores_stand_in(
+    make_world: Make,
+) -> None:
+    world = make_world(seed=6)
+    alone, beside = run(world, base=False, ours=0.5), run(world, ours=0.5)
+    for attack in ("loss", "response", "mink10", "zlib"):
+        ours, theirs = (row_of(r, "base", attack) for r in (alone, beside))
+        assert ours.value == pytest.approx(theirs.value)
+    ours, theirs = (row_of(r, "ours", "reference") for r in (alone, beside))
+    assert ours.value == pytest.approx(theirs.value, abs=1e-3)
+    assert row_of(alone, "base", "minkpp10").status == "not_estimable"
+    assert change_of(alone, "ours", "base", "loss").low > 0
+    assert "from the reference scores in the manifest" in alone.guards[0].detail
+    assert "membership was detected" in " ".join(alone.verdict)
 
 
 def test_pooled_is_the_mean_over_tasks(make_world: Make) -> None:
