@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from spark_audit.results import AuditResult as AuditResult
     from spark_audit.results import Estimate as Estimate
     from spark_audit.scoring import score as score
+    from spark_audit.sequences import items_for as items_for
     from spark_audit.sequences import manifest_items as manifest_items
     from spark_audit.table import Pass as Pass
     from spark_audit.table import TokenTable as TokenTable
@@ -45,6 +46,7 @@ _PLACES = {
     "Span": "examples",
     "TokenTable": "table",
     "build_manifest": "build",
+    "items_for": "sequences",
     "load_manifest": "manifest:read_manifest",
     "manifest_items": "sequences",
     "open_checkpoint": "checkpoints",

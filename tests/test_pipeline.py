@@ -456,3 +456,74 @@ def test_an_interrupted_manifest_build_resumes(
     assert command_line(arguments) == 0
     assert read_manifest(output).pairs
     assert not (output.parent / ".m.scores").exists()
+
+
+def test_a_rounded_copy_stands_beside_with_a_contrast_to_its_original(
+    request_of: Callable[..., Request],
+) -> None:
+    pytest.importorskip("torchao", reason="torchao is not installed")
+    request = request_of(
+        audits=("matched", "nll"),
+        baseline="base",
+        loading={"device": "cpu", "quantize": ("int4",)},
+    )
+    report = run(request).report
+    assert report is not None
+    assert [c.name for c in report.checkpoints] == ["base", "ours", "ours+int4"]
+    own = [c for c in report.contrasts if c.checkpoint == "ours+int4"]
+    assert {c.baseline for c in own} == {"ours"}
+    assert {c.family for c in own} == {"exploratory"}
+    values = {
+        row.checkpoint: row.value
+        for row in report.results
+        if (row.audit, row.of, row.group) == ("nll", "pii", "pooled")
+    }
+    assert values["ours"] != values["ours+int4"]
+    primary = [c for c in report.contrasts if c.family == "primary"]
+    assert [(c.checkpoint, c.metric) for c in primary] == [
+        ("ours", "did"),
+        ("ours", "rtm_bias"),
+    ]
+
+
+def test_utility_of_a_series_from_data_alone(
+    request_of: Callable[..., Request],
+    workshop: Path,
+    make_adapter: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    from spark_audit.examples import write_examples
+
+    for stage in ("0", "1"):
+        make_adapter(tmp_path / "run" / stage, seed=int(stage) + 1)
+    rows = [replace(e, task=f"t{i % 2}") for i, e in enumerate(examples(32))]
+    rows = [replace(e, split="test" if i % 3 else "train") for i, e in enumerate(rows)]
+    for task in ("t0", "t1"):
+        path = tmp_path / "data" / f"{task}.jsonl"
+        write_examples(path, [row for row in rows if row.task == task])
+    request = request_of(
+        audits=("utility",),
+        ckpt=(f"run={tmp_path / 'run'}", f"one={workshop / 'lora'}"),
+        manifest=None,
+        data=tuple(sorted((tmp_path / "data").glob("*.jsonl"))),
+        audit_options={"order": "t1,t0"},
+    )
+    report = run(request).report
+    assert report is not None
+    assert {c.name for c in report.checkpoints} == {"base", "one", "run@1", "run@2"}
+    shown = {row.checkpoint for row in report.results}
+    assert shown == {"base", "one", "run"}
+    last = [row for row in report.results if row.metric == "bwt"]
+    assert {row.checkpoint for row in last if row.status == "ok"} == {"run"}
+    matrix = [r for r in report.tables["accuracy_matrix"] if r["checkpoint"] == "run"]
+    assert [record["after"] for record in matrix] == ["t1", "t0"]
+
+
+def test_several_audits_say_whose_line_is_whose(
+    request_of: Callable[..., Request],
+) -> None:
+    report = run(request_of(audits=("matched", "rank", "nll"))).report
+    assert report is not None
+    heads = {line.split(" | ")[0] for line in report.verdict}
+    assert heads == {"matched", "rank", "nll"}
+    assert report.settings["matched.replicates"] == 9999
