@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from spark_audit.reports import WIDE, Block, blocks
+from spark_audit.reports import WIDE, Block, blocks, verdict
 from spark_audit.results import Report, number
 
 SETTLED = 2.0
@@ -32,8 +32,11 @@ PLAIN_EVERY = 10.0
 def show_report(report: Report) -> None:
     """Verdict, guards that did not pass, and the tables."""
     console = _console()
-    for line in report.verdict:
-        console.print(f"- {line}", markup=False)
+    for audit, lines in verdict(report).items():
+        if audit:
+            console.print(f"\n{audit}", style="bold", markup=False)
+        for line in lines:
+            console.print(f"- {line}", markup=False)
     for guard in report.guards:
         if guard.passed is not True:
             word = "GUARD FAILED" if guard.passed is False else "warning"

@@ -94,6 +94,16 @@ def figure(row: Row) -> str:
     return text
 
 
+def verdict(report: Report) -> dict[str, list[str]]:
+    """Sentences of the verdict by audit; under ``""`` where there is one audit only."""
+    found: dict[str, list[str]] = {}
+    for line in report.verdict or ["No audit came to a verdict."]:
+        audit, bar, said = line.partition(" | ")
+        key = audit if bar else ""
+        found.setdefault(key, []).append(said if bar else line)
+    return found
+
+
 HUGE = 1e6
 """Values from which powers of ten are shown."""
 

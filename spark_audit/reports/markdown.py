@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spark_audit.facts import write_text
 from spark_audit.manifest import Manifest, PairSide
-from spark_audit.reports import WRITERS, Block, blocks
+from spark_audit.reports import WRITERS, Block, blocks, verdict
 from spark_audit.results import Report, number
 
 DEFINITIONS: Mapping[str, Sequence[tuple[str, str]]] = {
@@ -131,7 +131,9 @@ def render(report: Report, *, manifest: Manifest | None = None) -> str:
             "**Partial report**: only some examples were scored (`--limit`). Its "
             "figures are for trying things out, not for decisions."
         )
-    parts += ["## Verdict", _bullets(report.verdict or ["No audit came to a verdict."])]
+    parts.append("## Verdict")
+    for audit, lines in verdict(report).items():
+        parts += [f"**{audit}**", _bullets(lines)] if audit else [_bullets(lines)]
     parts += ["## What cannot be concluded", _bullets(report.scope)]
     if report.guards:
         words = {True: "passed", False: "**FAILED**", None: "warning"}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from spark_audit.audits import baselines_of
 from spark_audit.audits.matched import evidence, matched, plan
@@ -414,3 +415,42 @@ def test_the_verdict_tells_suppression_from_slower_learning(
 
     result = audit(case, ours=moved)
     assert words in result.verdict[0]
+
+
+@pytest.mark.slow
+def test_did_rejects_at_its_level_and_finds_twice_its_mde(make_case: Make) -> None:
+    """Null: two checkpoints that differ by noise, of tokens and of whole examples."""
+    case = make_case(sources=51)
+    runs = 200
+
+    def noisy(seed: int, effect: float) -> Callable[[str, np.ndarray], np.ndarray]:
+        rng = np.random.default_rng(seed)
+
+        def change(key: str, nll: np.ndarray) -> np.ndarray:
+            out = 0.9 * nll + rng.gamma(2.0, 0.35, len(nll)) + rng.normal(0, 0.2)
+            for start, end in case.spans(key):
+                out[start:end] += effect + rng.normal(0, 0.3)
+            return out
+
+        return change
+
+    def did(seed: int, effect: float) -> Any:
+        result = matched(
+            case.tables(a=noisy(2 * seed, effect), b=noisy(2 * seed + 1, 0.0)),
+            case.manifest,
+            baseline="b",
+            placebo_draws=0,
+            rematched=False,
+            replicates=100,
+        )
+        return next(c for c in result.contrasts if c.metric == "did")
+
+    null = [did(seed, 0.0) for seed in range(runs)]
+    rejected = sum(c.p_adjusted < 0.05 for c in null)
+    # At most its level: part of the range of regression to the mean is given away.
+    assert stats.binomtest(rejected, runs, 0.05, "greater").pvalue > 0.001
+    covered = sum(c.low <= 0 <= c.high for c in null)
+    assert stats.binomtest(covered, runs, 0.95, "less").pvalue > 0.001
+    effect = 2 * float(np.median([c.mde for c in null]))
+    found = sum(did(1000 + seed, effect).p_adjusted < 0.05 for seed in range(60))
+    assert found >= 57, (rejected, covered, effect, found)
