@@ -51,6 +51,22 @@ def cells(records: list[tuple[Any, ...]]) -> pd.DataFrame:
     return pd.DataFrame.from_records(records, columns=list(CELLS))
 
 
+def by_group(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """A frame with ``split``, ``task`` and ``type`` by the groups of a report.
+
+    Train rows are pooled, then by task and by type (an empty value is of none); test
+    rows are one group.
+    """
+    train, test = (frame[frame["split"] == split] for split in ("train", "test"))
+    if len(train):
+        yield "pooled", train
+    for column in ("task", "type"):
+        for value in sorted(set(train[column]) - {""}):
+            yield f"{column}:{value}", train[train[column] == value]
+    if len(test):
+        yield "split:test", test
+
+
 def ratio_estimates(
     frame: pd.DataFrame,
     *,

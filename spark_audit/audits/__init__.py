@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from spark_audit.registry import Registry
 
 if TYPE_CHECKING:
+    from spark_audit.manifest import Manifest
     from spark_audit.results import AuditResult
     from spark_audit.table import Pass, TokenTable
 
@@ -72,6 +73,16 @@ def baselines_of(baseline: Baseline, names: Iterable[str]) -> dict[str, str]:
 def replicates(preset: str | None) -> int:
     """Bootstrap replicates of a preset (SPARK: 2,000)."""
     return 2000 if preset == "paper" else 9999
+
+
+def settings_of(manifest: Manifest, *, preset: str | None, seed: int) -> dict[str, Any]:
+    """How an audit concludes: the manifest's preset unless another is asked for."""
+    chosen = preset or manifest.settings.preset
+    return {
+        "paper": chosen == "paper",
+        "seed": seed,
+        "replicates": replicates(chosen),
+    }
 
 
 def of_stages(audit: str) -> bool:

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits import AUDITS, BASE, Baseline, Tables, baselines_of
-from spark_audit.audits import replicates as preset_replicates
+from spark_audit.audits import AUDITS, BASE, Baseline, Tables, baselines_of, settings_of
 from spark_audit.audits._candidates import evidence, plan
 from spark_audit.audits._ranked import (
     LEVEL,
@@ -172,9 +171,7 @@ def canary(
     result = conclude(
         frame,
         baselines=baselines_of(baseline, tables),
-        paper=chosen == "paper",
-        seed=seed,
-        replicates=preset_replicates(chosen),
+        **settings_of(manifest, preset=preset, seed=seed),
     )
     return replace(result, evidence=frame)
 

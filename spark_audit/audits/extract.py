@@ -15,13 +15,21 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from spark_audit.audits import AUDITS, BASE, Baseline, Plan, Tables, baselines_of
-from spark_audit.audits import replicates as preset_replicates
+from spark_audit.audits import (
+    AUDITS,
+    BASE,
+    Baseline,
+    Plan,
+    Tables,
+    baselines_of,
+    settings_of,
+)
 from spark_audit.audits._tries import MOST, SAMPLERS, Medians
 from spark_audit.manifest import Manifest, ManifestExample, ManifestSpan
 from spark_audit.ratios import (
     CELLS,
     Figure,
+    by_group,
     missing_rows,
     ratio_contrasts,
     ratio_rows,
@@ -165,7 +173,7 @@ def conclude(
             ],
             tables=tables,
         )
-    cells = pd.concat([_cells(part, group) for group, part in _grouped(pii)])
+    cells = pd.concat([_cells(part, group) for group, part in by_group(pii)])
     rows = ratio_rows(cells, audit="extract", figures=FIGURES, paper=paper, **options)
     contrasts = ratio_contrasts(
         cells,
@@ -175,7 +183,7 @@ def conclude(
         paper=paper,
         **options,
     )
-    for group, part in _grouped(pii):
+    for group, part in by_group(pii):
         medians = Medians(part, group, **options)
         rows += medians.rows()
         contrasts += medians.contrasts(baselines)
@@ -217,14 +225,11 @@ def extract(
     preset
         ``robust`` or ``paper``; default: the manifest's.
     """
-    chosen = preset or manifest.settings.preset
     frame = evidence(tables, manifest)
     result = conclude(
         frame,
         baselines=baselines_of(baseline, tables),
-        paper=chosen == "paper",
-        seed=seed,
-        replicates=preset_replicates(chosen),
+        **settings_of(manifest, preset=preset, seed=seed),
     )
     absent = [name for name in tables if name not in set(frame["checkpoint"])]
     reason = UNSCORED if plan(manifest) else NOTHING
@@ -241,17 +246,6 @@ def _missing(names: list[str], reason: str) -> list[Row]:
 
 
 # --- figures --------------------------------------------------------------------------
-
-
-def _grouped(pii: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    train, test = (pii[pii["split"] == split] for split in ("train", "test"))
-    if len(train):
-        yield "pooled", train
-    for column in ("task", "type"):
-        for value in sorted(set(train[column])):
-            yield f"{column}:{value}", train[train[column] == value]
-    if len(test):
-        yield "split:test", test
 
 
 def _cells(part: pd.DataFrame, group: str) -> pd.DataFrame:

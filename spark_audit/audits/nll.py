@@ -20,10 +20,16 @@ from spark_audit.audits import (
     Plan,
     Tables,
     baselines_of,
+    settings_of,
 )
-from spark_audit.audits import replicates as preset_replicates
 from spark_audit.manifest import Manifest, ManifestExample
-from spark_audit.ratios import Figure, missing_rows, ratio_contrasts, ratio_rows
+from spark_audit.ratios import (
+    Figure,
+    by_group,
+    missing_rows,
+    ratio_contrasts,
+    ratio_rows,
+)
 from spark_audit.results import AuditResult, Contrast, Row, number
 from spark_audit.table import Pass
 
@@ -63,13 +69,14 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
             rows = table.rows(example.id)
             at = np.searchsorted(table.position[rows], tokens)
             values = table.columns["nll"][rows][at].astype(np.float64)
-            place = (example.split, example.task)
             if which == "canary":
+                # It may stand in several tasks, and is of no one type.
                 share = 1 / copies[key]
-                sums = ("", f"canary {key}", float(values.mean()) * share, share)
+                sums = ("", "", f"canary {key}", float(values.mean()) * share, share)
             else:
-                sums = (key, example.cluster, float(values.sum()), float(len(tokens)))
-            records.append((name, which, *place, *sums))
+                own = (example.task, key, example.cluster)
+                sums = (*own, float(values.sum()), float(len(tokens)))
+            records.append((name, which, example.split, *sums))
     return pd.DataFrame.from_records(records, columns=COLUMNS)
 
 
@@ -86,7 +93,7 @@ def conclude(
         return AuditResult(verdict=[f"nll: not estimable, {NOTHING}."])
     options: dict[str, Any] = {"paper": paper, "seed": seed, "replicates": replicates}
     cells = pd.concat(
-        [part.assign(group=group, metric="nll") for group, part in _grouped(evidence)]
+        [part.assign(group=group, metric="nll") for group, part in by_group(evidence)]
     )
     rows = ratio_rows(cells, audit="nll", figures=FIGURES, **options)
     contrasts = ratio_contrasts(
@@ -134,14 +141,11 @@ def nll(
     preset
         ``robust`` or ``paper``; default: the manifest's.
     """
-    chosen = preset or manifest.settings.preset
     frame = evidence(tables, manifest)
     result = conclude(
         frame,
         baselines=baselines_of(baseline, tables),
-        paper=chosen == "paper",
-        seed=seed,
-        replicates=preset_replicates(chosen),
+        **settings_of(manifest, preset=preset, seed=seed),
     )
     if frame.empty:
         rows = missing_rows("nll", list(tables), FIGURES, tuple(NAMES), NOTHING)
@@ -179,20 +183,6 @@ def _sets(
             yield example, "pii", kind, np.flatnonzero(mask)
         if example.low:
             yield example, "low", "", np.asarray(example.low)
-
-
-def _grouped(evidence: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    train = evidence[evidence["split"] == "train"]
-    test = evidence[evidence["split"] == "test"]
-    if len(train):
-        yield "pooled", train
-    text = train[train["of"] != "canary"]
-    for task in sorted(set(text["task"])):
-        yield f"task:{task}", text[text["task"] == task]
-    for kind in sorted(set(text["type"]) - {""}):
-        yield f"type:{kind}", text[text["type"] == kind]
-    if len(test):
-        yield "split:test", test
 
 
 def _beside_base(rows: Sequence[Row]) -> list[Row]:

@@ -21,8 +21,8 @@ from spark_audit.audits import (
     Plan,
     Tables,
     baselines_of,
+    settings_of,
 )
-from spark_audit.audits import replicates as preset_replicates
 from spark_audit.audits._perturbed import (
     DRAWS,
     SIGMAS,
@@ -162,14 +162,11 @@ def noise(
         ``robust`` or ``paper``; default: the manifest's.
     """
     check(sigmas=sigmas, draws=draws)
-    chosen = preset or manifest.settings.preset
     frame = evidence(tables, manifest, sigmas=sigmas, draws=draws)
     result = conclude(
         frame,
         baselines=baselines_of(baseline, tables),
-        paper=chosen == "paper",
-        seed=seed,
-        replicates=preset_replicates(chosen),
+        **settings_of(manifest, preset=preset, seed=seed),
     )
     known = {(row.checkpoint, row.of) for row in result.rows}
     reason = NOT_SCORED if plan(manifest) else NOTHING

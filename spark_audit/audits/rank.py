@@ -20,13 +20,12 @@ from spark_audit.audits import (
     Plan,
     Tables,
     baselines_of,
-)
-from spark_audit.audits import (
-    replicates as preset_replicates,
+    settings_of,
 )
 from spark_audit.manifest import Manifest
 from spark_audit.ratios import (
     Figure,
+    by_group,
     missing_rows,
     ratio_contrasts,
     ratio_rows,
@@ -150,14 +149,11 @@ def rank(
     preset
         ``robust`` or ``paper``; default: the manifest's.
     """
-    chosen = preset or manifest.settings.preset
     frame = evidence(tables, manifest)
     result = conclude(
         frame,
         baselines=baselines_of(baseline, tables),
-        paper=chosen == "paper",
-        seed=seed,
-        replicates=preset_replicates(chosen),
+        **settings_of(manifest, preset=preset, seed=seed),
     )
     if frame.empty:
         reason = NO_SPANS if plan(manifest) else "the manifest has no identifier"
@@ -203,7 +199,7 @@ def _cells(evidence: pd.DataFrame) -> pd.DataFrame:
     }
     wide = evidence.assign(den=1.0, **{k: v * 1.0 for k, v in per_token.items()})
     parts = []
-    for group, chosen in _grouped(wide):
+    for group, chosen in by_group(wide):
         sums = (
             chosen.groupby(["checkpoint", "set", "cluster"], sort=False)[
                 [*per_token, "den"]
@@ -219,21 +215,9 @@ def _cells(evidence: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _grouped(evidence: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    train = evidence[evidence["split"] == "train"]
-    test = evidence[evidence["split"] == "test"]
-    if len(train):
-        yield "pooled", train
-    for column in ("task", "type"):
-        for value in sorted(set(train[column])):
-            yield f"{column}:{value}", train[train[column] == value]
-    if len(test):
-        yield "split:test", test
-
-
 def _medians(evidence: pd.DataFrame, *, seed: int, replicates: int) -> list[Row]:
     rows = []
-    for group, chosen in _grouped(evidence):
+    for group, chosen in by_group(evidence):
         names = sorted(set(chosen["cluster"]))
         code = {name: i for i, name in enumerate(names)}
         weights = draw_weights(len(names), replicates=replicates, seed=seed)

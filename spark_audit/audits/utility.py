@@ -20,8 +20,8 @@ from spark_audit.audits import (
     Plan,
     Tables,
     baselines_of,
+    settings_of,
 )
-from spark_audit.audits import replicates as preset_replicates
 from spark_audit.audits._series import (
     Series,
     all_series,
@@ -185,15 +185,12 @@ def utility(
         Default: the order in which the manifest's tasks first appear.
     """
     check(order=order, scorer=scorer)
-    chosen = preset or manifest.settings.preset
     frame = evidence(tables, manifest, order=order, scorer=scorer)
     names = list(dict.fromkeys(series_of(name)[0] for name in tables))
     result = conclude(
         frame,
         baselines=baselines_of(baseline, names),
-        paper=chosen == "paper",
-        seed=seed,
-        replicates=preset_replicates(chosen),
+        **settings_of(manifest, preset=preset, seed=seed),
     )
     tasks = tasks_in_order(manifest, order)
     concluded = {row.checkpoint for row in result.rows}
