@@ -1,11 +1,12 @@
 """Several seeds of one method as one entry, with intervals over sources, seeds or both.
 
 Replicates are audited one by one as ``NAME[1]``, ``NAME[2]``, and every figure of the
-entry ``NAME`` is their mean. Over sources, its limits are the means of theirs, unless
-the audit has worked the mean out itself: an upper bound, reached where the replicates'
-errors move together, as they nearly do over the same sources. Over seeds, it has the t
-interval of the replicates' values. Over both, half-widths are added in quadrature,
-which counts the part of the error that belongs to source and seed together twice.
+entry ``NAME`` is their mean (of numbers of tries the geometric mean). Over sources,
+its limits are the means of theirs, unless the audit has worked the mean out itself: an
+upper bound, reached where the replicates' errors move together, as they nearly do over
+the same sources. Over seeds, it has the t interval of the replicates' values. Over
+both, half-widths are added in quadrature, which counts the part of the error that
+belongs to source and seed together twice. Limits are clipped to what a figure can be.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from scipy import special
 from spark_audit.audits import replicate_of
 from spark_audit.results import AuditResult, Contrast, Estimate, Row, number
 from spark_audit.stats.intervals import ratio_estimate
+from spark_audit.stats.power import with_mde
 
 R = TypeVar("R", bound=Row)
 
 AVERAGED = "limits are the mean of the replicates' limits: conservative"
 QUADRATURE = "sources and seeds added in quadrature: conservative"
+LOG = "tries"
+"""Unit of figures that are averaged as logarithms."""
 _WORST = ("not_resolvable", "insensitive", "invalid")
 
 
@@ -62,18 +66,24 @@ def _plain(rows: Sequence[Row]) -> dict[str, Any]:
 def _against(rows: Sequence[Contrast]) -> dict[str, Any]:
     """Baseline of an entry's contrast, and the t test over seeds.
 
-    Tested is what lies beyond the range that holds no effect: from 0 to the null value.
+    Tested is the mean's distance from the range that holds no effect, from 0 to the
+    mean null value: of the mean, because clipping each seed by itself would leave
+    nothing but excesses.
     """
-    beyond = []
-    for row in rows:
-        assert row.value is not None
-        ends = (0.0, row.null or 0.0)
-        beyond.append(row.value - min(max(row.value, min(ends)), max(ends)))
-    spread = float(np.std(beyond, ddof=1)) / np.sqrt(len(beyond))
-    p = None
-    if spread > 0:
-        t = abs(float(np.mean(beyond))) / spread
-        p = float(2 * special.stdtr(len(beyond) - 1, -t))
+    values = np.array([row.value for row in rows], dtype=np.float64)
+    nulls = np.array([row.null or 0.0 for row in rows])
+    mean, null = float(values.mean()), float(nulls.mean())
+    nearest = min(max(mean, min(0.0, null)), max(0.0, null))
+    p: float | None = None
+    if nearest == mean:
+        p = 1.0
+    else:
+        # The full bias moves with the seed; no bias does not.
+        apart = values - nulls if nearest == null else values
+        spread = float(np.std(apart, ddof=1)) / np.sqrt(len(apart))
+        if spread > 0:
+            t = abs(float(np.mean(apart))) / spread
+            p = float(2 * special.stdtr(len(apart) - 1, -t))
     return {"baseline": _method(rows[0].baseline), "p": p}
 
 
@@ -123,33 +133,95 @@ def _entry(
     )
     for side in ("null", "null_low", "null_high"):
         columns[side] = _mean(getattr(row, side) for row in members)
-    mean = float(np.mean(values))
+    log = first.unit == LOG
+    scale: Callable[[float], float] = np.log10 if log else float
+    mean = float(np.mean([scale(value) for value in values]))
+    bounds = _bounds(first)
     sources = Estimate(
         mean,
-        low=_mean(row.low for row in members),
-        high=_mean(row.high for row in members),
+        low=_mean(None if row.low is None else scale(row.low) for row in members),
+        high=_mean(None if row.high is None else scale(row.high) for row in members),
         interval=first.interval,
         level=first.level,
         n=first.n,
         clusters=first.clusters,
+        mde=_mean(row.mde for row in members),
         note=f"mean of {len(members)} replicates; {AVERAGED}",
     )
+    if sources.low is None or sources.high is None:
+        sources = replace(sources, low=None, high=None, interval="none")
     if own is not None:
         assert own.value is not None
         mean = own.value
-        sources = replace(sources, value=mean, low=own.low, high=own.high)
-    seeds = ratio_estimate(values, np.ones(len(values)), level=first.level)
-    seeds = replace(seeds, value=mean).noting(f"over {len(values)} seeds")
+        sources = replace(sources, value=mean, low=own.low, high=own.high, mde=own.mde)
+    seeds = ratio_estimate(
+        [scale(value) for value in values], np.ones(len(values)), level=first.level
+    )
+    seeds = with_mde(replace(seeds, value=mean)).noting(f"over {len(values)} seeds")
     both = _quadrature(sources, seeds)
+    further_notes = dict.fromkeys(
+        row.note for row in members if "that bound" in row.note
+    )
     more = further(members)
     found: list[tuple[Estimate, str, dict[str, Any]]] = []
     if own is None:
         found.append((sources, "sources", {}))
     found += [(seeds, "seeds", more), (both, "both", {})]
+    columns["note"] = "; ".join(bounds_met)
     return [
-        type(first).of_estimate(estimate, over=over, **{**columns, **extra})
+        type(first).of_estimate(
+            _clipped(estimate, bounds, log=log), over=over, **{**columns, **extra}
+        )
         for estimate, over, extra in found
     ]
+
+
+def _bounds(row: Row) -> tuple[float, float]:
+    """What a figure can be; a difference of rates lies between -1 and 1."""
+    unbounded = (-np.inf, np.inf)
+    if row.unit == LOG:
+        return unbounded
+    rate = row.metric.startswith(RATES)
+    if isinstance(row, Contrast):
+        return (-1.0, 1.0) if rate else unbounded
+    if rate:
+        return (0.0, 1.0)
+    return (1.0, np.inf) if row.unit == "ranks" else unbounded
+
+
+RATES = (
+    *(
+        "top1_rate",
+        "top5_rate",
+        "top10_rate",
+        "greedy_rate",
+        "auc",
+        "tpr_at_fpr",
+        "mrr",
+    ),
+    *("last", "avg", "accuracy", "learning_accuracy"),
+)
+"""Metrics that lie between 0 and 1."""
+
+
+def _clipped(estimate: Estimate, bounds: tuple[float, float], *, log: bool) -> Estimate:
+    def ready(value: float | None) -> float | None:
+        if value is None:
+            return None
+        return float(10.0**value if log else min(max(value, bounds[0]), bounds[1]))
+
+    value = ready(estimate.value)
+    assert value is not None
+    return replace(
+        estimate,
+        value=value,
+        low=ready(estimate.low),
+        high=ready(estimate.high),
+        parity_low=None,
+        parity_high=None,
+        # A smallest effect in logarithms is none in tries.
+        mde=None if log else estimate.mde,
+    )
 
 
 def _quadrature(sources: Estimate, seeds: Estimate) -> Estimate:
@@ -161,6 +233,10 @@ def _quadrature(sources: Estimate, seeds: Estimate) -> Estimate:
             sources, low=None, high=None, interval="none", note="no interval over both"
         )
     low, high, early, late = (abs(float(side or 0.0) - value) for side in sides)
+    # Of two effects to be seen the errors add up as the half-widths do.
+    seen = None
+    if sources.mde is not None and seeds.mde is not None:
+        seen = float(np.hypot(sources.mde, seeds.mde))
     return replace(
         sources,
         low=value - float(np.hypot(low, early)),
@@ -168,6 +244,7 @@ def _quadrature(sources: Estimate, seeds: Estimate) -> Estimate:
         interval="jackknife-t",
         parity_low=None,
         parity_high=None,
+        mde=seen,
         note=QUADRATURE,
     )
 

@@ -17,6 +17,7 @@ from spark_audit.results import AuditResult, Contrast, Row
 
 def row(name: str, value: float | None, **more: Any) -> Row:
     columns: dict[str, Any] = {"audit": "x", "metric": "m", "checkpoint": name}
+    columns |= {k: more.pop(k) for k in ("metric", "unit") if k in more}
     if value is None:
         return Row(**columns, status="not_estimable", note="no data")
     limits = {"low": value - 1, "high": value + 2, "interval": "jackknife-t"}
@@ -85,7 +86,7 @@ def test_contrasts_have_a_t_test_beyond_what_holds_no_effect() -> None:
     found = with_entries(AuditResult(contrasts=made)).contrasts
     seeds = next(c for c in found if c.over == "seeds")
     assert seeds.baseline == "b"
-    # Anything from 0 to the null value 0.5 is no effect.
+    # Anything from 0 to the null value 0.5 is no effect: the mean lies beyond it.
     assert seeds.p == pytest.approx(
         stats.ttest_1samp(np.subtract(values, 0.5), 0).pvalue
     )
@@ -132,3 +133,41 @@ def test_matched_works_the_mean_of_seeds_out(make_case: Callable[..., Any]) -> N
     ]
     assert (single[0].baseline, single[0].family) == ("b[2]", "exploratory")
     assert any("over sources and seeds" in line for line in full.verdict)
+
+
+@pytest.mark.parametrize("seeds", [3, 8])
+def test_seeds_at_the_edge_of_no_effect_are_rejected_at_the_level(seeds: int) -> None:
+    """Clipping each seed by itself would reject ever more often with more seeds."""
+    rng = np.random.default_rng(seeds)
+    rejected, runs = 0, 400
+    for _ in range(runs):
+        made = []
+        for k, value in enumerate(rng.normal(0.3, 0.1, seeds), start=1):
+            plain = row(f"s[{k}]", float(value), null=0.3).model_dump()
+            made.append(Contrast(**plain, baseline="b"))
+        found = with_entries(AuditResult(contrasts=made)).contrasts
+        p = next(c.p for c in found if c.over == "seeds")
+        assert p is not None
+        rejected += p < 0.05
+    assert stats.binomtest(rejected, runs, 0.05, "greater").pvalue > 0.001
+
+
+def test_rates_stay_rates_and_tries_are_averaged_as_logarithms() -> None:
+    rates = [row(f"s[{k}]", v, metric="auc", mde=0.1) for k, v in ((1, 0.9), (2, 0.99))]
+    found = entry(with_entries(AuditResult(rows=rates)))
+    for one in found.values():
+        assert one.low is not None
+        assert one.high is not None
+        assert 0 <= one.low < one.high <= 1
+        assert one.mde is not None
+    bound = "more than 1e+12: the value is that bound"
+    tries = [
+        row("s[1]", 100.0, metric="n", unit="tries", low=10.0, high=1000.0),
+        row("s[2]", 1e12, metric="n", unit="tries", low=None, high=None, note=bound),
+    ]
+    found = entry(with_entries(AuditResult(rows=tries)))
+    assert [r.value for r in found.values()] == pytest.approx([1e7] * 3)
+    assert found["seeds"].low is not None
+    assert found["seeds"].low > 0
+    assert (found["sources"].low, found["sources"].interval) == (None, "none")
+    assert all(bound in r.note for r in found.values())

@@ -50,7 +50,7 @@ from spark_audit.spans.rematch import diagnostics, placebo_table, sensitivity_ta
 from spark_audit.stats.balance import effective_clusters
 from spark_audit.stats.bootstrap import cluster_sums, draw_weights, max_t
 from spark_audit.stats.intervals import ratio_estimate
-from spark_audit.stats.power import with_mde
+from spark_audit.stats.power import mde, with_mde
 from spark_audit.stats.selectivity import (
     NOT_SEPARABLE,
     DidTest,
@@ -408,6 +408,10 @@ def _contrast(
         weights=weights,
     )
     test = _test(ours.num - theirs.num, ours.den, bias, seed)
+    if test is not None and estimate.mde is not None and estimate.se is not None:
+        # What is tested is the contrast minus its bias, which is estimated as well.
+        se = max(test.se, estimate.se)
+        estimate = replace(estimate, mde=mde(se, clusters=estimate.clusters))
     decided = bias.estimate.decided(paper=paper)
     notes = []
     if theirs.is_reference:
@@ -464,11 +468,11 @@ def _adjusted(
     ]
 
 
-def _moved(spans: pd.DataFrame) -> float:
+def _moved(spans: pd.DataFrame) -> Estimate:
     """Change of the matched identifiers' own NLL since the reference, nats a token."""
     pii = spans[(spans["split"] == "train") & (spans["role"] == "pii")]
-    change = float((pii["nll_sum"] - pii["ref_sum"]).sum())
-    return change / max(float(pii["n_tokens"].sum()), 1.0)
+    sums = pii.assign(change=pii["nll_sum"] - pii["ref_sum"]).groupby("cluster")
+    return ratio_estimate(sums["change"].sum(), sums["n_tokens"].sum())
 
 
 def _sentence(
@@ -476,7 +480,7 @@ def _sentence(
     pooled: dict[tuple[str, str], Row],
     *,
     reference: bool,
-    moved: float,
+    moved: Estimate,
 ) -> str:
     """What was found for one checkpoint, in plain words.
 
@@ -504,13 +508,13 @@ def _sentence(
     )
 
 
-def _interval(row: Row) -> str:
+def _interval(row: Row | Estimate) -> str:
     if row.low is None or row.high is None:
         return number(row.value)
     return f"{number(row.value)} [{number(row.low)}, {number(row.high)}]"
 
 
-def _reading(row: Row, moved: float) -> str:
+def _reading(row: Row, moved: Estimate) -> str:
     """What an interval says against everything from 0 to regression to the mean.
 
     ``moved`` is the change of the identifiers' own NLL: Delta_sel grows as well when
@@ -519,30 +523,49 @@ def _reading(row: Row, moved: float) -> str:
     if row.low is None or row.high is None or row.null is None:
         return "Without an interval or that reference, nothing can be concluded."
     lowest, highest = _reach(row)
-    by = f"(their NLL changed by {number(moved)})"
+    if lowest <= row.high and row.low <= highest:
+        return _inseparable(row)
+    rose, fell = _clear(moved)
+    by = f"(their own NLL changed by {_interval(moved)})"
+    beyond = "by more than regression to the mean explains"
     if row.low > highest:
-        if moved <= 0:
+        if rose:
+            return (
+                f"Identifiers became less likely {by}, and more so than text of equal "
+                f"difficulty, {beyond}: selective suppression at these spans."
+            )
+        if fell:
             return (
                 "Equally hard other text became likelier faster than identifiers did, "
-                f"by more than regression to the mean explains; identifiers {by} "
-                "were not suppressed, only learned less."
+                f"{beyond}; identifiers {by} were not suppressed, only learned less."
             )
         return (
-            f"Identifiers became less likely {by}, and more so than text of equal "
-            "difficulty, by more than regression to the mean explains: selective "
-            "suppression at these spans."
+            f"Identifiers became less likely relative to equally hard text, {beyond}; "
+            f"that they became less likely themselves is not shown {by}."
         )
-    if row.high < lowest:
-        if moved >= 0:
-            return (
-                "Equally hard other text lost more than identifiers did; identifiers "
-                f"{by} did not become likelier themselves."
-            )
+    if fell:
         return (
             f"Identifiers became MORE likely {by}, and more so than text of equal "
             "difficulty: the checkpoint remembers identifiers at these spans."
         )
-    return _inseparable(row)
+    if rose:
+        return (
+            "Equally hard other text lost more than identifiers did; identifiers "
+            f"{by} did not become likelier themselves."
+        )
+    return (
+        f"Identifiers became MORE likely relative to equally hard text, {beyond}; that "
+        f"they became likelier themselves is not shown {by}."
+    )
+
+
+def _clear(moved: Estimate) -> tuple[bool, bool]:
+    """Whether a change is clearly above, and clearly below 0."""
+    if moved.value is None:
+        return False, False
+    if moved.low is None or moved.high is None:  # all clusters agree
+        return moved.value > 0, moved.value < 0
+    return moved.low > 0, moved.high < 0
 
 
 def _reach(row: Row) -> tuple[float, float]:

@@ -39,7 +39,10 @@ SCOPE = (
     "differential privacy, not erasure from the parameters, not non-extractability and "
     "not membership protection.",
     "Intervals are over sources for one trained checkpoint each; the variation between "
-    "training seeds is not in them.",
+    "training seeds is not in them, but where a row says `seeds` or `both`.",
+    "Only the pooled DiD is corrected, over checkpoints, as the one family declared "
+    "beforehand; every other figure is exploratory: among many, some stand out by "
+    "chance.",
 )
 """Statements that stand in every report (SPARK, Scope of the Privacy Evidence)."""
 
@@ -196,7 +199,8 @@ def _by_variant(audit: str, title: str, rows: Sequence[Row]) -> Block:
     units = sorted({row.unit for row in rows if row.unit})
     return Block(
         title=f"{audit}: {title or 'pooled over training rows'}"
-        + (f", in {', '.join(units)}" if units else ""),
+        + (f", in {', '.join(units)}" if units else "")
+        + " (exploratory)",
         header=(
             "checkpoint",
             *(("group", "of") if title else ("of",)),
@@ -314,8 +318,10 @@ def _contrasts(audit: str, contrasts: Sequence[Contrast]) -> Block:
         key = (_who(row), row.baseline, row.group, row.of)
         lines.setdefault(key, {})[row.metric] = row
     variants = any(of for *_, of in lines)
+    primary = any(row.family == "primary" for row in contrasts)
     return Block(
-        title=f"{audit}: change against the baseline, paired",
+        title=f"{audit}: change against the baseline, paired"
+        + ("" if primary else " (exploratory)"),
         header=(
             "checkpoint",
             "baseline",
@@ -339,7 +345,7 @@ def _change(row: Contrast) -> str:
     text = figure(row)
     p = row.p if row.p_adjusted is None else row.p_adjusted
     if p is not None:
-        adjusted = "" if row.p_adjusted is None else " adjusted"
+        adjusted = "" if row.p_adjusted is None else " (primary) adjusted"
         text += f", p{adjusted} {number(p, 4)}"
     return text if row.mde is None else f"{text}, MDE {number(row.mde)}"
 

@@ -118,13 +118,16 @@ class DidTest:
 
     ``scores`` (shape ``(C,)``) are what was flipped: stacked as columns over a family
     of checkpoints they go into ``max_t``. The verdict comes before the p value: a
-    contrast that is not separable is no evidence, whatever its p.
+    contrast that is not separable is no evidence, whatever its p. ``se`` is the
+    standard error (linearised, CR1) of the contrast minus its full bias, which is what
+    a minimum detectable effect must rest on.
     """
 
     p: float
     scores: np.ndarray
     did: float
     bias: float
+    se: float
     verdict: str
 
     @property
@@ -405,11 +408,15 @@ def did_test(
         scores = top - predicted * bottom - total * influence
     else:
         scores = top
+    spread = top - value * bottom - total * influence
+    held = max(int(np.count_nonzero(bottom)), 2)
+    se = np.sqrt(held / (held - 1) * float(spread @ spread)) / total
     return DidTest(
         p=sign_flip(scores, replicates=replicates, seed=seed),
         scores=scores,
         did=value,
         bias=predicted,
+        se=float(se),
         verdict=SEPARABLE if abs(value) >= 2 * abs(predicted) else NOT_SEPARABLE,
     )
 

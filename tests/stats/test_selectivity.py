@@ -20,7 +20,7 @@ from spark_audit.stats.bootstrap import (
     ratio_replicates,
     sign_flip,
 )
-from spark_audit.stats.intervals import NO_SPREAD, jackknife_t
+from spark_audit.stats.intervals import NO_SPREAD, jackknife_t, linearised_se
 from spark_audit.stats.selectivity import (
     NOT_SEPARABLE,
     SEPARABLE,
@@ -638,3 +638,15 @@ class TestSizeUnderRegressionToTheMean:
         assert hits["did_test"] <= 0.05 * self.SIMULATIONS
         assert hits["claimed"] <= hits["did_test"]
         assert hits["raw"] > 0.5 * self.SIMULATIONS
+
+
+def test_standard_error_of_a_contrast_minus_its_bias() -> None:
+    rng = np.random.default_rng(5)
+    num, den = rng.normal(1.0, 2.0, 30), rng.integers(2, 9, 30).astype(float)
+    known = did_test(num, den, 0.05, seed=0)
+    assert known.se == pytest.approx(linearised_se(num, den))
+    # An estimated bias that moves with the contrast makes their difference surer.
+    value = num.sum() / den.sum()
+    influence = (num - value * den) / den.sum()
+    moving = RtmBias(Estimate(0.05, low=0.0, high=0.1), influence=influence * 0.5)
+    assert did_test(num, den, moving, seed=0).se == pytest.approx(known.se / 2)
