@@ -159,7 +159,7 @@ def _entry(
     )
     seeds = with_mde(replace(seeds, value=mean)).noting(f"over {len(values)} seeds")
     both = _quadrature(sources, seeds)
-    further_notes = dict.fromkeys(
+    bounds_met = dict.fromkeys(
         row.note for row in members if "that bound" in row.note
     )
     more = further(members)
