@@ -6,6 +6,7 @@ No model and no manifest is needed: every audit concludes from what it left in
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from spark_audit.audits import (
     evidence_file,
     in_order,
     of_stages,
+    originals,
     replicates,
 )
 from spark_audit.errors import InputError, OutputError
@@ -28,6 +30,9 @@ from spark_audit.replicates import with_entries
 from spark_audit.reports import SCOPE, read_report
 from spark_audit.results import AuditResult, CheckpointFacts, Guard, Report
 from spark_audit.table import read_parquet, write_parquet
+
+FREE = ("replicates", "placebo_draws", "rematched", "blind_permutations")
+"""Options that change nothing that is compared."""
 
 
 def compare(
@@ -69,7 +74,9 @@ def compare(
     for report, renamed in zip(reports, names, strict=True):
         for one in report.checkpoints:
             name = renamed[one.name]
-            facts.setdefault(name, one.model_copy(update={"name": name}))
+            own = one.quantised_from and renamed.get(one.quantised_from)
+            changes = {"name": name, "quantised_from": own}
+            facts.setdefault(name, one.model_copy(update=changes))
     results: dict[str, AuditResult] = {}
     known: set[str] = set()
     left_out: list[str] = []
@@ -81,6 +88,9 @@ def compare(
             if len(lacking) < len(folders):
                 left_out.append(f"{audit} ({', '.join(f.name for f in lacking)})")
             continue
+        if differing := _differing(audit, reports):
+            left_out.append(f"{audit} (made with another {', '.join(differing)})")
+            continue
         evidence = _evidence(audit, folders, names)
         found = dict.fromkeys(evidence["checkpoint"])
         entries = dict.fromkeys(map(_series, found) if of_stages(audit) else found)
@@ -88,7 +98,7 @@ def compare(
         conclude = AUDITS.get(audit).part("conclude")
         result: AuditResult = conclude(
             evidence,
-            baselines=baselines_of(chosen, entries),
+            baselines=baselines_of(chosen, entries) | originals(facts.values()),
             paper=preset == "paper",
             seed=seed,
             replicates=replicates(preset),
@@ -116,10 +126,10 @@ def compare(
         created=now(),
         versions=versions(),
         settings={
+            **first.settings,
             "preset": preset,
             "seed": seed,
             "baseline": chosen,
-            "limit": first.settings.get("limit"),
             "compared": [str(folder.name) for folder in folders],
         },
         manifest=first.manifest,
@@ -137,10 +147,23 @@ def compare(
     )
 
 
+def _differing(audit: str, reports: Sequence[Report]) -> list[str]:
+    """Options of an audit that the reports do not share."""
+    names = inspect.signature(AUDITS.get(audit).run).parameters
+    own = [name for name in names if name not in ("baseline", "preset", "seed")]
+    first = reports[0].settings
+    return [
+        name
+        for name in own
+        if any(report.settings.get(name) != first.get(name) for report in reports)
+        and name not in FREE
+    ]
+
+
 def _told(left_out: Sequence[str]) -> list[Guard]:
     if not left_out:
         return []
-    detail = f"left out, because some reports lack them: {', '.join(left_out)}"
+    detail = f"left out, as some reports lack them or differ: {', '.join(left_out)}"
     return [Guard(name="audits compared", passed=None, detail=detail)]
 
 

@@ -6,6 +6,7 @@ not measured trips a rule as well, because a gate must not pass for want of evid
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 import sys
@@ -32,7 +33,7 @@ ANY = "*"
 _RULE = re.compile(
     r"\s*(?P<figure>\S+?)\s*(?P<operator><=|>=|==|!=|<|>)\s*"
     r"(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
-    r"(?:\s+for\s+(?P<checkpoint>\S+))?\s*"
+    r"(?:\s+for\s+(?P<checkpoint>\S.*?))?\s*"
 )
 SHAPE = "write AUDIT.METRIC[.OF].value|low|high|p OP NUMBER [for CHECKPOINT]"
 
@@ -98,6 +99,8 @@ def parse_rule(text: str) -> Rule:
             where=where,
             fix=f"end the figure with one of: {', '.join(FIELDS)}",
         )
+    if not math.isfinite(float(match["bound"])):
+        raise InputError("its bound is not finite", where=where, fix=SHAPE)
     metric, of = _named(rest, audit, where)
     return Rule(
         text=text.strip(),

@@ -8,8 +8,9 @@ that fall to it by hash, and the one that finds nothing missing writes the repor
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from spark_audit.audits import AUDITS, baselines_of, evidence_file
+from spark_audit.accumulate import accumulated, audits_of
+from spark_audit.accumulate import check as check_kept
+from spark_audit.audits import AUDITS, baselines_of, evidence_file, originals
 from spark_audit.errors import IncompleteError, InputError
 from spark_audit.facts import check_writable, now, versions
 from spark_audit.manifest import Manifest, check_fit, read_manifest
@@ -29,7 +32,7 @@ from spark_audit.sequences import items_for
 from spark_audit.table import Pass, TokenTable, write_parquet
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints import Loaded
+    from spark_audit.checkpoints import Loaded, Spec
     from spark_audit.scoring import BatchSize
     from spark_audit.scoring.store import Store
 
@@ -109,7 +112,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     manifest = None
     if request.manifest is not None:
         manifest = _scorable(read_manifest(request.manifest))
-        _check_folder(request.output or default_folder(manifest, names), manifest)
+        _check_folder(_folder(request, manifest, names), manifest, order, request)
     elif request.output is not None:
         check_writable(request.output)
     with clock("loading"):
@@ -117,8 +120,8 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     assert checkpoint is not None
     if manifest is None:
         manifest = _scorable(_manifest_for(checkpoint, request))
-    folder = request.output or default_folder(manifest, names)
-    _check_folder(folder, manifest)
+    folder = _folder(request, manifest, names)
+    before = _check_folder(folder, manifest, order, request)
     view, plans = _plans(manifest, request)
     store = Store(request.scores or folder / "scores" / "store")
     work = _Work(manifest, view, order, plans, store, request, progress, clock)
@@ -152,16 +155,23 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         if not first:
             return Outcome(folder, None)
         written = set()
-        for name, passes in tables.items():
+        for place, (name, passes) in enumerate(tables.items()):
+            taken = {"".join(_safe(other)) for other in list(tables)[:place]}
             for wanted, table in passes.items():
-                path = folder / "scores" / f"{_file(name, wanted)}.parquet"
+                stem = _file(name, wanted, taken)
+                path = folder / "scores" / "tables" / f"{stem}.parquet"
                 table.write(path)
                 written.add(path)
         results = []
+        facts = [one.facts for one in scored]
         for name in request.audits:
             with clock(f"statistics: {name}"):
-                results.append(_audit(name, tables, view, order, request))
+                results.append(_audit(name, tables, view, order, facts, request))
         report = _report(request, manifest, view, scored, results, clock.seconds)
+        if before is not None:
+            report = accumulated(before, report, folder=folder)
+            kept = [evidence_file(audit) for audit in audits_of(report)]
+            written.update(folder / "scores" / name for name in kept)
         for name, result in zip(request.audits, results, strict=True):
             if result.evidence is not None and len(result.evidence):
                 path = folder / "scores" / evidence_file(name)
@@ -231,6 +241,8 @@ def estimate_cost(request: Request) -> dict[str, Any]:
         found["manifest"] = manifest.name
         for name, value in cost(checkpoint, items).items():
             found[f"{checkpoint.name}: {name}"] = value
+            if name == "seconds":
+                found["seconds"] = round(found.get("seconds", 0) + value, 1)
     return found
 
 
@@ -290,6 +302,7 @@ class _Work:
                 weights_sha256=checkpoint.weights_sha256,
                 model_id=checkpoint.model_id,
                 dtype=checkpoint.dtype,
+                quantised_from=checkpoint.quantised_from,
                 notes=notes,
             ),
             keys,
@@ -320,6 +333,7 @@ def _audit(
     tables: Mapping[str, Mapping[Pass, TokenTable]],
     manifest: Manifest,
     order: Lineup,
+    facts: Sequence[CheckpointFacts],
     request: Request,
 ) -> AuditResult:
     seen = {k: passes for k, passes in tables.items() if order.sees(k, name)}
@@ -329,19 +343,12 @@ def _audit(
     )
     entry = AUDITS.get(name)
     options = {
-        "baseline": baselines_of(request.baseline, names) | _originals(names),
+        "baseline": baselines_of(request.baseline, names) | originals(facts),
         "preset": request.preset,
         "seed": request.seed,
         **request.audit_options,
     }
     return with_entries(entry.run(seen, manifest, **known(entry.run, options)))
-
-
-def _originals(names: Iterable[str]) -> dict[str, str]:
-    """Each quantised checkpoint with what it was quantised from."""
-    known = list(names)
-    pairs = ((name, name.rpartition("+")[0]) for name in known)
-    return {name: own for name, own in pairs if own in known}
 
 
 def _report(
@@ -385,7 +392,7 @@ def _report(
         ),
         checkpoints=[one.facts for one in scored],
         verdict=[
-            line if len(results) == 1 else f"{name} | {line}"
+            line if len(results) == 1 else f"{name} | {line.removeprefix(f'{name}: ')}"
             for name, result in zip(request.audits, results, strict=True)
             for line in result.verdict
         ],
@@ -470,6 +477,10 @@ def find_manifest(checkpoint: Loaded, *, folder: Path = MANIFESTS) -> Manifest:
     )
 
 
+def _folder(request: Request, manifest: Manifest, names: Sequence[str]) -> Path:
+    return request.output or default_folder(manifest, names)
+
+
 def default_folder(manifest: Manifest, names: Sequence[str]) -> Path:
     """``reports/<manifest>-<names>``."""
     parts = [manifest.name, *names]
@@ -480,13 +491,23 @@ def _safe(name: str) -> Iterator[str]:
     return (c if c.isalnum() or c in "._+-" else "_" for c in name)
 
 
-def _file(name: str, wanted: Pass) -> str:
+def _file(name: str, wanted: Pass, taken: set[str]) -> str:
+    """Stem of a table's file; names that look alike there get a number."""
     stem = "".join(_safe(name))
-    return stem if wanted == Pass() else f"{stem}.{wanted.label.replace(' ', '-')}"
+    if stem in taken:
+        stem = f"{stem}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"{stem}.{wanted.label.replace(' ', '-')}"
 
 
-def _check_folder(folder: Path, manifest: Manifest) -> None:
-    """Refuse another manifest's report folder, and one that cannot be written."""
+def _check_folder(
+    folder: Path, manifest: Manifest, order: Lineup, request: Request
+) -> Report | None:
+    """The report that the folder holds; refuse to lose it, or not to be able to write.
+
+    A folder of another manifest is refused, and one with a finished report that this
+    call would not write again.
+    """
+    before = None
     if (folder / "report.json").exists():
         before = read_report(folder)
         if before.manifest.digest != manifest.digest:
@@ -495,7 +516,20 @@ def _check_folder(folder: Path, manifest: Manifest) -> None:
                 where=str(folder),
                 fix="give another -o, or remove the folder",
             )
+        names = [name for spec in order.specs for name in _opened(spec, request)]
+        check_kept(before, request.audits, names, folder=folder)
     check_writable(folder)
+    return before
+
+
+def _opened(spec: Spec, request: Request) -> Iterator[str]:
+    """Names of the checkpoints that a spec is opened as, rounded ones too."""
+    several = len(spec.paths) > 1
+    for number in range(1, len(spec.paths) + 1):
+        name = f"{spec.name}[{number}]" if several else spec.name
+        yield name
+        for kind in request.loading.get("quantize", ()):
+            yield f"{name}+{kind}"
 
 
 def _scorable(manifest: Manifest) -> Manifest:
@@ -529,7 +563,7 @@ def _check_options(request: Request) -> None:
 
 def _tidy(folder: Path, written: set[Path]) -> None:
     """Remove tables and scores that an earlier report left and this one has not."""
-    for pattern in ("tables/*.csv", "scores/*.parquet"):
+    for pattern in ("tables/*.csv", "scores/*.parquet", "scores/tables/*.parquet"):
         for path in set(folder.glob(pattern)) - written:
             path.unlink(missing_ok=True)
 

@@ -190,6 +190,7 @@ class CheckpointFacts(_Strict):
     weights_sha256: str
     model_id: str
     dtype: str
+    quantised_from: str | None = None
     notes: list[str] = []
 
 

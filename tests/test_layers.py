@@ -26,7 +26,7 @@ FLOORS = {
     "F4": "scoring spans ratios membership",
     "F4 above scoring": "sequences",
     "F5": "build audits",
-    "F5 above audits": "plans replicates gate",
+    "F5 above audits": "plans replicates gate accumulate",
     "F6": "reports",
     "F7": "pipeline compare",
     "F8": "demo",

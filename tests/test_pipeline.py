@@ -229,7 +229,7 @@ def test_evidence_and_tables_are_for_the_owner_only(
     run(request_of())
     scores = tmp_path / "report" / "scores"
     assert (scores / "spans.parquet").exists()
-    assert (scores / "ours.parquet").exists()
+    assert (scores / "tables" / "ours.plain.parquet").exists()
     for path in scores.rglob("*"):
         if path.is_file():
             assert path.stat().st_mode & 0o077 == 0, path
@@ -527,3 +527,60 @@ def test_several_audits_say_whose_line_is_whose(
     heads = {line.split(" | ")[0] for line in report.verdict}
     assert heads == {"matched", "rank", "nll"}
     assert report.settings["matched.replicates"] == 9999
+
+
+def test_audits_of_the_same_checkpoints_add_up_in_one_folder(
+    request_of: Callable[..., Request], tmp_path: Path
+) -> None:
+    together = run(
+        request_of(audits=("nll", "rank"), output=tmp_path / "together")
+    ).report
+    assert together is not None
+    run(request_of(audits=("rank",)))
+    both = run(request_of(audits=("nll",)))
+    assert both.report is not None
+    assert {row.audit for row in both.report.results} == {"nll", "rank"}
+    assert sorted(both.report.results, key=repr) == sorted(together.results, key=repr)
+    heads = [line.split(" | ")[0] for line in both.report.verdict]
+    assert list(dict.fromkeys(heads)) == ["rank", "nll"]
+    scores = both.folder / "scores"
+    assert (scores / "rank.parquet").exists()
+    assert (scores / "nll.parquet").exists()
+    # The same audit again takes the old one's place.
+    again = run(request_of(audits=("nll",))).report
+    assert again is not None
+    assert len(again.results) == len(both.report.results)
+
+
+def test_a_finished_report_is_not_lost_without_a_word(
+    request_of: Callable[..., Request], workshop: Path, tmp_path: Path
+) -> None:
+    lora = workshop / "lora"
+    two = (f"ours={lora}", f"other={lora}")
+    run(request_of(audits=("rank", "nll"), ckpt=two))
+    with pytest.raises(InputError, match="checkpoints other, which would be lost"):
+        run(request_of(audits=("rank", "nll")))
+    with pytest.raises(InputError, match="audits nll, rank of other|audits rank, nll"):
+        run(request_of(audits=("matched",), ckpt=(*two, f"third={lora}")))
+    with pytest.raises(InputError, match="of nll with another seed"):
+        run(request_of(audits=("rank",), ckpt=two, seed=1))
+    # More of everything loses nothing.
+    more = request_of(audits=("rank", "nll"), ckpt=(*two, f"third={lora}"))
+    assert run(more).report is not None
+
+
+def test_names_that_look_alike_in_files_keep_tables_of_their_own(
+    request_of: Callable[..., Request], workshop: Path
+) -> None:
+    lora = workshop / "lora"
+    (workshop / "m").mkdir(exist_ok=True)
+    links = []
+    for name in ("m/a b", "m/a_b"):
+        link = workshop / name
+        if not link.exists():
+            link.symlink_to(lora)
+        links.append(str(link))
+    report = run(request_of(audits=("nll",), ckpt=tuple(links)))
+    assert report.report is not None
+    tables = {path.name for path in (report.folder / "scores" / "tables").iterdir()}
+    assert len(tables) == 3

@@ -26,7 +26,7 @@ from spark_audit.registry import Registry
 
 if TYPE_CHECKING:
     from spark_audit.manifest import Manifest
-    from spark_audit.results import AuditResult
+    from spark_audit.results import AuditResult, CheckpointFacts
     from spark_audit.table import Pass, TokenTable
 
 Tables: TypeAlias = "Mapping[str, Mapping[Pass, TokenTable]]"
@@ -73,6 +73,19 @@ def baselines_of(baseline: Baseline, names: Iterable[str]) -> dict[str, str]:
 def replicates(preset: str | None) -> int:
     """Bootstrap replicates of a preset (SPARK: 2,000)."""
     return 2000 if preset == "paper" else 9999
+
+
+def originals(checkpoints: Iterable[CheckpointFacts]) -> dict[str, str]:
+    """Each rounded checkpoint with what it was rounded from: its baseline."""
+    known = list(checkpoints)
+    names = {one.name for one in known}
+    pairs = ((one.name, one.quantised_from) for one in known)
+    return {name: own for name, own in pairs if own is not None and own in names}
+
+
+def is_rounded(name: str, baseline: str) -> bool:
+    """Whether a checkpoint is its baseline with rounded weights, by its name."""
+    return name in (f"{baseline}+int8", f"{baseline}+int4")
 
 
 def settings_of(manifest: Manifest, *, preset: str | None, seed: int) -> dict[str, Any]:

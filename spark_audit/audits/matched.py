@@ -23,6 +23,7 @@ from spark_audit.audits import (
     Plan,
     Tables,
     baselines_of,
+    is_rounded,
     replicate_of,
 )
 from spark_audit.audits import replicates as preset_replicates
@@ -175,7 +176,7 @@ def conclude(
         verdict.append(
             _sentence(name, pooled, reference=name in references, moved=moved)
         )
-    verdict += [_contrast_sentence(row) for row in contrasts if _primary(row)]
+    verdict += [_contrast_sentence(row) for row in contrasts if _told(row)]
     train = spans[(spans["split"] == "train") & (spans["checkpoint"] == names[0])]
     return AuditResult(
         rows=rows,
@@ -438,7 +439,7 @@ def _contrast(
 
 def _family(name: str, baseline: str, group: str) -> Family:
     """The pooled DiD of methods is primary; single seeds and variants are not."""
-    single = replicate_of(name) is None and not name.startswith(f"{baseline}+")
+    single = replicate_of(name) is None and not is_rounded(name, baseline)
     return "primary" if group == "pooled" and single else "exploratory"
 
 
@@ -450,6 +451,12 @@ def _test(num: np.ndarray, den: np.ndarray, bias: RtmBias, seed: int) -> DidTest
 
 def _primary(row: Contrast) -> bool:
     return row.metric == "did" and row.family == "primary"
+
+
+def _told(row: Contrast) -> bool:
+    """Whether a contrast has a sentence: the primary ones, and those of rounding."""
+    rounded = row.group == "pooled" and is_rounded(row.checkpoint, row.baseline)
+    return _primary(row) or (row.metric == "did" and rounded)
 
 
 def _adjusted(
@@ -589,9 +596,11 @@ def _inseparable(row: Row) -> str:
 def _contrast_sentence(row: Contrast) -> str:
     if row.value is None:
         return f"{row.checkpoint} against {row.baseline}: not estimable ({row.note})."
-    p = "no p value" if row.p_adjusted is None else f"adjusted p {row.p_adjusted:.4f}"
+    value = row.p if row.p_adjusted is None else row.p_adjusted
+    kind = "p" if row.p_adjusted is None else "adjusted p"
+    p = "no p value" if value is None else f"{kind} {value:.4f}"
     bias = "unknown" if row.null is None else f"{row.null:.3f}"
-    found = row.p_adjusted is not None and row.p_adjusted < 1 - row.level
+    found = value is not None and value < 1 - row.level
     if found and NOT_SEPARABLE not in row.note:
         direction = "LESS" if row.value > 0 else "MORE"
         reading = (

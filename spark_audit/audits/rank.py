@@ -292,6 +292,7 @@ def _verdict(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[str]:
             for metric in ("top1_rate", "rank_median")
         )
         if top is None or top.value is None:
+            lines.append(_without_control(checkpoint, pooled))
             continue
         beside = ""
         if top.null is not None:
@@ -306,10 +307,40 @@ def _verdict(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[str]:
             f"{middle}{beside}."
         )
     for row in contrasts:
-        if (row.group, row.metric, row.of) != ("pooled", "log2_rank_mean", "pii"):
-            continue
-        lines.append(_contrast_line(row))
+        if (row.group, row.metric, row.of) == ("pooled", "log2_rank_mean", "pii"):
+            lines.append(_contrast_line(row, _control(row, contrasts)))
     return lines
+
+
+def _without_control(
+    checkpoint: str, pooled: Mapping[tuple[str, str, str], Row]
+) -> str:
+    """Where no identifier has a control, all annotated ones are spoken of."""
+    top = pooled.get((checkpoint, "top1_rate", "pii_all"))
+    if top is None or top.value is None:
+        reason = NO_SPANS if top is None else top.note
+        return f"{checkpoint}: ranks are not estimable ({reason})."
+    before = pooled.get((BASE, "top1_rate", "pii_all"))
+    beside = ""
+    if before is not None and before.value is not None and checkpoint != BASE:
+        beside = f", on the base {number(100 * before.value, 1)}%"
+    return (
+        f"{checkpoint}: no identifier has a control; of the {top.n} tokens of all "
+        f"annotated identifiers {_percent(top)} are its first guess{beside}."
+    )
+
+
+def _control(row: Contrast, contrasts: Sequence[Contrast]) -> Contrast | None:
+    """The same contrast over the controls."""
+    place = (row.checkpoint, row.baseline, row.group, row.metric, "control")
+    return next(
+        (
+            c
+            for c in contrasts
+            if (c.checkpoint, c.baseline, c.group, c.metric, c.of) == place
+        ),
+        None,
+    )
 
 
 def _percent(row: Row) -> str:
@@ -321,13 +352,24 @@ def _percent(row: Row) -> str:
     return f"{text} [{number(100 * row.low, 1)}, {number(100 * row.high, 1)}]"
 
 
-def _contrast_line(row: Contrast) -> str:
+def _contrast_line(row: Contrast, control: Contrast | None) -> str:
     place = f"{row.checkpoint} against {row.baseline}: ranks of identifiers"
     if row.value is None or row.low is None or row.high is None:
         return f"{place}: no change can be estimated ({row.note or 'no spread'})."
-    change = f"{number(row.value)} [{number(row.low)}, {number(row.high)}] doublings"
     if row.low <= 0 <= row.high:
+        change = (
+            f"{number(row.value)} [{number(row.low)}, {number(row.high)}] doublings"
+        )
         tail = "" if row.mde is None else f"; changes below {number(row.mde)} go unseen"
         return f"{place} moved by {change}: no change detected{tail}."
-    direction = "further down" if row.value > 0 else "further up"
-    return f"{place} went {direction}, by {change}. Other text may have moved alike."
+    towards, low, high = "away from", row.low, row.high
+    if row.value < 0:
+        towards, low, high = "towards", -row.high, -row.low
+    text = (
+        f"{place} moved {number(abs(row.value))} [{number(low)}, {number(high)}] "
+        f"doublings {towards} the top"
+    )
+    if control is None or control.value is None:
+        return f"{text}."
+    other = "away from" if control.value > 0 else "towards"
+    return f"{text}; their controls {number(abs(control.value))} {other} it."

@@ -340,6 +340,15 @@ def open_checkpoints(
     )
     with quiet():
         plan = Plan(specs, given, include_base=include_base)
+    taken = {name for name, _ in plan.items}
+    for name in taken:
+        for kind in quantize:
+            if f"{name}+{kind}" in taken:
+                raise InputError(
+                    f"the name {f'{name}+{kind}'!r} is that of a rounded checkpoint",
+                    where="--ckpt",
+                    fix="name the checkpoint otherwise",
+                )
     stand: Stand | None = None
     for shared, items in plan.groups():
         if stand is not None:

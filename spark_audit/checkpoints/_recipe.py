@@ -46,6 +46,8 @@ class Loaded:
         Hash of everything a score depends on besides the token ids.
     notes
         What a reader of the report must know (decisions taken while loading).
+    quantised_from
+        Name of the checkpoint that this is with rounded weights.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Loaded:
     tokenizer_sha256: str
     model_id: str
     notes: tuple[str, ...] = ()
+    quantised_from: str | None = None
     activate: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
 
     @contextmanager

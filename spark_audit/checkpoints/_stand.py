@@ -151,6 +151,7 @@ class Stand:
             yield replace(
                 loaded,
                 name=f"{name}+{kind}",
+                quantised_from=name,
                 # Its adapter is merged: the module is used without any.
                 model=self.model,
                 model_id=sha256_json({**identity, "rounded": kind}),

@@ -156,6 +156,8 @@ def blocks(report: Report, *, brief: bool = False) -> list[Block]:
     return found
 
 
+CHANCE = ("canary", "mia", "utility")
+"""Audits whose null values are chance itself; elsewhere they are another line's."""
 WIDE = ("matched",)
 """Audits whose variants (``of``) have columns of their own."""
 SHOWN = ("", "change")
@@ -194,7 +196,7 @@ def _by_variant(audit: str, title: str, rows: Sequence[Row]) -> Block:
                 )
             )
         chance = [_chance([row for row in mine if row.metric == m]) for m in metrics]
-        if any(chance):
+        if audit in CHANCE and any(chance):
             lines.append(("chance", *place, *(c or "-" for c in chance), "-", "-"))
     units = sorted({row.unit for row in rows if row.unit})
     return Block(
@@ -403,7 +405,7 @@ def read_report(folder: Path) -> Report:
         first = error.errors(include_input=False, include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])
         raise InputError(
-            f"field {field}: {first['msg']}",
+            f"field {field}: {first['msg']}" if field else "is not JSON",
             where=str(path),
             fix="run the audit again with this version",
         ) from error

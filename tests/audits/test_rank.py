@@ -95,7 +95,7 @@ def test_contrast_with_the_baseline_says_its_mde(make_case: Callable[..., Any]) 
         case, "b", a=ranked(case, 1, scale=4.0), b=ranked(case, 2), c=ranked(case, 3)
     )
     lines = {line.split(":")[0]: line for line in result.verdict if "against" in line}
-    assert "further down" in lines["a against b"]
+    assert "doublings away from the top; their controls" in lines["a against b"]
     assert "no change detected; changes below" in lines["c against b"]
     change = next(
         c
@@ -139,3 +139,16 @@ def test_nothing_to_audit_is_not_estimable(make_case: Callable[..., Any]) -> Non
     assert {row.status for row in result.rows} == {"not_estimable"}
     assert plan(empty) == {}
     assert "not estimable" in result.verdict[0]
+
+
+def test_without_any_control_all_identifiers_are_spoken_of(
+    make_case: Callable[..., Any],
+) -> None:
+    case = make_case(sources=12)
+    alone = case.manifest.model_copy(update={"pairs": []})
+    tables = {
+        name: {PLAIN: ranked(case, seed)} for seed, name in enumerate(("base", "x"))
+    }
+    lines = audits.rank(tables, alone).verdict
+    assert "x: no identifier has a control; of the" in lines[1]
+    assert "on the base" in lines[1]

@@ -1,0 +1,137 @@
+"""A report folder that is written again: what it held of other audits stays.
+
+Audits of the same checkpoints add up in one folder, whether they were called together
+or one by one. What would be lost otherwise is refused before anything is scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from spark_audit.audits import in_order
+from spark_audit.errors import InputError
+from spark_audit.results import CheckpointFacts, Report
+
+SAME = ("preset", "seed", "limit", "baseline")
+"""Settings that audits of one report share."""
+
+
+def audits_of(report: Report) -> list[str]:
+    """The audits that a report tells of, in order."""
+    rows = [*report.results, *report.contrasts]
+    return in_order({row.audit for row in rows})
+
+
+def check(
+    old: Report, audits: Sequence[str], names: Iterable[str], *, folder: Path
+) -> None:
+    """Refuse to write over a finished report that the new one would not hold.
+
+    Raises
+    ------
+    InputError
+        If it tells of checkpoints that are not audited now, or of other audits of
+        other checkpoints.
+    """
+    before = {one.name for one in old.checkpoints} - {"base"}
+    now = set(names) - {"base"}
+    others = [audit for audit in audits_of(old) if audit not in audits]
+    if before - now:
+        what = f"checkpoints {', '.join(sorted(before - now))}"
+    elif others and before != now:
+        what = f"audits {', '.join(others)} of other checkpoints"
+    else:
+        return
+    raise InputError(
+        f"holds a finished report with {what}, which would be lost",
+        where=str(folder),
+        fix="give another -o, or remove the folder",
+    )
+
+
+def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
+    """The new report with the other audits of the old one.
+
+    Raises
+    ------
+    InputError
+        If the other audits are of other models of these names, or were made with
+        other settings; the new scores are kept.
+    """
+    fresh = audits_of(new)
+    others = [audit for audit in audits_of(old) if audit not in fresh]
+    if not others:
+        return new
+    differs = [key for key in SAME if old.settings.get(key) != new.settings.get(key)]
+    changed = _changed(old.checkpoints, new.checkpoints)
+    if differs or changed:
+        what = f"another {', '.join(differs)}" if differs else f"another {changed}"
+        raise InputError(
+            f"holds a finished report of {', '.join(others)} with {what}",
+            where=str(folder),
+            fix="give another -o, or remove the folder; what was scored is kept",
+        )
+    order = in_order([*others, *fresh])
+    told = {(guard.name, guard.checkpoint) for guard in new.guards}
+    said = {**_said(old, others), **_said(new, fresh)}
+    seen = {one.name for one in new.checkpoints}
+    return new.model_copy(
+        update={
+            "checkpoints": [
+                *new.checkpoints,
+                *(one for one in old.checkpoints if one.name not in seen),
+            ],
+            "verdict": [
+                f"{audit} | {line}" for audit in order for line in said.get(audit, [])
+            ],
+            "results": [
+                row
+                for audit in order
+                for row in (old if audit in others else new).results
+                if row.audit == audit
+            ],
+            "contrasts": [
+                row
+                for audit in order
+                for row in (old if audit in others else new).contrasts
+                if row.audit == audit
+            ],
+            "guards": [
+                *new.guards,
+                *(g for g in old.guards if (g.name, g.checkpoint) not in told),
+            ],
+            "scope": list(dict.fromkeys([*new.scope, *old.scope])),
+            "settings": {**old.settings, **new.settings},
+            "tables": {**old.tables, **new.tables},
+            "timing": {**old.timing, **new.timing},
+        }
+    )
+
+
+def _changed(
+    before: Sequence[CheckpointFacts], now: Sequence[CheckpointFacts]
+) -> str | None:
+    """A checkpoint whose name now stands for another model."""
+    models = {one.name: one.model_id for one in before}
+    return next(
+        (
+            f"model of the name {one.name!r}"
+            for one in now
+            if models.get(one.name, one.model_id) != one.model_id
+        ),
+        None,
+    )
+
+
+def _said(report: Report, audits: Sequence[str]) -> dict[str, list[str]]:
+    """Sentences of the verdict by audit; of a single audit they carry no name."""
+    found: dict[str, list[str]] = {}
+    alone = audits_of(report)
+    for line in report.verdict:
+        audit, bar, text = line.partition(" | ")
+        if not bar:
+            audit, text = alone[0] if alone else "", line
+        if audit in audits:
+            found.setdefault(audit, []).append(text)
+    return found
