@@ -42,7 +42,7 @@ def with_entries(result: AuditResult) -> AuditResult:
         result,
         rows=[*result.rows, *rows],
         contrasts=[*result.contrasts, *contrasts],
-        verdict=[*result.verdict, *_sentences(contrasts)],
+        verdict=[*result.verdict, *_sentences([*rows, *contrasts])],
     )
 
 
@@ -159,9 +159,7 @@ def _entry(
     )
     seeds = with_mde(replace(seeds, value=mean)).noting(f"over {len(values)} seeds")
     both = _quadrature(sources, seeds)
-    bounds_met = dict.fromkeys(
-        row.note for row in members if "that bound" in row.note
-    )
+    bounds_met = dict.fromkeys(row.note for row in members if "that bound" in row.note)
     more = further(members)
     found: list[tuple[Estimate, str, dict[str, Any]]] = []
     if own is None:
@@ -256,16 +254,40 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return float(np.mean([value or 0.0 for value in known]))
 
 
-def _sentences(contrasts: Sequence[Contrast]) -> list[str]:
-    """What the DiD of methods with several seeds is, in words."""
+HEADLINES = {
+    ("rank", "top1_rate", "pii"): "Top-1 rate of identifiers",
+    ("nll", "nll", "pii"): "NLL of identifiers",
+    ("canary", "exposure_mean", "full"): "mean exposure of canaries",
+    ("mia", "auc", "loss"): "AUC of loss",
+    ("mia", "auc", "reference"): "AUC of reference",
+    ("extract", "greedy_rate", ""): "rate of verbatim extraction",
+    ("noise", "gap", "0.1"): "gap under noise of 0.1",
+    ("utility", "last", ""): "final accuracy",
+    ("matched", "did", ""): "DiD",
+    ("matched", "delta_sel", "change"): "change of Delta_sel",
+}
+"""Figures of a method with several seeds that are told in words."""
+
+
+def _sentences(rows: Sequence[Row]) -> list[str]:
+    """The headlines of methods with several seeds, over sources and seeds."""
     lines = []
-    for row in contrasts:
-        if (row.metric, row.group, row.over) != ("did", "pooled", "both"):
+    for row in rows:
+        name = HEADLINES.get((row.audit, row.metric, row.of))
+        if name is None or (row.group, row.over) != ("pooled", "both"):
             continue
-        if row.value is None or row.low is None or row.high is None:
-            continue
+        who = row.checkpoint
+        if isinstance(row, Contrast):
+            if row.metric != "did":
+                continue
+            who = f"{who} against {row.baseline}"
+        said = "not estimable" if row.value is None else number(row.value)
+        if row.low is not None and row.high is not None:
+            said += f" [{number(row.low)}, {number(row.high)}]"
+        if row.status not in ("ok", "not_estimable"):
+            said += f", {row.status.replace('_', ' ').upper()}"
+        reason = f" ({row.note})" if row.value is None else ""
         lines.append(
-            f"{row.checkpoint} against {row.baseline}, over sources and seeds: DiD "
-            f"{number(row.value)} [{number(row.low)}, {number(row.high)}] nats."
+            f"{who}, mean of its seeds: {name} {said} over sources and seeds{reason}."
         )
     return lines

@@ -206,3 +206,29 @@ def test_output_over_an_input_is_refused(
     one = write("one", case, a=shifted(case, 0.0))
     two = write("two", case, b=shifted(case, 0.5))
     assert command_line(["compare", str(one), str(two), "-o", str(one)]) == 2
+
+
+def test_a_rounded_checkpoint_keeps_its_original(
+    make_case: Callable[..., Any], write: Callable[..., Path]
+) -> None:
+    case = make_case()
+    one = write("one", case, er=shifted(case, 0.0))
+    two = write(
+        "two", case, ours=shifted(case, 0.5), **{"ours+int4": shifted(case, 0.2)}
+    )
+    report = read_report(two)
+    facts = [
+        c.model_copy(update={"quantised_from": "ours" if "+" in c.name else None})
+        for c in report.checkpoints
+    ]
+    write_report(report.model_copy(update={"checkpoints": facts}), two)
+    found = compare([one, two])
+    pairs = {(c.checkpoint, c.baseline, c.family) for c in found.contrasts}
+    assert ("ours+int4", "ours", "exploratory") in pairs
+    assert ("ours", "er", "primary") in pairs
+    assert not any(c == "ours+int4" and b == "er" for c, b, _ in pairs)
+    # A name with a plus is no rounded checkpoint by itself.
+    three = write("three", case, **{"er+ptpc": shifted(case, 0.4)})
+    found = compare([one, three])
+    pairs = {(c.checkpoint, c.baseline, c.family) for c in found.contrasts}
+    assert ("er+ptpc", "er", "primary") in pairs

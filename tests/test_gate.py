@@ -178,3 +178,9 @@ def test_every_audit_has_a_catalogue() -> None:
         assert catalogue(name), name
         for variants in catalogue(name).values():
             assert variants
+
+
+def test_a_name_may_hold_blanks_and_a_bound_is_finite() -> None:
+    assert parse_rule(f"{RULE} for my model (v1) ").checkpoint == "my model (v1)"
+    with pytest.raises(InputError, match="not finite"):
+        parse_rule("mia.auc.loss.low > 1e999")

@@ -7,8 +7,8 @@ Frames here hold one row a canary of one checkpoint and part, with the columns `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from scipy import stats
 from spark_audit.audits import BASE
 from spark_audit.canaries import FORMATS, RANKED
 from spark_audit.errors import InputError
+from spark_audit.results import Contrast
 from spark_audit.stats.bootstrap import holm, sign_flip
 from spark_audit.stats.epsilon import candidate_guess_bound
 from spark_audit.stats.exposure import (
@@ -37,10 +38,10 @@ LEVEL = 0.95
 KS = (1, 10)
 """Numbers of guesses that epsilon is bounded from: fixed here, before any result."""
 
-STATED = (
-    "the canary was drawn uniformly from its candidates; delta 0; each bound holds "
-    "alone, the largest of several at less than 95%"
-)
+STATED = "the canary was drawn uniformly from its candidates; delta 0"
+UNCONTROLLED = "nothing: the positive control was not detected"
+DECLARED = ("full", "all", 1)
+"""Part, dose and k of the bound declared before any result: all canaries at once."""
 
 
 def ranked(evidence: pd.DataFrame, kind: str = "canary") -> pd.DataFrame:
@@ -125,11 +126,24 @@ class Tested:
     n: int
     value: float
     p: float
+    over: int = 1
+    """Tests that the p value is adjusted over."""
 
     @property
     def detected(self) -> bool:
         """Whether it is significant."""
         return self.p <= 1 - LEVEL
+
+    @property
+    def said(self) -> str:
+        """The p value in words."""
+        return said(self.p, self.over)
+
+
+def said(p: float, over: int) -> str:
+    """An adjusted p value in words."""
+    tests = "test" if over == 1 else "tests"
+    return f"p {p:.2g} adjusted over {over} {tests}"
 
 
 def adjusted(tests: list[Tested]) -> list[Tested]:
@@ -138,8 +152,7 @@ def adjusted(tests: list[Tested]) -> list[Tested]:
         return []
     ps = holm([test.p for test in tests])
     made = [
-        Tested(t.checkpoint, t.part, t.n, t.value, float(p))
-        for t, p in zip(tests, ps, strict=True)
+        replace(t, p=float(p), over=len(ps)) for t, p in zip(tests, ps, strict=True)
     ]
     return sorted(made, key=lambda test: test.p)
 
@@ -162,8 +175,9 @@ def base_tests(frame: pd.DataFrame) -> list[Tested]:
 def control_tests(frame: pd.DataFrame, *, uniform_base: bool) -> list[Tested]:
     """Whether the canaries of the highest dose were found, in any checkpoint and part.
 
-    Corrected by Holm over checkpoints and parts, since one success is enough. Where
-    the base's own ranks are not uniform, the rise since the base is tested instead.
+    Corrected by Holm over checkpoints and parts, since one success is enough for a
+    part (and for that part alone). Where the base's own ranks are not uniform, the
+    rise since the base is tested instead.
     """
     found = []
     whole = trained(frame)
@@ -197,7 +211,7 @@ def two_ended(frame: pd.DataFrame) -> dict[str, list[Tested]]:
     if tests:
         ps = holm([test.p for _, test in tests])
         for (end, t), p in zip(tests, ps, strict=True):
-            found[end].append(Tested(t.checkpoint, t.part, t.n, t.value, float(p)))
+            found[end].append(replace(t, p=float(p), over=len(ps)))
     return {end: sorted(some, key=lambda t: t.p) for end, some in found.items()}
 
 
@@ -358,12 +372,15 @@ def paired_table(
     return found
 
 
-def epsilon_table(frame: pd.DataFrame) -> list[Record]:
+def epsilon_table(frame: pd.DataFrame, *, sensitive: Collection[str]) -> list[Record]:
     """Lower bounds of epsilon, of checkpoints that were trained on the canaries.
 
     Only synthetic canaries are taken: theirs is the uniform draw that bounds rest on.
+    The declared bounds hold together at 95 % over checkpoints, all others together
+    too (Bonferroni). Of a part without its positive control none is given.
     """
-    found = []
+    found: list[Record] = []
+    hits: list[tuple[int, int]] = []
     drawn = frame[frame["format"].isin(list(FORMATS)) & (frame["checkpoint"] != BASE)]
     for name, part, whole in by_part(trained(drawn)):
         doses: list[tuple[str, pd.DataFrame]] = [("all", whole)]
@@ -371,40 +388,63 @@ def epsilon_table(frame: pd.DataFrame) -> list[Record]:
         if len(several) > 1:
             doses += [(str(dose), whole[whole["dose"] == dose]) for dose in several]
         for label, chosen in doses:
-            size, rows = int(chosen["n_candidates"].iloc[0]), int(chosen["dose"].max())
+            size = int(chosen["n_candidates"].iloc[0])
             for k in KS:
                 if k >= size:
                     continue
                 # A tie is no sure guess: it counts as a miss.
-                hits = int(np.sum(chosen["rank"] + chosen["ties"] <= k))
-                bound = candidate_guess_bound(
-                    hits, len(chosen), n_candidates=size, k=k, rows=rows
-                )
+                hits.append((int(np.sum(chosen["rank"] + chosen["ties"] <= k)), size))
                 found.append(
                     {
                         "checkpoint": name,
                         "part": part,
                         "dose": label,
                         "k": k,
+                        "declared": (part, label, k) == DECLARED,
                         "canaries": len(chosen),
-                        "hits": hits,
-                        "rows": rows,
-                        "epsilon_per_canary": bound.canary,
-                        "epsilon_per_record": bound.record,
-                        "add_remove_per_canary": bound.canary_add_remove,
-                        "add_remove_per_record": bound.record_add_remove,
-                        "says": _says(bound.record),
+                        "hits": hits[-1][0],
+                        "rows": int(chosen["dose"].max()),
                     }
                 )
+    # How many bounds there are is known before any result, sensitive parts or not.
+    declared = sum(record["declared"] for record in found)
+    for record, (right, size) in zip(found, hits, strict=True):
+        several_of = declared if record["declared"] else len(found) - declared
+        record["significance"] = (1 - LEVEL) / several_of
+        bound = candidate_guess_bound(
+            right,
+            record["canaries"],
+            n_candidates=size,
+            k=record["k"],
+            rows=record["rows"],
+            significance=record["significance"],
+        )
+        claimed = record["part"] in sensitive
+        record.update(
+            {
+                "epsilon_per_canary": bound.canary if claimed else None,
+                "epsilon_per_record": bound.record if claimed else None,
+                "add_remove_per_canary": bound.canary_add_remove if claimed else None,
+                "add_remove_per_record": bound.record_add_remove if claimed else None,
+                "says": _says(record, bound.record) if claimed else UNCONTROLLED,
+            }
+        )
     return found
 
 
-def _says(epsilon: float) -> str:
+def confidence(significance: float) -> str:
+    """A confidence level in words."""
+    return f"{100 * (1 - significance):.5g}%"
+
+
+def _says(record: Record, epsilon: float) -> str:
     if epsilon <= 0:
         return "a bound of 0 proves nothing"
+    which = "declared" if record["declared"] else "other"
     return (
-        f"the training run is not eps-DP for eps < {epsilon:.3f} a record at 95% "
-        f"confidence (under the stated randomisation: {STATED})"
+        f"the training run is not eps-DP for eps < {epsilon:.3f} a record at "
+        f"{confidence(record['significance'])} confidence (so that all {which} bounds "
+        f"hold together at 95%; under the stated randomisation: {STATED})"
     )
 
 
@@ -426,4 +466,36 @@ def extrapolated_table(frame: pd.DataFrame) -> list[Record]:
                     "note": "an estimate from a skew-normal fit, not a count",
                 }
             )
+    return found
+
+
+# --- contrasts of rates ---------------------------------------------------------------
+
+
+def moved(row: Contrast) -> bool:
+    """Whether a change may be claimed: its interval and its test agree on one."""
+    if row.low is None or row.high is None or row.p is None:
+        return False
+    return not row.low <= 0 <= row.high and row.p <= 1 - row.level
+
+
+def bounded(contrasts: Sequence[Contrast], rates: Collection[str]) -> list[Contrast]:
+    """The contrasts; those of rates within [-1, 1], which a difference cannot leave.
+
+    A note tells where the interval excludes 0 and the sign-flip test does not agree.
+    """
+    limits = ("low", "high", "parity_low", "parity_high")
+    found = []
+    for row in contrasts:
+        if row.metric in rates and row.low is not None and row.high is not None:
+            ends = {name: getattr(row, name) for name in limits}
+            change: Record = {
+                name: None if end is None else min(1.0, max(-1.0, end))
+                for name, end in ends.items()
+            }
+            if not row.low <= 0 <= row.high and not moved(row):
+                told = "the interval and the sign-flip test disagree: no change claimed"
+                change["note"] = "; ".join(filter(None, (row.note, told)))
+            row = row.model_copy(update=change)
+        found.append(row)
     return found

@@ -148,24 +148,21 @@ def _tries(estimate: Estimate) -> Estimate:
         for end in (estimate.value, estimate.low, estimate.high)
     )
     assert value is not None
-    beyond = value > MOST
-    # A bound instead of a median has a lower limit at most.
-    if low is None or high is None or low > MOST:
-        low, high, interval = None, None, "none"
-    else:
-        interval = estimate.interval
-    upper = None if high is None else min(high, MOST)
+    # The bound stays a true lower limit, but never an upper one.
+    lower = None if low is None else min(low, MOST)
+    upper = None if high is None or high > MOST else high
     made = replace(
         estimate,
         value=min(value, MOST),
-        low=low,
+        low=lower,
         high=upper,
-        interval=interval,  # type: ignore[arg-type]
-        parity_low=low,
+        parity_low=lower,
         parity_high=upper,
     )
-    if beyond:
-        return made.noting(f"more than {MOST:.0e}: the value is that bound")
+    if value > MOST:
+        return made.noting(
+            f"more than {MOST:.0e}: the value is that bound, with no upper limit"
+        )
     if high is not None and high > MOST:
-        return made.noting(f"the upper limit is more than {MOST:.0e}")
+        return made.noting(f"no upper limit: it is more than {MOST:.0e}")
     return made

@@ -8,7 +8,7 @@ that stand in most rows are found in any checkpoint, nothing can be concluded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,20 +21,24 @@ from spark_audit.audits._ranked import (
     LEVEL,
     Tested,
     base_tests,
+    bounded,
     changes,
+    confidence,
     control_tests,
     dose_table,
     epsilon_table,
     extrapolated_table,
+    moved,
     paired_table,
     ranked,
+    said,
     streisand_table,
     trained,
     trend_table,
     two_ended,
     uniformity_table,
 )
-from spark_audit.canaries import RANKED
+from spark_audit.canaries import FORMATS, RANKED
 from spark_audit.manifest import Manifest
 from spark_audit.ratios import CELLS, Figure, missing_rows, ratio_contrasts, ratio_rows
 from spark_audit.results import AuditResult, Contrast, Guard, Row, number
@@ -110,9 +114,9 @@ def conclude(
     base = base_tests(frame)
     uniform = not (base and base[0].detected)
     control = control_tests(frame, uniform_base=uniform)
-    sensitive = any(test.detected for test in control)
-    if not sensitive:
-        rows, contrasts = _insensitive(rows), _insensitive(contrasts)
+    sensitive = {test.part for test in control if test.detected}
+    rows = _insensitive(rows, sensitive)
+    contrasts = _insensitive(bounded(contrasts, TOP), sensitive)
     tables = {
         "canary_by_dose": dose_table(frame),
         "canary_uniformity": uniformity_table(frame),
@@ -120,18 +124,33 @@ def conclude(
         "canary_dose_trend": trend_table(frame, seed=seed),
         "canary_paired": paired_table(frame, baselines, seed=seed),
         # Without a uniform draw the bound has no ground.
-        "canary_epsilon": epsilon_table(frame) if uniform else [],
+        "canary_epsilon": (
+            epsilon_table(frame, sensitive=sensitive) if uniform else []
+        ),
         "canary_extrapolated": extrapolated_table(frame),
     }
-    verdict = _verdict(frame, control, tables, sensitive=sensitive, uniform=uniform)
+    # Neither the base nor our own draw tells that chance is what it is taken for.
+    supposed = not base and not set(ours["format"]) <= set(FORMATS)
+    verdict = _verdict(
+        frame,
+        control,
+        tables,
+        sensitive=sensitive,
+        uniform=uniform,
+        supposed=supposed,
+    )
     return AuditResult(
         rows=[*rows, *absent],
         contrasts=contrasts,
-        guards=_guards(evidence, control, base, sensitive=sensitive),
+        guards=_guards(evidence, control, base, supposed=supposed),
         verdict=[
             *verdict,
             *(f"{name}: canaries not estimable, {UNSCORED}." for name in unscored),
-            *_contrast_lines(contrasts, tables["canary_paired"], sensitive=sensitive),
+            *(
+                _contrast_lines(contrasts, tables["canary_paired"])
+                if "full" in sensitive
+                else []
+            ),
         ],
         scope=list(SCOPE),
         tables={name: table for name, table in tables.items() if table},
@@ -293,11 +312,16 @@ def _contrasts(
     ]
 
 
-def _insensitive(rows: Sequence[Any]) -> list[Any]:
-    """The rows marked; a change of likelihood itself needs no positive control."""
+def _insensitive(rows: Sequence[Any], sensitive: Collection[str]) -> list[Any]:
+    """The rows, those of parts without their positive control marked.
+
+    A change of likelihood itself needs no positive control.
+    """
     return [
         row
-        if row.value is None or (isinstance(row, Contrast) and row.metric == "nll")
+        if row.value is None
+        or row.of.partition("/")[0] in sensitive
+        or (isinstance(row, Contrast) and row.metric == "nll")
         else row.model_copy(update={"status": "insensitive"})
         for row in rows
     ]
@@ -345,24 +369,29 @@ def _guards(
     control: Sequence[Tested],
     base: Sequence[Tested],
     *,
-    sensitive: bool,
+    supposed: bool,
 ) -> list[Guard]:
     shown = list(dict.fromkeys(t.checkpoint for t in control if t.detected))
-    if sensitive:
+    lost = _lost(control)
+    passed: bool | None = bool(shown)
+    if shown:
         detail = (
             f"the {control[0].n} canaries that stand in most rows are found in "
             f"{', '.join(shown)} ({control[0].part}: mean exposure "
-            f"{number(control[0].value)} bits, adjusted p {control[0].p:.2g})"
+            f"{number(control[0].value)} bits, {control[0].said})"
         )
+        if lost:
+            passed = None
+            detail += f"; not by {', '.join(lost)}: nothing can be concluded there"
     elif control:
         detail = (
             "the canaries that stand in most rows are found in no audited checkpoint "
-            f"(smallest adjusted p {control[0].p:.2g}); audit the unprotected "
+            f"and part (smallest {control[0].said}); audit the unprotected "
             "fine-tune too, or plant canaries in more rows (--doses)"
         )
     else:
         detail = "no fine-tuned checkpoint was audited"
-    found = [Guard(name="positive control", passed=sensitive, detail=detail)]
+    found = [Guard(name="positive control", passed=passed, detail=detail)]
     if base:
         worst = base[0]
         ok = not worst.detected
@@ -371,7 +400,7 @@ def _guards(
                 name="base ranks canaries by chance",
                 checkpoint=BASE,
                 passed=ok,
-                detail=f"smallest adjusted p {worst.p:.2g} ({worst.part}, mean rank "
+                detail=f"smallest {worst.said} ({worst.part}, mean rank "
                 f"{number(worst.value, 1)})"
                 + (
                     ""
@@ -386,10 +415,18 @@ def _guards(
             Guard(
                 name="base ranks canaries by chance",
                 passed=None,
-                detail="the base was not scored: give --base to check the draw",
+                detail="the base was not scored: give --base to check the draw"
+                + (", which is not one of ours" if supposed else ""),
             )
         )
     return [*found, *_rankable(evidence)]
+
+
+def _lost(control: Sequence[Tested]) -> list[str]:
+    """Parts whose positive control was found in no checkpoint."""
+    found = {test.part for test in control if test.detected}
+    tested = {test.part for test in control}
+    return [part for part in RANKED if part in tested - found]
 
 
 def _verdict(
@@ -397,17 +434,27 @@ def _verdict(
     control: Sequence[Tested],
     tables: Mapping[str, list[dict[str, Any]]],
     *,
-    sensitive: bool,
+    sensitive: Collection[str],
     uniform: bool,
+    supposed: bool,
 ) -> list[str]:
     lines = []
+    if sensitive and (lost := _lost(control)):
+        lines.append(
+            f"canary ({', '.join(lost)}): {INSENSITIVE}. The positive control was "
+            f"found by {', '.join(part for part in RANKED if part in sensitive)} only."
+        )
+    condition = "if the canaries were drawn uniformly, " if supposed else ""
     for name in dict.fromkeys(trained(frame)["checkpoint"]):
+        head = f"{name}: {condition}"
         chosen = frame[frame["checkpoint"] == name]
         ours = trained(chosen)
+        if known := set(ours["part"]) & set(sensitive):
+            chosen, ours = (f[f["part"].isin(known)] for f in (chosen, ours))
         size = int(ours["n_candidates"].iloc[0])
         n = int(ours.groupby("part").size().min())
         mde = f"{number(chance_mde(n, n_candidates=size).bits)} bits"
-        if not sensitive:
+        if not known:
             lines.append(
                 f"{name}: {INSENSITIVE}. The positive control was found in no "
                 f"checkpoint; with {n} canaries, shifts of the mean exposure below "
@@ -422,30 +469,38 @@ def _verdict(
                 )
             continue
         if not uniform:
-            lines.append(_rise_line(name, frame, control))
+            tests = [test for test in control if test.part in known]
+            lines.append(_rise_line(name, frame, tests))
             continue
-        ends = two_ended(chosen)
-        lines.append(_end_line(name, ours, ends["remembered"], control, size, mde))
-        records = [r for r in tables["canary_streisand"] if r["checkpoint"] == name]
-        second = [
-            _streisand_words(records, ends["suppressed"], ends["remembered"][0]),
-            _epsilon_words(name, tables["canary_epsilon"]),
+        # Adjusted over all parts, before those that tell nothing are left out.
+        ends = {
+            end: [test for test in tests if test.part in known]
+            for end, tests in two_ended(frame[frame["checkpoint"] == name]).items()
+        }
+        lines.append(head + _end_words(name, ours, ends["remembered"], control, mde))
+        records = [
+            r
+            for r in tables["canary_streisand"]
+            if r["checkpoint"] == name and r["part"] in known
         ]
-        if any(second):
-            lines.append(f"{name}: {' '.join(filter(None, second))}")
+        words = _streisand_words(records, ends["suppressed"], ends["remembered"][0])
+        lines += [head + words] if words else []
+        words = _epsilon_words(name, tables["canary_epsilon"])
+        # The table holds canaries of our own draw only: no condition.
+        lines += [f"{name}: {words}"] if words else []
     return lines
 
 
-def _end_line(
+def _end_words(
     name: str,
     ours: pd.DataFrame,
     tests: Sequence[Tested],
     control: Sequence[Tested],
-    size: int,
     mde: str,
 ) -> str:
     best = tests[0]
     part = ours[ours["part"] == best.part]
+    size = int(part["n_candidates"].iloc[0])
     low, high = null_mean([size] * best.n).band()
     first = top_k(part["rank"].to_numpy(), k=1, n_candidates=size)
     chance = f"{number(null_moments(size).exposure_mean, 2)} [{low:.2f}, {high:.2f}]"
@@ -455,17 +510,17 @@ def _end_line(
     )
     own = [t for t in control if t.checkpoint == name and t.detected]
     if best.detected:
-        return f"{name}: canaries are REMEMBERED: {figures}, adjusted p {best.p:.2g}."
+        return f"canaries are REMEMBERED: {figures}, {best.said}."
     if own:
         return (
-            f"{name}: canaries that stand in most rows are REMEMBERED ({own[0].part}: "
-            f"mean exposure {number(own[0].value, 2)} bits, adjusted p "
-            f"{own[0].p:.2g}); over all canaries {figures}."
+            f"canaries that stand in most rows are REMEMBERED ({own[0].part}: "
+            f"mean exposure {number(own[0].value, 2)} bits, {own[0].said}); over all "
+            f"canaries {figures}."
         )
     return (
-        f"{name}: memorisation of canaries not detected: {figures}. Shifts of the mean "
-        f"exposure below {mde} cannot be excluded, nor that up to "
-        f"{number(100 * first.high, 1)}% of canaries rank first (exact 95% limit)."
+        f"memorisation of canaries not detected: {figures}. Not excluded: shifts of "
+        f"the mean below {mde}, up to {number(100 * first.high, 1)}% ranked first "
+        "(exact 95% limit)."
     )
 
 
@@ -480,7 +535,7 @@ def _rise_line(name: str, frame: pd.DataFrame, control: Sequence[Tested]) -> str
     if best.detected:
         return (
             f"{name}: canaries are REMEMBERED beyond what the base knows: {figures}, "
-            f"of those in most rows adjusted p {best.p:.2g}."
+            f"of those in most rows {best.said}."
         )
     tail = "" if rise.mde is None else f"; below {number(rise.mde, 2)} bits go unseen"
     return f"{name}: no rise of exposure since the base detected: {figures}{tail}."
@@ -494,8 +549,8 @@ def _streisand_words(
     if low.detected:
         return (
             f"true canaries stand FURTHER BACK than chance ({low.part}: lower-tail "
-            f"exposure {number(low.value, 2)} bits, adjusted p {low.p:.2g}): over-"
-            "suppression tells who was in the data, as memorisation does."
+            f"exposure {number(low.value, 2)} bits, {low.said}): over-suppression "
+            "tells who was in the data, as memorisation does."
         )
     compared = [r for r in records if r["p"] is not None]
     if not compared:
@@ -507,8 +562,8 @@ def _streisand_words(
     least = compared[at]
     places = (
         f"mean rank {number(least['rank_mean_trained'], 1)} against "
-        f"{number(least['rank_mean_held_out'], 1)} ({least['part']}, adjusted p "
-        f"{ps[at]:.2g})"
+        f"{number(least['rank_mean_held_out'], 1)} ({least['part']}, "
+        f"{said(ps[at], len(ps))})"
     )
     if ps[at] <= 1 - LEVEL:
         return f"true canaries differ from never-inserted ones: {places}."
@@ -522,32 +577,33 @@ def _streisand_words(
 
 
 def _epsilon_words(name: str, table: Sequence[Mapping[str, Any]]) -> str:
-    shown = [
-        r
-        for r in table
-        if r["checkpoint"] == name
-        and r["dose"] == "all"
-        and r["epsilon_per_record"] > 0
-    ]
-    if not shown:
+    """The bound declared beforehand, and the largest of the others if it is more."""
+    here = [r for r in table if r["checkpoint"] == name and r["epsilon_per_record"]]
+    told = []
+    largest = 0.0
+    for kind in (True, False):
+        some = [r for r in here if r["declared"] == kind]
+        best = max(some, key=lambda r: r["epsilon_per_record"], default=None)
+        if best is None or best["epsilon_per_record"] <= largest:
+            continue
+        largest = best["epsilon_per_record"]
+        which = "declared beforehand" if kind else "largest of the others, corrected"
+        dose = "" if best["dose"] == "all" else f"dose {best['dose']}, "
+        told.append(
+            f"{largest:.3f} a record at {confidence(best['significance'])} confidence "
+            f"({best['part']}, {dose}k = {best['k']}, {which})"
+        )
+    if not told:
         return ""
-    bounds = ", ".join(
-        f"{r['epsilon_per_record']:.3f} ({r['part']}, k = {r['k']})" for r in shown
-    )
     return (
-        "the training run is not eps-DP for eps < x at 95% confidence (under the "
-        f"stated randomisation), each bound for itself, x a record: {bounds}."
+        f"the training run is not eps-DP for eps < {', nor for eps < '.join(told)}, "
+        "under the stated randomisation."
     )
 
 
 def _contrast_lines(
-    contrasts: Sequence[Contrast],
-    paired: Sequence[Mapping[str, Any]],
-    *,
-    sensitive: bool,
+    contrasts: Sequence[Contrast], paired: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    if not sensitive:
-        return []
     wilcoxon = {(r["checkpoint"], r["part"]): r["wilcoxon_p"] for r in paired}
     lines = []
     for row in contrasts:
@@ -563,7 +619,7 @@ def _contrast_lines(
         change = f"{number(row.value, 2)} [{row.low:.2f}, {row.high:.2f}] bits" + (
             "" if p is None else f" (Wilcoxon p {p:.2g})"
         )
-        if row.low <= 0 <= row.high:
+        if not moved(row):
             tail = "" if row.mde is None else f"; below {number(row.mde, 2)} go unseen"
             lines.append(f"{head}: no change detected, {change}{tail}.")
         else:

@@ -24,6 +24,7 @@ from spark_audit.audits import (
     baselines_of,
     settings_of,
 )
+from spark_audit.audits._ranked import bounded, moved
 from spark_audit.audits._tries import MOST, SAMPLERS, Medians
 from spark_audit.manifest import Manifest, ManifestExample, ManifestSpan
 from spark_audit.ratios import (
@@ -34,7 +35,7 @@ from spark_audit.ratios import (
     ratio_contrasts,
     ratio_rows,
 )
-from spark_audit.results import AuditResult, Contrast, Row, number
+from spark_audit.results import AuditResult, Contrast, Guard, Row, number
 from spark_audit.stats.extraction import n_p, n_p_counts, top_k_logp
 from spark_audit.stats.intervals import clopper_pearson, rate_estimate
 from spark_audit.stats.power import mde_normal
@@ -57,8 +58,8 @@ SCOPE = (
 )
 
 COLUMNS = (
-    "checkpoint set split task type origin cluster canary_id part dose n_tokens greedy "
-    "greedy_sure logp_t1 logp_top40"
+    "checkpoint set split task type origin cluster canary_id part dose first n_tokens "
+    "greedy greedy_sure logp_t1 logp_top40"
 ).split()
 
 
@@ -89,8 +90,13 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
     ``set`` is ``pii`` or ``canary``; ``greedy``: every token has rank 1, ties for the
     first place included, ``greedy_sure`` without them; ``logp_*`` the log probability
     (nats) that sampling gives the span, minus infinity where it cannot. ``dose`` is a
-    canary's, 0 where it was held out.
+    canary's, 0 where it was held out; ``first`` marks its first row by id, the one
+    that it is judged by.
     """
+    firsts: dict[tuple[str, str], str] = {}
+    for example, span in _spans(manifest):
+        key = (example.canary_id or example.id, span.part or "")
+        firsts[key] = min(example.id, firsts.get(key, example.id))
     doses = {
         canary.canary_id: 0 if canary.held_out else canary.dose
         for canary in manifest.canaries
@@ -116,6 +122,8 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
                     "canary_id": canary,
                     "part": span.part or "",
                     "dose": dose if canary else 0,
+                    "first": firsts[canary or example.id, span.part or ""]
+                    == example.id,
                     **_scores(table, example, span),
                 }
             )
@@ -175,13 +183,16 @@ def conclude(
         )
     cells = pd.concat([_cells(part, group) for group, part in by_group(pii)])
     rows = ratio_rows(cells, audit="extract", figures=FIGURES, paper=paper, **options)
-    contrasts = ratio_contrasts(
-        cells,
-        audit="extract",
-        figures=FIGURES,
-        baselines=baselines,
-        paper=paper,
-        **options,
+    contrasts = bounded(
+        ratio_contrasts(
+            cells,
+            audit="extract",
+            figures=FIGURES,
+            baselines=baselines,
+            paper=paper,
+            **options,
+        ),
+        FIGURES,
     )
     for group, part in by_group(pii):
         medians = Medians(part, group, **options)
@@ -191,6 +202,7 @@ def conclude(
     return AuditResult(
         rows=rows,
         contrasts=contrasts,
+        guards=_guards(pii),
         verdict=[
             *_verdict(pii, rows, _canary_words(tables.get("extract_canaries", []))),
             *_contrast_lines(contrasts),
@@ -299,7 +311,11 @@ def _count_table(pii: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _canary_table(canaries: pd.DataFrame) -> list[dict[str, Any]]:
-    """Canaries that come back in at least one of their rows, by dose and part."""
+    """Canaries that come back, by dose and part.
+
+    In the first of their rows: held-out ones have one row, and more rows are more
+    tries. ``greedy_in_any_row`` is no figure to compare.
+    """
     found: list[dict[str, Any]] = []
     keys = canaries[["checkpoint", "part", "dose"]].drop_duplicates()
     order = {name: i for i, name in enumerate(dict.fromkeys(keys["checkpoint"]))}
@@ -308,10 +324,11 @@ def _canary_table(canaries: pd.DataFrame) -> list[dict[str, Any]]:
     ):
         here = (canaries["checkpoint"] == name) & (canaries["part"] == part)
         chosen = canaries[here & (canaries["dose"] == dose)]
-        by_canary = chosen.groupby("canary_id")
-        hits, n = int(by_canary["greedy"].any().sum()), by_canary.ngroups
+        first = chosen[chosen["first"].astype(bool)]
+        hits, n = int(first["greedy"].sum()), len(first)
         low, high = clopper_pearson(hits, n)
-        best = by_canary["logp_t1"].max().to_numpy(np.float64)
+        tries = n_p(first["logp_t1"].to_numpy(np.float64))
+        anywhere = chosen.groupby("canary_id")["greedy"].any()
         found.append(
             {
                 "checkpoint": name,
@@ -324,7 +341,8 @@ def _canary_table(canaries: pd.DataFrame) -> list[dict[str, Any]]:
                 "greedy_rate": hits / n,
                 "low": low,
                 "high": high,
-                **{f"n50_within_{k}": v for k, v in n_p_counts(n_p(best)).items()},
+                "greedy_in_any_row": int(anywhere.sum()),
+                **{f"n50_within_{k}": v for k, v in n_p_counts(tries).items()},
             }
         )
     return found
@@ -356,8 +374,9 @@ def _verdict(
             f"({_percent(row)}){_base_words(name, row)}; median tries for even odds: "
             f"{', '.join(tries)}."
         )
-        second = [_against_test(name, chosen, known), canaries.get(name, "")]
-        lines.append(" ".join(filter(None, second)))
+        lines.append(_against_test(name, pii, known))
+        if name in canaries:
+            lines.append(f"{name}: {canaries[name]}")
         apart = float((train["greedy"] & ~train["greedy_sure"]).mean())
         if apart > TIES_MATTER:
             lines.append(
@@ -374,34 +393,76 @@ def _base_words(name: str, row: Row) -> str:
 
 
 def _against_test(
-    name: str, chosen: pd.DataFrame, known: Mapping[tuple[str, str, str, str], Row]
+    name: str, pii: pd.DataFrame, known: Mapping[tuple[str, str, str, str], Row]
 ) -> str:
-    """Train rows against rows never trained on: whether it is more than guessing."""
+    """Train rows against rows never trained on: whether it is more than guessing.
+
+    Where the base was scored, beyond what it gives on the same rows: it shows how far
+    the two splits differ by themselves.
+    """
     train = known[name, "pooled", "greedy_rate", ""]
     limit = ""
     if train.high is not None:
         limit = f" Up to {number(100 * train.high, 1)}% cannot be excluded."
+    chosen = pii[pii["checkpoint"] == name]
     if not (chosen["split"] == "test").any():
         return f"{name}: no identifier of test rows tells what guessing gives.{limit}"
-    injected = chosen[chosen["origin"] == "injected"]
-    alike = set(injected["split"]) == {"train", "test"}
-    apart = _train_minus_test(injected if alike else chosen)
+    apart, alike = _against(pii, name)
     what = "injected identifiers" if alike else "identifiers, not drawn alike,"
     head = f"{name}: against {what} of rows never trained on"
+    if name != BASE and _has_base(pii):
+        base, _ = _against(pii, BASE)
+        apart = _since(apart, base)
+        head += " (beyond the base's own difference)"
     if apart is None:
         return f"{head}: no comparison, clusters are too few.{limit}"
-    points = (
-        f"{number(100 * apart.value, 1)} [{number(100 * apart.low, 1)}, "
-        f"{number(100 * apart.high, 1)}] points"
-    )
+    points = f"{_points(apart)} points"
+    if apart.low <= 0 <= apart.high:
+        return (
+            f"{head}: no difference detected, {points}; differences below "
+            f"{number(100 * apart.mde, 1)} points go unseen.{limit}"
+        )
+    if name == BASE:
+        return f"{head} they differ, by {points}: the splits differ by themselves."
+    if not alike:
+        return f"{head} they differ, by {points}: that may be the identifiers' doing."
     if apart.low > 0:
         return f"{head} MORE come back, by {points}: training text is extracted."
-    if apart.high < 0:
-        return f"{head} FEWER come back, {points}: over-suppression is a signal too."
-    return (
-        f"{head}: no difference detected, {points}; differences below "
-        f"{number(100 * apart.mde, 1)} points go unseen.{limit}"
+    return f"{head} FEWER come back, {points}: over-suppression is a signal too."
+
+
+def _guards(pii: pd.DataFrame) -> list[Guard]:
+    """Whether the base, which saw none of the rows, tells train from test rows."""
+    if not _has_base(pii):
+        return []
+    apart, alike = _against(pii, BASE)
+    if apart is None or apart.low <= 0 <= apart.high:
+        # That no difference is seen does not show that there is none.
+        return []
+    detail = (
+        "greedy decoding of the base returns identifiers of train rows more or less "
+        f"often than of test rows, by {_points(apart)} points: "
     )
+    detail += (
+        "the splits differ by themselves; only changes since it mean anything"
+        if alike
+        else "natural identifiers of the two splits differ"
+    )
+    name = "base tells no train from test identifiers"
+    passed = False if alike else None
+    return [Guard(name=name, checkpoint=BASE, passed=passed, detail=detail)]
+
+
+def _has_base(pii: pd.DataFrame) -> bool:
+    return bool((pii["checkpoint"] == BASE).any())
+
+
+def _against(pii: pd.DataFrame, name: str) -> tuple[_Apart | None, bool]:
+    """Train minus test of a checkpoint; whether both were drawn alike (injected)."""
+    chosen = pii[pii["checkpoint"] == name]
+    injected = chosen[chosen["origin"] == "injected"]
+    alike = set(injected["split"]) == {"train", "test"}
+    return _train_minus_test(injected if alike else chosen), alike
 
 
 class _Apart(NamedTuple):
@@ -427,12 +488,31 @@ def _train_minus_test(chosen: pd.DataFrame) -> _Apart | None:
     p1, low1, high1, p2, low2, high2 = np.array(ends, dtype=np.float64)
     if np.isnan([p1, low1, high1, p2, low2, high2]).any():
         return None
-    value = float(p1 - p2)
-    low = value - float(np.hypot(p1 - low1, high2 - p2))
-    high = value + float(np.hypot(high1 - p1, p2 - low2))
+    train = _Apart(float(p1), float(low1), float(high1), 0.0)
+    return _minus(train, _Apart(float(p2), float(low2), float(high2), 0.0))
+
+
+def _minus(one: _Apart, two: _Apart) -> _Apart:
+    """Difference of two independent figures, its interval from both of theirs."""
+    value = one.value - two.value
+    low = value - float(np.hypot(one.value - one.low, two.high - two.value))
+    high = value + float(np.hypot(one.high - one.value, two.value - two.low))
     # Half the width of a 95 % interval is 1.96 standard errors.
     se = (high - low) / 2 / float(special.ndtri(0.975))
     return _Apart(value, low, high, mde_normal(se))
+
+
+def _since(one: _Apart | None, base: _Apart | None) -> _Apart | None:
+    """A difference beyond the base's, as if both were independent.
+
+    Both are of the same rows and mostly agree, so that the interval is rather wide.
+    """
+    return None if one is None or base is None else _minus(one, base)
+
+
+def _points(apart: _Apart) -> str:
+    low, high = number(100 * apart.low, 1), number(100 * apart.high, 1)
+    return f"{number(100 * apart.value, 1)} [{low}, {high}]"
 
 
 def _median(row: Row) -> str:
@@ -458,7 +538,10 @@ def _canary_words(table: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         ours = [r for r in table if r["checkpoint"] == name and not r["held_out"]]
         never = [r for r in table if r["checkpoint"] == name and r["held_out"]]
         hits, n = sum(r["greedy"] for r in ours), sum(r["canaries"] for r in ours)
-        text = f"Of {n} parts of canaries {hits} come back word for word"
+        text = (
+            f"Of {n} parts of canaries {hits} come back word for word (in the first "
+            "row of each)"
+        )
         if not hits:
             worst = max(r["high"] for r in ours)
             text += (
@@ -486,7 +569,7 @@ def _contrast_lines(contrasts: Sequence[Contrast]) -> list[str]:
             f"{number(100 * row.value, 1)} [{number(100 * row.low, 1)}, "
             f"{number(100 * row.high, 1)}] points"
         )
-        if row.low <= 0 <= row.high:
+        if not moved(row):
             tail = (
                 ""
                 if row.mde is None

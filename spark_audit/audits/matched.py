@@ -166,6 +166,7 @@ def conclude(
         rows = [*_missing_rows(names, "pooled"), *rows]
     contrasts = _adjusted(contrasts, tests, seed)
     single = [name for name in names if replicate_of(name) is None]
+    entries = {one[0] for name in names if (one := replicate_of(name))}
     pooled = {
         (row.checkpoint, row.of): row
         for row in rows
@@ -174,7 +175,13 @@ def conclude(
     for name in single:
         moved = _moved(spans[spans["checkpoint"] == name])
         verdict.append(
-            _sentence(name, pooled, reference=name in references, moved=moved)
+            _sentence(
+                name,
+                pooled,
+                reference=name in references,
+                moved=moved,
+                entry=name in entries,
+            )
         )
     verdict += [_contrast_sentence(row) for row in contrasts if _told(row)]
     train = spans[(spans["split"] == "train") & (spans["checkpoint"] == names[0])]
@@ -488,6 +495,7 @@ def _sentence(
     *,
     reference: bool,
     moved: Estimate,
+    entry: bool = False,
 ) -> str:
     """What was found for one checkpoint, in plain words.
 
@@ -499,6 +507,8 @@ def _sentence(
         reason = NO_PAIRS if row is None else row.note
         return f"{name}: Delta_sel is not estimable ({reason})."
     over = f"over {row.n} tokens of matched identifiers in {row.clusters} clusters"
+    if entry:
+        over = f"for the mean of its seeds, {over}"
     if reference:
         return (
             f"{name} scores as the matching reference does: its Delta_sel of "

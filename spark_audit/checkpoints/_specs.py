@@ -116,6 +116,12 @@ def _draft(text: str) -> tuple[str | None, tuple[str, ...], str | None]:
             where=f"--ckpt {text}",
             fix="write NAME=[path1,path2]",
         )
+    if len(set(parts)) < len(parts):
+        raise InputError(
+            "a path is listed twice",
+            where=f"--ckpt {text}",
+            fix="list each once",
+        )
     split = [split_stage(part) for part in parts]
     stages = {stage for _, stage in split}
     if len(stages) > 1:

@@ -62,6 +62,9 @@ def candidate_guess_bound(
     rows
         Most rows that one of the canaries stands in (group privacy: what holds for
         one record at eps holds for the canary at ``rows * eps``).
+    significance
+        One-sided. To be divided among bounds that are to hold together: a k or a
+        group of canaries picked after looking is one of all that were looked at.
 
     Raises
     ------

@@ -14,11 +14,12 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from spark_audit.audits._ranked import control_tests, ranked
+from spark_audit.audits._ranked import bounded, control_tests, moved, ranked
 from spark_audit.audits.canary import INSENSITIVE, canary, conclude, evidence, plan
 from spark_audit.manifest import Manifest, seal
 from spark_audit.results import AuditResult, Contrast, Row
 from spark_audit.sequences import canary_key
+from spark_audit.stats.epsilon import candidate_guess_bound
 from spark_audit.stats.exposure import Extrapolated, chance_mde, null_moments
 from spark_audit.table import Pass, TokenTable, write_parquet
 
@@ -455,7 +456,16 @@ def test_epsilon_is_bounded_per_canary_and_per_record(
     assert whole["epsilon_per_canary"] == pytest.approx(9.0211, abs=5e-5)
     assert whole["epsilon_per_record"] == pytest.approx(9.0211 / 6, abs=5e-5)
     assert whole["add_remove_per_record"] == pytest.approx(9.0211 / 12, abs=5e-5)
-    assert found["all", 10]["epsilon_per_canary"] == pytest.approx(6.7007, abs=5e-5)
+    # 3 parts x 3 doses x 2 k, less the declared one, hold together.
+    for (dose, k), n in {("all", 10): 50, ("1", 1): 25, ("6", 10): 25}.items():
+        bound = candidate_guess_bound(
+            n, n, n_candidates=512, k=k, significance=0.05 / 17
+        )
+        assert found[dose, k]["epsilon_per_canary"] == pytest.approx(bound.canary)
+        assert found[dose, k]["significance"] == pytest.approx(0.05 / 17)
+        assert "at 99.706% confidence" in found[dose, k]["says"]
+    assert [r["declared"] for r in found.values()].count(True) == 1
+    assert whole["declared"]
     once = found["1", 1]
     assert once["epsilon_per_record"] == once["epsilon_per_canary"]
     wording = (
@@ -468,6 +478,125 @@ def test_epsilon_is_bounded_per_canary_and_per_record(
     assert {r["says"] for r in nothing} == {"a bound of 0 proves nothing"}
     assert "not eps-DP" not in said(quiet, "quiet")
     assert "not eps-DP" in said(quiet, "loud")
+    # Two checkpoints share the 5 % of declared bounds, and of the others.
+    for record in quiet.tables["canary_epsilon"]:
+        of = 2 if record["declared"] else 34
+        assert record["significance"] == pytest.approx(0.05 / of)
+    # The base is none of them.
+    tables = planted.tables(base=0.0, loud=9.0, quiet=0.0)
+    result = canary(tables, planted.manifest)
+    assert len(result.tables["canary_epsilon"]) == 36
+    assert min(r["significance"] for r in result.tables["canary_epsilon"]) > 0.05 / 35
+    assert "(full, k = 1, declared beforehand)" in said(quiet, "loud")
+    assert said(quiet, "loud").count("eps < ") <= 2
+
+
+def test_no_epsilon_is_claimed_without_the_positive_control(
+    plant: Callable[..., Planted],
+) -> None:
+    """Canaries in one row are all found, those in most rows are not."""
+    planted = plant(n=40, held=0, doses=(1, 6))
+    result = canary(
+        planted.tables(odd=lambda c: 9.0 if c["dose"] == 1 else 0.0), planted.manifest
+    )
+    assert guard(result, "positive control").passed is False
+    for record in result.tables["canary_epsilon"]:
+        assert record["says"] == "nothing: the positive control was not detected"
+        assert record["epsilon_per_record"] is record["add_remove_per_canary"] is None
+    assert any(r["hits"] for r in result.tables["canary_epsilon"])
+    assert not any("eps-DP" in line for line in result.verdict)
+
+
+def test_parts_are_insensitive_one_by_one(plant: Callable[..., Planted]) -> None:
+    planted = plant()
+    tables = planted.tables(
+        base=0,
+        loud=lambda c: 3.0 if c["part"] == "ssn" and not c["held_out"] else 0.0,
+        quiet=0,
+    )
+    result = canary(tables, planted.manifest, baseline="quiet")
+    for one in (*result.rows, *(c for c in result.contrasts if c.metric != "nll")):
+        known = one.of.startswith("ssn")
+        assert one.status == ("ok" if known else "insensitive"), one.of
+    found = guard(result, "positive control")
+    assert found.passed is None
+    assert "not by full, password" in found.detail
+    assert f"canary (full, password): {INSENSITIVE}" in result.verdict[0]
+    assert "(ssn)" in said(result, "loud")
+    assert "adjusted over 6 tests" in said(result, "loud")
+    for figure_of in ("(full", "(password"):
+        assert figure_of not in said(result, "loud") + said(result, "quiet")
+    claimed = {
+        r["part"]
+        for r in result.tables["canary_epsilon"]
+        if r["epsilon_per_record"] is not None
+    }
+    assert claimed == {"ssn"}
+    # Nothing of the full text is compared either.
+    assert not any("exposure of canaries" in line for line in result.verdict)
+
+
+def test_a_draw_that_nobody_checked_makes_the_verdict_conditional(
+    plant: Callable[..., Planted],
+) -> None:
+    planted = plant(format="by hand")
+    condition = "if the canaries were drawn uniformly, "
+    result = canary(planted.tables(loud=3.0, quiet=0.0), planted.manifest)
+    assert f"loud: {condition}canaries are REMEMBERED" in said(result, "loud")
+    assert f"quiet: {condition}memorisation" in said(result, "quiet")
+    assert guard(result, "base ranks canaries by chance").passed is None
+    checked = canary(planted.tables(base=0.0, loud=3.0), planted.manifest)
+    assert condition not in said(checked, "loud")
+    ours = plant()
+    result = canary(ours.tables(loud=3.0), ours.manifest)
+    assert condition not in said(result, "loud")
+
+
+def test_a_verdict_line_is_short(plant: Callable[..., Planted]) -> None:
+    lines = []
+    for format in ("login", "by hand"):
+        planted = plant(
+            n=60, held=15, doses=(1, 8, 64), size=512, contexts=1, seed=2, format=format
+        )
+        tables = planted.tables(
+            spark_of_seed_17=trained_only(3),
+            most_rows_of_it=lambda c: 1.5 if c["dose"] == 64 else -2.0,
+            suppressed_runs=trained_only(-3),
+            quiet_as_a_base=0,
+        )
+        frame = evidence(tables, planted.manifest)
+        base = frame[frame["checkpoint"] == "quiet_as_a_base"]
+        if format == "login":
+            frame = pd.concat([base.assign(checkpoint="base"), frame])
+        options = {"paper": False, "seed": 0, "replicates": 100}
+        against = {"spark_of_seed_17": "quiet_as_a_base"}
+        lines += conclude(frame, baselines=against, **options).verdict
+    told = " ".join(lines)
+    for words in ("REMEMBERED", "not detected", "FURTHER BACK", "eps-DP", "most rows"):
+        assert words in told
+    assert max(map(len, lines)) <= 300
+
+
+def test_a_change_of_a_rate_is_bounded_and_needs_its_test() -> None:
+    row = Contrast(
+        audit="canary",
+        checkpoint="a",
+        baseline="b",
+        metric="top10_rate",
+        value=0.9,
+        low=0.2,
+        high=1.6,
+        interval="jackknife-t",
+        p=0.25,
+    )
+    (found,) = bounded([row], {"top10_rate"})
+    assert (found.low, found.high) == (0.2, 1.0)
+    assert "disagree" in found.note
+    assert not moved(found)
+    sure = row.model_copy(update={"p": 0.01})
+    assert moved(sure)
+    assert bounded([sure], {"top10_rate"})[0].note == ""
+    assert bounded([row], {"greedy_rate"}) == [row]
 
 
 def test_epsilon_needs_a_known_uniform_draw(plant: Callable[..., Planted]) -> None:

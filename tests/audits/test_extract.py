@@ -211,6 +211,63 @@ def test_more_than_guessing_is_said(make_case: Make) -> None:
     assert "FEWER come back" in said(only_test, "ours")
 
 
+def natural(manifest: Manifest) -> Manifest:
+    content = manifest.model_dump(mode="json")
+    for example in content["examples"]:
+        for span in example["spans"]:
+            span["origin"] = "natural"
+    return seal(content)
+
+
+def test_a_base_that_differs_by_split_is_a_guard_and_no_extraction(
+    make_case: Make,
+) -> None:
+    case = make_case(sources=40, tests=20, seed=4)
+    known = some(case, 25)
+    both = tables(case, base=known, same=known, more=everything)
+    result = extract(both, case.manifest)
+    assert "extracted" not in said(result, "base")
+    assert "the splits differ by themselves" in said(result, "base")
+    # As much as the base does is no finding; all train and all test rows neither.
+    for name in ("same", "more"):
+        assert "training text is extracted" not in said(result, name)
+        assert "beyond the base's own difference" in said(result, name)
+    assert "no difference detected, 0.0 [" in said(result, "same")
+    (found,) = result.guards
+    assert (found.checkpoint, found.passed) == ("base", False)
+    (found,) = extract(both, natural(case.manifest)).guards
+    assert found.passed is None
+    # The same rows without the base: the plain difference.
+    alone = extract({"same": both["same"]}, case.manifest)
+    assert "training text is extracted" in said(alone, "same")
+    assert alone.guards == []
+
+
+def test_natural_identifiers_differ_and_are_not_called_extracted(
+    make_case: Make,
+) -> None:
+    case = make_case(sources=40, tests=20, seed=4)
+    known = tables(case, base=nothing, ours=some(case, 25))
+    line = said(extract(known, natural(case.manifest)), "ours")
+    assert "they differ, by" in line
+    assert "extracted" not in line
+    assert "MORE" not in line
+
+
+def test_a_change_needs_its_interval_and_its_test(make_case: Make) -> None:
+    """Four of some thirty sources that changed all one way: sign-flip p is 1/8."""
+    case = make_case(sources=30, tests=5, seed=12)
+    result = extract(
+        tables(case, plain=some(case, 4), ours=nothing), case.manifest, baseline="plain"
+    )
+    row = change(result, "ours", "greedy_rate")
+    assert row.p == pytest.approx(1 / 8)
+    (line,) = (v for v in result.verdict if v.startswith("ours against plain"))
+    assert "no change detected" in line
+    for name in ("fell", "ROSE"):
+        assert name not in line
+
+
 def test_a_few_events_are_no_finding(make_case: Make) -> None:
     """Five of about sixty against none of about thirty: Fisher's exact p is 0.3."""
     case = make_case(sources=40, tests=20, seed=5)
@@ -286,8 +343,12 @@ def test_a_limit_beyond_counting_is_capped(make_case: Make) -> None:
         case.manifest,
     )
     row = figure(result, "ours", "n50_median", "top40")
-    assert row.high == 1e12
+    # The bound is a lower one: never an upper limit.
+    assert row.high is row.parity_high is None
+    assert row.low is not None
+    assert row.low <= 1e12
     assert row.status == "ok"
+    assert "no upper limit" in row.note
     assert "more than 1e+12" in row.note
 
 
@@ -349,16 +410,17 @@ def test_canaries_are_a_table_by_dose(make_case: Make) -> None:
     case = make_case(sources=20, tests=6, seed=13)
     manifest = with_canaries(case.manifest, rows=8)
     last = {e.id for e in manifest.examples if e.canary_id in ("c0", "c1")}
-    # Of two rows of a canary one is enough; c0 in one row, c1 in both.
+    # Only the first row counts, as held-out ones have one: c0 not in it, c1 in both.
     chosen = sorted(last)[1:]
     result = extract(
         tables(case, ours=lambda key, _: key in chosen), manifest, baseline=None
     )
     found = {(r["part"], r["dose"]): r for r in result.tables["extract_canaries"]}
     password = found["password", 2]
-    assert (password["canaries"], password["rows"], password["greedy"]) == (4, 8, 2)
+    assert (password["canaries"], password["rows"], password["greedy"]) == (4, 8, 1)
+    assert password["greedy_in_any_row"] == 2
     assert (password["low"], password["high"]) == pytest.approx(
-        stats.binomtest(2, 4).proportion_ci(method="exact")
+        stats.binomtest(1, 4).proportion_ci(method="exact")
     )
     held = found["password", 0]
     assert held["held_out"]

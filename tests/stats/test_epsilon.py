@@ -52,6 +52,14 @@ class TestCandidateGuess:
             found = candidate_guess_bound(hits, 50, n_candidates=N, k=k).canary
             assert (found == 0) == (p > 0.05)
 
+    def test_a_smaller_significance_is_the_limit_of_that_level(self) -> None:
+        found = candidate_guess_bound(
+            25, 50, n_candidates=N, significance=0.05 / 17
+        ).canary
+        p = stats.binom.sf(24, 50, top_k_probability(found, 1, N))
+        assert p == pytest.approx(0.05 / 17, rel=1e-6)
+        assert found < candidate_guess_bound(25, 50, n_candidates=N).canary
+
     def test_rows_and_adjacency_share_it_out(self) -> None:
         found = candidate_guess_bound(25, 50, n_candidates=N, rows=6)
         assert found.record == found.canary / 6
