@@ -173,7 +173,7 @@ def _check(folders: Sequence[Path], reports: Sequence[Report]) -> None:
         raise InputError("needs at least two reports", fix="give DIR DIR...")
 
     def facts(report: Report) -> dict[str, Any]:
-        plain = (one for one in report.checkpoints if "+" not in one.name)
+        plain = (c for c in report.checkpoints if c.quantised_from is None)
         return {
             "manifest": report.manifest.digest[:12],
             "--limit": report.settings.get("limit"),
