@@ -18,6 +18,11 @@ FEW = 100
 BLIND = "INVALID: member and non-member texts differ; the AUC is no evidence of "
 BLIND += "membership leakage"
 DUPLICATES = "near-duplicates stand on both sides: the AUC is drawn towards 0.5"
+APART = "the sides differ before training: a change can be generalisation, not "
+APART += "membership"
+UNTRAINED = "INVALID: the untrained model's AUC is not 0.5 either"
+UNGUARDED = "INVALID: the untrained model's AUC of loss is not 0.5 and this score has "
+UNGUARDED += "no AUC of its own there: the sides differ before training"
 _ALL = ""
 
 
@@ -25,19 +30,25 @@ _ALL = ""
 class Findings:
     """Guards, and what they take from which score (``""``: from all of them).
 
-    ``mended`` are scores of which only the figures themselves are void: the untrained
-    model's AUC is not 0.5, but the change against it stands.
+    ``apart`` are scores a change of which is no clean evidence of membership
+    (:data:`APART`): those whose AUC of the untrained model is not 0.5, and all of them
+    where that is so of ``loss``. A score of few tokens passes where the sides differ.
     """
 
     guards: list[Guard] = field(default_factory=list)
     void: dict[str, tuple[Status, str]] = field(default_factory=dict)
-    mended: set[str] = field(default_factory=set)
+    apart: set[str] = field(default_factory=set)
     label_p: float | None = None
 
     def of(self, attack: str, *, change: bool = False) -> tuple[Status, str] | None:
         """Status and reason that a score's figures, or changes of them, must bear."""
-        own = None if change and attack in self.mended else self.void.get(attack)
-        return self.void.get(_ALL) or own
+        whole, own = self.void.get(_ALL), self.void.get(attack)
+        if self.blind:
+            return whole
+        if change and attack in self.apart and own in (None, ("invalid", UNTRAINED)):
+            status, reason = whole or ("ok", "")
+            return status, f"{reason}; {APART}" if reason else APART
+        return own or whole
 
     @property
     def blind(self) -> bool:
@@ -122,8 +133,9 @@ def _blind(found: Findings, facts: pd.DataFrame) -> None:
     detail = (
         f"texts alone give an out-of-fold AUC of {number(value)} "
         f"({number(_fact(facts, 'blind_null_low'))} to "
-        f"{number(_fact(facts, 'blind_null_high'))} without a difference), permutation "
-        f"p {p:.3f}, over {int(_fact(facts, 'blind_rows') or 0)} rows"
+        f"{number(_fact(facts, 'blind_null_high'))} without a difference), p {p:.3f}, "
+        f"by {int(_fact(facts, 'blind_permutations') or 0)} permutations, over "
+        f"{int(_fact(facts, 'blind_rows') or 0)} rows"
     )
     passed: bool | None = True
     if p < 0.05:
@@ -197,22 +209,29 @@ def _untrained(found: Findings, base: Mapping[str, Estimate] | None) -> None:
         detail += "be, is not shown, and `reference` cannot be computed"
         found.guards.append(_guard(name, None, detail))
         return
+    alone = []
     for attack, estimate in base.items():
         if estimate.value is None or estimate.low is None or estimate.high is None:
+            alone.append(attack)
             continue
         holds = estimate.low <= 0.5 <= estimate.high
         detail = f"{attack}: AUC {number(estimate.value)} [{number(estimate.low)}, "
         detail += f"{number(estimate.high)}] of a model that saw neither side"
         if not holds:
-            reason = "INVALID: the untrained model's AUC is not 0.5 either; the change "
-            reason += "against it is what training did"
-            if attack not in found.void:
-                found.mended.add(attack)
-            found.void.setdefault(attack, ("invalid", reason))
-            detail += "; it must be 0.5: this score is void"
+            found.apart.add(attack)
+            found.void.setdefault(attack, ("invalid", UNTRAINED))
+            detail += "; it must be 0.5: this score is void, and a change of it can be "
+            detail += "generalisation"
+            if attack == "loss":
+                detail += "; `reference`, which is such a change, is void too, and no "
+                detail += "score is evidence of membership"
         found.guards.append(
             Guard(name=name, checkpoint=BASE, passed=holds, detail=f"{detail}.")
         )
+    if "loss" in found.apart:
+        found.apart |= set(base)
+        for attack in alone:
+            found.void.setdefault(attack, ("invalid", UNGUARDED))
 
 
 def _guard(name: str, passed: bool | None, detail: str) -> Guard:

@@ -20,7 +20,10 @@ from spark_audit.stats.accuracy import Answers, reason_against
 from spark_audit.stats.bootstrap import cluster_codes
 from spark_audit.table import Pass, TokenTable
 
-COLUMNS = "checkpoint example task place cluster correct chance scorer reason".split()
+COLUMNS = "checkpoint example task place cluster correct empty chance scorer".split()
+COLUMNS += ["reason"]
+NEWLINE = 1
+"""The code of the column ``stop`` for an answer that a newline ended."""
 NO_ROWS = "has no test row without a canary"
 NO_LABELS = "has no set of labels for the scorer `likelihood`"
 
@@ -90,8 +93,8 @@ def evidence(
     """One row a checkpoint (a stage of a series) and test row.
 
     ``place`` is the task's place in the order of training, ``chance`` the share of the
-    commonest response of the task; a task without a question has one row with
-    ``correct`` -1 and the ``reason``.
+    commonest response of the task; ``empty`` is 1 where nothing was answered; a task
+    without a question has one row with ``correct`` -1 and the ``reason``.
     """
     tasks = tasks_in_order(manifest, order)
     asked, reasons = asked_rows(manifest, tasks, scorer)
@@ -105,10 +108,12 @@ def evidence(
             continue
         for example in asked:
             task = example.task
+            empty = False
             if scorer == "likelihood":
                 right = _likeliest(table, example, labels[task])
             else:
                 right = float(table.columns[scorer][table.rows(example.id)][0]) > 0.5
+                empty = not right and _empty(table, example)
             records.append(
                 (
                     name,
@@ -117,13 +122,14 @@ def evidence(
                     place[task],
                     example.cluster,
                     int(right),
+                    int(empty),
                     chance[task],
                     scorer,
                     "",
                 )
             )
         records += [
-            (name, "", task, place[task], "", -1, 0.0, scorer, reason)
+            (name, "", task, place[task], "", -1, 0, 0.0, scorer, reason)
             for task, reason in reasons.items()
         ]
     return pd.DataFrame.from_records(records, columns=COLUMNS)
@@ -134,6 +140,13 @@ def _likeliest(
 ) -> bool:
     nll = table.columns["nll_sum"][table.rows(labels_key(example.id))]
     return stripped(labels[int(nll.argmin())]) == stripped(example.response)
+
+
+def _empty(table: TokenTable, example: ManifestExample) -> bool:
+    """Whether the answer stopped at once: no token, or a newline and nothing more."""
+    row = table.rows(example.id).start
+    tokens, stop = (int(table.columns[name][row]) for name in ("n_tokens", "stop"))
+    return tokens == 0 or (tokens == 1 and stop == NEWLINE)
 
 
 def _chance(asked: Sequence[ManifestExample], scorer: str) -> dict[str, float]:

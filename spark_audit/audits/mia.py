@@ -34,6 +34,7 @@ from spark_audit.audits._mia_estimates import (
     rows_by_group,
 )
 from spark_audit.audits._mia_guards import (
+    APART,
     Findings,
     covariate_table,
     findings,
@@ -80,6 +81,7 @@ FACTS = (
     "blind_null",
     "blind_null_low",
     "blind_null_high",
+    "blind_permutations",
     "blind_rows",
     "duplicates_left",
     "duplicates_removed",
@@ -318,6 +320,7 @@ def _facts(
         blind_null=blind.null,
         blind_null_low=blind.null_low,
         blind_null_high=blind.null_high,
+        blind_permutations=blind.permutations,
         blind_rows=blind.rows,
     )
 
@@ -382,6 +385,8 @@ def _voided(
     if found is None or estimate.value is None:
         return estimate
     status, reason = found
+    if status == "ok":
+        status = estimate.status
     note = f"{reason}; {estimate.note}" if estimate.note else reason
     return replace(estimate, status=status, note=note)
 
@@ -408,7 +413,9 @@ def _blind(
     band: dict[str, float | None] = {
         name: float(fact[f"blind_{name}"]) for name in ("null", "null_low", "null_high")
     }
-    return bare.noting(f"permutation p {fact['blind_p']:.3f}"), band
+    drawn = int(fact["blind_permutations"])
+    said = f"permutation p {fact['blind_p']:.3f}, {drawn} permutations"
+    return bare.noting(said), band
 
 
 # --- contrasts ------------------------------------------------------------------------
@@ -435,7 +442,7 @@ def _contrasts(
         "null": 0.0,
     }
     for metric, estimate, p in group.differences(name, other, attack):
-        # What the untrained model's own AUC voids, the difference to it mends.
+        # Where the untrained model's own AUC is void, the change stands, with a note.
         shown = _voided(estimate, judged, attack, change=True)
         yield Contrast.of_estimate(shown, metric=metric, p=p, **columns)
 
@@ -512,24 +519,42 @@ def _sentence(
             f"{name}: INVALID. Members and non-members differ in their texts alone, so "
             "no AUC of theirs is evidence that training rows can be told."
         )
+    if "loss" in judged.apart:
+        return (
+            f"{name}: INVALID. The untrained model's AUC of loss is not 0.5 either: "
+            f"{APART}, whatever the score."
+        )
     tests: dict[str, tuple[float, Row]] = {}
+    void, untested = [], []
     for attack, row in own.items():
-        if change := changes.get(attack):
-            if change.status in USABLE and change.p is not None:
-                tests[attack] = (change.p, change)
-        elif row.status in USABLE and (p := pooled.p(name, attack)) is not None:
-            tests[attack] = (p, row)
-    void = sorted(set(own) - set(tests))
-    tail = f" Void or without a test: {', '.join(void)}." if void else ""
+        change = changes.get(attack)
+        tested = change or row
+        p = change.p if change else pooled.p(name, attack)
+        if tested.status not in USABLE or attack in judged.apart:
+            void.append(attack)
+        elif p is None:
+            untested.append(attack)
+        else:
+            tests[attack] = (p, tested)
+    tail = f" Void: {', '.join(sorted(void))}." if void else ""
+    if untested:
+        tail += f" Without a test: {', '.join(sorted(untested))}."
+    if apart := sorted(judged.apart & set(own)):
+        tail += f" By {', '.join(apart)}, {APART}."
     if not tests:
-        return f"{name}: INVALID. No score passed its guards.{tail}"
+        if not void:
+            return f"{name}: nothing can be said of membership.{tail}"
+        return f"{name}: INVALID. No score that passed its guards has a test.{tail}"
     adjusted = dict(
         zip(tests, holm([p for p, _ in tests.values()]).tolist(), strict=True)
     )
 
-    def clarity(attack: str) -> tuple[float, float, float]:
+    def clarity(attack: str) -> tuple[float, float]:
+        """Effects of scores that show something, else p values."""
         p, row = tests[attack]
-        return adjusted[attack], p, -abs((row.value or 0.0) - (row.null or 0.0))
+        found = adjusted[attack] < 0.05
+        effect = abs((row.value or 0.0) - (row.null or 0.0))
+        return (-1.0, -effect) if found else (adjusted[attack], p)
 
     best = min(tests, key=clarity)
     row = tests[best][1]

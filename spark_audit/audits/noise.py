@@ -17,6 +17,7 @@ import pandas as pd
 
 from spark_audit.audits import (
     AUDITS,
+    BASE,
     Baseline,
     Plan,
     Tables,
@@ -53,11 +54,17 @@ INSENSITIVE = "both groups lose nearly all probability: no gap could show"
 SAME_SIZE = 1.1
 """Ratio of relative noise above which checkpoints were not disturbed alike."""
 
+NO_NULL = (
+    "The untrained model was not scored. It has a gap too: 0 is not the null, and what "
+    "training did to the gap cannot be said."
+)
+
 SCOPE = (
     "Noise on embeddings tests how robust predictions are to a random perturbation. A "
     "gap is no privacy claim and no differential privacy, and none is ruled out by it. "
-    "Sigma is absolute: see `relative`, its size against the embeddings', before "
-    "comparing models.",
+    "What training did is the difference to the untrained model's gap. Sigma is "
+    "absolute: see `relative`, its size against the embeddings', before comparing "
+    "models.",
 )
 
 
@@ -116,19 +123,25 @@ def conclude(
         for (name, sigma), sums in found.items():
             place = {"checkpoint": name, "of": f"{sigma:g}", "group": group}
             rows += _rows(sums, weights, place, paper=paper)
-            other = found.get((baselines.get(name, ""), sigma))
-            if other is not None:
-                place["baseline"] = baselines[name]
-                contrasts.append(
-                    _contrast(sums, other, weights, place, seed=seed, paper=paper)
-                )
+            for other in _others(name, baselines):
+                if (theirs := found.get((other, sigma))) is not None:
+                    against = {**place, "baseline": other}
+                    contrasts.append(
+                        _contrast(
+                            sums, theirs, weights, against, seed=seed, paper=paper
+                        )
+                    )
+    rows = _beside_base(rows)
+    contrasts = _insensitive(contrasts, rows)
+    names = _names(evidence)
     return AuditResult(
         rows=rows,
         contrasts=contrasts,
         guards=_guards(evidence),
         verdict=[
-            *(line for name in _names(evidence) for line in _sentences(name, rows)),
+            *(line for name in names for line in _sentences(name, rows)),
             *_contrast_lines(contrasts),
+            *([] if BASE in names else [NO_NULL]),
         ],
         scope=list(SCOPE),
         tables={"noise_draws": _draws_table(evidence)},
@@ -218,11 +231,49 @@ def _rows(
             audit="noise",
             metric=metric,
             unit=UNITS[metric],
-            null=None if estimate.value is None else 0.0,
             **place,
         )
         for metric, estimate in estimates.items()
     ]
+
+
+def _others(name: str, baselines: Mapping[str, str]) -> list[str]:
+    """What a gap is held against: that of the baseline, and of the untrained model."""
+    if name == BASE:
+        return []
+    return list(dict.fromkeys([*filter(None, [baselines.get(name)]), BASE]))
+
+
+def _beside_base(rows: Sequence[Row]) -> list[Row]:
+    """The untrained model's figure as the null value of every other's; its own is 0."""
+    base = {(r.group, r.of, r.metric): r for r in rows if r.checkpoint == BASE}
+    found = []
+    for row in rows:
+        own = base.get((row.group, row.of, row.metric))
+        if row.checkpoint == BASE and row.value is not None:
+            row = row.model_copy(update={"null": 0.0})
+        elif own is not None and row.value is not None:
+            sides = {"null": own.value, "null_low": own.low, "null_high": own.high}
+            row = row.model_copy(update=sides)
+        found.append(row)
+    return found
+
+
+def _insensitive(contrasts: Sequence[Contrast], rows: Sequence[Row]) -> list[Contrast]:
+    """Contrasts in which one of the gaps could not show."""
+    blind = {
+        (row.checkpoint, row.of, row.group)
+        for row in rows
+        if row.metric == "gap" and row.status == "insensitive"
+    }
+    found = []
+    for row in contrasts:
+        sides = {(n, row.of, row.group) for n in (row.checkpoint, row.baseline)}
+        if row.value is not None and sides & blind:
+            note = "; ".join(text for text in (INSENSITIVE, row.note) if text)
+            row = row.model_copy(update={"status": "insensitive", "note": note})
+        found.append(row)
+    return found
 
 
 def _contrast(
@@ -356,6 +407,8 @@ def _reading(row: Row) -> str:
     if row.low is None or row.high is None:
         return f"{at} no difference can be estimated ({row.note or 'no spread'})"
     gap = f"{number(row.value, 2)} points [{number(row.low, 2)}, {number(row.high, 2)}]"
+    if row.checkpoint != BASE and row.null is not None:
+        return f"{at} the gap is {gap}, untrained {number(row.null, 2)}"
     if row.low <= 0 <= row.high:
         tail = "" if row.mde is None else f"; gaps below {number(row.mde, 2)} go unseen"
         return f"{at} no difference detected (gap {gap}{tail})"
@@ -370,6 +423,9 @@ def _contrast_lines(contrasts: Sequence[Contrast]) -> list[str]:
         said = []
         for row in pooled:
             if (row.checkpoint, row.baseline) != place:
+                continue
+            if row.status == "insensitive":
+                said.append(f"at sigma {row.of} unknowably (no gap could show)")
                 continue
             if row.value is None or row.low is None or row.high is None:
                 why = row.note or "no spread"

@@ -151,6 +151,7 @@ def conclude(
     return AuditResult(
         rows=rows,
         contrasts=contrasts,
+        guards=_empty_guards(evidence),
         verdict=[
             *(_sentence(name, series, rows) for name, series in found.items()),
             *(_contrast_line(row) for row in contrasts if row.metric == "last"),
@@ -374,6 +375,26 @@ def _label_guards(manifest: Manifest, tasks: Sequence[str], scorer: str) -> list
     return found
 
 
+def _empty_guards(evidence: pd.DataFrame) -> list[Guard]:
+    """Checkpoints (stages of a series) that mostly answered nothing."""
+    found = []
+    asked = evidence[evidence["correct"] >= 0]
+    for name, part in asked.groupby("checkpoint", sort=False):
+        empty = int(part["empty"].sum())
+        if 2 * empty > len(part):
+            detail = f"{empty} of {len(part)} answers are empty: accuracy says little "
+            detail += "of what the model knows; see the prompts' format"
+            found.append(
+                Guard(
+                    name="empty answers",
+                    checkpoint=str(name),
+                    passed=None,
+                    detail=detail,
+                )
+            )
+    return found
+
+
 def _sentence(name: str, series: Series, rows: Sequence[Row]) -> str:
     own = {
         row.metric: row
@@ -389,7 +410,11 @@ def _sentence(name: str, series: Series, rows: Sequence[Row]) -> str:
         f"task{'s' if count > 1 else ''}; always giving the commonest response would "
         f"get {number(100 * (last.null or 0.0), 1)}%."
     )
-    if last.null is not None and last.low is not None and last.low <= last.null:
+    if last.null is None or last.low is None or last.high is None:
+        pass
+    elif last.high < last.null:
+        text += " That is worse than always giving the commonest response."
+    elif last.low <= last.null:
         tail = ""
         if last.mde is not None:
             tail = f"; differences below {number(100 * last.mde, 1)} points go unseen"

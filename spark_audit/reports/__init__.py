@@ -221,7 +221,8 @@ def _who(row: Row) -> str:
 
 def _chance(rows: Sequence[Row]) -> str:
     """The null value and its band where all checkpoints have the same; else empty."""
-    places = {(row.null, row.null_low, row.null_high) for row in rows}
+    known = [row for row in rows if row.value is not None]
+    places = {(row.null, row.null_low, row.null_high) for row in known}
     if len(places) != 1:
         return ""
     null, low, high = places.pop()

@@ -138,9 +138,9 @@ def auc_estimate(
     variance, df = _variance(design, parts)
     plain = Estimate(value, level=level, n=n, clusters=clusters)
     if variance <= _ZERO:
-        if not (value <= _ZERO or value >= 1 - _ZERO):
+        if not _perfect(value):
             return plain.noting(NO_SPREAD)
-        pairs = int((design.held > 0).sum(axis=0).min())
+        pairs = _pairs(design)
         low, high = clopper_pearson(round(value) * pairs, pairs, level=level)
         return replace(plain, low=low, high=high, interval="clopper-pearson").noting(
             f"perfect order: exact bound for {pairs} disjoint pairs of clusters"
@@ -164,7 +164,10 @@ def auc_difference(
     """AUC of one score minus that of another over the same rows, and its p value.
 
     Paired DeLong with clusters: the variance of the difference of both scores'
-    cluster components, t quantiles as in :func:`auc_estimate`.
+    cluster components, t quantiles as in :func:`auc_estimate`. A perfect order has no
+    variance: p is then at least that of its exact test (:func:`auc_test`), and two
+    opposite perfect orders get the bounds of both exact intervals, each at half the
+    error.
 
     Parameters
     ----------
@@ -179,8 +182,18 @@ def auc_difference(
         return Estimate.missing(error.what, n=n, clusters=clusters), None
     variance, df = _variance(design, ours - theirs)
     plain = Estimate(a - b, level=level, n=n, clusters=clusters)
+    least = _perfect_p(design) if any(_perfect(each) for each in (a, b)) else 0.0
     if variance <= _ZERO:
-        return plain.noting("the two order all pairs alike: no spread"), None
+        if abs(a - b) < 1 - _ZERO:
+            return plain.noting("the two order all pairs alike: no spread"), None
+        pairs = _pairs(design)
+        reach = 2 * clopper_pearson(pairs, pairs, level=0.5 + level / 2)[0] - 1
+        ends = sorted([a - b, (a - b) * max(reach, -1.0)])
+        note = f"opposite perfect orders: exact bounds for {pairs} disjoint pairs of "
+        note += "clusters"
+        return replace(
+            plain, low=ends[0], high=ends[1], interval="clopper-pearson"
+        ).noting(note), least
     se = float(np.sqrt(variance))
     reach = float(special.stdtrit(df, 0.5 + level / 2)) * se
     found = replace(
@@ -190,12 +203,15 @@ def auc_difference(
         interval="delong",
         se=se,
     )
-    p = float(2 * special.stdtr(df, -abs(a - b) / se))
+    p = max(least, float(2 * special.stdtr(df, -abs(a - b) / se)))
     return _with_percentile(found, replicates), p
 
 
 def auc_test(design: Design, scores: ArrayLike) -> float:
     """Two-sided p value of an AUC of 0.5, from the clustered variance.
+
+    Of a perfect order, that of the sign test which the exact bound of
+    :func:`auc_estimate` belongs to: ``2 / 2^k`` for ``k`` disjoint pairs of clusters.
 
     Raises
     ------
@@ -203,12 +219,12 @@ def auc_test(design: Design, scores: ArrayLike) -> float:
         As :func:`auc_estimate` would be missing, or without spread.
     """
     value, parts = _influence(design, np.asarray(scores, dtype=np.float64))
+    if _perfect(value):
+        return _perfect_p(design)
     variance, df = _variance(design, parts)
     if variance <= _ZERO:
         raise NotEstimableError(NO_SPREAD)
     # On the logit scale, so that p < 0.05 where the 95 % interval leaves 0.5 out.
-    if not 0 < value < 1:
-        return 0.0
     distance = special.logit(value) * value * (1 - value) / np.sqrt(variance)
     return float(2 * special.stdtr(df, -abs(distance)))
 
@@ -457,6 +473,21 @@ def _variance(design: Design, parts: np.ndarray) -> tuple[float, float]:
     squares = float(np.sum(own**2 / (count - 1)))
     df = float(own.sum() ** 2 / squares) if squares > 0 else 1.0
     return max(variance, 0.0), df
+
+
+def _perfect(value: float) -> bool:
+    return value <= _ZERO or value >= 1 - _ZERO
+
+
+def _pairs(design: Design) -> int:
+    """Disjoint pairs of a member cluster and another, in the task with the fewest."""
+    return int((design.held > 0).sum(axis=0).min())
+
+
+def _perfect_p(design: Design) -> float:
+    """Two-sided sign test where all disjoint pairs agree; never 0."""
+    # Beyond 1000 pairs the power is no normal number.
+    return 2 * 0.5 ** min(_pairs(design), 1000)
 
 
 def _with_percentile(estimate: Estimate, replicates: np.ndarray | None) -> Estimate:

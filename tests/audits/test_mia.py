@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,12 @@ import pandas as pd
 import pytest
 
 from spark_audit.audits import AUDITS
+from spark_audit.audits._mia_estimates import Group
 from spark_audit.audits.mia import check, conclude, evidence, mia, plan
 from spark_audit.errors import InputError
 from spark_audit.manifest import Manifest, redact, seal
 from spark_audit.membership import ATTACKS
-from spark_audit.results import AuditResult, Contrast, Row
+from spark_audit.results import AuditResult, Contrast, Estimate, Row
 from spark_audit.stats.roc import auc, tpr_at_fpr
 from spark_audit.table import Pass, TokenTable
 
@@ -371,19 +372,130 @@ def test_texts_that_differ_void_everything(make_world: Make) -> None:
     blind = row_of(result, "ours", "blind")
     assert blind.value is not None
     assert blind.value > blind.null_high
-    assert "permutation p 0.025" in blind.note
+    assert "permutation p 0.025, 39 permutations" in blind.note
+    assert "by 39 permutations" in guard(result, "blind text classifier").detail
 
 
 def test_base_that_tells_members_voids_its_score(make_world: Make) -> None:
-    """The change against the untrained model is then all that can be read."""
+    """The change against the untrained model stands, but proves no membership."""
     result = run(make_world(shifted=0.4, seed=2), ours=0.0)
     row = row_of(result, "ours", "loss")
     assert row.status == "invalid"
     assert "untrained model's AUC is not 0.5" in row.note
     assert guard(result, "untrained model", "loss:").passed is False
-    assert change_of(result, "ours", "base", "loss").status == "ok"
+    change = change_of(result, "ours", "base", "loss")
+    assert change.status == "ok"
+    assert "generalisation, not membership" in change.note
+    assert row_of(result, "ours", "reference").status == "invalid"
+    rate = change_of(result, "ours", "base", "loss", "tpr_at_fpr_1")
+    assert rate.status == "not_resolvable", "its own status stands"
+
+
+@pytest.mark.parametrize("base", [True, False])
+def test_help_for_a_topic_is_no_membership(make_world: Make, base: bool) -> None:
+    """Members are of one topic, known better before, and trained on."""
+    result = run(make_world(shifted=0.8, seed=2), base=base, ours=0.6, plain=0.0)
+    before = row_of(result, "base", "loss")
+    assert not before.low <= 0.5 <= before.high
+    reference = row_of(result, "ours", "reference")
+    assert reference.value > 0.9
+    assert reference.status == "invalid"
+    assert "the sides differ before training" in reference.note
+    assert change_of(result, "ours", "base", "loss").p < 0.01
+    assert "membership was detected" not in " ".join(result.verdict)
+    said = "the sides differ before training: a change can be generalisation"
+    assert said in result.verdict[0]
+    assert "`reference`" in guard(result, "untrained model", "loss:").detail
+    if not base:
+        # It has no figure of the untrained model, so nothing guards it.
+        assert row_of(result, "ours", "minkpp10").status == "invalid"
+
+
+def test_a_weak_score_claims_nothing_where_loss_tells_the_sides(
+    make_world: Make,
+) -> None:
+    """`response` is of few tokens: its own guard passes although the sides differ."""
+    result = run(make_world(shifted=0.3, seed=4), ours=0.3)
+    assert guard(result, "untrained model", "loss:").passed is False
+    assert guard(result, "untrained model", "response:").passed is True
+    change = change_of(result, "ours", "base", "response")
+    assert change.p < 0.001
+    assert change.status == "ok"
+    assert "generalisation, not membership" in change.note
+    assert row_of(result, "ours", "response").status == "ok"
+    assert "membership was detected" not in result.verdict[0]
+
+
+def test_one_other_score_that_fails_voids_only_itself(
+    make_world: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Group.auc
+
+    def shifted(self: Group, name: str, attack: str) -> Estimate:
+        found = real(self, name, attack)
+        off = (name, attack) == ("base", "zlib")
+        return replace(found, value=0.6, low=0.55, high=0.65) if off else found
+
+    monkeypatch.setattr(Group, "auc", shifted)
+    result = run(make_world(), ours=0.6)
     assert row_of(result, "ours", "reference").status == "ok"
-    assert "membership was not detected" in result.verdict[0]
+    assert change_of(result, "ours", "base", "loss").note == ""
+    assert "generalisation" in change_of(result, "ours", "base", "zlib").note
+    (line,) = result.verdict
+    assert "membership was detected" in line
+    assert "the AUC of zlib" not in line
+    assert "Void: zlib. By zlib, the sides differ before training" in line
+
+
+def test_near_duplicates_do_not_hide_a_void_score(make_world: Make) -> None:
+    result = run(make_world(shifted=0.8, copies=20), ours=0.6)
+    assert row_of(result, "ours", "reference").status == "invalid"
+    change = change_of(result, "ours", "base", "loss")
+    assert change.status == "insensitive"
+    assert "generalisation, not membership" in change.note
+    assert "membership was detected" not in result.verdict[0]
+
+
+def test_perfect_separation_is_tested_and_the_largest_effect_is_quoted(
+    make_world: Make,
+) -> None:
+    """Many p values are tiny: the one that is quoted is that of the largest effect."""
+    result = run(make_world(members=40, others=30), ours=1.0)
+    perfect = row_of(result, "ours", "reference")
+    assert (perfect.value, perfect.interval) == (1.0, "clopper-pearson")
+    assert "membership was detected" in result.verdict[0]
+    surer = change_of(result, "ours", "base", "mink10")
+    assert surer.p < 2 * 0.5**30, "more significant than the exact test can be"
+    assert surer.value < 0.5
+    assert "the AUC of reference is 1.000" in result.verdict[0]
+    assert "Void" not in result.verdict[0]
+    assert "Without a test" not in result.verdict[0]
+
+
+def test_void_and_untested_scores_are_told_apart(make_world: Make) -> None:
+    world = make_world(same_labels=False, members=60, others=60, seed=4)
+    result = mia(
+        {"base": {PLAIN: world.table(noise=0)}, "ours": {PLAIN: world.table(noise=0)}},
+        world.manifest,
+        blind_permutations=0,
+    )
+    (line,) = result.verdict
+    assert "Void: response." in line
+    assert "Without a test: loss, mink10, " in line
+
+
+def test_chance_stands_beside_every_score(make_world: Make) -> None:
+    """Also where the untrained model's own row, as of `reference`, has no value."""
+    result = run(make_world(), ours=0.3)
+    for metric in ("auc", "tpr_at_fpr_5", "tpr_at_fpr_1"):
+        loss, reference = (
+            row_of(result, "ours", attack, metric) for attack in ("loss", "reference")
+        )
+        assert reference.null is not None
+        for side in ("null", "null_low", "null_high"):
+            assert getattr(reference, side) == getattr(loss, side)
+    five = row_of(result, "ours", "reference", "tpr_at_fpr_5")
+    assert five.null_low < five.null < five.null_high
 
 
 def test_other_labels_void_the_response_score(make_world: Make) -> None:

@@ -202,7 +202,7 @@ def test_figures_by_hand(case: Case) -> None:
         for row in rows.values():
             assert row.low < row.value < row.high
             assert row.parity_low < row.value < row.parity_high
-            assert (row.null, row.interval) == (0.0, "jackknife-t")
+            assert (row.null, row.interval) == (None, "jackknife-t")
             assert row.mde > 0
     assert find(result.rows, metric="dp_nonpii").n == 400
 
@@ -337,11 +337,11 @@ def test_contrasts_of_the_gap(case: Case) -> None:
         "z": case.tables(selective(0.1, 0.1, seed=1)),
     }
     result = noise(tables, case.manifest, baseline="x", **OPTIONS)
-    assert {(c.checkpoint, c.metric) for c in result.contrasts} == {
-        ("y", "gap"),
-        ("z", "gap"),
+    assert {(c.checkpoint, c.baseline, c.metric) for c in result.contrasts} == {
+        *((name, "base", "gap") for name in "xyz"),
+        *((name, "x", "gap") for name in "yz"),
     }
-    found: Contrast = find(result.contrasts, checkpoint="y")
+    found: Contrast = find(result.contrasts, checkpoint="y", baseline="x")
     ours, theirs = (
         find(result.rows, checkpoint=name, metric="gap").value for name in ("y", "x")
     )
@@ -350,7 +350,7 @@ def test_contrasts_of_the_gap(case: Case) -> None:
     assert found.low > 0
     assert found.p is not None
     assert found.p < 0.01
-    none = find(result.contrasts, checkpoint="z")
+    none = find(result.contrasts, checkpoint="z", baseline="x")
     assert none.low < 0 < none.high
     assert none.p > 0.05
     assert none.mde is not None
@@ -378,6 +378,57 @@ def test_what_was_not_detected_comes_with_its_size(case: Case) -> None:
     assert "at sigma 0.01 no difference detected" in result.verdict[1]
     assert "go unseen" in result.verdict[1]
     assert "no privacy claim" in result.scope[0]
+
+
+def test_the_untrained_models_gap_is_the_null(case: Case) -> None:
+    """It loses more of identifiers itself, so a gap above 0 is not what was learned."""
+    tables = {
+        "base": case.tables(selective(0.3, 0.1)),
+        "same": case.tables(selective(0.3, 0.1, seed=1)),
+        "more": case.tables(selective(0.7, 0.1)),
+    }
+    result = noise(tables, case.manifest, **OPTIONS)
+    for metric in ("dp_pii", "dp_nonpii", "gap"):
+        base, *others = (
+            find(result.rows, checkpoint=name, metric=metric) for name in tables
+        )
+        assert (base.null, base.null_low, base.null_high) == (0.0, None, None)
+        for row in others:
+            assert (row.null, row.null_low, row.null_high) == (
+                base.value,
+                base.low,
+                base.high,
+            )
+    assert find(result.rows, checkpoint="same", metric="gap").low > 0
+    same, more = (
+        find(result.contrasts, checkpoint=name, baseline="base")
+        for name in ("same", "more")
+    )
+    assert same.low < 0 < same.high
+    assert more.low > 0
+    assert more.p < 0.01
+    lines = [line for line in result.verdict if line.startswith("same")]
+    assert not any("identifiers lose more" in line for line in lines)
+    assert "untrained" in lines[1]
+    assert lines[2].startswith("same against base: the gap differs")
+    assert "not detected" in lines[2]
+    assert not any("0 is not the null" in line for line in result.verdict)
+    alone = noise({"more": tables["more"]}, case.manifest, **OPTIONS)
+    assert "0 is not the null" in alone.verdict[-1]
+    assert {row.null for row in alone.rows} == {None}
+
+
+def test_no_contrast_where_no_gap_could_show(case: Case) -> None:
+    tables = {
+        "base": case.tables(selective(0.7, 0.7)),
+        "x": case.tables(selective(0.7, 0.72)),
+    }
+    result = noise(tables, case.manifest, **OPTIONS)
+    assert find(result.contrasts).status == "ok"
+    lost = find(result.contrasts, of="0.1")
+    assert lost.status == "insensitive"
+    assert "no gap could show" in lost.note
+    assert "at sigma 0.1 unknowably" in result.verdict[-1]
 
 
 def test_other_embeddings_are_disturbed_otherwise(case: Case) -> None:

@@ -459,9 +459,47 @@ def test_forgetting_is_said_in_plain_words(made: Callable[..., Manifest]) -> Non
     tables = {f"x@{k + 1}": answered(manifest, noisy(k)) for k in range(3)}
     said = utility(tables, manifest).verdict[0]
     assert "no forgetting detected; changes below" in said
+    last = find(utility(tables, manifest).rows, metric="last")
+    near = {t: last.null for t in TASKS}
+    said = utility({"so": answered(manifest, share(near))}, manifest).verdict[0]
+    assert "not shown to be better than that" in said
     low = {t: 0.2 for t in TASKS}
     said = utility({"bad": answered(manifest, share(low))}, manifest).verdict[0]
-    assert "not shown to be better than that" in said
+    assert "worse than always giving the commonest response" in said
+    assert "not shown" not in said
+
+
+def test_checkpoints_that_answer_nothing_are_named(
+    made: Callable[..., Manifest],
+) -> None:
+    """At most at random right, half of the rest stopped at once."""
+    manifest = made(tests=60)
+
+    def table(stopped: float, n_tokens: int, stop: int) -> dict[Pass, TokenTable]:
+        ids = [e.id for e in manifest.examples if e.split == "test"]
+        items = []
+        for i, key in enumerate(ids):
+            at_once = i < stopped * len(ids)
+            columns = {
+                "strict": np.zeros(1, np.int8),
+                "normalised": np.zeros(1, np.int8),
+                "stop": np.full(1, stop if at_once else 0, np.int8),
+                "n_tokens": np.full(1, n_tokens if at_once else 3, np.int32),
+            }
+            items.append((key, np.zeros(1, np.int32), columns))
+        return {GENERATE: TokenTable.from_items(items)}
+
+    tables = {
+        "eos": table(0.6, 0, 0),
+        "newline": table(0.9, 1, 1),
+        "half": table(0.5, 0, 0),
+        "short": table(1.0, 1, 0),
+    }
+    result = utility(tables, manifest)
+    guards = {g.checkpoint: g for g in result.guards if g.name == "empty answers"}
+    assert set(guards) == {"eos", "newline"}
+    assert {g.passed for g in guards.values()} == {None}
+    assert guards["eos"].detail.startswith("36 of 60 answers are empty")
 
 
 def test_conclusions_from_stored_evidence_are_the_same(

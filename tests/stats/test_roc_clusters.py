@@ -221,6 +221,41 @@ def test_perfect_order_has_an_exact_bound() -> None:
     assert reverse.high == pytest.approx(1 - 0.025 ** (1 / 20))
 
 
+@pytest.mark.parametrize("others", [5, 6, 20, 3000])
+def test_a_perfect_order_has_an_exact_p(others: int) -> None:
+    """Below 0.05 exactly where the exact interval leaves 0.5 out, and never 0."""
+    design = Design.of(
+        np.repeat([True, False], [3000, others]), np.arange(3000 + others)
+    )
+    scores = np.where(design.member, 2.0, 1.0)
+    for sign in (1, -1):
+        p = auc_test(design, sign * scores)
+        found = auc_estimate(design, sign * scores)
+        assert p > 0
+        if others < 1000:
+            assert p == pytest.approx(2 * 0.5**others)
+        assert (p < 0.05) == (not found.low <= 0.5 <= found.high)  # type: ignore[operator]
+
+
+def test_differences_of_perfect_orders_are_tested() -> None:
+    design = Design.of(np.repeat([True, False], [9, 7]), np.arange(16))
+    scores = np.where(design.member, 2.0, 1.0) + np.arange(16) / 1000
+    found, p = auc_difference(design, scores, -scores)
+    assert p == pytest.approx(2 * 0.5**7)
+    assert (found.value, found.high) == (1.0, 1.0)
+    assert found.low == pytest.approx(2 * 0.0125 ** (1 / 7) - 1)
+    back, _ = auc_difference(design, -scores, scores)
+    assert (back.value, back.low, back.high) == (-1.0, -1.0, -found.low)  # type: ignore[operator]
+    # The perfect one adds no variance: its exact p is the least.
+    nearly = -scores
+    nearly[0] = 0.0
+    _, least = auc_difference(design, scores, nearly)
+    assert least is not None
+    assert least >= 2 * 0.5**7
+    same, none = auc_difference(design, scores, 2 * scores)
+    assert (same.value, none) == (0.0, None)
+
+
 @pytest.mark.parametrize(
     ("member", "cluster", "scores", "reason"),
     [
