@@ -6,10 +6,11 @@ or one by one. What would be lost otherwise is refused before anything is scored
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from spark_audit.audits import in_order
+from spark_audit.audits import BASE, in_order, series_of
 from spark_audit.errors import InputError
 from spark_audit.results import CheckpointFacts, Report
 
@@ -24,23 +25,31 @@ def audits_of(report: Report) -> list[str]:
 
 
 def check(
-    old: Report, audits: Sequence[str], names: Iterable[str], *, folder: Path
+    old: Report,
+    audits: Sequence[str],
+    names: Iterable[str],
+    *,
+    settings: Mapping[str, Any],
+    folder: Path,
 ) -> None:
     """Refuse to write over a finished report that the new one would not hold.
 
     Raises
     ------
     InputError
-        If it tells of checkpoints that are not audited now, or of other audits of
-        other checkpoints.
+        If it tells of checkpoints that are not audited now, of other audits of other
+        checkpoints, or of other audits with other settings.
     """
-    before = {one.name for one in old.checkpoints} - {"base"}
-    now = set(names) - {"base"}
+    before = {series_of(one.name) for one in old.checkpoints} - {BASE}
+    now = {series_of(name) for name in names} - {BASE}
     others = [audit for audit in audits_of(old) if audit not in audits]
+    differs = [key for key in SAME if old.settings.get(key) != settings[key]]
     if before - now:
         what = f"checkpoints {', '.join(sorted(before - now))}"
     elif others and before != now:
         what = f"audits {', '.join(others)} of other checkpoints"
+    elif others and differs:
+        what = f"audits {', '.join(others)} with another {', '.join(differs)}"
     else:
         return
     raise InputError(
@@ -56,19 +65,19 @@ def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
     Raises
     ------
     InputError
-        If the other audits are of other models of these names, or were made with
-        other settings; the new scores are kept.
+        If the other audits are of other models of these names, or the base would be
+        lost from an audit; the new scores are kept.
     """
     fresh = audits_of(new)
     others = [audit for audit in audits_of(old) if audit not in fresh]
     if not others:
         return new
-    differs = [key for key in SAME if old.settings.get(key) != new.settings.get(key)]
     changed = _changed(old.checkpoints, new.checkpoints)
-    if differs or changed:
-        what = f"another {', '.join(differs)}" if differs else f"another {changed}"
+    if changed is None and _has_base(old, fresh) and not _has_base(new, fresh):
+        changed = "base, which is not scored now (--base)"
+    if changed is not None:
         raise InputError(
-            f"holds a finished report of {', '.join(others)} with {what}",
+            f"holds a finished report of {', '.join(others)} with another {changed}",
             where=str(folder),
             fix="give another -o, or remove the folder; what was scored is kept",
         )
@@ -122,6 +131,10 @@ def _changed(
         ),
         None,
     )
+
+
+def _has_base(report: Report, audits: Sequence[str]) -> bool:
+    return any(r.checkpoint == BASE and r.audit in audits for r in report.results)
 
 
 def _said(report: Report, audits: Sequence[str]) -> dict[str, list[str]]:

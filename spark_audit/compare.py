@@ -23,6 +23,7 @@ from spark_audit.audits import (
     of_stages,
     originals,
     replicates,
+    series_of,
 )
 from spark_audit.errors import InputError, OutputError
 from spark_audit.facts import now, versions
@@ -93,7 +94,7 @@ def compare(
             continue
         evidence = _evidence(audit, folders, names)
         found = dict.fromkeys(evidence["checkpoint"])
-        entries = dict.fromkeys(map(_series, found) if of_stages(audit) else found)
+        entries = dict.fromkeys(map(series_of, found) if of_stages(audit) else found)
         known |= set(entries)
         conclude = AUDITS.get(audit).part("conclude")
         result: AuditResult = conclude(
@@ -109,7 +110,8 @@ def compare(
             write_parquet(table, _path(output, audit))
     if not results:
         raise InputError(
-            "no audit left evidence in all of these reports",
+            "no audit can be compared"
+            + (f": {'; '.join(left_out)}" if left_out else ", none left evidence"),
             where=", ".join(str(folder) for folder in folders),
             fix="audit them with the same command first",
         )
@@ -151,12 +153,11 @@ def _differing(audit: str, reports: Sequence[Report]) -> list[str]:
     """Options of an audit that the reports do not share."""
     names = inspect.signature(AUDITS.get(audit).run).parameters
     own = [name for name in names if name not in ("baseline", "preset", "seed")]
-    first = reports[0].settings
     return [
         name
         for name in own
-        if any(report.settings.get(name) != first.get(name) for report in reports)
-        and name not in FREE
+        if name not in FREE
+        and len({str(report.settings.get(f"{audit}.{name}")) for report in reports}) > 1
     ]
 
 
@@ -218,12 +219,6 @@ def _default(names: dict[str, str]) -> str:
             fix=f"choose one of: {', '.join(own) or BASE}",
         )
     return own[0]
-
-
-def _series(name: str) -> str:
-    """The series that a stage belongs to; any other name itself."""
-    series, at, stage = name.rpartition("@")
-    return series if at and stage.isdecimal() else name
 
 
 def _path(folder: Path, audit: str) -> Path:

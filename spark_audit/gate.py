@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from spark_audit.audits import AUDITS, BASE, replicate_of
+from spark_audit.audits import AUDITS, BASE, of_stages, replicate_of, series_of
 from spark_audit.errors import InputError
 from spark_audit.results import Contrast, Report, Row, number
 
@@ -169,10 +169,17 @@ def _check(report: Report, rule: Rule, *, allow_missing: bool) -> list[Finding]:
         names = [rule.checkpoint]
     else:
         left_out = {BASE, report.settings.get("baseline")}
+        rounded = {
+            one.name
+            for one in report.checkpoints
+            if one.quantised_from is not None
+            # Rounded copies of the baseline, and stages, which are never rounded.
+            and (one.quantised_from in left_out or of_stages(rule.audit))
+        }
         names = [
             name
             for name in names
-            if not {name, _method(name)} & left_out
+            if not {name, _method(name)} & (left_out | rounded)
             and (_method(name) == name or _method(name) not in names)
         ]
     found = []
@@ -203,14 +210,8 @@ def _names(report: Report) -> list[str]:
     return [
         name
         for name in dict.fromkeys(names)
-        if name in said or _whole(name) == name or _whole(name) not in said
+        if name in said or series_of(name) == name or series_of(name) not in said
     ]
-
-
-def _whole(name: str) -> str:
-    """The series of a stage; any other name itself."""
-    series, at, stage = name.rpartition("@")
-    return series if at and stage.isdecimal() else name
 
 
 def _rows(report: Report, rule: Rule) -> list[Row]:

@@ -121,7 +121,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     if manifest is None:
         manifest = _scorable(_manifest_for(checkpoint, request))
     folder = _folder(request, manifest, names)
-    before = _check_folder(folder, manifest, order, request)
+    _check_folder(folder, manifest, order, request)
     view, plans = _plans(manifest, request)
     store = Store(request.scores or folder / "scores" / "store")
     work = _Work(manifest, view, order, plans, store, request, progress, clock)
@@ -162,6 +162,8 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
                 path = folder / "scores" / "tables" / f"{stem}.parquet"
                 table.write(path)
                 written.add(path)
+        # Another command may have finished here in the meantime.
+        before = _check_folder(folder, manifest, order, request)
         results = []
         facts = [one.facts for one in scored]
         for name in request.audits:
@@ -170,8 +172,10 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         report = _report(request, manifest, view, scored, results, clock.seconds)
         if before is not None:
             report = accumulated(before, report, folder=folder)
-            kept = [evidence_file(audit) for audit in audits_of(report)]
-            written.update(folder / "scores" / name for name in kept)
+            if set(audits_of(report)) - set(request.audits):
+                kept = [evidence_file(audit) for audit in audits_of(report)]
+                written.update(folder / "scores" / name for name in kept)
+                written.update((folder / "scores" / "tables").glob("*.parquet"))
         for name, result in zip(request.audits, results, strict=True):
             if result.evidence is not None and len(result.evidence):
                 path = folder / "scores" / evidence_file(name)
@@ -375,11 +379,13 @@ def _report(
             "limit": request.limit,
             "caliper": manifest.settings.caliper,
             "reference": manifest.reference.name,
-            **request.audit_options,
             **{
-                key if len(results) == 1 else f"{name}.{key}": value
+                f"{name}.{key}": value
                 for name, result in zip(request.audits, results, strict=True)
-                for key, value in result.settings.items()
+                for key, value in {
+                    **known(AUDITS.get(name).run, request.audit_options),
+                    **result.settings,
+                }.items()
             },
         },
         manifest=ManifestFacts(
@@ -516,8 +522,18 @@ def _check_folder(
                 where=str(folder),
                 fix="give another -o, or remove the folder",
             )
-        names = [name for spec in order.specs for name in _opened(spec, request)]
-        check_kept(before, request.audits, names, folder=folder)
+        check_kept(
+            before,
+            request.audits,
+            [name for spec in order.specs for name in _opened(spec, request)],
+            settings={
+                "preset": request.preset or manifest.settings.preset,
+                "seed": request.seed,
+                "limit": request.limit,
+                "baseline": request.baseline,
+            },
+            folder=folder,
+        )
     check_writable(folder)
     return before
 

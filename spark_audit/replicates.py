@@ -148,8 +148,8 @@ def _entry(
         mde=_mean(row.mde for row in members),
         note=f"mean of {len(members)} replicates; {AVERAGED}",
     )
-    if sources.low is None or sources.high is None:
-        sources = replace(sources, low=None, high=None, interval="none")
+    if sources.low is None and sources.high is None:
+        sources = replace(sources, interval="none")
     if own is not None:
         assert own.value is not None
         mean = own.value
@@ -184,6 +184,8 @@ def _bounds(row: Row) -> tuple[float, float]:
         return (-1.0, 1.0) if rate else unbounded
     if rate:
         return (0.0, 1.0)
+    if row.metric.startswith(("nll", "exposure", "log2_rank")):
+        return (0.0, np.inf)
     return (1.0, np.inf) if row.unit == "ranks" else unbounded
 
 
@@ -223,22 +225,28 @@ def _clipped(estimate: Estimate, bounds: tuple[float, float], *, log: bool) -> E
 
 
 def _quadrature(sources: Estimate, seeds: Estimate) -> Estimate:
+    """Both intervals' half-widths together; a side that one lacks stays open."""
     value = sources.value
     assert value is not None
-    sides = (sources.low, sources.high, seeds.low, seeds.high)
-    if any(side is None for side in sides):
+
+    def side(one: float | None, other: float | None, sign: int) -> float | None:
+        if one is None or other is None:
+            return None
+        return value + sign * float(np.hypot(one - value, other - value))
+
+    low, high = side(sources.low, seeds.low, -1), side(sources.high, seeds.high, 1)
+    if low is None and high is None:
         return replace(
             sources, low=None, high=None, interval="none", note="no interval over both"
         )
-    low, high, early, late = (abs(float(side or 0.0) - value) for side in sides)
     # Of two effects to be seen the errors add up as the half-widths do.
     seen = None
     if sources.mde is not None and seeds.mde is not None:
         seen = float(np.hypot(sources.mde, seeds.mde))
     return replace(
         sources,
-        low=value - float(np.hypot(low, early)),
-        high=value + float(np.hypot(high, late)),
+        low=low,
+        high=high,
         interval="jackknife-t",
         parity_low=None,
         parity_high=None,
@@ -284,6 +292,8 @@ def _sentences(rows: Sequence[Row]) -> list[str]:
         said = "not estimable" if row.value is None else number(row.value)
         if row.low is not None and row.high is not None:
             said += f" [{number(row.low)}, {number(row.high)}]"
+        elif row.value is not None:
+            said += " (no interval)"
         if row.status not in ("ok", "not_estimable"):
             said += f", {row.status.replace('_', ' ').upper()}"
         reason = f" ({row.note})" if row.value is None else ""

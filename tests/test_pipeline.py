@@ -562,7 +562,7 @@ def test_a_finished_report_is_not_lost_without_a_word(
         run(request_of(audits=("rank", "nll")))
     with pytest.raises(InputError, match="audits nll, rank of other|audits rank, nll"):
         run(request_of(audits=("matched",), ckpt=(*two, f"third={lora}")))
-    with pytest.raises(InputError, match="of nll with another seed"):
+    with pytest.raises(InputError, match="audits nll with another seed"):
         run(request_of(audits=("rank",), ckpt=two, seed=1))
     # More of everything loses nothing.
     more = request_of(audits=("rank", "nll"), ckpt=(*two, f"third={lora}"))
@@ -584,3 +584,20 @@ def test_names_that_look_alike_in_files_keep_tables_of_their_own(
     assert report.report is not None
     tables = {path.name for path in (report.folder / "scores" / "tables").iterdir()}
     assert len(tables) == 3
+
+
+def test_a_series_adds_up_and_other_tables_stay(
+    request_of: Callable[..., Request],
+    make_adapter: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    for stage in ("0", "1"):
+        make_adapter(tmp_path / "run" / stage, seed=int(stage) + 1)
+    ckpt = (f"run={tmp_path / 'run'}",)
+    run(request_of(audits=("utility",), ckpt=ckpt))
+    tables = tmp_path / "report" / "scores" / "tables"
+    before = {path.name for path in tables.iterdir()}
+    report = run(request_of(audits=("nll",), ckpt=ckpt)).report
+    assert report is not None
+    assert {row.audit for row in report.results} == {"nll", "utility"}
+    assert before < {path.name for path in tables.iterdir()}

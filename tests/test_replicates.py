@@ -169,5 +169,5 @@ def test_rates_stay_rates_and_tries_are_averaged_as_logarithms() -> None:
     assert [r.value for r in found.values()] == pytest.approx([1e7] * 3)
     assert found["seeds"].low is not None
     assert found["seeds"].low > 0
-    assert (found["sources"].low, found["sources"].interval) == (None, "none")
+    assert (found["sources"].low, found["sources"].high) == (None, None)
     assert all(bound in r.note for r in found.values())

@@ -46,6 +46,12 @@ def replicate_of(name: str) -> tuple[str, int] | None:
     return None if found is None else (found[1], int(found[2]))
 
 
+def series_of(name: str) -> str:
+    """The series of a stage ``NAME@K``; any other name itself."""
+    series, at, stage = name.rpartition("@")
+    return series if at and stage.isdecimal() else name
+
+
 def baselines_of(baseline: Baseline, names: Iterable[str]) -> dict[str, str]:
     """What each checkpoint is held against; those without a baseline are left out.
 

@@ -518,10 +518,13 @@ def _sentence(
     if change is None or change.value is None:
         reason = NO_PAIRS if change is None else change.note
         return f"{name}: Delta_sel {_interval(row)}; its change: {reason}."
+    reading = _reading(change, moved)
+    if entry:
+        reading = "This is over sources alone; over seeds too, see below."
     return (
         f"{name}: Delta_sel {_interval(row)} nats {over}, a change of "
         f"{_interval(change)} since the reference, where regression to the mean alone "
-        f"would give {number(change.null)}. {_reading(change, moved)}"
+        f"would give {number(change.null)}. {reading}"
     )
 
 
@@ -609,7 +612,7 @@ def _contrast_sentence(row: Contrast) -> str:
     value = row.p if row.p_adjusted is None else row.p_adjusted
     kind = "p" if row.p_adjusted is None else "adjusted p"
     p = "no p value" if value is None else f"{kind} {value:.4f}"
-    bias = "unknown" if row.null is None else f"{row.null:.3f}"
+    bias = "unknown" if row.null is None else number(row.null)
     found = value is not None and value < 1 - row.level
     if found and NOT_SEPARABLE not in row.note:
         direction = "LESS" if row.value > 0 else "MORE"
@@ -620,7 +623,7 @@ def _contrast_sentence(row: Contrast) -> str:
     else:
         reading = _inseparable(row)
     return (
-        f"{row.checkpoint} against {row.baseline}: DiD {number(row.value)} nats, "
+        f"{row.checkpoint} against {row.baseline}: DiD {_interval(row)} nats, "
         f"{bias} of it expected by regression to the mean, {p}. {reading}"
     )
 

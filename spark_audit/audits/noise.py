@@ -440,7 +440,7 @@ def _contrast_lines(contrasts: Sequence[Contrast]) -> list[str]:
                 change += f" (not detected{tail})"
             said.append(change)
         lines.append(
-            f"{place[0]} against {place[1]}: the gap differs, in points, "
+            f"{place[0]} against {place[1]}: change of the gap, in points, "
             f"{', '.join(said)}."
         )
     return lines

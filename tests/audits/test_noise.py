@@ -410,7 +410,7 @@ def test_the_untrained_models_gap_is_the_null(case: Case) -> None:
     lines = [line for line in result.verdict if line.startswith("same")]
     assert not any("identifiers lose more" in line for line in lines)
     assert "untrained" in lines[1]
-    assert lines[2].startswith("same against base: the gap differs")
+    assert lines[2].startswith("same against base: change of the gap")
     assert "not detected" in lines[2]
     assert not any("0 is not the null" in line for line in result.verdict)
     alone = noise({"more": tables["more"]}, case.manifest, **OPTIONS)
