@@ -148,7 +148,9 @@ def _tries(estimate: Estimate) -> Estimate:
         for end in (estimate.value, estimate.low, estimate.high)
     )
     assert value is not None
-    # The bound stays a true lower limit, but never an upper one.
+    # The bound stays a true lower limit, but never an upper one; without an interval
+    # all resamples agree, and lie beyond it too.
+    low = value if low is None and value > MOST else low
     lower = None if low is None else min(low, MOST)
     upper = None if high is None or high > MOST else high
     made = replace(
@@ -158,6 +160,7 @@ def _tries(estimate: Estimate) -> Estimate:
         high=upper,
         parity_low=lower,
         parity_high=upper,
+        interval=estimate.interval if lower is None else "percentile",
     )
     if value > MOST:
         return made.noting(

@@ -538,15 +538,11 @@ def _canary_words(table: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         ours = [r for r in table if r["checkpoint"] == name and not r["held_out"]]
         never = [r for r in table if r["checkpoint"] == name and r["held_out"]]
         hits, n = sum(r["greedy"] for r in ours), sum(r["canaries"] for r in ours)
-        text = (
-            f"Of {n} parts of canaries {hits} come back word for word (in the first "
-            "row of each)"
-        )
+        among = "in the first row of each"
         if not hits:
-            worst = max(r["high"] for r in ours)
-            text += (
-                f" (up to {number(100 * worst, 1)}% of a part and dose not excluded)"
-            )
+            worst = number(100 * max(r["high"] for r in ours), 1)
+            among += f"; up to {worst}% of a part and dose not excluded"
+        text = f"{hits} of {n} parts of canaries come back word for word ({among})"
         if never:
             guessed, m = (sum(r[k] for r in never) for k in ("greedy", "canaries"))
             text += f", of held-out ones {guessed} of {m}"
