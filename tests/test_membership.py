@@ -364,5 +364,4 @@ def test_blind_p_value_holds_its_level(rows: int) -> None:
         )
         assert found is not None
         rejected += found.p <= 0.05
-    print(rows, rejected / runs)  # noqa: T201
     assert rejected / runs < 0.10

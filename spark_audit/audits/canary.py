@@ -192,6 +192,14 @@ def canary(
         baselines=baselines_of(baseline, tables),
         **settings_of(manifest, preset=preset, seed=seed),
     )
+    if chosen == "paper" and manifest.settings.canary_contexts is not None:
+        detail = (
+            f"the manifest holds {manifest.settings.canary_contexts} of each canary's "
+            "contexts: all of them, as the preset `paper` averages over, need a "
+            "manifest that was built with it"
+        )
+        guard = Guard(name="canary contexts", passed=None, detail=detail)
+        result = replace(result, guards=[*result.guards, guard])
     return replace(result, evidence=frame)
 
 

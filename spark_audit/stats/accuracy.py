@@ -89,7 +89,7 @@ def reason_against(metric: str, *, stages: int, tasks: int) -> str | None:
     if stages == 1 and tasks > 1:
         return "there is one stage only: it needs the checkpoint after every task"
     if stages != tasks:
-        return f"there are {stages} stages for {tasks} tasks"
+        return f"stages and tasks differ in number: {stages} and {tasks}"
     if tasks < 2 and metric in ("bwt", "forgetting"):
         return "a single task has no earlier one"
     return None

@@ -799,3 +799,16 @@ def test_the_positive_control_keeps_its_level_and_finds_what_is_there(
     # Of 500 at 5 %: 41 or more have a chance below 0.2 %.
     assert wrong < 41
     assert found > 485
+
+
+def test_fewer_contexts_than_the_preset_averages_over_are_told(
+    plant: Callable[..., Planted],
+) -> None:
+    planted = plant(contexts=2)
+    tables = planted.tables(plain=1.5)
+    told = canary(tables, planted.manifest, preset="paper")
+    found = guard(told, "canary contexts")
+    assert found.passed is None
+    assert "need a manifest that was built with it" in found.detail
+    usual = canary(tables, planted.manifest)
+    assert "canary contexts" not in {one.name for one in usual.guards}

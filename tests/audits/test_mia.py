@@ -629,7 +629,6 @@ def test_null_rejection_and_planted_effect(make_world: Make, rows: int) -> None:
             change_of(result, "ours", "base", "loss").p < 0.05,
             not row.low <= 0.5 <= row.high,
         ]
-    print(rows, counts / runs)  # noqa: T201
     detected, planted, change, base = counts / runs
     assert detected < 0.10
     assert planted > 0.9

@@ -280,7 +280,10 @@ def test_other_numbers_of_stages_and_tasks(made: Callable[..., Manifest]) -> Non
     manifest = made(tests=60)
     result = utility(series(manifest, "x", LEARNING[:2]), manifest)
     assert find(result.rows, metric="last").value is not None
-    assert find(result.rows, metric="bwt").note == "there are 2 stages for 3 tasks"
+    assert (
+        find(result.rows, metric="bwt").note
+        == "stages and tasks differ in number: 2 and 3"
+    )
     fewer = utility(series(manifest, "x", LEARNING[:2]), manifest, order="yelp,fomc")
     assert find(fewer.rows, metric="bwt").value is not None
 

@@ -265,7 +265,6 @@ def test_chance_band_holds_its_level() -> None:
         ]
     )
     outside = np.mean((values < band.low - 1e-9) | (values > band.high + 1e-9))
-    print(outside, values.mean(), band.mean)  # noqa: T201
     assert 0.025 < outside < 0.053
     assert values.mean() == pytest.approx(band.mean, abs=0.001)
     p = np.array([chance_p(v, 300, 400, 0.05) for v in values])

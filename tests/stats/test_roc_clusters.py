@@ -366,7 +366,6 @@ def test_coverage_of_auc_intervals(
     ours, percentile = coverage(
         truth, 1000, sides=sides, size=size, icc=icc, shift=shift
     )
-    print(sides, size, icc, shift, ours, percentile)  # noqa: T201
     assert 0.93 < ours < 0.98
     assert percentile > 0.85
 
@@ -383,7 +382,6 @@ def test_null_rejection_and_power() -> None:
         # An effect of twice the MDE, moved there on the scale of the scores.
         shift = 2 * 2.86 * se * np.sqrt(4 * np.pi)  # type: ignore[operator]
         found += auc_test(design, scores + shift * design.member) < 0.05
-    print(rejected / runs, found / runs)  # noqa: T201
     assert 0.03 < rejected / runs < 0.07
     assert found / runs > 0.98
 
@@ -401,6 +399,5 @@ def test_coverage_of_tpr_intervals(shift: float) -> None:
         half = split_tpr(x, y, 0.05, seed=seed)
         real = float(stats.norm.sf(half.threshold - shift))
         split_hits += half.tpr_low <= real <= half.tpr_high
-    print(shift, hits / runs, split_hits / runs)  # noqa: T201
     assert hits / runs > 0.93
     assert split_hits / runs > 0.935
