@@ -1,26 +1,19 @@
 """``spark-audit``: the command line.
 
-It prints, with ``commands`` and ``terminal``, and nothing else does. Results go to
-stdout, progress and errors to stderr. Commands are thin: each turns
-its flags into one call of the library. Only what is called gets imported, so that
-``--help`` answers at once.
+Commands are thin: each turns its flags into one call of the library. Only what is
+called gets imported, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-import shlex
-import signal
 import sys
-import tempfile
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
-import typer.main
 
 from spark_audit import commands
 from spark_audit.audits import AUDITS, in_order, of_stages
@@ -39,7 +32,8 @@ from spark_audit.commands import (
     Seed,
     ShowText,
 )
-from spark_audit.errors import IncompleteError, InputError, SparkError
+from spark_audit.console import one_of, run_command, say, show_facts
+from spark_audit.errors import InputError
 
 if TYPE_CHECKING:
     from spark_audit.pipeline import Outcome, Request
@@ -124,96 +118,12 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code (never raises)."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    resume = f"resume with: {PROGRAM} {shlex.join(arguments)}"
-    try:
-        argv = spread(arguments)
-        command = typer.main.get_command(_app(argv, arguments))
-        # The context's object is what was typed: reports say it.
-        code = command.main(
-            args=argv, prog_name=PROGRAM, standalone_mode=False, obj=list(arguments)
-        )
-        sys.stdout.flush()
-        if code == 130:
-            # Typer turns an interrupt into this code; older ones into Abort.
-            raise KeyboardInterrupt
-        return code if isinstance(code, int) else 0
-    except IncompleteError as error:
-        _say(f"{PROGRAM}: {error}\n{resume}")
-        return error.exit_code
-    except SparkError as error:
-        _say(f"{PROGRAM}: error: {error}")
-        return error.exit_code
-    except (KeyboardInterrupt, typer.Abort):
-        _say(f"\n{PROGRAM}: interrupted; {resume}")
-        return 130
-    except (BrokenPipeError, SystemExit):
-        # Whoever read our output has enough (Typer leaves by SystemExit then, with
-        # the gate's code 1). Python must not complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Exception as error:
-        usage = getattr(error, "format_message", None)
-        if usage is not None:
-            # Without any command typer has nothing to say but the help it has shown.
-            said = usage() or "no command was given"
-            _say(f"{PROGRAM}: error: {said}; see {PROGRAM} --help")
-            return 2
-        if isinstance(error, OSError):
-            _say(f"{PROGRAM}: error: {error.filename or 'I/O'}: {error.strerror}")
-            return 4
-        _say(f"{PROGRAM}: a defect of ours ({type(error).__name__}); {_log(error)}")
-        return 70
-
-
-def _interrupt(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _log(error: BaseException) -> str:
-    """Write where a defect happened, without messages, which may quote data."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", prefix=f"{PROGRAM}-", suffix=".log", delete=False
-        ) as file:
-            file.write("\n".join([type(error).__name__, *lines]) + "\n")
-        return f"details, without any data, are in {file.name}"
-    except OSError:
-        return f"at {lines[-1]}" if lines else "no details"
-
-
-def spread(arguments: Sequence[str]) -> list[str]:
-    """Allow snake case options, and several values after one option.
-
-    ``--ckpt A B --batch_size 4`` becomes ``--ckpt A --ckpt B --batch-size 4``.
-    """
-    found: list[str] = []
-    several: str | None = None
-    fresh = False
-    for position, argument in enumerate(arguments):
-        if argument == "--":
-            return [*found, *arguments[position:]]
-        if argument.startswith("--"):
-            name, equals, value = argument.partition("=")
-            name = name.replace("_", "-")
-            several = name if name in SEVERAL and not equals else None
-            fresh = True
-            found.append(f"{name}{equals}{value}")
-        elif argument.startswith("-") and len(argument) > 1:
-            several = None
-            found.append(argument)
-        else:
-            if several is not None and not fresh:
-                found.append(several)
-            fresh = False
-            found.append(argument)
-    return found
+    return run_command(
+        arguments,
+        program=PROGRAM,
+        app=lambda argv: _app(argv, arguments),
+        several=SEVERAL,
+    )
 
 
 def _app(argv: Sequence[str], arguments: Sequence[str]) -> typer.Typer:
@@ -330,8 +240,7 @@ def _run_audits(
     arguments: Sequence[str],
 ) -> None:
     from spark_audit.pipeline import Request, estimate_cost, run
-    from spark_audit.terminal import progress as progress_bar
-    from spark_audit.terminal import show_facts
+    from spark_audit.progress import progress as progress_bar
 
     if flags.get("data") and flags["manifest"] is not None:
         raise InputError(
@@ -346,7 +255,7 @@ def _run_audits(
         base=flags["base"],
         baseline=flags["baseline"],
         output=flags["output"],
-        preset=commands.one_of(flags["preset"], "--preset", (None, "robust", "paper")),
+        preset=one_of(flags["preset"], "--preset", (None, "robust", "paper")),
         seed=flags["seed"],
         limit=flags["limit"],
         scores=flags["scores"],
@@ -367,7 +276,7 @@ def _run_audits(
 
 def _print_outcome(outcome: Outcome, request: Request, *, as_json: bool) -> None:
     if outcome.report is None:
-        _say(
+        say(
             f"part {request.shard[0] + 1} of {request.shard[1]} is done, "
             f"{outcome.missing} items are left to the other workers; the last one "
             "writes the report"

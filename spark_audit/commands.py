@@ -6,13 +6,13 @@ Thin: each turns its flags into calls of the library, and prints what comes back
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
+from spark_audit.console import keep_apart, one_of, say, show_facts
 from spark_audit.errors import CheckpointError, InputError
 
 PROGRAM = "spark-audit"
@@ -221,7 +221,7 @@ def data_inject(
         as_json=json,
     )
     for note in told.notes:
-        _say(note)
+        say(note)
 
 
 def manifest_build(
@@ -257,8 +257,8 @@ def manifest_build(
     from spark_audit.examples import read_examples
     from spark_audit.facts import check_writable
     from spark_audit.manifest import write_manifest
+    from spark_audit.progress import progress
     from spark_audit.scoring.store import Store
-    from spark_audit.terminal import progress
 
     one_of(preset, "--preset", ("robust", "paper"))
     one_of(distance, "--distance", ("mean", "profile"))
@@ -356,7 +356,6 @@ def inspect(
 ) -> None:
     """Say what a checkpoint is and whether it would load, without scoring."""
     from spark_audit.checkpoints import inspect_checkpoint
-    from spark_audit.terminal import show_facts
 
     found = inspect_checkpoint(
         ckpt, base=base, lora_alpha=lora_alpha, tokenizer=tokenizer, revision=revision
@@ -474,7 +473,8 @@ def demo(
 ) -> None:
     """Everything in miniature, offline: data, base, fine-tunes, manifest, audit."""
     from spark_audit.demo import run_demo
-    from spark_audit.terminal import progress, show_report
+    from spark_audit.progress import progress
+    from spark_audit.terminal import show_report
 
     with progress(quiet=quiet) as show:
         outcome = run_demo(output, seed=seed, progress=show)
@@ -485,7 +485,7 @@ def demo(
 
 def _show_description(told: Any, *, as_json: bool, brief: bool = False) -> None:
     """A manifest's description: figures, then its tables, then its notes."""
-    from spark_audit.terminal import show_facts, show_records
+    from spark_audit.terminal import show_records
 
     if as_json:
         show_facts(
@@ -504,26 +504,6 @@ def _show_description(told: Any, *, as_json: bool, brief: bool = False) -> None:
             show_records(records, title=title)
     for note in told.notes:
         print(f"note: {note}")
-
-
-def keep_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
-    """Refuse to write over what is read."""
-    given = {path.resolve() for path in inputs}
-    for output in outputs:
-        if output.resolve() in given:
-            raise InputError(
-                "would be written over, and it is an input",
-                where=str(output),
-                fix="give another -o",
-            )
-
-
-def one_of(value: Any, where: str, known: Sequence[Any]) -> Any:
-    """The value, if it is a known one."""
-    if value not in known:
-        names = ", ".join(str(k) for k in known if k is not None)
-        raise InputError(f"{value!r} is unknown", where=where, fix=f"give {names}")
-    return value
 
 
 def batch_size_of(text: str) -> int | Literal["auto"]:
@@ -566,8 +546,4 @@ def _encode(model: str) -> Callable[[list[str]], list[list[int]]]:
 
 def _say_rows(examples: Sequence[Any], path: Path) -> None:
     train = sum(example.split == "train" for example in examples)
-    _say(f"{path}: {train} train and {len(examples) - train} test rows")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    say(f"{path}: {train} train and {len(examples) - train} test rows")

@@ -7,6 +7,7 @@ these functions turn keys into items of ``scoring`` with the checkpoint's tokeni
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
@@ -143,22 +144,93 @@ def prompt_items(
     InputError
         Naming the example, if it has no response or nothing before it.
     """
+    rows = [
+        PromptRow(
+            key=example.id,
+            task=example.task,
+            encoding=encodings[example.id],
+            response_token=example.response_token,
+            response=example.response,
+        )
+        for example in manifest.examples
+    ]
+    return row_prompts(rows, keys, limit=_limit(manifest, loaded))
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """What a prompt is made of: a row's text and where its response begins.
+
+    Attributes
+    ----------
+    key
+        What the prompt is called (an example id).
+    encoding
+        The joint tokenisation of prompt and response.
+    response_token
+        First token of the response (:func:`first_response_token`).
+    response
+        The expected answer.
+    """
+
+    key: str
+    task: str
+    encoding: Encoding
+    response_token: int
+    response: str
+
+
+def first_response_token(encoding: Encoding, border: int) -> int:
+    """First token that reaches over a border; where none does, the text's end.
+
+    Parameters
+    ----------
+    encoding
+        The joint tokenisation of prompt and response.
+    border
+        First character of the response.
+    """
+    found = np.flatnonzero(_reaches(encoding, border))
+    return int(found[0]) if len(found) else _text_end(encoding)
+
+
+def row_prompts(
+    rows: Sequence[PromptRow], keys: Sequence[str], *, limit: int | None
+) -> list[Prompt]:
+    """The prompts of some rows, as :func:`prompt_items` describes them.
+
+    Parameters
+    ----------
+    rows
+        All rows of the tasks, of either split: the longest response of a task bounds
+        the answers to all of its prompts.
+    keys
+        Which rows are asked, in the order of the result.
+    limit
+        Tokens that the model can read, those of the answer among them; ``None``: no
+        limit.
+
+    Raises
+    ------
+    InputError
+        Naming the row, if it has no response or nothing before it.
+    """
     longest: dict[str, int] = {}
-    for example in manifest.examples:
-        size = _text_end(encodings[example.id]) - example.response_token
-        longest[example.task] = max(longest.get(example.task, 1), size)
-    limit = _limit(manifest, loaded)
+    for row in rows:
+        size = _text_end(row.encoding) - row.response_token
+        longest[row.task] = max(longest.get(row.task, 1), size)
+    by_key = {row.key: row for row in rows}
     found = []
     for key in keys:
-        example, encoding = manifest.by_id[key], encodings[key]
-        if not example.response.strip():
+        row = by_key[key]
+        if not row.response.strip():
             raise InputError("has no response", where=f"example {key!r}")
-        new = longest[example.task] + MORE_TOKENS
+        new = longest[row.task] + MORE_TOKENS
         if limit is not None:  # free text longer than half the context
             new = max(min(new, limit // 2), 1)
-        ids = encoding.ids[: example.response_token]
-        prefix = _cut(ids, encoding.leading, limit, new, key)
-        found.append(Prompt(key, prefix, example.response, new))
+        ids = row.encoding.ids[: row.response_token]
+        prefix = _cut(ids, row.encoding.leading, limit, new, key)
+        found.append(Prompt(key, prefix, row.response, new))
     return found
 
 

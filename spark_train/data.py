@@ -1,4 +1,4 @@
-"""Examples to token rows: one joint tokenisation, the response mask, EOS, padding."""
+"""Examples to token rows: one joint tokenisation, masks of its tokens, EOS, padding."""
 
 from __future__ import annotations
 
@@ -10,27 +10,45 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spark_audit.examples import Example
-from spark_audit.tokens import encode, kept_range
+from spark_audit.errors import InputError
+from spark_audit.examples import Example, Ranges, task_templates, template_ranges
+from spark_audit.identifiers import identifier_ranges
+from spark_audit.sensitivity import stop_word_ranges
+from spark_audit.tokens import Encoding, encode, kept_range
 
 
 @dataclass(frozen=True)
 class TrainRow:
     """One sequence to train on.
 
+    All masks are aligned with ``ids``. The first token of a row has no prediction; a
+    mask may be True there all the same.
+
     Attributes
     ----------
-    id
-        The example's id.
+    id, task
+        The example's.
     ids
         Shape ``(T,)``, int32: what the model reads, EOS at the end.
     response
         Shape ``(T,)``, bool: tokens of the response, EOS among them.
+    pii
+        Shape ``(T,)``, bool: tokens of identifiers: annotated, repeated, or found by
+        rules (:func:`spark_audit.identifiers.identifier_ranges`).
+    fixed
+        Shape ``(T,)``, bool: tokens of the task's fixed wording and stop words. Where
+        one is an identifier too, ``pii`` wins.
+    special
+        Positions of what is no text: special tokens in front, EOS.
     """
 
     id: str
+    task: str
     ids: np.ndarray
     response: np.ndarray
+    pii: np.ndarray
+    fixed: np.ndarray
+    special: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -40,18 +58,22 @@ class TrainRow:
 class Batch:
     """Rows padded on the right; all tensors have shape ``(B, T)``.
 
-    ``attention`` is True on real tokens; ``response`` and ``attention`` are the two
-    masks that a loss can cover (``scope``).
+    ``attention`` is True on real tokens; ``response``, ``pii`` and ``attention`` are
+    the masks that a loss can cover.
     """
 
     ids: Tensor
     attention: Tensor
     response: Tensor
+    pii: Tensor
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
         return Batch(
-            self.ids.to(device), self.attention.to(device), self.response.to(device)
+            self.ids.to(device),
+            self.attention.to(device),
+            self.response.to(device),
+            self.pii.to(device),
         )
 
 
@@ -60,46 +82,124 @@ def encode_rows(
 ) -> list[TrainRow]:
     """Tokenise examples for training.
 
-    ``prompt + response`` is tokenised once, as audits do, so that the response mask
-    and an audit's spans speak of the same tokens. EOS is appended to the response
-    (an EOS of the tokenizer's own is not doubled: ``kept_range`` leaves it out),
-    unless the response was cut: a cut text does not end.
+    ``prompt + response`` is tokenised once, as audits do, so that training's masks and
+    an audit's spans speak of the same tokens. EOS is appended to the response (an EOS
+    of the tokenizer's own is not doubled: ``kept_range`` leaves it out).
 
     Parameters
     ----------
+    examples
+        Rows of any split. A task's fixed wording is what all of its prompts here share
+        (:func:`spark_audit.examples.task_templates`).
     max_length
-        Tokens that fit, EOS included; the prompt is cut from its start, the response
-        and whole PII spans are kept. ``None``: no limit.
+        Tokens that fit, special tokens and EOS included; the prompt is cut from its
+        start, the response and whole PII spans are kept. ``None``: no limit.
+
+    Raises
+    ------
+    InputError
+        Naming the example, if its response is blank, or does not fit whole with some
+        of its prompt: a model must not learn half a label.
     """
-    eos = tokenizer.eos_token_id
-    room = None if max_length is None else max_length - (eos is not None)
-    rows = []
+    templates = task_templates(examples)
     encodings = encode(tokenizer, [example.text for example in examples])
-    for example, encoding in zip(examples, encodings, strict=True):
-        spans = [encoding.span(span.start, span.end) for span in example.spans]
-        kept = kept_range(
+    return [
+        _row(
+            example,
             encoding,
-            max_length=room,
-            response_start=len(example.prompt),
-            spans=[(span.start, span.end) for span in spans if span is not None],
+            template_ranges(example, templates),
+            eos=tokenizer.eos_token_id,
+            max_length=max_length,
         )
-        ids, positions = encoding.fed(kept)
-        answer = encoding.mask([(len(example.prompt), len(example.text))])[positions]
-        whole = bool(encoding.special[kept[1] :].all())
-        if whole and eos is not None:
-            ids, answer = np.append(ids, np.int32(eos)), np.append(answer, True)
-        rows.append(TrainRow(example.id, ids, answer))
-    return rows
+        for example, encoding in zip(examples, encodings, strict=True)
+    ]
+
+
+def _row(
+    example: Example,
+    encoding: Encoding,
+    template: Ranges,
+    *,
+    eos: int | None,
+    max_length: int | None,
+) -> TrainRow:
+    border = len(example.prompt)
+    if encoding.span(border, len(example.text)) is None:
+        raise InputError(
+            "its response is blank: there is nothing to learn",
+            where=f"example {example.id!r}",
+            fix="give it one, or leave the row out",
+        )
+    # From the first token on that reaches into the response, as generation continues:
+    # an all-blank token in front of the label has to be learned, too.
+    response = (encoding.end > border) & ~encoding.special
+    room = None if max_length is None else max_length - (eos is not None)
+    kept = _kept(example, encoding, response, room=room, max_length=max_length)
+    ids, positions = encoding.fed(kept)
+    masks = [
+        mask[positions]
+        for mask in (
+            response,
+            encoding.mask(identifier_ranges(example)),
+            encoding.mask([*template, *stop_word_ranges(example.text)]),
+            encoding.special,
+        )
+    ]
+    if eos is not None:
+        ids = np.append(ids, np.int32(eos))
+        ends = (True, False, False, True)
+        masks = [np.append(mask, end) for mask, end in zip(masks, ends, strict=True)]
+    answer, pii, fixed, special = masks
+    at = tuple(np.flatnonzero(special).tolist())
+    return TrainRow(example.id, example.task, ids, answer, pii, fixed, at)
+
+
+def _kept(
+    example: Example,
+    encoding: Encoding,
+    response: np.ndarray,
+    *,
+    room: int | None,
+    max_length: int | None,
+) -> tuple[int, int]:
+    """The tokens that are fed, all of the response and some prompt among them."""
+    first, size = int(np.argmax(response)), int(response.sum())
+    has_prompt = first > encoding.leading
+    place = f"example {example.id!r}"
+    fix = "give a larger max_length, or leave the row out"
+    free = None if room is None else room - encoding.leading - has_prompt
+    if free is not None and size > free:
+        raise InputError(
+            f"its response takes {size} tokens, and max_length {max_length} leaves it "
+            f"{max(free, 0)}",
+            where=place,
+            fix=fix,
+        )
+    spans = [encoding.span(span.start, span.end) for span in example.spans]
+    kept = kept_range(
+        encoding,
+        max_length=room,
+        response_start=len(example.prompt),
+        spans=[(span.start, span.end) for span in spans if span is not None],
+    )
+    if has_prompt and kept[0] >= first:
+        raise InputError(
+            f"its response takes {size} tokens, and max_length {max_length} leaves "
+            f"{free}: no prompt fits before it without cutting an identifier",
+            where=place,
+            fix=fix,
+        )
+    return kept
 
 
 def collate(rows: Sequence[TrainRow]) -> Batch:
     """Pad rows on the right to the longest; padding is masked, so its id is free."""
     shape = (len(rows), max(len(row) for row in rows))
     ids = torch.zeros(shape, dtype=torch.int64)
-    attention = torch.zeros(shape, dtype=torch.bool)
-    response = torch.zeros(shape, dtype=torch.bool)
+    attention, response, pii = (torch.zeros(shape, dtype=torch.bool) for _ in range(3))
     for i, row in enumerate(rows):
         ids[i, : len(row)] = torch.from_numpy(row.ids)
         attention[i, : len(row)] = True
         response[i, : len(row)] = torch.from_numpy(row.response)
-    return Batch(ids, attention, response)
+        pii[i, : len(row)] = torch.from_numpy(row.pii)
+    return Batch(ids, attention, response, pii)

@@ -1,18 +1,319 @@
-"""The training loop, whole on one page."""
+"""The training loop, whole on one page.
+
+It knows six hooks and no method by name. A method's **plan** turns the stream of tasks
+into phases; each phase has a **start**, a **choice** of the batch, a **loss**, a look
+at the **gradients** before the step, and an **end**.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from spark_audit.errors import InputError
+from spark_audit.facts import seed_for
+from spark_train.crew import Crew
 from spark_train.data import TrainRow, collate
-from spark_train.losses import next_token_nll
+from spark_train.losses import token_nll
+from spark_train.student import Student, targets
 
 Progress = Callable[[int, int], None]
+Sums = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term of the loss: ``weight`` times the mean over ``count`` positions.
+
+    A term without positions is 0; one of weight 0 is only logged.
+    """
+
+    count: int
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """The batch of a step over all processes, by role of its rows, and its terms."""
+
+    rows: Mapping[str, Sequence[TrainRow]]
+    terms: Mapping[str, Term]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One stretch of training, which ends in a saved adapter.
+
+    Attributes
+    ----------
+    stage, part
+        ``2-yelp`` and ``task`` (learning it) or ``priv`` (correction after it).
+    steps, lr, cosine
+        Optimizer steps with a fresh AdamW; ``lr`` falls by half a cosine, or stays.
+    choose
+        ``choose(step)``: a function of the step alone, so that a run can resume.
+    loss
+        ``loss(role, rows)``: term -> *sum* over the rows' positions. Sums over parts of
+        a batch add up to the batch's, whatever the parts.
+    start, end
+        Called around the steps; at the start the weights are the previous phase's.
+    gradients
+        ``gradients(step)``: may change what the optimizer sees.
+    """
+
+    stage: str
+    part: str
+    steps: int
+    lr: float
+    choose: Callable[[int], Step]
+    loss: Callable[[str, Sequence[TrainRow]], Sums]
+    cosine: bool = True
+    start: Callable[[], None] = lambda: None
+    gradients: Callable[[int], None] = lambda step: None
+    end: Callable[[], None] = lambda: None
+
+    @property
+    def key(self) -> str:
+        """``2-yelp/task``."""
+        return f"{self.stage}/{self.part}"
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step."""
+        if not self.cosine:
+            return self.lr
+        return self.lr * 0.5 * (1.0 + math.cos(math.pi * step / self.steps))
+
+
+@dataclass
+class State:
+    """Where a phase stands: steps done, and what the optimizer knows.
+
+    ``seconds`` by kind of work; they grow while the phase runs.
+    """
+
+    step: int = 0
+    weights: dict[str, Tensor] | None = None
+    moments: dict[str, Tensor] | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def run_phase(
+    student: Student,
+    phase: Phase,
+    *,
+    seed: int,
+    clip: float = 1.0,
+    crew: Crew | None = None,
+    state: State | None = None,
+    after: Callable[[dict[str, Any], Callable[[], State]], None] | None = None,
+) -> State:
+    """Run a phase from where it stands to its end.
+
+    Parameters
+    ----------
+    seed
+        Of dropout; the order of rows is the phase's own.
+    clip
+        Largest gradient norm.
+    state
+        To go on from; by default the beginning.
+    after
+        Called after each step with its record (loss, terms, counts, learning rate,
+        gradient norm before clipping) and a function that gives the state to save.
+
+    Raises
+    ------
+    InputError
+        If a loss is not finite.
+    """
+    crew, state = crew or Crew(), state or State()
+    weights = list(student.trainable.values())
+    optimizer = torch.optim.AdamW(weights, lr=phase.lr, weight_decay=0.0)
+    clock = _Clock(state.seconds)
+    # Dropout draws from the global generator: give it the seed and put it back.
+    devices = [student.device] if student.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        with clock("start"):
+            phase.start()
+        if state.weights is not None and state.moments is not None:
+            student.load(state.weights)
+            _restore(optimizer, student, state)
+        student.model.train()
+        for step in range(state.step, phase.steps):
+            torch.manual_seed(seed_for(seed, phase.key, step, crew.rank))
+            for group in optimizer.param_groups:
+                group["lr"] = phase.rate(step)
+            chosen = phase.choose(step)
+            sums = _gradients(student, phase, chosen, crew, clock)
+            record = _record(phase, step, chosen, sums)
+            phase.gradients(step)
+            norm = torch.nn.utils.clip_grad_norm_(weights, clip)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            state.step = step + 1
+            if after is not None:
+                record["grad_norm"] = float(norm)
+                after(record, lambda: _state(student, optimizer, state))
+        student.model.eval()
+        with clock("end"):
+            phase.end()
+    return state
+
+
+def _gradients(
+    student: Student, phase: Phase, chosen: Step, crew: Crew, clock: _Clock
+) -> dict[str, float]:
+    """Leave the whole batch's gradient on the weights; give each term's sum.
+
+    The batch is read in parts of rows of similar length, shared among processes; the
+    gradients of sums add up to the batch's.
+    """
+    terms = chosen.terms
+    sums = dict.fromkeys(terms, 0.0)
+    for role, rows in chosen.rows.items():
+        with clock(role):
+            for part in pieces(crew.share(rows), student.tokens):
+                found = phase.loss(role, part)
+                loss = sum(
+                    (terms[name].weight / terms[name].count) * value
+                    for name, value in found.items()
+                    if terms[name].count and terms[name].weight
+                )
+                if isinstance(loss, Tensor) and loss.requires_grad:
+                    torch.autograd.backward(loss)
+                for name, value in found.items():
+                    sums[name] += float(value.detach())
+    return _shared(student, crew, sums) if crew.world > 1 else sums
+
+
+def _shared(student: Student, crew: Crew, sums: dict[str, float]) -> dict[str, float]:
+    """Add up gradients and sums over all processes: one exchange a step."""
+    weights = list(student.trainable.values())
+    flat = [_or_zero(weight).reshape(-1).double() for weight in weights]
+    flat.append(torch.tensor(list(sums.values()), dtype=torch.float64))
+    flat[-1] = flat[-1].to(student.device)
+    total, at = crew.sum(torch.cat(flat)), 0
+    for weight in weights:
+        part = total[at : at + weight.numel()]
+        weight.grad = part.view_as(weight).to(weight.dtype)
+        at += weight.numel()
+    return dict(zip(sums, total[at:].tolist(), strict=True))
+
+
+def _or_zero(weight: Tensor) -> Tensor:
+    return torch.zeros_like(weight) if weight.grad is None else weight.grad
+
+
+def _record(
+    phase: Phase, step: int, chosen: Step, sums: dict[str, float]
+) -> dict[str, Any]:
+    """What is told of a step: means are nats per position."""
+    terms = chosen.terms
+    means = {n: sums[n] / t.count if t.count else 0.0 for n, t in terms.items()}
+    loss = math.fsum(t.weight * means[n] for n, t in terms.items())
+    if not math.isfinite(loss):
+        raise InputError(
+            f"the loss is not finite at step {step + 1} of {phase.steps}",
+            where=phase.key,
+            fix="lower the learning rate",
+        )
+    return {
+        "stage": phase.stage,
+        "part": phase.part,
+        "step": step + 1,
+        "lr": phase.rate(step),
+        "loss": loss,
+        **means,
+        **{f"n_{name}": term.count for name, term in terms.items()},
+    }
+
+
+def pieces(rows: Sequence[TrainRow], tokens: int) -> Iterator[list[TrainRow]]:
+    """Rows of similar length together, the longest first, padded to ``tokens``."""
+    left = sorted(rows, key=len, reverse=True)
+    while left:
+        size = max(tokens // len(left[0]), 1)
+        yield left[:size]
+        left = left[size:]
+
+
+class _Clock:
+    """Seconds by kind of work."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self._seconds = seconds
+        self._began: list[tuple[str, float]] = []
+
+    def __call__(self, kind: str) -> _Clock:
+        self._began.append((kind, time.perf_counter()))
+        return self
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None:
+        kind, began = self._began.pop()
+        spent = time.perf_counter() - began
+        self._seconds[kind] = self._seconds.get(kind, 0.0) + spent
+
+
+def _state(student: Student, optimizer: torch.optim.Optimizer, state: State) -> State:
+    """A copy that later steps do not change."""
+    moments = {}
+    for name, weight in student.trainable.items():
+        for key, value in optimizer.state.get(weight, {}).items():
+            moments[f"{key}:{name}"] = value.detach().cpu().clone()
+    return State(state.step, student.weights(), moments, dict(state.seconds))
+
+
+def _restore(optimizer: torch.optim.Optimizer, student: Student, state: State) -> None:
+    """Put the optimizer where it was."""
+    for key, value in (state.moments or {}).items():
+        kind, _, name = key.partition(":")
+        weight = student.trainable[name]
+        # AdamW counts its steps on the CPU.
+        value = value.clone() if kind == "step" else value.to(weight.device)
+        optimizer.state.setdefault(weight, {})[kind] = value
+
+
+# --- plain fine-tuning ----------------------------------------------------------------
+
+
+def orders(count: int, *, seed: int) -> Callable[[int], np.ndarray]:
+    """``order(epoch)``: a permutation of ``count`` rows, a function of the epoch."""
+
+    def order(epoch: int) -> np.ndarray:
+        rng = np.random.default_rng(seed_for(seed, "order", epoch))
+        return rng.permutation(count)
+
+    return order
+
+
+def response_loss(
+    student: Student, rows: Sequence[TrainRow], *, scope: str, name: str
+) -> Sums:
+    """The summed NLL of the tokens that a scope covers (Eq. "task")."""
+    batch = collate(rows).to(student.device)
+    mask = batch.response if scope == "response" else batch.attention
+    hidden, ids = student.hidden(batch, mask), targets(batch, mask)
+    return {
+        name: student.total(
+            hidden, lambda part, at: token_nll(student.logits(part), ids[at])
+        )
+    }
+
+
+def covered(rows: Sequence[TrainRow], scope: str) -> int:
+    """Tokens that :func:`response_loss` covers; a row's first is never predicted."""
+    if scope == "full":
+        return sum(len(row) - 1 for row in rows)
+    return sum(int(row.response[1:].sum()) for row in rows)
 
 
 def fit(
@@ -55,56 +356,37 @@ def fit(
     InputError
         If there is nothing to train on, or a loss is not finite.
     """
-    trainable = [weight for weight in model.parameters() if weight.requires_grad]
-    if not rows or not trainable or min(epochs, batch_size) < 1:
+    student = Student(model)
+    if not rows or not student.trainable or min(epochs, batch_size) < 1:
         raise InputError(
-            f"nothing to train: {len(rows)} rows, {len(trainable)} trainable tensors, "
-            f"{epochs} epochs, batches of {batch_size}",
+            f"nothing to train: {len(rows)} rows, {len(student.trainable)} trainable "
+            f"tensors, {epochs} epochs, batches of {batch_size}",
             where="fit",
         )
-    device = trainable[0].device
-    optimizer = torch.optim.AdamW(trainable, lr=lr, weight_decay=0.0)
-    order = torch.Generator().manual_seed(seed)
-    total = epochs * math.ceil(len(rows) / batch_size)
+    an_epoch = math.ceil(len(rows) / batch_size)
+    order = orders(len(rows), seed=seed)
+
+    def choose(step: int) -> Step:
+        start = step % an_epoch * batch_size
+        at = order(step // an_epoch)[start : start + batch_size]
+        chosen = [rows[i] for i in at]
+        return Step({"task": chosen}, {"task": Term(covered(chosen, scope))})
+
+    phase = Phase(
+        stage="fit",
+        part="task",
+        steps=epochs * an_epoch,
+        lr=lr,
+        cosine=schedule == "cosine",
+        choose=choose,
+        loss=lambda role, some: response_loss(student, some, scope=scope, name="task"),
+    )
     losses: list[float] = []
-    model.train()
-    # Dropout draws from the global generator: give it the seed and put it back.
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        for _ in range(epochs):
-            shuffled = torch.randperm(len(rows), generator=order).tolist()
-            for start in range(0, len(rows), batch_size):
-                chosen = [rows[i] for i in shuffled[start : start + batch_size]]
-                batch = collate(chosen).to(device)
-                step = len(losses)
-                for group in optimizer.param_groups:
-                    group["lr"] = lr * _share(step, total, schedule)
-                out = model(
-                    input_ids=batch.ids,
-                    attention_mask=batch.attention.long(),
-                    use_cache=False,
-                )
-                mask = batch.response if scope == "response" else batch.attention
-                loss = next_token_nll(out.logits, batch.ids, mask)
-                losses.append(loss.item())
-                if not math.isfinite(losses[-1]):
-                    raise InputError(
-                        f"the loss is not finite at step {step + 1} of {total}",
-                        where="fit",
-                        fix="lower the learning rate",
-                    )
-                torch.autograd.backward(loss)
-                torch.nn.utils.clip_grad_norm_(trainable, clip)
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-                if progress is not None:
-                    progress(len(losses), total)
-    model.eval()
+
+    def after(record: dict[str, Any], state: Callable[[], State]) -> None:
+        losses.append(record["loss"])
+        if progress is not None:
+            progress(len(losses), phase.steps)
+
+    run_phase(student, phase, seed=seed, clip=clip, after=after)
     return losses
-
-
-def _share(step: int, total: int, schedule: str) -> float:
-    """The part of the learning rate that a step takes."""
-    if schedule == "constant":
-        return 1.0
-    return 0.5 * (1.0 + math.cos(math.pi * step / total))

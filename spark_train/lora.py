@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
 import warnings
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import load_file, save
 from transformers.pytorch_utils import Conv1D
 
-from spark_audit.errors import InputError
+from spark_audit.errors import CheckpointError, InputError, OutputError
+from spark_audit.facts import write_atomically, write_text
 
 _ATTENTION = re.compile(r"attn|attention")
 
@@ -21,24 +29,69 @@ def attention_projections(model: torch.nn.Module) -> list[str]:
     Raises
     ------
     InputError
-        If there is none.
+        If there is none, with the names of what linear layers there are.
     """
-    found = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, (torch.nn.Linear, Conv1D))
-        and _ATTENTION.search(name.rpartition(".")[0])
-    ]
+    found = [name for name in _linear(model) if _ATTENTION.search(_parent(name))]
     if not found:
-        raise InputError(
-            "no attention projections found to put LoRA on",
-            where=type(model).__name__,
-            fix="choose a transformer with attention layers",
-        )
+        raise _no_target(model, "no attention projections found to put LoRA on")
     return found
 
 
-def add_lora(model: Any, *, r: int = 16, alpha: int = 32, seed: int = 0) -> Any:
+def named_projections(model: torch.nn.Module, targets: Sequence[str]) -> list[str]:
+    """Full names of the linear layers whose last name is among ``targets``.
+
+    Raises
+    ------
+    InputError
+        If a target is no linear layer of the model, or is its output head.
+    """
+    every = _linear(model)
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    for target in targets:
+        found = [name for name in every if _leaf(name) == target]
+        if not found:
+            raise _no_target(model, f"has no linear layer {target!r}")
+        if any(model.get_submodule(name) is head for name in found):
+            raise InputError(
+                f"{target!r} is the output head, which stays as it is",
+                where="--lora-targets",
+            )
+    return [name for name in every if _leaf(name) in targets]
+
+
+def _linear(model: torch.nn.Module) -> list[str]:
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, (torch.nn.Linear, Conv1D))
+    ]
+
+
+def _leaf(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _no_target(model: torch.nn.Module, what: str) -> InputError:
+    leaves = list(dict.fromkeys(map(_leaf, _linear(model))))
+    return InputError(
+        f"{what}; its linear layers are: {', '.join(leaves) or 'none'}",
+        where=type(model).__name__,
+        fix="name some with --lora-targets" if leaves else "choose a transformer",
+    )
+
+
+def add_lora(
+    model: Any,
+    *,
+    r: int = 16,
+    alpha: float = 32,
+    seed: int = 0,
+    targets: Sequence[str] = (),
+) -> Any:
     """Put a fresh LoRA adapter on q, k, v and o (SPARK: r=16, alpha=32).
 
     Parameters
@@ -49,16 +102,21 @@ def add_lora(model: Any, *, r: int = 16, alpha: int = 32, seed: int = 0) -> Any:
     seed
         Of the random half (``lora_A``); ``lora_B`` starts at 0, so that the model's
         output does not change yet.
+    targets
+        Last names of linear layers to put it on instead.
 
     Returns
     -------
     PeftModel
         ``save_pretrained(folder)`` writes a PEFT adapter folder.
     """
-    names = attention_projections(model)
+    if targets:
+        names = named_projections(model, targets)
+    else:
+        names = attention_projections(model)
     config = LoraConfig(
         r=r,
-        lora_alpha=alpha,
+        lora_alpha=alpha,  # type: ignore[arg-type]  # any number does
         lora_dropout=0.0,
         target_modules=_shortest_target(model, names),
         fan_in_fan_out=isinstance(model.get_submodule(names[0]), Conv1D),
@@ -73,9 +131,74 @@ def add_lora(model: Any, *, r: int = 16, alpha: int = 32, seed: int = 0) -> Any:
 
 def _shortest_target(model: torch.nn.Module, names: list[str]) -> list[str] | str:
     """Last names where they are unambiguous (Llama), else a pattern (GPT-2)."""
-    leaves = sorted({name.rpartition(".")[2] for name in names})
-    meant = {n for n, _ in model.named_modules() if n.rpartition(".")[2] in leaves}
+    leaves = sorted(set(map(_leaf, names)))
+    meant = {name for name, _ in model.named_modules() if _leaf(name) in leaves}
     if meant == set(names):
         return leaves
     parents = sorted({name.split(".")[-2] for name in names})
     return rf".*\.({'|'.join(parents)})\.({'|'.join(leaves)})"
+
+
+# --- adapter folders ------------------------------------------------------------------
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+
+def save_adapter(model: Any, folder: Path, *, base: str) -> None:
+    """Write the adapter in training as a PEFT folder, whole or not at all.
+
+    The same weights give the same bytes. A folder that is there is replaced.
+
+    Parameters
+    ----------
+    model
+        A ``PeftModel``; of its adapters ``default`` is written.
+    base
+        What the folder names as its base model.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
+    config = model.peft_config["default"].to_dict()
+    config |= {"base_model_name_or_path": base, "inference_mode": True}
+    # PEFT keeps sets, whose order is another one in each process.
+    plain = {k: sorted(v) if isinstance(v, set) else v for k, v in config.items()}
+    state = get_peft_model_state_dict(
+        model, adapter_name="default", save_embedding_layers=False
+    )
+    state = {name: w.detach().cpu().contiguous() for name, w in sorted(state.items())}
+    temporary = folder.with_name(f".{folder.name}.part")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        text = json.dumps(plain, indent=2, sort_keys=True, default=str)
+        write_text(temporary / CONFIG, text + "\n")
+        data = save(state, metadata={"format": "pt"})
+        write_atomically(temporary / WEIGHTS, lambda file: file.write(data))
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(temporary, folder)
+    except OSError as error:
+        raise OutputError(
+            f"cannot be written ({error.strerror or error})", where=str(folder)
+        ) from error
+
+
+def load_adapter(model: Any, folder: Path) -> None:
+    """Put the weights of :func:`save_adapter` into the adapter in training.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no adapter, or another model's.
+    """
+    try:
+        state = load_file(folder / WEIGHTS)
+        result: Any = set_peft_model_state_dict(model, state, adapter_name="default")
+    except (OSError, RuntimeError, ValueError) as error:
+        raise CheckpointError(
+            "holds no adapter of this model", where=str(folder)
+        ) from error
+    missing = [name for name in result.missing_keys if ".default." in name]
+    if missing or result.unexpected_keys:
+        raise CheckpointError("holds another model's adapter", where=str(folder))

@@ -9,26 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_audit.cli import _shard, run, spread
+from spark_audit.cli import SEVERAL, _shard, run
+from spark_audit.console import spread
 from spark_audit.errors import InputError
-
-
-@pytest.mark.parametrize(
-    ("given", "read"),
-    [
-        ("--ckpt a b --seed 1", "--ckpt a --ckpt b --seed 1"),
-        ("--ckpt a --ckpt b", "--ckpt a --ckpt b"),
-        ("--ckpt=a b", "--ckpt=a b"),
-        ("--batch_size 4", "--batch-size 4"),
-        ("--batch_size=a_b", "--batch-size=a_b"),
-        ("--data x y -o out z", "--data x --data y -o out z"),
-        ("--seed 1 2", "--seed 1 2"),
-        ("--ckpt a -- b c", "--ckpt a -- b c"),
-        ("--ckpt a --quiet b", "--ckpt a --quiet b"),
-    ],
-)
-def test_several_values_and_snake_case(given: str, read: str) -> None:
-    assert spread(given.split()) == read.split()
 
 
 def test_worker_part_comes_from_flag_or_launcher(
@@ -48,6 +31,11 @@ def test_worker_part_comes_from_flag_or_launcher(
     for text in ("3/3", "1", "a/b", "-1/2"):
         with pytest.raises(InputError, match="is no part of a whole"):
             _shard(text)
+
+
+def test_options_that_take_several_values() -> None:
+    for name in SEVERAL:
+        assert spread([name, "a", "b"], several=SEVERAL) == [name, "a", name, "b"]
 
 
 def test_help_lists_audits_without_importing_numpy() -> None:
@@ -110,40 +98,6 @@ def test_errors_are_one_line_with_their_exit_code(
     assert err.startswith("spark-audit: ")
     assert err.count("\n") == 1
     assert "Traceback" not in err
-
-
-def test_defects_of_ours_leave_no_data_behind(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
-    from spark_audit import commands
-
-    def broken(*, folder: Path) -> None:
-        raise KeyError("Jane Roe, 078-05-1120")
-
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(commands, "report", broken)
-    assert run(["report", "x"]) == 70
-    err = capsys.readouterr().err
-    assert "a defect of ours (KeyError)" in err
-    (log,) = tmp_path.glob("spark-audit-*.log")
-    assert "Jane" not in err + log.read_text()
-    assert "broken" in log.read_text()
-
-
-def test_interrupt_says_how_to_resume(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from spark_audit import commands
-
-    def interrupted(*, folder: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(commands, "report", interrupted)
-    assert run(["report", "a b"]) == 130
-    assert "resume with: spark-audit report 'a b'" in capsys.readouterr().err
 
 
 def test_import_inject_annotate_from_the_command_line(

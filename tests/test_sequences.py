@@ -16,7 +16,14 @@ from spark_audit.errors import InputError
 from spark_audit.examples import Canary, Example, Span
 from spark_audit.manifest import Manifest
 from spark_audit.scoring import Candidates, Item, score
-from spark_audit.sequences import canary_key, items_for
+from spark_audit.sequences import (
+    MORE_TOKENS,
+    PromptRow,
+    canary_key,
+    first_response_token,
+    items_for,
+    row_prompts,
+)
 from spark_audit.table import Pass
 from spark_audit.tokens import encode
 
@@ -255,3 +262,63 @@ def test_labels_and_canaries_come_in_the_order_of_the_plan(
     keys = [sets[3], "labels:e", sets[0], "labels:a"]
     items = items_for(manifest, loaded, {KIND: keys})[KIND]
     assert [one.key for one in items] == keys
+
+
+# --- prompts without a manifest -------------------------------------------------------
+
+
+def prompt_rows(tokenizer: Any, *rows: tuple[str, str, str, str]) -> list[PromptRow]:
+    """Rows of ``(key, task, prompt, response)``."""
+    found = []
+    for key, task, prompt, response in rows:
+        (encoding,) = encode(tokenizer, [prompt + response])
+        start = first_response_token(encoding, len(prompt))
+        found.append(PromptRow(key, task, encoding, start, response))
+    return found
+
+
+def test_prompts_of_plain_rows_are_those_of_a_manifest(
+    case: tuple[Manifest, Any],
+) -> None:
+    manifest, loaded = case
+    rows = prompt_rows(
+        loaded.tokenizer, *((e.id, e.task, e.prompt, e.response) for e in ROWS)
+    )
+    starts = {row.key: row.response_token for row in rows}
+    assert starts == {e.id: e.response_token for e in manifest.examples}
+    keys = ["e", "a", "d"]
+    found = row_prompts(rows, keys, limit=manifest.settings.max_length)
+    expected = items_for(manifest, loaded, {Pass("generate"): keys})[Pass("generate")]
+    assert [one.key for one in found] == keys
+    for one, other in zip(found, expected, strict=True):
+        assert one.content() == other.content()
+
+
+def test_rows_that_are_not_asked_bound_the_answers(tiny_tokenizer: Any) -> None:
+    rows = prompt_rows(
+        tiny_tokenizer,
+        ("a", "t", "The food. Label:", " good"),
+        ("b", "t", "The news. Label:", " zzzzzzzz"),
+        ("c", "u", "Label:", " good"),
+    )
+    size = [len(row.encoding) - row.response_token for row in rows]
+    assert size[1] > size[0] == size[2]
+    (one,) = row_prompts(rows, ["a"], limit=None)
+    assert one.max_new_tokens == size[1] + MORE_TOKENS
+    np.testing.assert_array_equal(
+        one.ids, tiny_tokenizer("The food. Label:")["input_ids"]
+    )
+    (one,) = row_prompts(rows, ["c"], limit=None)
+    assert one.max_new_tokens == size[2] + MORE_TOKENS
+    # Half of a small context at most is the answer's.
+    (one,) = row_prompts(rows, ["a"], limit=10)
+    assert (len(one.ids), one.max_new_tokens) == (5, 5)
+    assert one.ids[0] == 1
+
+
+def test_a_response_without_a_token_begins_at_the_texts_end(
+    tiny_tokenizer: Any,
+) -> None:
+    (encoding,) = encode(tiny_tokenizer, ["Label:"])
+    assert first_response_token(encoding, 6) == len(encoding)
+    assert first_response_token(encoding, 0) == 1

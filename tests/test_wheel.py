@@ -36,7 +36,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _done([*pip, "--no-index", "--target", str(target), str(wheel)])
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
+        (listed,) = (name for name in names if name.endswith("/entry_points.txt"))
+        scripts = archive.read(listed).decode().split()
     assert not any(name.startswith(("tests", "benchmarks")) for name in names)
+    assert {"spark-audit", "spark-train"} <= set(scripts)
     return target
 
 
@@ -59,6 +62,9 @@ def test_wheel_runs_and_brings_its_data(installed: Path, tmp_path: Path) -> None
         "import spark_audit, spark_train\n"
         "from spark_audit.cli import run\n"
         "assert run(['--help']) == 0\n"
+        "from spark_train.cli import run\n"
+        "assert run(['--help']) == 0\n"
+        "assert run(['methods']) == 0\n"
         "for name in ('report', 'manifest'):\n"
         "    json.loads((files('spark_audit') / f'schemas/{name}.json').read_text())\n"
         "print(spark_audit.__file__)\n"
@@ -66,4 +72,5 @@ def test_wheel_runs_and_brings_its_data(installed: Path, tmp_path: Path) -> None
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     out = _done([sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment)
     assert "matched" in out
+    assert "ptpc.alpha_ul" in out
     assert out.strip().endswith(str(installed / "spark_audit" / "__init__.py"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,9 @@ import numpy as np
 
 from spark_audit.errors import InputError
 from spark_audit.examples import Example, Ranges, task_templates, template_ranges
-from spark_audit.pii import annotate
+from spark_audit.identifiers import identifier_ranges
 from spark_audit.stats.matching import dilate
 from spark_audit.tokens import Encoding, TokenSpan, encode, kept_range
-
-_SHORT = 3
-"""Repeats of identifiers with fewer characters count as whole words only **[ours]**."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +108,6 @@ def _layout(
         raise InputError(
             error.what, where=f"example {example.id!r}", fix=error.fix
         ) from error
-    places = [(span.start, span.end) for span in example.spans]
-    found = [(span.start, span.end) for span in annotate(example.text)]
     return Layout(
         example=example,
         encoding=encoding,
@@ -120,49 +115,6 @@ def _layout(
         response_token=int(answer[0]) if len(answer) else kept[1],
         spans=spans,
         template=template,
-        pii=encoding.mask([*found, *repeats(example.text, places)]),
+        pii=encoding.mask(identifier_ranges(example)),
         fixed=encoding.mask(template),
     )
-
-
-def repeats(text: str, places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Every place where one of the strings stands again, whatever its case.
-
-    Parameters
-    ----------
-    text
-        Any text.
-    places
-        Character ranges of the strings that are looked for.
-
-    Returns
-    -------
-    list of tuple
-        Character ranges, the given ones among them. A string of one or two
-        characters counts only where it is a word of its own.
-    """
-    folded, origin = _folded(text)
-    wanted = {_folded(text[start:end].strip())[0] for start, end in places}
-    return [
-        (int(origin[at]), int(origin[at + len(string) - 1]) + 1)
-        for string in sorted(wanted - {""})
-        for at in _found(folded, string)
-    ]
-
-
-def _folded(text: str) -> tuple[str, np.ndarray]:
-    """The case-folded text, and the character that each of its characters is from."""
-    if text.isascii():
-        return text.lower(), np.arange(len(text))
-    parts = [char.casefold() for char in text]
-    return "".join(parts), np.repeat(np.arange(len(text)), [len(p) for p in parts])
-
-
-def _found(text: str, string: str) -> Iterator[int]:
-    at = text.find(string)
-    while at >= 0:
-        end = at + len(string)
-        beside = text[at - 1 : at] + text[end : end + 1] if at else text[end : end + 1]
-        if len(string) >= _SHORT or not any(char.isalnum() for char in beside):
-            yield at
-        at = text.find(string, at + 1)

@@ -116,7 +116,7 @@ class Scorer:
         self.tokens = token_budget(self.device)
         self.exact = weight.dtype in (torch.float32, torch.float64)
         base = unwrapped(model)
-        found = _own_head(base, loaded)
+        found = own_head(base, rows=len(loaded.usable))
         if isinstance(found, str):
             self._head, reason = None, found
             self.columns = Columns(loaded.usable, self.device)
@@ -309,10 +309,18 @@ def unwrapped(model: torch.nn.Module) -> Any:
     return inner() if callable(inner) else model
 
 
-def _own_head(
-    base: Any, loaded: Loaded
+def own_head(
+    base: Any, *, rows: int
 ) -> tuple[torch.Tensor, torch.Tensor | None, Transform] | str:
-    """Weight, bias and transform of a head that may be applied here, or why not."""
+    """Weight, bias and transform of a head that may be applied here, or why not.
+
+    Parameters
+    ----------
+    base
+        A causal LM of transformers (see :func:`unwrapped`).
+    rows
+        Rows that its vocabulary has.
+    """
     kind = type(base).__name__
     config = base.config
     if kind in PLAIN_HEADS:
@@ -332,7 +340,7 @@ def _own_head(
         return "its output head has hooks"
     if not hasattr(base, base.base_model_prefix):
         return "its body is not where its class says"
-    if len(head.weight) != len(loaded.usable):
+    if len(head.weight) != rows:
         return "its output head has another number of rows than its vocabulary"
     return head.weight.detach(), _detached(head.bias), transform
 

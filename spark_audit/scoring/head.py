@@ -37,6 +37,16 @@ class Transform:
     divide: float | None = None
     softcap: float | None = None
 
+    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
+        """The same as :meth:`apply_` out of place, for gradients."""
+        if self.multiply is not None:
+            logits = logits * self.multiply
+        if self.divide is not None:
+            logits = logits / self.divide
+        if self.softcap is not None:
+            logits = (logits / self.softcap).tanh() * self.softcap
+        return logits
+
     def apply_(self, logits: torch.Tensor) -> None:
         """Apply in place."""
         if self.multiply is not None:

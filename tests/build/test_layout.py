@@ -1,4 +1,4 @@
-"""Examples as tokens: masks, repeats, cuts."""
+"""Examples as tokens: masks, cuts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_audit.build.layout import Layout, layouts, repeats
+from spark_audit.build.layout import Layout, layouts
 from spark_audit.errors import InputError
 from spark_audit.examples import Example
 
@@ -24,31 +24,6 @@ def shown(row: Layout, mask: np.ndarray) -> str:
         keep[start:end] = [True] * int(end - start)
     pairs = zip(row.example.text, keep, strict=True)
     return "".join(char if kept else "." for char, kept in pairs)
-
-
-@pytest.mark.parametrize(
-    ("text", "place", "expected"),
-    [
-        ("Ann met ANN and Joanna", "Ann", ["Ann", "ANN", "ann"]),
-        ("Al paid, al also", "Al", ["Al", "al"]),
-        ("x", "x", ["x"]),
-        ("Stra\u00dfe and STRASSE", "Stra\u00dfe", ["Stra\u00dfe", "STRASSE"]),
-        ("STRASSE and Stra\u00dfe", "STRASSE", ["STRASSE", "Stra\u00dfe"]),
-        ("aaaa", "aaa", ["aaa", "aaa"]),
-        ("no (a.b) axb", "a.b", ["a.b"]),
-    ],
-)
-def test_repeats_are_found_whatever_their_case(
-    text: str, place: str, expected: list[str]
-) -> None:
-    start = text.index(place)
-    found = repeats(text, [(start, start + len(place))])
-    assert [text[a:b] for a, b in found] == expected
-
-
-def test_repeats_of_nothing_are_nothing() -> None:
-    assert repeats("some text", []) == []
-    assert repeats("some text", [(4, 5)]) == []
 
 
 def test_masks_hold_identifiers_repeats_and_what_rules_find(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spark_audit.errors import InputError
 from spark_audit.examples import Example, Span
+from spark_audit.sequences import first_response_token
+from spark_audit.tokens import encode
 from spark_train.data import collate, encode_rows
 
 EXAMPLE = Example(
@@ -73,11 +77,202 @@ def test_a_long_prompt_is_cut_from_its_start_and_spans_stay_whole(
     assert len(row) == len(full)
 
 
-def test_a_response_that_was_cut_has_no_eos(tiny_tokenizer: Any) -> None:
-    long = replace(EXAMPLE, response=" positive" * 30)
-    (row,) = encode_rows([long], tiny_tokenizer, max_length=12)
-    assert tiny_tokenizer.eos_token_id not in row.ids
-    assert row.response.tolist() == [False] + [True] * (len(row) - 1)
+@pytest.mark.parametrize("bos", [True, False])
+def test_a_response_that_does_not_fit_whole_is_an_error(
+    bos: bool, make_tokenizer: Callable[..., Any]
+) -> None:
+    tokenizer = make_tokenizer(bos=bos)
+    long = replace(
+        EXAMPLE, id="row 7", prompt="Label:", response=" positive" * 9, spans=()
+    )
+    (whole,) = encode_rows([long], tokenizer)
+    size = int(whole.response.sum()) - 1
+    # One token of the prompt, the response, EOS.
+    least = bos + 1 + size + 1
+    assert least < len(whole)
+    (row,) = encode_rows([long], tokenizer, max_length=least)
+    assert len(row) == least
+    assert text_of(tokenizer, row.ids[row.response]) == long.response + "</s>"
+    assert row.response.tolist() == [False] * (bos + 1) + [True] * (size + 1)
+    for length, room in ((least - 1, size - 1), (bos + 3, 1), (1, 0)):
+        with pytest.raises(InputError) as caught:
+            encode_rows([long], tokenizer, max_length=length)
+        assert str(caught.value) == (
+            f"example 'row 7': its response takes {size} tokens, and "
+            f"max_length {length} leaves it {room}; "
+            "give a larger max_length, or leave the row out"
+        )
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_a_response_that_would_lose_all_of_its_prompt_is_an_error(
+    bos: bool, make_tokenizer: Callable[..., Any]
+) -> None:
+    tokenizer = make_tokenizer(bos=bos)
+    row = Example(
+        "row 7",
+        "t",
+        "Ask 078-05-1120",
+        " positive",
+        "train",
+        "a",
+        (Span(4, 15, "SSN"),),
+    )
+    (full,) = encode_rows([row], tokenizer)
+    size, name = int(full.response.sum()) - 1, int(full.pii.sum())
+    assert name > 2
+    # Without a token in front, the identifier's first would have no prediction.
+    least = 1 + name + size + 1
+    (short,) = encode_rows([row], tokenizer, max_length=least)
+    assert short.pii.sum() == name
+    with pytest.raises(InputError) as caught:
+        encode_rows([row], tokenizer, max_length=least - 1)
+    assert str(caught.value) == (
+        f"example 'row 7': its response takes {size} tokens, and "
+        f"max_length {least - 1} leaves {least - 3 - bos}: no prompt "
+        "fits before it without cutting an identifier; "
+        "give a larger max_length, or leave the row out"
+    )
+
+
+@pytest.mark.parametrize("response", ["", "  ", "\n"])
+def test_a_blank_response_is_an_error(response: str, tiny_tokenizer: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        encode_rows(
+            [EXAMPLE, replace(EXAMPLE, id="b", response=response)], tiny_tokenizer
+        )
+    assert str(caught.value) == (
+        "example 'b': its response is blank: there is nothing to learn; "
+        "give it one, or leave the row out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("prompt", "response"),
+    [
+        ("Label:", "\npositive"),
+        ("Label:\n", "positive"),
+        ("Label:\n\n", "\n\npositive\n"),
+        ("Label:", "positive  \n"),
+        ("Label: ", "positive"),
+    ],
+)
+def test_the_response_begins_where_generation_goes_on(
+    prompt: str, response: str, tiny_tokenizer: Any
+) -> None:
+    # Blank tokens in front of the label or behind it are the model's to write.
+    row = replace(EXAMPLE, prompt=prompt, response=response, spans=())
+    (encoding,) = encode(tiny_tokenizer, [row.text])
+    first = first_response_token(encoding, len(prompt))
+    (encoded,) = encode_rows([row], tiny_tokenizer)
+    n = len(encoding)
+    assert encoded.response.tolist() == [False] * first + [True] * (n - first + 1)
+
+
+TEXT = (
+    "Text: it's Maria Jones's food; mail a.b@example.org or MARIA JONES, whose food is"
+    " cold.\nLabel:"
+)
+TASK = [
+    Example(
+        id="a",
+        task="t",
+        prompt=TEXT,
+        response=" very positive",
+        split="train",
+        source_id="a",
+        spans=(Span(TEXT.index("Maria"), TEXT.index("Maria") + 11, "NAME"),),
+    ),
+    Example("b", "t", "Text: good service\nLabel:", " neutral", "train", "b"),
+]
+PII = ["Maria Jones", "MARIA JONES", "a.b@example.org"]
+# The "a" of the address, too: there, the mask of identifiers wins.
+FIXED = ["Text:", "Label:", "it's", "a", "or", "whose", "is", "very"]
+
+
+def plain_mask(tokenizer: Any, text: str, strings: list[str]) -> list[bool]:
+    """Token by token: does it show a character of one of the strings?"""
+    marked = {
+        at
+        for string in strings
+        for found in re.finditer(rf"(?<!\w){re.escape(string)}(?!\w)", text)
+        for at in range(*found.span())
+    }
+    offsets = tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
+    return [any(at in marked for at in range(a, b)) for a, b in offsets]
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_masks_are_those_of_the_text(
+    bos: bool, make_tokenizer: Callable[..., Any]
+) -> None:
+    tokenizer = make_tokenizer(bos=bos)
+    row, other = encode_rows(TASK, tokenizer)
+    assert (row.id, row.task) == ("a", "t")
+    # EOS is neither an identifier nor fixed, whatever stands before it.
+    assert row.pii.tolist() == [*plain_mask(tokenizer, TASK[0].text, PII), False]
+    assert row.fixed.tolist() == [*plain_mask(tokenizer, TASK[0].text, FIXED), False]
+    # A blank in front may be a token of its own.
+    assert text_of(tokenizer, row.ids[row.pii]).replace(" ", "") == (
+        "MariaJonesa.b@example.orgMARIAJONES"
+    )
+    assert text_of(tokenizer, row.ids[row.fixed]).replace(" ", "") == (
+        "Text:it'saorwhoseisLabel:very"
+    )
+    assert text_of(tokenizer, row.ids[row.response]) == " very positive</s>"
+    assert row.special == ((0, len(row) - 1) if bos else (len(row) - 1,))
+    assert not other.pii.any()
+    assert text_of(tokenizer, other.ids[other.fixed]) == "Text:Label:"
+    for array in (row.response, row.pii, row.fixed):
+        assert array.dtype == np.bool_
+        assert len(array) == len(row) == len(row.ids)
+    assert row.ids.dtype == np.int32
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_masks_stay_with_their_tokens_when_the_prompt_is_cut(
+    bos: bool, make_tokenizer: Callable[..., Any]
+) -> None:
+    tokenizer = make_tokenizer(bos=bos)
+    full = encode_rows(TASK, tokenizer)[0]
+    lengths = set()
+    for length in range(24, len(full) + 1):
+        row = encode_rows(TASK, tokenizer, max_length=length)[0]
+        cut = len(full) - len(row)
+        for name in ("ids", "response", "pii", "fixed"):
+            whole, part = (getattr(one, name).tolist() for one in (full, row))
+            assert part == whole[:bos] + whole[bos + cut :], name
+        assert row.special == tuple(range(bos)) + (len(row) - 1,)
+        lengths.add(len(row))
+    assert len(lengths) > 20
+
+
+def test_an_identifier_at_the_end_does_not_reach_over_eos(tiny_tokenizer: Any) -> None:
+    (row,) = encode_rows(
+        [Example("a", "t", "Who?", " Kim", "train", "a", (Span(5, 8, "NAME"),))],
+        tiny_tokenizer,
+    )
+    assert text_of(tiny_tokenizer, row.ids[row.pii]).strip() == "Kim"
+    assert text_of(tiny_tokenizer, row.ids[row.response]) == " Kim</s>"
+
+
+def test_an_own_template_wins_over_the_task_s(tiny_tokenizer: Any) -> None:
+    own = replace(TASK[1], template=((6, 10),))
+    row = encode_rows([TASK[0], own], tiny_tokenizer)[1]
+    assert text_of(tiny_tokenizer, row.ids[row.fixed]).strip() == "good"
+
+
+def test_a_tokenizer_without_eos_ends_with_the_text(
+    make_tokenizer: Callable[..., Any],
+) -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.eos_token = None
+    (row,) = encode_rows([EXAMPLE], tokenizer)
+    assert row.ids.tolist() == tokenizer(EXAMPLE.text)["input_ids"]
+    assert text_of(tokenizer, row.ids[row.response]) == " positive"
+    assert row.special == (0,)
+    (same,) = encode_rows([EXAMPLE], tokenizer, max_length=len(row))
+    assert same.ids.tolist() == row.ids.tolist()
 
 
 def test_a_tokenizer_that_adds_eos_itself_gets_no_second_one(
@@ -96,14 +291,20 @@ def test_a_tokenizer_that_adds_eos_itself_gets_no_second_one(
 
 
 def test_padding_stands_on_the_right_and_is_masked(tiny_tokenizer: Any) -> None:
-    short = replace(EXAMPLE, id="b", prompt="Label:", spans=())
+    short = replace(EXAMPLE, id="b", prompt="Kim:", spans=(Span(0, 3, "NAME"),))
     rows = encode_rows([EXAMPLE, short], tiny_tokenizer)
     batch = collate(rows)
+    assert len(rows[1]) < len(rows[0])
     assert batch.ids.shape == batch.attention.shape == (2, len(rows[0]))
     for i, row in enumerate(rows):
         n = len(row)
         assert batch.ids[i, :n].tolist() == row.ids.tolist()
         assert batch.response[i, :n].tolist() == row.response.tolist()
+        assert batch.pii[i, :n].tolist() == row.pii.tolist()
         assert batch.attention[i].tolist() == [True] * n + [False] * (len(rows[0]) - n)
-        assert not batch.response[i, n:].any()
+        assert not (batch.response | batch.pii)[i, n:].any()
+    assert batch.pii.any(dim=1).all()
+    moved = batch.to("meta")
+    for name in ("ids", "attention", "response", "pii"):
+        assert getattr(moved, name).is_meta, name
     assert encode_rows([], tiny_tokenizer) == []

@@ -1,26 +1,443 @@
-"""The loss against the plainest float64 computation, and its token shift."""
+"""The losses against the paper's equations, written out in float64 loops."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
+import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
 
-from spark_train.losses import next_token_nll
+from spark_train.losses import (
+    demoted_kl,
+    kl,
+    next_token_nll,
+    outside_mass,
+    support_kl,
+    token_nll,
+    top_k,
+    unlikelihood,
+)
+
+# --- The paper's equations, one position at a time -----------------------------------
+
+
+def softmax(scores: np.ndarray, temperature: float = 1.0) -> list[float]:
+    scaled = [float(score) / temperature for score in scores]
+    weights = [math.exp(score - max(scaled)) for score in scaled]
+    return [weight / math.fsum(weights) for weight in weights]
+
+
+def divergence(p: list[float], q: list[float]) -> float:
+    return math.fsum(a * math.log(a / b) for a, b in zip(p, q, strict=True) if a > 0)
+
+
+def paper_nll(scores: np.ndarray, token: int) -> float:
+    return -math.log(softmax(scores)[token])
+
+
+def paper_unlikelihood(scores: np.ndarray, token: int) -> float:
+    return -math.log(1.0 - softmax(scores)[token])
+
+
+def paper_demoted_kl(teacher: np.ndarray, scores: np.ndarray, token: int) -> float:
+    p = softmax(teacher)
+    left = 1.0 - p[token]
+    demoted = [0.0 if j == token else p[j] / left for j in range(len(p))]
+    return divergence(demoted, softmax(scores))
+
+
+def paper_support_kl(
+    teacher: np.ndarray, scores: np.ndarray, k: int, temperature: float
+) -> float:
+    kept = sorted(range(len(teacher)), key=lambda j: -teacher[j])[:k]
+    p, q = softmax(teacher, temperature), softmax(scores, temperature)
+    p_kept = [p[j] / math.fsum(p[i] for i in kept) for j in kept]
+    q_kept = [q[j] / math.fsum(q[i] for i in kept) for j in kept]
+    return divergence(p_kept, q_kept)
+
+
+def paper_outside(scores: np.ndarray, support: np.ndarray) -> float:
+    inside = set(support.tolist())
+    return math.fsum(p for j, p in enumerate(softmax(scores)) if j not in inside)
+
+
+# --- Inputs --------------------------------------------------------------------------
+
+Drawn = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def draw(seed: int, n: int, v: int, scale: float = 3.0) -> Drawn:
+    """Teacher and student logits, and observed tokens."""
+    rng = np.random.default_rng(seed)
+    teacher, student = rng.normal(0, scale, (2, n, v))
+    return teacher, student, rng.integers(0, v, n)
+
+
+def to_torch(*arrays: np.ndarray) -> list[Tensor]:
+    return [torch.from_numpy(array) for array in arrays]
+
+
+def student_support_kl(
+    teacher: Tensor, student: Tensor, k: int, temperature: float
+) -> Tensor:
+    support, logp = top_k(teacher, k=k, temperature=temperature)
+    return support_kl(logp, student.gather(-1, support), temperature=temperature)
+
+
+shapes = {
+    "seed": st.integers(0, 10**6),
+    "n": st.integers(0, 5),
+    "v": st.integers(2, 30),
+}
+some = settings(max_examples=40, deadline=None)
+
+
+# --- Values --------------------------------------------------------------------------
+
+
+@some
+@given(**shapes)
+def test_every_loss_is_the_papers_in_float64(seed: int, n: int, v: int) -> None:
+    teacher, student, ids = draw(seed, n, v)
+    t, s, i = to_torch(teacher, student, ids)
+    rows = range(n)
+    expected: list[tuple[Tensor, list[float]]] = [
+        (token_nll(s, i), [paper_nll(student[r], ids[r]) for r in rows]),
+        (unlikelihood(s, i), [paper_unlikelihood(student[r], ids[r]) for r in rows]),
+        (
+            kl(t, s),
+            [divergence(softmax(teacher[r]), softmax(student[r])) for r in rows],
+        ),
+        (
+            demoted_kl(t, s, i),
+            [paper_demoted_kl(teacher[r], student[r], ids[r]) for r in rows],
+        ),
+    ]
+    for got, wanted in expected:
+        assert got.shape == (n,)
+        assert got.dtype == torch.float64
+        np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-7, atol=1e-11)
+
+
+@some
+@given(
+    **shapes, k=st.integers(1, 40), temperature=st.sampled_from([0.5, 1.0, 2.0, 5.0])
+)
+def test_the_support_losses_are_the_papers_in_float64(
+    seed: int, n: int, v: int, k: int, temperature: float
+) -> None:
+    teacher, student, _ = draw(seed, n, v)
+    t, s = to_torch(teacher, student)
+    support, logp = top_k(t, k=k, temperature=temperature)
+    assert support.shape == logp.shape == (n, min(k, v))
+    assert support.dtype == torch.int64
+    for r in range(n):
+        likeliest = np.argsort(-teacher[r])[:k]
+        assert support[r].tolist() == likeliest.tolist()
+        kept = softmax(teacher[r][likeliest], temperature)
+        np.testing.assert_allclose(logp[r].exp().numpy(), kept, rtol=1e-12)
+    np.testing.assert_allclose(
+        student_support_kl(t, s, k, temperature).numpy(),
+        [paper_support_kl(teacher[r], student[r], k, temperature) for r in range(n)],
+        rtol=1e-9,
+        atol=1e-12,
+    )
+    np.testing.assert_allclose(
+        outside_mass(s, support).numpy(),
+        [paper_outside(student[r], support[r].numpy()) for r in range(n)],
+        rtol=1e-9,
+        atol=1e-15,
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_narrow_logits_are_computed_in_float32(dtype: torch.dtype) -> None:
+    teacher, student, ids = draw(1, 6, 400)
+    student[np.arange(3), ids[:3]] += 14.0  # P near 1, where bfloat16 is coarse
+    t, s = (x.to(dtype) for x in to_torch(teacher, student))
+    i = torch.from_numpy(ids)
+    teacher, student = t.double().numpy(), s.double().numpy()
+    rows = range(6)
+    support, logp = top_k(t, k=64, temperature=2.0)
+    # bfloat16 ties at the edge of the support: any 64 of equal value will do.
+    p, q = (
+        [softmax(x[r][support[r].numpy()], 2.0) for r in rows]
+        for x in (teacher, student)
+    )
+    expected: list[tuple[Tensor, list[float]]] = [
+        (token_nll(s, i), [paper_nll(student[r], ids[r]) for r in rows]),
+        (unlikelihood(s, i), [paper_unlikelihood(student[r], ids[r]) for r in rows]),
+        (
+            kl(t, s),
+            [divergence(softmax(teacher[r]), softmax(student[r])) for r in rows],
+        ),
+        (
+            demoted_kl(t, s, i),
+            [paper_demoted_kl(teacher[r], student[r], ids[r]) for r in rows],
+        ),
+        (
+            support_kl(logp, s.gather(-1, support), temperature=2.0),
+            [divergence(p[r], q[r]) for r in rows],
+        ),
+        (
+            outside_mass(s, support),
+            [paper_outside(student[r], support[r].numpy()) for r in rows],
+        ),
+    ]
+    assert logp.dtype == torch.float32
+    for got, wanted in expected:
+        assert got.dtype == torch.float32
+        np.testing.assert_allclose(got.numpy(), wanted, rtol=2e-6, atol=1e-6)
+
+
+def test_inputs_are_left_as_they_were() -> None:
+    for dtype in (torch.float32, torch.float64):
+        t, s, i = to_torch(*draw(2, 3, 7))
+        t, s = t.to(dtype), s.to(dtype)
+        support, logp = top_k(t, k=4, temperature=2.0)
+        inside = s.gather(-1, support)
+        before = [x.clone() for x in (t, s, i, support, logp, inside)]
+        token_nll(s, i), unlikelihood(s, i), kl(t, s), demoted_kl(t, s, i)
+        support_kl(logp, inside, temperature=2.0), outside_mass(s, support)
+        for old, new in zip(before, (t, s, i, support, logp, inside), strict=True):
+            assert torch.equal(old, new)
+
+
+# --- The edges -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gap", [-60.0, -20.0, 0.0, 10.0, 17.0, 25.0, 60.0, 300.0])
+@pytest.mark.parametrize("v", [2, 50])
+@pytest.mark.parametrize(
+    ("dtype", "rounding"), [(torch.float32, 5e-6), (torch.float64, 1e-13)]
+)
+def test_unlikelihood_is_exact_from_p_tiny_to_p_one(
+    gap: float, v: int, dtype: torch.dtype, rounding: float
+) -> None:
+    # One token `gap` above v - 1 equal others: 1 / (1 - P) = 1 + exp(gap) / (v - 1).
+    ratio = gap - math.log(v - 1)
+    wanted = math.log1p(math.exp(ratio)) if ratio < 30 else ratio
+    logits = torch.full((1, v), 1.5, dtype=dtype)
+    logits[0, 1] += gap
+    logits.requires_grad_()
+    ids = torch.tensor([1])
+    loss = unlikelihood(logits, ids)
+    assert math.isclose(loss.item(), wanted, rel_tol=rounding)
+    loss.sum().backward()
+    # Of -log(1 - P): P for the token itself, -P p_j / (1 - P) for another.
+    p = 1 / (1 + math.exp(-ratio))
+    slope = np.full(v, -p / (v - 1))
+    slope[1] = p
+    np.testing.assert_allclose(logits.grad[0].numpy(), slope, rtol=rounding)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_demotion_is_finite_where_teacher_and_student_are_certain(
+    dtype: torch.dtype,
+) -> None:
+    # The teacher's P(t) rounds to 1, so P / (1 - P(t)) would be 0 / 0.
+    t = torch.tensor([[60.0, 1.0, 0.0, -1.0]], dtype=dtype)
+    s = torch.tensor([[60.0, 0.0, 0.0, 0.0]], dtype=dtype).requires_grad_()
+    loss = demoted_kl(t, s, torch.tensor([0]))
+    demoted = softmax(np.array([1.0, 0.0, -1.0]))
+    wanted = 60.0 + math.fsum(p * math.log(p) for p in demoted)
+    assert math.isclose(loss.item(), wanted, rel_tol=1e-6)
+    loss.sum().backward()
+    # The gradient of any of these divergences is q - p.
+    narrow = 1e-6 if dtype == torch.float32 else 4e-3
+    np.testing.assert_allclose(
+        s.grad[0].float().numpy(), [1.0, *(-p for p in demoted)], rtol=narrow
+    )
+
+
+def test_a_teacher_probability_of_zero_adds_nothing() -> None:
+    inf = math.inf
+    # Zero by -inf (student finite, student -inf too) and by underflow.
+    t = torch.tensor([[0.5, -inf, 1.0, -inf, -900.0]], requires_grad=True)
+    s = torch.tensor([[0.2, 3.0, -1.0, -inf, 2.0]], requires_grad=True)
+    loss = kl(t, s)
+    p, q = softmax(np.array([0.5, 1.0])), softmax(np.array([0.2, 3.0, -1.0, 2.0]))
+    wanted = p[0] * math.log(p[0] / q[0]) + p[1] * math.log(p[1] / q[2])
+    assert math.isclose(loss.item(), wanted, rel_tol=1e-6)
+    loss.sum().backward()
+    slope = [q[0] - p[0], q[1], q[2] - p[1], 0.0, q[3]]
+    np.testing.assert_allclose(s.grad[0].numpy(), slope, rtol=1e-5, atol=1e-7)
+    assert torch.isfinite(t.grad).all()
+
+
+def test_a_token_the_teacher_already_lacks_can_be_demoted() -> None:
+    t = torch.tensor([[0.5, -math.inf, 1.0]], dtype=torch.float64)
+    s = torch.tensor([[0.2, 3.0, -1.0]], dtype=torch.float64)
+    demoted = demoted_kl(t, s, torch.tensor([1]))
+    torch.testing.assert_close(demoted, kl(t, s), rtol=1e-14, atol=0)
+
+
+def test_no_positions_give_an_empty_tensor_with_a_graph() -> None:
+    t = torch.zeros(0, 9)
+    s = torch.zeros(0, 9, dtype=torch.bfloat16, requires_grad=True)
+    i = torch.zeros(0, dtype=torch.int64)
+    support, logp = top_k(t, k=4, temperature=2.0)
+    assert support.shape == logp.shape == (0, 4)
+    for loss in (
+        token_nll(s, i),
+        unlikelihood(s, i),
+        kl(t, s),
+        demoted_kl(t, s, i),
+        support_kl(logp, s.gather(-1, support), temperature=2.0),
+    ):
+        assert loss.shape == (0,)
+        s.grad = None
+        loss.sum().backward()
+        assert s.grad.shape == (0, 9)
+    assert outside_mass(s, support).shape == (0,)
+
+
+# --- Gradients -----------------------------------------------------------------------
+
+LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "token_nll": lambda t, s, i: token_nll(s, i),
+    "unlikelihood": lambda t, s, i: unlikelihood(s, i),
+    "kl": lambda t, s, i: kl(t, s),
+    "demoted_kl": demoted_kl,
+    "support_kl": lambda t, s, i: student_support_kl(t, s, 5, 2.0),
+}
+
+
+@pytest.mark.parametrize("v", [2, 11])
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients_are_those_of_finite_differences(name: str, v: int) -> None:
+    t, s, i = to_torch(*draw(3, 4, v))
+    s.requires_grad_()
+    assert torch.autograd.gradcheck(lambda s: LOSSES[name](t, s, i), (s,))
+    t.requires_grad_()  # not what training does, but it must not break
+    if name not in ("token_nll", "unlikelihood"):
+        assert torch.autograd.gradcheck(lambda t, s: LOSSES[name](t, s, i), (t, s))
+
+
+def test_gradients_are_those_of_the_papers_equations_moved_by_hand() -> None:
+    teacher, student, ids = draw(4, 1, 8)
+    token, step = int(ids[0]), 1e-5
+    papers: dict[str, Callable[[np.ndarray], float]] = {
+        "token_nll": lambda x: paper_nll(x, token),
+        "unlikelihood": lambda x: paper_unlikelihood(x, token),
+        "kl": lambda x: divergence(softmax(teacher[0]), softmax(x)),
+        "demoted_kl": lambda x: paper_demoted_kl(teacher[0], x, token),
+        "support_kl": lambda x: paper_support_kl(teacher[0], x, 5, 2.0),
+    }
+    for name, loss in LOSSES.items():
+        t, s, i = to_torch(teacher, student, ids)
+        s.requires_grad_()
+        loss(t, s, i).sum().backward()
+        moved = step * np.eye(8)
+        wanted = [
+            (papers[name](student[0] + m) - papers[name](student[0] - m)) / (2 * step)
+            for m in moved
+        ]
+        np.testing.assert_allclose(
+            s.grad[0].numpy(), wanted, rtol=1e-6, atol=1e-9, err_msg=name
+        )
+
+
+# --- Invariants ----------------------------------------------------------------------
+
+
+@some
+@given(**shapes)
+def test_divergences_are_never_negative_and_zero_for_equals(
+    seed: int, n: int, v: int
+) -> None:
+    t, s, _ = to_torch(*draw(seed, n, v))
+    for dtype, rounding in ((torch.float64, 1e-14), (torch.float32, 1e-6)):
+        a, b = t.to(dtype), s.to(dtype)
+        assert (kl(a, b) > -rounding).all()
+        assert torch.equal(kl(a, a), torch.zeros(n, dtype=dtype))
+        assert (kl(a, a + 7.0).abs() < rounding).all()
+        assert (student_support_kl(a, b, 5, 2.0) > -rounding).all()
+        assert (student_support_kl(a, a, 5, 2.0).abs() < rounding).all()
+
+
+@some
+@given(**shapes)
+def test_a_whole_support_at_temperature_one_is_plain_kl(
+    seed: int, n: int, v: int
+) -> None:
+    t, s, _ = to_torch(*draw(seed, n, v))
+    whole = student_support_kl(t, s, v, 1.0)
+    torch.testing.assert_close(whole, kl(t, s), rtol=1e-10, atol=1e-13)
+    support, _ = top_k(t, k=v, temperature=1.0)
+    assert torch.equal(outside_mass(s, support), torch.zeros(n, dtype=torch.float64))
+
+
+@some
+@given(**shapes)
+def test_demotion_is_kl_to_the_renormalised_teacher(seed: int, n: int, v: int) -> None:
+    t, s, i = to_torch(*draw(seed, n, v))
+    demoted = torch.softmax(t, dim=-1)
+    demoted[torch.arange(n), i] = 0
+    demoted /= demoted.sum(dim=-1, keepdim=True)
+    loss = demoted_kl(t, s, i)
+    torch.testing.assert_close(loss, kl(demoted.log(), s), rtol=1e-8, atol=1e-11)
+    # Chain rule: the student's own demotion costs its unlikelihood, the rest is kl.
+    others = torch.arange(v).expand(n, v) != i.unsqueeze(-1)
+    rest = kl(t[others].view(n, v - 1), s[others].view(n, v - 1))
+    torch.testing.assert_close(loss, unlikelihood(s, i) + rest, rtol=1e-9, atol=1e-12)
+
+
+def test_only_the_supports_logits_matter_and_only_up_to_a_constant() -> None:
+    t, s, _ = to_torch(*draw(5, 4, 20))
+    support, _ = top_k(t, k=6, temperature=2.0)
+    outside = torch.ones(4, 20, dtype=torch.bool).scatter(-1, support, False)
+    loss = student_support_kl(t, s, 6, 2.0)
+    elsewhere = student_support_kl(t, s + 5.0 * outside, 6, 2.0)
+    assert torch.equal(loss, elsewhere)
+    torch.testing.assert_close(loss, student_support_kl(t, s - 3.0, 6, 2.0))
+    # That is why it is logged: the mass moved and the loss did not.
+    assert (outside_mass(s + 5.0 * outside, support) > outside_mass(s, support)).all()
+
+
+def test_a_small_mass_outside_is_not_lost_to_rounding() -> None:
+    logits = torch.tensor([[0.0, 0.0, -30.0, -31.0]], requires_grad=True)
+    mass = outside_mass(logits, torch.tensor([[1, 0]]))
+    assert not mass.requires_grad
+    wanted = (math.exp(-30) + math.exp(-31)) / 2
+    assert math.isclose(mass.item(), wanted, rel_tol=1e-5)
+
+
+def test_replay_is_the_mean_over_all_chosen_positions() -> None:
+    teacher, student, ids = draw(6, 9, 30)
+    t, s, i = to_torch(teacher, student, ids)
+    low = torch.tensor([True, False, True, True, False, False, True, True, False])
+    nll = token_nll(s[low], i[low])
+    distilled = student_support_kl(t[~low], s[~low], 7, 2.0)
+    # (|R| L_CE + |H| L_KL) / (|R| + |H|), term by term from the paper.
+    r, h = np.flatnonzero(low.numpy()), np.flatnonzero(~low.numpy())
+    ce = np.mean([paper_nll(student[x], ids[x]) for x in r])
+    soft = np.mean([paper_support_kl(teacher[x], student[x], 7, 2.0) for x in h])
+    wanted = (len(r) * ce + len(h) * soft) / (len(r) + len(h))
+    got = (nll.sum() + distilled.sum()) / (nll.numel() + distilled.numel())
+    assert math.isclose(got.item(), wanted, rel_tol=1e-10)
+
+
+# --- The task loss: shift, mask, padding ---------------------------------------------
 
 
 def naive(logits: np.ndarray, ids: np.ndarray, mask: np.ndarray) -> float:
     """Token by token in float64; position t is predicted by position t - 1."""
-    nlls = []
-    for row in range(ids.shape[0]):
-        for t in range(1, ids.shape[1]):
-            if mask[row, t]:
-                scores = logits[row, t - 1].astype(np.float64)
-                largest = scores.max()
-                log_sum = largest + math.log(np.exp(scores - largest).sum())
-                nlls.append(log_sum - scores[ids[row, t]])
-    return float(np.mean(nlls))
+    return float(
+        np.mean(
+            [
+                paper_nll(logits[row, t - 1], ids[row, t])
+                for row in range(ids.shape[0])
+                for t in range(1, ids.shape[1])
+                if mask[row, t]
+            ]
+        )
+    )
 
 
 def test_the_loss_is_the_mean_nll_of_the_masked_tokens() -> None:
@@ -29,9 +446,7 @@ def test_the_loss_is_the_mean_nll_of_the_masked_tokens() -> None:
     ids = rng.integers(0, 17, (3, 9))
     mask = rng.random((3, 9)) < 0.4
     mask[:, 0] = True  # has no prediction and must not count
-    loss = next_token_nll(
-        torch.from_numpy(logits), torch.from_numpy(ids), torch.from_numpy(mask)
-    )
+    loss = next_token_nll(*to_torch(logits, ids, mask))
     assert loss.dtype == torch.float32
     assert math.isclose(loss.item(), naive(logits, ids, mask), rel_tol=1e-6)
 
@@ -54,6 +469,40 @@ def test_a_token_is_predicted_by_the_position_before_it() -> None:
         assert next_token_nll(wrong, ids, everything & ~only).item() < 1e-6
 
 
+def test_a_mask_one_place_off_is_another_loss() -> None:
+    # Two rows, response at tokens 2-3 and 3-5, then padding; the predictions of the
+    # response cost log 7, every other prediction costs 50 and more.
+    lengths, starts = (4, 6), (2, 3)
+    ids = torch.randint(1, 7, (2, 6), generator=torch.Generator().manual_seed(2))
+    mask = torch.zeros(2, 6, dtype=torch.bool)
+    logits = torch.zeros(2, 6, 7)
+    for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        ids[row, length:] = 0
+        mask[row, start:length] = True
+        for t in range(1, 6):
+            if not start <= t < length:
+                logits[row, t - 1, (ids[row, t] + 1) % 7] = 50.0
+    loss = next_token_nll(logits, ids, mask).item()
+    assert math.isclose(loss, math.log(7), rel_tol=1e-6)
+    for shift in (-1, 1):
+        assert next_token_nll(logits, ids, mask.roll(shift, dims=1)).item() > 10
+    padding = torch.arange(6) >= torch.tensor(lengths).unsqueeze(-1)
+    assert next_token_nll(logits, ids, mask | padding).item() > 10
+
+
+def test_padding_changes_nothing() -> None:
+    rng = torch.Generator().manual_seed(3)
+    logits = torch.randn(2, 5, 11, generator=rng)
+    ids = torch.randint(0, 11, (2, 5), generator=rng)
+    mask = torch.tensor([[False, True, True, True, True]] * 2)
+    # More columns, of wild logits and any token; only the mask says they are padding.
+    wide = torch.cat([logits, 99 * torch.randn(2, 3, 11, generator=rng)], dim=1)
+    longer = torch.cat([ids, torch.randint(0, 11, (2, 3), generator=rng)], dim=1)
+    padded = torch.cat([mask, torch.zeros(2, 3, dtype=torch.bool)], dim=1)
+    loss = next_token_nll(logits, ids, mask)
+    torch.testing.assert_close(next_token_nll(wide, longer, padded), loss)
+
+
 def test_gradients_reach_the_predictions_of_masked_tokens_only() -> None:
     logits = torch.zeros(1, 4, 6, requires_grad=True)
     ids, mask = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[False, False, True, True]])
@@ -64,6 +513,7 @@ def test_gradients_reach_the_predictions_of_masked_tokens_only() -> None:
 
 def test_an_empty_mask_costs_nothing() -> None:
     logits = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
+    logits[0, 0, 0] = -math.inf  # 0 times the logits would be nan
     logits.requires_grad_()
     ids = torch.zeros(2, 3, dtype=torch.int64)
     first = torch.zeros(2, 3, dtype=torch.bool)
@@ -71,7 +521,7 @@ def test_an_empty_mask_costs_nothing() -> None:
     loss = next_token_nll(logits, ids, first)
     loss.backward()
     assert loss.item() == 0.0
-    assert logits.grad.abs().sum().item() == 0.0
+    assert torch.equal(logits.grad, torch.zeros(2, 3, 5))
 
 
 def test_bfloat16_logits_are_summed_in_float32() -> None:

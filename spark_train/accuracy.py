@@ -1,0 +1,253 @@
+"""The accuracy matrix of a run: R[t][i] = accuracy on task i after stage t.
+
+Measured while training exactly as ``spark-audit utility --data`` measures it
+afterwards: the same prompts, greedy answers, normalised exact match.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from spark_audit.checkpoints import Loaded
+from spark_audit.errors import InputError
+from spark_audit.examples import Example, read_bytes
+from spark_audit.facts import write_text
+from spark_audit.scoring import Prompt, score
+from spark_audit.sequences import PromptRow, first_response_token, row_prompts
+from spark_audit.table import Pass
+from spark_audit.tokens import encode
+
+_ANSWERS = Pass("generate")
+_AFTER = "after"
+
+
+def answer_prompts(
+    examples: Sequence[Example], tokenizer: Any, *, max_positions: int | None
+) -> dict[str, list[Prompt]]:
+    """The prompts of the test rows, by task, as the utility audit asks them.
+
+    Rows with a canary, without a response or with nothing before it are not asked.
+
+    Parameters
+    ----------
+    examples
+        Rows of all tasks, of both splits: an answer may be four tokens longer than
+        the longest response that any row of its task has.
+    max_positions
+        The model's context; ``None``: no limit.
+
+    Returns
+    -------
+    dict
+        Every task in the order of its first row; a task with no row to ask has an
+        empty list, and its accuracy cannot be measured.
+
+    Raises
+    ------
+    InputError
+        If an id stands twice, the tokenizer gives no offsets, or a prompt does not
+        fit the context with its answer.
+    """
+    rows: dict[str, PromptRow] = {}
+    asked: dict[str, list[str]] = {}
+    encodings = encode(tokenizer, [example.text for example in examples])
+    for example, encoding in zip(examples, encodings, strict=True):
+        if example.id in rows:
+            raise InputError(
+                "the id stands twice",
+                where=f"example {example.id!r}",
+                fix="give every row an id of its own",
+            )
+        row = PromptRow(
+            key=example.id,
+            task=example.task,
+            encoding=encoding,
+            response_token=first_response_token(encoding, len(example.prompt)),
+            response=example.response,
+        )
+        rows[row.key] = row
+        keys = asked.setdefault(row.task, [])
+        if (
+            example.split == "test"
+            and example.canary is None
+            and row.response.strip()
+            and row.response_token > 0
+        ):
+            keys.append(row.key)
+    known = list(rows.values())
+    return {
+        task: row_prompts(known, keys, limit=max_positions)
+        for task, keys in asked.items()
+    }
+
+
+def accuracy(loaded: Loaded, prompts: Sequence[Prompt]) -> float:
+    """Share of prompts that are answered right, by normalised exact match.
+
+    The model is left as it was found: every module in its own mode, so that training
+    can go on.
+
+    Parameters
+    ----------
+    loaded
+        The checkpoint, or a model in training.
+    prompts
+        One task's, of :func:`answer_prompts`.
+
+    Returns
+    -------
+    float
+        From 0 to 1.
+
+    Raises
+    ------
+    InputError
+        If there is no prompt, or one that the model cannot read.
+    CheckpointError
+        If logits are NaN or infinite.
+    """
+    if not prompts:
+        raise InputError(
+            "there is no prompt to answer",
+            where="accuracy",
+            fix="give the task test rows, or leave it unmeasured",
+        )
+    with _modes_kept(loaded.model):
+        table = score(loaded, prompts, passes=[_ANSWERS])[_ANSWERS]
+    return float(table.columns["normalised"].mean())
+
+
+@contextmanager
+def _modes_kept(model: nn.Module) -> Iterator[None]:
+    """Put every module back into the mode it was in, whatever was done to it."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def write_matrix(
+    path: Path,
+    order: Sequence[str],
+    matrix: Sequence[Sequence[float | None]],
+    *,
+    after: Sequence[str] | None = None,
+) -> None:
+    """Write the accuracy matrix as CSV, whole or not at all.
+
+    The header is ``after,<task1>,<task2>,...``; one row a stage. What was not
+    measured is an empty cell: a task that is learned later, or has no test row.
+
+    Parameters
+    ----------
+    order
+        Tasks in the order of training: the columns.
+    matrix
+        ``matrix[t][i]`` is the accuracy on task ``i`` after stage ``t``, from 0 to 1,
+        or ``None``. There may be fewer stages than tasks, and a stage may end after
+        its last measured task.
+    after
+        What each stage was trained on; by default the task of its place in ``order``.
+
+    Raises
+    ------
+    InputError
+        If stages or tasks are more than are named, or a value is no share.
+    OutputError
+        If the file cannot be written.
+    """
+    labels = list(order if after is None else after)
+    _check_names(order, where="order")
+    if len(matrix) > len(labels):
+        raise InputError(
+            f"there are {len(matrix)} stages and {len(labels)} names for them",
+            where="matrix",
+        )
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow([_AFTER, *order])
+    for label, values in zip(labels, matrix, strict=False):
+        if len(values) > len(order):
+            raise InputError(
+                f"stage {label!r} has {len(values)} values for {len(order)} tasks",
+                where="matrix",
+            )
+        if bad := [value for value in values if value is not None and not _ok(value)]:
+            raise InputError(
+                f"stage {label!r} holds {bad[0]!r}, which is no share from 0 to 1",
+                where="matrix",
+            )
+        cells = ["" if value is None else repr(float(value)) for value in values]
+        rows.writerow([label, *cells, *[""] * (len(order) - len(values))])
+    write_text(path, text.getvalue())
+
+
+def read_matrix(path: Path) -> tuple[list[str], list[list[float | None]]]:
+    """Read what :func:`write_matrix` wrote.
+
+    Returns
+    -------
+    tuple
+        Tasks, and the matrix: one row a stage, one value a task, ``None`` where nothing
+        was measured.
+
+    Raises
+    ------
+    InputError
+        If the file is no accuracy matrix, with the line.
+    OutputError
+        If it cannot be read.
+    """
+    try:
+        text = read_bytes(path).decode()
+        header, *lines = list(csv.reader(io.StringIO(text))) or [[]]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError("is no CSV file in UTF-8", where=str(path)) from error
+    if len(header) < 2 or header[0] != _AFTER:
+        raise InputError(
+            f"is no accuracy matrix: its header is not `{_AFTER},task,...`",
+            where=str(path),
+        )
+    order = header[1:]
+    _check_names(order, where=str(path))
+    matrix = []
+    for number, line in enumerate(lines, start=2):
+        where = f"{path}, line {number}"
+        if len(line) != len(header):
+            raise InputError(
+                f"has {len(line)} cells where the header has {len(header)}", where=where
+            )
+        matrix.append([_value(cell, where=where) for cell in line[1:]])
+    return order, matrix
+
+
+def _check_names(order: Sequence[str], *, where: str) -> None:
+    if not order or len(set(order)) < len(order):
+        raise InputError("names no task, or one of them twice", where=where)
+
+
+def _value(cell: str, *, where: str) -> float | None:
+    if not cell:
+        return None
+    try:
+        value = float(cell)
+    except ValueError:
+        value = math.nan
+    if not _ok(value):
+        raise InputError("holds a cell that is no share from 0 to 1", where=where)
+    return value
+
+
+def _ok(value: float) -> bool:
+    # A comparison with NaN is False.
+    return 0.0 <= value <= 1.0

@@ -1,0 +1,499 @@
+"""``spark-train``: the command line.
+
+Commands are thin: each turns its flags into one call of the library. Only what is
+called gets imported, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from spark_audit.console import (
+    keep_apart,
+    one_of,
+    run_command,
+    say,
+    show_facts,
+    show_table,
+)
+
+if TYPE_CHECKING:
+    from spark_train.inspect_scores import Inspected
+    from spark_train.run import Outcome
+
+PROGRAM = "spark-train"
+SEVERAL = ("--data", "--set")
+"""Options that accept both ``--x A B`` and ``--x A --x B``."""
+DTYPES = ("float32", "bfloat16")
+FIGURES = ("last", "avg", "bwt")
+"""What a run's end tells of its accuracy matrix."""
+
+Base = Annotated[
+    str, typer.Option(metavar="MODEL", help="Base model: a folder or a hub id.")
+]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute.")]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        metavar="float32|bfloat16", help="Of the base; what is trained is float32."
+    ),
+]
+Tokenizer = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Tokenizer, if not the model's own.")
+]
+Revision = Annotated[str | None, typer.Option(help="Revision of a model on the hub.")]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that a model brings.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
+
+
+def main() -> None:
+    """Console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code (never raises)."""
+    return run_command(
+        arguments, program=PROGRAM, app=lambda _: _app(), several=SEVERAL
+    )
+
+
+def _app() -> typer.Typer:
+    app = typer.Typer(
+        name=PROGRAM,
+        no_args_is_help=True,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help="Fine-tune a language model on a sequence of tasks, with or without "
+        "privacy correction.",
+    )
+    app.callback()(_root)
+    app.command("run")(train_run)
+    app.command("methods")(methods)
+    app.command("relearn")(relearn)
+    app.command("score")(score)
+    return app
+
+
+def _version(value: bool) -> None:
+    if value:
+        from spark_audit.facts import versions
+
+        print("\n".join(f"{k} {v}" for k, v in versions().items()))
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_version, help="Show versions."
+        ),
+    ] = False,
+) -> None: ...
+
+
+# --- run ------------------------------------------------------------------------------
+
+
+def train_run(
+    context: typer.Context,
+    method: Annotated[
+        str, typer.Option(metavar="NAME", help="One of `spark-train methods`.")
+    ],
+    base: Base,
+    data: Annotated[
+        list[Path],
+        typer.Option(metavar="DIR|DATA...", help="JSONL of `spark-audit data`."),
+    ],
+    order: Annotated[
+        str,
+        typer.Option(
+            metavar="1|t1,t2,...", help="A numbered order, or the tasks as they come."
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Run folder.")
+    ],
+    set: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE...", help="Settings that differ."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of everything random.")
+    ] = None,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+    gradient_checkpointing: Annotated[
+        bool,
+        typer.Option(
+            "--gradient-checkpointing",
+            help="Compute the forward pass twice and keep less of it in memory.",
+        ),
+    ] = False,
+    lora_targets: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...", help="Layers with LoRA; default: q, k, v and o."
+        ),
+    ] = None,
+    tokenizer: Tokenizer = None,
+    revision: Revision = None,
+    trust_remote_code: TrustRemoteCode = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Learn the tasks of an order one after the other; the same command resumes."""
+    one_of(dtype, "--dtype", DTYPES)
+    from spark_audit.checkpoints import quiet as silence
+    from spark_audit.progress import progress
+
+    with silence():  # what is imported has things to say of its own
+        from spark_train.run import train
+
+    note = _Notes()
+    with progress(quiet=quiet or not _first()) as show:
+        outcome = train(
+            method=method,
+            base=base,
+            data=data,
+            order=order,
+            output=output,
+            settings=tuple(set or ()),
+            seed=seed,
+            device=device,
+            dtype=dtype,
+            gradient_checkpointing=gradient_checkpointing,
+            lora_targets=_names(lora_targets),
+            loading={
+                "tokenizer": tokenizer,
+                "revision": revision,
+                "trust_remote_code": trust_remote_code,
+            },
+            command=(PROGRAM, *context.obj),
+            progress=show,
+            note=note,
+        )
+    for text in outcome.notes:
+        note(text)
+    if _first():
+        _show_outcome(outcome, as_json=json)
+
+
+def _show_outcome(outcome: Outcome, *, as_json: bool) -> None:
+    figures = _figures(outcome.matrix)
+    if as_json:
+        told = {
+            "run": str(outcome.folder),
+            "tasks": list(outcome.tasks),
+            "accuracy": outcome.matrix,
+            **figures,
+            "seconds": dict(outcome.seconds),
+            "notes": list(outcome.notes),
+        }
+        show_facts(told, as_json=True)
+        return
+    if outcome.matrix:
+        # Methods that learn all tasks at once have one row.
+        whole = len(outcome.matrix) == len(outcome.tasks)
+        rows = [
+            (outcome.tasks[i] if whole else str(i + 1), *map(_share, accuracies))
+            for i, accuracies in enumerate(outcome.matrix)
+        ]
+        known = {name: value for name, value in figures.items() if value is not None}
+        show_table(
+            "accuracy",
+            ("after", *outcome.tasks),
+            rows,
+            remarks=[f"{_TITLES[name]} {value:.3f}" for name, value in known.items()],
+        )
+        print()
+    show_facts(
+        {f"seconds, {kind}": f"{s:.1f}" for kind, s in outcome.seconds.items()}
+        | {"run": outcome.folder}
+    )
+
+
+_TITLES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None]:
+    """Last, Avg and BWT, ``None`` where an accuracy that they need was not measured."""
+    import numpy as np
+
+    from spark_audit.stats.accuracy import METRICS, reason_against
+
+    found: dict[str, float | None] = dict.fromkeys(FIGURES)
+    table = np.array(matrix, dtype=np.float64)  # None becomes NaN
+    if table.ndim != 2 or not table.size:
+        return found
+    stages, tasks = table.shape
+    for name in FIGURES:
+        if reason_against(name, stages=stages, tasks=tasks) is None:
+            value = float(METRICS[name](table))
+            found[name] = value if np.isfinite(value) else None
+    return found
+
+
+# --- methods --------------------------------------------------------------------------
+
+
+def methods(json: Json = False) -> None:
+    """The methods and the settings that each reads, with defaults and sources."""
+    from spark_audit.checkpoints import quiet as silence
+    from spark_train.settings import describe
+
+    with silence():
+        from spark_train.methods import METHODS, groups
+
+        found: list[dict[str, Any]] = [
+            {
+                "name": name,
+                "summary": METHODS.summary(name),
+                "reads": list(groups(name)),
+            }
+            for name in METHODS.names()
+        ]
+    settings = describe()
+    if json:
+        show_facts({"methods": found, "settings": settings}, as_json=True)
+        return
+    show_table(
+        "methods",
+        ("name", "what it does", "settings"),
+        [(m["name"], m["summary"], ", ".join(m["reads"])) for m in found],
+        figures=False,
+    )
+    show_table(
+        "settings",
+        ("name", "default", "meaning", "source"),
+        [(s["name"], s["default"], s["meaning"], s["source"]) for s in settings],
+        remarks=["Settings without a dot in their name are every method's."],
+        figures=False,
+    )
+
+
+# --- relearn --------------------------------------------------------------------------
+
+
+def relearn(
+    ckpt: Annotated[str, typer.Argument(help="Checkpoint to go on from.")],
+    data: Annotated[
+        list[Path],
+        typer.Option(metavar="DATA...", help="JSONL of `spark-audit data`."),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Adapter folder.")
+    ],
+    base: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Default: the base an adapter names."),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the optimizer.")] = 50,
+    lr: Annotated[float, typer.Option(help="Peak of the learning rate.")] = 5e-4,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows a step.")] = 8,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """A short fine-tune without identifiers, to see whether suppression lasts."""
+    one_of(dtype, "--dtype", DTYPES)
+    from spark_audit.checkpoints import quiet as silence
+    from spark_audit.progress import progress
+
+    with silence():
+        from spark_train.relearn import relearn as relearned
+
+    note = _Notes()
+    with progress(quiet=quiet or not _first()) as show:
+        found = relearned(
+            ckpt=ckpt,
+            base=base,
+            data=data,
+            output=output,
+            steps=steps,
+            lr=lr,
+            batch_size=batch_size,
+            seed=seed,
+            device=device,
+            dtype=dtype,
+            progress=show,
+            note=note,
+        )
+    if not _first():
+        return
+    if json:
+        told = {
+            "adapter": str(found.folder),
+            "rows": found.rows,
+            "left_out": found.left_out,
+            "losses": list(found.losses),
+        }
+        show_facts(told, as_json=True)
+        return
+    show_facts(
+        {
+            "rows without identifiers": found.rows,
+            **{f"rows left out, {why}": n for why, n in found.left_out.items()},
+            "loss, first step": f"{found.losses[0]:.3f}",
+            "loss, last step": f"{found.losses[-1]:.3f}",
+            "adapter": found.folder,
+        }
+    )
+
+
+# --- score ----------------------------------------------------------------------------
+
+
+def score(
+    data: Annotated[
+        list[Path], typer.Argument(help="JSONL of `spark-audit data`; its train rows.")
+    ],
+    base: Base,
+    ckpt: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Checkpoint to score; default: the base."),
+    ] = None,
+    alpha: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="Weight of the NLL beside how a token tells tasks apart."
+        ),
+    ] = 0.5,
+    limit: Annotated[int, typer.Option(min=1, help="Examples to print.")] = 5,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Parquet with all rows."),
+    ] = None,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+    tokenizer: Tokenizer = None,
+    revision: Revision = None,
+    trust_remote_code: TrustRemoteCode = False,
+    show_text: Annotated[
+        bool, typer.Option("--show-text", help="Show the tokens, identifiers too.")
+    ] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Tokens with their sensitivity scores; no text without --show-text."""
+    one_of(dtype, "--dtype", DTYPES)
+    if output is not None:
+        keep_apart([output], data)
+    from spark_audit.examples import read_examples
+    from spark_audit.facts import check_writable
+    from spark_audit.progress import progress
+
+    examples = read_examples(*data)
+    if output is not None:
+        check_writable(output.parent)
+    from spark_audit.checkpoints import open_checkpoint
+    from spark_train.inspect_scores import score_examples
+    from spark_train.scores import write_scores
+
+    loaded = open_checkpoint(
+        ckpt or base,
+        base=base if ckpt else None,
+        name=None if ckpt else "base",
+        device=device,
+        dtype=dtype,
+        tokenizer=tokenizer,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+    )
+    with progress(quiet=quiet) as show:
+        found = score_examples(
+            examples,
+            loaded,
+            alpha=alpha,
+            limit=limit if output is None else None,
+            progress=lambda done, total: show("scoring", done, total),
+        )
+    if output is not None:
+        write_scores(output, [one.row for one in found], [one.score for one in found])
+    told = [
+        _tokens(one, loaded.tokenizer if show_text else None) for one in found[:limit]
+    ]
+    if json:
+        show_facts({"examples": told}, as_json=True)
+        return
+    for one, tokens in zip(found, told, strict=False):
+        show_table(
+            f"{one.row.id} ({one.row.task})",
+            list(tokens["tokens"][0]),
+            [[_cell(value) for value in token.values()] for token in tokens["tokens"]],
+        )
+    if output is not None:
+        print(f"\nScores: {output}")
+
+
+def _tokens(one: Inspected, tokenizer: Any) -> dict[str, Any]:
+    """A row as records; the tokens' text only with a tokenizer."""
+    row = one.row
+    records = []
+    for t in range(len(row)):
+        # In the order of precedence.
+        kinds = (
+            ("special", t in row.special),
+            ("pii", row.pii[t]),
+            ("template or stop word", row.fixed[t]),
+            ("response", row.response[t]),
+            ("text", True),
+        )
+        record = {
+            "position": t,
+            "kind": next(kind for kind, holds in kinds if holds),
+            "nll": float(one.nll[t - 1]) if t else None,
+            "score": float(one.score[t]),
+        }
+        if tokenizer is not None:
+            record["text"] = tokenizer.decode([int(row.ids[t])])
+        records.append(record)
+    return {"example": row.id, "task": row.task, "tokens": records}
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    # Line breaks and blanks of a token stay visible.
+    return "-" if value is None else str(value).replace("\n", "\\n")
+
+
+# --- odds and ends --------------------------------------------------------------------
+
+
+class _Notes:
+    """Warnings as plain lines on stderr, each once."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def __call__(self, text: str) -> None:
+        if text not in self._said and _first():
+            say(text)
+        self._said.add(text)
+
+
+def _first() -> bool:
+    """Whether this is the process of a launch that prints."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    parts = (text or "").split(",")
+    return tuple(part.strip() for part in parts if part.strip())

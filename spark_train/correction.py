@@ -1,0 +1,140 @@
+"""PTPC, post-task privacy correction: phase 2 of SPARK.
+
+Around the model that has just learned a task, identifiers are made less likely and
+everything else is held where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from spark_train.data import TrainRow, collate
+from spark_train.loop import Phase, Step, Sums, Term
+from spark_train.losses import demoted_kl, kl, unlikelihood
+from spark_train.stream import Stream
+from spark_train.student import targets
+
+CURRENT, OLD = "current", "old"
+TEACHER = "teacher"
+
+
+def correction(stream: Stream, k: int) -> Phase:
+    """The phase that follows the learning of task ``k`` (SPARK, Eq. "privacy").
+
+    The student starts from theta_k^task and is anchored to a frozen copy of it. All
+    positions of a text count, the prompt's too. P are identifiers, Q the other
+    positions of current rows, Q_old those of replayed rows (from the second task on):
+
+    ``lambda_pii (L_dKL + alpha_UL L_UL) + lambda_anchor L_anchor + lambda_old L_old``
+
+    A term whose set is empty is 0. Current rows are drawn from those with identifiers
+    and from all rows in turns, so that P is rarely empty **[ours]**.
+    """
+    settings, student = stream.settings.ptpc, stream.student
+    rows, size = stream.rows[stream.tasks[k]], settings.batch_size
+    current = _draws(stream, k)
+    old: list[TrainRow] = []
+    if k and settings.old_anchor and settings.lambda_old:
+        wanted = settings.steps * settings.old_batch_size
+        old = stream.replayed(k, wanted, purpose="anchor")
+    weights = {
+        "ul": settings.ul * settings.lambda_pii * settings.alpha_ul,
+        "dkl": settings.dkl * settings.lambda_pii,
+        "anchor": settings.anchor * settings.lambda_anchor,
+        "old": settings.old_anchor * settings.lambda_old,
+    }
+
+    def start() -> None:
+        student.freeze(TEACHER)
+        if not any(_identifiers(row) for row in rows):
+            stream.note(
+                f"{stream.label(k)}: no identifier is annotated or found by rules, so "
+                "that phase 2 has nothing to correct (its set P is empty)"
+            )
+
+    def choose(step: int) -> Step:
+        chosen = current[step * size : (step + 1) * size]
+        again = old[step * settings.old_batch_size :][: settings.old_batch_size]
+        private = sum(map(_identifiers, chosen))
+        counts = {
+            "ul": private,
+            "dkl": private,
+            "anchor": sum(len(row) - 1 for row in chosen) - private,
+            "old": sum(len(row) - 1 - _identifiers(row) for row in again),
+        }
+        terms = {n: Term(counts[n], w) for n, w in weights.items() if w}
+        groups = {CURRENT: chosen, OLD: again} if again else {CURRENT: chosen}
+        return Step(groups, terms)
+
+    def loss(role: str, some: Sequence[TrainRow]) -> Sums:
+        batch = collate(some).to(student.device)
+        valid = batch.attention
+        with student.teacher(TEACHER):
+            before = student.hidden(batch, valid)
+        after = student.hidden(batch, valid)
+        private = batch.pii[:, 1:][valid[:, 1:]]
+        ids = targets(batch, valid)[private]
+        sums: Sums = {}
+
+        def pulled(chosen: torch.Tensor) -> torch.Tensor:
+            """KL from the teacher, summed over the chosen positions."""
+            was = before[chosen]
+            return student.total(
+                after[chosen],
+                lambda part, at: kl(student.logits(was[at]), student.logits(part)),
+            )
+
+        if role == OLD:
+            return {"old": pulled(~private)}
+        if weights["ul"]:
+            sums["ul"] = student.total(
+                after[private],
+                lambda part, at: unlikelihood(student.logits(part), ids[at]),
+            )
+        if weights["dkl"]:
+            was = before[private]
+            sums["dkl"] = student.total(
+                after[private],
+                lambda part, at: demoted_kl(
+                    student.logits(was[at]), student.logits(part), ids[at]
+                ),
+            )
+        if weights["anchor"]:
+            sums["anchor"] = pulled(~private)
+        return sums
+
+    return Phase(
+        stage=stream.label(k),
+        part="priv",
+        steps=settings.steps,
+        lr=settings.lr,
+        cosine=False,
+        choose=choose,
+        loss=loss,
+        start=start,
+    )
+
+
+def _draws(stream: Stream, k: int) -> list[TrainRow]:
+    """The current rows of all steps, one after the other."""
+    settings, rows = stream.settings.ptpc, stream.rows[stream.tasks[k]]
+    private = [row for row in rows if _identifiers(row)] or rows
+    size = settings.steps * settings.batch_size
+    every = stream.drawn(k, rows, size, purpose="all")
+    chosen = stream.drawn(k, private, size, purpose="pii")
+    if settings.draw != "mixed":
+        return chosen if settings.draw == "pii" else every
+    found: list[TrainRow] = []
+    for step in range(settings.steps):
+        # Half of each list, so that both are gone through row by row.
+        at = step // 2 * settings.batch_size
+        source = every if step % 2 else chosen
+        found += source[at : at + settings.batch_size]
+    return found
+
+
+def _identifiers(row: TrainRow) -> int:
+    """Identifier tokens that the model is asked for."""
+    return int(row.pii[1:].sum())

@@ -1,0 +1,109 @@
+"""Learning a task: its rows, and beside them what is replayed of earlier ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from spark_train.data import TrainRow
+from spark_train.loop import Phase, Step, Sums, Term, covered, response_loss
+from spark_train.stream import Stream
+
+TASK, REPLAY = "task", "replay"
+"""Roles of rows: a batch's current and its replayed ones."""
+
+
+class Recall(Protocol):
+    """What is asked of replayed rows."""
+
+    def start(self, rows: Sequence[TrainRow]) -> None:
+        """Called with all rows that will be replayed, before the first step."""
+
+    def terms(self, rows: Sequence[TrainRow]) -> Mapping[str, Term]:
+        """The terms of a batch's replayed rows."""
+
+    def loss(self, rows: Sequence[TrainRow]) -> Sums:
+        """Their sums over some of these rows."""
+
+
+class Rehearsal:
+    """Experience replay: replayed rows are learned as current ones are."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def start(self, rows: Sequence[TrainRow]) -> None:
+        """Nothing to prepare."""
+
+    def terms(self, rows: Sequence[TrainRow]) -> dict[str, Term]:
+        """One term: the mean over the replayed responses."""
+        settings = self._stream.settings
+        count = covered(rows, settings.loss.scope)
+        return {"replay": Term(count, settings.replay.lambda_)}
+
+    def loss(self, rows: Sequence[TrainRow]) -> Sums:
+        """The NLL of the replayed responses."""
+        scope = self._stream.settings.loss.scope
+        return response_loss(self._stream.student, rows, scope=scope, name="replay")
+
+
+def learning(stream: Stream, k: int, *, recall: Recall | None = None) -> Phase:
+    """The phase in which task ``k`` is learned.
+
+    ``L_train = L_task + lambda_replay L_replay`` (SPARK, Eq. "train"): the mean NLL of
+    the current rows' responses, and what ``recall`` asks of the replayed rows. Each
+    current row is seen once an epoch. Of earlier tasks a list as long as the task's own
+    rows is drawn once, evenly over them, and reshuffled each epoch **[ours]**.
+
+    Parameters
+    ----------
+    k
+        The task, from 0.
+    recall
+        What replayed rows are for; ``None``, or the first task: no replay.
+    """
+    settings, rows = stream.settings, stream.rows[stream.tasks[k]]
+    old: list[TrainRow] = []
+    if recall is not None and k and settings.replay.enabled:
+        old = stream.replayed(k, len(rows), purpose="list")
+    n_old = round(settings.batch_size * settings.replay.ratio) if old else 0
+    n_old = min(max(n_old, 1), settings.batch_size - 1) if old else 0
+    n_new = settings.batch_size - n_old
+    an_epoch = math.ceil(len(rows) / n_new)
+
+    def choose(step: int) -> Step:
+        epoch, at = divmod(step, an_epoch)
+        order = stream.order(k, epoch, size=len(rows), purpose=TASK)
+        current = [rows[i] for i in order[at * n_new : (at + 1) * n_new]]
+        terms = {TASK: Term(covered(current, settings.loss.scope))}
+        if not old:
+            return Step({TASK: current}, terms)
+        assert recall is not None
+        order = stream.order(k, epoch, size=len(old), purpose=REPLAY)
+        # The last batch of an epoch is smaller, in both parts alike.
+        size = math.ceil(n_old * len(current) / n_new)
+        places = range(at * n_old, at * n_old + size)
+        again = [old[i] for i in order.take(places, mode="wrap")]
+        return Step({TASK: current, REPLAY: again}, {**terms, **recall.terms(again)})
+
+    def loss(role: str, some: Sequence[TrainRow]) -> Sums:
+        if role == REPLAY:
+            assert recall is not None
+            return recall.loss(some)
+        scope = settings.loss.scope
+        return response_loss(stream.student, some, scope=scope, name=TASK)
+
+    def start() -> None:
+        if old and recall is not None:
+            recall.start(old)
+
+    return Phase(
+        stage=stream.label(k),
+        part="task",
+        steps=settings.epochs * an_epoch,
+        lr=settings.lr,
+        choose=choose,
+        loss=loss,
+        start=start,
+    )

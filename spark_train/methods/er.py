@@ -1,0 +1,15 @@
+"""Experience replay: half of each batch are rows of earlier tasks."""
+
+from __future__ import annotations
+
+from spark_train.learning import Rehearsal, learning
+from spark_train.loop import Phase
+from spark_train.methods import METHODS, REHEARSAL
+from spark_train.stream import Stream
+
+
+@METHODS.register(reads=lambda: REHEARSAL)
+def er(stream: Stream) -> list[Phase]:
+    """One phase a task, with the mean NLL of the replayed responses beside its own."""
+    recall = Rehearsal(stream)
+    return [learning(stream, k, recall=recall) for k in range(len(stream.tasks))]

@@ -1,0 +1,20 @@
+"""Experience replay, with SPARK's privacy correction after each task."""
+
+from __future__ import annotations
+
+from spark_train.correction import correction
+from spark_train.learning import Rehearsal, learning
+from spark_train.loop import Phase
+from spark_train.methods import METHODS, REHEARSAL
+from spark_train.stream import Stream
+
+
+@METHODS.register(reads=lambda: (*REHEARSAL, "ptpc"))
+def er_ptpc(stream: Stream) -> list[Phase]:
+    """Two phases a task."""
+    recall = Rehearsal(stream)
+    return [
+        phase
+        for k in range(len(stream.tasks))
+        for phase in (learning(stream, k, recall=recall), correction(stream, k))
+    ]

@@ -1,0 +1,18 @@
+"""Self-distillation replay: SPARK's first phase alone, without privacy correction."""
+
+from __future__ import annotations
+
+from spark_train.distillation import Distillation
+from spark_train.learning import learning
+from spark_train.loop import Phase
+from spark_train.methods import METHODS
+from spark_train.stream import Stream
+
+
+@METHODS.register(reads=lambda: ("replay", "sensitivity"))
+def sd_replay(stream: Stream) -> list[Phase]:
+    """One phase a task; earlier rows are distilled from the previous checkpoint."""
+    return [
+        learning(stream, k, recall=Distillation(stream, k))
+        for k in range(len(stream.tasks))
+    ]

@@ -1,0 +1,23 @@
+"""SPARK: self-distillation replay, then privacy correction after each task."""
+
+from __future__ import annotations
+
+from spark_train.correction import correction
+from spark_train.distillation import Distillation
+from spark_train.learning import learning
+from spark_train.loop import Phase
+from spark_train.methods import METHODS
+from spark_train.stream import Stream
+
+
+@METHODS.register(reads=lambda: ("replay", "sensitivity", "ptpc"))
+def spark(stream: Stream) -> list[Phase]:
+    """Two phases a task: theta_{k-1}^priv -> theta_k^task -> theta_k^priv."""
+    return [
+        phase
+        for k in range(len(stream.tasks))
+        for phase in (
+            learning(stream, k, recall=Distillation(stream, k)),
+            correction(stream, k),
+        )
+    ]

@@ -1,0 +1,441 @@
+"""``spark-train run``: a method over a stream of tasks, into a run folder."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spark_audit.checkpoints import Loaded, open_checkpoint, quiet
+from spark_audit.errors import InputError
+from spark_audit.examples import Example, read_examples
+from spark_audit.facts import check_writable, now, seed_for, sha256_file, versions
+from spark_audit.scoring import Prompt
+from spark_train.accuracy import accuracy, answer_prompts, read_matrix, write_matrix
+from spark_train.crew import Crew, assemble
+from spark_train.data import encode_rows
+from spark_train.folder import Folder, RunRecord, data_files
+from spark_train.loop import Phase, State, run_phase
+from spark_train.lora import add_lora, load_adapter, save_adapter
+from spark_train.methods import METHODS, groups
+from spark_train.settings import Settings, names, parse
+from spark_train.stream import Stream
+from spark_train.student import Student
+
+ORDERS = {
+    "1": ("fomc", "yelp", "agnews", "amazon", "mentill", "yahoo"),
+    "2": ("yahoo", "mentill", "amazon", "agnews", "yelp", "fomc"),
+    "3": ("amazon", "mentill", "fomc", "agnews", "yahoo", "yelp"),
+}
+"""SPARK's task orders; 1 is its primary one."""
+
+Progress = Callable[[str, int, int], None]
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run left.
+
+    Attributes
+    ----------
+    matrix
+        ``matrix[t][i]``: accuracy on task ``i`` after task ``t``; ``None``: not
+        measured (later tasks, tasks without test rows).
+    seconds
+        By kind of work: task, replay, teacher, correction, optimizer and answers.
+    """
+
+    folder: Path
+    tasks: tuple[str, ...]
+    matrix: list[list[float | None]]
+    seconds: dict[str, float]
+    notes: tuple[str, ...]
+
+
+def train(
+    *,
+    method: str,
+    base: str,
+    data: Sequence[Path],
+    order: str,
+    output: Path,
+    settings: Sequence[str] = (),
+    seed: int | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+    gradient_checkpointing: bool = False,
+    lora_targets: Sequence[str] = (),
+    loading: Mapping[str, Any] | None = None,
+    command: Sequence[str] = (),
+    progress: Progress | None = None,
+    note: Note | None = None,
+) -> Outcome:
+    """Train, or go on where the same run was interrupted.
+
+    Parameters
+    ----------
+    method
+        Name of a file of ``methods/``.
+    base
+        The pretrained model, theta_0.
+    data
+        JSON-lines files, or folders of them; train rows are trained on, test rows
+        answered after each stage.
+    order
+        ``1``, ``2``, ``3`` (the paper's; those of its tasks that are there), or names
+        with commas between them.
+    settings
+        ``NAME=VALUE`` texts; see ``spark_train.settings``.
+    seed
+        The setting ``seed``.
+    lora_targets
+        Last names of linear layers, where q, k, v and o are not found.
+    loading
+        ``tokenizer``, ``revision``, ``trust_remote_code`` of ``open_checkpoint``.
+
+    Raises
+    ------
+    InputError
+        For an unknown method, setting or task, data that cannot be trained on, or a
+        folder of another run.
+    CheckpointError
+        If the base cannot be opened.
+    OutputError
+        If the folder cannot be written.
+    """
+    notes: list[str] = []
+
+    def tell(text: str) -> None:
+        if text not in notes:
+            notes.append(text)
+            if note is not None:
+                note(text)
+
+    if seed is not None:
+        settings = [*settings, f"seed={seed}"]
+    reads = groups(method)
+    chosen = parse(settings, groups=reads, method=method)
+    files = data_files(data)
+    examples = read_examples(*files)
+    tasks = _tasks(order, examples, tell)
+    crew, device = assemble(device)
+    folder = Folder(output)
+    if crew.first:
+        check_writable(output)
+    crew.wait()
+    old = folder.read()
+    crew.wait()
+    lock = folder.lock() if crew.first else contextlib.nullcontext()
+    with lock:
+        loaded = _open(base, device=device, dtype=dtype, **(loading or {}))
+        record = RunRecord(
+            method=method,
+            tasks=list(tasks),
+            settings={k: v for k, v in chosen.flat().items() if k in names(reads)},
+            identity={
+                "method": method,
+                "order": ",".join(tasks),
+                "base": loaded.weights_sha256,
+                "tokenizer": loaded.tokenizer_sha256,
+                "dtype": dtype,
+                "lora_targets": ",".join(lora_targets),
+                **{f"data {p.name}": sha256_file(p) for p in files},
+            },
+            base={"source": base, "weights_sha256": loaded.weights_sha256},
+            data=[{"file": p.name, "sha256": sha256_file(p)} for p in files],
+            rows={
+                task: {
+                    split: sum(e.task == task and e.split == split for e in examples)
+                    for split in ("train", "test")
+                }
+                for task in tasks
+            },
+            processes=crew.world,
+            command=list(command),
+            created=now(),
+            versions=versions(),
+        )
+        if old is not None:
+            folder.check(old, record)
+            kept = ("status", "created", "seconds")
+            record = record.model_copy(update={k: getattr(old, k) for k in kept})
+            for text in old.notes:
+                tell(text)
+        work = _Work(
+            loaded=loaded,
+            base=base,
+            folder=folder,
+            record=record,
+            settings=chosen,
+            crew=crew,
+            tell=tell,
+            progress=progress or (lambda what, done, total: None),
+            notes=notes,
+        )
+        work.prepare(
+            examples,
+            targets=lora_targets,
+            checkpointing=gradient_checkpointing,
+        )
+        return work.go(METHODS.get(method).run)
+
+
+def _tasks(order: str, examples: Sequence[Example], tell: Note) -> tuple[str, ...]:
+    """The tasks to train on, by the names that the data gives them."""
+    there = {e.task for e in examples if e.split == "train"}
+    listed = ", ".join(sorted(there))
+    if not there:
+        raise InputError(
+            "holds no train row", where="--data", fix="see `data import --split train`"
+        )
+    if order in ORDERS:
+        by_name = {task.lower(): task for task in sorted(there)}
+        found = tuple(by_name[name] for name in ORDERS[order] if name in by_name)
+        missing = [name for name in ORDERS[order] if name not in by_name]
+        if not found:
+            raise InputError(
+                f"has none of the tasks of order {order}; it has: {listed}",
+                where="--data",
+                fix="name them in order: --order t1,t2",
+            )
+        if missing:
+            tell(f"order {order}: not in the data: {', '.join(missing)}")
+    else:
+        found = tuple(name.strip() for name in order.split(",") if name.strip())
+        for name in found:
+            if name not in there:
+                raise InputError(
+                    f"{name!r} is no task with train rows; there are: {listed}",
+                    where="--order",
+                    fix=f"name some of them, or {', '.join(ORDERS)}",
+                )
+        if len(set(found)) < len(found) or not found:
+            raise InputError(
+                "names no task, or one twice", where="--order", fix="name each once"
+            )
+    if left := sorted(there - set(found)):
+        tell(f"not trained on, for the order does not name them: {', '.join(left)}")
+    return found
+
+
+def _open(base: str, **options: Any) -> Loaded:
+    loaded = open_checkpoint(base, name="base", **options)
+    if loaded.base is not None:
+        raise InputError(
+            "is an adapter, not a base model",
+            where=base,
+            fix="give the model it was trained on; a new adapter begins there",
+        )
+    return loaded
+
+
+class _Work:
+    """One run on its way."""
+
+    def __init__(
+        self,
+        *,
+        loaded: Loaded,
+        base: str,
+        folder: Folder,
+        record: RunRecord,
+        settings: Settings,
+        crew: Crew,
+        tell: Note,
+        progress: Progress,
+        notes: list[str],
+    ) -> None:
+        self.loaded, self.base, self.folder = loaded, base, folder
+        self.record, self.settings, self.crew = record, settings, crew
+        self.tell, self.progress, self.notes = tell, progress, notes
+        self.tasks = tuple(record.tasks)
+
+    def prepare(
+        self,
+        examples: Sequence[Example],
+        *,
+        targets: Sequence[str],
+        checkpointing: bool,
+    ) -> None:
+        """Tokenise the data and put the adapter on the base."""
+        settings, loaded = self.settings, self.loaded
+        bounds = [settings.max_length or None, loaded.max_positions]
+        longest = min((b for b in bounds if b is not None), default=None)
+        mine = [e for e in examples if e.task in self.tasks]
+        train_rows = [e for e in mine if e.split == "train"]
+        self.progress("tokenising", 0, len(train_rows))
+        rows = encode_rows(train_rows, loaded.tokenizer, max_length=longest)
+        self.progress("tokenising", len(train_rows), len(train_rows))
+        self.rows = {
+            task: [row for row in rows if row.task == task] for task in self.tasks
+        }
+        self.prompts = self._prompts(mine)
+        with quiet():
+            model = add_lora(
+                loaded.model,
+                r=settings.lora.r,
+                alpha=settings.lora.alpha,
+                seed=seed_for(settings.seed, "lora"),
+                targets=targets,
+            )
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        self.loaded = replace(loaded, model=model)
+        self.student = Student(model, tokens=settings.micro_tokens)
+        if self.student.note:
+            self.tell(self.student.note)
+
+    def _prompts(self, examples: Sequence[Example]) -> dict[str, list[Prompt]]:
+        found = answer_prompts(
+            examples, self.loaded.tokenizer, max_positions=self.loaded.max_positions
+        )
+        limit = self.settings.eval_rows
+        if missing := [task for task in self.tasks if not found.get(task)]:
+            self.tell(f"no test rows, so no accuracy: {', '.join(missing)}")
+        # The first rows by id: the same of every method, whatever the file's order.
+        return {
+            task: sorted(found.get(task, []), key=lambda p: p.key)[: limit or None]
+            for task in self.tasks
+        }
+
+    def go(self, method: Callable[[Stream], list[Phase]]) -> Outcome:
+        """Run the phases that are left."""
+        stream = Stream(
+            student=self.student,
+            rows=self.rows,
+            settings=self.settings,
+            crew=self.crew,
+            note=self.tell,
+            folder=self.folder.path,
+        )
+        phases = method(stream)
+        at, state, seconds = self._begin(phases)
+        for number in range(at, len(phases)):
+            phase = phases[number]
+            state = self._phase(number, phase, state, seconds)
+            seconds[phase.key] = state.seconds
+            state = State()
+            last = number + 1 == len(phases) or phases[number + 1].stage != phase.stage
+            if last:
+                self._answer(phase.stage, seconds)
+            self._keep(seconds)
+            if self.crew.first:
+                self.folder.save(number + 1, State(), seconds)
+            self.crew.wait()
+        if self.crew.first:
+            self.record = self.record.model_copy(update={"status": "complete"})
+            self._keep(seconds)
+            self.folder.close()
+        return Outcome(
+            folder=self.folder.path,
+            tasks=self.tasks,
+            matrix=self._matrix(),
+            seconds=_by_kind(seconds),
+            notes=tuple(self.notes),
+        )
+
+    def _begin(
+        self, phases: Sequence[Phase]
+    ) -> tuple[int, State, dict[str, dict[str, float]]]:
+        """Which phase to begin with, from where, and what was spent before."""
+        if self.record.status == "complete":
+            return len(phases), State(), dict(self.record.seconds)
+        found = self.folder.restore()
+        self.crew.wait()
+        if self.crew.first:
+            self.folder.write(self.record)
+        if found is None:
+            return 0, State(), {}
+        at, state, seconds = found
+        if at:
+            before = phases[at - 1]
+            load_adapter(self.student.model, self._place(before))
+        return at, state, seconds
+
+    def _place(self, phase: Phase) -> Path:
+        return self.folder.stages / phase.stage / phase.part
+
+    def _phase(
+        self, number: int, phase: Phase, state: State, seconds: dict[str, Any]
+    ) -> State:
+        what = f"{phase.stage} {'correction' if phase.part == 'priv' else 'learning'}"
+
+        def after(record: dict[str, Any], snapshot: Callable[[], State]) -> None:
+            done = record["step"]
+            self.progress(f"{what}, steps", done, phase.steps)
+            if not self.crew.first:
+                return
+            self.folder.log(record)
+            if done % self.settings.save_every == 0 or done == phase.steps:
+                self.folder.save(number, snapshot(), seconds)
+
+        self.progress(f"{what}, steps", state.step, phase.steps)
+        state = run_phase(
+            self.student,
+            phase,
+            seed=self.settings.seed,
+            clip=self.settings.clip,
+            crew=self.crew,
+            state=state,
+            after=after,
+        )
+        if self.crew.first:
+            save_adapter(self.student.model, self._place(phase), base=self.base)
+        self.crew.wait()
+        return state
+
+    def _answer(self, stage: str, seconds: dict[str, Any]) -> None:
+        """The accuracy on the tasks seen so far, into ``accuracy.csv``."""
+        import time
+
+        began = time.perf_counter()
+        seen = int(stage.partition("-")[0])
+        row: list[float | None] = []
+        for done, task in enumerate(self.tasks[:seen]):
+            self.progress(f"{stage} answers, tasks", done, seen)
+            row.append(self._accuracy(self.prompts[task]))
+        self.progress(f"{stage} answers, tasks", seen, seen)
+        row += [None] * (len(self.tasks) - seen)
+        if self.crew.first:
+            matrix = self._matrix()[: seen - 1]
+            write_matrix(self.folder.accuracy, self.tasks, [*matrix, row])
+        seconds[f"{stage}/answers"] = {"answers": time.perf_counter() - began}
+
+    def _accuracy(self, prompts: Sequence[Prompt]) -> float | None:
+        if not prompts:
+            return None
+        mine = self.crew.share(prompts)
+        right = round(accuracy(self.loaded, mine) * len(mine)) if mine else 0
+        total = torch.tensor([float(right)], device=self.student.device)
+        return float(self.crew.sum(total)[0]) / len(prompts)
+
+    def _matrix(self) -> list[list[float | None]]:
+        if not self.folder.accuracy.exists():
+            return []
+        return read_matrix(self.folder.accuracy)[1]
+
+    def _keep(self, seconds: dict[str, Any]) -> None:
+        if self.crew.first:
+            self.record = self.record.model_copy(
+                update={"seconds": dict(seconds), "notes": list(self.notes)}
+            )
+            self.folder.write(self.record)
+
+
+def _by_kind(seconds: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Seconds by kind of work, over all phases.
+
+    ``start`` of a phase that learns a task is asking the teacher: replay's overhead.
+    """
+    found: dict[str, float] = {}
+    for key, spent in seconds.items():
+        for kind, value in spent.items():
+            name = "correction" if key.endswith("/priv") else kind
+            name = "teacher" if name == "start" else name
+            found[name] = found.get(name, 0.0) + value
+    return {name: round(value, 3) for name, value in found.items() if value >= 5e-4}

@@ -1,0 +1,234 @@
+"""Settings of a run: their names, defaults, bounds and where each comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from spark_audit.errors import InputError
+
+PAPER, OURS = "paper", "ours"
+
+Positive = Annotated[float, Field(gt=0)]
+Weight = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Group(BaseModel):
+    """Settings that belong together; a method that takes the group reads them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def _field(default: Any, meaning: str, source: str = OURS) -> Any:
+    return Field(default, description=meaning, json_schema_extra={"source": source})
+
+
+class Loss(Group):
+    """Which tokens the task loss covers."""
+
+    scope: Literal["response", "full"] = _field(
+        "response",
+        "tokens of the task loss; full trains identifiers in prompts too: the "
+        "positive control of an audit",
+        PAPER,
+    )
+
+
+class Lora(Group):
+    """The adapter on q, k, v and o."""
+
+    r: Count = _field(16, "rank", PAPER)
+    alpha: Positive = _field(32, "scale: alpha / r", PAPER)
+
+
+class Replay(Group):
+    """Replay of earlier tasks, and its distillation."""
+
+    enabled: bool = _field(True, "off: no replay while a task is learned", PAPER)
+    ratio: Annotated[float, Field(gt=0, lt=1)] = _field(
+        0.5, "share of replayed rows in a batch", PAPER
+    )
+    lambda_: Weight = _field(1.0, "weight of the replay loss", PAPER)
+    memory: Annotated[int, Field(ge=0)] = _field(
+        0, "earlier rows that are kept, evenly over tasks; 0: all"
+    )
+    top_k: Count = _field(64, "tokens of the teacher's distributions")
+    temperature: Positive = _field(2.0, "divides the logits of both", PAPER)
+    t_squared: bool = _field(False, "multiply the distillation by T squared")
+
+
+class Sensitivity(Group):
+    """The sensitivity score that splits replayed positions."""
+
+    alpha: Annotated[float, Field(ge=0, le=1)] = _field(
+        0.5, "weight of a token's NLL beside how much it tells tasks apart", PAPER
+    )
+    tau: Annotated[float, Field(ge=0, le=1)] = _field(
+        0.6, "positions above are distilled, responses below are trained on", PAPER
+    )
+
+
+class Ptpc(Group):
+    """Post-task privacy correction."""
+
+    steps: Count = _field(200, "steps after each task", PAPER)
+    lr: Positive = _field(1e-5, "constant learning rate", PAPER)
+    batch_size: Count = _field(2, "current rows a step")
+    old_batch_size: Count = _field(1, "replayed rows a step")
+    draw: Literal["mixed", "pii", "all"] = _field(
+        "mixed", "current rows: with identifiers (pii), any (all), in turns (mixed)"
+    )
+    lambda_pii: Weight = _field(8.0, "weight of both terms on identifiers", PAPER)
+    alpha_ul: Weight = _field(2.0, "weight of unlikelihood within them", PAPER)
+    lambda_anchor: Weight = _field(1.5, "weight of the current anchor", PAPER)
+    lambda_old: Weight = _field(1.0, "weight of the old anchor", PAPER)
+    ul: bool = _field(True, "unlikelihood of identifiers", PAPER)
+    dkl: bool = _field(True, "KL from the teacher without the identifier", PAPER)
+    anchor: bool = _field(True, "KL on other positions of current rows", PAPER)
+    old_anchor: bool = _field(True, "KL on other positions of replayed rows", PAPER)
+
+
+class Settings(Group):
+    """All settings of a run."""
+
+    epochs: Count = _field(3, "passes over a task's rows", PAPER)
+    lr: Positive = _field(5e-4, "peak of the cosine, anew each task", PAPER)
+    batch_size: Count = _field(32, "rows a step, replayed ones among them", PAPER)
+    max_length: Annotated[int, Field(ge=0)] = _field(
+        0, "tokens a row, EOS among them; 0: the model's context"
+    )
+    clip: Positive = _field(1.0, "largest gradient norm")
+    seed: Annotated[int, Field(ge=0)] = _field(0, "of the adapter, order and draws")
+    save_every: Count = _field(50, "steps between two saved states")
+    micro_tokens: Annotated[int, Field(ge=0)] = _field(
+        0, "padded tokens a forward pass may have; 0: 2,048 on CPU, 16,384 elsewhere"
+    )
+    eval_rows: Annotated[int, Field(ge=0)] = _field(
+        0, "test rows of a task that are answered after each stage; 0: all"
+    )
+    loss: Loss = Loss()
+    lora: Lora = Lora()
+    replay: Replay = Replay()
+    sensitivity: Sensitivity = Sensitivity()
+    ptpc: Ptpc = Ptpc()
+
+    def flat(self) -> dict[str, Any]:
+        """Every setting by its name."""
+        return dict(_leaves(self))
+
+
+GROUPS = tuple(
+    name
+    for name, field in Settings.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, Group)
+)
+
+
+def parse(
+    assignments: Sequence[str], *, groups: Iterable[str] = GROUPS, method: str = ""
+) -> Settings:
+    """Settings from ``name=value`` texts.
+
+    Parameters
+    ----------
+    groups
+        Groups, or names, of the settings that the method reads beside those without
+        a group: another one is refused, for it would change nothing.
+    method
+        The method's name, for messages.
+
+    Raises
+    ------
+    InputError
+        Naming the setting, and the known ones where it is unknown.
+    """
+    known = names(groups)
+    found: dict[str, Any] = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        name, value = name.strip(), value.strip()
+        if not equals:
+            raise InputError(f"{text!r} is not NAME=VALUE", where="--set")
+        if name not in known:
+            whose = f"of method {method!r}" if method else "there is"
+            raise InputError(
+                f"{name!r} is no setting {whose}",
+                where="--set",
+                fix=f"choose one of: {', '.join(known)}",
+            )
+        group, _, leaf = name.rpartition(".")
+        target = found.setdefault(group, {}) if group else found
+        target["lambda_" if leaf == "lambda" else leaf] = value
+    try:
+        return Settings.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part).rstrip("_") for part in first["loc"])
+        reason = str(first["msg"])
+        raise InputError(
+            f"{name} is {first['input']!r}: {reason[:1].lower()}{reason[1:]}",
+            where="--set",
+        ) from error
+
+
+def names(groups: Iterable[str] = GROUPS) -> list[str]:
+    """Names of the settings without a group and of those in some groups."""
+    used = tuple(groups)
+    return [
+        name
+        for name, _ in _leaves(Settings())
+        if "." not in name or name in used or name.partition(".")[0] in used
+    ]
+
+
+def describe() -> list[dict[str, str]]:
+    """Group, name, default, meaning and source of every setting."""
+    return [
+        {
+            "group": name.rpartition(".")[0],
+            "name": name,
+            "default": _shown(value),
+            "meaning": field.description or "",
+            "source": field.json_schema_extra["source"],
+        }
+        for (name, value), field in zip(
+            _leaves(Settings()), _fields(Settings), strict=True
+        )
+    ]
+
+
+def difference(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What two runs' settings differ in, a line each."""
+    names = sorted(old.keys() | new.keys())
+    return [
+        f"{name} {_shown(old.get(name))} -> {_shown(new.get(name))}"
+        for name in names
+        if old.get(name) != new.get(name)
+    ]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _leaves(group: Group, prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name in type(group).model_fields:
+        value = getattr(group, name)
+        if isinstance(value, Group):
+            yield from _leaves(value, f"{name}.")
+        else:
+            yield prefix + name.rstrip("_"), value
+
+
+def _fields(group: type[Group]) -> Iterable[Any]:
+    for field in group.model_fields.values():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Group):
+            yield from _fields(kind)
+        else:
+            yield field

@@ -1,0 +1,102 @@
+"""What a method sees of a run: the tasks in order, their rows, and the student."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from spark_audit.facts import seed_for
+from spark_train.crew import Crew
+from spark_train.data import TrainRow
+from spark_train.settings import Settings
+from spark_train.student import Student
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The tasks of a run in their order, with what a method works with.
+
+    Attributes
+    ----------
+    rows
+        Task -> its train rows, in the order of the stream.
+    note
+        Tells the user something that a reader of the run must know.
+    folder
+        Where a phase may leave what it found; ``None``: nowhere.
+    """
+
+    student: Student
+    rows: Mapping[str, Sequence[TrainRow]]
+    settings: Settings
+    crew: Crew = Crew()
+    note: Callable[[str], None] = lambda text: None
+    folder: Path | None = None
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks in order."""
+        return tuple(self.rows)
+
+    def label(self, k: int) -> str:
+        """A stage's name, ``2-yelp``; ``k`` counts from 0."""
+        return f"{k + 1}-{self.tasks[k]}"
+
+    def earlier(self, k: int) -> dict[str, list[TrainRow]]:
+        """The rows kept of the tasks before ``k``.
+
+        All of them, or ``replay.memory`` rows, evenly over those tasks: drawn anew as
+        tasks come, and always from the rows that were kept so far.
+        """
+        kept = {task: list(self.rows[task]) for task in self.tasks[:k]}
+        limit = self.settings.replay.memory
+        if limit:
+            for task, share in zip(kept, shares(limit, k), strict=True):
+                rng = self._rng("memory", task)
+                # One permutation a task: a smaller share is part of a larger one.
+                order = rng.permutation(len(kept[task]))[:share]
+                kept[task] = [kept[task][i] for i in sorted(order)]
+        return kept
+
+    def replayed(self, k: int, size: int, *, purpose: str) -> list[TrainRow]:
+        """A list of earlier rows, evenly over the tasks before ``k`` **[ours]**.
+
+        A task with fewer rows than its share gives all of them several times.
+        """
+        found: list[TrainRow] = []
+        memory = self.earlier(k)
+        for (task, rows), share in zip(memory.items(), shares(size, k), strict=True):
+            rng = self._rng("replay", purpose, k, task)
+            found += [rows[i] for i in endless(len(rows), share, rng)]
+        order = self._rng("replay", purpose, k).permutation(len(found))
+        return [found[i] for i in order]
+
+    def order(self, k: int, epoch: int, *, size: int, purpose: str) -> np.ndarray:
+        """A permutation of ``size`` rows: of an epoch, whatever was drawn before."""
+        return self._rng("order", purpose, k, epoch).permutation(size)
+
+    def drawn(
+        self, k: int, rows: Sequence[TrainRow], size: int, *, purpose: str
+    ) -> list[TrainRow]:
+        """``size`` rows, each as often as any other to within one."""
+        rng = self._rng("draw", purpose, k)
+        return [rows[i] for i in endless(len(rows), size, rng)]
+
+    def _rng(self, *purpose: object) -> np.random.Generator:
+        return np.random.default_rng(seed_for(self.settings.seed, *purpose))
+
+
+def shares(total: int, parts: int) -> list[int]:
+    """``total`` cut into whole parts that differ by at most 1."""
+    return [total // parts + (i < total % parts) for i in range(parts)]
+
+
+def endless(count: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    """``size`` of ``count`` indices: permutation after permutation."""
+    if not count or not size:
+        return np.zeros(0, dtype=np.int64)
+    rounds = -(-size // count)
+    return np.concatenate([rng.permutation(count) for _ in range(rounds)])[:size]

@@ -1,0 +1,433 @@
+"""Accuracy in training is what the utility audit says of the same stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from spark_audit.checkpoints import Loaded, open_checkpoint
+from spark_audit.errors import InputError, OutputError
+from spark_audit.examples import Canary, Example, write_examples
+from spark_audit.pipeline import Request, run
+from spark_audit.sequences import MORE_TOKENS
+from spark_train.accuracy import accuracy, answer_prompts, read_matrix, write_matrix
+from spark_train.lora import add_lora
+from spark_train.run import train
+
+WORDS = "service food cold good fine rate raised basis points news read again".split()
+LABELS = {
+    "yelp": (" good", " bad"),
+    "fomc": (" good", " Good!", " cold"),
+    "news": (" a",),
+}
+
+
+def examples() -> list[Example]:
+    """Three tasks of 6 train and 12 test rows; ``news`` has no test row to ask."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for task, labels in LABELS.items():
+        for i in range(18):
+            text = " ".join(rng.choice(WORDS, 4))
+            answer = labels[int(rng.integers(len(labels)))]
+            split: Any = "train" if i < 6 else "test"
+            rows.append(
+                Example(
+                    id=f"{task}-{i:02d}",
+                    task=task,
+                    prompt=f"{text} Label: " if i % 2 else f"{text}. Label:",
+                    response=answer[1:] if i % 2 else answer,
+                    split="train" if task == "news" else split,
+                    source_id=f"{task}-{i}",
+                )
+            )
+    # None of these is asked.
+    for task in LABELS:
+        rows.append(Example(f"{task}-blank", task, "No answer:", " ", "test", "b"))
+        rows.append(
+            Example(
+                f"{task}-canary",
+                task,
+                "Key 1234. Label:",
+                " good",
+                "test",
+                "c",
+                canary=Canary("c0", "login", 0, True, 1),
+            )
+        )
+    return rows
+
+
+def lesson(model: Any, prompt: str, answer: str, tokenizer: Any) -> torch.Tensor:
+    """The loss of one answer."""
+    start = len(tokenizer(prompt)["input_ids"])
+    ids = torch.tensor([tokenizer(prompt + answer)["input_ids"]])
+    labels = ids.clone()
+    labels[:, :start] = -100
+    loss: torch.Tensor = model(input_ids=ids, labels=labels).loss
+    return loss
+
+
+@pytest.fixture(scope="module")
+def trained(
+    tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, tiny_tokenizer: Any
+) -> Path:
+    """An adapter that has learned to answer `` good``, and to end there."""
+    folder = tmp_path_factory.mktemp("runs") / "adapter"
+    model = add_lora(AutoModelForCausalLM.from_pretrained(tiny_base), r=8, seed=0)
+    optimizer = torch.optim.AdamW(
+        [weight for weight in model.parameters() if weight.requires_grad], lr=0.01
+    )
+    rows = examples()
+    model.train()
+    for _ in range(5):
+        for row in rows[:18]:
+            loss = lesson(model, row.prompt.rstrip(), " good</s>", tiny_tokenizer)
+            torch.autograd.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+    model.save_pretrained(folder)
+    return folder
+
+
+def as_loaded(model: Any, tokenizer: Any, **fields: Any) -> Loaded:
+    """A model in training, as the trainer hands it over."""
+    options: dict[str, Any] = {
+        "name": "student",
+        "source": "student",
+        "format": "none",
+        "base": None,
+        "base_sha256": None,
+        "architecture": type(model).__name__,
+        "usable": np.ones(300, dtype=bool),
+        "max_positions": 256,
+        "dtype": "float32",
+        "device": "cpu",
+        "weights_sha256": "",
+        "tokenizer_sha256": "",
+        "model_id": "student",
+    }
+    return Loaded(model=model, tokenizer=tokenizer, **(options | fields))
+
+
+# --- the same as afterwards -----------------------------------------------------------
+
+
+def audited(checkpoint: Path, data: Path, base: Path) -> list[dict[str, Any]]:
+    """The matrix that the utility audit reports of a checkpoint or a run folder."""
+    request = Request(
+        audits=("utility",),
+        ckpt=(f"spark={checkpoint}",),
+        data=(data,),
+        base=str(base),
+        output=data.parent / "report",
+        loading={"device": "cpu"},
+        audit_options={"order": ",".join(LABELS)},
+    )
+    report = run(request).report
+    assert report is not None
+    matrix = report.tables["accuracy_matrix"]
+    return [row for row in matrix if row["checkpoint"] == "spark"]
+
+
+@pytest.mark.parametrize("max_length", [None, 24])
+def test_accuracy_is_what_the_audit_says(
+    max_length: int | None,
+    trained: Path,
+    tiny_base: Path,
+    make_model: Callable[..., Any],
+    tiny_tokenizer: Any,
+    tmp_path: Path,
+) -> None:
+    base = tiny_base
+    if max_length is not None:  # a context that some prompts do not fit
+        base = tmp_path / "short"
+        make_model(max_position_embeddings=max_length).save_pretrained(base)
+        tiny_tokenizer.save_pretrained(base)
+    rows = examples()
+    data = tmp_path / "rows.jsonl"
+    write_examples(data, rows)
+    (found,) = audited(trained, data, base)
+    model = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(base), trained, is_trainable=True
+    )
+    model.train()
+    student = as_loaded(model, tiny_tokenizer, max_positions=max_length or 256)
+    prompts = answer_prompts(rows, tiny_tokenizer, max_positions=student.max_positions)
+    ours = {task: accuracy(student, some) for task, some in prompts.items() if some}
+    assert ours == {task: found[task] for task in ("yelp", "fomc")}
+    assert found["news"] is None
+    assert prompts["news"] == []
+    assert len(prompts["yelp"]) == 12
+    lengths = [len(prompt.ids) for some in prompts.values() for prompt in some]
+    if max_length is None:
+        # Neither all nor nothing is right, and the tasks differ.
+        assert all(0 < value < 1 for value in ours.values())
+        assert len(set(ours.values())) == 2, ours
+    else:
+        whole = answer_prompts(rows, tiny_tokenizer, max_positions=None)
+        before = [len(prompt.ids) for some in whole.values() for prompt in some]
+        assert sum(one < other for one, other in zip(lengths, before, strict=True)) > 3
+
+
+def test_a_runs_matrix_is_what_the_audit_says_of_its_folder(
+    tiny_base: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "rows.jsonl"
+    write_examples(data, examples())
+    made = train(
+        method="er",
+        base=str(tiny_base),
+        data=[data],
+        order=",".join(LABELS),
+        output=tmp_path / "run",
+        settings=["epochs=25", "lr=0.01", "batch_size=6"],
+        device="cpu",
+    )
+    order, matrix = read_matrix(tmp_path / "run" / "accuracy.csv")
+    assert order == list(LABELS)
+    assert matrix == made.matrix
+    found = audited(tmp_path / "run", data, tiny_base)
+    for t, row in enumerate(matrix):
+        # Tasks that come later are not asked in training.
+        asked = [found[t][task] for task in order[: t + 1]]
+        assert row[: t + 1] == asked
+    measured = [value for row in matrix for value in row if value is not None]
+    assert len(measured) == 5
+    assert 0 < sum(measured) < 5
+
+
+def test_prompts_are_those_of_the_manifest(
+    tiny_base: Path, tiny_tokenizer: Any
+) -> None:
+    from spark_audit.audits.utility import plan
+    from spark_audit.build.tasks import task_manifest
+    from spark_audit.sequences import items_for
+    from spark_audit.table import Pass
+
+    loaded = open_checkpoint(str(tiny_base), device="cpu")
+    rows = examples()
+    manifest = task_manifest(rows, loaded, name="t")
+    wanted = items_for(manifest, loaded, plan(manifest))[Pass("generate")]
+    ours = answer_prompts(rows, tiny_tokenizer, max_positions=256)
+    flat = {p.key: p for some in ours.values() for p in some}
+    assert set(flat) == {p.key for p in wanted}
+    for prompt in wanted:
+        other = flat[prompt.key]
+        np.testing.assert_array_equal(other.ids, prompt.ids)
+        assert other.target == prompt.target
+        assert other.max_new_tokens == prompt.max_new_tokens
+
+
+def test_the_longest_response_counts_wherever_it_stands(tiny_tokenizer: Any) -> None:
+    rows = [
+        Example("a", "t", "She said. Label:", " good", "test", "a"),
+        Example("b", "t", "He said. Label:", " zzzzzzzz", "train", "b"),
+        Example("c", "u", "It was. Label:", " good", "test", "c"),
+    ]
+    found = answer_prompts(rows, tiny_tokenizer, max_positions=256)
+    assert list(found) == ["t", "u"]
+    new = {task: prompt.max_new_tokens for task, (prompt,) in found.items()}
+    size = {
+        text: len(tiny_tokenizer(text, add_special_tokens=False)["input_ids"])
+        for text in (" good", " zzzzzzzz")
+    }
+    assert new == {
+        "t": size[" zzzzzzzz"] + MORE_TOKENS,
+        "u": size[" good"] + MORE_TOKENS,
+    }
+
+
+def test_a_row_with_nothing_before_its_response_is_not_asked(
+    make_tokenizer: Callable[..., Any],
+) -> None:
+    rows = [
+        Example("a", "t", "", "good", "test", "a"),
+        Example("b", "t", "Label:", " good", "test", "b"),
+    ]
+    bare = answer_prompts(rows, make_tokenizer(bos=False), max_positions=None)
+    assert [prompt.key for prompt in bare["t"]] == ["b"]
+    with_bos = answer_prompts(rows, make_tokenizer(), max_positions=None)
+    assert [prompt.key for prompt in with_bos["t"]] == ["a", "b"]
+
+
+def test_ids_that_stand_twice_are_refused(tiny_tokenizer: Any) -> None:
+    row = Example("a", "t", "Label:", " good", "test", "a")
+    with pytest.raises(InputError, match="example 'a': the id stands twice"):
+        answer_prompts([row, row], tiny_tokenizer, max_positions=None)
+
+
+def test_no_prompt_has_no_accuracy(tiny_tokenizer: Any, make_model: Any) -> None:
+    with pytest.raises(InputError, match="there is no prompt to answer"):
+        accuracy(as_loaded(make_model(), tiny_tokenizer), [])
+
+
+# --- training goes on -----------------------------------------------------------------
+
+
+def student(make_model: Callable[..., Any], kind: str) -> Any:
+    """A model with a fresh adapter and dropout, the same at every call."""
+    extra: dict[str, Any] = {"attention_dropout": 0.1}
+    if kind == "gpt2":
+        extra = {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
+    return add_lora(make_model(kind, **extra), r=4, seed=0)
+
+
+def step(model: Any, tokenizer: Any) -> dict[str, torch.Tensor]:
+    """Gradients of one training step and the weights after it."""
+    trainable = {n: w for n, w in model.named_parameters() if w.requires_grad}
+    optimizer = torch.optim.AdamW(trainable.values(), lr=0.01)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        for _ in range(2):  # the first has no gradient in lora_A: lora_B is 0
+            optimizer.zero_grad()
+            loss = lesson(model, "She said it was fine. Label:", " good", tokenizer)
+            torch.autograd.backward(loss)
+            optimizer.step()
+    found = {f"{name}.grad": weight.grad for name, weight in trainable.items()}
+    return found | {name: weight.detach() for name, weight in trainable.items()}
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2"])
+def test_a_training_step_after_it_is_the_same_to_the_bit(
+    kind: str, make_model: Callable[..., Any], tiny_tokenizer: Any
+) -> None:
+    """Nothing that was made in inference mode stays in the model."""
+    plain, asked = student(make_model, kind), student(make_model, kind)
+    prompts = answer_prompts(examples(), tiny_tokenizer, max_positions=256)["yelp"]
+    plain.train()
+    asked.train()
+    state = torch.random.get_rng_state()
+    # The very first forward pass, before any cache was filled by training.
+    accuracy(as_loaded(asked, tiny_tokenizer), prompts)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert not [buffer for buffer in asked.buffers() if buffer.is_inference()]
+    expected, found = step(plain, tiny_tokenizer), step(asked, tiny_tokenizer)
+    assert all(float(found[name].abs().max()) > 0 for name in found)
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+    # And between steps.
+    accuracy(as_loaded(asked, tiny_tokenizer), prompts)
+    expected, found = step(plain, tiny_tokenizer), step(asked, tiny_tokenizer)
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+
+
+def test_training_goes_on_where_rotary_frequencies_were_made_anew(
+    make_model: Callable[..., Any], tiny_tokenizer: Any
+) -> None:
+    """Dynamic scaling leaves a buffer of inference mode behind long texts."""
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
+    base = make_model(rope_parameters=rope, max_position_embeddings=8)
+    model = add_lora(base, r=4, seed=0).train()
+    prompts = answer_prompts(examples(), tiny_tokenizer, max_positions=256)["yelp"]
+    accuracy(as_loaded(model, tiny_tokenizer), prompts)
+    assert [buffer for buffer in model.buffers() if buffer.is_inference()]
+    found = step(model, tiny_tokenizer)
+    assert all(bool(torch.isfinite(value).all()) for value in found.values())
+    assert all(float(value.abs().max()) > 0 for value in found.values())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_every_module_keeps_its_own_mode(
+    training: bool, make_model: Callable[..., Any], tiny_tokenizer: Any
+) -> None:
+    model = student(make_model, "llama").train(training)
+    odd = model.get_submodule("base_model.model.model.layers.1")
+    odd.train(not training)
+    before = [module.training for module in model.modules()]
+    assert len(set(before)) == 2
+    loaded = as_loaded(model, tiny_tokenizer)
+    prompts = answer_prompts(examples(), tiny_tokenizer, max_positions=256)["fomc"]
+    accuracy(loaded, prompts)
+    assert [module.training for module in model.modules()] == before
+    with pytest.raises(InputError, match="do not fit the context"):
+        accuracy(as_loaded(model, tiny_tokenizer, max_positions=4), prompts)
+    assert [module.training for module in model.modules()] == before
+
+
+# --- the file -------------------------------------------------------------------------
+
+
+def test_a_matrix_comes_back_to_the_bit(tmp_path: Path) -> None:
+    order = ["fomc", "yelp", "agnews"]
+    matrix = [[0.1 + 0.2], [1 / 3, 1], [0.0, None, np.float32(0.7)]]
+    path = tmp_path / "run" / "accuracy.csv"
+    write_matrix(path, order, matrix)
+    assert path.read_text() == (
+        "after,fomc,yelp,agnews\n"
+        "fomc,0.30000000000000004,,\n"
+        "yelp,0.3333333333333333,1.0,\n"
+        "agnews,0.0,,0.699999988079071\n"
+    )
+    assert read_matrix(path) == (
+        order,
+        [[0.1 + 0.2, None, None], [1 / 3, 1.0, None], [0.0, None, float(matrix[2][2])]],
+    )
+
+
+def test_a_run_in_progress_and_stages_of_other_names(tmp_path: Path) -> None:
+    path = tmp_path / "accuracy.csv"
+    write_matrix(path, ["a", "b"], [[0.5]])
+    assert read_matrix(path) == (["a", "b"], [[0.5, None]])
+    write_matrix(path, ["a", "b"], [[0.5, 0.25]], after=["all"])
+    assert read_matrix(path) == (["a", "b"], [[0.5, 0.25]])
+    assert path.read_text() == "after,a,b\nall,0.5,0.25\n"
+    write_matrix(path, ["a", "b"], [])
+    assert read_matrix(path) == (["a", "b"], [])
+
+
+@pytest.mark.parametrize(
+    ("order", "matrix", "message"),
+    [
+        ([], [], "names no task"),
+        (["a", "a"], [], "one of them twice"),
+        (["a"], [[0.5], [0.5]], "2 stages and 1 names"),
+        (["a"], [[0.5, 0.5]], "2 values for 1 tasks"),
+        (["a"], [[float("nan")]], "'a' holds nan, which is no share"),
+        (["a"], [[64.1]], "'a' holds 64.1, which is no share"),
+    ],
+)
+def test_what_is_no_matrix_is_not_written(
+    order: list[str], matrix: list[list[float]], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "accuracy.csv"
+    with pytest.raises(InputError, match=message):
+        write_matrix(path, order, matrix)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no accuracy matrix"),
+        ("task,a\n", "no accuracy matrix"),
+        ("after\n", "no accuracy matrix"),
+        ("after,a,a\n", "one of them twice"),
+        ("after,a,b\na,0.5\n", "line 2: has 2 cells where the header has 3"),
+        ("after,a\na,0.5\nb,x\n", "line 3: holds a cell that is no share"),
+        ("after,a\na,nan\n", "line 2: holds a cell that is no share"),
+        ("after,a\na,1.5\n", "line 2: holds a cell that is no share"),
+    ],
+)
+def test_what_is_no_matrix_is_not_read(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "accuracy.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_matrix(path)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="cannot be read"):
+        read_matrix(tmp_path / "accuracy.csv")
+    path = tmp_path / "accuracy.csv"
+    path.write_bytes(b"after,\xff\n")
+    with pytest.raises(InputError, match="no CSV file in UTF-8"):
+        read_matrix(path)

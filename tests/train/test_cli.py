@@ -1,0 +1,502 @@
+"""``spark-train``: what users type, what they get, and how it leaves."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from spark_train.cli import run
+
+RUN = ["run", "--method", "seqft", "--base", "b", "--data", "d", "--order", "1"]
+RUN += ["-o", "out"]
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+
+
+def test_help_answers_without_importing_what_is_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from spark_train.cli import run\n"
+        "code = run(sys.argv[1:])\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'pandas', 'scipy'}\n"
+        "sys.exit(code or ', '.join(heavy & set(sys.modules)) or 0)\n"
+    )
+    for arguments in (["--help"], ["run", "--help"], ["--version"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        if arguments == ["--help"]:
+            for name in ("run", "methods", "relearn", "score"):
+                assert name in done.stdout
+
+
+def test_module_runs_like_the_script() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_train", "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert "spark-audit 0." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "no command was given"),
+        (["nothing"], 2, "No such command 'nothing'"),
+        (["run"], 2, "Missing option '--method'"),
+        ([*RUN, "--seed", "-1"], 2, "--seed"),
+        ([*RUN, "--dtype", "float16"], 2, "give float32, bfloat16"),
+        (["score"], 2, "Missing argument"),
+        (["score", "/no/such.jsonl", "--base", "b"], 4, "/no/such.jsonl"),
+        (["score", "d", "--base", "b", "--alpha", "2"], 2, "--alpha"),
+        (["score", "d", "--base", "b", "--limit", "0"], 2, "--limit"),
+        (["score", "d", "--base", "b", "-o", "./d"], 2, "and it is an input"),
+        (["relearn"], 2, "Missing argument"),
+        (["relearn", "c", "--data", "d"], 2, "Missing option '--output'"),
+        (["relearn", "c", "--data", "d", "-o", "x", "--steps", "0"], 2, "--steps"),
+    ],
+)
+def test_errors_are_one_line_with_their_exit_code(
+    arguments: list[str],
+    code: int,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(arguments) == code
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.startswith("spark-train: error: ")
+    assert err.count("\n") == 1
+
+
+# --- run ------------------------------------------------------------------------------
+
+
+@dataclass
+class Trained:
+    """What training gives back, and in ``asked`` what it was asked for."""
+
+    folder: Path = Path("runs/mine")
+    matrix: list[list[float | None]] = field(
+        default_factory=lambda: [[0.5, None], [0.25, 0.75]]
+    )
+    tasks: tuple[str, ...] = ("t1", "t2")
+    seconds: dict[str, float] = field(default_factory=lambda: {"learning": 12.345})
+    notes: tuple[str, ...] = ("of the outcome", "said before")
+    asked: dict[str, Any] = field(default_factory=dict)
+    error: BaseException | None = None
+
+    def __call__(self, **asked: Any) -> Trained:
+        self.asked = asked
+        asked["note"]("said before")
+        asked["progress"]("learning", 1, 1)
+        if self.error is not None:
+            raise self.error
+        return self
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> Trained:
+    """Training itself is tested elsewhere: here it says what it was asked for."""
+    fake = Trained()
+    module = ModuleType("spark_train.run")
+    module.train = fake  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "spark_train.run", module)
+    return fake
+
+
+def test_every_flag_reaches_training(trained: Trained) -> None:
+    arguments = [*RUN, "--data", "e", "f", "--set", "lr=1", "ptpc.ul=off", "--seed=3"]
+    arguments += ["--device", "cpu", "--dtype", "bfloat16", "--gradient_checkpointing"]
+    arguments += ["--lora_targets", "a, b", "--tokenizer", "t", "--revision", "r"]
+    arguments += ["--trust-remote-code", "--quiet"]
+    assert run(arguments) == 0
+    asked = trained.asked
+    assert asked.pop("data") == [Path("d"), Path("e"), Path("f")]
+    assert asked.pop("command") == ("spark-train", *arguments)
+    assert callable(asked.pop("progress"))
+    assert callable(asked.pop("note"))
+    assert asked == {
+        "method": "seqft",
+        "base": "b",
+        "order": "1",
+        "output": Path("out"),
+        "settings": ("lr=1", "ptpc.ul=off"),
+        "seed": 3,
+        "device": "cpu",
+        "dtype": "bfloat16",
+        "gradient_checkpointing": True,
+        "lora_targets": ("a", "b"),
+        "loading": {"tokenizer": "t", "revision": "r", "trust_remote_code": True},
+    }
+
+
+def test_the_end_of_a_run_is_told(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(RUN) == 0
+    out, err = capsys.readouterr()
+    # Last = (0.25 + 0.75) / 2, Avg = (0.5 + 0.5) / 2, BWT = 0.25 - 0.5.
+    for text in ("Last 0.500", "Avg 0.500", "BWT -0.250", "runs/mine", "12.3"):
+        assert text in out
+    table = [line.split() for line in out.splitlines()]
+    assert any("0.250" in line and "0.750" in line for line in table)
+    assert err.splitlines().count("said before") == 1
+    assert err.splitlines().count("of the outcome") == 1
+    assert "learning: 1/1" in err
+
+
+def test_json_is_one_object(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*RUN, "--json", "--quiet"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {
+        "run": "runs/mine",
+        "tasks": ["t1", "t2"],
+        "accuracy": [[0.5, None], [0.25, 0.75]],
+        "last": 0.5,
+        "avg": 0.5,
+        "bwt": -0.25,
+        "seconds": {"learning": 12.345},
+        "notes": ["of the outcome", "said before"],
+    }
+    assert err == "said before\nof the outcome\n"
+
+
+@pytest.mark.parametrize(
+    ("matrix", "figures"),
+    [
+        ([[0.5, 0.25]], (0.375, None, None)),  # all tasks at once
+        ([[0.5, None], [None, 0.75]], (None, None, None)),
+        ([[None, None], [0.25, 0.75]], (0.5, None, None)),
+        ([], (None, None, None)),
+    ],
+)
+def test_figures_that_lack_an_accuracy_are_null(
+    matrix: list[list[float | None]],
+    figures: tuple[float | None, ...],
+    trained: Trained,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trained.matrix = matrix
+    assert run([*RUN, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["last"], told["avg"], told["bwt"]) == figures
+    assert run(RUN) == 0
+    shown = capsys.readouterr().out
+    assert ("Last" in shown, "Avg" in shown, "BWT" in shown) == tuple(
+        value is not None for value in figures
+    )
+
+
+def test_only_the_first_process_prints(
+    trained: Trained,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert run(RUN) == 0
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("RANK", "0")
+    assert run(RUN) == 0
+    assert "runs/mine" in capsys.readouterr().out
+
+
+def test_an_interrupt_says_how_to_resume(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained.error = KeyboardInterrupt()
+    assert run([*RUN, "--set", "lr=1", "epochs=2"]) == 130
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("spark-train: interrupted; resume with: spark-train run ")
+    assert line.endswith("--set lr=1 epochs=2")
+
+
+def test_an_unknown_method_lists_the_known_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from spark_train.methods import METHODS
+
+    arguments = ["run", "--method", "none", "--base", str(tmp_path), "--order", "1"]
+    arguments += ["--data", str(tmp_path), "-o", str(tmp_path / "out")]
+    assert run(arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("spark-train: error: unknown method 'none'; choose one of: ")
+    assert all(name in err for name in METHODS.names())
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "message"),
+    [
+        (["--set", "nothing=1"], 2, "'nothing' is no setting of method 'seqft'"),
+        (["--set", "ptpc.steps=1"], 2, "'ptpc.steps' is no setting of method 'seqft'"),
+        (["--set", "lr"], 2, "'lr' is not NAME=VALUE"),
+        (["--set", "lr=0"], 2, "lr"),
+        (["--order", "no-task"], 2, "'no-task' is no task with train rows"),
+        (["--data", "/no/such.jsonl"], 4, "/no/such.jsonl"),
+        (["--base", "/no/such/model"], 3, "/no/such/model"),
+    ],
+)
+def test_what_training_refuses_is_one_line(
+    changed: list[str],
+    code: int,
+    message: str,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["run", "--method", "seqft", "--base", str(tmp_path / "none")]
+    arguments += ["--data", str(data), "--order", "mail,news", "--device", "cpu"]
+    arguments += ["-o", str(tmp_path / "out"), "--quiet", *changed]
+    assert run(arguments) == code
+    err = capsys.readouterr().err
+    assert err.startswith("spark-train: error: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_run_from_the_command_line(
+    data: Path, tiny_base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["run", "--method", "seqft", "--base", str(tiny_base), "--json"]
+    arguments += ["--data", str(data), "--order", "mail,news", "--device", "cpu"]
+    arguments += ["-o", str(tmp_path / "out"), "--set", "epochs=1", "batch_size=2"]
+    assert run(arguments) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["tasks"] == ["mail", "news"]
+    assert [len(row) for row in told["accuracy"]] == [2, 2]
+    assert told["seconds"]["task"] > 0
+    # There is no test row of the task mail.
+    assert any("mail" in note for note in told["notes"])
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["command"] == ["spark-train", *arguments]
+    assert record["settings"]["batch_size"] == 2
+
+
+# --- methods --------------------------------------------------------------------------
+
+
+def test_methods_and_settings_are_listed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from spark_train.methods import METHODS
+
+    assert run(["methods"]) == 0
+    shown = capsys.readouterr().out
+    assert run(["methods", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in told["methods"]] == METHODS.names()
+    assert "spark" in METHODS.names()
+    assert all(one["summary"] for one in told["methods"])
+    settings = {one["name"]: one for one in told["settings"]}
+    assert settings["ptpc.alpha_ul"]["default"] == "2"
+    assert settings["ptpc.alpha_ul"]["source"] == "paper"
+    for name in (*METHODS.names(), *settings):
+        assert name in shown
+
+
+# --- score ----------------------------------------------------------------------------
+
+
+SECRET = "Maria Jones"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    rows = []
+    for i in range(4):
+        prompt = f"Text: {SECRET} read the news of day {i}.\nLabel:"
+        rows.append(
+            {
+                "id": f"row-{i}",
+                "task": "news" if i % 2 else "mail",
+                "prompt": prompt,
+                "response": " positive" if i % 2 else " negative",
+                "split": "train" if i < 3 else "test",
+                "spans": [
+                    {"start": 6, "end": 6 + len(SECRET), "type": "NAME"},
+                ],
+            }
+        )
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_scores_without_any_text(
+    data: Path, tiny_base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "scores.parquet"
+    arguments = ["score", str(data), "--base", str(tiny_base), "--device", "cpu"]
+    arguments += ["--quiet", "--limit", "1"]
+    assert run([*arguments, "--json", "-o", str(out)]) == 0
+    captured = capsys.readouterr()
+    (told,) = json.loads(captured.out)["examples"]
+    assert (told["example"], told["task"]) == ("row-0", "mail")
+    tokens = told["tokens"]
+    assert [token["position"] for token in tokens] == list(range(len(tokens)))
+    assert tokens[0] == {"position": 0, "kind": "special", "nll": None, "score": 0.0}
+    scores = {kind: [t["score"] for t in tokens if t["kind"] == kind] for kind in KINDS}
+    assert all(scores.values())
+    assert set(scores["pii"]) == {1.0}
+    assert set(scores["template or stop word"]) == {0.0}
+    assert 0 < min(scores["response"]) <= max(scores["response"]) < 1
+    # All train rows are in the file, however many are printed.
+    table = pq.read_table(out)
+    assert set(table["example"].to_pylist()) == {"row-0", "row-1", "row-2"}
+    mine = np.array(table["example"].to_pylist()) == "row-0"
+    written = table["score"].to_numpy()[mine]
+    assert written.tolist() == [token["score"] for token in tokens[1:]]
+
+    assert run(arguments) == 0
+    shown = capsys.readouterr()
+    for text in (captured.out, captured.err, shown.out, shown.err):
+        assert not any(word in text for word in ("Maria", "Jones", "negative", "news"))
+    assert "row-0 (mail)" in shown.out
+    assert "row-1" not in shown.out
+
+
+KINDS = ("pii", "template or stop word", "response", "text")
+
+
+def test_text_is_shown_on_request(
+    data: Path, tiny_base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["score", str(data), "--base", str(tiny_base), "--device", "cpu"]
+    arguments += ["--show-text", "--limit", "1", "--quiet"]
+    assert run([*arguments, "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["examples"]
+    marked = "".join(t["text"] for t in told["tokens"] if t["kind"] == "pii")
+    assert marked.strip() == SECRET
+    assert run(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.count("│") >= 4 for line in lines) == len(told["tokens"])
+
+
+def test_scores_are_the_formula_on_the_checkpoint(
+    data: Path,
+    tiny_base: Path,
+    tmp_path: Path,
+    make_adapter: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    adapter = make_adapter(tmp_path / "adapter")
+    arguments = ["score", str(data), "--base", str(tiny_base), "--device", "cpu"]
+    arguments += ["--ckpt", str(adapter), "--json", "--quiet", "--show-text"]
+    arguments += ["--alpha", "1"]
+    assert run(arguments) == 0
+    told = json.loads(capsys.readouterr().out)["examples"]
+    assert [one["example"] for one in told] == ["row-0", "row-1", "row-2"]
+
+    from spark_audit.examples import read_examples
+    from spark_train.data import encode_rows
+
+    base = AutoModelForCausalLM.from_pretrained(tiny_base)
+    model = PeftModel.from_pretrained(base, adapter).eval()
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_base)
+    rows = encode_rows(read_examples(data)[:3], tokenizer)
+    for one, row in zip(told, rows, strict=True):
+        ids = torch.from_numpy(row.ids.astype(np.int64))[None]
+        with torch.no_grad():
+            logp = model(input_ids=ids).logits[0, :-1].double().log_softmax(-1)
+        nll = -logp.gather(1, ids[0, 1:, None])[:, 0].numpy()
+        found = [token["nll"] for token in one["tokens"][1:]]
+        np.testing.assert_allclose(found, nll, atol=1e-4)
+        for token, value in zip(one["tokens"][1:], nll, strict=True):
+            if token["kind"] in ("text", "response"):
+                # With alpha 1 nothing but the NLL counts.
+                assert token["score"] == pytest.approx(1 - math.exp(-value), abs=1e-4)
+
+
+def test_data_without_a_train_row_has_no_scores(
+    data: Path, tiny_base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data.write_text(data.read_text().splitlines()[-1] + "\n")
+    arguments = ["score", str(data), "--base", str(tiny_base), "--device", "cpu"]
+    assert run([*arguments, "--quiet"]) == 2
+    assert "there is no train row" in capsys.readouterr().err
+
+
+# --- relearn --------------------------------------------------------------------------
+
+
+@dataclass
+class Relearned:
+    folder: Path = Path("out")
+    rows: int = 3
+    left_out: dict[str, int] = field(default_factory=lambda: {"canary": 1, "rules": 2})
+    losses: tuple[float, ...] = (2.0, 1.5)
+    asked: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, **asked: Any) -> Relearned:
+        self.asked = asked
+        asked["note"]("a warning")
+        return self
+
+
+def test_every_flag_reaches_relearning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = Relearned()
+    module = ModuleType("spark_train.relearn")
+    module.relearn = fake  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "spark_train.relearn", module)
+    arguments = ["relearn", "c", "--base", "b", "--data", "d", "e", "-o", "out"]
+    arguments += ["--steps", "7", "--lr", "0.1", "--batch_size", "2", "--seed", "3"]
+    arguments += ["--device", "cpu", "--dtype", "bfloat16", "--quiet"]
+    assert run(arguments) == 0
+    out, err = capsys.readouterr()
+    assert err == "a warning\n"
+    for text in ("2.000", "1.500", "rows left out, rules"):
+        assert text in out
+    asked = fake.asked
+    assert callable(asked.pop("progress"))
+    assert callable(asked.pop("note"))
+    assert asked == {
+        "ckpt": "c",
+        "base": "b",
+        "data": [Path("d"), Path("e")],
+        "output": Path("out"),
+        "steps": 7,
+        "lr": 0.1,
+        "batch_size": 2,
+        "seed": 3,
+        "device": "cpu",
+        "dtype": "bfloat16",
+    }
+    assert run([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "adapter": "out",
+        "rows": 3,
+        "left_out": {"canary": 1, "rules": 2},
+        "losses": [2.0, 1.5],
+    }
