@@ -17,10 +17,18 @@ import pytest
 from spark_audit.audits import AUDITS
 from spark_audit.cli import SEVERAL, run
 from spark_audit.console import spread
-from spark_audit.examples import read_examples
+from spark_audit.examples import Example, read_examples
 from spark_audit.reports import WRITERS
 from spark_audit.results import Report, Row
 from spark_audit.table import Pass
+from spark_train.cli import run as train_run
+from spark_train.data import encode_rows
+from spark_train.loop import run_phase
+from spark_train.lora import add_lora
+from spark_train.methods import METHODS
+from spark_train.settings import Settings
+from spark_train.stream import Stream
+from spark_train.student import Student
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -32,12 +40,15 @@ def code(text: str, language: str = "") -> list[str]:
     return [body for name, body in blocks if name == language]
 
 
+PROGRAMS = {"spark-audit": run, "spark-train": train_run}
+
+
 def commands(text: str) -> list[list[str]]:
-    """Every call of the program in a code block, continued lines joined."""
+    """Every call of a program in a code block, continued lines joined."""
     lines = "".join(code(text)).replace("\\\n", " ").splitlines()
     calls = [part for line in lines for part in line.split("&&")]
-    words = [shlex.split(call) for call in calls if "spark-audit " in call]
-    return [call[1:] for call in words if call and call[0] == "spark-audit"]
+    words = [shlex.split(call) for call in calls if "spark-" in call]
+    return [call for call in words if call and call[0] in PROGRAMS]
 
 
 def test_the_two_commands_stand_there_to_the_letter() -> None:
@@ -73,9 +84,10 @@ def test_every_command_and_flag_in_the_docs_exists(
     call: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
+    program, *call = call
     words = [word for word in call if not word.startswith("-")]
     name = words[:2] if words[0] in ("data", "manifest") else words[:1]
-    assert run([*name, "--help"]) == 0
+    assert PROGRAMS[program]([*name, "--help"]) == 0
     shown = capsys.readouterr().out
     flags = [word for word in spread(call, several=SEVERAL) if word.startswith("-")]
     missing = [f for f in flags if not re.search(rf"(?<![\w-]){f}(?![\w-])", shown)]
@@ -90,6 +102,8 @@ def test_options_named_in_the_readme_exist(
     for name in (["matched"], ["manifest", "export"]):
         assert run([*name, "--help"]) == 0
         shown += capsys.readouterr().out
+    assert train_run(["run", "--help"]) == 0
+    shown += capsys.readouterr().out
     for flag in re.findall(r"`[^`\n]*?(--[a-z-]+)", README):
         assert flag in shown or flag in ("--help",), flag
 
@@ -118,14 +132,21 @@ def load(source: str, name: str, folder: Path) -> ModuleType:
 @pytest.fixture
 def examples(tmp_path: Path) -> Iterator[dict[str, ModuleType]]:
     """CONTRIBUTING's worked examples, loaded; their registrations are undone."""
-    audit, writer = code(CONTRIBUTING, "python")
-    names = ("spark_audit.audits.surprise", "spark_audit.reports.mail_text")
+    sources = code(CONTRIBUTING, "python")
+    names = (
+        "spark_audit.audits.surprise",
+        "spark_audit.reports.mail_text",
+        "spark_train.methods.twice",
+    )
     yield {
-        "audit": load(audit, names[0], tmp_path),
-        "writer": load(writer, names[1], tmp_path),
+        kind: load(source, name, tmp_path)
+        for kind, source, name in zip(
+            ("audit", "writer", "method"), sources, names, strict=True
+        )
     }
     AUDITS._entries.pop("surprise")
     WRITERS._entries.pop("mail-text")
+    METHODS._entries.pop("twice")
     for name in names:
         del sys.modules[name]
 
@@ -160,6 +181,37 @@ def test_the_worked_writer_works(
     report = Report.model_construct(results=[row])
     (path,) = WRITERS._entries["mail-text"].run(report, tmp_path)
     assert path.read_text() == "c m pooled: 0.500 [0.250, 0.750]\n"
+
+
+def test_the_worked_method_works(
+    examples: dict[str, ModuleType], make_model: Callable[..., Any], tiny_tokenizer: Any
+) -> None:
+    rows = encode_rows(
+        [
+            Example(f"{task}{i}", task, f"{task} {i}:", " yes", "train", f"{task}{i}")
+            for task in ("a", "b")
+            for i in range(3)
+        ],
+        tiny_tokenizer,
+    )
+    stream = Stream(
+        student=Student(add_lora(make_model())),
+        rows={task: [r for r in rows if r.task == task] for task in ("a", "b")},
+        settings=Settings(epochs=1),
+    )
+    phases = METHODS._entries["twice"].run(stream)
+    assert [phase.key for phase in phases] == ["1-a/task", "1-a/priv"] + [
+        "2-b/task",
+        "2-b/priv",
+    ]
+    for phase in phases:
+        assert run_phase(stream.student, phase, seed=0).step == phase.steps == 1
+    assert [set(phase.choose(0).rows) for phase in phases] == [
+        {"task"},
+        {"task"},
+        {"task", "replay"},
+        {"task"},
+    ]
 
 
 def test_the_worked_examples_are_clean(tmp_path: Path) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spark_audit.registry import Registry
-from spark_train.loop import Phase
-from spark_train.stream import Stream
+
+if TYPE_CHECKING:
+    from spark_train.loop import Phase
+    from spark_train.stream import Stream
 
 METHODS: Registry[Callable[[Stream], list[Phase]]] = Registry(
     "spark_train.methods", kind="method", folder=Path(__file__).parent
