@@ -16,7 +16,8 @@ from spark_train.losses import demoted_kl, kl, unlikelihood
 from spark_train.stream import Stream
 from spark_train.student import targets
 
-CURRENT, OLD = "current", "old"
+ROLE = "correction"
+"""Current and replayed rows are read together; a row's task tells them apart."""
 TEACHER = "teacher"
 
 
@@ -33,7 +34,8 @@ def correction(stream: Stream, k: int) -> Phase:
     and from all rows in turns, so that P is rarely empty **[ours]**.
     """
     settings, student = stream.settings.ptpc, stream.student
-    rows, size = stream.rows[stream.tasks[k]], settings.batch_size
+    task, size = stream.tasks[k], settings.batch_size
+    rows = stream.rows[task]
     current = _draws(stream, k)
     old: list[TrainRow] = []
     if k and settings.old_anchor and settings.lambda_old:
@@ -65,8 +67,7 @@ def correction(stream: Stream, k: int) -> Phase:
             "old": sum(len(row) - 1 - _identifiers(row) for row in again),
         }
         terms = {n: Term(counts[n], w) for n, w in weights.items() if w}
-        groups = {CURRENT: chosen, OLD: again} if again else {CURRENT: chosen}
-        return Step(groups, terms)
+        return Step({ROLE: [*chosen, *again]}, terms)
 
     def loss(role: str, some: Sequence[TrainRow]) -> Sums:
         batch = collate(some).to(student.device)
@@ -74,36 +75,32 @@ def correction(stream: Stream, k: int) -> Phase:
         with student.teacher(TEACHER):
             before = student.hidden(batch, valid)
         after = student.hidden(batch, valid)
-        private = batch.pii[:, 1:][valid[:, 1:]]
-        ids = targets(batch, valid)[private]
-        sums: Sums = {}
+        replayed = torch.tensor([row.task != task for row in some])
+        replayed = replayed.to(student.device)[:, None].expand_as(valid)
+        is_old, is_pii = replayed[:, 1:][valid[:, 1:]], batch.pii[:, 1:][valid[:, 1:]]
+        sets = {
+            "ul": is_pii & ~is_old,
+            "dkl": is_pii & ~is_old,
+            "anchor": ~is_pii & ~is_old,
+            "old": ~is_pii & is_old,
+        }
+        ids = targets(batch, valid)
 
-        def pulled(chosen: torch.Tensor) -> torch.Tensor:
-            """KL from the teacher, summed over the chosen positions."""
-            was = before[chosen]
-            return student.total(
-                after[chosen],
-                lambda part, at: kl(student.logits(was[at]), student.logits(part)),
-            )
+        def summed(name: str) -> torch.Tensor:
+            chosen = sets[name]
+            was, goal = before[chosen], ids[chosen]
 
-        if role == OLD:
-            return {"old": pulled(~private)}
-        if weights["ul"]:
-            sums["ul"] = student.total(
-                after[private],
-                lambda part, at: unlikelihood(student.logits(part), ids[at]),
-            )
-        if weights["dkl"]:
-            was = before[private]
-            sums["dkl"] = student.total(
-                after[private],
-                lambda part, at: demoted_kl(
-                    student.logits(was[at]), student.logits(part), ids[at]
-                ),
-            )
-        if weights["anchor"]:
-            sums["anchor"] = pulled(~private)
-        return sums
+            def value(part: torch.Tensor, at: slice) -> torch.Tensor:
+                logits = student.logits(part)
+                if name == "ul":
+                    return unlikelihood(logits, goal[at])
+                if name == "dkl":
+                    return demoted_kl(student.logits(was[at]), logits, goal[at])
+                return kl(student.logits(was[at]), logits)
+
+            return student.total(after[chosen], value)
+
+        return {name: summed(name) for name, weight in weights.items() if weight}
 
     return Phase(
         stage=stream.label(k),

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Crew:
-    """This process among those of a run; alone by default.
+    """One process of a run; alone by default.
 
     Attributes
     ----------

@@ -153,10 +153,11 @@ def run_phase(
             chosen = phase.choose(step)
             sums = _gradients(student, phase, chosen, crew, clock)
             record = _record(phase, step, chosen, sums)
-            phase.gradients(step)
-            norm = torch.nn.utils.clip_grad_norm_(weights, clip)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            with clock("optimizer"):
+                phase.gradients(step)
+                norm = torch.nn.utils.clip_grad_norm_(weights, clip)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
             state.step = step + 1
             if after is not None:
                 record["grad_norm"] = float(norm)
