@@ -313,7 +313,7 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--parts", nargs="+", default=["loop", "spark"])
     parser.add_argument("--steps", type=int, default=4, help="of the loops, a round")
-    parser.add_argument("--scale", type=float, default=0.04, help="of the paper's rows")
+    parser.add_argument("--scale", type=float, default=0.02, help="of the paper's rows")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ from spark_audit.console import (
     show_facts,
     show_table,
 )
+from spark_audit.errors import SparkError
 
 if TYPE_CHECKING:
     from spark_train.inspect_scores import Inspected
@@ -158,10 +160,11 @@ def train_run(
     from spark_audit.progress import progress
 
     with silence():  # what is imported has things to say of its own
+        from spark_train.crew import ElsewhereError
         from spark_train.run import train
 
     note = _Notes()
-    with progress(quiet=quiet or not _first()) as show:
+    with progress(quiet=quiet or not _first()) as show, _one_voice(ElsewhereError):
         outcome = train(
             method=method,
             base=base,
@@ -492,6 +495,17 @@ class _Notes:
 def _first() -> bool:
     """Whether this is the process of a launch that prints."""
     return os.environ.get("RANK", "0") == "0"
+
+
+@contextmanager
+def _one_voice(elsewhere: type[SparkError]) -> Iterator[None]:
+    """Leave without a word where another process tells what was wrong."""
+    try:
+        yield
+    except elsewhere as error:
+        if _first():
+            raise
+        raise typer.Exit(error.exit_code) from None
 
 
 def _names(text: str | None) -> tuple[str, ...]:

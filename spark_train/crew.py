@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from spark_audit.errors import InputError, SparkError
+
 T = TypeVar("T")
+
+
+class ElsewhereError(SparkError):
+    """Another process of the run failed, and tells why itself (exit 2)."""
+
+    exit_code = 2
+
+    def __init__(self) -> None:
+        super().__init__("another process of the run has stopped; its message says why")
+
+    def __reduce__(self) -> tuple[type[ElsewhereError], tuple[()]]:
+        return type(self), ()
 
 
 @dataclass(frozen=True)
@@ -38,21 +53,71 @@ class Crew:
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over all processes, in place."""
         if self.world > 1:
-            torch.distributed.all_reduce(tensor)
+            _exchange(lambda: torch.distributed.all_reduce(tensor))
         return tensor
 
     def collect(self, items: dict[str, T]) -> dict[str, T]:
         """What all processes have found, by key."""
-        if self.world == 1:
-            return items
-        from accelerate.utils import gather_object
-
-        return dict(gather_object(list(items.items())))
+        return dict(self._all(list(items.items())))
 
     def wait(self) -> None:
         """Until all processes are here."""
         if self.world > 1:
-            torch.distributed.barrier()
+            _exchange(torch.distributed.barrier)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """A fault of one process stops them all, and one of them tells it.
+
+        Nothing inside may wait for other processes.
+
+        Raises
+        ------
+        SparkError
+            The fault of the lowest process that has one, in the first process.
+        ElsewhereError
+            In the others.
+        """
+        fault: SparkError | None = None
+        try:
+            yield
+        except SparkError as error:
+            fault = error
+        faults = [one for one in self._all([fault]) if one is not None]
+        if faults:
+            raise faults[0] if self.first else ElsewhereError
+
+    def agree(self, value: object, *, what: str) -> None:
+        """Make sure that all processes hold the same value.
+
+        Raises
+        ------
+        InputError
+            If they do not; ``what`` names the value.
+        """
+        if any(other != value for other in self._all([value])):
+            raise InputError(
+                f"the processes differ in {what}",
+                where="run",
+                fix="let all of them read and write the same folders",
+            )
+
+    def _all(self, items: list[T]) -> list[T]:
+        """The lists of all processes, one after the other."""
+        if self.world == 1:
+            return items
+        from accelerate.utils import gather_object
+
+        found: list[T] = _exchange(lambda: gather_object(items))
+        return found
+
+
+def _exchange(call: Callable[[], T]) -> T:
+    try:
+        return call()
+    except RuntimeError as error:
+        # A process that leaves closes its connections, and the others hear of it.
+        raise ElsewhereError from error
 
 
 def assemble(device: str) -> tuple[Crew, str]:

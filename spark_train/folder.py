@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,9 +26,11 @@ from spark_audit.facts import write_atomically, write_text
 from spark_train.loop import State
 from spark_train.settings import difference
 
-FREE = ("save_every", "eval_rows")
-"""Settings that may change from one start of a run to the next: no weight depends on
-them."""
+FREE = ("save_every",)
+"""Settings that may change from one start of a run to the next: neither a weight nor an
+accuracy depends on them."""
+
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 class RunRecord(BaseModel):
@@ -84,7 +87,8 @@ class Folder:
             If the folder holds something else.
         """
         if not self._run.exists():
-            others = [p.name for p in self.path.iterdir() if p.name[0] != "."]
+            inside = self.path.iterdir() if self.path.is_dir() else ()
+            others = [p.name for p in inside if p.name[0] != "."]
             if others:
                 raise InputError(
                     f"holds something else than a run ({sorted(others)[0]})",
@@ -103,9 +107,14 @@ class Folder:
 
     def check(self, old: RunRecord, new: RunRecord) -> None:
         """Refuse to go on with another run's folder, with what differs."""
-        pair = ({**one.identity, **one.settings} for one in (old, new))
-        pruned = [{k: v for k, v in one.items() if k not in FREE} for one in pair]
-        if found := difference(*pruned):
+        pair = [{**one.identity, **one.settings} for one in (old, new)]
+        if old.method != new.method:
+            # Settings that only one of the methods has say nothing more.
+            common = pair[0].keys() & pair[1].keys()
+            pair = [{k: v for k, v in one.items() if k in common} for one in pair]
+        if found := difference(
+            *({k: _brief(v) for k, v in one.items() if k not in FREE} for one in pair)
+        ):
             raise InputError(
                 f"holds a run of other settings: {'; '.join(found)}",
                 where=str(self.path),
@@ -204,6 +213,12 @@ class Folder:
     def close(self) -> None:
         """The run is complete: there is nothing to go on from."""
         self._state.unlink(missing_ok=True)
+
+
+def _brief(value: Any) -> Any:
+    """The beginning of a hash, which is enough to see that two differ."""
+    is_hash = isinstance(value, str) and _SHA256.fullmatch(value)
+    return value[:16] if is_hash else value
 
 
 def _part(

@@ -16,7 +16,7 @@ from spark_audit.examples import Example, read_examples
 from spark_audit.facts import check_writable, now, seed_for, sha256_file, versions
 from spark_audit.scoring import Prompt
 from spark_train.accuracy import accuracy, answer_prompts, read_matrix, write_matrix
-from spark_train.crew import Crew, assemble
+from spark_train.crew import Crew, ElsewhereError, assemble
 from spark_train.data import encode_rows
 from spark_train.folder import Folder, RunRecord, data_files
 from spark_train.loop import Phase, State, run_phase
@@ -118,71 +118,87 @@ def train(
 
     if seed is not None:
         settings = [*settings, f"seed={seed}"]
-    reads = groups(method)
-    chosen = parse(settings, groups=reads, method=method)
-    files = data_files(data)
-    examples = read_examples(*files)
-    tasks = _tasks(order, examples, tell)
     crew, device = assemble(device)
     folder = Folder(output)
-    if crew.first:
-        check_writable(output)
-    crew.wait()
-    old = folder.read()
-    crew.wait()
-    lock = folder.lock() if crew.first else contextlib.nullcontext()
-    with lock:
-        loaded = _open(base, device=device, dtype=dtype, **(loading or {}))
-        record = RunRecord(
-            method=method,
-            tasks=list(tasks),
-            settings={k: v for k, v in chosen.flat().items() if k in names(reads)},
-            identity={
-                "method": method,
-                "order": ",".join(tasks),
-                "base": loaded.weights_sha256,
-                "tokenizer": loaded.tokenizer_sha256,
-                "dtype": dtype,
-                "lora_targets": ",".join(lora_targets),
-                **{f"data {p.name}": sha256_file(p) for p in files},
-            },
-            base={"source": base, "weights_sha256": loaded.weights_sha256},
-            data=[{"file": p.name, "sha256": sha256_file(p)} for p in files],
-            rows={
-                task: {
-                    split: sum(e.task == task and e.split == split for e in examples)
-                    for split in ("train", "test")
-                }
-                for task in tasks
-            },
-            processes=crew.world,
-            command=list(command),
-            created=now(),
-            versions=versions(),
-        )
-        if old is not None:
-            folder.check(old, record)
-            kept = ("status", "created", "seconds")
-            record = record.model_copy(update={k: getattr(old, k) for k in kept})
-            for text in old.notes:
-                tell(text)
-        work = _Work(
-            loaded=loaded,
-            base=base,
-            folder=folder,
-            record=record,
-            settings=chosen,
-            crew=crew,
-            tell=tell,
-            progress=progress or (lambda what, done, total: None),
-            notes=notes,
-        )
-        work.prepare(
-            examples,
-            targets=lora_targets,
-            checkpointing=gradient_checkpointing,
-        )
-        return work.go(METHODS.get(method).run)
+    with contextlib.ExitStack() as held:
+        with crew.together():
+            reads = groups(method)
+            chosen = parse(settings, groups=reads, method=method)
+            files = data_files(data)
+            examples = read_examples(*files)
+            tasks = _tasks(order, examples, tell)
+            if crew.first:
+                check_writable(output)
+                folder.read()  # leaves a folder of something else as it is
+                held.enter_context(folder.lock())
+            old = folder.read()
+            loaded = _open(base, device=device, dtype=dtype, **(loading or {}))
+            hashes = [sha256_file(path) for path in files]
+            record = RunRecord(
+                method=method,
+                tasks=list(tasks),
+                settings={k: v for k, v in chosen.flat().items() if k in names(reads)},
+                identity={
+                    "method": method,
+                    "order": ",".join(tasks),
+                    "base": loaded.weights_sha256,
+                    "tokenizer": loaded.tokenizer_sha256,
+                    "dtype": dtype,
+                    "lora_targets": ",".join(lora_targets),
+                    # Two folders may hold files of the same name.
+                    **{
+                        f"data {number} ({path.name})": sha256
+                        for number, (path, sha256) in enumerate(
+                            zip(files, hashes, strict=True), start=1
+                        )
+                    },
+                },
+                base={"source": base, "weights_sha256": loaded.weights_sha256},
+                data=[
+                    {"file": path.name, "sha256": sha256}
+                    for path, sha256 in zip(files, hashes, strict=True)
+                ],
+                rows={
+                    task: {
+                        split: sum(
+                            e.task == task and e.split == split for e in examples
+                        )
+                        for split in ("train", "test")
+                    }
+                    for task in tasks
+                },
+                processes=crew.world,
+                command=list(command),
+                created=now(),
+                versions=versions(),
+            )
+            if old is not None:
+                folder.check(old, record)
+                kept = ("status", "created", "seconds")
+                record = record.model_copy(update={k: getattr(old, k) for k in kept})
+                for text in old.notes:
+                    tell(text)
+            work = _Work(
+                loaded=loaded,
+                base=base,
+                folder=folder,
+                record=record,
+                settings=chosen,
+                crew=crew,
+                tell=tell,
+                progress=progress or (lambda what, done, total: None),
+                notes=notes,
+            )
+            work.prepare(
+                examples, targets=lora_targets, checkpointing=gradient_checkpointing
+            )
+        try:
+            return work.go(METHODS.get(method).run)
+        except InputError:
+            if crew.first:
+                raise
+            # Losses are the same in all processes: the first one tells of them.
+            raise ElsewhereError from None
 
 
 def _tasks(order: str, examples: Sequence[Example], tell: Note) -> tuple[str, ...]:
@@ -305,6 +321,10 @@ class _Work:
 
     def go(self, method: Callable[[Stream], list[Phase]]) -> Outcome:
         """Run the phases that are left."""
+        if self.record.status == "complete":
+            if self.crew.first:
+                self.folder.close()
+            return self._outcome(self.record.seconds)
         stream = Stream(
             student=self.student,
             rows=self.rows,
@@ -331,6 +351,9 @@ class _Work:
             self.record = self.record.model_copy(update={"status": "complete"})
             self._keep(seconds)
             self.folder.close()
+        return self._outcome(seconds)
+
+    def _outcome(self, seconds: Mapping[str, Mapping[str, float]]) -> Outcome:
         return Outcome(
             folder=self.folder.path,
             tasks=self.tasks,
@@ -343,10 +366,9 @@ class _Work:
         self, phases: Sequence[Phase]
     ) -> tuple[int, State, dict[str, dict[str, float]]]:
         """Which phase to begin with, from where, and what was spent before."""
-        if self.record.status == "complete":
-            return len(phases), State(), dict(self.record.seconds)
         found = self.folder.restore()
-        self.crew.wait()
+        stands = None if found is None else (found[0], found[1].step)
+        self.crew.agree(stands, what="what they find in the run folder")
         if self.crew.first:
             self.folder.write(self.record)
         if found is None:
