@@ -126,7 +126,8 @@ class Distillation:
                     k=settings.replay.top_k,
                     temperature=settings.replay.temperature,
                 )
-                for at in student.chunks(len(chosen))
+                # One empty slice where no position is high: a support of (0, K).
+                for at in student.chunks(len(chosen)) or [slice(0, 0)]
             ]
             kept[row.id] = Target(
                 low=asked & row.response & ~high,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from spark_audit.errors import InputError
 from spark_train.data import TrainRow
 from spark_train.loop import Phase, Step, Sums, Term, covered, response_loss
 from spark_train.stream import Stream
@@ -62,11 +63,22 @@ def learning(stream: Stream, k: int, *, recall: Recall | None = None) -> Phase:
         The task, from 0.
     recall
         What replayed rows are for; ``None``, or the first task: no replay.
+
+    Raises
+    ------
+    InputError
+        If a batch is too small to hold a replayed row, too.
     """
     settings, rows = stream.settings, stream.rows[stream.tasks[k]]
     old: list[TrainRow] = []
     if recall is not None and k and settings.replay.enabled:
         old = stream.replayed(k, len(rows), purpose="list")
+    if old and settings.batch_size < 2:
+        raise InputError(
+            "batch_size 1 has no room for a replayed row beside the current one",
+            where="--set",
+            fix="give 2 or more",
+        )
     n_old = round(settings.batch_size * settings.replay.ratio) if old else 0
     n_old = min(max(n_old, 1), settings.batch_size - 1) if old else 0
     n_new = settings.batch_size - n_old

@@ -76,7 +76,9 @@ def _parent(name: str) -> str:
 
 
 def _no_target(model: torch.nn.Module, what: str) -> InputError:
-    leaves = list(dict.fromkeys(map(_leaf, _linear(model))))
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    names = [n for n in _linear(model) if model.get_submodule(n) is not head]
+    leaves = list(dict.fromkeys(map(_leaf, names)))
     return InputError(
         f"{what}; its linear layers are: {', '.join(leaves) or 'none'}",
         where=type(model).__name__,

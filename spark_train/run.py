@@ -300,7 +300,11 @@ class _Work:
                 targets=targets,
             )
         if checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            # Transformers renames this; the older name warns in newer releases.
+            newer = hasattr(model, "activation_checkpointing_enable")
+            name = "activation" if newer else "gradient"
+            enable = getattr(model, f"{name}_checkpointing_enable")
+            enable({"use_reentrant": False})
         self.loaded = replace(loaded, model=model)
         self.student = Student(model, tokens=settings.micro_tokens)
         if self.student.note:

@@ -213,7 +213,7 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def _leaves(group: Group, prefix: str = "") -> Iterable[tuple[str, Any]]:

@@ -67,6 +67,7 @@ class Student:
         if self._base.get_output_embeddings().weight.requires_grad:
             head = "the output head is trained"
         self._head = None if isinstance(head, str) else head
+        model.eval()  # a fresh adapter's wrapper and its base may be of two minds
         if self._head is not None and not self._agrees():
             head = "the model's own logits differ from its head's"
             self._head = None
@@ -78,7 +79,7 @@ class Student:
         """Whether body and head give the model's own logits."""
         ids = torch.arange(1, 9, device=self.device)[None] % self.vocabulary
         batch = Batch(ids, *(torch.ones_like(ids, dtype=torch.bool) for _ in range(3)))
-        with torch.no_grad(), self.still():
+        with torch.no_grad():
             ours = self.logits(self.hidden(batch, batch.attention))
             theirs = self.model(input_ids=ids, use_cache=False).logits[0, :-1]
         theirs = _wide(theirs)
@@ -128,11 +129,12 @@ class Student:
         z = torch.einsum("nh,nkh->nk", hidden.to(weight.dtype), weight[ids])
         return transform(_wide(z if bias is None else z + bias[ids]))
 
-    def chunks(self, count: int, *, rows: int | None = None) -> Iterator[slice]:
-        """Slices of positions whose logits may exist at a time."""
+    def chunks(self, count: int, *, rows: int | None = None) -> list[slice]:
+        """Slices of positions whose logits may exist at a time; none of 0."""
         size = rows or self.rows
-        for start in range(0, count, size):
-            yield slice(start, min(start + size, count))
+        return [
+            slice(start, min(start + size, count)) for start in range(0, count, size)
+        ]
 
     def total(self, hidden: Tensor, value: Value, *, rows: int | None = None) -> Tensor:
         """Sum of per-position values, a bounded number of positions at a time.
@@ -154,7 +156,7 @@ class Student:
         Tensor
             Scalar, float32 or wider; 0 for no positions.
         """
-        chunks = list(self.chunks(len(hidden), rows=rows))
+        chunks = self.chunks(len(hidden), rows=rows)
         total: Tensor = _Total.apply(hidden, value, chunks)  # type: ignore[no-untyped-call]
         return total
 

@@ -58,7 +58,7 @@ def make_rows(pii: float = 0.25, **counts: int) -> dict[str, list[TrainRow]]:
 def adapted(make_model: Callable[..., Any], kind: str = "llama", **config: Any) -> Any:
     """A float64 model with an adapter that already says something."""
     config = {"initializer_range": 0.4, **config}
-    model = add_lora(make_model(kind, **config), r=4, alpha=8).double()
+    model = add_lora(make_model(kind, **config), r=4, alpha=8).double().eval()
     moved(model, seed=11)
     return model
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = {
     "F0": "errors",
     "F1": "registry results facts console progress",
-    "F1 with files": "examples",
+    "F1 with files": "examples paper_values",
     "F2": "table tokens sources stats pii sensitivity canaries",
     "F2 above canaries": "injection identifiers",
     "F3": "manifest checkpoints",
@@ -28,6 +28,7 @@ FLOORS = {
     "F5": "build audits",
     "F5 above audits": "plans replicates gate accumulate",
     "F6": "reports",
+    "F6 above reports": "beside",
     "F7": "pipeline compare",
     "F8": "demo",
     "F9 drawing": "terminal",

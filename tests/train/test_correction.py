@@ -1,0 +1,395 @@
+"""Phase 2 minimises L_privacy as its equations say, over whole sequences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from plain_training import (
+    Seen,
+    adapted,
+    frozen_logits,
+    kl,
+    logp_of,
+    make_rows,
+    make_stream,
+    moved,
+    one_step,
+    same,
+)
+
+from spark_train.correction import correction
+from spark_train.data import TrainRow
+from spark_train.loop import run_phase
+from spark_train.stream import Stream
+
+ROWS = make_rows(a=9, b=8, c=5)
+TERMS = ("ul", "dkl", "anchor", "old")
+USUAL = ("ptpc.batch_size=3", "ptpc.old_batch_size=2")
+
+
+def plain_privacy(
+    model: Any, task: str, rows: Sequence[TrainRow], teacher: dict[str, torch.Tensor]
+) -> dict[str, tuple[int, Any]]:
+    """|set| and mean of Eqs. unlikelihood, demoted_kl, anchor and old_anchor."""
+    values: dict[str, list[Any]] = {name: [] for name in TERMS}
+    for row in rows:
+        was, now = teacher[row.id].softmax(-1), logp_of(model, row).exp()
+        for t in range(1, len(row)):
+            token, p, q = int(row.ids[t]), was[t - 1], now[t - 1]
+            if row.task != task:
+                if not row.pii[t]:
+                    values["old"].append(kl(p, q))
+            elif row.pii[t]:
+                values["ul"].append(-(1 - q[token]).log())
+                demoted = p.clone()
+                demoted[token] = 0
+                values["dkl"].append(kl(demoted / demoted.sum(), q))
+            else:
+                values["anchor"].append(kl(p, q))
+    return {
+        name: (len(found), torch.stack(found).mean() if found else 0.0)
+        for name, found in values.items()
+    }
+
+
+def compare(
+    make_model: Callable[..., Any],
+    *assignments: str,
+    k: int = 2,
+    at: int = 0,
+    move: bool = True,
+    rows: dict[str, list[TrainRow]] = ROWS,
+    tokens: int = 0,
+) -> tuple[Seen, dict[str, tuple[int, float]]]:
+    """A step of the correction after a task, beside the equations."""
+    stream = make_stream(adapted(make_model), rows, *USUAL, *assignments, tokens=tokens)
+    model, s = stream.student.model, stream.settings.ptpc
+    teacher = frozen_logits(model, [row for some in rows.values() for row in some])
+    found: dict[str, Any] = {}
+
+    def plain(step: Any) -> dict[str, Any]:
+        with torch.enable_grad():
+            (chosen,) = step.rows.values()
+            found.update(plain_privacy(model, stream.tasks[k], chosen, teacher))
+            ul, dkl, anchor, old = (found[name][1] for name in TERMS)
+            loss = s.lambda_pii * (s.dkl * dkl + s.alpha_ul * s.ul * ul)
+            loss = loss + s.lambda_anchor * s.anchor * anchor
+            loss = loss + s.lambda_old * s.old_anchor * old
+            return {"loss": loss + 0 * sum(w.sum() for w in trained(stream))}
+
+    seen = one_step(
+        stream,
+        correction(stream, k),
+        at=at,
+        after_start=lambda: moved(model, seed=3) if move else None,
+        plain=plain,
+    )
+    return seen, {
+        name: (n, float(torch.as_tensor(value).detach()))
+        for name, (n, value) in found.items()
+    }
+
+
+def trained(stream: Stream) -> list[torch.Tensor]:
+    return list(stream.student.trainable.values())
+
+
+def agree(
+    seen: Seen, found: dict[str, tuple[int, float]], *, terms: Sequence[str] = TERMS
+) -> None:
+    record = seen.record
+    for name in terms:
+        assert record[f"n_{name}"] == found[name][0]
+        assert record[name] == pytest.approx(found[name][1], rel=1e-6, abs=1e-10)
+    assert record["loss"] == pytest.approx(seen.plain["loss"].item(), rel=1e-6)
+    same(seen.gradients, seen.plain_gradients)
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        (),
+        ("ptpc.lambda_pii=3", "ptpc.alpha_ul=0.5"),
+        ("ptpc.lambda_anchor=0.7", "ptpc.lambda_old=4"),
+    ],
+)
+@pytest.mark.parametrize("at", [0, 3])
+def test_loss_and_gradient_are_the_equations(
+    make_model: Callable[..., Any], assignments: tuple[str, ...], at: int
+) -> None:
+    seen, found = compare(make_model, *assignments, at=at)
+    assert all(count for count, _ in found.values())
+    assert all(value > 1e-4 for _, value in found.values())
+    agree(seen, found)
+
+
+def test_the_papers_weights(make_model: Callable[..., Any]) -> None:
+    seen, _ = compare(make_model)
+    record = seen.record
+    wanted = 8 * (record["dkl"] + 2 * record["ul"]) + 1.5 * record["anchor"]
+    assert record["loss"] == pytest.approx(wanted + 1.0 * record["old"])
+    assert record["lr"] == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("switch", "term"),
+    [("ul", "ul"), ("dkl", "dkl"), ("anchor", "anchor"), ("old_anchor", "old")],
+)
+def test_a_switch_takes_away_its_term_and_no_other(
+    make_model: Callable[..., Any], switch: str, term: str
+) -> None:
+    seen, found = compare(make_model, f"ptpc.{switch}=off")
+    left = [name for name in TERMS if name != term]
+    assert [name for name in TERMS if name in seen.record] == left
+    agree(seen, found, terms=left)
+    whole, _ = compare(make_model)
+    for name in left:  # the other terms see the same rows
+        assert seen.record[name] == pytest.approx(whole.record[name])
+
+
+@pytest.mark.parametrize(
+    ("weight", "terms"),
+    [
+        ("lambda_pii", ("anchor", "old")),
+        ("alpha_ul", ("dkl", "anchor", "old")),
+        ("lambda_anchor", ("ul", "dkl", "old")),
+        ("lambda_old", ("ul", "dkl", "anchor")),
+    ],
+)
+def test_a_weight_of_0_takes_away_its_terms(
+    make_model: Callable[..., Any], weight: str, terms: tuple[str, ...]
+) -> None:
+    seen, found = compare(make_model, f"ptpc.{weight}=0")
+    assert tuple(name for name in TERMS if name in seen.record) == terms
+    agree(seen, found, terms=terms)
+
+
+def test_all_switched_off_moves_nothing(make_model: Callable[..., Any]) -> None:
+    off = [f"ptpc.{name}=off" for name in ("ul", "dkl", "anchor", "old_anchor")]
+    stream = make_stream(adapted(make_model), ROWS, *USUAL, *off)
+    before = stream.student.weights()
+    seen = one_step(stream, correction(stream, 1))
+    after = stream.student.weights()
+    assert seen.record["loss"] == 0
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_whole_sequences_count_with_eos_and_without_the_first_token(
+    make_model: Callable[..., Any],
+) -> None:
+    rows = {
+        task: [replace(row, pii=row.ids > 0) for row in some]  # the BOS too
+        for task, some in ROWS.items()
+    }
+    seen, found = compare(make_model, rows=rows)
+    (chosen,) = seen.chosen.rows.values()
+    current = [row for row in chosen if row.task == "c"]
+    assert found["ul"][0] == sum(len(row) - 1 for row in current)
+    assert found["anchor"] == found["old"] == (0, 0.0)
+    agree(seen, found)
+
+
+@pytest.mark.parametrize("draw", ["mixed", "pii", "all"])
+def test_without_identifiers_their_terms_are_0(
+    make_model: Callable[..., Any], draw: str
+) -> None:
+    rows = make_rows(pii=0.0, a=3, b=4)
+    seen, found = compare(make_model, f"ptpc.draw={draw}", k=1, rows=rows)
+    assert found["ul"] == found["dkl"] == (0, 0.0)
+    assert (seen.record["ul"], seen.record["dkl"]) == (0, 0)
+    agree(seen, found)
+
+
+def test_a_task_without_identifiers_is_told(make_model: Callable[..., Any]) -> None:
+    notes: list[str] = []
+    rows = {**make_rows(pii=0.0, a=3), "b": ROWS["b"]}
+    stream = make_stream(adapted(make_model), rows, note=notes.append)
+    for k in range(2):
+        correction(stream, k).start()
+    assert len(notes) == 1
+    assert notes[0].startswith("1-a: ")
+    assert "nothing to correct" in notes[0]
+
+
+def test_identifiers_at_the_first_token_alone_are_none(
+    make_model: Callable[..., Any],
+) -> None:
+    notes: list[str] = []
+    rows = {"a": [replace(row, pii=row.ids == row.ids[0]) for row in ROWS["a"]]}
+    stream = make_stream(adapted(make_model), rows, note=notes.append)
+    phase = correction(stream, 0)
+    phase.start()
+    assert len(notes) == 1
+    assert phase.choose(0).terms["ul"].count == 0
+
+
+def test_the_first_task_has_no_old_rows(make_model: Callable[..., Any]) -> None:
+    seen, found = compare(make_model, k=0)
+    (chosen,) = seen.chosen.rows.values()
+    assert {row.task for row in chosen} == {"a"}
+    assert len(chosen) == 3
+    assert found["old"] == (0, 0.0)
+    agree(seen, found)
+
+
+def test_before_the_first_step_the_student_is_its_teacher(
+    make_model: Callable[..., Any],
+) -> None:
+    seen, found = compare(make_model, move=False)
+    assert seen.record["anchor"] == pytest.approx(0, abs=1e-12)
+    assert seen.record["old"] == pytest.approx(0, abs=1e-12)
+    # KL(P~ || P) of a teacher without one token is -log(1 - P): both terms agree.
+    assert seen.record["dkl"] == pytest.approx(seen.record["ul"])
+    agree(seen, found)
+
+
+def heart(make_model: Callable[..., Any]) -> Callable[..., Any]:
+    """Models that are sure of themselves."""
+
+    def make(kind: str, **config: Any) -> Any:
+        model = make_model(kind, **config)
+        with torch.no_grad():
+            model.lm_head.weight *= 6
+        return model
+
+    return make
+
+
+def test_identifiers_known_by_heart(make_model: Callable[..., Any]) -> None:
+    # P close to 1, where log(1 - P) and the demoted teacher are delicate.
+    make = heart(make_model)
+    model = adapted(make)
+    rows = {"a": [replace(row, ids=greedy(model, row)) for row in ROWS["a"]]}
+    seen, found = compare(make, k=0, rows=rows, move=False)
+    assert found["ul"][1] > 1
+    agree(seen, found)
+
+
+def test_correction_makes_identifiers_less_likely(
+    make_model: Callable[..., Any],
+) -> None:
+    model = adapted(heart(make_model))
+    rows = {"a": [replace(row, ids=greedy(model, row)) for row in ROWS["a"]]}
+    settings = ("ptpc.steps=30", "ptpc.lr=0.003", "ptpc.draw=pii")
+    stream = make_stream(model, rows, *settings)
+    phase = correction(stream, 0)
+    records: list[dict[str, Any]] = []
+    run_phase(
+        stream.student,
+        replace(phase, choose=lambda step: phase.choose(0)),
+        seed=0,
+        after=lambda record, _: records.append(record),
+    )
+    assert records[-1]["ul"] < 0.7 * records[0]["ul"]
+    assert records[-1]["loss"] < records[0]["loss"]
+
+
+def greedy(model: Any, row: TrainRow) -> np.ndarray:
+    """The row with the likeliest token wherever an identifier stands."""
+    ids = row.ids.copy()
+    for t in np.flatnonzero(row.pii):
+        ids[t] = int(logp_of(model, replace(row, ids=ids))[t - 1].argmax())
+    return ids
+
+
+def test_parts_of_a_batch_change_nothing(make_model: Callable[..., Any]) -> None:
+    whole, found = compare(make_model, tokens=10**6)
+    parts, _ = compare(make_model, tokens=1)
+    agree(parts, found)
+    same(parts.gradients, whole.gradients)
+
+
+def drawn(make_model: Callable[..., Any], *assignments: str, k: int = 1) -> Any:
+    """Current and replayed rows of each step."""
+    stream = make_stream(adapted(make_model), ROWS, "ptpc.steps=23", *assignments)
+    phase = correction(stream, k)
+    assert phase.steps == 23
+    steps = []
+    for step in range(phase.steps):
+        (chosen,) = phase.choose(step).rows.values()
+        task = stream.tasks[k]
+        steps.append(
+            (
+                [row for row in chosen if row.task == task],
+                [row for row in chosen if row.task != task],
+            )
+        )
+    return steps
+
+
+def spread(rows: Sequence[TrainRow], among: Sequence[TrainRow]) -> int:
+    counts = Counter(row.id for row in rows)
+    assert set(counts) <= {row.id for row in among}
+    each = [counts[row.id] for row in among]
+    return max(each) - min(each)
+
+
+def private(rows: Sequence[TrainRow]) -> list[TrainRow]:
+    return [row for row in rows if row.pii[1:].any()]
+
+
+# Rows of task b, one of which has an identifier and one has none.
+def test_there_are_rows_of_both_kinds() -> None:
+    assert 0 < len(private(ROWS["b"])) < len(ROWS["b"])
+
+
+def test_rows_are_drawn_evenly(make_model: Callable[..., Any]) -> None:
+    every, some = ROWS["b"], private(ROWS["b"])
+
+    def current(steps: Any) -> list[TrainRow]:
+        return [row for now, _ in steps for row in now]
+
+    for draw, among in (("all", every), ("pii", some)):
+        rows = current(drawn(make_model, f"ptpc.draw={draw}"))
+        assert len(rows) == 23 * 2
+        assert spread(rows, among) <= 1
+    steps = drawn(make_model)
+    assert spread(current(steps[0::2]), some) <= 1
+    assert spread(current(steps[1::2]), every) <= 1
+
+
+def test_old_rows_come_evenly_from_earlier_tasks(
+    make_model: Callable[..., Any],
+) -> None:
+    steps = drawn(make_model, "ptpc.old_batch_size=3", k=2)
+    assert all(len(again) == 3 for _, again in steps)
+    rows = [row for _, again in steps for row in again]
+    tasks = Counter(row.task for row in rows)
+    assert tasks.keys() == {"a", "b"}
+    assert abs(tasks["a"] - tasks["b"]) <= 1
+    for task in "ab":
+        assert spread([r for r in rows if r.task == task], ROWS[task]) <= 1
+
+
+def test_the_batch_of_the_paper_is_two_and_one(make_model: Callable[..., Any]) -> None:
+    for now, again in drawn(make_model):
+        assert (len(now), len(again)) == (2, 1)
+
+
+def test_a_step_is_a_function_of_its_number(make_model: Callable[..., Any]) -> None:
+    def names(seed: int, order: Sequence[int]) -> dict[int, list[str]]:
+        stream = make_stream(adapted(make_model), ROWS, f"seed={seed}")
+        phase = correction(stream, 1)
+        return {
+            step: [row.id for row in phase.choose(step).rows["correction"]]
+            for step in order
+        }
+
+    assert names(0, range(20)) == names(0, range(19, -1, -1))
+    assert names(0, range(20)) != names(1, range(20))
+
+
+def test_a_second_correction_has_its_own_teacher(
+    make_model: Callable[..., Any],
+) -> None:
+    stream = make_stream(adapted(make_model), ROWS, *USUAL)
+    one_step(stream, correction(stream, 0))
+    moved(stream.student.model, seed=4)
+    seen = one_step(stream, correction(stream, 1))
+    assert seen.record["anchor"] == pytest.approx(0, abs=1e-12)

@@ -1,0 +1,179 @@
+"""The phases of each method, and the settings that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from plain_training import adapted, make_rows, make_stream
+
+from spark_audit.errors import InputError
+from spark_train.loop import Phase, run_phase
+from spark_train.methods import METHODS, groups
+from spark_train.settings import names, parse
+from spark_train.stream import Stream
+
+ROWS = make_rows(a=7, b=6, c=5)
+FEW = ("epochs=2", "batch_size=4", "lr=0.01")
+CORRECTED = ("er-ptpc", "spark")
+REPLAYING = ("er", "er-ptpc", "sd-replay", "spark")
+ALL = ("seqft", *REPLAYING)
+
+
+@pytest.fixture(scope="module")
+def plan(make_model: Callable[..., Any]) -> Callable[..., list[Phase]]:
+    model = adapted(make_model)
+
+    def make(method: str, *assignments: str) -> list[Phase]:
+        stream = make_stream(model, ROWS, *FEW, *assignments)
+        return METHODS.get(method).run(stream)
+
+    return make
+
+
+def test_names() -> None:
+    found = METHODS.names()
+    assert set(ALL) <= set(found)
+    assert found == sorted(found)
+    assert all(METHODS.summary(name).endswith(".") for name in found)
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_phases(plan: Callable[..., list[Phase]], method: str) -> None:
+    # Half of a batch of 4 is replayed from the second task on.
+    new = (4, 2, 2) if method in REPLAYING else (4, 4, 4)
+    wanted = []
+    for k, task in enumerate("abc"):
+        steps = 2 * -(-len(ROWS[task]) // new[k])
+        wanted.append((f"{k + 1}-{task}", "task", steps, 0.01, True))
+        if method in CORRECTED:
+            wanted.append((f"{k + 1}-{task}", "priv", 200, 1e-5, False))
+    found = plan(method)
+    assert [(p.stage, p.part, p.steps, p.lr, p.cosine) for p in found] == wanted
+    for phase in found:
+        last = phase.rate(phase.steps - 1)
+        assert phase.rate(0) == phase.lr
+        assert last == phase.lr if phase.part == "priv" else last < phase.lr / 5
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_roles_of_rows(plan: Callable[..., list[Phase]], method: str) -> None:
+    for k, phase in enumerate(p for p in plan(method) if p.part == "task"):
+        phase.start()
+        wanted = {"task", "replay"} if k and method in REPLAYING else {"task"}
+        assert set(phase.choose(0).rows) == wanted
+
+
+@pytest.mark.parametrize("method", ["spark", "er-ptpc"])
+def test_without_replay_the_old_anchor_keeps_its_rows(
+    plan: Callable[..., list[Phase]], method: str
+) -> None:
+    phases = plan(method, "replay.enabled=off")
+    usual = plan(method)
+    for phase, other in zip(phases, usual, strict=True):
+        if phase.part == "task":
+            assert set(phase.choose(0).rows) == {"task"}
+            continue
+        for step in range(5):
+            (rows,) = phase.choose(step).rows.values()
+            (same,) = other.choose(step).rows.values()
+            assert [row.id for row in rows] == [row.id for row in same]
+            first = phase.stage.startswith("1-")
+            assert len(rows) == (2 if first else 3)
+            assert phase.choose(step).terms["old"].weight == 1
+
+
+def test_er_and_sd_replay_see_the_same_rows(
+    plan: Callable[..., list[Phase]],
+) -> None:
+    def ids(method: str) -> list[list[str]]:
+        found = []
+        for phase in plan(method):
+            if phase.part == "task":
+                phase.start()
+                for step in range(phase.steps):
+                    rows = phase.choose(step).rows.values()
+                    found.append([row.id for some in rows for row in some])
+        return found
+
+    assert ids("er") == ids("sd-replay") == ids("spark") == ids("er-ptpc")
+
+
+# What each method reads, by the names that a user gives.
+REPLAY = {"enabled", "ratio", "lambda", "memory"}
+DISTILLATION = REPLAY | {"top_k", "temperature", "t_squared"}
+READS = {
+    "seqft": (set(), False, False),
+    "er": (REPLAY, False, False),
+    "er-ptpc": (REPLAY, False, True),
+    "sd-replay": (DISTILLATION, True, False),
+    "spark": (DISTILLATION, True, True),
+}
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_a_setting_that_is_not_read_is_refused(method: str) -> None:
+    replay, sensitivity, ptpc = READS[method]
+    used = set(names(groups(method)))
+    assert {n for n in used if n.startswith("replay.")} == {
+        f"replay.{name}" for name in replay
+    }
+    assert ("sensitivity.tau" in used) is ("sensitivity.alpha" in used) is sensitivity
+    assert ("ptpc.ul" in used) is ("ptpc.steps" in used) is ptpc
+    assert {"lr", "seed", "loss.scope", "lora.r"} <= used
+    usual = parse([]).flat()
+    for name in names():
+        value = f"{name}={usual[name]}"
+        if name in used:
+            parse([value], groups=groups(method), method=method)
+        else:
+            with pytest.raises(InputError, match=f"no setting of method '{method}'"):
+                parse([value], groups=groups(method), method=method)
+
+
+def run(
+    make_model: Callable[..., Any], method: str, *assignments: str
+) -> dict[str, tuple[dict[str, torch.Tensor], list[dict[str, Any]]]]:
+    """Weights after each phase, and the records of its steps."""
+    stream: Stream = make_stream(adapted(make_model), ROWS, *FEW, *assignments)
+    found = {}
+    for phase in METHODS.get(method).run(stream):
+        records: list[dict[str, Any]] = []
+        run_phase(
+            stream.student, phase, seed=0, after=lambda r, _, to=records: to.append(r)
+        )
+        found[phase.key] = (stream.student.weights(), records)
+    return found
+
+
+def test_spark_without_its_correction_is_sd_replay(
+    make_model: Callable[..., Any],
+) -> None:
+    off = [f"ptpc.{name}=off" for name in ("ul", "dkl", "anchor", "old_anchor")]
+    spark = run(make_model, "spark", *off, "ptpc.steps=2")
+    plain = run(make_model, "sd-replay")
+    assert list(plain) == ["1-a/task", "2-b/task", "3-c/task"]
+    for key, (weights, records) in plain.items():
+        assert spark[key][1] == records
+        for name, weight in weights.items():
+            assert torch.equal(spark[key][0][name], weight)
+    corrected = run(make_model, "spark", "ptpc.steps=2")
+    assert corrected["1-a/task"][1] == plain["1-a/task"][1]
+    assert corrected["2-b/task"][1] != plain["2-b/task"][1]
+
+
+def test_the_teacher_of_replay_is_the_corrected_model(
+    make_model: Callable[..., Any],
+) -> None:
+    # theta_{k-1}^priv: the first step's student is the teacher itself.
+    found = run(make_model, "spark", "ptpc.steps=3", "ptpc.lr=0.01")
+    for key in ("2-b/task", "3-c/task"):
+        assert found[key][1][0]["replay_kl"] == pytest.approx(0, abs=1e-10)
+        assert found[key][1][-1]["replay_kl"] > 1e-4
+    for key in ("1-a/priv", "2-b/priv", "3-c/priv"):
+        assert found[key][1][0]["anchor"] == pytest.approx(0, abs=1e-10)
+        assert found[key][1][-1]["anchor"] > 1e-5
+        before, after = (found[k][0] for k in (key.replace("priv", "task"), key))
+        assert any(not torch.equal(before[name], after[name]) for name in before)

@@ -1,0 +1,533 @@
+"""Runs as a whole: what a method leaves, and how a run that cannot be is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, MambaConfig
+
+from spark_audit.checkpoints import open_checkpoint, series
+from spark_audit.pipeline import Request
+from spark_audit.pipeline import run as audit
+from spark_train.accuracy import read_matrix
+from spark_train.cli import run
+from spark_train.folder import RunRecord
+from spark_train.methods import METHODS, groups
+from spark_train.run import ORDERS, Outcome, train
+
+TASKS = ("yelp", "fomc")
+COMMON = ("epochs=3", "batch_size=4", "lr=0.02", "lora.r=4", "save_every=5")
+SMALL = {
+    "ptpc": ("ptpc.steps=5", "ptpc.lr=0.0001"),
+    "replay": ("replay.top_k=16",),
+}
+DISTILLED = {"spark", "sd-replay"}
+CORRECTED = {"spark", "er-ptpc"}
+REHEARSED = {"er", "er-ptpc"}
+KNOWN = {"seqft"} | DISTILLED | CORRECTED | REHEARSED
+
+
+def settings(method: str) -> tuple[str, ...]:
+    """Settings of a short run, those that the method reads."""
+    reads = groups(method)
+    return COMMON + tuple(s for name in reads for s in SMALL.get(name, ()))
+
+
+@pytest.fixture(scope="module")
+def data(
+    make_stream: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    return make_stream(tmp_path_factory.mktemp("data") / "rows.jsonl")
+
+
+def trained(
+    method: str, base: Path, data: Path, output: Path, *more: str, **options: Any
+) -> Outcome:
+    """A short run in this process."""
+    return train(
+        method=method,
+        base=str(base),
+        data=[data],
+        order=options.pop("order", ",".join(TASKS)),
+        output=output,
+        settings=[*settings(method), *more],
+        device="cpu",
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(
+    tiny_base: Path, data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Outcome]:
+    """``runs(method)``: a run of two tasks; each is made once."""
+    made: dict[str, Outcome] = {}
+    folder = tmp_path_factory.mktemp("runs")
+
+    def of(method: str) -> Outcome:
+        if method not in made:
+            made[method] = trained(method, tiny_base, data, folder / method)
+        return made[method]
+
+    return of
+
+
+def steps(folder: Path) -> list[dict[str, Any]]:
+    """The lines of ``metrics.jsonl``."""
+    text = (folder / "metrics.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def terms(line: dict[str, Any]) -> set[str]:
+    """The terms of a step's loss."""
+    return {name[2:] for name in line if name.startswith("n_")}
+
+
+def expected_phases(method: str) -> dict[str, tuple[int, set[str]]]:
+    """Phase -> steps and terms: 7 rows, batches of 4, two of them replayed."""
+    correction = {"ul", "dkl", "anchor"}
+    phases: dict[str, tuple[int, set[str]]] = {"1-yelp/task": (6, {"task"})}
+    if method in CORRECTED:
+        phases["1-yelp/priv"] = (5, correction | {"old"})
+    if method in DISTILLED:
+        more = {"replay_ce", "replay_kl", "outside"}
+    else:
+        more = {"replay"} if method in REHEARSED else set()
+    phases["2-fomc/task"] = (12 if more else 6, {"task"} | more)
+    if method in CORRECTED:
+        phases["2-fomc/priv"] = (5, correction | {"old"})
+    return phases
+
+
+# --- what a run leaves ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS.names())
+def test_a_method_leaves_a_whole_run_folder(
+    method: str, runs: Callable[[str], Outcome], tiny_base: Path
+) -> None:
+    made = runs(method)
+    folder = made.folder
+    record = RunRecord.model_validate_json((folder / "run.json").read_text())
+    assert (record.status, record.method, record.tasks) == (
+        "complete",
+        method,
+        list(TASKS),
+    )
+    assert record.rows == {task: {"train": 7, "test": 4} for task in TASKS}
+    assert record.settings["lr"] == 0.02
+    left = {path.name for path in folder.iterdir() if path.name[0] != "."}
+    wanted = {"run.json", "stages", "accuracy.csv", "metrics.jsonl"}
+    assert left - {"scores"} == wanted  # the state is gone: nothing to go on from
+
+    lines = steps(folder)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        found.setdefault(f"{line['stage']}/{line['part']}", []).append(line)
+        assert math.isfinite(line["loss"])
+        assert math.isfinite(line["grad_norm"])
+        for name in terms(line):
+            assert math.isfinite(line[name])
+            assert line[f"n_{name}"] > 0 or line[name] == 0
+    for key, some in found.items():
+        assert [line["step"] for line in some] == list(range(1, len(some) + 1)), key
+    if method in KNOWN:
+        assert {k: (len(v), terms(v[0])) for k, v in found.items()} == (
+            expected_phases(method)
+        )
+    adapters = [p.parent for p in folder.glob("stages/*/*/adapter_config.json")]
+    assert {f"{p.parent.name}/{p.name}" for p in adapters} == set(found)
+    spent = {key for key in record.seconds if not key.endswith("/answers")}
+    assert spent == set(found)
+
+    order, matrix = read_matrix(folder / "accuracy.csv")
+    assert (order, matrix) == (list(TASKS), made.matrix)
+    assert None not in matrix[-1]
+
+
+@pytest.mark.parametrize("method", METHODS.names())
+def test_adapters_open_in_the_audit_and_in_stock_peft(
+    method: str, runs: Callable[[str], Outcome], tiny_base: Path
+) -> None:
+    folder = runs(method).folder
+    stages = series(str(folder))
+    assert [s.label for s in stages] == sorted(p.name for p in folder.glob("stages/*"))
+    ids = torch.arange(5, 29)[None]
+    base = AutoModelForCausalLM.from_pretrained(tiny_base).eval()
+    with torch.no_grad():
+        plain = base(input_ids=ids).logits
+    paths = sorted(p.parent for p in folder.glob("stages/*/*/adapter_config.json"))
+    stock: Any = None
+    seen = {}
+    for number, path in enumerate(paths):
+        if stock is None:
+            stock = PeftModel.from_pretrained(base, path, adapter_name="0")
+        else:
+            stock.load_adapter(path, adapter_name=str(number))
+            stock.set_adapter(str(number))
+        stock.eval()
+        with torch.no_grad():
+            seen[path] = stock(input_ids=ids).logits
+    for earlier, later in zip(
+        [plain, *seen.values()], [*seen.values(), plain], strict=True
+    ):
+        assert (earlier - later).abs().max() > 1e-4  # each phase changes something
+
+    last = stages[-1]
+    for source, path in ((str(folder), last.path), (f"{folder}@1:task", paths[-1])):
+        if source.endswith("task"):
+            path = folder / "stages" / stages[0].label / "task"
+        loaded = open_checkpoint(source, device="cpu")
+        assert loaded.base == tiny_base.name
+        with torch.no_grad():
+            ours = loaded.model(input_ids=ids).logits
+        torch.testing.assert_close(ours, seen[path], atol=1e-5, rtol=1e-5)
+    assert last.path == paths[-1 if len(paths) == len(stages) else -2]
+
+
+@pytest.mark.parametrize("method", sorted(DISTILLED))
+def test_distillation_leaves_its_scores(
+    method: str, runs: Callable[[str], Outcome]
+) -> None:
+    (path,) = (runs(method).folder / "scores").iterdir()
+    assert path.name == "2-fomc.parquet"
+    assert path.stat().st_mode & 0o777 == 0o600
+    table = pd.read_parquet(path)
+    assert set(table.columns) == {"example", "position", "score", "pii", "response"}
+    assert set(table["example"]) == {f"yelp-{i:02d}" for i in range(7)}
+    assert table["score"].between(0, 1).all()
+    assert (table.loc[table["pii"] & (table["position"] > 0), "score"] == 1).all()
+    assert 0 < table["pii"].mean() < 1
+
+
+def test_scores_are_only_left_by_distillation(runs: Callable[[str], Outcome]) -> None:
+    assert not (runs("er").folder / "scores").exists()
+
+
+@pytest.mark.parametrize("method", ["spark", "er"])
+def test_the_audit_measures_the_same_accuracy(
+    method: str, tiny_base: Path, data: Path, tmp_path: Path
+) -> None:
+    made = trained(method, tiny_base, data, tmp_path / "run", "epochs=20", "lr=0.01")
+    request = Request(
+        audits=("utility",),
+        ckpt=(f"spark={made.folder}",),
+        data=(data,),
+        base=str(tiny_base),
+        output=tmp_path / "report",
+        loading={"device": "cpu"},
+        audit_options={"order": ",".join(TASKS)},
+    )
+    report = audit(request).report
+    assert report is not None
+    found = [
+        row for row in report.tables["accuracy_matrix"] if row["checkpoint"] == "spark"
+    ]
+    for ours, theirs in zip(made.matrix, found, strict=True):
+        asked = [i for i, value in enumerate(ours) if value is not None]
+        assert [ours[i] for i in asked] == [theirs[TASKS[i]] for i in asked]
+    values = [v for row in made.matrix for v in row if v is not None]
+    assert any(0 < value < 1 for value in values), values
+
+
+def test_correction_makes_identifiers_less_likely(
+    tiny_base: Path, data: Path, tmp_path: Path
+) -> None:
+    # All of the text is learned, so that identifiers are known before correction.
+    learned = ("loss.scope=full", "epochs=120", "batch_size=7", "lora.r=16")
+    corrected = ("ptpc.steps=40", "ptpc.lr=0.001", "ptpc.draw=pii")
+    made = trained(
+        "spark", tiny_base, data, tmp_path / "run", *learned, *corrected, order="yelp"
+    )
+    lines = [line for line in steps(made.folder) if line["part"] == "priv"]
+    # Five rows hold identifiers: five steps of two rows see each of them twice.
+    parts = [lines[:5], lines[-5:]]
+    counts = [sum(line["n_ul"] for line in some) for some in parts]
+    assert counts[0] == counts[1] > 0
+    before, after = (
+        sum(line["ul"] * line["n_ul"] for line in some) / counts[0] for some in parts
+    )
+    assert before > 0.1
+    assert after < 0.6 * before
+
+
+# --- variants -------------------------------------------------------------------------
+
+
+def test_checkpointing_and_bfloat16_run(
+    runs: Callable[[str], Outcome], tiny_base: Path, data: Path, tmp_path: Path
+) -> None:
+    plain = steps(runs("spark").folder)
+    saving = trained(
+        "spark", tiny_base, data, tmp_path / "a", gradient_checkpointing=True
+    )
+    lines = steps(saving.folder)
+    assert len(lines) == len(plain)
+    for one, other in zip(lines, plain, strict=True):
+        assert math.isclose(one["loss"], other["loss"], rel_tol=1e-6, abs_tol=1e-9)
+    coarse = steps(
+        trained("spark", tiny_base, data, tmp_path / "b", dtype="bfloat16").folder
+    )
+    assert len(coarse) == len(plain)
+    assert all(math.isfinite(line["loss"]) for line in coarse)
+    assert abs(coarse[0]["loss"] - plain[0]["loss"]) < 0.1
+    assert coarse[0]["loss"] != plain[0]["loss"]
+
+
+def test_checkpointing_computes_the_forward_pass_again(
+    tiny_base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.llama.modeling_llama import LlamaAttention
+
+    calls = [0]
+    forward = LlamaAttention.forward
+
+    def counted(self: Any, *args: Any, **options: Any) -> Any:
+        calls[0] += torch.is_grad_enabled()
+        return forward(self, *args, **options)
+
+    monkeypatch.setattr(LlamaAttention, "forward", counted)
+    spent = []
+    for saving in (False, True):
+        calls[0] = 0
+        output = tmp_path / str(saving)
+        trained(
+            "seqft", tiny_base, data, output, "epochs=1", gradient_checkpointing=saving
+        )
+        spent.append(calls[0])
+    assert spent[1] == 2 * spent[0] > 0
+
+
+def test_data_without_identifiers_runs_and_says_so(
+    make_stream: Callable[..., Path], tiny_base: Path, tmp_path: Path
+) -> None:
+    data = make_stream(tmp_path / "plain.jsonl", pii=False)
+    made = trained("spark", tiny_base, data, tmp_path / "run")
+    said = [text for text in made.notes if "nothing to correct" in text]
+    assert [text.partition(":")[0] for text in said] == ["1-yelp", "2-fomc"]
+    lines = [line for line in steps(made.folder) if line["part"] == "priv"]
+    assert len(lines) == 10
+    for line in lines:
+        assert line["ul"] == line["dkl"] == line["n_ul"] == line["n_dkl"] == 0
+        assert line["n_anchor"] > 0
+        assert all(math.isfinite(line[name]) for name in terms(line))
+
+
+def test_tasks_without_test_rows_have_empty_cells(
+    make_stream: Callable[..., Path], tiny_base: Path, tmp_path: Path
+) -> None:
+    make_stream(tmp_path / "data" / "yelp.jsonl", tasks=("yelp",), test=0)
+    make_stream(tmp_path / "data" / "fomc.jsonl", tasks=("fomc",))
+    made = trained("seqft", tiny_base, tmp_path / "data", tmp_path / "run")
+    assert "no test rows, so no accuracy: yelp" in made.notes
+    text = (made.folder / "accuracy.csv").read_text().splitlines()
+    assert text[:2] == ["after,yelp,fomc", "yelp,,"]
+    assert text[2].startswith("fomc,,")
+    assert made.matrix[0] == [None, None]
+    assert made.matrix[1][0] is None
+    assert made.matrix[1][1] is not None
+
+
+def test_eval_rows_bounds_what_is_answered(
+    runs: Callable[[str], Outcome],
+    tiny_base: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[list[str]] = []
+
+    def spy(loaded: Any, prompts: Any) -> float:
+        asked.append([prompt.key for prompt in prompts])
+        return 1.0
+
+    monkeypatch.setattr("spark_train.run.accuracy", spy)
+    trained("seqft", tiny_base, data, tmp_path / "run", "eval_rows=2", "epochs=1")
+    yelp, fomc = ["yelp-07", "yelp-08"], ["fomc-07", "fomc-08"]
+    assert asked == [yelp, yelp, fomc]
+
+
+def test_a_numbered_order_keeps_the_tasks_that_are_there(
+    make_stream: Callable[..., Path], tiny_base: Path, tmp_path: Path
+) -> None:
+    # Names are compared without case; the data's own are kept.
+    data = make_stream(tmp_path / "d.jsonl", tasks=("Yelp", "other", "FOMC"))
+    made = trained("seqft", tiny_base, data, tmp_path / "r", "epochs=1", order="1")
+    assert made.tasks == ("FOMC", "Yelp")
+    missing = [name for name in ORDERS["1"] if name not in ("fomc", "yelp")]
+    assert f"order 1: not in the data: {', '.join(missing)}" in made.notes
+    assert "not trained on, for the order does not name them: other" in made.notes
+    stages = sorted(path.name for path in (tmp_path / "r" / "stages").iterdir())
+    assert stages == ["1-FOMC", "2-Yelp"]
+
+
+# --- a run that cannot be -------------------------------------------------------------
+
+
+@pytest.fixture
+def refused(
+    tiny_base: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """``refused(option=value)``: exit code and the one line of a run that fails."""
+
+    def attempt(*flags: str, **changed: Any) -> tuple[int, str]:
+        given = {
+            "method": "spark",
+            "base": tiny_base,
+            "data": data,
+            "order": ",".join(TASKS),
+            "output": tmp_path / "run",
+            "device": "cpu",
+        } | changed
+        line = ["run", "--quiet", *flags]
+        for name, value in given.items():
+            line += [f"--{name}", str(value)]
+        capsys.readouterr()
+        code = run(line)
+        out, err = capsys.readouterr()
+        assert out == ""
+        said = [x for x in err.splitlines() if x.startswith("spark-train: error: ")]
+        assert len(said) == 1, err
+        assert "Traceback" not in err
+        assert err.splitlines()[-1] == said[0]
+        return code, said[0].removeprefix("spark-train: error: ")
+
+    return attempt
+
+
+def test_names_that_are_unknown_are_listed_beside_the_known(
+    refused: Callable[..., tuple[int, str]],
+) -> None:
+    code, said = refused(method="nope")
+    assert code == 2
+    assert "'nope'" in said
+    assert all(name in said for name in METHODS.names())
+    code, said = refused("--set", "ptpc.nope=1")
+    assert code == 2
+    assert "'ptpc.nope'" in said
+    assert "ptpc.alpha_ul" in said
+    assert refused("--set", "lr=-1")[0] == 2
+    assert "lr is '-1'" in refused("--set", "lr=-1")[1]
+    code, said = refused(order="yelp,nope")
+    assert code == 2
+    assert "'nope' is no task with train rows; there are: fomc, yelp" in said
+    assert "one twice" in refused(order="yelp,yelp")[1]
+
+
+def test_data_that_cannot_be_trained_on_is_refused(
+    refused: Callable[..., tuple[int, str]],
+    make_stream: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    code, said = refused(data=tmp_path / "nowhere.jsonl")
+    assert code in (2, 4)
+    assert "nowhere.jsonl" in said
+    (tmp_path / "empty").mkdir()
+    code, said = refused(data=tmp_path / "empty")
+    assert code == 2
+    assert "holds no .jsonl file" in said
+    held = make_stream(tmp_path / "held.jsonl", train=0)
+    code, said = refused(data=held)
+    assert code == 2
+    assert "holds no train row" in said
+    other = make_stream(tmp_path / "other.jsonl", tasks=("mine",))
+    code, said = refused(data=other, order=1)
+    assert code == 2
+    assert "none of the tasks of order 1; it has: mine" in said
+    code, said = refused("--set", "max_length=4")
+    assert code == 2
+    assert "max_length 4" in said
+    assert "example '" in said
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_a_base_that_is_none_is_refused(
+    refused: Callable[..., tuple[int, str]],
+    make_adapter: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    code, said = refused(base=tmp_path / "nowhere")
+    assert code == 3
+    assert "nowhere" in said
+    code, said = refused(base=make_adapter(tmp_path / "adapter"))
+    assert code == 3
+    assert "the base is itself an adapter; give the model it was trained on" in said
+
+
+def test_an_output_that_cannot_be_written_is_refused(
+    refused: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    # (A mode of read-only does not keep root out; a file in the way does.)
+    (tmp_path / "file").write_text("")
+    code, said = refused(output=tmp_path / "file" / "run")
+    assert code == 4
+    assert "cannot be written" in said
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(
+    refused: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    code, said = refused("--set", "lr=1e30", "epochs=1", "ptpc.steps=1")
+    assert code == 2
+    assert "the loss is not finite at step 2 of 1" not in said
+    assert "not finite" in said
+    assert "lower the learning rate" in said
+
+
+def test_a_base_without_attention_names_its_layers(
+    refused: Callable[..., tuple[int, str]],
+    tiny_tokenizer: Any,
+    data: Path,
+    tmp_path: Path,
+) -> None:
+    base = tmp_path / "mamba"
+    config = MambaConfig(
+        vocab_size=300,
+        hidden_size=32,
+        state_size=4,
+        num_hidden_layers=2,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(base)
+    tiny_tokenizer.save_pretrained(base)
+    code, said = refused(base=base)
+    assert code == 2
+    assert "no attention projections" in said
+    assert "in_proj" in said
+    assert "--lora-targets" in said
+    assert "lm_head" not in said
+    code, said = refused("--lora-targets", "q_proj", base=base)
+    assert code == 2
+    assert "in_proj" in said
+    made = trained(
+        "spark", base, data, tmp_path / "r", "epochs=1", lora_targets=("in_proj",)
+    )
+    lines = steps(made.folder)
+    assert all(math.isfinite(line["loss"]) for line in lines)
+    ids = torch.arange(5, 29)[None]
+    loaded = open_checkpoint(str(made.folder), device="cpu")
+    plain = AutoModelForCausalLM.from_pretrained(base).eval()
+    with torch.no_grad():
+        moved = loaded.model(input_ids=ids).logits - plain(input_ids=ids).logits
+    assert moved.abs().max() > 1e-3
+
+
+def test_what_a_failed_run_left_is_gone_on_with(
+    refused: Callable[..., tuple[int, str]], tiny_base: Path, data: Path, tmp_path: Path
+) -> None:
+    # A first attempt that never began training leaves nothing in the way.
+    refused("--set", "max_length=4")
+    made = trained("seqft", tiny_base, data, tmp_path / "run", "epochs=1")
+    assert made.matrix
+    shutil.rmtree(tmp_path / "run")

@@ -1,0 +1,197 @@
+"""Settings: names, bounds, spellings, and messages that name the setting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_audit.errors import InputError
+from spark_train.settings import (
+    GROUPS,
+    Settings,
+    describe,
+    difference,
+    names,
+    parse,
+)
+
+FIXED = """
+epochs lr batch_size loss.scope max_length seed save_every replay.enabled replay.ratio
+replay.lambda replay.memory replay.top_k replay.temperature replay.t_squared ptpc.steps
+ptpc.lr ptpc.batch_size ptpc.draw ptpc.lambda_pii ptpc.alpha_ul ptpc.lambda_anchor
+ptpc.lambda_old ptpc.ul ptpc.dkl ptpc.anchor ptpc.old_anchor sensitivity.alpha
+sensitivity.tau lora.r lora.alpha
+""".split()
+
+
+def test_the_names_that_are_fixed() -> None:
+    assert set(FIXED) <= set(names())
+    assert len(set(names())) == len(names())
+
+
+def test_the_papers_values_are_the_defaults() -> None:
+    flat = Settings().flat()
+    wanted = {
+        "epochs": 3,
+        "lr": 5e-4,
+        "batch_size": 32,
+        "loss.scope": "response",
+        "lora.r": 16,
+        "lora.alpha": 32,
+        "replay.enabled": True,
+        "replay.ratio": 0.5,
+        "replay.lambda": 1,
+        "replay.top_k": 64,
+        "replay.temperature": 2,
+        "replay.t_squared": False,
+        "sensitivity.alpha": 0.5,
+        "sensitivity.tau": 0.6,
+        "ptpc.steps": 200,
+        "ptpc.lr": 1e-5,
+        "ptpc.batch_size": 2,
+        "ptpc.old_batch_size": 1,
+        "ptpc.draw": "mixed",
+        "ptpc.lambda_pii": 8,
+        "ptpc.alpha_ul": 2,
+        "ptpc.lambda_anchor": 1.5,
+        "ptpc.lambda_old": 1,
+        "clip": 1,
+    }
+    assert {name: flat[name] for name in wanted} == wanted
+    assert all(flat[f"ptpc.{name}"] for name in ("ul", "dkl", "anchor", "old_anchor"))
+
+
+def test_assignments() -> None:
+    found = parse(
+        ["ptpc.alpha_ul=3", " replay.lambda = 0.25 ", "lr=1e-3", "loss.scope=full"]
+    )
+    assert found.ptpc.alpha_ul == 3
+    assert found.replay.lambda_ == 0.25
+    assert found.lr == 1e-3
+    assert found.loss.scope == "full"
+    changed = {"ptpc.alpha_ul", "replay.lambda", "lr", "loss.scope"}
+    flat, usual = found.flat(), Settings().flat()
+    assert {name for name in flat if flat[name] != usual[name]} == changed
+    assert parse(["seed=1", "seed=2"]).seed == 2
+    assert parse([]) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("on", True), ("off", False), ("true", True), ("false", False), ("ON", True)],
+)
+def test_switches(text: str, value: bool) -> None:
+    assert parse([f"ptpc.ul={text}"]).ptpc.ul is value
+    assert parse([f"replay.t_squared={text}"]).replay.t_squared is value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "epochs=0",
+        "lr=0",
+        "lr=-1",
+        "lr=nan",
+        "lr=inf",
+        "clip=inf",
+        "batch_size=0",
+        "batch_size=2.5",
+        "seed=-1",
+        "max_length=-1",
+        "loss.scope=prompt",
+        "lora.r=0",
+        "lora.alpha=0",
+        "replay.ratio=0",
+        "replay.ratio=1",
+        "replay.lambda=-0.1",
+        "replay.lambda=nan",
+        "replay.memory=-1",
+        "replay.top_k=0",
+        "replay.temperature=0",
+        "replay.enabled=perhaps",
+        "sensitivity.alpha=1.1",
+        "sensitivity.tau=-0.1",
+        "ptpc.steps=0",
+        "ptpc.draw=some",
+        "ptpc.lambda_pii=-1",
+        "ptpc.ul=2",
+        "ptpc.lr=",
+    ],
+)
+def test_values_out_of_bounds(text: str) -> None:
+    name, _, value = text.partition("=")
+    with pytest.raises(InputError) as caught:
+        parse([text])
+    message = str(caught.value)
+    assert f"{name} is {value!r}: " in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "replay.ratio=0.99",
+        "sensitivity.tau=0",
+        "sensitivity.tau=1",
+        "ptpc.lambda_old=0",
+    ],
+)
+def test_values_at_the_bounds(text: str) -> None:
+    name, _, value = text.partition("=")
+    assert parse([text]).flat()[name] == float(value)
+
+
+@pytest.mark.parametrize(
+    "text", ["nothing=1", "ptpc=1", "ptpc.=1", "lambda=1", "replay.lambda_=1", "=1"]
+)
+def test_unknown_names(text: str) -> None:
+    with pytest.raises(InputError, match=r"is no setting there is.*replay\.lambda, "):
+        parse([text])
+
+
+@pytest.mark.parametrize("text", ["epochs", "", "ptpc.ul"])
+def test_no_assignment(text: str) -> None:
+    with pytest.raises(InputError, match="is not NAME=VALUE"):
+        parse([text])
+
+
+def test_a_method_takes_its_own_settings_only() -> None:
+    some: Any = ("loss", "replay.ratio")
+    assert parse(["replay.ratio=0.2"], groups=some).replay.ratio == 0.2
+    for other in ("replay.top_k=3", "ptpc.ul=off"):
+        with pytest.raises(InputError, match="no setting of method 'er'") as caught:
+            parse([other], groups=some, method="er")
+        assert "replay.ratio" in str(caught.value)
+        assert "ptpc" not in str(caught.value).partition("choose")[2]
+    assert names(()) == [name for name in names() if "." not in name]
+    assert names(GROUPS) == names()
+
+
+def test_every_setting_is_described() -> None:
+    rows = describe()
+    assert [row["name"] for row in rows] == list(Settings().flat())
+    for row in rows:
+        assert row["meaning"]
+        assert row["source"] in ("paper", "ours")
+        assert row["group"] == row["name"].rpartition(".")[0]
+        # The default as it is shown can be given.
+        assert parse([f"{row['name']}={row['default']}"]) == Settings()
+    shown = {row["name"]: (row["default"], row["source"]) for row in rows}
+    assert shown["replay.t_squared"] == ("off", "ours")
+    assert shown["replay.lambda"] == ("1", "paper")
+    assert shown["ptpc.lr"] == ("1e-05", "paper")
+
+
+def test_differences() -> None:
+    old, new = Settings().flat(), parse(["ptpc.ul=off", "lr=0.001"]).flat()
+    assert difference(old, old) == []
+    assert difference(old, new) == ["lr 0.0005 -> 0.001", "ptpc.ul on -> off"]
+    assert difference({}, {"x": 1}) == ["x None -> 1"]
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().lr = 1.0
+    with pytest.raises(ValueError, match="[Ee]xtra"):
+        Settings.model_validate({"learning_rate": 1})

@@ -1,0 +1,374 @@
+"""The student's streamed head, its gradients and its frozen copies are plain ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from plain_training import adapted, logits_of, make_rows, moved, same
+from torch import Tensor
+
+from spark_audit.errors import CheckpointError
+from spark_train.data import Batch, TrainRow, collate
+from spark_train.lora import add_lora
+from spark_train.losses import token_nll
+from spark_train.student import Student, targets
+
+ROWS = make_rows(a=5)["a"]
+KINDS = {
+    "llama": {},
+    "qwen2": {"tie_word_embeddings": True},
+    "gpt2": {},
+    "gemma2": {"head_dim": 8, "final_logit_softcapping": 2.0},
+}
+
+
+def asked(kind: str) -> Tensor:
+    """Some mask over predicted tokens of ROWS."""
+    batch = collate(ROWS)
+    return batch.attention if kind == "all" else batch.response | batch.pii
+
+
+def plain(model: Any, mask: Tensor) -> Tensor:
+    """Logits that predict the masked tokens, row by row without padding."""
+    found = []
+    for row, wanted in zip(ROWS, mask, strict=True):
+        logits = logits_of(model, row)
+        found += [logits[t - 1] for t in range(1, len(row)) if wanted[t]]
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("which", ["all", "some"])
+def test_logits_are_the_models_own(
+    make_model: Callable[..., Any], kind: str, which: str
+) -> None:
+    model = adapted(make_model, kind, **KINDS[kind])
+    student, batch, mask = Student(model), collate(ROWS), asked(which)
+    assert not student.note  # the head is streamed
+    with torch.no_grad():
+        hidden, wanted = student.hidden(batch, mask), plain(model, mask)
+        logits = student.logits(hidden)
+        ids = torch.arange(5) * 7 + torch.arange(len(hidden))[:, None]
+        some = student.logits_at(hidden, ids)
+    assert hidden.shape == (len(wanted), 32)
+    torch.testing.assert_close(logits, wanted)
+    torch.testing.assert_close(some, wanted.gather(1, ids))
+    wrong = torch.roll(wanted, 1, 0)
+    assert (logits - wrong).abs().max() > 0.1
+
+
+def test_a_capped_head_is_capped(make_model: Callable[..., Any]) -> None:
+    model = adapted(make_model, "gemma2", **KINDS["gemma2"])
+    student = Student(model)
+    with torch.no_grad():
+        logits = student.logits(student.hidden(collate(ROWS), asked("all")))
+    assert 1.5 < logits.abs().max() < 2
+
+
+def test_targets_are_the_tokens_that_are_predicted() -> None:
+    mask = asked("some")
+    wanted = [
+        int(row.ids[t])
+        for row, chosen in zip(ROWS, mask, strict=True)
+        for t in range(1, len(row))
+        if chosen[t]
+    ]
+    assert targets(collate(ROWS), mask).tolist() == wanted
+
+
+def test_an_unknown_class_gives_its_own_logits(
+    make_model: Callable[..., Any],
+) -> None:
+    known = make_model(initializer_range=0.4)
+
+    class Unheard(type(known)):  # type: ignore[misc]
+        def forward(self, *args: Any, **options: Any) -> Any:
+            found = super().forward(*args, **options)
+            found.logits = 2 * found.logits
+            return found
+
+    known.__class__ = Unheard
+    model = add_lora(known, r=4).double()
+    moved(model, seed=1)
+    student = Student(model)
+    assert "Unheard" in student.note
+    mask = asked("some")
+    hidden = student.hidden(collate(ROWS), mask)
+    wanted = plain(model, mask)
+    assert hidden.shape[1] == 300
+    torch.testing.assert_close(student.logits(hidden), wanted)
+    ids = torch.arange(len(hidden))[:, None] + torch.arange(3)
+    torch.testing.assert_close(student.logits_at(hidden, ids), wanted.gather(1, ids))
+    check_total(student, model, rows=3)
+
+
+def test_a_known_class_that_does_more_falls_back_too(
+    make_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = adapted(make_model)
+    inner = model.get_base_model()
+    forward = inner.forward
+
+    def scaled(*args: Any, **options: Any) -> Any:
+        found = forward(*args, **options)
+        found.logits = found.logits * 1.5
+        return found
+
+    monkeypatch.setattr(inner, "forward", scaled)
+    student = Student(model)
+    assert "differ" in student.note
+    mask = asked("all")
+    with torch.no_grad():
+        found = student.logits(student.hidden(collate(ROWS), mask))
+        torch.testing.assert_close(found, plain(model, mask))
+
+
+def check_total(student: Student, model: Any, *, rows: int | None) -> None:
+    """Value and gradient of a weighted NLL against plain autograd."""
+    batch, mask = collate(ROWS), asked("some")
+    ids = targets(batch, mask)
+    weight = torch.linspace(1, 2, len(ids), dtype=torch.float64)
+    hidden = student.hidden(batch, mask)
+    seen: list[int] = []
+
+    def value(part: Tensor, at: slice) -> Tensor:
+        seen.append(len(part))
+        return weight[at] * token_nll(student.logits(part), ids[at])
+
+    total = student.total(hidden, value, rows=rows)
+    (3 * total).backward()
+    found = {name: w.grad for name, w in student.trainable.items()}
+    assert sum(seen) == len(ids)
+    if rows:
+        assert max(seen) == min(rows, len(ids))
+
+    logp = plain(model, mask).log_softmax(-1)
+    wanted = -sum(weight[i] * logp[i, ids[i]] for i in range(len(ids)))
+    torch.testing.assert_close(total, wanted)
+    gradients = torch.autograd.grad(3 * wanted, list(student.trainable.values()))
+    same(
+        {name: w for name, w in found.items() if w is not None},
+        dict(zip(student.trainable, gradients, strict=True)),
+    )
+
+
+@pytest.mark.parametrize("rows", [1, 3, 10**6, None])
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_a_sum_in_chunks_is_plain_autograd(
+    make_model: Callable[..., Any], kind: str, rows: int | None
+) -> None:
+    model = adapted(make_model, kind, **KINDS[kind])
+    check_total(Student(model), model, rows=rows)
+
+
+def test_a_sum_over_no_positions_is_0(make_model: Callable[..., Any]) -> None:
+    student = Student(adapted(make_model))
+    batch = collate(ROWS)
+    hidden = student.hidden(batch, torch.zeros_like(batch.attention))
+    total = student.total(hidden, lambda part, at: student.logits(part)[:, 0])
+    assert total.item() == 0
+    total.backward()
+    for weight in student.trainable.values():
+        assert weight.grad is None or not weight.grad.any()
+
+
+def test_a_sum_without_gradients(make_model: Callable[..., Any]) -> None:
+    student = Student(adapted(make_model))
+    with torch.no_grad():
+        hidden = student.hidden(collate(ROWS), asked("all"))
+        total = student.total(hidden, lambda part, at: student.logits(part)[:, 0])
+        wanted = student.logits(hidden)[:, 0].sum()
+    assert not total.requires_grad
+    torch.testing.assert_close(total, wanted)
+
+
+def adapter_weights(model: Any, name: str) -> dict[str, Tensor]:
+    return {k: w for k, w in model.named_parameters() if f".{name}." in k}
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_teacher_stays_where_the_student_was(
+    make_model: Callable[..., Any], kind: str
+) -> None:
+    model = adapted(make_model, kind)
+    student, batch, mask = Student(model), collate(ROWS), asked("all")
+
+    def logits() -> Tensor:
+        return student.logits(student.hidden(batch, mask))
+
+    with torch.no_grad():
+        before = plain(model, mask)
+    student.freeze("old")
+    moved(model, seed=2)
+    with torch.no_grad():
+        now = plain(model, mask)
+    assert (now - before).abs().max() > 0.1
+    model.train()
+    with student.teacher("old"):
+        assert not model.training  # GPT-2's dropout is off
+        assert not torch.is_grad_enabled()
+        taught = logits()
+        torch.testing.assert_close(taught, before)
+    assert model.training
+    assert not taught.requires_grad
+    model.eval()
+    torch.testing.assert_close(logits(), now)
+    with torch.no_grad():
+        torch.testing.assert_close(plain(model, mask), now)
+    # Exactly the student's adapter is trained, and no gradient reaches the teacher.
+    wanting = {name for name, w in model.named_parameters() if w.requires_grad}
+    assert wanting == set(student.trainable) == set(adapter_weights(model, "default"))
+    (logits().sum() + (logits() - taught).square().sum()).backward()
+    assert all(w.grad is not None for w in student.trainable.values())
+    old = adapter_weights(model, "old")
+    assert len(old) == len(student.trainable)
+    assert all(w.grad is None for w in old.values())
+
+    student.freeze("old")  # again: the copy of today
+    with student.teacher("old"):
+        torch.testing.assert_close(logits(), now)
+
+
+def test_a_teacher_is_put_away_after_an_error(make_model: Callable[..., Any]) -> None:
+    model = adapted(make_model)
+    student = Student(model)
+    student.freeze("old")
+    with pytest.raises(ZeroDivisionError), student.teacher("old"):
+        _ = 1 / 0
+    assert model.active_adapter == "default"
+    assert torch.is_grad_enabled()
+    assert all(w.requires_grad for w in student.trainable.values())
+
+
+def test_two_teachers_are_two(make_model: Callable[..., Any]) -> None:
+    model = adapted(make_model)
+    student, batch, mask = Student(model), collate(ROWS), asked("all")
+    wanted = {}
+    for seed, name in enumerate(("first", "second")):
+        moved(model, seed=seed)
+        student.freeze(name)
+        with torch.no_grad():
+            wanted[name] = plain(model, mask)
+    for name, logits in wanted.items():
+        with student.teacher(name):
+            found = student.logits(student.hidden(batch, mask))
+        torch.testing.assert_close(found, logits)
+    assert (wanted["first"] - wanted["second"]).abs().max() > 0.1
+
+
+def test_dropout_is_back_after_evaluation(make_model: Callable[..., Any]) -> None:
+    student = Student(adapted(make_model, "gpt2"))
+    student.model.train()
+    with student.still():
+        assert not any(m.training for m in student.model.modules())
+    assert all(m.training for m in student.model.modules())
+    student.model.eval()
+    with student.still():
+        pass
+    assert not student.model.training
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_bfloat16(make_model: Callable[..., Any], kind: str) -> None:
+    model = add_lora(make_model(kind).to(torch.bfloat16), r=4).eval()
+    moved(model, seed=1, size=0.02)
+    student, mask = Student(model), asked("all")
+    assert not student.note
+    assert {w.dtype for w in student.trainable.values()} == {torch.float32}
+    hidden = student.hidden(collate(ROWS), mask)
+    logits = student.logits(hidden)
+    assert hidden.dtype == torch.bfloat16
+    assert logits.dtype == torch.float32
+    with torch.no_grad():
+        wanted = plain(model, mask)
+    torch.testing.assert_close(logits.double(), wanted, rtol=0.05, atol=0.1)
+    ids = targets(collate(ROWS), mask)
+    total = student.total(hidden, lambda p, at: token_nll(student.logits(p), ids[at]))
+    assert total.dtype == torch.float32
+    nll = -wanted.log_softmax(-1)[torch.arange(len(ids)), ids].sum()
+    assert total.item() == pytest.approx(float(nll), rel=0.01)
+    total.backward()
+    assert any(w.grad is not None and w.grad.any() for w in student.trainable.values())
+    student.freeze("old")
+    with student.teacher("old"):
+        again = student.logits(student.hidden(collate(ROWS), mask))
+    torch.testing.assert_close(again, logits.detach())
+
+
+def test_gradient_checkpointing_changes_no_gradient(
+    make_model: Callable[..., Any],
+) -> None:
+    def gradients(checkpointing: bool) -> dict[str, Tensor]:
+        model = adapted(make_model)
+        if checkpointing:
+            model.get_base_model().activation_checkpointing_enable(
+                activation_checkpointing_kwargs={"use_reentrant": False}
+            )
+        student, batch, mask = Student(model), collate(ROWS), asked("all")
+        model.train()
+        student.freeze("old")
+        with student.teacher("old"):
+            student.hidden(batch, mask)
+        ids = targets(batch, mask)
+        student.total(
+            student.hidden(batch, mask),
+            lambda part, at: token_nll(student.logits(part), ids[at]),
+            rows=4,
+        ).backward()
+        return {n: w.grad for n, w in student.trainable.items() if w.grad is not None}
+
+    same(gradients(True), gradients(False))
+
+
+def test_a_model_without_adapter_trains_itself(
+    make_model: Callable[..., Any],
+) -> None:
+    model = make_model(initializer_range=0.4).double()
+    student = Student(model)
+    assert "head is trained" in student.note
+    assert "lm_head.weight" in student.trainable
+    check_total(student, model, rows=2)
+
+
+def test_saved_weights_come_back(make_model: Callable[..., Any]) -> None:
+    student = Student(adapted(make_model))
+    kept = student.weights()
+    moved(student.model, seed=1)
+    changed = student.weights()
+    assert all(not torch.equal(changed[name], kept[name]) for name in kept)
+    student.load(kept)
+    assert all(torch.equal(w, kept[n]) for n, w in student.trainable.items())
+    other = Student(add_lora(make_model(), r=2))
+    with pytest.raises(CheckpointError, match="not this adapter's"):
+        other.load(kept)
+
+
+def test_padding_is_not_read(make_model: Callable[..., Any]) -> None:
+    student = Student(adapted(make_model))
+    batch = collate(ROWS)
+    other = Batch(
+        torch.where(batch.attention, batch.ids, 17),
+        batch.attention,
+        batch.response,
+        batch.pii,
+    )
+    with torch.no_grad():
+        found = [student.hidden(some, batch.attention) for some in (batch, other)]
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_the_first_token_is_never_predicted(make_model: Callable[..., Any]) -> None:
+    student = Student(adapted(make_model))
+    row = ROWS[0]
+    mask = torch.from_numpy(np.arange(len(row)) == 0)[None]
+    batch = collate([row])
+    assert len(student.hidden(batch, mask)) == len(targets(batch, mask)) == 0
+
+
+def test_rows_differ_in_length() -> None:
+    assert len({len(row) for row in ROWS}) > 1
+    assert isinstance(ROWS[0], TrainRow)
