@@ -38,7 +38,15 @@ from spark_audit.errors import InputError
 if TYPE_CHECKING:
     from spark_audit.pipeline import Outcome, Request
 
-SEVERAL = ("--data", "--ckpt", "--fail-if", "--set", "--map", "--quantize")
+SEVERAL = (
+    "--data",
+    "--ckpt",
+    "--fail-if",
+    "--set",
+    "--map",
+    "--quantize",
+    "--paper-method",
+)
 """Options that accept both ``--x A B`` and ``--x A --x B``."""
 
 AUDIT = {

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from spark_audit.console import keep_apart, one_of, say, show_facts
+from spark_audit.console import keep_apart, one_of, say, show_facts, show_table
 from spark_audit.errors import CheckpointError, InputError
 
 PROGRAM = "spark-audit"
@@ -381,13 +381,46 @@ def report(
     format: Annotated[
         str | None, typer.Option(metavar="json,csv,md", help="Default: all.")
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="paper", help="Print the paper's figures beside yours."),
+    ] = None,
+    paper_method: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=METHOD...",
+            help="Which method of the paper a checkpoint is; default: by its name.",
+        ),
+    ] = None,
 ) -> None:
     """Render a report folder again from its report.json; needs no model."""
     from spark_audit.reports import read_report, write_report
 
+    one_of(against, "--against", (None, "paper"))
+    if paper_method and against is None:
+        raise InputError(
+            "is read only with --against paper", where="--paper-method", fix="add it"
+        )
+    found = read_report(folder)
     formats = None if format is None else format.split(",")
-    for path in write_report(read_report(folder), folder, formats=formats):
+    if against is None:
+        for path in write_report(found, folder, formats=formats):
+            print(path)
+        return
+    from spark_audit.beside import LEAD, beside, parse_named, section
+    from spark_audit.facts import write_text
+    from spark_audit.reports.markdown import render
+
+    # Before anything is written: a name that is unknown leaves the folder as it is.
+    block = beside(found, named=parse_named(paper_method or ()))
+    for path in write_report(found, folder, formats=formats):
+        if path == folder / "report.md":
+            write_text(path, render(found, further=[section(block)]))
         print(path)
+    print(f"\n{LEAD}")
+    show_table(
+        block.title, block.header, block.rows, remarks=block.remarks, figures=False
+    )
 
 
 def compare(

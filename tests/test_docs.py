@@ -99,7 +99,7 @@ def test_options_named_in_the_readme_exist(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     shown = ""
-    for name in (["matched"], ["manifest", "export"]):
+    for name in (["matched"], ["manifest", "export"], ["report"]):
         assert run([*name, "--help"]) == 0
         shown += capsys.readouterr().out
     assert train_run(["run", "--help"]) == 0

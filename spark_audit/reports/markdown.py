@@ -122,8 +122,18 @@ def write(
     return [path]
 
 
-def render(report: Report, *, manifest: Manifest | None = None) -> str:
-    """The report as Markdown; with a manifest, the text of some pairs is shown."""
+def render(
+    report: Report, *, manifest: Manifest | None = None, further: Sequence[str] = ()
+) -> str:
+    """The report as Markdown.
+
+    Parameters
+    ----------
+    manifest
+        If given, the text of some of its pairs is shown.
+    further
+        Sections, as Markdown, that stand after the figures.
+    """
     facts = report.manifest
     parts = [f"# Privacy audit: {', '.join(c.name for c in report.checkpoints)}"]
     if report.status == "partial":
@@ -157,6 +167,7 @@ def render(report: Report, *, manifest: Manifest | None = None) -> str:
             )
     if manifest is not None:
         parts += ["## Some pairs, as text", _pairs(manifest)]
+    parts += further
     parts += [
         "## Definitions",
         _bullets(f"**{name}**: {text}" for name, text in _definitions(report)),
