@@ -12,6 +12,7 @@ from spark_audit.errors import InputError
 PAPER, OURS = "paper", "ours"
 
 Positive = Annotated[float, Field(gt=0)]
+Rate = Annotated[float, Field(gt=0, le=10)]
 Weight = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -75,7 +76,7 @@ class Ptpc(Group):
     """Post-task privacy correction."""
 
     steps: Count = _field(200, "steps after each task", PAPER)
-    lr: Positive = _field(1e-5, "constant learning rate", PAPER)
+    lr: Rate = _field(1e-5, "constant learning rate", PAPER)
     batch_size: Count = _field(2, "current rows a step")
     old_batch_size: Count = _field(1, "replayed rows a step")
     draw: Literal["mixed", "pii", "all"] = _field(
@@ -95,7 +96,7 @@ class Settings(Group):
     """All settings of a run."""
 
     epochs: Count = _field(3, "passes over a task's rows", PAPER)
-    lr: Positive = _field(5e-4, "peak of the cosine, anew each task", PAPER)
+    lr: Rate = _field(5e-4, "peak of the cosine, anew each task", PAPER)
     batch_size: Count = _field(32, "rows a step, replayed ones among them", PAPER)
     max_length: Annotated[int, Field(ge=0)] = _field(
         0, "tokens a row, EOS among them; 0: the model's context"
