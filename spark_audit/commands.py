@@ -379,7 +379,7 @@ def inspect(
 def report(
     folder: Annotated[Path, typer.Argument(help="Report folder.")],
     format: Annotated[
-        str | None, typer.Option(metavar="json,csv,md", help="Default: all.")
+        str | None, typer.Option(metavar="json,csv,md,latex", help="Default: all.")
     ] = None,
     against: Annotated[
         str | None,

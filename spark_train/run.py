@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -417,8 +418,6 @@ class _Work:
 
     def _answer(self, stage: str, seconds: dict[str, Any]) -> None:
         """The accuracy on the tasks seen so far, into ``accuracy.csv``."""
-        import time
-
         began = time.perf_counter()
         seen = int(stage.partition("-")[0])
         row: list[float | None] = []

@@ -74,6 +74,16 @@ METRICS = {
 }
 """What readers see for a metric; any other goes by its own name."""
 
+METHODS = {
+    "jackknife-t": "the cluster jackknife with t quantiles",
+    "percentile": "percentiles of the cluster bootstrap",
+    "korn-graubard": "Korn and Graubard's exact limits",
+    "clopper-pearson": "Clopper and Pearson's exact limits",
+    "delong": "DeLong's variance",
+    "beta-binomial": "the exact beta-binomial distribution",
+}
+"""What readers see for the method of an interval."""
+
 
 @dataclass(frozen=True)
 class Block:

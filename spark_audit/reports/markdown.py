@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spark_audit.facts import write_text
 from spark_audit.manifest import Manifest, PairSide
-from spark_audit.reports import WRITERS, Block, blocks, verdict
+from spark_audit.reports import METHODS, WRITERS, Block, blocks, verdict
 from spark_audit.results import Report, number
 
 DEFINITIONS: Mapping[str, Sequence[tuple[str, str]]] = {
@@ -92,16 +92,6 @@ DEFINITIONS: Mapping[str, Sequence[tuple[str, str]]] = {
             "hold for one tokenisation: lower bounds of what can be extracted.",
         ),
     ),
-}
-
-
-METHODS = {
-    "jackknife-t": "the cluster jackknife with t quantiles",
-    "percentile": "percentiles of the cluster bootstrap",
-    "korn-graubard": "Korn and Graubard's exact limits",
-    "clopper-pearson": "Clopper and Pearson's exact limits",
-    "delong": "DeLong's variance",
-    "beta-binomial": "the exact beta-binomial distribution",
 }
 
 
