@@ -20,6 +20,10 @@ ROLE = "correction"
 """Current and replayed rows are read together; a row's task tells them apart."""
 TEACHER = "teacher"
 
+PROBE = 4
+"""Rows of each kind (with identifiers, any, replayed) whose terms are told before the
+first step and after the last."""
+
 
 def correction(stream: Stream, k: int) -> Phase:
     """The phase that follows the learning of task ``k`` (SPARK, Eq. "privacy").
@@ -38,9 +42,11 @@ def correction(stream: Stream, k: int) -> Phase:
     rows = stream.rows[task]
     current = _draws(stream, k)
     old: list[TrainRow] = []
+    probed: list[TrainRow] = []
     if k and settings.old_anchor and settings.lambda_old:
         wanted = settings.steps * settings.old_batch_size
         old = stream.replayed(k, wanted, purpose="anchor")
+        probed = stream.replayed(k, PROBE, purpose="probe")
     weights = {
         "ul": settings.ul * settings.lambda_pii * settings.alpha_ul,
         "dkl": settings.dkl * settings.lambda_pii,
@@ -52,13 +58,17 @@ def correction(stream: Stream, k: int) -> Phase:
         student.freeze(TEACHER)
         if not any(_identifiers(row) for row in rows):
             stream.note(
-                f"{stream.label(k)}: no identifier is annotated or found by rules, so "
-                "that phase 2 has nothing to correct (its set P is empty)"
+                f"{stream.label(k)}: no identifier is annotated, or found by rules, in "
+                "what is left of the rows after cutting them, so that phase 2 has "
+                "nothing to correct (its set P is empty)"
             )
 
     def choose(step: int) -> Step:
         chosen = current[step * size : (step + 1) * size]
         again = old[step * settings.old_batch_size :][: settings.old_batch_size]
+        return batch_of(chosen, again)
+
+    def batch_of(chosen: list[TrainRow], again: list[TrainRow]) -> Step:
         private = sum(map(_identifiers, chosen))
         counts = {
             "ul": private,
@@ -67,7 +77,12 @@ def correction(stream: Stream, k: int) -> Phase:
             "old": sum(len(row) - 1 - _identifiers(row) for row in again),
         }
         terms = {n: Term(counts[n], w) for n, w in weights.items() if w}
-        return Step({ROLE: [*chosen, *again]}, terms)
+        facts = {
+            "rows": len(chosen),
+            "rows_with_identifiers": sum(_identifiers(row) > 0 for row in chosen),
+            "rows_replayed": len(again),
+        }
+        return Step({ROLE: [*chosen, *again]}, terms, facts)
 
     def loss(role: str, some: Sequence[TrainRow]) -> Sums:
         batch = collate(some).to(student.device)
@@ -111,13 +126,20 @@ def correction(stream: Stream, k: int) -> Phase:
         choose=choose,
         loss=loss,
         start=start,
+        probe=batch_of(
+            [
+                *stream.drawn(k, _private(rows), PROBE, purpose="probe pii"),
+                *stream.drawn(k, rows, PROBE, purpose="probe all"),
+            ],
+            probed,
+        ),
     )
 
 
 def _draws(stream: Stream, k: int) -> list[TrainRow]:
     """The current rows of all steps, one after the other."""
     settings, rows = stream.settings.ptpc, stream.rows[stream.tasks[k]]
-    private = [row for row in rows if _identifiers(row)] or rows
+    private = _private(rows)
     size = settings.steps * settings.batch_size
     every = stream.drawn(k, rows, size, purpose="all")
     chosen = stream.drawn(k, private, size, purpose="pii")
@@ -130,6 +152,11 @@ def _draws(stream: Stream, k: int) -> list[TrainRow]:
         source = every if step % 2 else chosen
         found += source[at : at + settings.batch_size]
     return found
+
+
+def _private(rows: Sequence[TrainRow]) -> Sequence[TrainRow]:
+    """The rows with identifiers, or all where there are none."""
+    return [row for row in rows if _identifiers(row)] or rows
 
 
 def _identifiers(row: TrainRow) -> int:

@@ -40,6 +40,10 @@ class TrainRow:
         one is an identifier too, ``pii`` wins.
     special
         Positions of what is no text: special tokens in front, EOS.
+    cut
+        Whether the beginning of the prompt was left out.
+    lost
+        Identifiers that were left out with it.
     """
 
     id: str
@@ -49,6 +53,8 @@ class TrainRow:
     pii: np.ndarray
     fixed: np.ndarray
     special: tuple[int, ...] = ()
+    cut: bool = False
+    lost: int = 0
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -134,13 +140,16 @@ def _row(
     # an all-blank token in front of the label has to be learned, too.
     response = (encoding.end > border) & ~encoding.special
     room = None if max_length is None else max_length - (eos is not None)
-    kept = _kept(example, encoding, response, room=room, max_length=max_length)
+    private = identifier_ranges(example)
+    places = [encoding.span(*place) for place in private]
+    spans = [(span.start, span.end) for span in places if span is not None]
+    kept = _kept(example, encoding, response, spans, room=room, max_length=max_length)
     ids, positions = encoding.fed(kept)
     masks = [
         mask[positions]
         for mask in (
             response,
-            encoding.mask(identifier_ranges(example)),
+            encoding.mask(private),
             encoding.mask([*template, *stop_word_ranges(example.text)]),
             encoding.special,
         )
@@ -151,13 +160,25 @@ def _row(
         masks = [np.append(mask, end) for mask, end in zip(masks, ends, strict=True)]
     answer, pii, fixed, special = masks
     at = tuple(np.flatnonzero(special).tolist())
-    return TrainRow(example.id, example.task, ids, answer, pii, fixed, at)
+    lost = sum(start < kept[0] or end > kept[1] for start, end in set(spans))
+    return TrainRow(
+        example.id,
+        example.task,
+        ids,
+        answer,
+        pii,
+        fixed,
+        at,
+        cut=kept[0] > 0,
+        lost=lost,
+    )
 
 
 def _kept(
     example: Example,
     encoding: Encoding,
     response: np.ndarray,
+    spans: Sequence[tuple[int, int]],
     *,
     room: int | None,
     max_length: int | None,
@@ -175,12 +196,12 @@ def _kept(
             where=place,
             fix=fix,
         )
-    spans = [encoding.span(span.start, span.end) for span in example.spans]
+    # Whatever counts as an identifier is kept whole or cut whole.
     kept = kept_range(
         encoding,
         max_length=room,
         response_start=len(example.prompt),
-        spans=[(span.start, span.end) for span in spans if span is not None],
+        spans=spans,
     )
     if has_prompt and kept[0] >= first:
         raise InputError(

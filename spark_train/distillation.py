@@ -23,8 +23,8 @@ from spark_train.student import targets
 WATCHED = 4
 """Distilled positions of a row at which the mass outside the support is watched."""
 
-GATHERED = 2**22
-"""Head weights that are gathered at a time for the support of some positions."""
+CPU_GATHERED, GPU_GATHERED = 2**22, 2**27
+"""Head weights gathered at a time for the support of some positions, by device."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,11 @@ class Distillation:
     ``L_replay = (|R| L_CE + |H| L_KL) / (|R| + |H|)``: cross-entropy over R, and over H
     the KL divergence from the teacher's top-K distribution, both restricted to and
     renormalised on the teacher's support. The teacher is theta_{k-1}^priv, the student
-    as it stands when the task begins: it is asked once a row, then never again.
+    as it stands when the task begins: it is asked once a row, then never again. Token
+    counts of a task (Score_2) outlive its rows, whatever ``replay.memory`` keeps.
+
+    The student's mass outside the support is watched at a sample: at most
+    :data:`WATCHED` positions of a row.
     """
 
     def __init__(self, stream: Stream, k: int) -> None:
@@ -137,6 +141,10 @@ class Distillation:
             )
             scores[row.id] = score
 
+    def end(self) -> None:
+        """Let go of what the next task asks anew."""
+        self._targets = {}
+
     def terms(self, rows: Sequence[TrainRow]) -> dict[str, Term]:
         """CE and KL, weighted by their counts, and the watched mass."""
         replay = self._stream.settings.replay
@@ -168,7 +176,9 @@ class Distillation:
         support = support.to(student.device)
         logp = torch.cat([target.logp for target in found]).to(student.device)
         at_high = hidden[is_high]
-        per_chunk = GATHERED // max(support.shape[1] * hidden.shape[1], 1)
+        on_cpu = student.device.type == "cpu"
+        gathered = CPU_GATHERED if on_cpu else GPU_GATHERED
+        per_chunk = gathered // max(support.shape[1] * hidden.shape[1], 1)
         sums = {
             "replay_ce": student.total(
                 hidden[~is_high],

@@ -21,6 +21,9 @@ class Recall(Protocol):
     def start(self, rows: Sequence[TrainRow]) -> None:
         """Called with all rows that will be replayed, before the first step."""
 
+    def end(self) -> None:
+        """Called after the last step."""
+
     def terms(self, rows: Sequence[TrainRow]) -> Mapping[str, Term]:
         """The terms of a batch's replayed rows."""
 
@@ -36,6 +39,9 @@ class Rehearsal:
 
     def start(self, rows: Sequence[TrainRow]) -> None:
         """Nothing to prepare."""
+
+    def end(self) -> None:
+        """Nothing to let go of."""
 
     def terms(self, rows: Sequence[TrainRow]) -> dict[str, Term]:
         """One term: the mean over the replayed responses."""
@@ -110,6 +116,10 @@ def learning(stream: Stream, k: int, *, recall: Recall | None = None) -> Phase:
         if old and recall is not None:
             recall.start(old)
 
+    def end() -> None:
+        if old and recall is not None:
+            recall.end()
+
     return Phase(
         stage=stream.label(k),
         part="task",
@@ -118,4 +128,5 @@ def learning(stream: Stream, k: int, *, recall: Recall | None = None) -> Phase:
         choose=choose,
         loss=loss,
         start=start,
+        end=end,
     )

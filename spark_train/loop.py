@@ -26,6 +26,7 @@ from spark_train.student import Student, targets
 
 Progress = Callable[[int, int], None]
 Sums = dict[str, Tensor]
+After = Callable[[dict[str, Any], Callable[[], "State"]], None]
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,14 @@ class Term:
 
 @dataclass(frozen=True)
 class Step:
-    """The batch of a step over all processes, by role of its rows, and its terms."""
+    """The batch of a step over all processes, by role of its rows, and its terms.
+
+    ``facts`` are told beside the terms.
+    """
 
     rows: Mapping[str, Sequence[TrainRow]]
     terms: Mapping[str, Term]
+    facts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,9 @@ class Phase:
         a batch add up to the batch's, whatever the parts.
     start, end
         Called around the steps; at the start the weights are the previous phase's.
+    probe
+        A fixed batch whose terms are told before the first step and after the last:
+        steps have rows of their own, so that their losses do not compare.
     gradients
         ``gradients(step)``: may change what the optimizer sees.
     """
@@ -78,6 +86,7 @@ class Phase:
     start: Callable[[], None] = lambda: None
     gradients: Callable[[int], None] = lambda step: None
     end: Callable[[], None] = lambda: None
+    probe: Step | None = None
 
     @property
     def key(self) -> str:
@@ -112,7 +121,7 @@ def run_phase(
     clip: float = 1.0,
     crew: Crew | None = None,
     state: State | None = None,
-    after: Callable[[dict[str, Any], Callable[[], State]], None] | None = None,
+    after: After | None = None,
 ) -> State:
     """Run a phase from where it stands to its end.
 
@@ -126,7 +135,8 @@ def run_phase(
         To go on from; by default the beginning.
     after
         Called after each step with its record (loss, terms, counts, learning rate,
-        gradient norm before clipping) and a function that gives the state to save.
+        gradient norm before clipping) and a function that gives the state to save; a
+        record with ``probe`` is of the phase's fixed batch and of no step.
 
     Raises
     ------
@@ -145,6 +155,8 @@ def run_phase(
         if state.weights is not None and state.moments is not None:
             student.load(state.weights)
             _restore(optimizer, student, state)
+        if state.step == 0:
+            _probe(student, phase, 0, crew, clock, after)
         student.model.train()
         for step in range(state.step, phase.steps):
             torch.manual_seed(seed_for(seed, phase.key, step, crew.rank))
@@ -154,18 +166,45 @@ def run_phase(
             sums = _gradients(student, phase, chosen, crew, clock)
             record = _record(phase, step, chosen, sums)
             with clock("optimizer"):
+                # A step without any position still is one: moments decay, alike in
+                # one process and in several.
+                for weight in weights:
+                    weight.grad = _or_zero(weight)
                 phase.gradients(step)
-                norm = torch.nn.utils.clip_grad_norm_(weights, clip)
+                norm = float(torch.nn.utils.clip_grad_norm_(weights, clip))
+                if not math.isfinite(norm):
+                    raise _diverged(phase, step, "gradient")
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
             state.step = step + 1
             if after is not None:
-                record["grad_norm"] = float(norm)
+                record["grad_norm"] = norm
                 after(record, lambda: _state(student, optimizer, state))
         student.model.eval()
+        _probe(student, phase, phase.steps, crew, clock, after)
         with clock("end"):
             phase.end()
     return state
+
+
+def _probe(
+    student: Student,
+    phase: Phase,
+    step: int,
+    crew: Crew,
+    clock: _Clock,
+    after: After | None,
+) -> None:
+    """Tell the terms of a phase's fixed batch, without dropout or gradients."""
+    if phase.probe is None or after is None:
+        return
+    with torch.no_grad():
+        sums = _gradients(student, phase, phase.probe, crew, clock)
+    for weight in student.trainable.values():
+        weight.grad = None
+    record = _record(phase, step - 1, phase.probe, sums)
+    del record["lr"]
+    after({**record, "probe": True}, lambda: State())
 
 
 def _gradients(
@@ -220,11 +259,7 @@ def _record(
     means = {n: sums[n] / t.count if t.count else 0.0 for n, t in terms.items()}
     loss = math.fsum(t.weight * means[n] for n, t in terms.items())
     if not math.isfinite(loss):
-        raise InputError(
-            f"the loss is not finite at step {step + 1} of {phase.steps}",
-            where=phase.key,
-            fix="lower the learning rate",
-        )
+        raise _diverged(phase, step, "loss")
     return {
         "stage": phase.stage,
         "part": phase.part,
@@ -233,7 +268,16 @@ def _record(
         "loss": loss,
         **means,
         **{f"n_{name}": term.count for name, term in terms.items()},
+        **chosen.facts,
     }
+
+
+def _diverged(phase: Phase, step: int, what: str) -> InputError:
+    return InputError(
+        f"the {what} is not finite at step {step + 1} of {phase.steps}",
+        where=phase.key,
+        fix="lower the learning rate",
+    )
 
 
 def pieces(rows: Sequence[TrainRow], tokens: int) -> Iterator[list[TrainRow]]:

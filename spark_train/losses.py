@@ -1,6 +1,6 @@
 """Losses: pure functions of logits, one value a position, in nats.
 
-Every function but the last takes logits ``(n, V)`` of ``n`` chosen positions, each row
+Every function takes logits ``(n, V)`` of ``n`` chosen positions, each row
 already the prediction *of* its token (no shift inside), and gives ``(n,)``; ``n`` may
 be 0. The caller selects positions, takes means and weighs them, so that a large batch
 can come in chunks.
@@ -177,31 +177,6 @@ def outside_mass(logits: Tensor, support: Tensor) -> Tensor:
     outside = _wide(logits.scatter(-1, support, -math.inf)).logsumexp(dim=-1)
     # Not 1 - inside mass: that loses a small mass to rounding.
     return torch.sigmoid(outside - inside)
-
-
-def next_token_nll(logits: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
-    """Mean negative log-likelihood of the masked tokens (SPARK's L_task).
-
-    Parameters
-    ----------
-    logits
-        Shape ``(B, T, V)``: position ``t`` predicts token ``t + 1``.
-    ids
-        Shape ``(B, T)``, int64.
-    mask
-        Shape ``(B, T)``, bool over the *predicted* tokens; the first token of a row
-        has no prediction and never counts. Padding must be False.
-
-    Returns
-    -------
-    Tensor
-        Scalar, nats per token over the whole batch (SPARK's L_task with the response
-        mask); 0, still with a graph, when no token is masked.
-    """
-    wanted = mask[:, 1:]
-    # Select first: float32 logits of unwanted positions would only cost memory.
-    nll = token_nll(logits[:, :-1][wanted], ids[:, 1:][wanted])
-    return nll.sum() / max(nll.numel(), 1)
 
 
 def _wide(values: Tensor) -> Tensor:

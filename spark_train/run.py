@@ -19,7 +19,7 @@ from spark_audit.scoring import Prompt
 from spark_train.accuracy import accuracy, answer_prompts, read_matrix, write_matrix
 from spark_train.crew import Crew, ElsewhereError, assemble
 from spark_train.data import encode_rows
-from spark_train.folder import Folder, RunRecord, data_files
+from spark_train.folder import DATA, Folder, RunRecord, data_files
 from spark_train.loop import Phase, State, run_phase
 from spark_train.lora import add_lora, load_adapter, save_adapter
 from spark_train.methods import METHODS, groups
@@ -125,13 +125,14 @@ def train(
         with crew.together():
             reads = groups(method)
             chosen = parse(settings, groups=reads, method=method)
-            files = data_files(data)
+            # Neither names nor the order they are given in decide on the order of rows.
+            files = sorted(data_files(data), key=_content)
             examples = read_examples(*files)
             tasks = _tasks(order, examples, tell)
             if crew.first:
-                check_writable(output)
                 folder.read()  # leaves a folder of something else as it is
                 held.enter_context(folder.lock())
+                check_writable(output)
             old = folder.read()
             loaded = _open(base, device=device, dtype=dtype, **(loading or {}))
             hashes = [sha256_file(path) for path in files]
@@ -146,13 +147,7 @@ def train(
                     "tokenizer": loaded.tokenizer_sha256,
                     "dtype": dtype,
                     "lora_targets": ",".join(lora_targets),
-                    # Two folders may hold files of the same name.
-                    **{
-                        f"data {number} ({path.name})": sha256
-                        for number, (path, sha256) in enumerate(
-                            zip(files, hashes, strict=True), start=1
-                        )
-                    },
+                    DATA: hashes,
                 },
                 base={"source": base, "weights_sha256": loaded.weights_sha256},
                 data=[
@@ -169,16 +164,27 @@ def train(
                     for task in tasks
                 },
                 processes=crew.world,
+                device=loaded.device,
+                threads=torch.get_num_threads(),
+                gradient_checkpointing=gradient_checkpointing,
                 command=list(command),
                 created=now(),
                 versions=versions(),
             )
             if old is not None:
                 folder.check(old, record)
-                kept = ("status", "created", "seconds")
-                record = record.model_copy(update={k: getattr(old, k) for k in kept})
                 for text in old.notes:
                     tell(text)
+                if old.status == "complete":
+                    folder.check_left(old.seconds)
+                    record = old
+                else:
+                    record, changed = old.continued(record)
+                    if changed and crew.first:
+                        tell(
+                            "goes on otherwise than before, so that the bytes may "
+                            f"differ: {', '.join(changed)}"
+                        )
             work = _Work(
                 loaded=loaded,
                 base=base,
@@ -200,6 +206,13 @@ def train(
                 raise
             # Losses are the same in all processes: the first one tells of them.
             raise ElsewhereError from None
+
+
+def _content(path: Path) -> str:
+    """A file's hash; of one that cannot be read its reader tells."""
+    with contextlib.suppress(OSError):
+        return sha256_file(path)
+    return ""
 
 
 def _tasks(order: str, examples: Sequence[Example], tell: Note) -> tuple[str, ...]:
@@ -287,10 +300,19 @@ class _Work:
         train_rows = [e for e in mine if e.split == "train"]
         self.progress("tokenising", 0, len(train_rows))
         rows = encode_rows(train_rows, loaded.tokenizer, max_length=longest)
+        if loaded.tokenizer.eos_token_id is None:
+            self.tell("the tokenizer has no EOS token: no response ends with one")
         self.progress("tokenising", len(train_rows), len(train_rows))
         self.rows = {
             task: [row for row in rows if row.task == task] for task in self.tasks
         }
+        for task, some in self.rows.items():
+            if cut := sum(row.cut for row in some):
+                lost = sum(row.lost for row in some)
+                self.tell(
+                    f"{task}: {cut} of {len(some)} train rows were cut to {longest} "
+                    f"tokens, and {lost} identifiers with what was left out"
+                )
         self.prompts = self._prompts(mine)
         with quiet():
             model = add_lora(
@@ -318,6 +340,20 @@ class _Work:
         limit = self.settings.eval_rows
         if missing := [task for task in self.tasks if not found.get(task)]:
             self.tell(f"no test rows, so no accuracy: {', '.join(missing)}")
+        # A row with a canary is another audit's; what else is not asked is told.
+        unasked = {
+            task: sum(
+                e.task == task and e.split == "test" and e.canary is None
+                for e in examples
+            )
+            - len(found.get(task, []))
+            for task in self.tasks
+        }
+        if told := [f"{task} {count}" for task, count in unasked.items() if count]:
+            self.tell(
+                "test rows without a response, or with nothing before it, are not "
+                f"answered: {', '.join(told)}"
+            )
         # The first rows by id: the same of every method, whatever the file's order.
         return {
             task: sorted(found.get(task, []), key=lambda p: p.key)[: limit or None]
@@ -371,18 +407,19 @@ class _Work:
         self, phases: Sequence[Phase]
     ) -> tuple[int, State, dict[str, dict[str, float]]]:
         """Which phase to begin with, from where, and what was spent before."""
-        found = self.folder.restore()
+        with self.crew.together():
+            found = self.folder.restore()
+            if found is not None:
+                self.folder.check_left(found[2])
+                if found[0]:
+                    load_adapter(self.student.model, self._place(phases[found[0] - 1]))
         stands = None if found is None else (found[0], found[1].step)
         self.crew.agree(stands, what="what they find in the run folder")
         if self.crew.first:
             self.folder.write(self.record)
         if found is None:
             return 0, State(), {}
-        at, state, seconds = found
-        if at:
-            before = phases[at - 1]
-            load_adapter(self.student.model, self._place(before))
-        return at, state, seconds
+        return found
 
     def _place(self, phase: Phase) -> Path:
         return self.folder.stages / phase.stage / phase.part
@@ -393,11 +430,14 @@ class _Work:
         what = f"{phase.stage} {'correction' if phase.part == 'priv' else 'learning'}"
 
         def after(record: dict[str, Any], snapshot: Callable[[], State]) -> None:
+            if self.crew.first:
+                self.folder.log(record)
+            if "probe" in record:
+                return
             done = record["step"]
             self.progress(f"{what}, steps", done, phase.steps)
             if not self.crew.first:
                 return
-            self.folder.log(record)
             if done % self.settings.save_every == 0 or done == phase.steps:
                 self.folder.save(number, snapshot(), seconds)
 
@@ -412,7 +452,11 @@ class _Work:
             after=after,
         )
         if self.crew.first:
-            save_adapter(self.student.model, self._place(phase), base=self.base)
+            save_adapter(
+                self.student.model,
+                self._place(phase),
+                base=self.base,
+            )
         self.crew.wait()
         return state
 

@@ -12,7 +12,7 @@ from spark_audit.errors import InputError
 PAPER, OURS = "paper", "ours"
 
 Positive = Annotated[float, Field(gt=0)]
-Rate = Annotated[float, Field(gt=0, le=10)]
+Rate = Annotated[float, Field(gt=0, le=1e30)]  # beyond, AdamW itself overflows
 Weight = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 

@@ -66,7 +66,12 @@ class Student:
         head = own_head(self._base, rows=self.vocabulary)
         if self._base.get_output_embeddings().weight.requires_grad:
             head = "the output head is trained"
-        self._head = None if isinstance(head, str) else head
+        self._head = None
+        if not isinstance(head, str):
+            # Of a head in half precision a float32 copy: V x H numbers more.
+            weight, bias, transform = head
+            wide = None if bias is None else _wide(bias)
+            self._head = _wide(weight), wide, transform
         model.eval()  # a fresh adapter's wrapper and its base may be of two minds
         if self._head is not None and not self._agrees():
             head = "the model's own logits differ from its head's"
@@ -114,20 +119,23 @@ class Student:
         return logits[before]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits ``(n, V)`` of hidden states ``(n, H)``, at least float32."""
+        """Logits ``(n, V)`` of hidden states ``(n, H)``, computed in float32 or wider.
+
+        A body of half precision loses little; logits rounded to it would bury small
+        divergences in noise.
+        """
         if self._head is None:
             return _wide(hidden)
         weight, bias, transform = self._head
-        z = _wide(torch.nn.functional.linear(hidden.to(weight.dtype), weight, bias))
-        return transform(z)
+        return transform(torch.nn.functional.linear(_wide(hidden), weight, bias))
 
     def logits_at(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """Logits ``(n, K)`` of the tokens ``(n, K)`` alone."""
         if self._head is None:
             return _wide(hidden).gather(1, ids)
         weight, bias, transform = self._head
-        z = torch.einsum("nh,nkh->nk", hidden.to(weight.dtype), weight[ids])
-        return transform(_wide(z if bias is None else z + bias[ids]))
+        z = torch.einsum("nh,nkh->nk", _wide(hidden), weight[ids])
+        return transform(z if bias is None else z + bias[ids])
 
     def chunks(self, count: int, *, rows: int | None = None) -> list[slice]:
         """Slices of positions whose logits may exist at a time; none of 0."""

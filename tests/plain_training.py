@@ -195,7 +195,8 @@ def one_step(
                 for name, g in zip(student.trainable, found, strict=True)
             }
 
-    once = replace(phase, steps=1, start=start, choose=choose, gradients=gradients)
+    hooks = {"start": start, "choose": choose, "gradients": gradients}
+    once = replace(phase, steps=1, probe=None, **hooks)
     run_phase(
         student, once, seed=0, after=lambda record, _: setattr(seen, "record", record)
     )

@@ -16,6 +16,7 @@ from plain_training import (
     frozen_logits,
     kl,
     logp_of,
+    make_row,
     make_rows,
     make_stream,
     moved,
@@ -393,3 +394,35 @@ def test_a_second_correction_has_its_own_teacher(
     moved(stream.student.model, seed=4)
     seen = one_step(stream, correction(stream, 1))
     assert seen.record["anchor"] == pytest.approx(0, abs=1e-12)
+
+
+def test_replayed_rows_come_from_what_memory_keeps(
+    make_model: Callable[..., Any],
+) -> None:
+    stream = make_stream(
+        adapted(make_model),
+        make_rows(a=9, b=9, c=4),
+        "replay.memory=4",
+        "ptpc.steps=40",
+    )
+    kept = {row.id for rows in stream.earlier(2).values() for row in rows}
+    assert len(kept) == 4
+    phase = correction(stream, 2)
+    assert phase.probe is not None
+    steps = [*map(phase.choose, range(40)), phase.probe]
+    old = {r.id for s in steps for rows in s.rows.values() for r in rows}
+    assert {name for name in old if name[0] != "c"} == kept
+
+
+def test_how_many_rows_hold_identifiers_is_told(make_model: Callable[..., Any]) -> None:
+    rows, last = make_rows(a=3), make_row("a", 9)
+    rows["a"].append(replace(last, pii=np.zeros(len(last), dtype=bool)))
+    stream = make_stream(adapted(make_model), rows, "ptpc.steps=8")
+    phase = correction(stream, 0)
+    for step in map(phase.choose, range(8)):
+        (some,) = step.rows.values()
+        assert step.facts == {
+            "rows": 2,
+            "rows_with_identifiers": sum(bool(row.pii[1:].any()) for row in some),
+            "rows_replayed": 0,
+        }

@@ -308,3 +308,23 @@ def test_padding_stands_on_the_right_and_is_masked(tiny_tokenizer: Any) -> None:
     for name in ("ids", "attention", "response", "pii"):
         assert getattr(moved, name).is_meta, name
     assert encode_rows([], tiny_tokenizer) == []
+
+
+def test_an_identifier_that_nobody_annotated_is_cut_whole_or_kept_whole(
+    tiny_tokenizer: Any,
+) -> None:
+    prompt = "Write to john.smith@example.com about the food. It was cold.\nLabel:"
+    example = replace(EXAMPLE, prompt=prompt, spans=())
+    (full,) = encode_rows([example], tiny_tokenizer)
+    mail = text_of(tiny_tokenizer, full.ids[full.pii])
+    assert "john.smith@example.com" in mail
+    assert (full.cut, full.lost) == (False, 0)
+    seen = set()
+    for length in range(14, len(full)):
+        (row,) = encode_rows([example], tiny_tokenizer, max_length=length)
+        kept = text_of(tiny_tokenizer, row.ids[row.pii])
+        assert kept in ("", mail)
+        assert row.cut
+        assert row.lost == (kept == "")
+        seen.add(kept)
+    assert len(seen) == 2

@@ -5,16 +5,29 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import plain_training as plain
 import pytest
 import torch
 
 from spark_audit.errors import InputError
 from spark_audit.examples import Example
+from spark_train.correction import correction
 from spark_train.data import TrainRow, collate, encode_rows
-from spark_train.loop import fit
+from spark_train.learning import Rehearsal, learning
+from spark_train.loop import (
+    Phase,
+    State,
+    Step,
+    Term,
+    covered,
+    fit,
+    response_loss,
+    run_phase,
+)
 
 ROWS = [
     Example(f"r{i}", "t", f"{a} said it was {b}. Label:", f" {c}", "train", f"r{i}")
@@ -194,3 +207,180 @@ def test_a_loss_that_is_not_finite_stops_the_run(
         model.get_input_embeddings().weight.fill_(float("nan"))
     with pytest.raises(InputError, match="not finite at step 1 of 1; lower"):
         fit(model, rows, epochs=1, lr=1e-3, batch_size=9, seed=0)
+
+
+# --- phases ---------------------------------------------------------------------------
+
+
+def run_through(
+    stream: Any,
+    phase: Phase,
+    *,
+    seed: int = 3,
+    state: State | None = None,
+    clip: float = 1.0,
+    stop: int | None = None,
+) -> tuple[list[dict[str, Any]], State | None]:
+    """Records of a phase and, where it is stopped, the state to go on from."""
+    records: list[dict[str, Any]] = []
+    kept: list[State] = []
+
+    class Stop(Exception):
+        pass
+
+    def after(record: dict[str, Any], snapshot: Callable[[], State]) -> None:
+        records.append(record)
+        if "probe" not in record and record["step"] == stop:
+            kept.append(snapshot())
+            raise Stop
+
+    try:
+        run_phase(stream.student, phase, seed=seed, clip=clip, state=state, after=after)
+    except Stop:
+        return records, kept[0]
+    return records, None
+
+
+def state_of(stream: Any) -> dict[str, torch.Tensor]:
+    return dict(stream.student.weights())
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.parametrize("stop", [1, 2, 5])
+def test_a_phase_goes_on_to_the_same_bits_even_with_dropout(
+    kind: str, stop: int, make_model: Callable[..., Any]
+) -> None:
+    def fresh() -> tuple[Any, Phase]:
+        torch.manual_seed(0)
+        stream = plain.make_stream(
+            plain.adapted(make_model, kind),
+            plain.make_rows(a=6, b=6),
+            "batch_size=4",
+            "epochs=2",
+            "lr=1e-2",
+        )
+        return stream, learning(stream, 1, recall=Rehearsal(stream))
+
+    stream, phase = fresh()
+    whole, _ = run_through(stream, phase)
+    wanted = state_of(stream)
+    stream, phase = fresh()
+    first, state = run_through(stream, phase, stop=stop)
+    assert state is not None
+    stream, phase = fresh()  # as another process would begin
+    torch.rand(7)
+    rest, _ = run_through(stream, phase, state=state)
+    assert [*first, *rest] == whole
+    assert all(torch.equal(wanted[name], w) for name, w in state_of(stream).items())
+
+
+def test_gradients_are_clipped_and_the_norm_before_is_told(
+    make_model: Callable[..., Any], monkeypatch: Any
+) -> None:
+    seen: list[float] = []
+    step = torch.optim.AdamW.step
+
+    def spy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        weights = [w for group in self.param_groups for w in group["params"]]
+        seen.append(math.sqrt(sum(float((w.grad**2).sum()) for w in weights)))
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", spy)
+    for clip in (1e-3, 1e9):
+        stream = plain.make_stream(
+            plain.adapted(make_model), plain.make_rows(a=4), "batch_size=4", "epochs=1"
+        )
+        (record,), _ = run_through(stream, learning(stream, 0), clip=clip)
+        assert record["grad_norm"] > 0.01
+        assert seen[-1] == pytest.approx(min(record["grad_norm"], clip), rel=1e-4)
+
+
+def test_the_learning_rate_that_is_told_is_the_one_that_is_used(
+    make_model: Callable[..., Any], monkeypatch: Any
+) -> None:
+    used: list[float] = []
+    step = torch.optim.AdamW.step
+
+    def spy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        used.append(self.param_groups[0]["lr"])
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", spy)
+    stream = plain.make_stream(
+        plain.adapted(make_model), plain.make_rows(a=4), "batch_size=2", "epochs=2"
+    )
+    records, _ = run_through(stream, learning(stream, 0))
+    assert [record["lr"] for record in records] == used
+    assert len(set(used)) == 4
+
+
+def test_a_step_without_positions_still_is_a_step(
+    make_model: Callable[..., Any],
+) -> None:
+    """Moments decay where no term has a position, as they do in several processes."""
+
+    def weights(grads: bool) -> dict[str, torch.Tensor]:
+        stream = plain.make_stream(plain.adapted(make_model), plain.make_rows(a=4))
+        rows = list(stream.rows["a"])
+
+        def choose(at: int) -> Step:
+            some = rows if at == 0 else []
+            return Step({"task": some}, {"task": Term(covered(some, "response"))})
+
+        def loss(role: str, some: Any) -> Any:
+            return response_loss(stream.student, some, scope="response", name="task")
+
+        def zeros(at: int) -> None:
+            if grads and at:
+                for weight in stream.student.trainable.values():
+                    weight.grad = torch.zeros_like(weight)
+
+        phase = Phase("1-a", "task", 4, 1e-2, choose, loss, gradients=zeros)
+        run_through(stream, phase)
+        return state_of(stream)
+
+    given, none = weights(True), weights(False)
+    assert all(torch.equal(given[name], none[name]) for name in given)
+
+
+def test_a_gradient_that_is_not_finite_stops_before_the_step(
+    make_model: Callable[..., Any],
+) -> None:
+    stream = plain.make_stream(plain.adapted(make_model), plain.make_rows(a=4))
+
+    def spoil(at: int) -> None:
+        next(iter(stream.student.trainable.values())).grad.fill_(float("inf"))
+
+    phase = replace(learning(stream, 0), gradients=spoil)
+    before = state_of(stream)
+    with pytest.raises(InputError, match="the gradient is not finite at step 1 of"):
+        run_through(stream, phase)
+    assert all(torch.equal(before[name], w) for name, w in state_of(stream).items())
+
+
+def test_a_probe_is_told_before_and_after_and_changes_nothing(
+    make_model: Callable[..., Any],
+) -> None:
+    def run(probe: bool) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
+        stream = plain.make_stream(
+            plain.adapted(make_model), plain.make_rows(a=5, b=5), "ptpc.steps=6"
+        )
+        phase = correction(stream, 1)
+        if not probe:
+            phase = replace(phase, probe=None)
+        records, _ = run_through(stream, phase)
+        return records, state_of(stream)
+
+    records, weights = run(True)
+    plainly, same = run(False)
+    assert all(torch.equal(weights[name], same[name]) for name in weights)
+    assert [r for r in records if "probe" not in r] == plainly
+    first, last = (r for r in records if "probe" in r)
+    assert (records[0], records[-1]) == (first, last)
+    assert (first["step"], last["step"]) == (0, 6)
+    assert first["anchor"] == first["old"] == 0.0
+    assert first["dkl"] == pytest.approx(first["ul"], rel=1e-6)
+    assert last["loss"] < first["loss"]
+    assert {k: v for k, v in first.items() if k.startswith(("n_", "rows"))} == {
+        k: v for k, v in last.items() if k.startswith(("n_", "rows"))
+    }
