@@ -22,6 +22,8 @@ PACKAGES = (
     "torch",
     "transformers",
     "peft",
+    "accelerate",
+    "safetensors",
     "tokenizers",
     "numpy",
     "scipy",

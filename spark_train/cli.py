@@ -7,6 +7,7 @@ called gets imported, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,14 +24,14 @@ from spark_audit.console import (
     show_facts,
     show_table,
 )
-from spark_audit.errors import SparkError
+from spark_audit.errors import InputError, SparkError
 
 if TYPE_CHECKING:
     from spark_train.inspect_scores import Inspected
     from spark_train.run import Outcome
 
 PROGRAM = "spark-train"
-SEVERAL = ("--data", "--set")
+SEVERAL = ("--data", "--set", "--lora-targets")
 """Options that accept both ``--x A B`` and ``--x A --x B``."""
 DTYPES = ("float32", "bfloat16")
 FIGURES = ("last", "avg", "bwt")
@@ -39,7 +40,9 @@ FIGURES = ("last", "avg", "bwt")
 Base = Annotated[
     str, typer.Option(metavar="MODEL", help="Base model: a folder or a hub id.")
 ]
-Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute.")]
+Device = Annotated[
+    str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="Where to compute.")
+]
 Dtype = Annotated[
     str,
     typer.Option(
@@ -48,6 +51,10 @@ Dtype = Annotated[
 ]
 Tokenizer = Annotated[
     str | None, typer.Option(metavar="DIR", help="Tokenizer, if not the model's own.")
+]
+LoraTargets = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME...", help="Layers with LoRA; default: q, k, v and o."),
 ]
 Revision = Annotated[str | None, typer.Option(help="Revision of a model on the hub.")]
 TrustRemoteCode = Annotated[
@@ -142,12 +149,7 @@ def train_run(
             help="Compute the forward pass twice and keep less of it in memory.",
         ),
     ] = False,
-    lora_targets: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME,...", help="Layers with LoRA; default: q, k, v and o."
-        ),
-    ] = None,
+    lora_targets: LoraTargets = None,
     tokenizer: Tokenizer = None,
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
@@ -155,7 +157,8 @@ def train_run(
     quiet: Quiet = False,
 ) -> None:
     """Learn the tasks of an order one after the other; the same command resumes."""
-    one_of(dtype, "--dtype", DTYPES)
+    _check(device, dtype)
+    _one_seed(seed, set or ())
     from spark_audit.checkpoints import quiet as silence
     from spark_audit.progress import progress
 
@@ -299,7 +302,10 @@ def relearn(
         typer.Option(metavar="DATA...", help="JSONL of `spark-audit data`."),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Adapter folder.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Folder of the new checkpoint."
+        ),
     ],
     base: Annotated[
         str | None,
@@ -311,19 +317,31 @@ def relearn(
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     device: Device = "auto",
     dtype: Dtype = "float32",
+    lora_targets: LoraTargets = None,
+    lora_alpha: Annotated[
+        float | None,
+        typer.Option(help="Of LoRA weights without adapter_config.json."),
+    ] = None,
+    tokenizer: Tokenizer = None,
+    revision: Revision = None,
+    trust_remote_code: TrustRemoteCode = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """A short fine-tune without identifiers, to see whether suppression lasts."""
-    one_of(dtype, "--dtype", DTYPES)
+    """A short fine-tune without identifiers, to see whether suppression lasts.
+
+    An adapter is trained on and stays one; full weights stay full weights.
+    """
+    _check(device, dtype)
     from spark_audit.checkpoints import quiet as silence
     from spark_audit.progress import progress
 
     with silence():
+        from spark_train.crew import ElsewhereError
         from spark_train.relearn import relearn as relearned
 
     note = _Notes()
-    with progress(quiet=quiet or not _first()) as show:
+    with progress(quiet=quiet or not _first()) as show, _one_voice(ElsewhereError):
         found = relearned(
             ckpt=ckpt,
             base=base,
@@ -335,6 +353,11 @@ def relearn(
             seed=seed,
             device=device,
             dtype=dtype,
+            lora_targets=_names(lora_targets),
+            lora_alpha=lora_alpha,
+            tokenizer=tokenizer,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
             progress=show,
             note=note,
         )
@@ -342,7 +365,7 @@ def relearn(
         return
     if json:
         told = {
-            "adapter": str(found.folder),
+            "checkpoint": str(found.folder),
             "rows": found.rows,
             "left_out": found.left_out,
             "losses": list(found.losses),
@@ -355,7 +378,7 @@ def relearn(
             **{f"rows left out, {why}": n for why, n in found.left_out.items()},
             "loss, first step": f"{found.losses[0]:.3f}",
             "loss, last step": f"{found.losses[-1]:.3f}",
-            "adapter": found.folder,
+            "checkpoint": found.folder,
         }
     )
 
@@ -365,7 +388,10 @@ def relearn(
 
 def score(
     data: Annotated[
-        list[Path], typer.Argument(help="JSONL of `spark-audit data`; its train rows.")
+        list[Path],
+        typer.Argument(
+            metavar="DIR|DATA...", help="JSONL of `spark-audit data`; its train rows."
+        ),
     ],
     base: Base,
     ckpt: Annotated[
@@ -389,20 +415,30 @@ def score(
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,
     show_text: Annotated[
-        bool, typer.Option("--show-text", help="Show the tokens, identifiers too.")
+        bool, typer.Option("--show-text", help="Show the text of identifiers, too.")
     ] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tokens with their sensitivity scores; no text without --show-text."""
-    one_of(dtype, "--dtype", DTYPES)
+    """Tokens with their sensitivity scores; identifiers only with --show-text.
+
+    Without it, [NAME], [EMAIL] and so on stand for each token of what is annotated in
+    the data or found by the rules. Plain text is shown, and with it identifiers that
+    neither annotations nor rules know.
+    """
+    _check(device, dtype)
     if output is not None:
         keep_apart([output], data)
+        _check_scores(output)
+    from spark_audit.checkpoints import quiet as silence
     from spark_audit.examples import read_examples
     from spark_audit.facts import check_writable
     from spark_audit.progress import progress
 
-    examples = read_examples(*data)
+    with silence():
+        from spark_train.folder import data_files
+    files = data_files(data)
+    examples = read_examples(*files)
     if output is not None:
         check_writable(output.parent)
     from spark_audit.checkpoints import open_checkpoint
@@ -430,7 +466,7 @@ def score(
     if output is not None:
         write_scores(output, [one.row for one in found], [one.score for one in found])
     told = [
-        _tokens(one, loaded.tokenizer if show_text else None) for one in found[:limit]
+        _tokens(one, loaded.tokenizer, show_text=show_text) for one in found[:limit]
     ]
     if json:
         show_facts({"examples": told}, as_json=True)
@@ -445,8 +481,32 @@ def score(
         print(f"\nScores: {output}")
 
 
-def _tokens(one: Inspected, tokenizer: Any) -> dict[str, Any]:
-    """A row as records; the tokens' text only with a tokenizer."""
+def _check_scores(output: Path) -> None:
+    """Write over nothing but a table of scores."""
+    place = str(output)
+    if output.suffix != ".parquet":
+        raise InputError(
+            "is no name of a table of scores", where=place, fix="give -o FILE.parquet"
+        )
+    if not output.exists():
+        return
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        names = pq.read_schema(output).names
+    except (OSError, pa.ArrowException):
+        names = []
+    if not {"example", "position", "score", "pii"} <= {*names}:
+        raise InputError(
+            "is there already, and no table of scores",
+            where=place,
+            fix="give another -o",
+        )
+
+
+def _tokens(one: Inspected, tokenizer: Any, *, show_text: bool) -> dict[str, Any]:
+    """A row as records; identifiers by their type, unless their text is asked for."""
     row = one.row
     records = []
     for t in range(len(row)):
@@ -458,15 +518,16 @@ def _tokens(one: Inspected, tokenizer: Any) -> dict[str, Any]:
             ("response", row.response[t]),
             ("text", True),
         )
-        record = {
-            "position": t,
-            "kind": next(kind for kind, holds in kinds if holds),
-            "nll": float(one.nll[t - 1]) if t else None,
-            "score": float(one.score[t]),
-        }
-        if tokenizer is not None:
-            record["text"] = tokenizer.decode([int(row.ids[t])])
-        records.append(record)
+        type = None if show_text else one.hidden[t]
+        records.append(
+            {
+                "position": t,
+                "text": f"[{type}]" if type else tokenizer.decode([int(row.ids[t])]),
+                "kind": next(kind for kind, holds in kinds if holds),
+                "nll": float(one.nll[t - 1]) if t else None,
+                "score": float(one.score[t]),
+            }
+        )
     return {"example": row.id, "task": row.task, "tokens": records}
 
 
@@ -494,7 +555,30 @@ class _Notes:
 
 def _first() -> bool:
     """Whether this is the process of a launch that prints."""
-    return os.environ.get("RANK", "0") == "0"
+    several = os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1")
+    return not several or os.environ.get("RANK", "0") == "0"
+
+
+def _check(device: str, dtype: str) -> None:
+    one_of(dtype, "--dtype", DTYPES)
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise InputError(
+            f"{device!r} is unknown",
+            where="--device",
+            fix="give auto, cpu, cuda or cuda:N",
+        )
+
+
+def _one_seed(seed: int | None, settings: Sequence[str]) -> None:
+    """Refuse two seeds: one of them would be dropped in silence."""
+    for text in settings:
+        name, _, value = (part.strip() for part in text.partition("="))
+        if seed is not None and name == "seed" and value != str(seed):
+            raise InputError(
+                f"is {seed}, and --set gives the seed {value}",
+                where="--seed",
+                fix="give one of them",
+            )
 
 
 @contextmanager
@@ -508,6 +592,7 @@ def _one_voice(elsewhere: type[SparkError]) -> Iterator[None]:
         raise typer.Exit(error.exit_code) from None
 
 
-def _names(text: str | None) -> tuple[str, ...]:
-    parts = (text or "").split(",")
-    return tuple(part.strip() for part in parts if part.strip())
+def _names(given: Sequence[str] | None) -> tuple[str, ...]:
+    """Names, with blanks or commas between them; a set, so in one order."""
+    parts = {part.strip() for text in given or () for part in text.split(",")}
+    return tuple(sorted(parts - {""}))

@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -24,16 +24,53 @@ from safetensors.torch import save
 from spark_audit.errors import InputError, OutputError
 from spark_audit.facts import write_atomically, write_text
 from spark_train.loop import State
+from spark_train.lora import CONFIG, WEIGHTS
 from spark_train.settings import difference
 
+DATA = "data"
+"""Of a run's identity: the SHA-256 of its data files, sorted."""
 FREE = ("save_every",)
 """Settings that may change from one start of a run to the next: neither a weight nor an
 accuracy depends on them."""
 
+SCORES = "scores"
+ATTEMPTS = 100
+"""To take a lock that other processes remove as they end."""
+
 _SHA256 = re.compile("[0-9a-f]{64}")
+# What `write_atomically` leaves of a run's own files when the process is killed.
+_LEFT_BEHIND = re.compile(
+    r"\.writable|"
+    r"\.(run\.json|state\.safetensors|accuracy\.csv|\.writable|[1-9]\d*-.+\.parquet)"
+    r"\.[a-z0-9_]{8}"
+)
+# The libraries that compute: with others of them a step may round otherwise.
+_COMPUTING = ("torch", "transformers", "peft")
 
 
-class RunRecord(BaseModel):
+class Start(BaseModel):
+    """One start of a run.
+
+    Attributes
+    ----------
+    device, threads
+        Where it computed; CPU threads of the first process.
+    versions
+        Of a start after the first: those that are others than before.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    created: str
+    command: list[str]
+    processes: int
+    device: str
+    threads: int
+    gradient_checkpointing: bool
+    versions: dict[str, str]
+
+
+class RunRecord(Start):
     """``run.json``.
 
     Attributes
@@ -43,9 +80,9 @@ class RunRecord(BaseModel):
         it is the same.
     seconds
         Phase -> seconds by kind of work.
+    starts
+        Those after the first one, which the record's own fields tell of.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     kind: Literal["spark-train-run"] = "spark-train-run"
     schema_version: Literal[1] = 1
@@ -57,12 +94,39 @@ class RunRecord(BaseModel):
     base: dict[str, Any]
     data: list[dict[str, str]]
     rows: dict[str, dict[str, int]]
-    processes: int
-    command: list[str]
-    created: str
-    versions: dict[str, str]
     seconds: dict[str, dict[str, float]] = {}
     notes: list[str] = []
+    starts: list[Start] = []
+
+    def continued(self, new: RunRecord) -> tuple[RunRecord, list[str]]:
+        """The record with one start more, and what the bytes may differ for.
+
+        Parameters
+        ----------
+        new
+            What the record of the start would be, were it the first.
+        """
+        before, versions = (self.starts or [self])[-1], dict(self.versions)
+        for start in self.starts:
+            versions |= start.versions
+        others = {
+            name: new.versions.get(name, "none")
+            for name in sorted(versions.keys() | new.versions.keys())
+            if versions.get(name, "none") != new.versions.get(name, "none")
+        }
+        fields = {name: getattr(new, name) for name in Start.model_fields}
+        start = Start(**fields | {"versions": others})
+        changed = [
+            f"{name.replace('_', ' ')} {getattr(before, name)} -> {getattr(new, name)}"
+            for name in ("device", "threads", "processes", "gradient_checkpointing")
+            if getattr(before, name) != getattr(new, name)
+        ]
+        changed += [
+            f"{name} {versions.get(name, 'none')} -> {others[name]}"
+            for name in _COMPUTING
+            if name in others
+        ]
+        return self.model_copy(update={"starts": [*self.starts, start]}), changed
 
 
 class Folder:
@@ -74,6 +138,7 @@ class Folder:
         self.metrics = path / "metrics.jsonl"
         self.accuracy = path / "accuracy.csv"
         self._run, self._state = path / "run.json", path / "state.safetensors"
+        self._lock = path / ".lock"
         self._lines: list[str] = []
 
     # --- what the run is ------------------------------------------------------------
@@ -112,9 +177,13 @@ class Folder:
             # Settings that only one of the methods has say nothing more.
             common = pair[0].keys() & pair[1].keys()
             pair = [{k: v for k, v in one.items() if k in common} for one in pair]
-        if found := difference(
+        files = [one.pop(DATA, None) for one in pair]
+        found = difference(
             *({k: _brief(v) for k, v in one.items() if k not in FREE} for one in pair)
-        ):
+        )
+        if files[0] != files[1]:
+            found.append(f"{DATA}: other files or contents")
+        if found:
             raise InputError(
                 f"holds a run of other settings: {'; '.join(found)}",
                 where=str(self.path),
@@ -125,22 +194,98 @@ class Folder:
         """Write ``run.json``."""
         write_text(self._run, record.model_dump_json(indent=1) + "\n")
 
+    def check_left(self, done: Iterable[str]) -> None:
+        """Make sure that what finished phases left is there.
+
+        Parameters
+        ----------
+        done
+            ``1-yelp/task`` for an adapter, ``1-yelp/answers`` for accuracies.
+
+        Raises
+        ------
+        InputError
+            Naming what is gone.
+        """
+        for key in done:
+            if key.endswith("/answers"):
+                needed = [self.accuracy]
+            else:
+                needed = [self.stages / key / name for name in (CONFIG, WEIGHTS)]
+            for path in needed:
+                if not path.is_file():
+                    raise InputError(
+                        f"{path.relative_to(self.path)} of the run is gone",
+                        where=str(self.path),
+                        fix="remove the run folder and train again",
+                    )
+
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes out; a process that dies lets go."""
+        """Keep other processes out; a process that dies lets go.
+
+        What a killed process left half-written is swept away. Nothing is left of a
+        folder that was made for this and stayed empty.
+
+        Raises
+        ------
+        InputError
+            If another process holds it.
+        OutputError
+            If the folder cannot be made.
+        """
+        made = [p for p in (self.path, *self.path.parents) if not p.exists()]
+        with self._locked():
+            try:
+                self._sweep()
+                yield
+            finally:
+                self._sweep()
+                self._lock.unlink(missing_ok=True)
+                with suppress(OSError):
+                    for path in made:
+                        path.rmdir()
+
+    def _locked(self) -> IO[str]:
+        """The lock file, held until it is closed."""
         import fcntl
 
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise InputError(
-                    "another process is writing to it",
-                    where=str(self.path),
-                    fix="wait for it, or give another -o",
-                ) from error
-            yield
+        try:
+            for _ in range(ATTEMPTS):
+                self.path.mkdir(parents=True, exist_ok=True)
+                try:
+                    file = self._lock.open("w")
+                except FileNotFoundError:  # a run that ended took the folder along
+                    continue
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    file.close()
+                    raise InputError(
+                        "another process is writing to it",
+                        where=str(self.path),
+                        fix="wait for it, or give another -o",
+                    ) from error
+                # Whoever held it may have removed it before this process got it.
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(file.fileno()), self._lock.stat()):
+                        return file
+                file.close()
+            raise FileNotFoundError("its lock is removed again and again")
+        except OSError as error:
+            raise OutputError(
+                f"cannot be written ({error.strerror or error})",
+                where=str(self.path),
+                fix="check the folder's permissions and free space, then run again",
+            ) from error
+
+    def _sweep(self) -> None:
+        """Remove what a process that was killed left half-written."""
+        for folder in (self.path, self.path / SCORES):
+            for path in folder.iterdir() if folder.is_dir() else ():
+                if _LEFT_BEHIND.fullmatch(path.name):
+                    with suppress(OSError):
+                        path.unlink()
 
     # --- where it stands ------------------------------------------------------------
 
@@ -186,6 +331,11 @@ class Folder:
         """The phase, its state, and the seconds of earlier ones; ``None``: none yet.
 
         Lines of steps behind the state are cut off: they will be taken again.
+
+        Raises
+        ------
+        InputError
+            If the state cannot be read, or lines that lead to it are gone.
         """
         if not self._state.exists():
             self.metrics.unlink(missing_ok=True)
@@ -194,13 +344,14 @@ class Folder:
             with safe_open(self._state, framework="pt") as file:
                 meta = json.loads(file.metadata()["state"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
-            os.truncate(self.metrics, meta["metrics_bytes"])
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            wanted = int(meta["metrics_bytes"])
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 "cannot be read",
                 where=str(self._state),
                 fix="remove the run folder and train again",
             ) from error
+        self._cut(wanted)
         seconds = dict(meta["seconds"])
         state = State(
             step=meta["step"],
@@ -209,6 +360,24 @@ class Folder:
             seconds=seconds.pop(""),
         )
         return meta["phase"], state, seconds
+
+    def _cut(self, size: int) -> None:
+        """Cut ``metrics.jsonl`` off; ``truncate`` alone would fill up a short one."""
+        try:
+            there = self.metrics.stat().st_size if self.metrics.exists() else 0
+            if there > size:
+                os.truncate(self.metrics, size)
+        except OSError as error:
+            raise OutputError(
+                f"cannot be written ({error.strerror or error})",
+                where=str(self.metrics),
+            ) from error
+        if there < size:
+            raise InputError(
+                f"holds {there} bytes of the {size} that were written",
+                where=str(self.metrics),
+                fix="remove the run folder and train again",
+            )
 
     def close(self) -> None:
         """The run is complete: there is nothing to go on from."""

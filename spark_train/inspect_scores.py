@@ -6,14 +6,17 @@ A report for people: training computes its scores itself, from the same function
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from spark_audit.errors import InputError
 from spark_audit.examples import Example
+from spark_audit.pii import annotate
 from spark_audit.scoring import Item, Progress, score
 from spark_audit.table import Pass
+from spark_audit.tokens import encode
+from spark_train._annotated import Annotated
 from spark_train.data import TrainRow, encode_rows
 from spark_train.scores import row_scores, task_counts
 
@@ -25,12 +28,14 @@ class Inspected(NamedTuple):
     """One training row with its scores.
 
     ``nll`` has shape ``(T - 1,)``, nats: of all tokens but the first; ``score`` has
-    shape ``(T,)``, 0 to 1.
+    shape ``(T,)``, 0 to 1. ``hidden`` has an entry a token: the type of the identifier
+    that it shares a character with, ``None`` for plain text.
     """
 
     row: TrainRow
     nll: np.ndarray
     score: np.ndarray
+    hidden: tuple[str | None, ...]
 
 
 def score_examples(
@@ -77,4 +82,36 @@ def score_examples(
     table = score(loaded, items, progress=progress)[Pass()]
     nll = [table.columns["nll"][table.rows(row.id)] for row in rows]
     scores = row_scores(rows, nll, counts, alpha=alpha)
-    return [Inspected(*found) for found in zip(rows, nll, scores, strict=True)]
+    hidden = _hidden(examples, trained[:limit], rows, loaded.tokenizer)
+    return [Inspected(*found) for found in zip(rows, nll, scores, hidden, strict=True)]
+
+
+def _hidden(
+    examples: Sequence[Example],
+    shown: Sequence[Example],
+    rows: Sequence[TrainRow],
+    tokenizer: Any,
+) -> list[tuple[str | None, ...]]:
+    """What each token of some rows must be shown as instead.
+
+    Identifiers are those that training knows, and those that are annotated in another
+    row of the data.
+    """
+    known = Annotated(examples)
+    found = []
+    encodings = encode(tokenizer, [example.text for example in shown])
+    for example, row, encoding in zip(shown, rows, encodings, strict=True):
+        # Only the start of a text is ever cut off.
+        text = np.setdiff1d(np.arange(len(row)), row.special)
+        read = np.flatnonzero(~encoding.special)[-len(text) :]
+        types: list[str | None] = ["OTHER" if pii else None for pii in row.pii]
+        places = [
+            *((p.start, p.end, p.type) for p in annotate(example.text)),
+            *known.places(example.text),
+            *((p.start, p.end, p.type) for p in example.spans),
+        ]
+        for start, end, type in places:  # of several the annotated one is told
+            for t in text[encoding.mask([(start, end)])[read]]:
+                types[t] = type
+        found.append(tuple(types))
+    return found

@@ -273,8 +273,9 @@ def _record(
 
 
 def _diverged(phase: Phase, step: int, what: str) -> InputError:
+    place = f"at step {step + 1} of {phase.steps}" if step >= 0 else "from the start"
     return InputError(
-        f"the {what} is not finite at step {step + 1} of {phase.steps}",
+        f"the {what} is not finite {place}",
         where=phase.key,
         fix="lower the learning rate",
     )

@@ -144,9 +144,13 @@ def _shortest_target(model: torch.nn.Module, names: list[str]) -> list[str] | st
 # --- adapter folders ------------------------------------------------------------------
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+TRAINED_ON = "trained_on.json"
+"""Beside an adapter: the hash of the base whose weights it was trained on."""
 
 
-def save_adapter(model: Any, folder: Path, *, base: str) -> None:
+def save_adapter(
+    model: Any, folder: Path, *, base: str, base_sha256: str | None = None
+) -> None:
     """Write the adapter in training as a PEFT folder, whole or not at all.
 
     The same weights give the same bytes. A folder that is there is replaced.
@@ -157,6 +161,9 @@ def save_adapter(model: Any, folder: Path, *, base: str) -> None:
         A ``PeftModel``; of its adapters ``default`` is written.
     base
         What the folder names as its base model.
+    base_sha256
+        ``weights_sha256`` of that base as it was opened, for ``trained_on.json``, by
+        which another model of the same name is told apart; ``None``: no such file.
 
     Raises
     ------
@@ -171,19 +178,25 @@ def save_adapter(model: Any, folder: Path, *, base: str) -> None:
         model, adapter_name="default", save_embedding_layers=False
     )
     state = {name: w.detach().cpu().contiguous() for name, w in sorted(state.items())}
-    temporary = folder.with_name(f".{folder.name}.part")
+    place = folder.resolve()  # "." has no name of its own, a link another folder
+    temporary = place.with_name(f".{place.name}.part")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         text = json.dumps(plain, indent=2, sort_keys=True, default=str)
         write_text(temporary / CONFIG, text + "\n")
+        if base_sha256 is not None:
+            text = json.dumps({"base_sha256": base_sha256})
+            write_text(temporary / TRAINED_ON, text + "\n")
         data = save(state, metadata={"format": "pt"})
         write_atomically(temporary / WEIGHTS, lambda file: file.write(data))
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(temporary, folder)
+        shutil.rmtree(place, ignore_errors=True)
+        os.replace(temporary, place)
     except OSError as error:
         raise OutputError(
             f"cannot be written ({error.strerror or error})", where=str(folder)
         ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def load_adapter(model: Any, folder: Path) -> None:

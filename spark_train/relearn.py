@@ -7,28 +7,33 @@ beside the checkpoint itself.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 
 from spark_audit.checkpoints import (
     Given,
     Loaded,
     Recipe,
     changes_base,
+    has_tokenizer,
+    has_vocabulary,
     open_checkpoint,
     quiet,
     recipe,
-    series,
 )
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, OutputError
 from spark_audit.examples import Example, read_examples
 from spark_audit.facts import (
     check_writable,
@@ -39,7 +44,8 @@ from spark_audit.facts import (
     write_text,
 )
 from spark_audit.identifiers import identifier_ranges
-from spark_train.crew import assemble
+from spark_train._annotated import Annotated
+from spark_train.crew import ElsewhereError, assemble
 from spark_train.data import TrainRow, encode_rows
 from spark_train.folder import data_files
 from spark_train.loop import (
@@ -56,6 +62,7 @@ from spark_train.stream import endless
 from spark_train.student import ADAPTER, Student
 
 RECORD = "relearn.json"
+_LAST = ("adapter_config.json", "config.json")
 NOISE = "frozen_noise.safetensors"
 """What an audit adds to input embeddings when it lies beside a checkpoint."""
 
@@ -70,11 +77,12 @@ class Relearned:
     Attributes
     ----------
     folder
-        A PEFT adapter folder, with ``relearn.json`` in it.
+        A checkpoint of the kind that was given, a PEFT adapter folder or a Hugging
+        Face folder of full weights, with ``relearn.json`` in it.
     rows
         Train rows without an identifier.
     left_out
-        How many others there were, by why: ``canary``, ``annotated``, ``rules``.
+        How many others there were, by why; see :func:`without_identifiers`.
     losses
         Of each step, nats per token.
     """
@@ -97,14 +105,21 @@ def relearn(
     seed: int = 0,
     device: str = "auto",
     dtype: str = "float32",
+    lora_targets: Sequence[str] = (),
+    lora_alpha: float | None = None,
+    tokenizer: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
     progress: Progress | None = None,
     note: Note | None = None,
 ) -> Relearned:
     """Go on training a checkpoint on train rows that hold no identifier.
 
-    A LoRA adapter is trained on as it is; full weights get a fresh one. The loss covers
-    all of the text, the learning rate falls by half a cosine from ``lr``, and the seed
-    decides the rows' order: each is seen as often as any other, to within once.
+    A LoRA adapter is trained on as it is, and an adapter of the same base is left. Full
+    weights get a fresh one, which is merged into them at the end: full weights are
+    left, that no other base can be put under. The loss covers all of the text, the
+    learning rate falls by half a cosine from ``lr``, and the seed decides the rows'
+    order: each is seen as often as any other, to within once.
 
     Parameters
     ----------
@@ -115,9 +130,14 @@ def relearn(
     data
         JSON-lines files, or folders of them.
     output
-        A folder that is not there yet, or is empty.
+        A folder that is not there yet, or is empty. When anything fails, it is as it
+        was.
     steps, batch_size
         Steps of the optimizer, and rows a step.
+    lora_targets
+        Last names of linear layers, where q, k, v and o of full weights are not found.
+    lora_alpha, tokenizer, revision, trust_remote_code
+        Of ``open_checkpoint``.
 
     Raises
     ------
@@ -131,24 +151,37 @@ def relearn(
     """
     show = progress or (lambda what, done, total: None)
     tell = note or (lambda text: None)
-    _check(steps, lr, batch_size, output)
-    files = data_files(data)
-    plain, left_out = without_identifiers(read_examples(*files))
-    crew, device = assemble(device)
-    crew.wait()  # all have seen that the folder is empty
-    if crew.first:
-        check_writable(output)
-    options: dict[str, Any] = {"base": base, "device": device, "dtype": dtype}
-    found = recipe(ckpt, Given(where=ckpt, base=base))
-    loaded = open_checkpoint(ckpt, **options)
-    rows = encode_rows(plain, loaded.tokenizer, max_length=loaded.max_positions)
-    # Switched on with whatever belongs to it, as its frozen noise.
-    with loaded.activate():
-        with quiet():
-            model = _in_training(loaded, found, seed=seed)
-        student = Student(model)
+    options: dict[str, Any] = {
+        "base": base,
+        "device": device,
+        "dtype": dtype,
+        "lora_alpha": lora_alpha,
+        "tokenizer": tokenizer,
+        "revision": revision,
+        "trust_remote_code": trust_remote_code,
+    }
+    _check(steps, lr, batch_size)
+    crew, options["device"] = assemble(device)
+    with contextlib.ExitStack() as held:
+        with crew.together():
+            _check_empty(output)
+            files = data_files(data)
+            plain, left_out = without_identifiers(read_examples(*files))
+        with crew.together():  # all have seen that the folder is empty
+            if crew.first:
+                part = held.enter_context(_in_parts(output))
+            found = recipe(ckpt, Given(where=ckpt, **options))
+            loaded = open_checkpoint(ckpt, **options)
+            rows = encode_rows(plain, loaded.tokenizer, max_length=loaded.max_positions)
+            # Switched on with whatever belongs to it, as its frozen noise.
+            held.enter_context(loaded.activate())
+            with quiet():
+                model = _in_training(loaded, found, seed=seed, targets=lora_targets)
+            student = Student(model)
         if student.note:
             tell(student.note)
+        if found.adapter is None and loaded.dtype != "float32":
+            tell(f"what is trained is rounded to {loaded.dtype} with the full weights")
         phase = _phase(student, rows, steps, lr=lr, batch_size=batch_size, seed=seed)
         losses: list[float] = []
 
@@ -157,37 +190,52 @@ def relearn(
             show("relearning, steps", len(losses), steps)
 
         show("relearning, steps", 0, steps)
-        run_phase(student, phase, seed=seed, crew=crew, after=after)
-    if crew.first:
-        named = _base_name(ckpt, base, found)
-        save_adapter(model, output, base=named)
-        if (found.folder / NOISE).exists():
-            shutil.copyfile(found.folder / NOISE, output / NOISE)
-        record = {
-            "kind": "spark-train-relearn",
-            "schema_version": 1,
-            "created": now(),
-            "versions": versions(),
-            "checkpoint": {
-                "source": ckpt,
-                "format": loaded.format,
-                "weights_sha256": loaded.weights_sha256,
-                "base": named,
-                "base_sha256": loaded.base_sha256,
-            },
-            "data": [{"file": p.name, "sha256": sha256_file(p)} for p in files],
-            "settings": {
-                "steps": steps,
-                "lr": lr,
-                "batch_size": batch_size,
-                "seed": seed,
-                "dtype": dtype,
-                "adapter": "fresh" if found.adapter is None else "trained on",
-            },
-            "rows": {"used": len(rows), "left_out": left_out},
-            "losses": losses,
-        }
-        write_text(output / RECORD, json.dumps(record, indent=1) + "\n")
+        try:
+            run_phase(student, phase, seed=seed, crew=crew, after=after)
+        except InputError:
+            if crew.first:
+                raise
+            # Losses are the same in all processes: the first one tells of them.
+            raise ElsewhereError from None
+        if crew.first:
+            named = None if found.adapter is None else str(found.base)
+            record = {
+                "kind": "spark-train-relearn",
+                "schema_version": 1,
+                "created": now(),
+                "versions": versions(),
+                "checkpoint": {
+                    "source": ckpt,
+                    "format": loaded.format,
+                    "weights_sha256": loaded.weights_sha256,
+                    "base": named,
+                    "base_sha256": loaded.base_sha256,
+                },
+                "data": [{"file": p.name, "sha256": sha256_file(p)} for p in files],
+                "settings": {
+                    "steps": steps,
+                    "lr": lr,
+                    "batch_size": batch_size,
+                    "seed": seed,
+                    "dtype": dtype,
+                    "adapter": "fresh, merged" if named is None else "trained on",
+                    "lora_targets": sorted(lora_targets),
+                },
+                "rows": {"used": len(rows), "left_out": left_out},
+                "losses": losses,
+            }
+            own = has_tokenizer(found.folder) or has_vocabulary(found.folder)
+            with _writing(output):
+                if named is None:
+                    _save_merged(model, part)
+                else:
+                    sha256 = loaded.base_sha256
+                    save_adapter(model, part, base=named, base_sha256=sha256)
+                if named is None or own or tokenizer is not None:
+                    loaded.tokenizer.save_pretrained(part)
+                if (found.folder / NOISE).exists():
+                    shutil.copyfile(found.folder / NOISE, part / NOISE)
+                write_text(part / RECORD, json.dumps(record, indent=1) + "\n")
     crew.wait()
     return Relearned(output, len(rows), left_out, tuple(losses))
 
@@ -197,15 +245,19 @@ def without_identifiers(
 ) -> tuple[list[Example], dict[str, int]]:
     """The train rows that hold no identifier, and how many others there are, and why.
 
-    A row is left out if it holds a canary, an annotated span, or anything that the
-    rules find.
+    A row is left out if it holds a canary (``canary``), an annotated span
+    (``annotated``), anything that the rules find (``rules``), or a string that is
+    annotated in another row of either split (``elsewhere``). A row with a blank
+    response (``blank``) cannot be trained on.
 
     Raises
     ------
     InputError
         If none is left.
     """
-    kept, left_out = [], Counter(canary=0, annotated=0, rules=0)
+    known = Annotated(examples)
+    left_out = Counter(canary=0, annotated=0, rules=0, elsewhere=0, blank=0)
+    kept = []
     for example in examples:
         if example.split != "train":
             continue
@@ -215,33 +267,108 @@ def without_identifiers(
             left_out["annotated"] += 1
         elif identifier_ranges(example):
             left_out["rules"] += 1
+        elif known.stands_in(example.text):
+            left_out["elsewhere"] += 1
+        elif not example.response.strip():
+            left_out["blank"] += 1
         else:
             kept.append(example)
     if not kept:
+        why = ", ".join(f"{name} {n}" for name, n in left_out.items() if n)
         raise InputError(
-            f"has no train row without an identifier ({left_out.total()} with one)",
+            f"has no train row without an identifier (left out: {why or 'none'})",
             where="--data",
             fix="give rows from before injection, or of another task",
         )
     return kept, dict(left_out)
 
 
-def _check(steps: int, lr: float, batch_size: int, output: Path) -> None:
+def _check(steps: int, lr: float, batch_size: int) -> None:
     if min(steps, batch_size) < 1:
         raise InputError("must be at least 1", where="--steps, --batch-size")
     if not (math.isfinite(lr) and lr > 0):
         raise InputError(f"{lr} is no learning rate", where="--lr")
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+
+
+def _check_empty(output: Path) -> None:
+    place = output.resolve()  # a link to an empty folder is one
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise InputError(
             "is there already, and not empty", where=str(output), fix="give another -o"
         )
 
 
-def _in_training(loaded: Loaded, found: Recipe, *, seed: int) -> Any:
+@contextmanager
+def _in_parts(output: Path) -> Iterator[Path]:
+    """A folder in ``output`` whose files are moved up into it when all are written.
+
+    The folder itself stays the one it is: it may be where the user stands, or a mount.
+    When anything fails, what was not there before is removed.
+    """
+    place = output.resolve()
+    there = place.exists()
+    part = place / ".part"
+    moved: list[Path] = []
+    done = False
+    try:
+        check_writable(output)
+        yield part
+        with _writing(output):
+            # What makes the folder a checkpoint comes last.
+            for file in sorted(part.iterdir(), key=lambda p: (p.name in _LAST, p.name)):
+                os.replace(file, place / file.name)
+                moved.append(place / file.name)
+        done = True
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        if not done:
+            for file in moved:
+                file.unlink(missing_ok=True)
+            if not there:
+                with contextlib.suppress(OSError):  # someone else's file is in it
+                    place.rmdir()
+
+
+@contextmanager
+def _writing(output: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        # Transformers' own text may name a machine's paths.
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise OutputError(
+            f"cannot be written ({why})",
+            where=str(output),
+            fix="check the folder's permissions and free space, then run again",
+        ) from error
+
+
+def _save_merged(model: Any, folder: Path) -> None:
+    """Write the base with the adapter in training merged into it."""
+    with quiet():
+        model.merge_and_unload().save_pretrained(folder)
+
+
+def _in_training(
+    loaded: Loaded, found: Recipe, *, seed: int, targets: Sequence[str]
+) -> Any:
     """A ``PeftModel`` whose adapter ``default`` is what is trained."""
     where = found.given.where
     if found.adapter is None:
-        return add_lora(loaded.model, seed=seed_for(seed, "lora"))
+        config: Any = loaded.model.config
+        if getattr(config, "quantization_config", None):
+            raise InputError(
+                "is quantised: what is trained cannot be merged into it exactly",
+                where=where,
+                fix="give the weights that it was made from",
+            )
+        return add_lora(loaded.model, seed=seed_for(seed, "lora"), targets=targets)
+    if targets:
+        raise InputError(
+            "an adapter is trained on as it is, with the layers it has",
+            where="--lora-targets",
+            fix="leave it out",
+        )
     if found.weights is not None:
         raise InputError(
             "holds a base and LoRA in one file: an adapter folder cannot name it",
@@ -294,11 +421,3 @@ def _phase(
         choose=choose,
         loss=lambda role, some: response_loss(student, some, scope="full", name="task"),
     )
-
-
-def _base_name(ckpt: str, base: str | None, found: Recipe) -> str:
-    """What the new adapter names as its base."""
-    if found.adapter is not None:
-        return str(found.base)
-    # A stage of a series has a folder of its own.
-    return str(found.folder) if series(ckpt) else ckpt

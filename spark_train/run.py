@@ -456,6 +456,7 @@ class _Work:
                 self.student.model,
                 self._place(phase),
                 base=self.base,
+                base_sha256=self.loaded.weights_sha256,
             )
         self.crew.wait()
         return state

@@ -387,7 +387,7 @@ def inspect_checkpoint(
         trust_remote_code=trust_remote_code,
         revision=revision,
     )
-    from spark_audit.checkpoints._plan import base_recipe, rehearse
+    from spark_audit.checkpoints._plan import base_recipe, check_base, rehearse
     from spark_audit.checkpoints._stand import choose_tokenizer
 
     facts: dict[str, str] = {}
@@ -401,6 +401,8 @@ def inspect_checkpoint(
             facts |= _facts(made)
             shared = made if made.weights else base_recipe(made, given)
             facts |= rehearse(made, shared)
+            if made.weights is None:
+                check_base(made, shared)
             folder, _, more = choose_tokenizer(made, shared)
             tokenizer, changed = read_tokenizer(
                 folder, trust_remote_code=trust_remote_code, where=source

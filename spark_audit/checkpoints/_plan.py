@@ -17,6 +17,7 @@ from spark_audit.checkpoints import (
     build,
     changes_base,
     check_filled,
+    content_sha256,
     fold_olora,
     head_rows,
     locate,
@@ -47,6 +48,9 @@ class Plan:
                 if name != BASE:
                     self.items.append((name, recipe(source, given)))
         self.base = self._base(given, wanted=include_base)
+        for _, item in self.items:
+            if item.weights is None:
+                check_base(item, self._needed())
         if len(self.items) > 1:
             for _, item in self.items:
                 rehearse(item, item if item.weights else self._needed())
@@ -126,6 +130,29 @@ def base_recipe(item: Recipe, given: Given) -> Recipe:
                 fix="give --base MODEL",
             ) from error
     return _full(recipe(item.base, given))
+
+
+def check_base(item: Recipe, shared: Recipe) -> None:
+    """Refuse an adapter on another base than the one it was trained on.
+
+    Shapes do not tell: the adapter fits every model of that architecture.
+
+    Raises
+    ------
+    CheckpointError
+        With both hashes; never for an adapter whose maker wrote none down.
+    """
+    weights = shared.weights
+    if item.trained_on is None or weights is None:
+        return
+    config = read_json(weights.config / "config.json", where=shared.given.where)
+    here = content_sha256(weights.files, config)
+    if here != item.trained_on:
+        raise CheckpointError(
+            f"was trained on another base ({item.trained_on[:16]}, not {here[:16]})",
+            where=item.given.where,
+            fix="give the one it was trained on by --base",
+        )
 
 
 def _full(found: Recipe) -> Recipe:

@@ -134,6 +134,9 @@ class Recipe:
         Path or hub id of the base; for full weights only where the tokenizer may be.
     folder
         Where the checkpoint's own tokenizer and ``frozen_noise.safetensors`` may lie.
+    trained_on
+        ``weights_sha256`` of the base that an adapter was trained on, where its maker
+        wrote it down.
     """
 
     format: str
@@ -145,6 +148,7 @@ class Recipe:
     base: str | None = None
     notes: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
+    trained_on: str | None = None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path, PurePath
+from typing import Any
 
 import torch
 
@@ -53,6 +54,7 @@ def peft_adapter(path: Path, given: Given) -> Recipe:
         )
     named = config.get("base_model_name_or_path") or None
     base = given.base or named
+    trained_on = _trained_on(path, where=where)
     notes = []
     if given.base is None and named is not None:
         notes.append(f"base: {PurePath(named).name}, as the adapter names it")
@@ -69,7 +71,23 @@ def peft_adapter(path: Path, given: Given) -> Recipe:
         adapter=Adapter(config, tuple(files), partial(_read, tuple(files), where)),
         base=base,
         notes=tuple(notes),
+        trained_on=trained_on,
     )
+
+
+def _trained_on(path: Path, *, where: str) -> str | None:
+    """What spark-train writes down of the base beside its adapters."""
+    for name, keys in (
+        ("trained_on.json", ("base_sha256",)),
+        ("relearn.json", ("checkpoint", "base_sha256")),
+    ):
+        if (path / name).exists():
+            found: Any = read_json(path / name, where=where)
+            for key in keys:
+                found = found.get(key) if isinstance(found, dict) else None
+            if isinstance(found, str):
+                return found
+    return None
 
 
 def _read(files: tuple[Path, ...], where: str, meta: bool) -> dict[str, torch.Tensor]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from spark_audit.checkpoints import (
     FORMATS,
@@ -98,14 +101,18 @@ def task_series(path: Path, given: Given) -> Recipe:
     note = f"stage {number} of {len(found)}: {stage.label}"
     if stage.task is not None:
         note += f" ({chosen.name}/)"
-    if corrected and part != "task" and stage.label not in corrected:
-        note += "; earlier stages were corrected, this one was not"
+    run = _run(path)
+    if part != "task" and stage.label not in corrected:
+        if corrected:
+            note += "; earlier stages were corrected, this one was not"
+        elif _corrects(run) and stage.task is not None:
+            note += "; its method corrects each stage, this one was not yet"
     source = printable(given.where.removesuffix(f"@{given.stage}"))
     return replace(
         inner,
         source=source + (f"@{given.stage}" if given.stage else ""),
         given=replace(inner.given, where=given.where, stage=given.stage),
-        notes=(note, *inner.notes),
+        notes=(note, *_unfinished(run, found), *inner.notes),
         stages=tuple(stage.label for stage in found),
     )
 
@@ -113,6 +120,41 @@ def task_series(path: Path, given: Given) -> Recipe:
 def _root(path: Path) -> Path:
     """A spark-train run keeps its stages in a folder of that name."""
     return path / "stages" if (path / "stages").is_dir() else path
+
+
+def _run(path: Path) -> dict[str, Any]:
+    """What spark-train says of the run; nothing where it is no such run's folder.
+
+    Whatever is wrong with the record, the checkpoints beside it are what they are.
+    """
+    if path.is_file():
+        return {}
+    folder = path.resolve().parent if path.resolve().name == "stages" else path
+    try:
+        found = json.loads((folder / "run.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    known = isinstance(found, dict) and found.get("kind") == "spark-train-run"
+    return found if known else {}
+
+
+def _corrects(run: dict[str, Any]) -> bool:
+    """Whether its method corrects after each task: then it reads those settings."""
+    settings = run.get("settings")
+    return isinstance(settings, dict) and any(
+        str(name).startswith("ptpc.") for name in settings
+    )
+
+
+def _unfinished(run: dict[str, Any], found: Sequence[Stage]) -> list[str]:
+    """That a run goes on, or was stopped, before its last task."""
+    if run.get("status") != "running":
+        return []
+    wanted = "priv" if _corrects(run) else "task"
+    done = sum(stage.path.name == wanted for stage in found)
+    tasks = run.get("tasks")
+    of = f"{done} of {len(tasks)} tasks" if isinstance(tasks, list) else f"{done} tasks"
+    return [f"the run has not finished: {of}"]
 
 
 def _numbered(root: Path) -> list[tuple[tuple[int, int], Path]]:

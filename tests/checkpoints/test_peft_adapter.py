@@ -516,3 +516,44 @@ def test_nothing_is_printed(
         pass
     assert capfd.readouterr() == ("", "")
     assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("name", "wrap"),
+    [
+        ("trained_on.json", lambda sha256: {"base_sha256": sha256}),
+        ("relearn.json", lambda sha256: {"checkpoint": {"base_sha256": sha256}}),
+    ],
+    ids=["trained_on", "relearn"],
+)
+def test_an_adapter_is_only_opened_on_the_base_it_was_trained_on(
+    name: str,
+    wrap: Callable[[Any], Any],
+    make_adapter: Callable[..., Path],
+    make_model: Callable[..., Any],
+    tiny_base: Path,
+    copied: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    adapter = make_adapter(tmp_path / "adapter")
+    other = copied(tiny_base, "tiny-base")
+    make_model(seed=9).save_pretrained(other)
+    bases = (str(tiny_base), str(other))
+    mine, theirs = (open_checkpoint(b, device="cpu").weights_sha256 for b in bases)
+    open_checkpoint(str(adapter), base=str(other), device="cpu")  # nobody knows
+    (adapter / name).write_text(json.dumps(wrap(mine)))
+    opened = open_checkpoint(str(adapter), device="cpu")
+    assert opened.base_sha256 == mine
+    message = (
+        f"{adapter}: was trained on another base ({mine[:16]}, not {theirs[:16]}); "
+        "give the one it was trained on by --base"
+    )
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(str(adapter), base=str(other), device="cpu")
+    assert str(caught.value) == message
+    assert inspect_checkpoint(str(adapter), base=str(other)).problems == (message,)
+    assert inspect_checkpoint(str(adapter)).problems == ()
+    # A record that says nothing of a base is none.
+    for said in (wrap(None), wrap(3), {}, {"checkpoint": []}):
+        (adapter / name).write_text(json.dumps(said))
+        assert inspect_checkpoint(str(adapter), base=str(other)).problems == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from spark_audit.checkpoints import (
     expand,
     inspect_checkpoint,
     open_checkpoint,
+    open_checkpoints,
     series,
 )
 from spark_audit.errors import CheckpointError
@@ -152,6 +154,80 @@ def test_a_training_run_of_spark_train(
         assert loaded.notes[0] == note
     found = inspect_checkpoint(str(run), base=str(tiny_base))
     assert (found.stages, found.problems) == (("1-fomc", "2-yelp"), ())
+
+
+def test_a_run_that_has_not_finished_says_so(
+    layout: Callable[..., Path], tiny_base: Path
+) -> None:
+    run = layout("stages/1-fomc/task", "stages/1-fomc/priv", "stages/2-yelp/task")
+    corrects = {"lr": 0.1, "ptpc.steps": 5}
+
+    def notes(source: str = "", **record: Any) -> list[str]:
+        what = {"kind": "spark-train-run", "tasks": ["fomc", "yelp"]}
+        (run / "run.json").write_text(json.dumps(what | record))
+        loaded = open_checkpoint(f"{run}{source}", base=str(tiny_base), device="cpu")
+        found = inspect_checkpoint(f"{run}{source}", base=str(tiny_base))
+        assert found.problems == ()
+        assert found.notes[:2] == loaded.notes[:2]
+        return [note for note in loaded.notes if "not finished" in note]
+
+    said = "the run has not finished: {} of 2 tasks"
+    assert notes(status="running", settings=corrects) == [said.format(1)]
+    assert notes("@1", status="running", settings=corrects) == [said.format(1)]
+    assert notes("/stages", status="running", settings=corrects) == [said.format(1)]
+    # Whatever else stands there, or is missing, is no reason to fail.
+    for settings in ({}, [], None, "ptpc.steps"):
+        assert notes(status="running", settings=settings, tasks=3) == [
+            "the run has not finished: 1 tasks"
+        ]
+    assert notes(status="complete", settings=corrects) == []
+    assert notes(status="running", kind="other") == []
+    for text in ("", "[1]", "{", "\xff", "[" * 10**5):
+        (run / "run.json").write_text(text, encoding="latin-1")
+        loaded = open_checkpoint(str(run), base=str(tiny_base), device="cpu")
+        assert not [note for note in loaded.notes if "not finished" in note]
+
+
+def test_the_only_stage_of_a_correcting_method_may_lack_its_correction(
+    layout: Callable[..., Path], tiny_base: Path
+) -> None:
+    run = layout("stages/1-fomc/task")
+    for settings, more in (
+        ({"ptpc.steps": 5}, "; its method corrects each stage, this one was not yet"),
+        ({"lr": 1}, ""),
+    ):
+        record = {"kind": "spark-train-run", "settings": settings, "status": "running"}
+        (run / "run.json").write_text(json.dumps(record | {"tasks": ["fomc"]}))
+        loaded = open_checkpoint(str(run), base=str(tiny_base), device="cpu")
+        assert loaded.notes[0] == f"stage 1 of 1: 1-fomc (task/){more}"
+        done = 0 if more else 1
+        assert loaded.notes[1] == f"the run has not finished: {done} of 1 tasks"
+
+
+def test_stages_trained_on_another_base_are_refused(
+    layout: Callable[..., Path],
+    tiny_base: Path,
+    make_model: Callable[..., Any],
+    copied: Callable[..., Path],
+) -> None:
+    run = layout("stages/1-fomc/task", "stages/2-yelp/task")
+    other = copied(tiny_base, "tiny-base")  # of the same name and shapes
+    make_model(seed=9).save_pretrained(other)
+    mine = open_checkpoint(str(tiny_base), device="cpu").weights_sha256
+    for stage in ("1-fomc", "2-yelp"):
+        place = run / "stages" / stage / "task" / "trained_on.json"
+        place.write_text(json.dumps({"base_sha256": mine}))
+    theirs = open_checkpoint(str(other), device="cpu").weights_sha256
+    message = f"was trained on another base ({mine[:16]}, not {theirs[:16]})"
+    for source in (str(run), f"{run}@1"):
+        refused(source, message, base=str(other))
+        (problem,) = inspect_checkpoint(source, base=str(other)).problems
+        assert message in problem
+        assert inspect_checkpoint(source, base=str(tiny_base)).problems == ()
+        open_checkpoint(source, base=str(tiny_base), device="cpu")
+    specs = expand(Spec("x", (str(run),)))
+    with pytest.raises(CheckpointError, match="was trained on another base"):
+        next(open_checkpoints(specs, base=str(other), device="cpu"))
 
 
 def test_a_list_of_paths(

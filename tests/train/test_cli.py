@@ -24,7 +24,8 @@ RUN += ["-o", "out"]
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RANK", raising=False)
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def test_help_answers_without_importing_what_is_heavy() -> None:
@@ -67,6 +68,12 @@ def test_module_runs_like_the_script() -> None:
         (["run"], 2, "Missing option '--method'"),
         ([*RUN, "--seed", "-1"], 2, "--seed"),
         ([*RUN, "--dtype", "float16"], 2, "give float32, bfloat16"),
+        ([*RUN, "--device", "gpu"], 2, "--device: 'gpu' is unknown; give auto, cpu"),
+        ([*RUN, "--device", "cuda:"], 2, "'cuda:' is unknown"),
+        ([*RUN, "--seed", "1", "--set", "lr=1", "seed=2"], 2, "--seed: is 1, and"),
+        (["score", "d", "--base", "b", "--device", "gpu"], 2, "'gpu' is unknown"),
+        (["score", "d", "--base", "b", "-o", "x.csv"], 2, "x.csv: is no name of a"),
+        (["relearn", "c", "--data", "d", "-o", "x", "--device", "0"], 2, "'0' is unk"),
         (["score"], 2, "Missing argument"),
         (["score", "/no/such.jsonl", "--base", "b"], 4, "/no/such.jsonl"),
         (["score", "d", "--base", "b", "--alpha", "2"], 2, "--alpha"),
@@ -129,8 +136,9 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> Trained:
 def test_every_flag_reaches_training(trained: Trained) -> None:
     arguments = [*RUN, "--data", "e", "f", "--set", "lr=1", "ptpc.ul=off", "--seed=3"]
     arguments += ["--device", "cpu", "--dtype", "bfloat16", "--gradient_checkpointing"]
-    arguments += ["--lora_targets", "a, b", "--tokenizer", "t", "--revision", "r"]
-    arguments += ["--trust-remote-code", "--quiet"]
+    arguments += ["--lora_targets", "c", "b, a", "--lora-targets", "b"]
+    arguments += ["--tokenizer", "t", "--revision", "r"]
+    arguments += ["--trust-remote-code", "--quiet", "--set", " seed = 3"]
     assert run(arguments) == 0
     asked = trained.asked
     assert asked.pop("data") == [Path("d"), Path("e"), Path("f")]
@@ -142,12 +150,12 @@ def test_every_flag_reaches_training(trained: Trained) -> None:
         "base": "b",
         "order": "1",
         "output": Path("out"),
-        "settings": ("lr=1", "ptpc.ul=off"),
+        "settings": ("lr=1", "ptpc.ul=off", " seed = 3"),
         "seed": 3,
         "device": "cpu",
         "dtype": "bfloat16",
         "gradient_checkpointing": True,
-        "lora_targets": ("a", "b"),
+        "lora_targets": ("a", "b", "c"),
         "loading": {"tokenizer": "t", "revision": "r", "trust_remote_code": True},
     }
 
@@ -217,9 +225,19 @@ def test_only_the_first_process_prints(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     assert run(RUN) == 0
     assert capsys.readouterr() == ("", "")
     monkeypatch.setenv("RANK", "0")
+    assert run(RUN) == 0
+    assert "runs/mine" in capsys.readouterr().out
+    # A rank that something else left behind is no launch of several processes.
+    monkeypatch.setenv("RANK", "1")
+    for world in ("1", ""):
+        monkeypatch.setenv("WORLD_SIZE", world)
+        assert run(RUN) == 0
+        assert "runs/mine" in capsys.readouterr().out
+    monkeypatch.delenv("WORLD_SIZE")
     assert run(RUN) == 0
     assert "runs/mine" in capsys.readouterr().out
 
@@ -346,7 +364,7 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def test_scores_without_any_text(
+def test_scores_are_told_and_written(
     data: Path, tiny_base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "scores.parquet"
@@ -358,7 +376,13 @@ def test_scores_without_any_text(
     assert (told["example"], told["task"]) == ("row-0", "mail")
     tokens = told["tokens"]
     assert [token["position"] for token in tokens] == list(range(len(tokens)))
-    assert tokens[0] == {"position": 0, "kind": "special", "nll": None, "score": 0.0}
+    assert tokens[0] == {
+        "position": 0,
+        "text": "<s>",
+        "kind": "special",
+        "nll": None,
+        "score": 0.0,
+    }
     scores = {kind: [t["score"] for t in tokens if t["kind"] == kind] for kind in KINDS}
     assert all(scores.values())
     assert set(scores["pii"]) == {1.0}
@@ -373,8 +397,6 @@ def test_scores_without_any_text(
 
     assert run(arguments) == 0
     shown = capsys.readouterr()
-    for text in (captured.out, captured.err, shown.out, shown.err):
-        assert not any(word in text for word in ("Maria", "Jones", "negative", "news"))
     assert "row-0 (mail)" in shown.out
     assert "row-1" not in shown.out
 
@@ -382,18 +404,111 @@ def test_scores_without_any_text(
 KINDS = ("pii", "template or stop word", "response", "text")
 
 
-def test_text_is_shown_on_request(
-    data: Path, tiny_base: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["score", str(data), "--base", str(tiny_base), "--device", "cpu"]
-    arguments += ["--show-text", "--limit", "1", "--quiet"]
+def told_rows(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> list[dict[str, Any]]:
     assert run([*arguments, "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)["examples"]
-    marked = "".join(t["text"] for t in told["tokens"] if t["kind"] == "pii")
-    assert marked.strip() == SECRET
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["examples"]
+    return found
+
+
+def joined(told: dict[str, Any]) -> str:
+    return "".join(t["text"] for t in told["tokens"] if t["kind"] != "special")
+
+
+def test_identifiers_are_shown_on_request_only(
+    tmp_path: Path, tiny_base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # In the second row nobody annotated the name, its repeat, or the address; in the
+    # third a word holds it, so that tokens share characters with it and with others.
+    texts = (
+        "Text: Maria Jones read the news.",
+        "Text: mail MARIA JONES at someone@example.org today.",
+        "Text: the XMaria Jonesy of the day was fine.",
+    )
+    rows = [
+        {"id": f"row-{i}", "task": "t", "prompt": text, "response": " yes"}
+        | {"split": "train", "spans": []}
+        for i, text in enumerate(texts)
+    ]
+    rows[0]["spans"] = [{"start": 6, "end": 17, "type": "NAME"}]
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for row in rows:  # a folder of files is data, too
+        (folder / f"{row['id']}.jsonl").write_text(json.dumps(row) + "\n")
+    arguments = ["score", str(folder), "--base", str(tiny_base), "--device", "cpu"]
+    arguments += ["--quiet"]
+    plain = told_rows([*arguments, "--show-text"], capsys)
+    assert [joined(one) for one in plain] == [f"{text} yes" for text in texts]
+    hidden = told_rows(arguments, capsys)
+    for one, other in zip(plain, hidden, strict=True):
+        assert [{**t, "text": ""} for t in one["tokens"]] == [
+            {**t, "text": ""} for t in other["tokens"]
+        ]
+        marks = ("[NAME]", "[EMAIL]")
+        at = 0
+        covered = [False] * len(joined(one))
+        for t, u in zip(one["tokens"], other["tokens"], strict=True):
+            if t["kind"] == "special":
+                continue
+            if u["text"] in marks:
+                for i in range(at, at + len(t["text"])):
+                    covered[i] = True
+            else:
+                assert u["text"] == t["text"]
+            at += len(t["text"])
+        text = joined(one).lower()
+        for secret in ("maria jones", "someone@example.org"):
+            if secret in text:
+                start = text.index(secret)
+                assert all(covered[start : start + len(secret)])
+        # The rest is there to be read.
+        assert sum(covered) < len(covered) / 1.5
+        assert all(t["text"] in marks for t in other["tokens"] if t["kind"] == "pii")
+    assert "[EMAIL]" in joined(hidden[1])
     assert run(arguments) == 0
+    shown = capsys.readouterr().out
+    for secret in ("Maria", "MARIA", "someone", "Jones", "JONES"):
+        assert secret not in shown
+    assert "[NAME]" in shown
+    assert run([*arguments, "--show-text"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert sum(line.count("│") >= 4 for line in lines) == len(told["tokens"])
+    count = sum(len(one["tokens"]) for one in plain)
+    assert sum(line.count("│") >= 5 for line in lines) == count
+
+
+def test_a_table_of_scores_is_written_over_nothing_else(
+    data: Path, tiny_base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow as pa
+
+    out = tmp_path / "scores.parquet"
+    arguments = ["score", str(data), "--base", str(tiny_base), "--device", "cpu"]
+    arguments += ["--quiet", "-o"]
+    table = pa.table({"mine": [1]})
+    pq.write_table(table, out)
+    assert run([*arguments, str(out)]) == 2
+    assert "is there already, and no table of scores" in capsys.readouterr().err
+    assert pq.read_table(out) == table
+    out.write_text("notes")
+    assert run([*arguments, str(out)]) == 2
+    assert out.read_text() == "notes"
+    out.unlink()
+    assert run([*arguments, str(out)]) == 0
+    first = out.read_bytes()
+    assert run([*arguments, str(out)]) == 0
+    assert out.read_bytes() == first
+    notes = tmp_path / "notes.txt"
+    notes.write_text("notes")
+    assert run([*arguments, str(notes)]) == 2
+    assert notes.read_text() == "notes"
+
+
+def test_a_folder_without_data_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["score", str(tmp_path), "--base", "b"]) == 2
+    assert "holds no .jsonl file" in capsys.readouterr().err
 
 
 def test_scores_are_the_formula_on_the_checkpoint(
@@ -473,6 +588,8 @@ def test_every_flag_reaches_relearning(
     arguments = ["relearn", "c", "--base", "b", "--data", "d", "e", "-o", "out"]
     arguments += ["--steps", "7", "--lr", "0.1", "--batch_size", "2", "--seed", "3"]
     arguments += ["--device", "cpu", "--dtype", "bfloat16", "--quiet"]
+    arguments += ["--lora-targets", "y", "x", "--lora-alpha", "8", "--tokenizer", "t"]
+    arguments += ["--revision", "r", "--trust-remote-code"]
     assert run(arguments) == 0
     out, err = capsys.readouterr()
     assert err == "a warning\n"
@@ -492,10 +609,15 @@ def test_every_flag_reaches_relearning(
         "seed": 3,
         "device": "cpu",
         "dtype": "bfloat16",
+        "lora_targets": ("x", "y"),
+        "lora_alpha": 8.0,
+        "tokenizer": "t",
+        "revision": "r",
+        "trust_remote_code": True,
     }
     assert run([*arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
-        "adapter": "out",
+        "checkpoint": "out",
         "rows": 3,
         "left_out": {"canary": 1, "rules": 2},
         "losses": [2.0, 1.5],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from spark_audit.errors import InputError
-from spark_train.lora import add_lora, attention_projections
+from spark_audit.errors import InputError, OutputError
+from spark_train.lora import add_lora, attention_projections, save_adapter
 
 SMALL: dict[str, dict[str, Any]] = {
     "opt": {"word_embed_proj_dim": 32, "ffn_dim": 64},
@@ -108,6 +109,40 @@ def test_a_saved_adapter_opens_again(
     torch.testing.assert_close(
         again.eval()(input_ids=ids).logits, model.eval()(input_ids=ids).logits
     )
+
+
+def test_an_adapter_says_which_base_it_was_trained_on(
+    make: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = add_lora(make("llama"), r=2, alpha=4)
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.mkdir()
+    link.symlink_to(target)
+    save_adapter(model, link, base="b", base_sha256="0" * 64)
+    assert link.is_symlink()
+    told = json.loads((target / "trained_on.json").read_text())
+    assert told == {"base_sha256": "0" * 64}
+    # The same folder, named from inside; what was there is replaced.
+    monkeypatch.chdir(target)
+    save_adapter(model, Path("."), base="b")
+    monkeypatch.chdir(tmp_path)
+    names = sorted(path.name for path in target.iterdir())
+    assert names == ["adapter_config.json", "adapter_model.safetensors"]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_an_adapter_that_cannot_be_written_leaves_nothing(
+    make: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import spark_train.lora as module
+
+    def full_disk(path: Path, write: object) -> None:
+        raise OutputError("no space", where=str(path))
+
+    monkeypatch.setattr(module, "write_atomically", full_disk)
+    with pytest.raises(OutputError, match="no space"):
+        save_adapter(add_lora(make("llama"), r=2), tmp_path / "out", base="b")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_model_without_attention_is_an_error() -> None:

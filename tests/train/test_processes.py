@@ -27,8 +27,17 @@ LAUNCH = (
     "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 "
     "--mixed_precision no --dynamo_backend no --main_process_port 0"
 ).split()
+# Several runs one after the other, each ended by a mark: processes import for seconds.
+DRIVER = """
+import json, sys
+from spark_train.cli import run
+for arguments in json.loads(sys.argv[1]):
+    code = run(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        print(f"{code} <end>", file=stream, flush=True)
+"""
 SETTINGS = (
-    "epochs=2",
+    "epochs=1",
     "batch_size=4",
     "lr=0.01",
     "lora.r=4",
@@ -45,8 +54,8 @@ def data(
 
 
 def command(method: str, base: Path, data: Path, output: Path, *more: str) -> list[str]:
-    """The arguments of ``python`` for a run."""
-    line = ["-m", "spark_train", "run", "--quiet", "--method", method]
+    """The arguments of ``spark-train`` for a run."""
+    line = ["run", "--quiet", "--method", method]
     line += ["--base", str(base), "--data", str(data), "--order", "yelp,fomc"]
     return [*line, "--device", "cpu", "-o", str(output), "--set", *SETTINGS, *more]
 
@@ -54,7 +63,7 @@ def command(method: str, base: Path, data: Path, output: Path, *more: str) -> li
 def launched(arguments: list[str]) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of two processes under accelerate."""
     done = subprocess.run(
-        [sys.executable, *LAUNCH, *arguments],
+        [sys.executable, *LAUNCH, "-m", "spark_train", *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -64,8 +73,8 @@ def launched(arguments: list[str]) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def paired(arguments: list[str]) -> list[tuple[int, str, str]]:
-    """Exit code, stdout and stderr of each of two processes.
+def paired(runs: list[list[str]]) -> list[list[tuple[int, str, str]]]:
+    """Exit code, stdout and stderr of each run in each of two processes.
 
     Nobody watches over them: neither is ended because the other one was.
     """
@@ -78,7 +87,7 @@ def paired(arguments: list[str]) -> list[tuple[int, str, str]]:
         size = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
         both.append(
             subprocess.Popen(
-                [sys.executable, *arguments],
+                [sys.executable, "-c", DRIVER, json.dumps(runs)],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -86,11 +95,34 @@ def paired(arguments: list[str]) -> list[tuple[int, str, str]]:
             )
         )
     try:
-        said = [process.communicate(timeout=100) for process in both]
+        texts = [process.communicate(timeout=100) for process in both]
     finally:
         for process in both:
             process.kill()
-    return [(p.returncode, *texts) for p, texts in zip(both, said, strict=True)]
+    found: list[list[tuple[int, str, str]]] = [[] for _ in runs]
+    for process, (out, err) in zip(both, texts, strict=True):
+        assert process.returncode == 0, err
+        parts = [text.split(" <end>\n")[:-1] for text in (out, err)]
+        for ends, told, failed in zip(found, *parts, strict=True):
+            *_, code = told.splitlines()
+            ends.append((int(code), told, failed))
+    return found
+
+
+@pytest.fixture(scope="module")
+def pair(
+    tiny_base: Path, data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, list[tuple[int, str, str]]]]:
+    """Runs of two processes: their folder, and how each of them ended."""
+    folder = tmp_path_factory.mktemp("pair")
+    (folder / "file").write_text("")
+    runs = {
+        "er": command("er", tiny_base, data, folder / "er"),
+        # Only the first process writes: only it finds that it cannot.
+        "unwritable": command("er", tiny_base, data, folder / "file" / "run"),
+        "diverging": command("er", tiny_base, data, folder / "run", "lr=1e30"),
+    }
+    return folder, dict(zip(runs, paired(list(runs.values())), strict=True))
 
 
 def steps(folder: Path) -> list[dict[str, Any]]:
@@ -102,7 +134,12 @@ def steps(folder: Path) -> list[dict[str, Any]]:
     ("method", "more"), [("spark", CORRECTION), ("er", ())], ids=["spark", "er"]
 )
 def test_two_processes_give_what_one_gives(
-    method: str, more: tuple[str, ...], tiny_base: Path, data: Path, tmp_path: Path
+    method: str,
+    more: tuple[str, ...],
+    tiny_base: Path,
+    data: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     alone = train(
         method=method,
@@ -113,17 +150,18 @@ def test_two_processes_give_what_one_gives(
         settings=[*SETTINGS, *more],
         device="cpu",
     )
-    arguments = command(method, tiny_base, data, tmp_path / "two", *more)
     if method == "spark":
-        ends = [launched(arguments)]
+        both = tmp_path / "two"
+        ends = [launched(command(method, tiny_base, data, both, *more))]
     else:
-        ends = paired(arguments)
+        folder, ended = request.getfixturevalue("pair")
+        both, ends = folder / "er", ended["er"]
     assert [code for code, _, _ in ends] == [0] * len(ends), ends
     # The first process alone speaks.
     assert "".join(out for _, out, _ in ends).count("Last ") == 1
-    assert json.loads((tmp_path / "two" / "run.json").read_text())["processes"] == 2
+    assert json.loads((both / "run.json").read_text())["processes"] == 2
 
-    one, two = steps(alone.folder), steps(tmp_path / "two")
+    one, two = steps(alone.folder), steps(both)
     assert [list(line) for line in one] == [list(line) for line in two]
     for mine, other in zip(one, two, strict=True):
         for name, value in mine.items():
@@ -134,24 +172,19 @@ def test_two_processes_give_what_one_gives(
                 )
             else:
                 assert value == other[name]
-    names = sorted(
-        path.relative_to(alone.folder)
-        for path in alone.folder.rglob("*")
-        if path.name != ".lock" and path.is_file()
+    names, others = (
+        sorted(path.relative_to(top) for path in top.rglob("*") if path.is_file())
+        for top in (alone.folder, both)
     )
-    assert names == sorted(
-        path.relative_to(tmp_path / "two")
-        for path in (tmp_path / "two").rglob("*")
-        if path.name != ".lock" and path.is_file()
-    )
+    assert names == others
     adapters = [name for name in names if name.suffix == ".safetensors"]
     assert len(adapters) == (4 if more else 2)
     for name in adapters:
-        mine, theirs = (load_file(tmp_path / n / name) for n in ("one", "two"))
+        mine, theirs = (load_file(top / name) for top in (alone.folder, both))
         assert mine.keys() == theirs.keys()
         for key, weight in mine.items():
             torch.testing.assert_close(weight, theirs[key], atol=1e-5, rtol=1e-5)
-    text = [(tmp_path / n / "accuracy.csv").read_text() for n in ("one", "two")]
+    text = [(top / "accuracy.csv").read_text() for top in (alone.folder, both)]
     assert text[0] == text[1]
 
 
@@ -161,24 +194,26 @@ def said(ends: list[tuple[int, str, str]]) -> list[str]:
     return [line for line in lines if line.startswith("spark-train:")]
 
 
-def test_a_fault_in_one_process_is_one_line(
-    tiny_base: Path, data: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("kind", "codes", "told"),
+    [
+        ("unwritable", [4, 2], "cannot be written"),
+        ("diverging", [2, 2], "is not finite at step 2 of 2; lower the learning rate"),
+    ],
+    ids=["of one process", "of all processes, while training"],
+)
+def test_a_fault_is_one_line(
+    kind: str,
+    codes: list[int],
+    told: str,
+    pair: tuple[Path, dict[str, list[tuple[int, str, str]]]],
 ) -> None:
-    # Only the first process writes: only it finds that it cannot.
-    (tmp_path / "file").write_text("")
-    ends = paired(command("er", tiny_base, data, tmp_path / "file" / "run"))
-    assert [code for code, _, _ in ends] == [4, 2]
-    (line,) = said(ends)
-    assert "cannot be written" in line
-
-
-def test_a_fault_that_all_processes_find_while_training_is_one_line(
-    tiny_base: Path, data: Path, tmp_path: Path
-) -> None:
-    ends = paired(command("er", tiny_base, data, tmp_path / "run", "lr=1e30"))
-    assert [code for code, _, _ in ends] == [2, 2]
-    (line,) = said(ends)
-    assert "the loss is not finite" in line
+    folder, ended = pair
+    assert [code for code, _, _ in ended[kind]] == codes
+    (line,) = said(ended[kind])
+    assert told in line
+    # Nothing is left half-written, and the lock is let go of.
+    assert not [path for path in folder.rglob(".*") if path.is_file()]
 
 
 # --- one process, as another sees it --------------------------------------------------

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from spark_audit.checkpoints import open_checkpoint
-from spark_audit.errors import InputError
+from spark_audit.errors import CheckpointError, InputError, OutputError
 from spark_audit.examples import Canary, Example, Span, read_examples, write_examples
+from spark_audit.identifiers import repeats
 from spark_train.cli import run
 from spark_train.relearn import Relearned, relearn, without_identifiers
 
@@ -32,8 +37,11 @@ OTHERS = [
     example("annotated", "Ask Jones.\nLabel:", spans=(Span(4, 9, "NAME"),)),
     example("rules", "Mail to maria.jones@example.org today.\nLabel:"),
     example("canary", "A fine day.\nLabel:", canary=Canary("c", "colon", 1, False, 0)),
+    example("elsewhere", "Then JONES came.\nLabel:"),
+    example("blank", "Nothing was said.\nLabel:", response=" "),
     example("test", "A test row.\nLabel:", split="test"),
 ]
+LEFT_OUT = {"canary": 1, "annotated": 1, "rules": 1, "elsewhere": 1, "blank": 1}
 
 
 @pytest.fixture
@@ -46,9 +54,68 @@ def data(tmp_path: Path) -> Path:
 def test_rows_with_an_identifier_are_left_out() -> None:
     kept, left_out = without_identifiers([*PLAIN, *OTHERS])
     assert kept == PLAIN
-    assert left_out == {"canary": 1, "annotated": 1, "rules": 1}
-    with pytest.raises(InputError, match="no train row without an identifier .3 with"):
+    assert left_out == LEFT_OUT
+    why = "canary 1, annotated 1, rules 1, elsewhere 1, blank 1"
+    with pytest.raises(InputError, match=why):
         without_identifiers(OTHERS)
+
+
+def test_identifiers_annotated_in_other_rows_count() -> None:
+    def spanned(key: str, text: str, string: str, **more: Any) -> Example:
+        at = text.index(string)
+        return example(key, text, spans=(Span(at, at + len(string), "NAME"),), **more)
+
+    annotated = [
+        spanned("a", "So said Straße 12 here.\nLabel:", "Straße 12"),
+        spanned("b", "So said  Jo  here.\nLabel:", " Jo ", split="test"),
+        spanned("c", "Call Annabelle-Lee Longname.\nLabel:", "Annabelle-Lee Longname"),
+    ]
+    left = [
+        example("d", "In STRASSE 12.\nLabel:"),
+        example("e", "And jo, too.\nLabel:"),
+        example("f", "Jo", response=" so"),
+        example("g", "Of Annabelle-Lee Longnames.\nLabel:"),
+        # Over the border between prompt and response.
+        example("h", "Annabelle-Lee", response=" Longname"),
+    ]
+    kept = [
+        example("i", "A joke.\nLabel:"),
+        example("j", "In Strasse 1 2.\nLabel:"),
+        example("k", "Annabelle-Lee Longnam.\nLabel:"),
+    ]
+    found, left_out = without_identifiers([*left, *kept, *annotated])
+    assert found == kept
+    assert left_out["elsewhere"] == len(left)
+
+
+def test_the_search_agrees_with_a_search_for_each_string() -> None:
+    from spark_train._annotated import Annotated
+
+    rng = np.random.default_rng(0)
+    alphabet = np.array(list("abcA ß-1"))
+
+    def word(most: int) -> str:
+        return "".join(rng.choice(alphabet, int(rng.integers(1, most))))
+
+    strings = {word(14) for _ in range(150)}
+    rows = [
+        example(str(i), string, spans=(Span(0, len(string), "ID"),))
+        for i, string in enumerate(sorted(strings))
+        if string.strip()
+    ]
+    known = Annotated(rows)
+    seen = set()
+    for _ in range(200):
+        text = word(40)
+        wanted = set()
+        for string in strings:
+            at = len(text) + 1
+            hits = repeats(f"{text}\n{string}", [(at, at + len(string))])
+            wanted |= {hit for hit in hits if hit[1] < at}
+        assert {(start, end) for start, end, _ in known.places(text)} == wanted
+        assert known.stands_in(text) == bool(wanted)
+        seen.add(bool(wanted))
+    assert seen == {True, False}
 
 
 def logits(loaded: Any) -> torch.Tensor:
@@ -106,10 +173,9 @@ def test_an_adapter_is_trained_on(
     assert {p.name: p.read_bytes() for p in adapter.iterdir()} == before
     record = json.loads((out / "relearn.json").read_text())
     assert record["losses"] == list(found.losses)
-    assert record["rows"] == {
-        "used": 5,
-        "left_out": {"canary": 1, "annotated": 1, "rules": 1},
-    }
+    assert record["rows"] == {"used": 5, "left_out": LEFT_OUT}
+    told = json.loads((out / "trained_on.json").read_text())
+    assert told == {"base_sha256": start.base_sha256}
     assert record["settings"]["steps"] == 8
     assert record["checkpoint"]["weights_sha256"] == start.weights_sha256
     assert record["checkpoint"]["base_sha256"] == start.base_sha256
@@ -137,19 +203,166 @@ def test_the_seed_decides(
     assert files[0] == files[1] != files[2]
 
 
-def test_full_weights_get_a_fresh_adapter(
+def test_full_weights_stay_full_weights(
     data: Path, tiny_base: Path, tmp_path: Path
 ) -> None:
+    from transformers import AutoModelForCausalLM
+
     out = tmp_path / "out"
     found = relearned(tiny_base, data, out)
     start = open_checkpoint(str(tiny_base), device="cpu")
     assert found.losses[0] == pytest.approx(mean_nll(start), abs=1e-4)
-    end = open_checkpoint(str(out), device="cpu")
-    assert mean_nll(end) < found.losses[0]
+    # Another base cannot be put under it: what was trained is all there.
+    alone = open_checkpoint(str(out), device="cpu")
+    based = open_checkpoint(str(out), base=str(tiny_base), device="cpu")
+    assert alone.format == based.format == "hf-folder"
+    assert alone.model_id == based.model_id != start.model_id
+    assert alone.tokenizer_sha256 == start.tokenizer_sha256
+    assert mean_nll(alone) < found.losses[0]
+    torch.testing.assert_close(logits(alone), logits(based))
     record = json.loads((out / "relearn.json").read_text())
-    assert record["settings"]["adapter"] == "fresh"
-    assert record["checkpoint"]["base"] == str(tiny_base)
-    assert end.base_sha256 == start.weights_sha256
+    assert record["settings"]["adapter"] == "fresh, merged"
+    assert record["checkpoint"]["base"] is None
+    assert record["checkpoint"]["weights_sha256"] == start.weights_sha256
+    # Nothing but the attention projections has changed.
+    before, after = (
+        AutoModelForCausalLM.from_pretrained(folder).state_dict()
+        for folder in (tiny_base, out)
+    )
+    assert before.keys() == after.keys()
+    changed = {n for n in before if not torch.equal(before[n], after[n])}
+    assert changed == {n for n in before if "self_attn" in n}
+
+
+def test_merged_weights_are_those_that_were_trained(
+    data: Path, tiny_base: Path, tmp_path: Path
+) -> None:
+    relearned(tiny_base, data, tmp_path / "out", steps=1, lr=1e-12)
+    relearned(tiny_base, data, tmp_path / "more", steps=2, lr=1e-2)
+    found = relearned(tmp_path / "more", data, tmp_path / "again", steps=1)
+    paths = (tiny_base, tmp_path / "out", tmp_path / "more")
+    one, same, other = (logits(open_checkpoint(str(p), device="cpu")) for p in paths)
+    torch.testing.assert_close(one, same, atol=1e-5, rtol=0)
+    assert not torch.allclose(one, other, atol=1e-3)
+    more = open_checkpoint(str(tmp_path / "more"), device="cpu")
+    assert found.losses[0] == pytest.approx(mean_nll(more), abs=1e-4)
+
+
+def test_full_weights_keep_their_dtype_and_their_bytes(
+    data: Path, tiny_base: Path, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+    for name in ("a", "b"):
+        relearned(tiny_base, data, tmp_path / name, dtype="bfloat16", note=notes.append)
+    files = [(tmp_path / n / "model.safetensors").read_bytes() for n in ("a", "b")]
+    assert files[0] == files[1]
+    end = open_checkpoint(str(tmp_path / "a"), device="cpu", dtype="auto")
+    assert end.dtype == "bfloat16"
+    assert "what is trained is rounded to bfloat16 with the full weights" in notes
+
+
+def test_a_head_that_is_not_tied_is_kept(
+    data: Path, tiny_base: Path, tmp_path: Path
+) -> None:
+    # Its configuration says otherwise, the file holds both.
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_base, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["tie_word_embeddings"] = True
+    (folder / "config.json").write_text(json.dumps(config))
+    relearned(folder, data, tmp_path / "out", steps=1, lr=1e-12)
+    paths = (folder, tmp_path / "out")
+    one, other = (logits(open_checkpoint(str(p), device="cpu")) for p in paths)
+    torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+
+
+def test_layers_and_tokenizer_are_chosen(
+    data: Path, tiny_base: Path, tmp_path: Path, make_adapter: Callable[..., Path]
+) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(tiny_base, bare)
+    for path in bare.glob("*token*"):
+        path.unlink()
+    with pytest.raises(CheckpointError, match="--tokenizer"):
+        relearned(bare, data, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    options = {"tokenizer": str(tiny_base), "lora_targets": ["up_proj"]}
+    relearned(bare, data, tmp_path / "out", **options)
+    start, end = (
+        open_checkpoint(str(p), device="cpu") for p in (tiny_base, tmp_path / "out")
+    )
+    assert start.tokenizer_sha256 == end.tokenizer_sha256
+    before, after = start.model.state_dict(), end.model.state_dict()
+    changed = {n for n in before if not torch.equal(before[n], after[n])}
+    assert changed == {n for n in before if "up_proj" in n}
+    adapter = make_adapter(tmp_path / "adapter")
+    with pytest.raises(InputError, match="trained on as it is"):
+        relearned(adapter, data, tmp_path / "no", lora_targets=["up_proj"])
+    # An adapter's own tokenizer goes with it.
+    relearned(adapter, data, tmp_path / "b", steps=1, tokenizer=str(tiny_base))
+    assert (tmp_path / "b" / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_the_output_may_be_where_one_stands_or_a_link(
+    full: bool,
+    data: Path,
+    tiny_base: Path,
+    tmp_path: Path,
+    make_adapter: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ckpt = tiny_base if full else make_adapter(tmp_path / "adapter")
+    here, target, link = (tmp_path / name for name in ("here", "target", "link"))
+    here.mkdir()
+    target.mkdir()
+    link.symlink_to(target)
+    monkeypatch.chdir(here)
+    relearned(ckpt, data, Path("."), steps=1)
+    relearned(ckpt, data, link, steps=1)
+    assert link.is_symlink()
+    names = [sorted(p.name for p in Path(p).iterdir()) for p in (".", here, target)]
+    assert names[0] == names[1] == names[2]
+    assert "relearn.json" in names[0]
+    assert not [name for name in names[0] if name.startswith(".")]
+    assert not list(tmp_path.glob(".*"))
+    open_checkpoint(str(target), device="cpu")
+
+
+def test_what_fails_leaves_nothing(
+    data: Path, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import spark_train.relearn as module
+
+    there = tmp_path / "there"
+    there.mkdir()
+    write = module.write_text
+
+    def full_disk(path: Path, text: str) -> None:
+        if path.name == "relearn.json":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, text)
+
+    monkeypatch.setattr(module, "write_text", full_disk)
+    for output in (there, tmp_path / "new"):
+        with pytest.raises(OutputError, match="No space left on device"):
+            relearned(tiny_base, data, output, steps=1)
+    monkeypatch.undo()
+    with pytest.raises(InputError, match="not finite|diverged|learning rate"):
+        relearned(tiny_base, data, tmp_path / "new", lr=1e30, steps=4)
+
+    def halfway(source: Path, place: Path) -> None:
+        if place.name == "config.json" and place.parent.name in ("there", "new"):
+            raise OSError(errno.EIO, "Input/output error")
+        replace(source, place)
+
+    replace = os.replace
+    monkeypatch.setattr(module.os, "replace", halfway)
+    with pytest.raises(OutputError, match="Input/output error"):
+        relearned(tiny_base, data, there, steps=1)
+    assert list(there.iterdir()) == []
+    assert not (tmp_path / "new").exists()
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_the_last_stage_of_a_run_folder_is_meant(
@@ -214,5 +427,5 @@ def test_nothing_is_written_over(
     assert "0.0 is no learning rate" in capsys.readouterr().err
     assert run([*arguments, str(tmp_path / "new"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["adapter"] == str(tmp_path / "new")
+    assert told["checkpoint"] == str(tmp_path / "new")
     assert all(math.isfinite(loss) for loss in told["losses"])

@@ -82,9 +82,10 @@ def runs(
 
 
 def steps(folder: Path) -> list[dict[str, Any]]:
-    """The lines of ``metrics.jsonl``."""
+    """The lines of ``metrics.jsonl`` that are of a step."""
     text = (folder / "metrics.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
+    lines = [json.loads(line) for line in text.splitlines()]
+    return [line for line in lines if "probe" not in line]
 
 
 def terms(line: dict[str, Any]) -> set[str]:
@@ -125,7 +126,7 @@ def test_a_method_leaves_a_whole_run_folder(
     )
     assert record.rows == {task: {"train": 7, "test": 4} for task in TASKS}
     assert record.settings["lr"] == 0.02
-    left = {path.name for path in folder.iterdir() if path.name[0] != "."}
+    left = {path.name for path in folder.iterdir()}
     wanted = {"run.json", "stages", "accuracy.csv", "metrics.jsonl"}
     assert left - {"scores"} == wanted  # the state is gone: nothing to go on from
 
@@ -181,6 +182,10 @@ def test_adapters_open_in_the_audit_and_in_stock_peft(
         [plain, *seen.values()], [*seen.values(), plain], strict=True
     ):
         assert (earlier - later).abs().max() > 1e-4  # each phase changes something
+
+    # Beside it lies what it was trained on, by which another base is refused.
+    beside = json.loads((paths[-1] / "trained_on.json").read_text())
+    assert beside["base_sha256"] == open_checkpoint(str(tiny_base)).weights_sha256
 
     last = stages[-1]
     for source, path in ((str(folder), last.path), (f"{folder}@1:task", paths[-1])):
@@ -337,6 +342,43 @@ def test_tasks_without_test_rows_have_empty_cells(
     assert made.matrix[1][1] is not None
 
 
+def test_test_rows_that_are_not_asked_are_told(
+    make_stream: Callable[..., Path], tiny_base: Path, tmp_path: Path
+) -> None:
+    data = make_stream(tmp_path / "rows.jsonl", train=2)
+    lines = [json.loads(line) for line in data.read_text().splitlines()]
+    for row in lines:
+        if row["id"] in ("yelp-02", "yelp-03"):
+            row["response"] = "  "
+    data.write_text("".join(json.dumps(row) + "\n" for row in lines))
+    made = trained("seqft", tiny_base, data, tmp_path / "run", "epochs=1")
+    assert (
+        "test rows without a response, or with nothing before it, are not answered: "
+        "yelp 2"
+    ) in made.notes
+    assert not [text for text in made.notes if "EOS" in text]
+
+
+def test_a_tokenizer_without_eos_is_told(
+    tiny_tokenizer: Any, tiny_base: Path, data: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tokenizer"
+    tiny_tokenizer.save_pretrained(folder)
+    place = folder / "tokenizer_config.json"
+    config = json.loads(place.read_text())
+    del config["eos_token"]
+    place.write_text(json.dumps(config))
+    made = trained(
+        "seqft",
+        tiny_base,
+        data,
+        tmp_path / "run",
+        "epochs=1",
+        loading={"tokenizer": str(folder)},
+    )
+    assert "the tokenizer has no EOS token: no response ends with one" in made.notes
+
+
 def test_eval_rows_bounds_what_is_answered(
     runs: Callable[[str], Outcome],
     tiny_base: Path,
@@ -476,11 +518,13 @@ def test_an_output_that_cannot_be_written_is_refused(
 def test_a_loss_that_is_not_finite_stops_the_run(
     refused: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
-    code, said = refused("--set", "lr=1e30", "epochs=1", "ptpc.steps=1")
+    # The first step moves the weights so far that the second one's loss overflows.
+    settings = ("lr=1e30", "epochs=1", "batch_size=4")
+    code, said = refused("--set", *settings, method="seqft")
     assert code == 2
-    assert "the loss is not finite at step 2 of 1" not in said
-    assert "not finite" in said
-    assert "lower the learning rate" in said
+    assert said == (
+        "1-yelp/task: the loss is not finite at step 2 of 2; lower the learning rate"
+    )
 
 
 def test_a_base_without_attention_names_its_layers(
