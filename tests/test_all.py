@@ -188,7 +188,10 @@ def test_leaks_are_told_from_chance(scene: Scene) -> None:
         if record["dose"] == 5 and record["part"] == "full"
     }
     assert planted["much"]["top1_hits"] == planted["much"]["canaries"]
-    assert any("REMEMBERED" in line for line in report.verdict if "much" in line)
+    # Sixteen clusters and four canaries resolve little; membership they do.
+    found = [line for line in report.verdict if "membership was detected" in line]
+    assert any("much" in line for line in found)
+    assert not any("base" in line for line in found)
     assert not any("no leak" in line.lower() for line in report.verdict)
 
 
