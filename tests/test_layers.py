@@ -70,6 +70,7 @@ INNER = {
         "records": 2,
         "tasks": 2,
     },
+    "spark_audit.reports": {"_latex_text": 0, "_latex_tables": 1},
     "spark_audit.scoring": {
         "answers": 0,
         "batching": 0,

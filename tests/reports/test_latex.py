@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from spark_audit.reports import read_report, write_report
-from spark_audit.reports.latex import escaped, render
+from spark_audit.reports._latex_text import escaped
+from spark_audit.reports.latex import render
 from spark_audit.results import (
     CheckpointFacts,
     Guard,
