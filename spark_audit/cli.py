@@ -23,16 +23,22 @@ from spark_audit.commands import (
     Base,
     BatchSize,
     Ckpt,
-    Json,
     ManifestFile,
     Output,
     Preset,
     Quantize,
-    Quiet,
     Seed,
     ShowText,
 )
-from spark_audit.console import one_of, run_command, say, show_facts
+from spark_audit.console import (
+    Json,
+    Quiet,
+    one_of,
+    root,
+    run_command,
+    say,
+    show_facts,
+)
 from spark_audit.errors import InputError
 
 if TYPE_CHECKING:
@@ -147,7 +153,7 @@ def _app(argv: Sequence[str], arguments: Sequence[str]) -> typer.Typer:
         help="Find out what a language-model checkpoint gives away about the personal "
         "data it was trained on.",
     )
-    app.callback()(_root)
+    app.callback()(root)
     data = typer.Typer(no_args_is_help=True, help="Import, annotate and inject data.")
     data.command("import")(commands.data_import)
     data.command("annotate")(commands.data_annotate)
@@ -164,32 +170,14 @@ def _app(argv: Sequence[str], arguments: Sequence[str]) -> typer.Typer:
     for name in in_order(AUDITS.names()):
         called = name in argv
         summary = AUDITS.summary(name)
-        made = _audit([name], arguments) if called else _root
+        made = _audit([name], arguments) if called else root
         app.command(name, help=summary)(made)
-    every = _audit(in_order(AUDITS.names()), arguments) if ALL in argv else _root
+    every = _audit(in_order(AUDITS.names()), arguments) if ALL in argv else root
     app.command(ALL, help="Every audit from one scoring pass.")(every)
     app.command("report")(commands.report)
     app.command("compare")(commands.compare)
     app.command("gate")(commands.gate)
     return app
-
-
-def _version(value: bool) -> None:
-    if value:
-        from spark_audit.facts import versions
-
-        print("\n".join(f"{k} {v}" for k, v in versions().items()))
-        raise typer.Exit
-
-
-def _root(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", is_eager=True, callback=_version, help="Show versions."
-        ),
-    ] = False,
-) -> None: ...
 
 
 def _audit(names: Sequence[str], arguments: Sequence[str]) -> Callable[..., None]:

@@ -12,7 +12,19 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from spark_audit.console import keep_apart, one_of, say, show_facts, show_table
+from spark_audit.console import (
+    Json,
+    LoraAlpha,
+    Quiet,
+    Revision,
+    Tokenizer,
+    TrustRemoteCode,
+    keep_apart,
+    one_of,
+    say,
+    show_facts,
+    show_table,
+)
 from spark_audit.errors import CheckpointError, InputError
 
 PROGRAM = "spark-audit"
@@ -57,8 +69,6 @@ Dtype = Annotated[
         help="Of the model's body; the output head is always float32.",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
 ShowText = Annotated[
     bool, typer.Option("--show-text", help="Show identifiers and their contexts.")
 ]
@@ -71,18 +81,6 @@ Quantize = Annotated[
     typer.Option(
         metavar="int8|int4", help="Audit each checkpoint with rounded weights too."
     ),
-]
-Tokenizer = Annotated[
-    str | None,
-    typer.Option(metavar="DIR", help="Tokenizer, if not the checkpoint's own."),
-]
-LoraAlpha = Annotated[
-    float | None, typer.Option(help="Alpha of bare LoRA weights without a config.")
-]
-Revision = Annotated[str | None, typer.Option(help="Revision of a model on the hub.")]
-TrustRemoteCode = Annotated[
-    bool,
-    typer.Option("--trust-remote-code", help="Run code that a checkpoint brings."),
 ]
 LOADING: dict[str, tuple[Any, Any]] = {
     "device": (Device, "auto"),

@@ -15,7 +15,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import typer.main
@@ -24,6 +24,43 @@ from spark_audit.errors import IncompleteError, InputError, SparkError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+# --- options that both programs have --------------------------------------------------
+
+Tokenizer = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Tokenizer, if not the checkpoint's own."),
+]
+LoraAlpha = Annotated[
+    float | None, typer.Option(help="Alpha of bare LoRA weights without a config.")
+]
+Revision = Annotated[str | None, typer.Option(help="Revision of a model on the hub.")]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="Run code that a checkpoint brings."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        from spark_audit.facts import versions
+
+        print("\n".join(f"{k} {v}" for k, v in versions().items()))
+        raise typer.Exit
+
+
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_version, help="Show versions."
+        ),
+    ] = False,
+) -> None:
+    """The options of a program without a command: ``app.callback()(root)``."""
+
 
 # --- running a command ----------------------------------------------------------------
 
@@ -34,6 +71,7 @@ def run_command(
     program: str,
     app: Callable[[Sequence[str]], typer.Typer],
     several: Collection[str],
+    anew: Collection[str] = (),
 ) -> int:
     """Run one command line and return its exit code (never raises).
 
@@ -49,9 +87,12 @@ def run_command(
         Makes the application from the spread arguments.
     several
         Options that accept several values.
+    anew
+        Commands that keep nothing of work that was interrupted.
     """
     signal.signal(signal.SIGTERM, _interrupt)
-    resume = f"resume with: {program} {shlex.join(arguments)}"
+    verb = "begin anew" if {*arguments[:1]} & {*anew} else "resume"
+    resume = f"{verb} with: {program} {shlex.join(arguments)}"
     try:
         argv = spread(arguments, several=several)
         command = typer.main.get_command(app(argv))

@@ -17,8 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spark_audit.console import (
+    Json,
+    LoraAlpha,
+    Quiet,
+    Revision,
+    Tokenizer,
+    TrustRemoteCode,
     keep_apart,
     one_of,
+    root,
     run_command,
     say,
     show_facts,
@@ -49,19 +56,10 @@ Dtype = Annotated[
         metavar="float32|bfloat16", help="Of the base; what is trained is float32."
     ),
 ]
-Tokenizer = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Tokenizer, if not the model's own.")
-]
 LoraTargets = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME...", help="Layers with LoRA; default: q, k, v and o."),
 ]
-Revision = Annotated[str | None, typer.Option(help="Revision of a model on the hub.")]
-TrustRemoteCode = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run code that a model brings.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
 
 
 def main() -> None:
@@ -72,7 +70,11 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code (never raises)."""
     return run_command(
-        arguments, program=PROGRAM, app=lambda _: _app(), several=SEVERAL
+        arguments,
+        program=PROGRAM,
+        app=lambda _: _app(),
+        several=SEVERAL,
+        anew=("relearn", "score"),
     )
 
 
@@ -85,30 +87,12 @@ def _app() -> typer.Typer:
         help="Fine-tune a language model on a sequence of tasks, with or without "
         "privacy correction.",
     )
-    app.callback()(_root)
+    app.callback()(root)
     app.command("run")(train_run)
     app.command("methods")(methods)
     app.command("relearn")(relearn)
     app.command("score")(score)
     return app
-
-
-def _version(value: bool) -> None:
-    if value:
-        from spark_audit.facts import versions
-
-        print("\n".join(f"{k} {v}" for k, v in versions().items()))
-        raise typer.Exit
-
-
-def _root(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", is_eager=True, callback=_version, help="Show versions."
-        ),
-    ] = False,
-) -> None: ...
 
 
 # --- run ------------------------------------------------------------------------------
@@ -318,10 +302,7 @@ def relearn(
     device: Device = "auto",
     dtype: Dtype = "float32",
     lora_targets: LoraTargets = None,
-    lora_alpha: Annotated[
-        float | None,
-        typer.Option(help="Of LoRA weights without adapter_config.json."),
-    ] = None,
+    lora_alpha: LoraAlpha = None,
     tokenizer: Tokenizer = None,
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,

@@ -119,26 +119,32 @@ class Distillation:
             counts,
             alpha=settings.sensitivity.alpha,
         )
-        parts = torch.split(hidden, sizes)
-        for row, score, states in zip(rows, found, parts, strict=True):
-            asked = np.arange(len(row)) > 0  # the first token has no prediction
-            high = asked & (score > settings.sensitivity.tau)
-            chosen = states[torch.from_numpy(high[1:]).to(states.device)]
-            tops = [
-                top_k(
-                    student.logits(chosen[at]),
-                    k=settings.replay.top_k,
-                    temperature=settings.replay.temperature,
-                )
-                # One empty slice where no position is high: a support of (0, K).
-                for at in student.chunks(len(chosen)) or [slice(0, 0)]
-            ]
-            kept[row.id] = Target(
-                low=asked & row.response & ~high,
-                high=high,
-                support=torch.cat([ids.int().cpu() for ids, _ in tops]),
-                logp=torch.cat([logp.cpu() for _, logp in tops]),
+        # The first token has no prediction.
+        high = [score > settings.sensitivity.tau for score in found]
+        for one in high:
+            one[0] = False
+        chosen = hidden[torch.from_numpy(np.concatenate([h[1:] for h in high]))]
+        tops = [
+            top_k(
+                student.logits(chosen[at]),
+                k=settings.replay.top_k,
+                temperature=settings.replay.temperature,
             )
+            # One empty slice where no position is high: a support of (0, K).
+            for at in student.chunks(len(chosen)) or [slice(0, 0)]
+        ]
+        counts_high = [int(one.sum()) for one in high]
+        support, logp = (torch.cat(parts).cpu() for parts in zip(*tops, strict=True))
+        parts = zip(
+            torch.split(support.int(), counts_high),
+            torch.split(logp, counts_high),
+            strict=True,
+        )
+        for row, score, one, (ids, share) in zip(rows, found, high, parts, strict=True):
+            low = row.response & ~one
+            low[0] = False
+            # A copy: a part would keep the whole batch's in memory.
+            kept[row.id] = Target(low, one, ids.clone(), share.clone())
             scores[row.id] = score
 
     def end(self) -> None:

@@ -331,16 +331,6 @@ def _restore(optimizer: torch.optim.Optimizer, student: Student, state: State) -
 # --- plain fine-tuning ----------------------------------------------------------------
 
 
-def orders(count: int, *, seed: int) -> Callable[[int], np.ndarray]:
-    """``order(epoch)``: a permutation of ``count`` rows, a function of the epoch."""
-
-    def order(epoch: int) -> np.ndarray:
-        rng = np.random.default_rng(seed_for(seed, "order", epoch))
-        return rng.permutation(count)
-
-    return order
-
-
 def response_loss(
     student: Student, rows: Sequence[TrainRow], *, scope: str, name: str
 ) -> Sums:
@@ -360,6 +350,33 @@ def covered(rows: Sequence[TrainRow], scope: str) -> int:
     if scope == "full":
         return sum(len(row) - 1 for row in rows)
     return sum(int(row.response[1:].sum()) for row in rows)
+
+
+def fine_tuning(
+    student: Student,
+    choose: Callable[[int], Sequence[TrainRow]],
+    *,
+    name: str,
+    steps: int,
+    lr: float,
+    scope: str,
+    cosine: bool = True,
+) -> Phase:
+    """A phase that learns rows and nothing else; ``choose(step)`` gives a step's."""
+
+    def step(at: int) -> Step:
+        rows = choose(at)
+        return Step({"task": rows}, {"task": Term(covered(rows, scope))})
+
+    return Phase(
+        stage=name,
+        part="task",
+        steps=steps,
+        lr=lr,
+        cosine=cosine,
+        choose=step,
+        loss=lambda role, some: response_loss(student, some, scope=scope, name="task"),
+    )
 
 
 def fit(
@@ -410,22 +427,21 @@ def fit(
             where="fit",
         )
     an_epoch = math.ceil(len(rows) / batch_size)
-    order = orders(len(rows), seed=seed)
 
-    def choose(step: int) -> Step:
-        start = step % an_epoch * batch_size
-        at = order(step // an_epoch)[start : start + batch_size]
-        chosen = [rows[i] for i in at]
-        return Step({"task": chosen}, {"task": Term(covered(chosen, scope))})
+    def choose(step: int) -> list[TrainRow]:
+        epoch, at = divmod(step, an_epoch)
+        rng = np.random.default_rng(seed_for(seed, "order", epoch))
+        order = rng.permutation(len(rows))
+        return [rows[i] for i in order[at * batch_size : (at + 1) * batch_size]]
 
-    phase = Phase(
-        stage="fit",
-        part="task",
+    phase = fine_tuning(
+        student,
+        choose,
+        name="fit",
         steps=epochs * an_epoch,
         lr=lr,
+        scope=scope,
         cosine=schedule == "cosine",
-        choose=choose,
-        loss=lambda role, some: response_loss(student, some, scope=scope, name="task"),
     )
     losses: list[float] = []
 

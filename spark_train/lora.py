@@ -8,6 +8,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,27 @@ def _shortest_target(model: torch.nn.Module, names: list[str]) -> list[str] | st
     return rf".*\.({'|'.join(parents)})\.({'|'.join(leaves)})"
 
 
+# --- copies ---------------------------------------------------------------------------
+
+ADAPTER = "default"
+"""PEFT's name of the adapter in training: its folder has no name of its own."""
+
+
+def copy_adapter(model: Any, source: str, name: str) -> None:
+    """Give an adapter's weights to another of the same model, added where missing.
+
+    Which adapter is switched on, and what is trained, is the caller's to say.
+    """
+    if name not in model.peft_config:
+        config = replace(model.peft_config[source], inference_mode=False)
+        model.add_adapter(name, config)
+    own = dict(model.named_parameters())
+    with torch.no_grad():
+        for key, weight in own.items():
+            if f".{name}." in key:
+                weight.copy_(own[key.replace(f".{name}.", f".{source}.")])
+
+
 # --- adapter folders ------------------------------------------------------------------
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -170,12 +192,12 @@ def save_adapter(
     OutputError
         If it cannot be written.
     """
-    config = model.peft_config["default"].to_dict()
+    config = model.peft_config[ADAPTER].to_dict()
     config |= {"base_model_name_or_path": base, "inference_mode": True}
     # PEFT keeps sets, whose order is another one in each process.
     plain = {k: sorted(v) if isinstance(v, set) else v for k, v in config.items()}
     state = get_peft_model_state_dict(
-        model, adapter_name="default", save_embedding_layers=False
+        model, adapter_name=ADAPTER, save_embedding_layers=False
     )
     state = {name: w.detach().cpu().contiguous() for name, w in sorted(state.items())}
     place = folder.resolve()  # "." has no name of its own, a link another folder
@@ -209,11 +231,11 @@ def load_adapter(model: Any, folder: Path) -> None:
     """
     try:
         state = load_file(folder / WEIGHTS)
-        result: Any = set_peft_model_state_dict(model, state, adapter_name="default")
+        result: Any = set_peft_model_state_dict(model, state, adapter_name=ADAPTER)
     except (OSError, RuntimeError, ValueError) as error:
         raise CheckpointError(
             "holds no adapter of this model", where=str(folder)
         ) from error
-    missing = [name for name in result.missing_keys if ".default." in name]
+    missing = [name for name in result.missing_keys if f".{ADAPTER}." in name]
     if missing or result.unexpected_keys:
         raise CheckpointError("holds another model's adapter", where=str(folder))

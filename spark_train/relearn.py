@@ -15,7 +15,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +48,10 @@ from spark_train._annotated import Annotated
 from spark_train.crew import ElsewhereError, assemble
 from spark_train.data import TrainRow, encode_rows
 from spark_train.folder import data_files
-from spark_train.loop import (
-    Phase,
-    State,
-    Step,
-    Term,
-    covered,
-    response_loss,
-    run_phase,
-)
-from spark_train.lora import add_lora, save_adapter
+from spark_train.loop import Phase, State, fine_tuning, run_phase
+from spark_train.lora import ADAPTER, add_lora, copy_adapter, save_adapter
 from spark_train.stream import endless
-from spark_train.student import ADAPTER, Student
+from spark_train.student import Student
 
 RECORD = "relearn.json"
 _LAST = ("adapter_config.json", "config.json")
@@ -386,13 +378,8 @@ def _in_training(
     model: Any = loaded.model
     (name,) = model.peft_config
     # What was opened stays as it is; a copy of it is trained.
-    config = replace(model.peft_config[name], inference_mode=False)
-    model.add_adapter(ADAPTER, config)
+    copy_adapter(model, name, ADAPTER)
     model.set_adapter(ADAPTER)
-    own = dict(model.named_parameters())
-    for key, weight in own.items():
-        if f".{ADAPTER}." in key:
-            weight.data.copy_(own[key.replace(f".{ADAPTER}.", f".{name}.")].data)
     return model
 
 
@@ -408,16 +395,11 @@ def _phase(
     size = min(batch_size, len(rows))
     rng = np.random.default_rng(seed_for(seed, "order", "relearn"))
     order = endless(len(rows), steps * size, rng)
-
-    def choose(step: int) -> Step:
-        chosen = [rows[i] for i in order[step * size : (step + 1) * size]]
-        return Step({"task": chosen}, {"task": Term(covered(chosen, "full"))})
-
-    return Phase(
-        stage="relearn",
-        part="task",
+    return fine_tuning(
+        student,
+        lambda step: [rows[i] for i in order[step * size : (step + 1) * size]],
+        name="relearn",
         steps=steps,
         lr=lr,
-        choose=choose,
-        loss=lambda role, some: response_loss(student, some, scope="full", name="task"),
+        scope="full",
     )

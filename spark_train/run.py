@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -135,41 +136,19 @@ def train(
                 check_writable(output)
             old = folder.read()
             loaded = _open(base, device=device, dtype=dtype, **(loading or {}))
-            hashes = [sha256_file(path) for path in files]
-            record = RunRecord(
-                method=method,
-                tasks=list(tasks),
+            record = _record(
+                method,
+                loaded,
+                base=base,
+                files=files,
+                examples=examples,
+                tasks=tasks,
                 settings={k: v for k, v in chosen.flat().items() if k in names(reads)},
-                identity={
-                    "method": method,
-                    "order": ",".join(tasks),
-                    "base": loaded.weights_sha256,
-                    "tokenizer": loaded.tokenizer_sha256,
-                    "dtype": dtype,
-                    "lora_targets": ",".join(lora_targets),
-                    DATA: hashes,
-                },
-                base={"source": base, "weights_sha256": loaded.weights_sha256},
-                data=[
-                    {"file": path.name, "sha256": sha256}
-                    for path, sha256 in zip(files, hashes, strict=True)
-                ],
-                rows={
-                    task: {
-                        split: sum(
-                            e.task == task and e.split == split for e in examples
-                        )
-                        for split in ("train", "test")
-                    }
-                    for task in tasks
-                },
-                processes=crew.world,
-                device=loaded.device,
-                threads=torch.get_num_threads(),
+                dtype=dtype,
+                lora_targets=lora_targets,
                 gradient_checkpointing=gradient_checkpointing,
-                command=list(command),
-                created=now(),
-                versions=versions(),
+                command=command,
+                crew=crew,
             )
             if old is not None:
                 folder.check(old, record)
@@ -206,6 +185,56 @@ def train(
                 raise
             # Losses are the same in all processes: the first one tells of them.
             raise ElsewhereError from None
+
+
+def _record(
+    method: str,
+    loaded: Loaded,
+    *,
+    base: str,
+    files: Sequence[Path],
+    examples: Sequence[Example],
+    tasks: Sequence[str],
+    settings: dict[str, Any],
+    dtype: str,
+    lora_targets: Sequence[str],
+    gradient_checkpointing: bool,
+    command: Sequence[str],
+    crew: Crew,
+) -> RunRecord:
+    """What ``run.json`` says of a run that begins now."""
+    hashes = [sha256_file(path) for path in files]
+    count = Counter((example.task, example.split) for example in examples)
+    return RunRecord(
+        method=method,
+        tasks=list(tasks),
+        settings=settings,
+        identity={
+            "method": method,
+            "order": ",".join(tasks),
+            "base": loaded.weights_sha256,
+            "tokenizer": loaded.tokenizer_sha256,
+            "dtype": dtype,
+            "lora_targets": ",".join(lora_targets),
+            DATA: hashes,
+        },
+        base={"source": base, "weights_sha256": loaded.weights_sha256},
+        data=[
+            {"file": path.name, "sha256": sha256}
+            for path, sha256 in zip(files, hashes, strict=True)
+        ],
+        rows={
+            task: {split: count[task, split] for split in ("train", "test")}
+            for task in tasks
+        },
+        processes=crew.world,
+        device=loaded.device,
+        threads=torch.get_num_threads(),
+        gradient_checkpointing=gradient_checkpointing,
+        command=list(command),
+        created=now(),
+        versions=versions(),
+    )
 
 
 def _content(path: Path) -> str:

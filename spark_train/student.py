@@ -16,9 +16,7 @@ from torch import Tensor
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.engine import own_head, unwrapped
 from spark_train.data import Batch
-
-ADAPTER = "default"
-"""PEFT's name of the adapter in training: its folder has no name of its own."""
+from spark_train.lora import ADAPTER, copy_adapter
 
 CPU_LOGITS, GPU_LOGITS = 2**22, 2**27
 """Logits that exist at a time, by device."""
@@ -172,16 +170,11 @@ class Student:
 
     def freeze(self, name: str) -> None:
         """Keep a frozen copy of the adapter as it is now, under a name."""
-        if name not in self.model.peft_config:
-            config = self.model.peft_config[ADAPTER]
-            self.model.add_adapter(name, config)
-            self.model.set_adapter(ADAPTER)
-        own = dict(self.model.named_parameters())
-        with torch.no_grad():
-            for key, weight in own.items():
-                if f".{name}." in key:
-                    weight.copy_(own[key.replace(f".{name}.", f".{ADAPTER}.")])
-                    weight.requires_grad_(False)
+        copy_adapter(self.model, ADAPTER, name)
+        self.model.set_adapter(ADAPTER)
+        for key, weight in self.model.named_parameters():
+            if f".{name}." in key:
+                weight.requires_grad_(False)
 
     @contextmanager
     def teacher(self, name: str) -> Iterator[None]:

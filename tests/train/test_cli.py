@@ -252,6 +252,19 @@ def test_an_interrupt_says_how_to_resume(
     assert line.endswith("--set lr=1 epochs=2")
 
 
+def test_an_interrupt_of_what_keeps_nothing_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def stop(*paths: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("spark_audit.examples.read_examples", stop)
+    (tmp_path / "a.jsonl").touch()
+    assert run(["score", str(tmp_path), "--base", "b"]) == 130
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("spark-train: interrupted; begin anew with: spark-train sco")
+
+
 def test_an_unknown_method_lists_the_known_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
