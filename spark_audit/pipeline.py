@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from spark_audit.accumulate import accumulated, audits_of
 from spark_audit.accumulate import check as check_kept
+from spark_audit.attachments import case_ids, cases, matching
 from spark_audit.audits import AUDITS, baselines_of, evidence_file, originals
 from spark_audit.errors import IncompleteError, InputError
 from spark_audit.facts import check_writable, now, versions
@@ -28,7 +30,8 @@ from spark_audit.plans import Lineup, Plans, known, lineup, make_plans
 from spark_audit.replicates import with_entries
 from spark_audit.reports import SCOPE, read_report, write_report
 from spark_audit.results import AuditResult, CheckpointFacts, ManifestFacts, Report
-from spark_audit.sequences import items_for
+from spark_audit.runs import run_tables
+from spark_audit.sequences import items_for, token_places
 from spark_audit.table import Pass, TokenTable, write_parquet
 
 if TYPE_CHECKING:
@@ -169,7 +172,13 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         for name in request.audits:
             with clock(f"statistics: {name}"):
                 results.append(_audit(name, tables, view, order, facts, request))
-        report = _report(request, manifest, view, scored, results, clock.seconds)
+        attached = run_tables(_folders(order))
+        plain = {k: found[Pass()] for k, found in tables.items() if Pass() in found}
+        if shown := cases(view, work.places, plain):
+            attached["cases"] = shown
+        report = _report(
+            request, manifest, view, scored, results, attached, clock.seconds
+        )
         if before is not None:
             report = accumulated(before, report, folder=folder)
             if set(audits_of(report)) - set(request.audits):
@@ -252,7 +261,10 @@ def estimate_cost(request: Request) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Work:
-    """The scoring of a call: what all its checkpoints have in common."""
+    """The scoring of a call: what all its checkpoints have in common.
+
+    ``places`` has the characters of the tokens of the examples that reports show.
+    """
 
     manifest: Manifest
     view: Manifest
@@ -262,6 +274,7 @@ class _Work:
     request: Request
     progress: Progress | None
     clock: _Clock
+    places: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     _made: dict[str, Items] = field(default_factory=dict)
 
     def score(self, checkpoint: Loaded) -> _Scored:
@@ -320,6 +333,10 @@ class _Work:
         if lacking:
             with self.clock("tokenising"):
                 known.update(items_for(self.view, checkpoint, lacking))
+        # All checkpoints of a manifest cut its texts alike.
+        shown = case_ids(self.view) if Pass() in plan and not self.places else []
+        if shown:
+            self.places.update(token_places(self.view, checkpoint, shown))
         return {wanted: known[wanted] for wanted in plan}
 
     def _show(self, name: str, wanted: Pass) -> Callable[[int, int], None]:
@@ -361,6 +378,7 @@ def _report(
     view: Manifest,
     scored: Sequence[_Scored],
     results: Sequence[AuditResult],
+    attached: Mapping[str, list[dict[str, Any]]],
     timing: dict[str, float],
 ) -> Report:
     partial = len(view.examples) < len(manifest.examples)
@@ -407,39 +425,12 @@ def _report(
         guards=[guard for result in results for guard in result.guards],
         scope=[*SCOPE, *(line for result in results for line in result.scope)],
         tables={
-            **_manifest_tables(view),
+            **matching(view),
             **{k: v for result in results for k, v in result.tables.items()},
+            **attached,
         },
         timing={name: round(seconds, 3) for name, seconds in timing.items()},
     )
-
-
-def _manifest_tables(manifest: Manifest) -> dict[str, list[dict[str, Any]]]:
-    """What the manifest says of its own matching, for every report made with it."""
-    reasons: dict[tuple[str, str], int] = {}
-    for span in manifest.unmatched:
-        key = (span.type, span.reason)
-        reasons[key] = reasons.get(key, 0) + 1
-    matched: dict[str, int] = {}
-    for pair in manifest.pairs:
-        matched[pair.pii.type] = matched.get(pair.pii.type, 0) + 1
-    kinds = sorted({*matched, *(kind for kind, _ in reasons)})
-    return {
-        "matching_by_type": [
-            {
-                "type": kind,
-                "matched": matched.get(kind, 0),
-                "unmatched": sum(n for (k, _), n in reasons.items() if k == kind),
-                "reasons": "; ".join(
-                    f"{n} {reason}"
-                    for (k, reason), n in sorted(reasons.items())
-                    if k == kind
-                ),
-            }
-            for kind in kinds
-        ],
-        "balance": [row.model_dump() for row in manifest.balance],
-    }
 
 
 def find_manifest(checkpoint: Loaded, *, folder: Path = MANIFESTS) -> Manifest:
@@ -536,6 +527,17 @@ def _check_folder(
         )
     check_writable(folder)
     return before
+
+
+def _folders(order: Lineup) -> dict[str, Path]:
+    """Where each checkpoint lies, by name; a series stands there once."""
+    found: dict[str, Path] = {}
+    for spec in order.specs:
+        several = len(spec.paths) > 1
+        for number, path in enumerate(spec.paths, start=1):
+            name = f"{spec.name}[{number}]" if several else str(spec.name)
+            found.setdefault(order.entry(name), Path(path).expanduser())
+    return found
 
 
 def _opened(spec: Spec, request: Request) -> Iterator[str]:

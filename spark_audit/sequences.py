@@ -65,6 +65,18 @@ def manifest_items(manifest: Manifest, loaded: Loaded) -> list[Item]:
     return plain_items(manifest, loaded, _encodings(manifest, loaded), keys)
 
 
+def token_places(
+    manifest: Manifest, loaded: Loaded, keys: Sequence[str]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """First and last characters of every token of some examples, shape ``(T,)``.
+
+    A checkpoint whose tokenizer has no offsets was refused before.
+    """
+    rows = [manifest.by_id[key] for key in keys]
+    texts = encode(loaded.tokenizer, [row.prompt + row.response for row in rows])
+    return {key: (text.start, text.end) for key, text in zip(keys, texts, strict=True)}
+
+
 def plain_items(
     manifest: Manifest,
     loaded: Loaded,

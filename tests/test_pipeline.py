@@ -223,6 +223,31 @@ def test_no_output_shows_an_identifier_unless_asked(
     assert "Maria Jones" in (tmp_path / "report" / "report.md").read_text()
 
 
+def test_report_shows_tokens_of_some_examples_without_text(
+    request_of: Callable[..., Request], workshop: Path, tiny_base: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    outcome = run(request_of())
+    assert outcome.report is not None
+    found = outcome.report.tables["cases"]
+    manifest = read_manifest(workshop / "manifests" / "m.json")
+    wanted = naive(workshop / "lora", tiny_base, manifest)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_base)
+    for key in dict.fromkeys(record["example"] for record in found):
+        mine = [record for record in found if record["example"] == key]
+        example = manifest.by_id[key]
+        text = example.prompt + example.response
+        encoded = tokenizer(text, return_offsets_mapping=True)
+        assert len(mine) == len(encoded["input_ids"])
+        for record, (start, end) in zip(mine, encoded["offset_mapping"], strict=True):
+            assert text[record["start"] : record["end"]] == text[start:end].strip()
+        nlls = [record["nll/ours"] for record in mine]
+        assert nlls[0] is None
+        assert nlls[1:] == pytest.approx(wanted[key][1:].tolist(), abs=2e-4)
+    assert all(name not in str(found) for name in NAMES)
+
+
 def test_evidence_and_tables_are_for_the_owner_only(
     request_of: Callable[..., Request], tmp_path: Path
 ) -> None:

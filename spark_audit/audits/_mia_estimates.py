@@ -15,7 +15,7 @@ from spark_audit.membership import ATTACKS, FEWEST
 from spark_audit.results import Estimate
 from spark_audit.stats.intervals import percentile_interval
 from spark_audit.stats.power import with_mde
-from spark_audit.stats.roc import tpr_at_fpr
+from spark_audit.stats.roc import Band, tpr_at_fpr
 from spark_audit.stats.roc_clusters import (
     Design,
     auc_difference,
@@ -80,9 +80,7 @@ class Group:
     rows: np.ndarray
     _drawn: dict[bytes, Drawn] = field(default_factory=dict)
     _resampled: dict[tuple[str, str, bytes], np.ndarray] = field(default_factory=dict)
-    _chance: dict[tuple[str, bytes], dict[str, float | None]] = field(
-        default_factory=dict
-    )
+    _chance: dict[tuple[float, bytes], Band] = field(default_factory=dict)
 
     @property
     def reason(self) -> str:
@@ -157,19 +155,32 @@ class Group:
     def chance(self, name: str, attack: str, metric: str) -> dict[str, float | None]:
         """Chance value of a TPR as columns of a row."""
         drawn = self.drawn(self.known.of(name, attack))
-        key = (metric, drawn.rows.tobytes())
+        band = self.band(drawn, FPRS[metric])
+        if band is None:
+            return {}
+        return {"null": band.mean, "null_low": band.low, "null_high": band.high}
+
+    def band(self, drawn: Drawn, fpr: float) -> Band | None:
+        """TPR at a budget of a score that knows nothing; ``None``: no such band."""
+        key = (fpr, drawn.rows.tobytes())
         if key not in self._chance:
             seed = seed_for(self.known.seed, "mia", "chance")
             try:
-                band = chance(drawn.design, FPRS[metric], seed=seed)
+                self._chance[key] = chance(drawn.design, fpr, seed=seed)
             except NotEstimableError:
-                return {}
-            self._chance[key] = {
-                "null": band.mean,
-                "null_low": band.low,
-                "null_high": band.high,
-            }
+                return None
         return self._chance[key]
+
+    def rate(self, name: str, attack: str, drawn: Drawn, fpr: float) -> float | None:
+        """TPR at a budget, averaged over tasks; ``None`` where there is none."""
+        values = self.known.of(name, attack)[drawn.rows]
+        try:
+            found = [
+                tpr_at_fpr(values[x], values[y], fpr) for x, y in drawn.design.tasks()
+            ]
+        except NotEstimableError:
+            return None
+        return float(np.mean([tpr.value for tpr in found]))
 
     def p(self, name: str, attack: str) -> float | None:
         """Two-sided p value of an AUC of 0.5; ``None`` where there is none."""

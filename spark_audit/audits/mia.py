@@ -70,6 +70,8 @@ from spark_audit.table import Pass
 
 CATALOGUE = {metric: (*ATTACKS, "blind") for metric in METRICS}
 USABLE = ("ok", "insensitive")
+CURVE = 20
+"""Points of a ROC curve in the report."""
 MARGIN = (0.45, 0.55)
 """An AUC is called equivalent to chance within this margin."""
 MOST_REPLICATES = 2000
@@ -206,6 +208,7 @@ def conclude(
         tables={
             "mia_all_rows": _all_rows(known, names),
             "mia_covariates": covariate_table(used, judged.label_p),
+            "mia_roc": _curves(pooled, names),
         },
     )
 
@@ -473,6 +476,40 @@ def _all_rows(known: Known, names: list[str]) -> list[dict[str, Any]]:
                 test = tost(estimate.value, estimate.se, low=MARGIN[0], high=MARGIN[1])
                 record["equivalent_to_chance"] = test.equivalent
             found.append(record)
+    return found
+
+
+def _curves(pooled: Group, names: list[str]) -> list[dict[str, Any]]:
+    """Points of the ROC curves, with the band of a score that knows nothing.
+
+    Budgets of false positives run from what one non-member of the smallest task
+    allows to 1; a rate is the mean over tasks, as in the rows.
+    """
+    found = []
+    for name in names:
+        for attack in ATTACKS:
+            if pooled.usable(name, attack):
+                continue
+            drawn = pooled.drawn(pooled.known.of(name, attack))
+            held = [len(others) for _, others in drawn.design.tasks()]
+            if not held or min(held) < 2:
+                continue
+            # A hair above, or the smallest task's first false positive is lost.
+            for fpr in np.geomspace(1 / min(held) * (1 + 1e-9), 0.99, CURVE):
+                band = pooled.band(drawn, float(fpr))
+                rate = pooled.rate(name, attack, drawn, float(fpr))
+                if band is None or rate is None:
+                    continue
+                found.append(
+                    {
+                        "checkpoint": name,
+                        "of": attack,
+                        "fpr": float(fpr),
+                        "tpr": rate,
+                        "chance_low": band.low,
+                        "chance_high": band.high,
+                    }
+                )
     return found
 
 

@@ -122,7 +122,7 @@ def conclude(
         contrasts=contrasts,
         verdict=[*_verdict(rows, contrasts), *_tie_lines(ties)],
         scope=list(SCOPE),
-        tables={"rank_ties": ties},
+        tables={"rank_ties": ties, "rank_distribution": _distribution(evidence)},
     )
 
 
@@ -262,6 +262,27 @@ def _ties(evidence: pd.DataFrame) -> list[dict[str, object]]:
             }
         )
     return found
+
+
+def _distribution(evidence: pd.DataFrame) -> list[dict[str, object]]:
+    """Share of tokens whose rank is at most 1, 2, 4, ...: what the figure draws."""
+    train = evidence[evidence["split"] == "train"]
+    if train.empty:
+        return []
+    top = int(np.ceil(np.log2(train["rank"].max())))
+    return [
+        {
+            "checkpoint": checkpoint,
+            "of": which,
+            "rank": rank,
+            "share": float((part["rank"] <= rank).mean()),
+            "n": len(part),
+        }
+        for (checkpoint, which), part in train.groupby(
+            ["checkpoint", "set"], sort=False
+        )
+        for rank in (2**k for k in range(top + 1))
+    ]
 
 
 def _tie_lines(ties: Sequence[Mapping[str, object]]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from spark_audit.checkpoints import (
     recipe,
 )
 from spark_audit.errors import CheckpointError
+from spark_audit.runs import read_run
 
 # How makers number the folders of their stages: TRACE `0`, `1`; O-LoRA and spark-train
 # `1-dbpedia`; `task_1`; the Hugging Face trainer `checkpoint-500`.
@@ -101,7 +101,7 @@ def task_series(path: Path, given: Given) -> Recipe:
     note = f"stage {number} of {len(found)}: {stage.label}"
     if stage.task is not None:
         note += f" ({chosen.name}/)"
-    run = _run(path)
+    run = read_run(path)
     if part != "task" and stage.label not in corrected:
         if corrected:
             note += "; earlier stages were corrected, this one was not"
@@ -120,22 +120,6 @@ def task_series(path: Path, given: Given) -> Recipe:
 def _root(path: Path) -> Path:
     """A spark-train run keeps its stages in a folder of that name."""
     return path / "stages" if (path / "stages").is_dir() else path
-
-
-def _run(path: Path) -> dict[str, Any]:
-    """What spark-train says of the run; nothing where it is no such run's folder.
-
-    Whatever is wrong with the record, the checkpoints beside it are what they are.
-    """
-    if path.is_file():
-        return {}
-    folder = path.resolve().parent if path.resolve().name == "stages" else path
-    try:
-        found = json.loads((folder / "run.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    known = isinstance(found, dict) and found.get("kind") == "spark-train-run"
-    return found if known else {}
 
 
 def _corrects(run: dict[str, Any]) -> bool:

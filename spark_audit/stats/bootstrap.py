@@ -8,6 +8,7 @@ checkpoint and metric make their differences paired.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -182,38 +183,68 @@ def weighted_quantile_replicates(
     found = np.full((len(weights), len(flat)), np.nan)
     order = np.argsort(pooled, kind="stable")
     pooled, codes = pooled[order], codes[order]
-    for rows in _row_chunks(len(weights), len(pooled)):
-        counts = np.cumsum(weights[rows][:, codes], axis=1, dtype=np.int64)
-        found[rows] = _order_statistics(counts, pooled, flat)
+    if len(pooled):
+        held = np.bincount(codes, minlength=weights.shape[1]).astype(np.float64)
+        size = np.rint(weighted_sums(weights, held)).astype(np.int64)
+        kept = np.flatnonzero(size > 0)
+        position = (size[kept] - 1)[:, None] * flat
+        low = np.floor(position).astype(np.int64)
+        high = np.minimum(low + 1, size[kept][:, None] - 1)
+        ends = _order_statistics(weights, kept, codes, np.stack([low, high], axis=-1))
+        below, above = np.moveaxis(pooled[ends], -1, 0)
+        share = position - low
+        # NumPy interpolates from the nearer end; the same here keeps the results equal.
+        gap = above - below
+        found[kept] = np.where(
+            share < 0.5, below + gap * share, above - gap * (1.0 - share)
+        )
     return found.reshape((len(weights), *probabilities.shape))
 
 
 def _order_statistics(
-    counts: np.ndarray, values: np.ndarray, q: np.ndarray
+    weights: np.ndarray, kept: np.ndarray, codes: np.ndarray, wanted: np.ndarray
 ) -> np.ndarray:
-    """Quantiles by row of cumulated counts ``(B, n)`` over sorted values ``(n,)``."""
-    found = np.full((len(counts), len(q)), np.nan)
-    if counts.shape[1] == 0:
-        return found
-    kept = counts[:, -1] > 0
-    counts = counts[kept]
-    size = counts[:, -1:]
-    position = (size - 1) * q
-    low = np.floor(position).astype(np.int64)
-    # One search serves all rows: a step per row makes the flat array sorted.
-    step = np.arange(len(counts))[:, None] * (counts.max(initial=0) + 1)
-    flat = (counts + step).ravel()
-    start = np.arange(len(counts))[:, None] * counts.shape[1]
-    below = values[np.searchsorted(flat, low + step, side="right") - start]
-    high = np.minimum(low + 1, size - 1)
-    above = values[np.searchsorted(flat, high + step, side="right") - start]
-    share = position - low
-    # NumPy interpolates from the nearer end; the same here keeps the results equal.
-    gap = above - below
-    found[kept] = np.where(
-        share < 0.5, below + gap * share, above - gap * (1.0 - share)
-    )
-    return found
+    """Which observation stands at given places of the sorted resamples.
+
+    Blocks of observations are counted first, then the observations of one block: per
+    resample about ``sqrt(n)`` counts are looked at instead of ``n``.
+
+    Parameters
+    ----------
+    kept
+        Shape ``(K,)``: the resamples, rows of ``weights``, that are looked at.
+    codes
+        Shape ``(n,)``: clusters of the observations in ascending order.
+    wanted
+        Shape ``(K, ...)``: places from 0.
+
+    Returns
+    -------
+    Indices of observations, in the shape of ``wanted``.
+    """
+    width = max(math.isqrt(len(codes)), 1)
+    n_blocks = -(-len(codes) // width)
+    places = codes * n_blocks + np.arange(len(codes)) // width
+    counts = np.bincount(places, minlength=weights.shape[1] * n_blocks)
+    by_block = counts.reshape(-1, n_blocks).astype(np.float64)
+    # Observations beyond the last stand in no resample.
+    padded = np.full(n_blocks * width, weights.shape[1])
+    padded[: len(codes)] = codes
+    inside = padded.reshape(n_blocks, width)
+    targets = wanted.reshape(len(kept), -1)
+    found = np.empty(targets.shape, dtype=np.int64)
+    for rows in _row_chunks(len(kept), weights.shape[1] + 2 * n_blocks + 2 * width):
+        drawn = weights[kept[rows]]
+        drawn = np.concatenate([drawn, np.zeros((len(drawn), 1), drawn.dtype)], axis=1)
+        upto = np.cumsum(drawn[:, :-1].astype(np.float64) @ by_block, axis=1)
+        upto = np.concatenate([np.zeros((len(drawn), 1)), upto], axis=1)
+        each = np.arange(len(drawn))
+        for column, target in enumerate(targets[rows].T):
+            block = (upto[:, 1:] <= target[:, None]).sum(axis=1)
+            within = np.take_along_axis(drawn, inside[block], axis=1).cumsum(axis=1)
+            ahead = target - upto[each, block]
+            found[rows, column] = block * width + (within <= ahead[:, None]).sum(axis=1)
+    return found.reshape(wanted.shape)
 
 
 def sign_patterns(

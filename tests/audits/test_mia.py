@@ -318,6 +318,35 @@ def test_pooled_is_the_mean_over_tasks(make_world: Make) -> None:
     assert everything[0]["n"] == 270
 
 
+def test_curves_hold_the_mean_rate_and_the_band_of_chance(make_world: Make) -> None:
+    world = make_world(members=60, others=40, tasks=("t", "u"))
+    result = run(world, ours=0.4)
+    frame = result.evidence
+    assert frame is not None
+    found = result.tables["mia_roc"]
+    assert {r["of"] for r in found if r["checkpoint"] == "ours"} == set(ATTACKS)
+    assert "reference" not in {r["of"] for r in found if r["checkpoint"] == "base"}
+    mine = [r for r in found if (r["checkpoint"], r["of"]) == ("ours", "loss")]
+    fprs = [r["fpr"] for r in mine]
+    assert fprs[0] == pytest.approx(1 / 40)
+    assert fprs == sorted(set(fprs))
+    own = frame[frame["checkpoint"] == "ours"]
+    for record in mine:
+        rates = [
+            tpr_at_fpr(
+                part.loc[part["member"], "loss"],
+                part.loc[~part["member"], "loss"],
+                record["fpr"],
+            ).value
+            for _, part in own.groupby("task")
+        ]
+        assert record["tpr"] == pytest.approx(np.mean(rates))
+        assert record["chance_low"] <= record["fpr"] + 0.05
+        assert record["chance_low"] < record["chance_high"] <= 1
+    # One false positive in forty is allowed from the first point on.
+    assert mine[0]["chance_high"] > 0
+
+
 def test_small_tasks_are_left_out(make_world: Make) -> None:
     world = make_world(members=60, others=45, tasks=("a", "b"), seed=9)
     keep = [

@@ -1,0 +1,187 @@
+"""Tables of a report that no audit makes: the matching, and tokens of some examples.
+
+Figures are drawn from them, so that a report is rendered again from ``report.json``
+alone. None holds text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from spark_audit.audits import BASE
+from spark_audit.manifest import Manifest, ManifestExample
+from spark_audit.table import TokenTable
+
+Records = list[dict[str, Any]]
+
+QUANTILES = 41
+CASES = 4
+"""Examples whose tokens a report shows, at most one a task while there are more."""
+CASE_TOKENS = 256
+CASE_LEAD = 64
+"""Tokens shown of an example, and of them before its first identifier."""
+
+
+def matching(manifest: Manifest) -> dict[str, Records]:
+    """What the manifest says of its own matching, for every report made with it."""
+    reasons: dict[tuple[str, str], int] = {}
+    for span in manifest.unmatched:
+        key = (span.type, span.reason)
+        reasons[key] = reasons.get(key, 0) + 1
+    matched: dict[str, int] = {}
+    for pair in manifest.pairs:
+        matched[pair.pii.type] = matched.get(pair.pii.type, 0) + 1
+    kinds = sorted({*matched, *(kind for kind, _ in reasons)})
+    return {
+        "matching_by_type": [
+            {
+                "type": kind,
+                "matched": matched.get(kind, 0),
+                "unmatched": sum(n for (k, _), n in reasons.items() if k == kind),
+                "reasons": "; ".join(
+                    f"{n} {reason}"
+                    for (k, reason), n in sorted(reasons.items())
+                    if k == kind
+                ),
+            }
+            for kind in kinds
+        ],
+        "balance": [row.model_dump() for row in manifest.balance],
+        "pair_distances": _distances(manifest),
+    }
+
+
+def _distances(manifest: Manifest) -> Records:
+    """Quantiles of how far pairs are apart on the reference, in nats."""
+    train = [p for p in manifest.pairs if manifest.by_id[p.example].split == "train"]
+    if not train:
+        return []
+    columns = {
+        "distance": [pair.distance for pair in train],
+        "nll_pii": [pair.pii.nll for pair in train],
+        "nll_control": [pair.control.nll for pair in train],
+    }
+    levels = np.linspace(0, 1, QUANTILES)
+    found = {name: np.quantile(values, levels) for name, values in columns.items()}
+    return [
+        {
+            "quantile": round(float(level), 6),
+            **{name: round(float(values[i]), 6) for name, values in found.items()},
+            "caliper_nats": manifest.settings.caliper,
+        }
+        for i, level in enumerate(levels)
+    ]
+
+
+def case_ids(manifest: Manifest) -> list[str]:
+    """Examples to show: trained on, with a pair, no canary; by a hash of their id.
+
+    They are chosen before anything is scored and never by what came out; one of every
+    task first.
+    """
+    paired = {pair.example for pair in manifest.pairs}
+    found = [
+        example
+        for example in manifest.examples
+        if example.id in paired and example.split == "train" and not example.canary_id
+    ]
+    found.sort(key=lambda example: hashlib.sha256(example.id.encode()).digest())
+    first: dict[str, str] = {}
+    for example in found:
+        first.setdefault(example.task, example.id)
+    rest = [example.id for example in found if example.id not in first.values()]
+    return [*first.values(), *rest][:CASES]
+
+
+def cases(
+    manifest: Manifest,
+    places: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    plain: Mapping[str, TokenTable],
+) -> Records:
+    """One record a token of :func:`case_ids`: its place, its role, and its NLLs.
+
+    Parameters
+    ----------
+    places
+        Example -> first and last characters of its tokens, shape ``(T,)`` each.
+    plain
+        Checkpoint -> table of the plain pass. The manifest's reference scores stand
+        for ``base`` where that was not scored.
+    """
+    known = {name: _nlls(table, places) for name, table in plain.items()}
+    if known and BASE not in known:
+        known = {BASE: _reference(manifest, places), **known}
+    records: Records = []
+    for key, (starts, ends) in places.items():
+        example = manifest.by_id[key]
+        roles = _roles(manifest, example)
+        for position in _window(example, roles):
+            role, kind = roles.get(position, ("", ""))
+            records.append(
+                {
+                    "example": key,
+                    "task": example.task,
+                    "position": position,
+                    "start": int(starts[position]),
+                    "end": int(ends[position]),
+                    "role": role,
+                    "type": kind,
+                    **{
+                        f"nll/{name}": found.get((key, position))
+                        for name, found in known.items()
+                    },
+                }
+            )
+    return records
+
+
+def _window(
+    example: ManifestExample, roles: Mapping[int, tuple[str, str]]
+) -> Sequence[int]:
+    """Tokens that are shown: all, or of a long text those around an identifier."""
+    low, high = example.kept
+    if high - low > CASE_TOKENS:
+        first = min(at for at, (role, _) in roles.items() if role == "pii")
+        low = min(max(low, first - CASE_LEAD), high - CASE_TOKENS)
+        high = low + CASE_TOKENS
+    return range(max(low, 0), high)
+
+
+def _roles(manifest: Manifest, example: ManifestExample) -> dict[int, tuple[str, str]]:
+    """Token -> ``pii`` (every annotated identifier) or ``control``, and the type."""
+    found: dict[int, tuple[str, str]] = {}
+    for pair in manifest.pairs:
+        if pair.example == example.id:
+            for at in range(pair.control.token_start, pair.control.token_end):
+                found[at] = ("control", pair.pii.type)
+    for span in example.spans:
+        if span.token_start is not None and span.token_end is not None:
+            for at in range(span.token_start, span.token_end):
+                found[at] = ("pii", span.type)
+    return found
+
+
+def _nlls(table: TokenTable, keys: Iterable[str]) -> dict[tuple[str, int], float]:
+    found: dict[tuple[str, int], float] = {}
+    for key in keys:
+        if key not in table:
+            continue
+        part = table.rows(key)
+        values = table.columns["nll"][part]
+        for at, nll in zip(table.position[part], values, strict=True):
+            found[key, int(at)] = round(float(nll), 4)
+    return found
+
+
+def _reference(manifest: Manifest, keys: Iterable[str]) -> dict[tuple[str, int], float]:
+    """The reference's own scores as they stand in the manifest."""
+    return {
+        (key, at): round(unll / 1e6, 4)
+        for key in keys
+        for at, unll in enumerate(manifest.by_id[key].reference_unll)
+        if unll is not None
+    }
