@@ -18,6 +18,11 @@ from spark_audit.table import TokenTable
 
 Records = list[dict[str, Any]]
 
+MATCHING = ("matching_by_type", "balance", "pair_distances")
+RUNS = ("run_settings", "run_time", "run_losses")
+NLL = "nll/"
+"""Before the name of a checkpoint: a column of ``cases``."""
+
 QUANTILES = 41
 CASES = 4
 """Examples whose tokens a report shows, at most one a task while there are more."""
@@ -131,12 +136,43 @@ def cases(
                     "role": role,
                     "type": kind,
                     **{
-                        f"nll/{name}": found.get((key, position))
+                        f"{NLL}{name}": found.get((key, position))
                         for name, found in known.items()
                     },
                 }
             )
     return records
+
+
+def united(
+    reports: Sequence[tuple[Mapping[str, Records], Mapping[str, str]]],
+) -> dict[str, Records]:
+    """These tables of several reports over one manifest, each checkpoint once.
+
+    Parameters
+    ----------
+    reports
+        Tables of a report, and the new name of each of its checkpoints.
+    """
+    found: dict[str, Records] = {}
+    for tables, names in reports:
+        for key in MATCHING:
+            found[key] = found.get(key) or tables.get(key, [])
+        for key in RUNS:
+            known = {record["checkpoint"] for record in found.setdefault(key, [])}
+            for record in tables.get(key, []):
+                name = names.get(record["checkpoint"], record["checkpoint"])
+                if name not in known:
+                    found[key].append({**record, "checkpoint": name})
+    tokens: dict[tuple[str, int], dict[str, Any]] = {}
+    for tables, names in reports:
+        columns = {f"{NLL}{old}": f"{NLL}{new}" for old, new in names.items()}
+        for record in tables.get("cases", []):
+            mine = {columns.get(key, key): value for key, value in record.items()}
+            place = (record["example"], record["position"])
+            tokens[place] = {**mine, **tokens.get(place, {})}
+    found["cases"] = list(tokens.values())
+    return {key: records for key, records in found.items() if records}
 
 
 def _window(

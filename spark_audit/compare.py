@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from spark_audit.attachments import united
 from spark_audit.audits import (
     AUDITS,
     BASE,
@@ -145,7 +146,10 @@ def compare(
         contrasts=[row for result in results.values() for row in result.contrasts],
         guards=[*_told(left_out), *(g for r in results.values() for g in r.guards)],
         scope=[*SCOPE, *(line for r in results.values() for line in r.scope)],
-        tables={k: v for r in results.values() for k, v in r.tables.items()},
+        tables={
+            **united([(r.tables, new) for r, new in zip(reports, names, strict=True)]),
+            **{k: v for r in results.values() for k, v in r.tables.items()},
+        },
     )
 
 

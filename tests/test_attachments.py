@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spark_audit import attachments
-from spark_audit.attachments import CASES, case_ids, cases, matching
+from spark_audit.attachments import CASES, case_ids, cases, matching, united
 
 Make = Callable[..., Any]
 
@@ -134,3 +134,37 @@ def test_without_pairs_there_is_nothing_to_show(make_case: Make) -> None:
     assert matching(manifest)["pair_distances"] == []
     assert case_ids(manifest) == []
     assert cases(manifest, {}, {}) == []
+
+
+def test_reports_unite_with_each_checkpoint_once() -> None:
+    def run(name: str, value: int) -> dict[str, Any]:
+        return {"checkpoint": name, "setting": "lr", "value": value}
+
+    def token(**nlls: float) -> dict[str, Any]:
+        place = {"example": "e", "position": 1, "role": "pii"}
+        return {**place, **{f"nll/{name}": nll for name, nll in nlls.items()}}
+
+    one = {
+        "balance": [{"covariate": "x"}],
+        "run_settings": [run("er", 1), run("er", 2)],
+        "cases": [token(base=1.0, er=2.0)],
+    }
+    two = {
+        "balance": [{"covariate": "x"}],
+        "run_settings": [run("er", 9), run("spark", 3)],
+        "cases": [token(base=1.0, er=5.0, spark=3.0)],
+    }
+    same = {"base": "base", "er": "er", "spark": "spark"}
+    assert united([(one, same), (two, same)]) == {
+        "balance": [{"covariate": "x"}],
+        "run_settings": [run("er", 1), run("er", 2), run("spark", 3)],
+        "cases": [token(base=1.0, er=2.0, spark=3.0)],
+    }
+    renamed = {"base": "base", "er": "b/er", "spark": "spark"}
+    found = united([(one, same), (two, renamed)])
+    assert [r["checkpoint"] for r in found["run_settings"]] == [
+        "er", "er", "b/er", "spark",
+    ]  # fmt: skip
+    assert found["cases"][0]["nll/b/er"] == 5.0
+    assert found["cases"][0]["nll/er"] == 2.0
+    assert united([({}, {})]) == {}
