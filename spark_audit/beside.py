@@ -23,7 +23,6 @@ from spark_audit.paper_values import (
     setting,
 )
 from spark_audit.reports import Block, figure
-from spark_audit.reports.markdown import table
 from spark_audit.results import Report, Row
 
 TITLE = "Beside the paper"
@@ -99,14 +98,8 @@ def beside(report: Report, *, named: Mapping[str, str] | None = None) -> Block:
         header=HEADER,
         rows=tuple(lines),
         remarks=tuple(_remarks(methods_of, seen)),
+        lead=LEAD,
     )
-
-
-def section(block: Block) -> str:
-    """The table as a section of ``report.md``."""
-    remarks = "\n".join(f"*{remark}*" for remark in block.remarks)
-    shown = table(block.header, block.rows)
-    return f"## {block.title}\n\n{LEAD}\n\n{shown}\n\n{remarks}"
 
 
 def parse_named(texts: Sequence[str]) -> dict[str, str]:

@@ -72,6 +72,7 @@ AUDIT = {
     "output": (Output, None),
     "preset": (Preset, None),
     "seed": (Seed, 0),
+    "format": (commands.Format, None),
     "limit": (
         Annotated[
             int | None,
@@ -253,6 +254,7 @@ def _run_audits(
         output=flags["output"],
         preset=one_of(flags["preset"], "--preset", (None, "robust", "paper")),
         seed=flags["seed"],
+        formats=commands.formats_of(flags["format"]),
         limit=flags["limit"],
         scores=flags["scores"],
         batch_size=commands.batch_size_of(flags["batch_size"]),
@@ -283,7 +285,7 @@ def _print_outcome(outcome: Outcome, request: Request, *, as_json: bool) -> None
         from spark_audit.terminal import show_report
 
         show_report(outcome.report)
-        print(f"\nReport: {outcome.folder / 'report.md'}")
+        commands.say_where(outcome.folder)
 
 
 def _shard(text: str | None) -> tuple[int, int]:

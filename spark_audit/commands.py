@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -26,6 +26,10 @@ from spark_audit.console import (
     show_table,
 )
 from spark_audit.errors import CheckpointError, InputError
+
+if TYPE_CHECKING:
+    from spark_audit.manifest import Manifest
+    from spark_audit.results import Report
 
 PROGRAM = "spark-audit"
 FORMATS = ("auto", "jsonl", "csv", "parquet", "datasets", "trace", "olora")
@@ -71,6 +75,13 @@ Dtype = Annotated[
 ]
 ShowText = Annotated[
     bool, typer.Option("--show-text", help="Show identifiers and their contexts.")
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        metavar="html,md,csv,latex,figures,json",
+        help="What to render of the report; default: all of it.",
+    ),
 ]
 Preset = Annotated[
     str | None,
@@ -376,9 +387,16 @@ def inspect(
 
 def report(
     folder: Annotated[Path, typer.Argument(help="Report folder.")],
-    format: Annotated[
-        str | None, typer.Option(metavar="json,csv,md,latex", help="Default: all.")
+    format: Format = None,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="For the words of the examples that the page shows; identifiers stay "
+            "hidden. Default: no text of any example.",
+        ),
     ] = None,
+    show_text: ShowText = False,
     against: Annotated[
         str | None,
         typer.Option(metavar="paper", help="Print the paper's figures beside yours."),
@@ -399,26 +417,47 @@ def report(
         raise InputError(
             "is read only with --against paper", where="--paper-method", fix="add it"
         )
+    if show_text and manifest is None:
+        raise InputError(
+            "the text stands in the manifest", where="--show-text", fix="add --manifest"
+        )
     found = read_report(folder)
-    formats = None if format is None else format.split(",")
-    if against is None:
-        for path in write_report(found, folder, formats=formats):
-            print(path)
-        return
-    from spark_audit.beside import LEAD, beside, parse_named, section
-    from spark_audit.facts import write_text
-    from spark_audit.reports.markdown import render
-
+    source = None if manifest is None else _manifest_of(found, manifest)
     # Before anything is written: a name that is unknown leaves the folder as it is.
-    block = beside(found, named=parse_named(paper_method or ()))
-    for path in write_report(found, folder, formats=formats):
-        if path == folder / "report.md":
-            write_text(path, render(found, further=[section(block)]))
-        print(path)
-    print(f"\n{LEAD}")
-    show_table(
-        block.title, block.header, block.rows, remarks=block.remarks, figures=False
+    further = []
+    if against is not None:
+        from spark_audit.beside import beside, parse_named
+
+        further = [beside(found, named=parse_named(paper_method or ()))]
+    written = write_report(
+        found,
+        folder,
+        formats=formats_of(format),
+        manifest=source,
+        show_text=show_text,
+        further=further,
     )
+    for path in written:
+        print(path)
+    for block in further:
+        print(f"\n{block.lead}")
+        show_table(
+            block.title, block.header, block.rows, remarks=block.remarks, figures=False
+        )
+
+
+def _manifest_of(found: Report, path: Path) -> Manifest:
+    """The manifest that a report was made with."""
+    from spark_audit.manifest import read_manifest
+
+    manifest = read_manifest(path)
+    if manifest.digest != found.manifest.digest:
+        raise InputError(
+            f"is not the manifest of this report, {found.manifest.name!r}",
+            where=str(path),
+            fix=f"give the one whose digest begins with {found.manifest.digest[:12]}",
+        )
+    return manifest
 
 
 def compare(
@@ -465,7 +504,7 @@ def compare(
         return
     show_report(found)
     if output is not None:
-        print(f"\nReport: {output / 'report.md'}")
+        say_where(output)
 
 
 def gate(
@@ -502,7 +541,10 @@ def demo(
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Everything in miniature, offline: data, base, fine-tunes, manifest, audit."""
+    """Everything in miniature, offline: data, base, five runs, manifest, all audits.
+
+    Interrupted, the same command resumes.
+    """
     from spark_audit.demo import run_demo
     from spark_audit.progress import progress
     from spark_audit.terminal import show_report
@@ -511,7 +553,19 @@ def demo(
         outcome = run_demo(output, seed=seed, progress=show)
     assert outcome.report is not None
     show_report(outcome.report)
-    print(f"\nReport: {outcome.folder / 'report.md'}")
+    say_where(outcome.folder)
+
+
+def formats_of(text: str | None) -> tuple[str, ...]:
+    """The value of ``--format``; nothing stands for all formats."""
+    return () if text is None else tuple(part.strip() for part in text.split(","))
+
+
+def say_where(folder: Path) -> None:
+    """Print what to open first of a report folder."""
+    pages = [folder / name for name in ("report.html", "report.md", "report.json")]
+    found = [str(page) for page in pages if page.exists()]
+    print(f"\nReport: {', '.join(found[:2])}")
 
 
 def _show_description(told: Any, *, as_json: bool, brief: bool = False) -> None:

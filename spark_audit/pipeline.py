@@ -25,10 +25,11 @@ from spark_audit.attachments import case_ids, cases, matching
 from spark_audit.audits import AUDITS, baselines_of, evidence_file, originals
 from spark_audit.errors import IncompleteError, InputError
 from spark_audit.facts import check_writable, now, versions
+from spark_audit.figures import FIGURES, FORMATS, file_name
 from spark_audit.manifest import Manifest, check_fit, read_manifest
 from spark_audit.plans import Lineup, Plans, known, lineup, make_plans
 from spark_audit.replicates import with_entries
-from spark_audit.reports import SCOPE, read_report, write_report
+from spark_audit.reports import SCOPE, check_formats, read_report, write_report
 from spark_audit.results import AuditResult, CheckpointFacts, ManifestFacts, Report
 from spark_audit.runs import run_tables
 from spark_audit.sequences import items_for, token_places
@@ -52,6 +53,7 @@ class Request:
     """What a user asked for; fields are named like the flags of the command line.
 
     ``data`` stands for a manifest where only the tasks themselves are audited.
+    ``formats`` are what is rendered beside ``report.json``; none stands for all.
     ``loading`` are options of ``open_checkpoints``, ``audit_options`` those of the
     audits beyond the common ones, by name.
     """
@@ -64,6 +66,7 @@ class Request:
     baseline: str | None = None
     output: Path | None = None
     preset: str | None = None
+    formats: tuple[str, ...] = ()
     seed: int = 0
     limit: int | None = None
     scores: Path | None = None
@@ -192,7 +195,14 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
                 write_parquet(evidence, path)
                 written.add(path)
         written.update(
-            write_report(report, folder, manifest=view, show_text=request.show_text)
+            write_report(
+                report,
+                folder,
+                # The report itself is always written: all else is rendered from it.
+                formats=("json", *request.formats) if request.formats else (),
+                manifest=view,
+                show_text=request.show_text,
+            )
         )
         _tidy(folder, written)
     return Outcome(folder, report)
@@ -571,7 +581,8 @@ def _check_baseline(baseline: str | None, names: Sequence[str]) -> None:
 
 
 def _check_options(request: Request) -> None:
-    """Let audits refuse their options before anything is loaded or scored."""
+    """Refuse options that cannot be used before anything is loaded or scored."""
+    check_formats(request.formats)
     for name in request.audits:
         entry = AUDITS.get(name)
         if "check" in entry.parts:
@@ -580,8 +591,11 @@ def _check_options(request: Request) -> None:
 
 
 def _tidy(folder: Path, written: set[Path]) -> None:
-    """Remove tables and scores that an earlier report left and this one has not."""
-    for pattern in ("tables/*.csv", "scores/*.parquet", "scores/tables/*.parquet"):
+    """Remove what an earlier report left: nothing may contradict ``report.json``."""
+    rendered = ("report.md", "report.html", "tables/*.csv", "tables/*.tex")
+    pictures = [f"figures/{file_name(n, f)}" for n in FIGURES.names() for f in FORMATS]
+    scores = ("scores/*.parquet", "scores/tables/*.parquet")
+    for pattern in (*rendered, *pictures, *scores):
         for path in set(folder.glob(pattern)) - written:
             path.unlink(missing_ok=True)
 

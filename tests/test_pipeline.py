@@ -22,7 +22,7 @@ from spark_audit.build import build_manifest
 from spark_audit.cli import run as command_line
 from spark_audit.errors import InputError, OutputError, SparkError
 from spark_audit.examples import Example, Span
-from spark_audit.manifest import Manifest, read_manifest, write_manifest
+from spark_audit.manifest import Manifest, read_manifest, seal, write_manifest
 from spark_audit.pipeline import Request, run
 from spark_audit.results import Report
 
@@ -89,6 +89,7 @@ def request_of(
                 output=tmp_path / "report",
                 loading={"device": "cpu"},
                 audit_options={"placebo_draws": 5},
+                formats=("csv", "md"),
             ),
             **fields,
         )
@@ -246,6 +247,68 @@ def test_report_shows_tokens_of_some_examples_without_text(
         assert nlls[0] is None
         assert nlls[1:] == pytest.approx(wanted[key][1:].tolist(), abs=2e-4)
     assert all(name not in str(found) for name in NAMES)
+
+
+def test_all_formats_are_rendered_and_what_no_longer_holds_goes(
+    request_of: Callable[..., Request],
+) -> None:
+    outcome = run(request_of(formats=()))
+    folder = outcome.folder
+    pages = ("report.html", "report.md", "tables/matched.tex", "tables/results.csv")
+    pictures = [f"figures/selectivity.{form}" for form in ("png", "svg", "pdf")]
+    for name in (*pages, *pictures):
+        assert (folder / name).stat().st_size > 500, name
+    (folder / "figures" / "mine.png").write_text("somebody's own")
+    run(request_of(formats=("md",)))
+    left = {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and "scores" not in path.parts
+    }
+    assert left == {"report.json", "report.md", "figures/mine.png"}
+
+
+def test_an_unknown_format_is_found_before_scoring(
+    request_of: Callable[..., Request],
+) -> None:
+    request = request_of(formats=("md", "docx"))
+    with pytest.raises(InputError, match="unknown report format 'docx'; choose one of"):
+        run(request)
+    assert request.output is not None
+    assert not request.output.exists()
+
+
+def test_rendered_again_a_page_has_no_text_but_from_the_manifest(
+    request_of: Callable[..., Request],
+    workshop: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = run(request_of(formats=("html",))).folder
+    page, manifest = folder / "report.html", workshop / "manifests" / "m.json"
+    words, none = "This page holds words", "This page holds no text of any example"
+
+    def mode() -> int:
+        return page.stat().st_mode & 0o777
+
+    assert words in page.read_text()
+    assert mode() == 0o600
+    assert command_line(["report", str(folder), "--format", "html"]) == 0
+    assert none in page.read_text()
+    assert mode() == 0o644
+    call = ["report", str(folder), "--format", "html", "--manifest", str(manifest)]
+    assert command_line(call) == 0
+    assert words in page.read_text()
+    assert not any(name in page.read_text() for name in NAMES)
+    assert command_line([*call, "--show-text"]) == 0
+    assert "This page SHOWS IDENTIFIERS" in page.read_text()
+    assert mode() == 0o600
+    assert command_line(["report", str(folder), "--show-text"]) == 2
+    assert "add --manifest" in capsys.readouterr().err
+    other = read_manifest(manifest).model_dump(mode="json")
+    other["pairs"].pop()
+    write_manifest(seal(other), folder / "other.json")
+    assert command_line([*call[:-1], str(folder / "other.json")]) == 2
+    assert "is not the manifest of this report" in capsys.readouterr().err
 
 
 def test_evidence_and_tables_are_for_the_owner_only(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import TypeAlias
 
@@ -85,14 +86,30 @@ METHODS = {
 """What readers see for the method of an interval."""
 
 
+DRAWN = (
+    "cases",
+    "rank_distribution",
+    "mia_roc",
+    "pair_distances",
+    "run_settings",
+    "run_time",
+    "run_losses",
+)
+"""Further tables that are there to be drawn: no reader is shown them as tables."""
+
+
 @dataclass(frozen=True)
 class Block:
-    """One table for a reader: a title, a header, rows of text, and remarks."""
+    """One table for a reader: a title, a header, rows of text, and remarks.
+
+    ``lead`` stands above it.
+    """
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     remarks: tuple[str, ...] = ()
+    lead: str = ""
 
 
 def figure(row: Row) -> str:
@@ -426,22 +443,55 @@ def write_report(
     report: Report,
     folder: Path,
     *,
-    formats: Sequence[str] | None = None,
+    formats: Sequence[str] = (),
     manifest: Manifest | None = None,
     show_text: bool = False,
+    further: Sequence[Block] = (),
 ) -> list[Path]:
-    """Write a report in the given formats (default: all there are)."""
+    """Write a report in the given formats (default: all there are).
+
+    Parameters
+    ----------
+    manifest
+        For the words of examples, in formats that show some.
+    further
+        Tables that are not the report's own, in formats for people.
+
+    Raises
+    ------
+    InputError
+        If a format is unknown; then nothing is written.
+    """
+    known = format_names()
+    check_formats(formats)
+    written: list[Path] = []
+    for name in dict.fromkeys(formats or known):
+        entry = WRITERS.get(known[name])
+        options = {"manifest": manifest, "show_text": show_text, "further": further}
+        taken = signature(entry.run).parameters
+        options = {key: value for key, value in options.items() if key in taken}
+        written += entry.run(report, folder, **options)
+    return written
+
+
+def format_names() -> dict[str, str]:
+    """Names of formats as users give them -> names of writers."""
     long = {name: short for short, name in ALIASES.items()}
-    known = {long.get(name, name): name for name in WRITERS.names()}
-    for name in formats or ():
-        if name not in known:
+    return {long.get(name, name): name for name in WRITERS.names()}
+
+
+def check_formats(formats: Sequence[str]) -> None:
+    """Refuse a format that there is not.
+
+    Raises
+    ------
+    InputError
+        It lists those that there are.
+    """
+    for name in formats:
+        if name not in format_names():
             raise InputError(
                 f"unknown report format {name!r}",
                 where="--format",
-                fix=f"choose one of: {', '.join(known)}",
+                fix=f"choose one of: {', '.join(format_names())}",
             )
-    entries = [WRITERS.get(known[name]) for name in formats or known]
-    written: list[Path] = []
-    for entry in entries:
-        written += entry.run(report, folder, manifest=manifest, show_text=show_text)
-    return written

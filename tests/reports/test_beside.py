@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,7 @@ def test_nothing_to_put_side_by_side_is_an_error() -> None:
         beside(made(row("extract", "spark", "greedy_rate")))
 
 
-def test_the_command_prints_and_adds_to_the_markdown_only(
+def test_the_command_prints_and_adds_to_what_people_read_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = made(row("matched", "mine", "delta_sel"), row("matched", "er", "nll_pii"))
@@ -233,7 +234,11 @@ def test_the_command_prints_and_adds_to_the_markdown_only(
     shown = capsys.readouterr().out
     assert shown.index(LEAD) < shown.index("0.7464 [0.3853, 1.1692]")
     after = content()
-    assert {name for name in after if after[name] != before[name]} == {"report.md"}
+    changed = {name for name in after if after[name] != before[name]}
+    assert changed == {"report.md", "report.html"}
+    page = html.unescape((tmp_path / "report.html").read_text())
+    assert LEAD in page
+    assert "3.3898 [2.9776, 3.8481] (ER+PTPC, tab:matched_full)" in page
     text = (tmp_path / "report.md").read_text()
     section = text[text.index("## Beside the paper") : text.index("## Definitions")]
     assert section.index(LEAD) < section.index("| mine | matched.delta_sel |")

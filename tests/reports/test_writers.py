@@ -149,9 +149,13 @@ def test_all_writers_run_on_one_report(report: Report, tmp_path: Path) -> None:
 
 def test_unknown_format_lists_the_known(report: Report, tmp_path: Path) -> None:
     for name in ("word", "html-page"):
-        message = f"--format: unknown report format '{name}'; choose one of: csv, json"
+        message = (
+            f"--format: unknown report format '{name}'; "
+            "choose one of: csv, figures, html, json, latex, md"
+        )
         with pytest.raises(InputError, match=message):
-            write_report(report, tmp_path, formats=[name])
+            write_report(report, tmp_path, formats=["json", name])
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_writer_is_offered_short_name_or_not(

@@ -1,0 +1,254 @@
+"""Figures: what a report shows as pictures, each drawn from the report alone.
+
+A figure is one file that registers ``draw(report)``; it returns ``None`` where the
+report has nothing for it, for an empty axis says nothing. Colour is never alone: each
+checkpoint has a marker, a dash and a hatch of its own, so that a print in grey and a
+colour-blind eye read the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
+
+from spark_audit.facts import write_atomically
+from spark_audit.registry import Registry
+from spark_audit.results import Report
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg", "pdf")
+
+GLYPHS = {
+    "o": "●",
+    "s": "■",
+    "^": "▲",
+    "D": "◆",
+    "v": "▼",
+    "P": "✚",
+    "X": "✖",
+    "<": "◀",
+    ">": "▶",
+    "p": "⬟",
+    "h": "⬢",
+    "*": "★",
+    "d": "♦",
+    "8": "⬣",
+}
+"""Markers in the order in which checkpoints take them, and letters that look alike."""
+
+LIGHT = (
+    "#595959",
+    "#de8f05",
+    "#0173b2",
+    "#cc78bc",
+    "#00634a",
+    "#56b4e9",
+    "#a33d00",
+    "#ca9161",
+)
+"""Series on white: seaborn's "colorblind", in an order in which neighbours differ in
+lightness, its green and vermilion darkened and grey put first, for the reference."""
+
+DARK = (
+    "#b3b3b3",
+    "#f2a93b",
+    "#4ba3dc",
+    "#e0a3d3",
+    "#2fb58f",
+    "#93d1f5",
+    "#ef7d3c",
+    "#ddb892",
+)
+"""The same series on a dark page, for ``--c0`` to ``--c7``."""
+
+
+INK, MUTED, GRID, PAPER = "#222222", "#666666", "#d9d9d9", "#ffffff"
+"""Colours of text and axes, of remarks and references, of grids, and of the ground."""
+
+HOLLOW = ("invalid", "insensitive", "not_resolvable")
+"""Statuses of figures that stand in the report but must not be read as found."""
+
+CHECKPOINT = "checkpoint:"
+"""What the gid of an artist begins with that belongs to a checkpoint."""
+
+
+@contextlib.contextmanager
+def styled(**settings: Any) -> Iterator[None]:
+    """Matplotlib's settings while a figure is drawn or written; global ones stay."""
+    import matplotlib
+    import seaborn
+
+    look = {
+        "figure.facecolor": PAPER,
+        "axes.facecolor": PAPER,
+        "savefig.facecolor": PAPER,
+        "axes.edgecolor": INK,
+        "axes.labelcolor": INK,
+        "text.color": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "xtick.labelcolor": INK,
+        "ytick.labelcolor": INK,
+        "grid.color": GRID,
+        "hatch.color": PAPER,
+        "legend.edgecolor": GRID,
+        "legend.facecolor": PAPER,
+        "font.family": ["sans-serif"],
+        "font.sans-serif": ["DejaVu Sans"],
+        "font.size": 8,
+        "axes.titlesize": 8.5,
+        "axes.labelsize": 8,
+        "xtick.labelsize": 8,
+        "ytick.labelsize": 8,
+        "legend.fontsize": 8,
+        "axes.titleweight": "normal",
+        "axes.titlelocation": "left",
+        "axes.linewidth": 0.8,
+        "xtick.major.width": 0.8,
+        "ytick.major.width": 0.8,
+        "xtick.major.size": 3,
+        "ytick.major.size": 3,
+        "lines.linewidth": 1.4,
+        "lines.markersize": 5,
+        "hatch.linewidth": 0.5,
+        "axes.unicode_minus": True,
+        "axes.formatter.useoffset": False,
+        # Names may have dollar signs, and no label has a formula.
+        "text.parse_math": False,
+        "svg.fonttype": "path",
+        "svg.hashsalt": "spark-audit",
+        "pdf.fonttype": 42,
+    }
+    with matplotlib.rc_context(seaborn.axes_style("ticks") | look | settings):
+        yield
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with what must stand beside it.
+
+    ``audit`` is an audit's name, ``manifest`` or ``training``; ``alt`` says in a
+    sentence what the figure shows, for who cannot see it.
+    """
+
+    name: str
+    audit: str
+    title: str
+    caption: str
+    alt: str
+    figure: Figure
+
+
+Draw: TypeAlias = "Callable[[Report], Drawing | None]"
+FIGURES: Registry[Draw] = Registry(
+    "spark_audit.figures", kind="figure", folder=Path(__file__).parent
+)
+
+ORDER = (
+    "balance",
+    "pair-distances",
+    "selectivity",
+    "selectivity-by-type",
+    "drift",
+    "top1",
+    "ranks",
+    "exposure",
+    "roc",
+    "noise",
+    "utility",
+    "accuracy",
+    "sweep",
+    "losses",
+    "time",
+)
+"""The order of reading; figures that are not named here come last."""
+
+
+def drawings(report: Report, *, only: Collection[str] | None = None) -> list[Drawing]:
+    """All figures that a report has data for, in the order of reading.
+
+    Parameters
+    ----------
+    only
+        Names of the figures wanted; all, if none are given.
+    """
+    return list(each(report, only=only))
+
+
+def each(report: Report, *, only: Collection[str] | None = None) -> Iterator[Drawing]:
+    """The figures one by one, so that no more than one is kept in memory."""
+    known = FIGURES.names()
+    for name in sorted(known, key=lambda n: (_place(n), n)):
+        if only is None or name.replace("-", "_") in only or name in only:
+            run = FIGURES.get(name).run
+            with styled():
+                drawing = run(report)
+                if drawing is None:
+                    continue
+                # Once is enough: the layout is the same in every format.
+                drawing.figure.draw_without_rendering()
+                drawing.figure.set_layout_engine("none")
+            yield drawing
+
+
+def _place(name: str) -> int:
+    return ORDER.index(name) if name in ORDER else len(ORDER)
+
+
+def palette(report: Report) -> dict[str, tuple[int, str]]:
+    """Colour (0 to 7, as in ``LIGHT`` and ``--c0`` ...) and marker of each checkpoint.
+
+    Replicates share those of their entry. From the ninth checkpoint on, colours come
+    again with another marker, from the fifteenth, markers with another colour.
+    """
+    from spark_audit.figures._entries import names_of
+
+    markers = list(GLYPHS)
+    places: dict[str, tuple[int, str]] = {}
+    found = {}
+    for name, entry in names_of(report).items():
+        place = len(places)
+        if entry not in places:
+            places[entry] = (place % len(LIGHT), markers[place % len(markers)])
+        found[name] = places[entry]
+        found.setdefault(entry, places[entry])
+    return found
+
+
+def inline_svg(drawing: Drawing) -> str:
+    """The figure as ``<svg>`` for a page, in the page's colours and font.
+
+    Ink, grid, paper, muted text and series are ``var(--ink)``, ``var(--grid)``,
+    ``var(--paper)``, ``var(--muted)`` and ``var(--c0)`` ... ``var(--c7)``. What belongs
+    to a checkpoint has ``data-checkpoint``. Ids begin with the drawing's name.
+    """
+    from spark_audit.figures._svg import inline
+
+    return inline(drawing)
+
+
+def save(drawing: Drawing, folder: Path) -> list[Path]:
+    """Write ``NAME.png``, ``NAME.svg`` and ``NAME.pdf``, the same bytes every time."""
+    from spark_audit.figures._svg import rendered
+
+    written = []
+    for form in FORMATS:
+        path = folder / file_name(drawing.name, form)
+        write_atomically(path, partial(_put, data=rendered(drawing, form)))
+        written.append(path)
+    return written
+
+
+def file_name(name: str, form: str) -> str:
+    """The file of a figure, by the drawing's name or the registry's."""
+    return f"{name.replace('-', '_')}.{form}"
+
+
+def _put(file: IO[bytes], *, data: bytes) -> None:
+    file.write(data)

@@ -1,0 +1,110 @@
+"""What the terms of a report mean: every format that has room says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from spark_audit.reports import METHODS
+from spark_audit.results import Report
+
+DEFINITIONS: Mapping[str, Sequence[tuple[str, str]]] = {
+    "": (
+        ("NLL", "mean negative log-likelihood, nats a token; lower = likelier."),
+        (
+            "MDE",
+            "the smallest effect that this many clusters detect with 80% power: "
+            "smaller ones cannot be excluded.",
+        ),
+    ),
+    "matched": (
+        (
+            "Delta_sel",
+            "NLL of annotated identifiers minus NLL of their controls: non-PII spans "
+            "of the same example, of equal token count and equally difficult for the "
+            "reference model (SPARK, Difficulty-Matched Selectivity Evaluation).",
+        ),
+        (
+            "change since reference",
+            "Delta_sel minus what matching left over on the reference itself, pair by "
+            "pair: this is what the verdict reads.",
+        ),
+        (
+            "RTM alone",
+            "regression to the mean: the Delta_sel that matching on the reference "
+            "gives without any selective effect, when PII and other text drift alike: "
+            "(1 - beta) times the reference gap between them. It can be anything from "
+            "0 to this figure, and a Delta_sel is read against that range, not "
+            "against 0.",
+        ),
+        (
+            "DiD",
+            "Delta_sel of a checkpoint minus that of the baseline, paired by source; "
+            "its own regression to the mean stands beside it and is taken out of the "
+            "test.",
+        ),
+    ),
+    "rank": (
+        (
+            "rank",
+            "1 + the number of usable vocabulary entries with a strictly greater "
+            "logit; `pii` are tokens of matched spans, `control` those of their "
+            "controls, `pii_all` those of every annotated identifier.",
+        ),
+    ),
+    "canary": (
+        (
+            "exposure",
+            "log2(N) - log2(rank) of the true string among N candidates, itself "
+            "included; `full` etc. rank once over all contexts, `full/annotation` "
+            "etc. rank in each context (SPARK's averaging).",
+        ),
+    ),
+    "mia": (
+        (
+            "AUC, TPR at FPR",
+            "every score is higher for a more likely member; the threshold is the "
+            "last whose false positive rate stays within the budget.",
+        ),
+    ),
+    "noise": (
+        (
+            "change under noise",
+            "100 (mean p with noise / mean p without - 1); gap = other text minus "
+            "PII, in points; `of` is the scale of the Gaussian noise on input "
+            "embeddings.",
+        ),
+    ),
+    "utility": (
+        (
+            "Last, Avg, BWT",
+            "mean accuracy after the last stage; mean over stages of the mean over "
+            "tasks seen so far; mean change since each task was learned.",
+        ),
+    ),
+    "extract": (
+        (
+            "verbatim, n_0.5",
+            "share of spans that greedy decoding writes after their true prefix; "
+            "draws after which a span has come up with probability one half. Both "
+            "hold for one tokenisation: lower bounds of what can be extracted.",
+        ),
+    ),
+}
+
+
+def definitions(report: Report) -> Iterator[tuple[str, str]]:
+    """Term and meaning, of the audits that the report holds."""
+    audits = dict.fromkeys(row.audit for row in report.results)
+    for audit in ("", *audits):
+        yield from DEFINITIONS.get(audit, ())
+    yield intervals(report)
+
+
+def intervals(report: Report) -> tuple[str, str]:
+    """What the report's intervals are over, and how they were made."""
+    used = {row.interval for row in report.results} - {"none"}
+    names = ", ".join(METHODS.get(name, name) for name in sorted(used)) or "none"
+    return "intervals", (
+        f"95%, over clusters of sources, by {names}. Percentile bootstrap limits stand "
+        "in tables/results.csv as parity_low and parity_high."
+    )
