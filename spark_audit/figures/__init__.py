@@ -9,7 +9,7 @@ colour-blind eye read the same.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -146,6 +146,8 @@ class Drawing:
 
 
 Draw: TypeAlias = "Callable[[Report], Drawing | None]"
+Drawn: TypeAlias = Callable[[], "Sequence[Drawing]"]
+"""Gives all drawings of a report, drawn when they are first asked for."""
 FIGURES: Registry[Draw] = Registry(
     "spark_audit.figures", kind="figure", folder=Path(__file__).parent
 )

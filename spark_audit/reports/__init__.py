@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from inspect import signature
 from pathlib import Path
 from typing import TypeAlias
@@ -16,6 +17,7 @@ from typing import TypeAlias
 from pydantic import ValidationError
 
 from spark_audit.errors import InputError, OutputError
+from spark_audit.figures import drawings
 from spark_audit.manifest import Manifest
 from spark_audit.registry import Registry
 from spark_audit.results import Contrast, Report, Row, number
@@ -464,13 +466,19 @@ def write_report(
     """
     known = format_names()
     check_formats(formats)
+    options = {
+        "manifest": manifest,
+        "show_text": show_text,
+        "further": further,
+        # Drawing takes longest: the page and the files share what is drawn.
+        "drawn": cache(lambda: drawings(report)),
+    }
     written: list[Path] = []
     for name in dict.fromkeys(formats or known):
         entry = WRITERS.get(known[name])
-        options = {"manifest": manifest, "show_text": show_text, "further": further}
         taken = signature(entry.run).parameters
-        options = {key: value for key, value in options.items() if key in taken}
-        written += entry.run(report, folder, **options)
+        own = {key: value for key, value in options.items() if key in taken}
+        written += entry.run(report, folder, **own)
     return written
 
 

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from spark_audit.audits import AUDITS
 from spark_audit.facts import write_text
-from spark_audit.figures import DARK, LIGHT, drawings, palette
+from spark_audit.figures import DARK, LIGHT, Drawing, Drawn, drawings, palette
 from spark_audit.manifest import Manifest
 from spark_audit.reports import WRITERS, Block, blocks, verdict
 from spark_audit.reports._definitions import DEFINITIONS, intervals
@@ -121,11 +121,12 @@ def write(
     manifest: Manifest | None = None,
     show_text: bool = False,
     further: Sequence[Block] = (),
+    drawn: Drawn | None = None,
 ) -> list[Path]:
     """Write ``report.html``; identifiers appear only with ``show_text``."""
     path = folder / "report.html"
     heat = cases(report, manifest, show_text=show_text)
-    text = _page(report, heat, show_text=show_text, further=further)
+    text = _page(report, heat, drawn, show_text=show_text, further=further)
     # With words of an example it is as private as the manifest.
     write_text(path, text, mode=0o600 if heat.worded else 0o644)
     return [path]
@@ -150,11 +151,16 @@ def render(
         Tables of a section "Beside the paper".
     """
     heat = cases(report, manifest, show_text=show_text)
-    return _page(report, heat, show_text=show_text, further=further)
+    return _page(report, heat, None, show_text=show_text, further=further)
 
 
 def _page(
-    report: Report, heat: Cases, *, show_text: bool, further: Sequence[Block]
+    report: Report,
+    heat: Cases,
+    drawn: Drawn | None,
+    *,
+    show_text: bool,
+    further: Sequence[Block],
 ) -> str:
     colours = palette(report)
     known = Switches(frozenset(colours))
@@ -164,7 +170,8 @@ def _page(
         if entry_of(name) == name
     ]
     script = _asset("page.js")
-    sections = list(_sections(report, known))
+    pictures = drawings(report) if drawn is None else drawn()
+    sections = list(_sections(report, known, pictures))
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
@@ -305,7 +312,9 @@ def _privacy(heat: Cases, *, show_text: bool) -> str:
 # --- sections -------------------------------------------------------------------------
 
 
-def _sections(report: Report, switches: Switches) -> Iterator[Section]:
+def _sections(
+    report: Report, switches: Switches, drawn: Sequence[Drawing]
+) -> Iterator[Section]:
     audits = list(
         dict.fromkeys(row.audit for row in (*report.results, *report.contrasts))
     )
@@ -321,7 +330,7 @@ def _sections(report: Report, switches: Switches) -> Iterator[Section]:
         found = grids(own, switches, id=f"table-{_slug(name)}", fold=True)
         tables[place] += found
     pictures: dict[str, list[Picture]] = {name: [] for name in order}
-    for drawing in drawings(report):
+    for drawing in drawn:
         place = drawing.audit if drawing.audit in pictures else OTHER
         pictures[place].append(picture(drawing))
 
