@@ -24,6 +24,7 @@ from spark_audit.errors import InputError, OutputError, SparkError
 from spark_audit.examples import Example, Span
 from spark_audit.manifest import Manifest, read_manifest, seal, write_manifest
 from spark_audit.pipeline import Request, run
+from spark_audit.reports import entries
 from spark_audit.results import Report
 
 NAMES = ("Maria Jones", "John Smith", "Peter Brown", "Alice Green", "Robert White")
@@ -689,3 +690,6 @@ def test_a_series_adds_up_and_other_tables_stay(
     assert report is not None
     assert {row.audit for row in report.results} == {"nll", "utility"}
     assert before < {path.name for path in tables.iterdir()}
+    # Stages are no checkpoints of their own to a reader.
+    assert entries(report) == {"base": 0, "run": 0}
+    assert {c.name for c in report.checkpoints} == {"base", "run", "run@1", "run@2"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from spark_audit.audits import BASE, replicate_of
+from spark_audit.audits import BASE, replicate_of, series_of
 from spark_audit.figures import HOLLOW
 from spark_audit.results import Contrast, Report, Row
 
@@ -19,11 +19,12 @@ OVER = {
 
 
 def names_of(report: Report) -> dict[str, str]:
-    """Every checkpoint that a report names -> its entry, the reference first.
+    """Every checkpoint that a report tells of -> its entry, the reference first.
 
     The entry of a replicate ``NAME[2]`` is ``NAME``, that of any other name itself.
+    Stages of a series, of which nothing is told but in the series' own rows, are none.
     """
-    names = [facts.name for facts in report.checkpoints]
+    names = [f.name for f in report.checkpoints if series_of(f.name) == f.name]
     names += [row.checkpoint for row in report.results]
     names += [n for row in report.contrasts for n in (row.checkpoint, row.baseline)]
     for records in report.tables.values():

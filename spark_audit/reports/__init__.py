@@ -16,8 +16,9 @@ from typing import TypeAlias
 
 from pydantic import ValidationError
 
+from spark_audit.audits import replicate_of
 from spark_audit.errors import InputError, OutputError
-from spark_audit.figures import drawings
+from spark_audit.figures import drawings, palette
 from spark_audit.manifest import Manifest
 from spark_audit.registry import Registry
 from spark_audit.results import Contrast, Report, Row, number
@@ -124,6 +125,19 @@ def figure(row: Row) -> str:
     if row.status != "ok":
         text += f" {row.status.replace('_', ' ').upper()}"
     return text
+
+
+def entries(report: Report) -> dict[str, int]:
+    """What was audited, in order, and how many replicates each has.
+
+    A series counts once: its stages have no figures but in the series' own.
+    """
+    found: dict[str, int] = {}
+    for name in palette(report):
+        of = replicate_of(name)
+        entry = name if of is None else of[0]
+        found[entry] = found.get(entry, 0) + (of is not None)
+    return found
 
 
 def verdict(report: Report) -> dict[str, list[str]]:

@@ -22,7 +22,7 @@ from spark_audit.audits import AUDITS
 from spark_audit.facts import write_text
 from spark_audit.figures import DARK, LIGHT, Drawing, Drawn, drawings, palette
 from spark_audit.manifest import Manifest
-from spark_audit.reports import WRITERS, Block, blocks, verdict
+from spark_audit.reports import WRITERS, Block, blocks, entries, verdict
 from spark_audit.reports._definitions import DEFINITIONS, intervals
 from spark_audit.reports._html_cases import EDGES, Cases, cases, shade
 from spark_audit.reports._html_drawings import (
@@ -184,7 +184,7 @@ def _page(
     environment.filters["led"] = lambda text: _led(text, known)
     return environment.from_string(_asset("page.html")).render(
         report=report,
-        names=_named(report, seeds=False) or f"{len(report.checkpoints)} checkpoints",
+        names=_named(report, seeds=False) or f"{_count(report)} checkpoints",
         style=Markup(_asset("page.css")),
         series={"light": [darkened(colour) for colour in LIGHT], "dark": DARK},
         script=Markup(script),
@@ -220,18 +220,19 @@ def _asset(name: str) -> str:
 
 def _named(report: Report, *, seeds: bool) -> str:
     """The checkpoints, replicates under their entry's name; empty if they are many."""
-    found: dict[str, int] = {}
-    for facts in report.checkpoints:
-        entry = entry_of(facts.name)
-        found[entry] = found.get(entry, 0) + (entry != facts.name)
+    found = entries(report)
     names = [name + f" ({n} seeds)" * (seeds and n > 0) for name, n in found.items()]
     text = ", ".join(names)
     return text if len(text) <= (LEAD if seeds else HEADING) else ""
 
 
+def _count(report: Report) -> int:
+    return sum(max(n, 1) for n in entries(report).values())
+
+
 def _audited(report: Report) -> str:
     """What was audited against what, in a sentence or two."""
-    facts, n = report.manifest, len(report.checkpoints)
+    facts, n = report.manifest, _count(report)
     names = _named(report, seeds=True)
     text = (
         f"{n} checkpoint{'s' * (n != 1)} audited against the manifest {facts.name}"

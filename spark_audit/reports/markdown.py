@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spark_audit.facts import write_text
 from spark_audit.manifest import Manifest, PairSide
-from spark_audit.reports import DRAWN, WRITERS, Block, blocks, verdict
+from spark_audit.reports import DRAWN, WRITERS, Block, blocks, entries, verdict
 from spark_audit.reports._definitions import definitions
 from spark_audit.results import Report, number
 
@@ -43,7 +43,7 @@ def render(
         Tables that stand in sections of their own after the figures.
     """
     facts = report.manifest
-    parts = [f"# Privacy audit: {', '.join(c.name for c in report.checkpoints)}"]
+    parts = [f"# Privacy audit: {', '.join(entries(report))}"]
     if report.status == "partial":
         parts.append(
             "**Partial report**: only some examples were scored (`--limit`). Its "
