@@ -18,6 +18,7 @@ from spark_audit.audits import AUDITS
 from spark_audit.cli import SEVERAL, run
 from spark_audit.console import spread
 from spark_audit.examples import Example, read_examples
+from spark_audit.figures import FIGURES, inline_svg
 from spark_audit.reports import WRITERS
 from spark_audit.results import Report, Row
 from spark_audit.table import Pass
@@ -136,16 +137,18 @@ def examples(tmp_path: Path) -> Iterator[dict[str, ModuleType]]:
     names = (
         "spark_audit.audits.surprise",
         "spark_audit.reports.mail_text",
+        "spark_audit.figures.spread",
         "spark_train.methods.twice",
     )
     yield {
         kind: load(source, name, tmp_path)
         for kind, source, name in zip(
-            ("audit", "writer", "method"), sources, names, strict=True
+            ("audit", "writer", "figure", "method"), sources, names, strict=True
         )
     }
     AUDITS._entries.pop("surprise")
     WRITERS._entries.pop("mail-text")
+    FIGURES._entries.pop("spread")
     METHODS._entries.pop("twice")
     for name in names:
         del sys.modules[name]
@@ -181,6 +184,20 @@ def test_the_worked_writer_works(
     report = Report.model_construct(results=[row])
     (path,) = WRITERS._entries["mail-text"].run(report, tmp_path)
     assert path.read_text() == "c m pooled: 0.500 [0.250, 0.750]\n"
+
+
+def test_the_worked_figure_works(examples: dict[str, ModuleType]) -> None:
+    rows = [
+        Row(audit="nll", checkpoint=name, metric="nll", of="pii", group=group, value=v)
+        for name, group, v in (("c", "type:SSN", 2.0), ("c", "pooled", 1.0))
+    ]
+    draw = FIGURES._entries["spread"].run
+    drawing = draw(Report.model_construct(results=rows))
+    assert drawing is not None
+    (line,) = drawing.figure.axes[0].lines
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([2.0], ["SSN"])
+    assert 'data-checkpoint="c"' in inline_svg(drawing)
+    assert draw(Report.model_construct(results=rows[1:])) is None
 
 
 def test_the_worked_method_works(
