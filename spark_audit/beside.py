@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_audit.audits import replicate_of
+from spark_audit.audits import entry_of
 from spark_audit.errors import InputError
 from spark_audit.paper_values import (
     PRIMARY,
@@ -135,12 +135,7 @@ def _methods_of(report: Report, named: Mapping[str, str]) -> dict[str, tuple[str
                 where="--paper-method",
                 fix=_choose(),
             )
-    return {name: methods_named(named.get(name, _entry(name))) for name in names}
-
-
-def _entry(name: str) -> str:
-    found = replicate_of(name)
-    return name if found is None else found[0]
+    return {name: methods_named(named.get(name, entry_of(name))) for name in names}
 
 
 def _choose() -> str:
@@ -180,7 +175,7 @@ def _rows(report: Report) -> Iterator[Row]:
     found: dict[tuple[str, ...], Row] = {}
     for row in report.results:
         key = (row.checkpoint, row.audit, row.metric, row.of, row.group)
-        if _entry(row.checkpoint) != row.checkpoint and _entry(row.checkpoint) in (
+        if entry_of(row.checkpoint) != row.checkpoint and entry_of(row.checkpoint) in (
             entries
         ):
             continue
@@ -276,7 +271,7 @@ def _differences(row: Row, printed: Figure, seen: _Seen) -> Iterator[str]:
 
 
 def _base(checkpoint: str, report: Report) -> str:
-    known = {_entry(one.name): one.base for one in report.checkpoints}
+    known = {entry_of(one.name): one.base for one in report.checkpoints}
     return known.get(checkpoint) or str(report.settings.get("reference", "not known"))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from spark_audit.audits import AUDITS, BASE, of_stages, replicate_of, series_of
+from spark_audit.audits import AUDITS, BASE, entry_of, of_stages, series_of
 from spark_audit.errors import InputError
 from spark_audit.results import Contrast, Report, Row, number
 
@@ -179,8 +179,8 @@ def _check(report: Report, rule: Rule, *, allow_missing: bool) -> list[Finding]:
         names = [
             name
             for name in names
-            if not {name, _method(name)} & (left_out | rounded)
-            and (_method(name) == name or _method(name) not in names)
+            if not {name, entry_of(name)} & (left_out | rounded)
+            and (entry_of(name) == name or entry_of(name) not in names)
         ]
     found = []
     for name in names:
@@ -247,12 +247,6 @@ def _finding(report: Report, rule: Rule, name: str, rows: Sequence[Row]) -> Find
     shown = ", ".join(number(value, 4) for value in values)
     hit = any(OPERATORS[rule.operator](value, rule.bound) for value in values)
     return Finding(rule.text, name, "tripped" if hit else "ok", f"{rule.field} {shown}")
-
-
-def _method(name: str) -> str:
-    """The method of a seed; any other name itself."""
-    found = replicate_of(name)
-    return name if found is None else found[0]
 
 
 def _value(row: Row, field: str) -> float | None:

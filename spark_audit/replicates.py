@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy import special
 
-from spark_audit.audits import replicate_of
+from spark_audit.audits import entry_of, replicate_of
 from spark_audit.results import AuditResult, Contrast, Estimate, Row, number
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.power import with_mde
@@ -51,12 +51,7 @@ def _row_key(row: Row) -> tuple[str, ...]:
 
 
 def _contrast_key(row: Contrast) -> tuple[str, ...]:
-    return (*_row_key(row), _method(row.baseline))
-
-
-def _method(name: str) -> str:
-    found = replicate_of(name)
-    return name if found is None else found[0]
+    return (*_row_key(row), entry_of(row.baseline))
 
 
 def _plain(rows: Sequence[Row]) -> dict[str, Any]:
@@ -84,7 +79,7 @@ def _against(rows: Sequence[Contrast]) -> dict[str, Any]:
         if spread > 0:
             t = abs(float(np.mean(apart))) / spread
             p = float(2 * special.stdtr(len(apart) - 1, -t))
-    return {"baseline": _method(rows[0].baseline), "p": p}
+    return {"baseline": entry_of(rows[0].baseline), "p": p}
 
 
 def _entries(
@@ -118,7 +113,7 @@ def _entry(
     }
     columns |= {"checkpoint": name, "family": "exploratory"}
     if isinstance(first, Contrast):
-        columns["baseline"] = _method(first.baseline)
+        columns["baseline"] = entry_of(first.baseline)
     values = [row.value for row in members if row.value is not None]
     if len(values) < len(members):
         lost = next(row.note for row in members if row.value is None)

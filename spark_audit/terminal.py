@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_audit.console import show_table, stdout
-from spark_audit.reports import WIDE, Block, blocks, verdict
+from spark_audit.reports import WIDE, Block, blocks, glance, verdict
 from spark_audit.results import Report, number
 
 
 def show_report(report: Report) -> None:
-    """Verdict, guards that did not pass, and the tables."""
+    """Verdict, guards that did not pass, and tables; of many audits a table of all."""
     console = stdout()
     for audit, lines in verdict(report).items():
         if audit:
@@ -25,7 +25,11 @@ def show_report(report: Report) -> None:
             place = f" ({guard.checkpoint})" if guard.checkpoint else ""
             console.print(f"{word}: {guard.name}{place}: {guard.detail}", markup=False)
     audits = {row.audit for row in report.results}
-    show_blocks(blocks(report, brief=not audits <= set(WIDE)))
+    first = glance(report)
+    if len(audits) > 1 and first is not None:
+        show_blocks([first])
+    else:
+        show_blocks(blocks(report, brief=not audits <= set(WIDE)))
 
 
 def show_blocks(tables: Sequence[Block]) -> None:

@@ -90,9 +90,9 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     background, _ = inject(background, seed=1, rate=0.6, canaries=0)
     audited = rows(54, split="train", seed=2) + rows(42, split="test", seed=2)
     audited, _ = inject(audited, seed=2, rate=0.5, canaries=4, doses=[1, 5])
-    tokenizer = demo._tokenizer([example.text for example in background])
-    with demo._one_thread():
-        demo._train_base(
+    tokenizer = demo.make_tokenizer([example.text for example in background])
+    with demo.one_thread():
+        demo.train_base(
             folder / "base", background, tokenizer, seed=0, progress=lambda *_: None
         )
         for name, epochs in (("little", 6), ("much", 40)):

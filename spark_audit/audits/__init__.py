@@ -46,6 +46,12 @@ def replicate_of(name: str) -> tuple[str, int] | None:
     return None if found is None else (found[1], int(found[2]))
 
 
+def entry_of(name: str) -> str:
+    """The method that a replicate ``NAME[K]`` belongs to; any other name itself."""
+    found = replicate_of(name)
+    return name if found is None else found[0]
+
+
 def series_of(name: str) -> str:
     """The series of a stage ``NAME@K``; any other name itself."""
     series, at, stage = name.rpartition("@")

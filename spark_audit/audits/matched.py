@@ -23,6 +23,7 @@ from spark_audit.audits import (
     Plan,
     Tables,
     baselines_of,
+    entry_of,
     is_rounded,
     replicate_of,
 )
@@ -271,7 +272,7 @@ def _with_entries(
         sums = np.mean([part["nll_sum"].to_numpy() for part in each], axis=0)
         parts.append(each[0].assign(checkpoint=entry, nll_sum=sums))
         if (other := baselines.get(names[0])) is not None:
-            pairs[entry] = (replicate_of(other) or (other,))[0]
+            pairs[entry] = entry_of(other)
     return pd.concat(parts, ignore_index=True) if members else spans, pairs
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from spark_audit.audits import BASE, replicate_of, series_of
+from spark_audit.audits import BASE, entry_of, series_of
 from spark_audit.figures import HOLLOW
 from spark_audit.results import Contrast, Report, Row
 
@@ -31,12 +31,6 @@ def names_of(report: Report) -> dict[str, str]:
         names += [r["checkpoint"] for r in records if r.get("checkpoint")]
     ordered = sorted(dict.fromkeys(names), key=lambda name: name != BASE)
     return {name: entry_of(name) for name in ordered}
-
-
-def entry_of(name: str) -> str:
-    """The method that a replicate belongs to; any other name itself."""
-    found = replicate_of(name)
-    return name if found is None else found[0]
 
 
 def rows_of(

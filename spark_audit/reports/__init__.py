@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from pydantic import ValidationError
 
-from spark_audit.audits import replicate_of
+from spark_audit.audits import entry_of
 from spark_audit.errors import InputError, OutputError
 from spark_audit.figures import drawings, palette
 from spark_audit.manifest import Manifest
@@ -134,9 +134,8 @@ def entries(report: Report) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for name in palette(report):
-        of = replicate_of(name)
-        entry = name if of is None else of[0]
-        found[entry] = found.get(entry, 0) + (of is not None)
+        entry = entry_of(name)
+        found[entry] = found.get(entry, 0) + (entry != name)
     return found
 
 
@@ -197,6 +196,43 @@ def blocks(report: Report, *, brief: bool = False) -> list[Block]:
             )
         )
     return found
+
+
+GLANCE = (
+    ("matched", "delta_sel", "change", "change of Delta_sel since reference, nats"),
+    ("matched", "did", "", "DiD, nats"),
+    ("rank", "top1_rate", "pii", "Top-1 of identifiers"),
+    ("canary", "exposure_mean", "full", "mean exposure of whole canaries, bits"),
+    ("mia", "auc", "loss", "membership AUC of the loss"),
+    ("extract", "greedy_rate", "", "identifiers written verbatim"),
+    ("utility", "last", "", "accuracy after the last stage"),
+)
+"""One pooled figure an audit that readers see first: audit, metric, variant, title.
+
+Chosen beforehand, never by what came out.
+"""
+
+
+def glance(report: Report) -> Block | None:
+    """One line a checkpoint, one figure an audit; ``None`` where there is none."""
+    rows = [r for r in (*report.results, *report.contrasts) if r.group == "pooled"]
+    columns: dict[str, dict[str, str]] = {}
+    for audit, metric, of, title in GLANCE:
+        mine = [r for r in rows if (r.audit, r.metric, r.of) == (audit, metric, of)]
+        cells: dict[str, str] = {}
+        for row in mine:
+            cells.setdefault(_who(row), figure(row))
+        if cells:
+            columns[title] = cells
+    names = list(dict.fromkeys(map(_who, rows)))
+    names = [n for n in names if any(n in cells for cells in columns.values())]
+    if not columns:
+        return None
+    return Block(
+        title="At a glance: one figure an audit, pooled over training rows",
+        header=("checkpoint", *columns),
+        rows=tuple((n, *(c.get(n, "-") for c in columns.values())) for n in names),
+    )
 
 
 CHANCE = ("canary", "mia", "utility")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spark_audit.audits import replicate_of
+from spark_audit.audits import entry_of
 from spark_audit.errors import InputError
 from spark_audit.examples import Example, Span
 from spark_audit.identifiers import identifier_ranges, repeats
@@ -118,8 +118,7 @@ def _first_pair(report: Report, names: Sequence[str]) -> tuple[int, int]:
     right = len(names) - 1
     for key in ("baseline", "reference"):
         for k, name in enumerate(names[:right]):
-            replicate = replicate_of(name)
-            if report.settings.get(key) in (name, replicate and replicate[0]):
+            if report.settings.get(key) in (name, entry_of(name)):
                 return k, right
     return 0, right
 

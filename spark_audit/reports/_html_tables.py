@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from spark_audit.audits import replicate_of
-from spark_audit.reports import DRAWN, Block, figure
-from spark_audit.results import Report, Row, number
+from spark_audit.audits import entry_of
+from spark_audit.reports import DRAWN, Block
+from spark_audit.results import Report, number
 
 MISSING = ("", "-", "not estimable")
 """Cells without a figure; they sort last."""
@@ -68,12 +68,6 @@ class Grid:
     def classes(self) -> str:
         """Class names that align the columns of figures."""
         return " ".join(f"n{k}" for k in self.numeric)
-
-
-def entry_of(name: str) -> str:
-    """Whose switch a checkpoint has: a replicate ``NAME[2]`` that of ``NAME``."""
-    found = replicate_of(name)
-    return name if found is None else found[0]
 
 
 @dataclass(frozen=True)
@@ -161,45 +155,3 @@ def _text(value: object) -> str:
     if value is None or value == "":
         return "-"
     return number(value) if isinstance(value, float) else str(value)
-
-
-GLANCE = (
-    ("matched", "delta_sel", "change", "change of Delta_sel since reference, nats"),
-    ("matched", "did", "", "DiD, nats"),
-    ("rank", "top1_rate", "pii", "Top-1 of identifiers"),
-    ("canary", "exposure_mean", "full", "mean exposure of whole canaries, bits"),
-    ("mia", "auc", "loss", "membership AUC of the loss"),
-    ("extract", "greedy_rate", "", "identifiers written verbatim"),
-    ("utility", "last", "", "accuracy after the last stage"),
-)
-"""One pooled figure an audit that a page begins with: audit, metric, variant, title.
-
-Chosen beforehand, never by what came out.
-"""
-
-
-def glance(report: Report, switches: Switches) -> Grid | None:
-    """One line a checkpoint, one figure an audit; ``None`` where there is none."""
-    rows = [r for r in (*report.results, *report.contrasts) if r.group == "pooled"]
-    columns: dict[str, dict[str, str]] = {}
-    for audit, metric, of, title in GLANCE:
-        mine = [r for r in rows if (r.audit, r.metric, r.of) == (audit, metric, of)]
-        cells: dict[str, str] = {}
-        for row in mine:
-            cells.setdefault(_over(row), figure(row))
-        if cells:
-            columns[title] = cells
-    names = list(dict.fromkeys(_over(r) for r in rows))
-    names = [n for n in names if any(n in cells for cells in columns.values())]
-    if not columns or not names:
-        return None
-    block = Block(
-        title="At a glance: one figure an audit, pooled over training rows",
-        header=("checkpoint", *columns),
-        rows=tuple((n, *(c.get(n, "-") for c in columns.values())) for n in names),
-    )
-    return _grid(block, switches, id="glance")
-
-
-def _over(row: Row) -> str:
-    return row.checkpoint if row.over == "sources" else f"{row.checkpoint}, {row.over}"

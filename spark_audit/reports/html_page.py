@@ -18,11 +18,11 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits import AUDITS, entry_of
 from spark_audit.facts import write_text
 from spark_audit.figures import DARK, LIGHT, Drawing, Drawn, drawings, palette
 from spark_audit.manifest import Manifest
-from spark_audit.reports import WRITERS, Block, blocks, entries, verdict
+from spark_audit.reports import WRITERS, Block, blocks, entries, glance, verdict
 from spark_audit.reports._definitions import DEFINITIONS, intervals
 from spark_audit.reports._html_cases import EDGES, Cases, cases, shade
 from spark_audit.reports._html_drawings import (
@@ -34,9 +34,7 @@ from spark_audit.reports._html_drawings import (
 from spark_audit.reports._html_tables import (
     Grid,
     Switches,
-    entry_of,
     further_tables,
-    glance,
     grids,
 )
 from spark_audit.results import Guard, Report
@@ -192,7 +190,7 @@ def _page(
         audited=_audited(report),
         verdict=_verdict(report),
         in_sight=IN_SIGHT,
-        glance=glance(report, known),
+        glance=_glance(report, known),
         guards={state: _guards(report, state) for state in (False, None, True)},
         void=_void(report),
         scope=report.scope,
@@ -246,6 +244,13 @@ def _audited(report: Report) -> str:
     if (baseline := report.settings.get("baseline")) in baselines:
         text += f" Changes are told against {baseline}."
     return text
+
+
+def _glance(report: Report, switches: Switches) -> Grid | None:
+    block = glance(report)
+    if block is None:
+        return None
+    return next(grids(block, switches, id="glance", fold=False))
 
 
 def _verdict(report: Report) -> list[tuple[str, str, list[str]]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spark_audit.facts import write_text
 from spark_audit.manifest import Manifest, PairSide
-from spark_audit.reports import DRAWN, WRITERS, Block, blocks, entries, verdict
+from spark_audit.reports import DRAWN, WRITERS, Block, blocks, entries, glance, verdict
 from spark_audit.reports._definitions import definitions
 from spark_audit.results import Report, number
 
@@ -52,6 +52,8 @@ def render(
     parts.append("## Verdict")
     for audit, lines in verdict(report).items():
         parts += [f"**{audit}**", _bullets(lines)] if audit else [_bullets(lines)]
+    if (first := glance(report)) is not None:
+        parts.append(_block(first))
     parts += ["## What cannot be concluded", _bullets(report.scope)]
     if report.guards:
         words = {True: "passed", False: "**FAILED**", None: "warning"}

@@ -75,7 +75,7 @@ def wide_tokenizer(texts: list[str]) -> Any:
 
     from spark_audit import demo
 
-    small = demo._tokenizer(texts)
+    small = demo.make_tokenizer(texts)
     content = json.loads(small.backend_tokenizer.to_str())
     step = (TOKENS - 1) // (len(small) - 1)
     ids = {t: i * step for t, i in content["model"]["vocab"].items()}

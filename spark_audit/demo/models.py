@@ -1,0 +1,145 @@
+"""The demo's base model: a tokenizer and a small Llama, trained on the spot."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from spark_audit.checkpoints import quiet
+from spark_audit.examples import Example
+from spark_audit.facts import seed_for, versions
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+
+VOCABULARY = 1024
+CONTEXT = 256
+SHAPE: dict[str, Any] = {
+    "hidden_size": 96,
+    "intermediate_size": 288,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+"""A third of a million weights: what reads a few thousand rows in half a minute."""
+BASE_LR, BASE_BATCH = 3e-3, 8
+MADE = "made-from.json"
+"""What a finished base was made from: one of the same is not made again."""
+
+
+def make_tokenizer(texts: Sequence[str]) -> Any:
+    """A byte-level BPE of 1,024 tokens; every digit is a token, as in Llama's."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers.processors import ByteLevel, Sequence, TemplateProcessing
+    from tokenizers.trainers import BpeTrainer
+    from transformers import PreTrainedTokenizerFast
+
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    inner.decoder = decoders.ByteLevel()
+    trainer = BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<pad>", "<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    inner.train_from_iterator(texts, trainer)
+    inner.post_processor = Sequence(
+        [
+            ByteLevel(trim_offsets=False),
+            TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)]),
+        ]
+    )
+    fast: Any = PreTrainedTokenizerFast  # untyped in the library
+    return fast(
+        tokenizer_object=inner,
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="</s>",
+        model_max_length=CONTEXT,
+    )
+
+
+def train_base(
+    folder: Path,
+    examples: Sequence[Example],
+    tokenizer: Any,
+    *,
+    seed: int,
+    progress: Progress,
+) -> None:
+    """Train a small Llama on whole texts, once through, and save it with its tokenizer.
+
+    A folder that holds the base of the same texts, seed and versions is left as it is;
+    anything else there is the rest of an interrupted call, and is replaced.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    with quiet():
+        from spark_train.data import encode_rows
+        from spark_train.loop import fit
+
+    made = {
+        "texts": hashlib.sha256(
+            json.dumps([example.text for example in examples]).encode()
+        ).hexdigest(),
+        "seed": seed,
+        "training": {**SHAPE, "lr": BASE_LR, "batch": BASE_BATCH},
+        "versions": versions(),
+    }
+    record = json.dumps(made, indent=1, sort_keys=True) + "\n"
+    if (folder / MADE).exists() and (folder / MADE).read_text("utf-8") == record:
+        return
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        **SHAPE,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_for(seed, "base"))
+        model = LlamaForCausalLM(config)
+    fit(
+        model,
+        encode_rows(examples, tokenizer, max_length=CONTEXT),
+        epochs=1,
+        lr=BASE_LR,
+        batch_size=BASE_BATCH,
+        seed=seed_for(seed, "base"),
+        scope="full",
+        progress=lambda *done: progress("training the base, steps", *done),
+    )
+    shutil.rmtree(folder, ignore_errors=True)
+    with quiet():
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    (folder / MADE).write_text(record, encoding="utf-8")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Models this small gain little from a second thread, and crawl where it waits.
+
+    With another busy program on the same two cores a step took eight times as long on
+    two threads as on one.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

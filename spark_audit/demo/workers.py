@@ -1,0 +1,134 @@
+"""Processes that work through a list of jobs, and end with the one that asked.
+
+Jobs tell their progress through a queue; the asking process shows it. An error in a job
+ends all of them and is raised once, where they were asked for.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any, TypeAlias
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+Job: TypeAlias = Callable[[Progress], None]
+"""A function of a module with its arguments bound (``functools.partial``)."""
+
+EVERY = 0.2
+"""Seconds between two looks at what jobs have told."""
+
+
+class Workers:
+    """What :func:`workers` gives."""
+
+    def __init__(self, pool: ProcessPoolExecutor, told: Any, progress: Progress):
+        self._pool, self._told, self._progress = pool, told, progress
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Run all jobs; they begin in the order given.
+
+        Raises
+        ------
+        Exception
+            The first that a job raised; jobs that have not begun do not.
+        """
+        # An interrupt is for this process: those that begin here never see one.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            left = {self._pool.submit(_call, job) for job in jobs}
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        while left:
+            done, left = wait(left, timeout=EVERY, return_when=FIRST_EXCEPTION)
+            self._show()
+            for future in done:
+                future.result()
+        self._show()
+
+    def _show(self) -> None:
+        while True:
+            try:
+                told = self._told.get_nowait()
+            except queue.Empty:
+                return
+            self._progress(*told)
+
+
+class Alone:
+    """The same in this process, one job after the other."""
+
+    def __init__(self, progress: Progress):
+        self._progress = progress
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Run all jobs."""
+        for job in jobs:
+            job(self._progress)
+
+
+@contextmanager
+def workers(count: int, *, progress: Progress) -> Iterator[Workers | Alone]:
+    """Processes of one thread each; when the block is left they are gone.
+
+    They are begun anew, not forked: a library's threads do not survive a fork.
+
+    Parameters
+    ----------
+    count
+        How many; with 1 there is none but this one.
+    """
+    if count == 1:
+        yield Alone(progress)
+        return
+    context = multiprocessing.get_context("spawn")
+    told = context.Queue()
+    # Nothing is ever sent: the pipe ends when this process lets go of it, or dies.
+    alive, hold = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(
+        count, mp_context=context, initializer=_begin, initargs=(alive, told)
+    )
+    try:
+        yield Workers(pool, told, progress)
+        pool.shutdown()
+    finally:
+        hold.close()
+        pool.shutdown(cancel_futures=True)
+        alive.close()
+        told.close()
+
+
+_told: Any = None
+"""In a worker: where its jobs tell of their progress."""
+
+
+def _begin(alive: Connection, told: Any) -> None:
+    """Set a worker up: one thread for models, and an end with its parent."""
+    threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
+    global _told
+    _told = told
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _end_with(alive: Connection) -> None:
+    try:
+        alive.recv()
+    except (EOFError, OSError):
+        # At once: what is half-written is swept away or written again on resuming.
+        os._exit(1)
+
+
+def _call(job: Job) -> None:
+    job(_tell)
+
+
+def _tell(what: str, done: int, total: int) -> None:
+    _told.put((what, done, total))
