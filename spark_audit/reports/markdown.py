@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
 from pathlib import Path
 
+from spark_audit.audits import series_of
 from spark_audit.facts import write_text
-from spark_audit.manifest import Manifest, PairSide
+from spark_audit.manifest import Manifest
 from spark_audit.reports import DRAWN, WRITERS, Block, blocks, entries, glance, verdict
 from spark_audit.reports._definitions import definitions
 from spark_audit.results import Report, number
+
+LONGEST = 60_000
+"""Characters beyond which tables are left out: GitHub takes 65,536 in an issue."""
 
 
 @WRITERS.register()
@@ -33,7 +38,7 @@ def write(
 def render(
     report: Report, *, manifest: Manifest | None = None, further: Sequence[Block] = ()
 ) -> str:
-    """The report as Markdown.
+    """The report as Markdown, with as much of its tables as :data:`LONGEST` allows.
 
     Parameters
     ----------
@@ -42,70 +47,99 @@ def render(
     further
         Tables that stand in sections of their own after the figures.
     """
-    facts = report.manifest
-    parts = [f"# Privacy audit: {', '.join(entries(report))}"]
+    around = [*_pairs(manifest), *(_block(block, level=2) for block in further)]
+    for level in Shown:
+        parts = [*_head(report), *_figures(report, level), *around]
+        text = "\n\n".join([*parts, *_tail(report, level)]) + "\n"
+        if len(text) <= LONGEST:
+            break
+    return text
+
+
+class Shown(Enum):
+    """How much of the tables stands in ``report.md``, the most first."""
+
+    ALL = ""
+    POOLED = "Tables by task and type, and further ones, are left out here"
+    NONE = "Tables are left out here"
+
+
+def _head(report: Report) -> Iterator[str]:
+    """The verdict, and what can void it."""
+    yield f"# Privacy audit: {', '.join(entries(report))}"
     if report.status == "partial":
-        parts.append(
+        yield (
             "**Partial report**: only some examples were scored (`--limit`). Its "
             "figures are for trying things out, not for decisions."
         )
-    parts.append("## Verdict")
+    yield "## Verdict"
     for audit, lines in verdict(report).items():
-        parts += [f"**{audit}**", _bullets(lines)] if audit else [_bullets(lines)]
+        if audit:
+            yield f"**{audit}**"
+        yield _bullets(lines)
     if (first := glance(report)) is not None:
-        parts.append(_block(first))
-    parts += ["## What cannot be concluded", _bullets(report.scope)]
+        yield _block(first)
+    yield "## What cannot be concluded"
+    yield _bullets(report.scope)
     if report.guards:
         words = {True: "passed", False: "**FAILED**", None: "warning"}
         rows = [
             (g.name, g.checkpoint or "-", words[g.passed], g.detail)
             for g in report.guards
         ]
-        parts += [
-            "## Guards",
-            table(("guard", "checkpoint", "state", "detail"), rows),
-        ]
-    parts.append("## Figures")
-    for block in blocks(report):
-        parts.append(_block(block))
+        yield "## Guards"
+        yield table(("guard", "checkpoint", "state", "detail"), rows)
+
+
+def _figures(report: Report, level: Shown) -> Iterator[str]:
+    yield "## Figures"
+    if level is not Shown.ALL:
+        yield (
+            f"*{level.value}: they would be too long for an issue. They stand in "
+            "`report.html` and in `tables/`.*"
+        )
+    if level is not Shown.NONE:
+        for block in blocks(report, brief=level is Shown.POOLED):
+            yield _block(block)
+    if level is not Shown.ALL:
+        return
     for name, records in report.tables.items():
         if records and name != "matching_by_type" and name not in DRAWN:
-            parts.append(f"### {name.replace('_', ' ')}")
+            yield f"### {name.replace('_', ' ')}"
             header = list(dict.fromkeys(key for record in records for key in record))
-            parts.append(
-                table(header, [[_cell(r.get(key)) for key in header] for r in records])
+            lines = [[_cell(record.get(key)) for key in header] for record in records]
+            yield table(header, lines)
+
+
+def _tail(report: Report, level: Shown) -> Iterator[str]:
+    """What the words mean, and what was audited."""
+    facts = report.manifest
+    yield "## Definitions"
+    yield _bullets(f"**{name}**: {text}" for name, text in definitions(report))
+    yield "## What was audited"
+    yield table(
+        ("checkpoint", "source", "format", "base", "dtype", "weights", "notes"),
+        [
+            (
+                c.name,
+                c.source,
+                c.format,
+                c.base or "-",
+                c.dtype,
+                c.weights_sha256[:12],
+                "; ".join(c.notes) or "-",
             )
-    if manifest is not None:
-        parts += ["## Some pairs, as text", _pairs(manifest)]
-    parts += [_block(block, level=2) for block in further]
-    parts += [
-        "## Definitions",
-        _bullets(f"**{name}**: {text}" for name, text in definitions(report)),
-    ]
-    parts += [
-        "## What was audited",
-        table(
-            ("checkpoint", "source", "format", "base", "dtype", "weights", "notes"),
-            [
-                (
-                    c.name,
-                    c.source,
-                    c.format,
-                    c.base or "-",
-                    c.dtype,
-                    c.weights_sha256[:12],
-                    "; ".join(c.notes) or "-",
-                )
-                for c in report.checkpoints
-            ],
-        ),
+            for c in report.checkpoints
+            if level is Shown.ALL or series_of(c.name) == c.name
+        ],
+    )
+    yield (
         f"Manifest `{facts.name}`, digest `{facts.digest[:16]}`: {facts.n_spans} "
         f"matched spans, {facts.n_tokens} tokens, {facts.n_sources} sources in "
-        f"{facts.n_clusters} clusters.",
-        "Versions: " + ", ".join(f"{k} {v}" for k, v in report.versions.items()) + ".",
-        f"Made {report.created} with `{' '.join(report.command)}`.",
-    ]
-    return "\n\n".join(parts) + "\n"
+        f"{facts.n_clusters} clusters."
+    )
+    yield "Versions: " + ", ".join(f"{k} {v}" for k, v in report.versions.items()) + "."
+    yield f"Made {report.created} with `{' '.join(report.command)}`."
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -138,21 +172,22 @@ def _cell(value: object) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
-def _pairs(manifest: Manifest, limit: int = 20) -> str:
-    def text(example: str, side: PairSide) -> str:
-        row = manifest.by_id[example]
-        return (row.prompt + row.response)[side.char_start : side.char_end]
-
-    return table(
-        ("example", "type", "PII", "control", "reference NLL"),
-        [
+def _pairs(manifest: Manifest | None, limit: int = 20) -> list[str]:
+    """The text of some pairs, where it was asked for."""
+    if manifest is None:
+        return []
+    rows = []
+    for pair in manifest.pairs[:limit]:
+        example = manifest.by_id[pair.example]
+        text = example.prompt + example.response
+        rows.append(
             (
                 pair.example,
                 pair.pii.type,
-                text(pair.example, pair.pii),
-                text(pair.example, pair.control),
+                text[pair.pii.char_start : pair.pii.char_end],
+                text[pair.control.char_start : pair.control.char_end],
                 f"{number(pair.pii.nll)} / {number(pair.control.nll)}",
             )
-            for pair in manifest.pairs[:limit]
-        ],
-    )
+        )
+    header = ("example", "type", "PII", "control", "reference NLL")
+    return ["## Some pairs, as text", table(header, rows)]

@@ -19,6 +19,7 @@ from spark_audit.reports import (
     read_report,
     write_report,
 )
+from spark_audit.reports.markdown import LONGEST, render
 from spark_audit.results import (
     CheckpointFacts,
     Contrast,
@@ -186,3 +187,27 @@ def test_folder_without_report_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text('{"kind": "other"}')
     with pytest.raises(InputError, match="report.json: field"):
         read_report(tmp_path)
+
+
+def test_markdown_fits_an_issue_and_says_what_it_leaves_out(report: Report) -> None:
+    def grown(tasks: int, checkpoints: int) -> Report:
+        rows = [
+            row(f"c{i}", "delta_sel", group=group, value=i + 0.5)
+            for i in range(checkpoints)
+            for group in ("pooled", *(f"task:t{k}" for k in range(tasks)))
+        ]
+        return report.model_copy(update={"results": rows, "contrasts": []})
+
+    assert "left out here" not in render(grown(3, 2))
+    assert "matched: by task" in render(grown(3, 2))
+    longer = render(grown(1000, 2))
+    assert len(longer) <= LONGEST
+    assert "by task and type, and further ones, are left out here" in longer
+    assert "matched: by task" not in longer
+    assert "matched: pooled over training rows" in longer
+    longest = render(grown(0, 1200))
+    assert "*Tables are left out here" in longest
+    assert "matched: pooled over training rows" not in longest
+    # What was found is never left out, however long it is.
+    told = report.model_copy(update={"verdict": ["x: " + "y" * 70_000]})
+    assert "y" * 70_000 in render(told)
