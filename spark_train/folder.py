@@ -2,8 +2,8 @@
 
 ``run.json`` says what was trained and on what; ``stages/1-fomc/{task,priv}`` are PEFT
 adapters; ``metrics.jsonl`` has a line a step, ``accuracy.csv`` a line a stage; the file
-``state.safetensors`` is what an interrupted run goes on from. Everything is written
-whole or not at all.
+``state.safetensors`` is what an interrupted run goes on from, with what its method keeps
+in ``carried/``. Everything is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +27,7 @@ from spark_audit.facts import write_atomically, write_text
 from spark_train.loop import State
 from spark_train.lora import CONFIG, WEIGHTS
 from spark_train.settings import difference
+from spark_train.stream import CARRIED
 
 DATA = "data"
 """Of a run's identity: the SHA-256 of its data files, sorted."""
@@ -41,7 +43,8 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 # What `write_atomically` leaves of a run's own files when the process is killed.
 _LEFT_BEHIND = re.compile(
     r"\.writable|"
-    r"\.(run\.json|state\.safetensors|accuracy\.csv|\.writable|[1-9]\d*-.+\.parquet)"
+    r"\.(run\.json|state\.safetensors|accuracy\.csv|\.writable|"
+    r"[1-9]\d*-.+\.(parquet|safetensors))"
     r"\.[a-z0-9_]{8}"
 )
 # The libraries that compute: with others of them a step may round otherwise.
@@ -281,7 +284,7 @@ class Folder:
 
     def _sweep(self) -> None:
         """Remove what a process that was killed left half-written."""
-        for folder in (self.path, self.path / SCORES):
+        for folder in (self.path, self.path / SCORES, self.path / CARRIED):
             for path in folder.iterdir() if folder.is_dir() else ():
                 if _LEFT_BEHIND.fullmatch(path.name):
                     with suppress(OSError):
@@ -381,6 +384,7 @@ class Folder:
 
     def close(self) -> None:
         """The run is complete: there is nothing to go on from."""
+        shutil.rmtree(self.path / CARRIED, ignore_errors=True)
         self._state.unlink(missing_ok=True)
 
 

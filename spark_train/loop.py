@@ -1,8 +1,9 @@
 """The training loop, whole on one page.
 
 It knows six hooks and no method by name. A method's **plan** turns the stream of tasks
-into phases; each phase has a **start**, a **choice** of the batch, a **loss**, a look
-at the **gradients** before the step, and an **end**.
+into phases; each phase has a **start**, a **choice** of the batch, a **loss** (of the
+batch, and where it has one of the weights: ``penalty``), a look at the **gradients**
+before the step, and an **end**.
 """
 
 from __future__ import annotations
@@ -67,13 +68,21 @@ class Phase:
     loss
         ``loss(role, rows)``: term -> *sum* over the rows' positions. Sums over parts of
         a batch add up to the batch's, whatever the parts.
+    penalty
+        The part of the loss that is the weights' own: ``penalty()`` gives term ->
+        value, weighted. It is taken once a step, by all processes alike.
     start, end
         Called around the steps; at the start the weights are the previous phase's.
     probe
         A fixed batch whose terms are told before the first step and after the last:
         steps have rows of their own, so that their losses do not compare.
     gradients
-        ``gradients(step)``: may change what the optimizer sees.
+        ``gradients(step)``: may change what the optimizer sees; what it gives back is
+        told with the step. All processes see the same gradients, and must leave the
+        same; they are clipped afterwards.
+    tasks
+        The tasks whose accuracy is measured after the stage; empty: those of the
+        order up to the stage's number.
     """
 
     stage: str
@@ -84,9 +93,11 @@ class Phase:
     loss: Callable[[str, Sequence[TrainRow]], Sums]
     cosine: bool = True
     start: Callable[[], None] = lambda: None
-    gradients: Callable[[int], None] = lambda step: None
+    penalty: Callable[[], Sums] | None = None
+    gradients: Callable[[int], Mapping[str, float] | None] = lambda step: None
     end: Callable[[], None] = lambda: None
     probe: Step | None = None
+    tasks: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -146,7 +157,7 @@ def run_phase(
     crew, state = crew or Crew(), state or State()
     weights = list(student.trainable.values())
     optimizer = torch.optim.AdamW(weights, lr=phase.lr, weight_decay=0.0)
-    clock = _Clock(state.seconds)
+    clock = Clock(state.seconds)
     # Dropout draws from the global generator: give it the seed and put it back.
     devices = [student.device] if student.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
@@ -163,14 +174,16 @@ def run_phase(
             for group in optimizer.param_groups:
                 group["lr"] = phase.rate(step)
             chosen = phase.choose(step)
-            sums = _gradients(student, phase, chosen, crew, clock)
-            record = _record(phase, step, chosen, sums)
+            sums = accumulate(student, phase.loss, chosen, crew=crew, clock=clock)
+            penalties = _penalties(phase, clock)
+            record = _record(phase, step, chosen, sums, penalties)
+            # A step without any position still is one: moments decay, alike in one
+            # process and in several.
+            for weight in weights:
+                weight.grad = _or_zero(weight)
+            with clock("gradients"):
+                record |= phase.gradients(step) or {}
             with clock("optimizer"):
-                # A step without any position still is one: moments decay, alike in
-                # one process and in several.
-                for weight in weights:
-                    weight.grad = _or_zero(weight)
-                phase.gradients(step)
                 norm = float(torch.nn.utils.clip_grad_norm_(weights, clip))
                 if not math.isfinite(norm):
                     raise _diverged(phase, step, "gradient")
@@ -192,14 +205,14 @@ def _probe(
     phase: Phase,
     step: int,
     crew: Crew,
-    clock: _Clock,
+    clock: Clock,
     after: After | None,
 ) -> None:
     """Tell the terms of a phase's fixed batch, without dropout or gradients."""
     if phase.probe is None or after is None:
         return
     with torch.no_grad():
-        sums = _gradients(student, phase, phase.probe, crew, clock)
+        sums = accumulate(student, phase.loss, phase.probe, crew=crew, clock=clock)
     for weight in student.trainable.values():
         weight.grad = None
     record = _record(phase, step - 1, phase.probe, sums)
@@ -207,20 +220,27 @@ def _probe(
     after({**record, "probe": True}, lambda: State())
 
 
-def _gradients(
-    student: Student, phase: Phase, chosen: Step, crew: Crew, clock: _Clock
+def accumulate(
+    student: Student,
+    loss_of: Callable[[str, Sequence[TrainRow]], Sums],
+    chosen: Step,
+    *,
+    crew: Crew,
+    clock: Clock | None = None,
 ) -> dict[str, float]:
     """Leave the whole batch's gradient on the weights; give each term's sum.
 
     The batch is read in parts of rows of similar length, shared among processes; the
-    gradients of sums add up to the batch's.
+    gradients of sums add up to the batch's. Weights that have a gradient already keep
+    it and get the batch's on top, in one process; in several they must have none.
     """
+    clock = clock or Clock({})
     terms = chosen.terms
     sums = dict.fromkeys(terms, 0.0)
     for role, rows in chosen.rows.items():
         with clock(role):
             for part in pieces(crew.share(rows), student.tokens):
-                found = phase.loss(role, part)
+                found = loss_of(role, part)
                 loss = sum(
                     (terms[name].weight / terms[name].count) * value
                     for name, value in found.items()
@@ -235,29 +255,84 @@ def _gradients(
 
 def _shared(student: Student, crew: Crew, sums: dict[str, float]) -> dict[str, float]:
     """Add up gradients and sums over all processes: one exchange a step."""
+    told = torch.tensor(list(sums.values()), dtype=torch.float64)
+    total = crew.sum(torch.cat([flat_gradient(student), told.to(student.device)]))
+    set_gradient(student, total)
+    return dict(zip(sums, total[len(total) - len(sums) :].tolist(), strict=True))
+
+
+def other_gradient(
+    student: Student,
+    loss_of: Callable[[str, Sequence[TrainRow]], Sums],
+    chosen: Step,
+    *,
+    crew: Crew,
+) -> Tensor:
+    """The gradient of a batch that is not the step's, at the weights as they are.
+
+    Returns
+    -------
+    Tensor
+        Shape ``(P,)``, float64: as :func:`flat_gradient`, whose own gradients stay.
+    """
     weights = list(student.trainable.values())
-    flat = [_or_zero(weight).reshape(-1).double() for weight in weights]
-    flat.append(torch.tensor(list(sums.values()), dtype=torch.float64))
-    flat[-1] = flat[-1].to(student.device)
-    total, at = crew.sum(torch.cat(flat)), 0
-    for weight in weights:
-        part = total[at : at + weight.numel()]
+    own = [weight.grad for weight in weights]
+    try:
+        for weight in weights:
+            weight.grad = None
+        accumulate(student, loss_of, chosen, crew=crew)
+        return flat_gradient(student)
+    finally:
+        for weight, gradient in zip(weights, own, strict=True):
+            weight.grad = gradient
+
+
+def flat_gradient(student: Student) -> Tensor:
+    """The gradients of all trained weights, one after the other: ``(P,)``, float64."""
+    weights = student.trainable.values()
+    return torch.cat([_or_zero(weight).reshape(-1).double() for weight in weights])
+
+
+def set_gradient(student: Student, flat: Tensor) -> None:
+    """Give the trained weights the gradients of :func:`flat_gradient`'s shape."""
+    at = 0
+    for weight in student.trainable.values():
+        part = flat[at : at + weight.numel()]
         weight.grad = part.view_as(weight).to(weight.dtype)
         at += weight.numel()
-    return dict(zip(sums, total[at:].tolist(), strict=True))
 
 
 def _or_zero(weight: Tensor) -> Tensor:
     return torch.zeros_like(weight) if weight.grad is None else weight.grad
 
 
+def _penalties(phase: Phase, clock: Clock) -> dict[str, float]:
+    """Add the penalties' gradient to the weights'; give their values.
+
+    After the exchange, so that it counts once however many processes there are.
+    """
+    if phase.penalty is None:
+        return {}
+    with clock("penalty"):
+        found = phase.penalty()
+        total = sum(found.values())
+        if isinstance(total, Tensor) and total.requires_grad:
+            torch.autograd.backward(total)
+    return {name: float(value.detach()) for name, value in found.items()}
+
+
 def _record(
-    phase: Phase, step: int, chosen: Step, sums: dict[str, float]
+    phase: Phase,
+    step: int,
+    chosen: Step,
+    sums: dict[str, float],
+    penalties: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """What is told of a step: means are nats per position."""
-    terms = chosen.terms
+    terms, penalties = chosen.terms, penalties or {}
     means = {n: sums[n] / t.count if t.count else 0.0 for n, t in terms.items()}
-    loss = math.fsum(t.weight * means[n] for n, t in terms.items())
+    parts = [t.weight * means[n] for n, t in terms.items()]
+    loss = math.fsum([*parts, *penalties.values()])
     if not math.isfinite(loss):
         raise _diverged(phase, step, "loss")
     return {
@@ -267,6 +342,7 @@ def _record(
         "lr": phase.rate(step),
         "loss": loss,
         **means,
+        **penalties,
         **{f"n_{name}": term.count for name, term in terms.items()},
         **chosen.facts,
     }
@@ -290,14 +366,14 @@ def pieces(rows: Sequence[TrainRow], tokens: int) -> Iterator[list[TrainRow]]:
         left = left[size:]
 
 
-class _Clock:
-    """Seconds by kind of work."""
+class Clock:
+    """Seconds by kind of work, added to those given."""
 
     def __init__(self, seconds: dict[str, float]) -> None:
         self._seconds = seconds
         self._began: list[tuple[str, float]] = []
 
-    def __call__(self, kind: str) -> _Clock:
+    def __call__(self, kind: str) -> Clock:
         self._began.append((kind, time.perf_counter()))
         return self
 

@@ -412,7 +412,9 @@ class _Work:
             state = State()
             last = number + 1 == len(phases) or phases[number + 1].stage != phase.stage
             if last:
-                self._answer(phase.stage, seconds)
+                self._answer(
+                    phase, list(dict.fromkeys(p.stage for p in phases)), seconds
+                )
             self._keep(seconds)
             if self.crew.first:
                 self.folder.save(number + 1, State(), seconds)
@@ -490,19 +492,28 @@ class _Work:
         self.crew.wait()
         return state
 
-    def _answer(self, stage: str, seconds: dict[str, Any]) -> None:
-        """The accuracy on the tasks seen so far, into ``accuracy.csv``."""
+    def _answer(
+        self, phase: Phase, stages: Sequence[str], seconds: dict[str, Any]
+    ) -> None:
+        """The accuracy on the tasks learned so far, into ``accuracy.csv``.
+
+        Parameters
+        ----------
+        stages
+            All stages of the run; each has a line.
+        """
         began = time.perf_counter()
-        seen = int(stage.partition("-")[0])
-        row: list[float | None] = []
-        for done, task in enumerate(self.tasks[:seen]):
-            self.progress(f"{stage} answers, tasks", done, seen)
-            row.append(self._accuracy(self.prompts[task]))
-        self.progress(f"{stage} answers, tasks", seen, seen)
-        row += [None] * (len(self.tasks) - seen)
+        stage, number = phase.stage, stages.index(phase.stage)
+        asked = phase.tasks or self.tasks[: number + 1]
+        row: list[float | None] = [None] * len(self.tasks)
+        for done, task in enumerate(asked):
+            self.progress(f"{stage} answers, tasks", done, len(asked))
+            row[self.tasks.index(task)] = self._accuracy(self.prompts[task])
+        self.progress(f"{stage} answers, tasks", len(asked), len(asked))
         if self.crew.first:
-            matrix = self._matrix()[: seen - 1]
-            write_matrix(self.folder.accuracy, self.tasks, [*matrix, row])
+            matrix = self._matrix()[:number]
+            names = [name.partition("-")[2] for name in stages]
+            write_matrix(self.folder.accuracy, self.tasks, [*matrix, row], after=names)
         seconds[f"{stage}/answers"] = {"answers": time.perf_counter() - began}
 
     def _accuracy(self, prompts: Sequence[Prompt]) -> float | None:

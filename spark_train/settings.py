@@ -92,6 +92,48 @@ class Ptpc(Group):
     old_anchor: bool = _field(True, "KL on other positions of replayed rows", PAPER)
 
 
+class Ewc(Group):
+    """Elastic weight consolidation."""
+
+    lambda_: Weight = _field(100.0, "weight of half the sum of F times drift^2", PAPER)
+    rows: Annotated[int, Field(ge=0)] = _field(
+        0, "train rows of a task that its Fisher matrix is computed from; 0: all"
+    )
+
+
+class Gem(Group):
+    """Gradient episodic memory."""
+
+    memory: Count = _field(32, "rows kept of each task, all read at every later step")
+    margin: Weight = _field(0.5, "least value of the dual variables, as mammoth's")
+
+
+class Olora(Group):
+    """Orthogonal adapters."""
+
+    lambda_1: Weight = _field(0.5, "weight of orthogonality, as its authors' scripts")
+    lambda_2: Weight = _field(0.0, "weight of the new adapter's norms, as there")
+
+
+class Pecl(Group):
+    """PeCL as SPARK's authors reproduced it: their scalars, forms of our own."""
+
+    noise_scale: Weight = _field(0.01, "sigma on embeddings at a Score of 1", PAPER)
+    uniform: bool = _field(False, "the same sigma for every token, whatever its Score")
+    memreg_scale: Weight = _field(0.01, "weight of drift times importance", PAPER)
+    lambda_max: Positive = _field(10.0, "largest importance; the mean is 1", PAPER)
+    lambda_unlearn: Weight = _field(1.0, "weight of unlearning", PAPER)
+    theta: Annotated[float, Field(ge=0, le=1)] = _field(
+        0.6, "tokens with a higher Score are unlearned", PAPER
+    )
+    unlearn: Literal["all", "prompt"] = _field(
+        "all", "tokens that may be: those of the response are learned, too (all)"
+    )
+    rows: Annotated[int, Field(ge=0)] = _field(
+        0, "train rows of a task that importance is computed from; 0: all"
+    )
+
+
 class Settings(Group):
     """All settings of a run."""
 
@@ -115,6 +157,10 @@ class Settings(Group):
     replay: Replay = Replay()
     sensitivity: Sensitivity = Sensitivity()
     ptpc: Ptpc = Ptpc()
+    ewc: Ewc = Ewc()
+    gem: Gem = Gem()
+    olora: Olora = Olora()
+    pecl: Pecl = Pecl()
 
     def flat(self) -> dict[str, Any]:
         """Every setting by its name."""

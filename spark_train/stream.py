@@ -14,6 +14,9 @@ from spark_train.data import TrainRow
 from spark_train.settings import Settings
 from spark_train.student import Student
 
+CARRIED = "carried"
+"""Folder of a run that goes on: what its method carries from task to task."""
+
 
 @dataclass(frozen=True)
 class Stream:

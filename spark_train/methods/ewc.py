@@ -1,0 +1,51 @@
+"""Elastic weight consolidation: weights that earlier tasks need are held where they were.
+
+Kirkpatrick et al. 2017, one penalty a task, added up **[ours]**: while task ``k`` is
+learned, ``L = L_task + lambda / 2 sum_{i<k} sum_j F_ij (theta_j - theta_ij)^2``, with
+``F_i`` the diagonal of the empirical Fisher matrix of task ``i`` at its end
+(:func:`spark_train.importance.fisher`), over the adapter's weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from spark_train.carried import Carried
+from spark_train.importance import fisher
+from spark_train.learning import learning
+from spark_train.loop import Phase, Sums
+from spark_train.methods import METHODS
+from spark_train.penalties import Quadratic
+from spark_train.stream import Stream
+
+
+@METHODS.register(reads=lambda: ("ewc",))
+def ewc(stream: Stream) -> list[Phase]:
+    """One phase a task; at its end the task's penalty joins those before."""
+    carried = Carried(stream)
+    return [_phase(stream, k, carried) for k in range(len(stream.tasks))]
+
+
+def _phase(stream: Stream, k: int, carried: Carried) -> Phase:
+    student, settings = stream.student, stream.settings.ewc
+    held: list[Quadratic] = []
+
+    def start() -> None:
+        held[:] = [Quadratic(**carried.read(k - 1))] if k else []
+
+    def penalty() -> Sums:
+        if not held:
+            return {}
+        drift = held[0].value(student.trainable)
+        return {"ewc": 0.5 * settings.lambda_ * drift}
+
+    def end() -> None:
+        if k + 1 == len(stream.tasks):
+            return  # no later task asks for it
+        found = fisher(stream, k, rows=settings.rows)
+        at = {name: weight.detach() for name, weight in student.trainable.items()}
+        total = held[0].plus(found, at) if held else Quadratic.of(found, at)
+        carried.keep(k, asdict(total))
+
+    phase = learning(stream, k)
+    return replace(phase, start=start, penalty=penalty, end=end)

@@ -1,0 +1,72 @@
+"""Gradient episodic memory: no step may raise the loss of an earlier task's memory.
+
+Lopez-Paz & Ranzato 2017. Before each step the gradients of all stored rows, task by
+task, are computed anew at the current weights. Where the step's own gradient ``g``
+points against one of them, it is replaced by ``g + G'v`` (:mod:`spark_train.projection`),
+and clipped afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from spark_train.learning import TASK, learning
+from spark_train.loop import (
+    Phase,
+    Step,
+    Term,
+    covered,
+    flat_gradient,
+    other_gradient,
+    set_gradient,
+)
+from spark_train.methods import METHODS
+from spark_train.projection import dual
+from spark_train.stream import Stream
+
+
+@METHODS.register(reads=lambda: ("gem",))
+def gem(stream: Stream) -> list[Phase]:
+    """One phase a task, with a constraint for each task before it."""
+    return [_phase(stream, k) for k in range(len(stream.tasks))]
+
+
+def memory(stream: Stream, k: int) -> Step:
+    """The rows stored of task ``k``, the same ones for all later tasks."""
+    rows = stream.rows[stream.tasks[k]]
+    size = min(stream.settings.gem.memory, len(rows))
+    chosen = stream.drawn(k, rows, size, purpose="memory")
+    count = covered(chosen, stream.settings.loss.scope)
+    return Step({TASK: chosen}, {TASK: Term(count)})
+
+
+def _phase(stream: Stream, k: int) -> Phase:
+    student, crew = stream.student, stream.crew
+    phase = learning(stream, k)
+    stored = [memory(stream, earlier) for earlier in range(k)]
+
+    def gradients(step: int) -> Mapping[str, float]:
+        if not stored:
+            return {}
+        own = flat_gradient(student)
+        others = [
+            other_gradient(student, phase.loss, batch, crew=crew) for batch in stored
+        ]
+        table = torch.stack([*others, own])
+        products = table @ table.T
+        against = int((products[-1, :-1] < 0).sum())
+        if not against or not products.isfinite().all():
+            return {"violated": against}  # the loop stops where one is not finite
+        v = torch.zeros(k, dtype=torch.float64)
+        if crew.first:
+            found = dual(products.cpu().numpy(), margin=stream.settings.gem.margin)
+            v = torch.from_numpy(found)
+        # One process solves it for all: they must not part by a rounding.
+        v = crew.sum(v.to(student.device))
+        set_gradient(student, own + v @ table[:-1])
+        return {"violated": against}
+
+    return replace(phase, gradients=gradients)

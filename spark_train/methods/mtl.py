@@ -1,0 +1,38 @@
+"""Multi-task learning: all tasks shuffled together, the upper bound; no order, no BWT."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from spark_train.data import TrainRow
+from spark_train.loop import Phase, fine_tuning
+from spark_train.methods import METHODS
+from spark_train.stream import Stream
+
+STAGE = "1-all"
+"""The one stage: there is a single checkpoint, after all tasks at once."""
+
+
+@METHODS.register(reads=lambda: ())
+def mtl(stream: Stream) -> list[Phase]:
+    """One phase over the rows of all tasks; its accuracy is measured on each."""
+    settings = stream.settings
+    rows = [row for task in stream.tasks for row in stream.rows[task]]
+    size = settings.batch_size
+    an_epoch = math.ceil(len(rows) / size)
+
+    def choose(step: int) -> list[TrainRow]:
+        epoch, at = divmod(step, an_epoch)
+        order = stream.order(0, epoch, size=len(rows), purpose="all tasks")
+        return [rows[i] for i in order[at * size : (at + 1) * size]]
+
+    phase = fine_tuning(
+        stream.student,
+        choose,
+        name=STAGE,
+        steps=settings.epochs * an_epoch,
+        lr=settings.lr,
+        scope=settings.loss.scope,
+    )
+    return [replace(phase, tasks=stream.tasks)]
