@@ -16,7 +16,7 @@ import torch
 from spark_train.data import TrainRow, collate
 from spark_train.loop import Sums, Term, pieces
 from spark_train.losses import outside_mass, support_kl, token_nll, top_k
-from spark_train.scores import row_scores, task_counts, write_scores
+from spark_train.scored import batch_scores, keep_scores, seen_counts
 from spark_train.stream import Stream
 from spark_train.student import targets
 
@@ -74,11 +74,7 @@ class Distillation:
     def start(self, rows: Sequence[TrainRow]) -> None:
         """Score the rows and keep the teacher's distributions."""
         stream, crew = self._stream, self._stream.crew
-        vocabulary = stream.student.vocabulary
-        counts = {
-            task: task_counts(stream.rows[task], vocab_size=vocabulary)
-            for task in stream.tasks[: self._k + 1]
-        }
+        counts = seen_counts(stream, self._k)
         distinct = list({row.id: row for row in rows}.values())
         kept: dict[str, Target] = {}
         scores: dict[str, np.ndarray] = {}
@@ -87,12 +83,7 @@ class Distillation:
                 self._ask(part, counts, kept, scores)
         self._targets = crew.collect(kept)
         scores = crew.collect(scores)
-        if stream.folder is not None and crew.first:
-            write_scores(
-                stream.folder / "scores" / f"{stream.label(self._k)}.parquet",
-                distinct,
-                [scores[row.id] for row in distinct],
-            )
+        keep_scores(stream, self._k, distinct, scores)
 
     def _ask(
         self,
@@ -106,19 +97,7 @@ class Distillation:
         batch = collate(rows).to(student.device)
         mask = batch.attention
         hidden, ids = student.hidden(batch, mask), targets(batch, mask)
-        nll = torch.cat(
-            [
-                token_nll(student.logits(hidden[at]), ids[at]).cpu()
-                for at in student.chunks(len(hidden))
-            ]
-        )
-        sizes = [len(row) - 1 for row in rows]
-        found = row_scores(
-            rows,
-            np.split(nll.double().numpy(), np.cumsum(sizes)[:-1]),
-            counts,
-            alpha=settings.sensitivity.alpha,
-        )
+        found = batch_scores(self._stream, rows, hidden, ids, counts)
         # The first token has no prediction.
         high = [score > settings.sensitivity.tau for score in found]
         for one in high:

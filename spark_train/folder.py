@@ -1,9 +1,9 @@
 """The run folder: what a run is, where it stands, and what it has left.
 
 ``run.json`` says what was trained and on what; ``stages/1-fomc/{task,priv}`` are PEFT
-adapters; ``metrics.jsonl`` has a line a step, ``accuracy.csv`` a line a stage; the file
-``state.safetensors`` is what an interrupted run goes on from, with what its method keeps
-in ``carried/``. Everything is written whole or not at all.
+adapters; ``metrics.jsonl`` has a line a step, ``accuracy.csv`` a line a stage; an
+interrupted run goes on from the file ``state.safetensors`` and what its method keeps in
+``carried/``. Everything is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spark_audit.facts import write_atomically, write_text
 from spark_train.loop import State
 from spark_train.lora import CONFIG, WEIGHTS
 from spark_train.settings import difference
-from spark_train.stream import CARRIED
+from spark_train.stream import CARRIED, SCORES
 
 DATA = "data"
 """Of a run's identity: the SHA-256 of its data files, sorted."""
@@ -35,7 +35,6 @@ FREE = ("save_every",)
 """Settings that may change from one start of a run to the next: neither a weight nor an
 accuracy depends on them."""
 
-SCORES = "scores"
 ATTEMPTS = 100
 """To take a lock that other processes remove as they end."""
 

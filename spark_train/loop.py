@@ -374,6 +374,7 @@ class Clock:
         self._began: list[tuple[str, float]] = []
 
     def __call__(self, kind: str) -> Clock:
+        """Count what follows under a name: ``with clock("start"): ...``."""
         self._began.append((kind, time.perf_counter()))
         return self
 

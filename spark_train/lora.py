@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import LoraLayer
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save
 from transformers.pytorch_utils import Conv1D
@@ -163,6 +164,98 @@ def copy_adapter(model: Any, source: str, name: str) -> None:
                 weight.copy_(own[key.replace(f".{name}.", f".{source}.")])
 
 
+# --- earlier adapters -----------------------------------------------------------------
+
+EARLIER = "earlier"
+"""PEFT's name of the adapter that is switched on beside the one in training, frozen:
+those of earlier tasks, as one of their ranks together (O-LoRA)."""
+
+
+def switch(model: Any, name: str = ADAPTER) -> None:
+    """Switch on an adapter, and beside it the earlier one where there is one."""
+    if EARLIER not in model.peft_config:
+        model.set_adapter(name)
+        return
+    model.base_model.set_adapter([EARLIER, name])
+    for key, weight in model.named_parameters():
+        if f".{EARLIER}." in key:
+            weight.requires_grad_(False)
+
+
+def set_aside(model: Any, *, seed: int) -> None:
+    """Freeze what was trained so far, and go on with a fresh adapter beside it.
+
+    The model's output stays the same; the weights in training are the same tensors with
+    other values.
+
+    Parameters
+    ----------
+    seed
+        Of the fresh ``lora_A``, as in :func:`add_lora`.
+    """
+    _set_earlier(model, _whole(model))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for module in _layers(model):
+            module.reset_lora_parameters(ADAPTER, True)
+
+
+def old_and_new(model: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """``lora_A`` of earlier tasks ``(R, n)`` and in training ``(r, n)``, by layer."""
+    return [
+        (module.lora_A[EARLIER].weight, module.lora_A[ADAPTER].weight)
+        for module in _layers(model)
+        if EARLIER in module.lora_A
+    ]
+
+
+def _layers(model: Any) -> list[Any]:
+    return [module for module in model.modules() if isinstance(module, LoraLayer)]
+
+
+def _set_earlier(model: Any, state: dict[str, torch.Tensor]) -> None:
+    """Make tensors of :func:`_whole` the earlier adapter."""
+    with torch.random.fork_rng(devices=[]):
+        if EARLIER in model.peft_config:
+            model.set_adapter(ADAPTER)
+            model.delete_adapter(EARLIER)
+        own = model.peft_config[ADAPTER]
+        rank = _rank(state)
+        alpha = own.lora_alpha * (rank / own.r)
+        config = replace(own, r=rank, lora_alpha=alpha, inference_mode=False)
+        model.add_adapter(EARLIER, config)
+    set_peft_model_state_dict(model, state, adapter_name=EARLIER)
+    switch(model)
+
+
+def _whole(model: Any) -> dict[str, torch.Tensor]:
+    """The tensors of the adapter that acts as all that are switched on do.
+
+    Low-rank parts stand one below the other: ``A = [A_1; A_2]``, ``B = [B_1 B_2]``, so
+    that ``B A = B_1 A_1 + B_2 A_2``.
+    """
+    own, *rest = (
+        get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
+        for name in (ADAPTER, EARLIER)
+        if name in model.peft_config
+    )
+    if not rest:
+        return dict(own)
+    return {
+        name: torch.cat([rest[0][name], weight], dim=_axis(name))
+        for name, weight in own.items()
+    }
+
+
+def _axis(name: str) -> int:
+    """Along which ranks are counted."""
+    return 0 if ".lora_A." in name else 1
+
+
+def _rank(state: dict[str, torch.Tensor]) -> int:
+    return next(len(weight) for name, weight in state.items() if _axis(name) == 0)
+
+
 # --- adapter folders ------------------------------------------------------------------
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -175,12 +268,14 @@ def save_adapter(
 ) -> None:
     """Write the adapter in training as a PEFT folder, whole or not at all.
 
-    The same weights give the same bytes. A folder that is there is replaced.
+    The same weights give the same bytes. A folder that is there is replaced. With an
+    earlier adapter beside it both are written as one: of their ranks together, with
+    ``lora_alpha`` as much larger, so that the scale ``lora_alpha / r`` stays.
 
     Parameters
     ----------
     model
-        A ``PeftModel``; of its adapters ``default`` is written.
+        A ``PeftModel``; of its adapters ``default`` is written, with ``earlier``.
     base
         What the folder names as its base model.
     base_sha256
@@ -196,9 +291,11 @@ def save_adapter(
     config |= {"base_model_name_or_path": base, "inference_mode": True}
     # PEFT keeps sets, whose order is another one in each process.
     plain = {k: sorted(v) if isinstance(v, set) else v for k, v in config.items()}
-    state = get_peft_model_state_dict(
-        model, adapter_name=ADAPTER, save_embedding_layers=False
-    )
+    state = _whole(model)
+    if EARLIER in model.peft_config:
+        earlier = model.peft_config[EARLIER]
+        plain["r"] += earlier.r
+        plain["lora_alpha"] += earlier.lora_alpha
     state = {name: w.detach().cpu().contiguous() for name, w in sorted(state.items())}
     place = folder.resolve()  # "." has no name of its own, a link another folder
     temporary = place.with_name(f".{place.name}.part")
@@ -224,6 +321,9 @@ def save_adapter(
 def load_adapter(model: Any, folder: Path) -> None:
     """Put the weights of :func:`save_adapter` into the adapter in training.
 
+    Of an adapter of a larger rank the last part is the one in training, what comes
+    before it the earlier one.
+
     Raises
     ------
     CheckpointError
@@ -231,8 +331,17 @@ def load_adapter(model: Any, folder: Path) -> None:
     """
     try:
         state = load_file(folder / WEIGHTS)
+        own = model.peft_config[ADAPTER].r
+        earlier = _rank(state) - own
+        if earlier > 0 and earlier % own == 0:
+            parts = {
+                name: torch.split(weight, [earlier, own], dim=_axis(name))
+                for name, weight in state.items()
+            }
+            _set_earlier(model, {name: old for name, (old, _) in parts.items()})
+            state = {name: new for name, (_, new) in parts.items()}
         result: Any = set_peft_model_state_dict(model, state, adapter_name=ADAPTER)
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, StopIteration) as error:
         raise CheckpointError(
             "holds no adapter of this model", where=str(folder)
         ) from error

@@ -404,6 +404,7 @@ class _Work:
             folder=self.folder.path,
         )
         phases = method(stream)
+        stages = list(dict.fromkeys(phase.stage for phase in phases))
         at, state, seconds = self._begin(phases)
         for number in range(at, len(phases)):
             phase = phases[number]
@@ -412,9 +413,7 @@ class _Work:
             state = State()
             last = number + 1 == len(phases) or phases[number + 1].stage != phase.stage
             if last:
-                self._answer(
-                    phase, list(dict.fromkeys(p.stage for p in phases)), seconds
-                )
+                self._answer(phase, stages, seconds)
             self._keep(seconds)
             if self.crew.first:
                 self.folder.save(number + 1, State(), seconds)

@@ -14,8 +14,9 @@ from spark_train.data import TrainRow
 from spark_train.settings import Settings
 from spark_train.student import Student
 
-CARRIED = "carried"
-"""Folder of a run that goes on: what its method carries from task to task."""
+CARRIED, SCORES = "carried", "scores"
+"""Folders of a run: what its method carries from task to task, while the run goes on;
+and the sensitivity scores that its stages worked with."""
 
 
 @dataclass(frozen=True)

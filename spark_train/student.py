@@ -16,7 +16,7 @@ from torch import Tensor
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.engine import own_head, unwrapped
 from spark_train.data import Batch
-from spark_train.lora import ADAPTER, copy_adapter
+from spark_train.lora import ADAPTER, copy_adapter, switch
 
 CPU_LOGITS, GPU_LOGITS = 2**22, 2**27
 """Logits that exist at a time, by device."""
@@ -171,7 +171,7 @@ class Student:
     def freeze(self, name: str) -> None:
         """Keep a frozen copy of the adapter as it is now, under a name."""
         copy_adapter(self.model, ADAPTER, name)
-        self.model.set_adapter(ADAPTER)
+        switch(self.model)
         for key, weight in self.model.named_parameters():
             if f".{name}." in key:
                 weight.requires_grad_(False)
@@ -180,11 +180,11 @@ class Student:
     def teacher(self, name: str) -> Iterator[None]:
         """The frozen copy in place of the student, without gradients or dropout."""
         with torch.no_grad(), self.still():
-            self.model.set_adapter(name)
+            switch(self.model, name)
             try:
                 yield
             finally:
-                self.model.set_adapter(ADAPTER)
+                switch(self.model)
 
     @contextmanager
     def still(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Elastic weight consolidation: weights that earlier tasks need are held where they were.
+"""Elastic weight consolidation: weights that earlier tasks need are held in place.
 
 Kirkpatrick et al. 2017, one penalty a task, added up **[ours]**: while task ``k`` is
 learned, ``L = L_task + lambda / 2 sum_{i<k} sum_j F_ij (theta_j - theta_ij)^2``, with

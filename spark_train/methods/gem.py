@@ -2,8 +2,8 @@
 
 Lopez-Paz & Ranzato 2017. Before each step the gradients of all stored rows, task by
 task, are computed anew at the current weights. Where the step's own gradient ``g``
-points against one of them, it is replaced by ``g + G'v`` (:mod:`spark_train.projection`),
-and clipped afterwards.
+points against one of them, it is replaced by ``g + G'v``
+(:mod:`spark_train.projection`), and clipped afterwards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Multi-task learning: all tasks shuffled together, the upper bound; no order, no BWT."""
+"""Multi-task learning: all tasks shuffled together, an upper bound without BWT."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ PLACES = {
     "while correcting": ("spark_train.loop._record", 6),
     "after the last step of a correction": ("spark_train.loop._record", 8),
     "while correcting the second task": ("spark_train.loop._record", 16),
-    "while the teacher is asked": ("spark_train.distillation.write_scores", 1),
+    "while the teacher is asked": ("spark_train.distillation.keep_scores", 1),
     "before an adapter is saved": ("spark_train.run.save_adapter", 2),
     "while an adapter is written": ("spark_train.lora.write_atomically", 2),
     "before an adapter takes its place": ("shutil.rmtree", 4),
@@ -408,7 +408,7 @@ def stopped(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("spark_train.distillation.write_scores", stop)
+        patch.setattr("spark_train.distillation.keep_scores", stop)
         with pytest.raises(Killed):
             start(tmp_path / "run")
     return tmp_path / "run"
