@@ -1,0 +1,109 @@
+"""EWC: the penalty of a step against a sum over tasks, taken plainly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from plain_training import (
+    adapted,
+    logp_of,
+    make_rows,
+    make_stream,
+    moved,
+    one_step,
+    response_mean,
+    same,
+)
+
+from spark_train.loop import run_phase
+from spark_train.methods import METHODS
+
+ROWS = make_rows(a=5, b=6, c=4, d=3)
+FEW = ("epochs=1", "batch_size=3", "lr=0.01")
+
+
+def snapshot(stream: Any) -> dict[str, torch.Tensor]:
+    return {n: w.detach().clone() for n, w in stream.student.trainable.items()}
+
+
+def fisher(stream: Any, rows: Any) -> dict[str, torch.Tensor]:
+    """Mean of squared gradients of log p(response | prompt), row by row."""
+    weights = stream.student.trainable
+    total = {name: torch.zeros_like(w) for name, w in weights.items()}
+    for row in rows:
+        logp = logp_of(stream.student.model, row)
+        places = [t for t in range(1, len(row)) if row.response[t]]
+        value = torch.stack([logp[t - 1, int(row.ids[t])] for t in places]).sum()
+        found = torch.autograd.grad(value, list(weights.values()))
+        for name, gradient in zip(weights, found, strict=True):
+            total[name] += gradient**2 / len(rows)
+    return total
+
+
+@pytest.mark.parametrize("assignments", [(), ("ewc.lambda=3",), ("ewc.rows=2",)])
+def test_a_step_pays_for_drift_from_every_earlier_task(
+    make_model: Callable[..., Any], assignments: tuple[str, ...]
+) -> None:
+    stream = make_stream(adapted(make_model), ROWS, *FEW, *assignments)
+    settings = stream.settings.ewc
+    phases = METHODS.get("ewc").run(stream)
+    tasks: list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]] = []
+    for k, phase in enumerate(phases):
+
+        def plain(step: Any) -> dict[str, Any]:
+            task = response_mean(stream.student.model, step.rows["task"])
+            drift = sum(
+                (importance[n] * (w - at[n]) ** 2).sum()
+                for importance, at in tasks
+                for n, w in stream.student.trainable.items()
+            )
+            ewc = 0.5 * settings.lambda_ * drift
+            return {"task": task, "ewc": ewc, "loss": task + ewc}
+
+        before = snapshot(stream)
+        seen = one_step(
+            stream,
+            phase,
+            plain=plain,
+            after_start=lambda k=k: moved(stream.student.model, seed=k, size=0.05),
+        )
+        for name in ("task", "ewc", "loss") if k else ("task", "loss"):
+            assert seen.record[name] == pytest.approx(seen.plain[name].item(), rel=1e-6)
+        same(seen.gradients, seen.plain_gradients)
+        if k:
+            assert seen.record["ewc"] > 1e-3 * seen.record["task"]  # it says something
+        else:
+            assert "ewc" not in seen.record
+        stream.student.load(before)
+        run_phase(stream.student, phase, seed=0)
+        rows = ROWS["abcd"[k]]
+        if settings.rows:
+            rows = stream.drawn(k, rows, settings.rows, purpose="fisher")
+        tasks.append((fisher(stream, rows), snapshot(stream)))
+
+
+def test_a_large_lambda_keeps_what_was_learned(make_model: Callable[..., Any]) -> None:
+    def forgotten(method: str, *assignments: str) -> tuple[float, float]:
+        """Rise of task a's loss while b is learned, and b's loss at the end."""
+        stream = make_stream(
+            adapted(make_model), make_rows(a=6, b=6), "epochs=15", "lr=0.02",
+            "batch_size=6", *assignments,
+        )  # fmt: skip
+        losses = []
+        for phase in METHODS.get(method).run(stream):
+            run_phase(stream.student, phase, seed=0)
+            with torch.no_grad():
+                model = stream.student.model
+                losses.append(
+                    [float(response_mean(model, stream.rows[task])) for task in "ab"]
+                )
+        return losses[1][0] - losses[0][0], losses[1][1]
+
+    free, learned = forgotten("seqft")
+    held, _ = forgotten("ewc")
+    none = forgotten("ewc", "ewc.lambda=0")
+    assert none == pytest.approx((free, learned), rel=1e-9)
+    assert held < 0.7 * free

@@ -1,0 +1,112 @@
+"""GEM: memories, fresh gradients, and what the optimizer is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from plain_training import adapted, make_rows, make_stream, moved, response_mean
+from scipy.optimize import lsq_linear
+
+from spark_train.loop import Phase, flat_gradient, run_phase, set_gradient
+from spark_train.methods import METHODS
+from spark_train.methods.gem import memory
+from spark_train.stream import Stream
+
+ROWS = make_rows(a=9, b=8, c=7)
+FEW = ("epochs=1", "batch_size=4", "lr=0.01", "gem.memory=5")
+
+
+def plain_gradient(stream: Stream, rows: Any) -> np.ndarray:
+    loss = response_mean(stream.student.model, rows)
+    weights = list(stream.student.trainable.values())
+    found = torch.autograd.grad(loss, weights)
+    return np.concatenate([g.reshape(-1).numpy() for g in found])
+
+
+def made(
+    make_model: Callable[..., Any], *assignments: str
+) -> tuple[Stream, list[Phase]]:
+    stream = make_stream(adapted(make_model), ROWS, *FEW, *assignments)
+    return stream, METHODS.get("gem").run(stream)
+
+
+def test_each_task_s_memory_is_the_same_at_all_later_tasks(
+    make_model: Callable[..., Any],
+) -> None:
+    stream, _ = made(make_model)
+    for k, task in enumerate("abc"):
+        (rows,) = memory(stream, k).rows.values()
+        assert len({row.id for row in rows}) == 5
+        assert {row.task for row in rows} == {task}
+    stream, _ = made(make_model, "gem.memory=100")
+    (rows,) = memory(stream, 0).rows.values()
+    assert sorted(row.id for row in rows) == sorted(row.id for row in ROWS["a"])
+
+
+@pytest.mark.parametrize("margin", ["0", "0.5"])
+def test_the_gradient_is_projected_by_fresh_gradients(
+    make_model: Callable[..., Any], margin: str
+) -> None:
+    stream, phases = made(make_model, f"gem.margin={margin}")
+    for seed in (1, 2):
+        moved(stream.student.model, seed=seed)  # gradients are those of these weights
+        memories = [list(memory(stream, k).rows["task"]) for k in range(2)]
+        others = np.stack([plain_gradient(stream, rows) for rows in memories])
+        rng = np.random.default_rng(seed)
+        own = rng.normal(size=others.shape[1]) * 0.1 - 2 * others[0] - others[1]
+        set_gradient(stream.student, torch.from_numpy(own))
+        told = phases[2].gradients(0)
+        found = flat_gradient(stream.student).numpy()
+        v = lsq_linear(others.T, -own, bounds=(float(margin), np.inf), tol=1e-14).x
+        np.testing.assert_allclose(found, own + others.T @ v, rtol=1e-5, atol=1e-8)
+        assert told == {"violated": int((others @ own < 0).sum())}
+        assert (others @ own).min() < -1e-3
+        assert (others @ found).min() > -1e-8
+        assert all(
+            weight.grad is not None for weight in stream.student.trainable.values()
+        )
+
+
+def test_a_gradient_that_hurts_no_task_is_left_as_it_is(
+    make_model: Callable[..., Any],
+) -> None:
+    stream, phases = made(make_model)
+    memories = [list(memory(stream, k).rows["task"]) for k in range(2)]
+    others = np.stack([plain_gradient(stream, rows) for rows in memories])
+    own = np.linalg.pinv(others) @ np.ones(2)  # <own, g_k> = 1
+    set_gradient(stream.student, torch.from_numpy(own))
+    before = flat_gradient(stream.student).clone()
+    assert phases[2].gradients(0) == {"violated": 0}
+    assert torch.equal(flat_gradient(stream.student), before)
+    assert phases[0].gradients(0) == {}
+
+
+def test_what_is_told_and_clipped_is_the_projected_gradient(
+    make_model: Callable[..., Any],
+) -> None:
+    stream, phases = made(make_model, "epochs=3")
+    run_phase(stream.student, phases[0], seed=0)
+    records: list[dict[str, Any]] = []
+    norms: list[float] = []
+    inner = phases[1].gradients
+
+    def spied(step: int) -> Any:
+        told = inner(step)
+        norms.append(float(flat_gradient(stream.student).norm()))
+        return told
+
+    run_phase(
+        stream.student,
+        replace(phases[1], gradients=spied),
+        seed=0,
+        clip=1e-3,
+        after=lambda record, _: records.append(record),
+    )
+    assert [r["grad_norm"] for r in records] == pytest.approx(norms, rel=1e-9)
+    assert {r["violated"] for r in records} <= {0, 1}
+    assert any(r["violated"] for r in records)

@@ -1,0 +1,222 @@
+"""O-LoRA: adapters that add up, stay frozen, and open as one."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from plain_training import (
+    adapted,
+    make_rows,
+    make_stream,
+    moved,
+    one_step,
+    response_mean,
+    same,
+)
+from safetensors.torch import load_file
+
+from spark_audit.checkpoints import open_checkpoint
+from spark_train.loop import run_phase
+from spark_train.lora import (
+    EARLIER,
+    add_lora,
+    load_adapter,
+    old_and_new,
+    save_adapter,
+    set_aside,
+)
+from spark_train.methods import METHODS
+from spark_train.run import train
+from spark_train.student import Student
+
+ROWS = make_rows(a=6, b=5, c=4)
+FEW = ("epochs=2", "batch_size=3", "lr=0.01")
+IDS = torch.arange(5, 29)[None]
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval()(input_ids=IDS).logits
+
+
+def tensors(model: Any, name: str) -> dict[str, torch.Tensor]:
+    return {
+        key: weight.detach().clone()
+        for key, weight in model.named_parameters()
+        if f".{name}." in key
+    }
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_what_is_set_aside_goes_on_acting_and_is_frozen(
+    make_model: Callable[..., Any], kind: str
+) -> None:
+    model = adapted(make_model, kind)
+    student = Student(model)
+    held = dict(student.trainable)
+    for number in (1, 2, 3):
+        before, first = logits(model), tensors(model, "default")
+        set_aside(model, seed=number)
+        torch.testing.assert_close(logits(model), before, rtol=1e-12, atol=1e-12)
+        trained = {n: w for n, w in model.named_parameters() if w.requires_grad}
+        assert {n: id(w) for n, w in trained.items()} == {
+            n: id(w) for n, w in held.items()
+        }
+        assert not any(bool(w.count_nonzero()) for n, w in trained.items() if "_B" in n)
+        fresh = tensors(model, "default")
+        assert all(not torch.equal(first[n], fresh[n]) for n in fresh if "_A" in n)
+        ranks = {len(old) for old, _ in old_and_new(model)}
+        assert ranks == {4 * number}
+        assert len(old_and_new(model)) == len([n for n in trained if "_A" in n])
+        moved(model, seed=number)
+        assert (logits(model) - before).abs().max() > 1e-3
+    # The same seed gives the same fresh adapter.
+    again = adapted(make_model, kind)
+    set_aside(again, seed=3)
+    assert all(torch.equal(w, fresh[n]) for n, w in tensors(again, "default").items())
+
+
+def test_the_global_generator_is_left_alone(make_model: Callable[..., Any]) -> None:
+    model = adapted(make_model)
+    torch.manual_seed(5)
+    wanted = torch.rand(3)
+    torch.manual_seed(5)
+    set_aside(model, seed=1)
+    assert torch.equal(torch.rand(3), wanted)
+
+
+def test_a_saved_stage_opens_as_one_and_as_its_parts(
+    make_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    model = adapted(make_model)
+    set_aside(model, seed=1)
+    moved(model, seed=1)
+    set_aside(model, seed=2)
+    moved(model, seed=2)
+    save_adapter(model, tmp_path / "a", base="base")
+    config = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"]) == (12, 24)
+    plain = make_model("llama", initializer_range=0.4).double()
+    stock = PeftModel.from_pretrained(copy.deepcopy(plain), tmp_path / "a")
+    torch.testing.assert_close(logits(stock), logits(model), rtol=1e-9, atol=1e-9)
+
+    parts = add_lora(copy.deepcopy(plain), r=4, alpha=8).double()
+    for _ in range(2):  # what was there before gives way
+        load_adapter(parts, tmp_path / "a")
+        for name in ("default", EARLIER):
+            mine, theirs = tensors(model, name), tensors(parts, name)
+            assert mine.keys() == theirs.keys()
+            assert mine
+            assert all(torch.equal(mine[key], theirs[key]) for key in mine)
+        torch.testing.assert_close(logits(parts), logits(model), rtol=1e-12, atol=0)
+    save_adapter(parts, tmp_path / "b", base="base")
+    for name in ("adapter_model.safetensors", "adapter_config.json"):
+        files = [(tmp_path / side / name).read_bytes() for side in "ab"]
+        assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("assignments", [(), ("olora.lambda_2=0.3",)])
+def test_a_step_pays_for_what_is_not_orthogonal(
+    make_model: Callable[..., Any], assignments: tuple[str, ...]
+) -> None:
+    stream = make_stream(adapted(make_model), ROWS, *FEW, *assignments)
+    settings, student = stream.settings.olora, stream.student
+    for k, phase in enumerate(METHODS.get("olora").run(stream)):
+
+        def plain(step: Any, k: int = k) -> dict[str, Any]:
+            own = dict(student.model.named_parameters())
+            found = {"task": response_mean(student.model, step.rows["task"])}
+            if k:
+                found["orthogonal"] = settings.lambda_1 * sum(
+                    (own[name.replace(".default.", f".{EARLIER}.")] @ weight.T)
+                    .abs()
+                    .sum()
+                    for name, weight in student.trainable.items()
+                    if ".lora_A." in name
+                )
+            if settings.lambda_2:
+                found["norms"] = settings.lambda_2 * sum(
+                    weight.square().sum().sqrt()
+                    for weight in student.trainable.values()
+                )
+            return {**found, "loss": sum(found.values())}
+
+        seen = one_step(
+            stream,
+            phase,
+            plain=plain,
+            after_start=lambda k=k: moved(student.model, seed=k),
+        )
+        wanted = {"task", "loss", "norms", "orthogonal"}
+        wanted -= set() if k else {"orthogonal"}
+        wanted -= set() if settings.lambda_2 else {"norms"}
+        assert seen.plain.keys() == wanted
+        for name in wanted:
+            assert seen.record[name] == pytest.approx(seen.plain[name].item(), rel=1e-9)
+        same(seen.gradients, seen.plain_gradients)
+
+
+def test_earlier_adapters_stay_and_new_ones_turn_away(
+    make_model: Callable[..., Any],
+) -> None:
+    overlaps = []
+    for weight in ("0", "5"):
+        stream = make_stream(
+            adapted(make_model), ROWS, *FEW, f"olora.lambda_1={weight}"
+        )
+        first, second, third = METHODS.get("olora").run(stream)
+        model = stream.student.model
+        run_phase(stream.student, first, seed=0)
+        one = tensors(model, "default")
+        run_phase(stream.student, second, seed=0)
+        old = tensors(model, EARLIER)
+        for key, weight_ in one.items():
+            assert torch.equal(old[key.replace(".default.", f".{EARLIER}.")], weight_)
+        two = tensors(model, "default")
+        with torch.no_grad():
+            overlaps.append(
+                sum(float((a @ b.T).abs().sum()) for a, b in old_and_new(model))
+            )
+        run_phase(stream.student, third, seed=0)
+        for key, both in tensors(model, EARLIER).items():
+            own = key.replace(f".{EARLIER}.", ".default.")
+            axis = 0 if ".lora_A." in key else 1
+            assert torch.equal(both, torch.cat([one[own], two[own]], dim=axis))
+    assert overlaps[1] < 0.7 * overlaps[0]
+
+
+def test_stages_of_a_run_hold_the_adapters_of_all_tasks(
+    make_stream: Callable[..., Path], tiny_base: Path, tmp_path: Path
+) -> None:
+    data = make_stream(tmp_path / "rows.jsonl", tasks=("yelp", "fomc", "news"))
+    made = train(
+        method="olora",
+        base=str(tiny_base),
+        data=[data],
+        order="yelp,fomc,news",
+        output=tmp_path / "run",
+        settings=["epochs=2", "batch_size=4", "lr=0.02", "lora.r=3", "lora.alpha=5"],
+        device="cpu",
+    )
+    states = []
+    for k, name in enumerate(("1-yelp", "2-fomc", "3-news"), start=1):
+        folder = made.folder / "stages" / name / "task"
+        config = json.loads((folder / "adapter_config.json").read_text())
+        assert config["r"] == 3 * k
+        assert config["lora_alpha"] / config["r"] == pytest.approx(5 / 3)
+        states.append(load_file(folder / "adapter_model.safetensors"))
+        # Our own reader takes it for what it is: nothing is folded a second time.
+        loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+        assert not [note for note in loaded.notes if "O-LoRA" in note]
+    for k in (1, 2):
+        for key, weight in states[k - 1].items():
+            later, rank = states[k][key], 3 * k
+            part = later[:rank] if ".lora_A." in key else later[:, :rank]
+            assert torch.equal(part, weight)

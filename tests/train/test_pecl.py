@@ -1,0 +1,201 @@
+"""PeCL: each of its forms, and a step of all of them, against plain computations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from plain_training import (
+    adapted,
+    frozen_logits,
+    logits_of,
+    make_rows,
+    make_stream,
+    moved,
+    one_step,
+    plain_score,
+    same,
+)
+
+from spark_train.importance import fisher
+from spark_train.loop import run_phase
+from spark_train.methods import METHODS
+from spark_train.methods.pecl import held, sensitive, sigmas
+from spark_train.settings import Pecl
+
+ROWS = make_rows(a=6, b=5, c=4)
+FEW = ("epochs=2", "batch_size=3", "lr=0.01")
+
+
+def test_noise_follows_the_score() -> None:
+    scores = torch.tensor([[0.0, 0.5, 1.0]])
+    assert sigmas(scores, Pecl(noise_scale=0.2)).tolist() == [
+        pytest.approx([0.0, 0.1, 0.2])
+    ]
+    uniform = sigmas(scores, Pecl(noise_scale=0.2, uniform=True))
+    assert uniform.tolist() == [pytest.approx([0.2, 0.2, 0.2])]
+
+
+def test_what_is_unlearned() -> None:
+    row = ROWS["a"][0]
+    score = np.linspace(1.0, 0.0, len(row), dtype=np.float32)
+    score[-1] = 0.9
+    found = sensitive(row, score, Pecl(theta=0.6))
+    assert found.tolist() == [t > 0 and score[t] > 0.6 for t in range(len(row))]
+    assert found[-1]
+    prompt = sensitive(row, score, Pecl(theta=0.6, unlearn="prompt"))
+    assert prompt.tolist() == (found & ~row.response).tolist()
+    assert not prompt[-1]
+    assert not sensitive(row, np.full(len(row), 0.6), Pecl()).any()  # not above
+
+
+def test_importance_is_bounded() -> None:
+    importance = {"w": torch.tensor([0.5, 3.0, 40.0])}
+    at = {"w": torch.zeros(3)}
+    drift = {"w": torch.tensor([1.0, 2.0, 3.0])}
+    value = held(importance, at, Pecl(lambda_max=10)).value(drift)
+    assert value.item() == pytest.approx(0.5 * 1 + 3 * 4 + 10 * 9)
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [(), ("pecl.unlearn=prompt", "pecl.lambda_unlearn=0.3"), ("loss.scope=full",)],
+)
+@pytest.mark.parametrize("tokens", [0, 1])
+def test_a_step_without_noise_is_its_three_terms(
+    make_model: Callable[..., Any], assignments: tuple[str, ...], tokens: int
+) -> None:
+    stream = make_stream(
+        adapted(make_model), ROWS, *FEW, "pecl.noise_scale=0", *assignments,
+        tokens=tokens,
+    )  # fmt: skip
+    settings, model = stream.settings.pecl, stream.student.model
+    full = stream.settings.loss.scope == "full"
+    importance: dict[str, torch.Tensor] = {}
+    for k, phase in enumerate(METHODS.get("pecl").run(stream)):
+        task = "abc"[k]
+        before = {n: w.detach().clone() for n, w in stream.student.trainable.items()}
+        logits = frozen_logits(model, ROWS[task])
+        texts = {name: ROWS[name] for name in "abc"[: k + 1]}
+        score = {
+            row.id: plain_score(row, logits[row.id], texts, alpha=0.5)
+            for row in ROWS[task]
+        }
+
+        def plain(
+            step: Any, k: int = k, score: Any = score, before: Any = before
+        ) -> dict[str, Any]:
+            learned, forgotten = [], []
+            for row in step.rows["task"]:
+                logp = logits_of(model, row).log_softmax(-1)
+                for t in range(1, len(row)):
+                    own = logp[t - 1, int(row.ids[t])]
+                    if full or row.response[t]:
+                        learned.append(-own)
+                    prompt = settings.unlearn == "prompt"
+                    if score[row.id][t] > 0.6 and not (prompt and row.response[t]):
+                        forgotten.append(-torch.log1p(-own.exp()))
+            found = {
+                "task": torch.stack(learned).mean(),
+                "unlearn": torch.stack(forgotten).mean(),
+            }
+            loss = found["task"] + settings.lambda_unlearn * found["unlearn"]
+            if k:
+                found["memreg"] = 0.01 * sum(
+                    (importance[n].clamp(max=10) * (w - before[n]) ** 2).sum()
+                    for n, w in stream.student.trainable.items()
+                )
+                loss = loss + found["memreg"]
+            return {**found, "loss": loss}
+
+        seen = one_step(
+            stream,
+            phase,
+            plain=plain,
+            after_start=lambda k=k: moved(model, seed=k, size=0.05),
+        )
+        assert ("memreg" in seen.record) is (k > 0)
+        for name, value in seen.plain.items():
+            assert seen.record[name] == pytest.approx(value.item(), rel=1e-6)
+        same(seen.gradients, seen.plain_gradients)
+        stream.student.load(before)
+        run_phase(stream.student, phase, seed=0)
+        found = fisher(stream, k)
+        every = torch.cat([value.reshape(-1) for value in found.values()])
+        for name, value in found.items():
+            old = importance.get(name, torch.zeros_like(value))
+            importance[name] = (k * old + value / every.mean()) / (k + 1)
+
+
+@pytest.mark.parametrize("uniform", ["off", "on"])
+def test_noise_of_its_size_is_on_the_embeddings(
+    make_model: Callable[..., Any], uniform: str
+) -> None:
+    scale = 0.3
+    stream = make_stream(
+        adapted(make_model), ROWS, *FEW, f"pecl.noise_scale={scale}",
+        f"pecl.uniform={uniform}",
+    )  # fmt: skip
+    phase = METHODS.get("pecl").run(stream)[0]
+    phase.start()
+    logits = frozen_logits(stream.student.model, ROWS["a"])
+    embedding = stream.student.model.get_input_embeddings()
+    seen: list[torch.Tensor] = []
+    body = stream.student.model.base_model.model.model.layers[0]
+    handle = body.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(
+            (args or [kwargs["hidden_states"]])[0]
+        ),
+        with_kwargs=True,
+    )
+    rows = sorted(ROWS["a"], key=len)[-1:]
+    (row,) = rows
+    draws = []
+    for seed in range(300):
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            phase.loss("task", rows)
+        clean = embedding(torch.from_numpy(row.ids.astype(np.int64)))
+        draws.append((seen.pop()[0] - clean).detach())
+    handle.remove()
+    noise = torch.stack(draws)  # draws, tokens, width
+    score = plain_score(row, logits[row.id], {"a": ROWS["a"]}, alpha=0.5)
+    wanted = torch.tensor([scale * (1.0 if uniform == "on" else s) for s in score])
+    found = noise.square().mean((0, 2)).sqrt()
+    # 300 draws of 32 numbers: the standard deviation is known to 0.7%.
+    torch.testing.assert_close(found.float(), wanted.float(), rtol=0.04, atol=1e-9)
+    assert noise.mean((0, 2)).abs().max() < 5 * scale / np.sqrt(300 * 32)
+    assert not embedding._forward_hooks
+
+
+def test_noise_follows_the_step_and_changes_the_loss(
+    make_model: Callable[..., Any],
+) -> None:
+    def losses(*assignments: str) -> list[float]:
+        stream = make_stream(adapted(make_model), ROWS, *FEW, *assignments)
+        found: list[float] = []
+        phase = METHODS.get("pecl").run(stream)[0]
+        run_phase(
+            stream.student, phase, seed=0, after=lambda r, _: found.append(r["loss"])
+        )
+        return found
+
+    assert losses("pecl.noise_scale=0.3") == losses("pecl.noise_scale=0.3")
+    assert losses("pecl.noise_scale=0.3") != losses("pecl.noise_scale=0")
+
+
+def test_scores_are_left_for_every_stage(
+    make_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    stream = make_stream(adapted(make_model), ROWS, *FEW, folder=tmp_path)
+    for phase in METHODS.get("pecl").run(stream)[:2]:
+        run_phase(stream.student, phase, seed=0)
+    for label, task in (("1-a", "a"), ("2-b", "b")):
+        table = pd.read_parquet(tmp_path / "scores" / f"{label}.parquet")
+        assert set(table["example"]) == {row.id for row in ROWS[task]}
+        assert (table.loc[table["pii"], "score"] == 1).all()
