@@ -19,7 +19,9 @@ ROWS = make_rows(a=7, b=6, c=5)
 FEW = ("epochs=2", "batch_size=4", "lr=0.01")
 CORRECTED = ("er-ptpc", "spark")
 REPLAYING = ("er", "er-ptpc", "sd-replay", "spark")
-ALL = ("seqft", *REPLAYING)
+ALONE = ("seqft", "ewc", "gem", "olora", "pecl")
+ALL = (*ALONE, *REPLAYING)
+EVERY = (*ALL, "mtl")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ def plan(make_model: Callable[..., Any]) -> Callable[..., list[Phase]]:
 
 def test_names() -> None:
     found = METHODS.names()
-    assert set(ALL) <= set(found)
+    assert set(EVERY) == set(found)
     assert found == sorted(found)
     assert all(METHODS.summary(name).endswith(".") for name in found)
 
@@ -64,6 +66,7 @@ def test_roles_of_rows(plan: Callable[..., list[Phase]], method: str) -> None:
         phase.start()
         wanted = {"task", "replay"} if k and method in REPLAYING else {"task"}
         assert set(phase.choose(0).rows) == wanted
+        phase.end()  # what the next task's start asks for
 
 
 @pytest.mark.parametrize("method", ["spark", "er-ptpc"])
@@ -106,6 +109,11 @@ REPLAY = {"enabled", "ratio", "lambda", "memory"}
 DISTILLATION = REPLAY | {"top_k", "temperature", "t_squared"}
 READS = {
     "seqft": (set(), False, False),
+    "ewc": (set(), False, False),
+    "gem": (set(), False, False),
+    "olora": (set(), False, False),
+    "mtl": (set(), False, False),
+    "pecl": (set(), False, False),
     "er": (REPLAY, False, False),
     "er-ptpc": (REPLAY, False, True),
     "sd-replay": (DISTILLATION, True, False),
@@ -113,14 +121,27 @@ READS = {
 }
 
 
-@pytest.mark.parametrize("method", ALL)
+OWN = {
+    "ewc": {"lambda", "rows"},
+    "gem": {"memory", "margin"},
+    "olora": {"lambda_1", "lambda_2"},
+    "pecl": {"noise_scale", "uniform", "memreg_scale", "lambda_max", "lambda_unlearn"}
+    | {"theta", "unlearn", "rows"},
+}
+
+
+@pytest.mark.parametrize("method", EVERY)
 def test_a_setting_that_is_not_read_is_refused(method: str) -> None:
     replay, sensitivity, ptpc = READS[method]
     used = set(names(groups(method)))
     assert {n for n in used if n.startswith("replay.")} == {
         f"replay.{name}" for name in replay
     }
-    assert ("sensitivity.tau" in used) is ("sensitivity.alpha" in used) is sensitivity
+    for name, wanted in OWN.items():
+        found = {n.partition(".")[2] for n in used if n.startswith(f"{name}.")}
+        assert found == (wanted if name == method else set())
+    assert ("sensitivity.tau" in used) is sensitivity
+    assert ("sensitivity.alpha" in used) is (sensitivity or method == "pecl")
     assert ("ptpc.ul" in used) is ("ptpc.steps" in used) is ptpc
     assert {"lr", "seed", "loss.scope", "lora.r"} <= used
     usual = parse([]).flat()

@@ -44,6 +44,12 @@ SETTINGS = (
     "save_every=3",
 )
 CORRECTION = ("ptpc.steps=4", "ptpc.lr=0.001")
+# What each process must hold alike: a projection, importances, a frozen adapter.
+OTHERS = {
+    "gem": ("epochs=4", "lr=0.03", "gem.memory=1"),
+    "ewc": ("epochs=2",),
+    "olora": (),
+}
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +124,7 @@ def pair(
     (folder / "file").write_text("")
     runs = {
         "er": command("er", tiny_base, data, folder / "er"),
+        **{m: command(m, tiny_base, data, folder / m, *s) for m, s in OTHERS.items()},
         # Only the first process writes: only it finds that it cannot.
         "unwritable": command("er", tiny_base, data, folder / "file" / "run"),
         "diverging": command("er", tiny_base, data, folder / "run", "lr=1e30"),
@@ -131,7 +138,9 @@ def steps(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("method", "more"), [("spark", CORRECTION), ("er", ())], ids=["spark", "er"]
+    ("method", "more"),
+    [("spark", CORRECTION), ("er", ()), *OTHERS.items()],
+    ids=["spark", "er", *OTHERS],
 )
 def test_two_processes_give_what_one_gives(
     method: str,
@@ -155,7 +164,7 @@ def test_two_processes_give_what_one_gives(
         ends = [launched(command(method, tiny_base, data, both, *more))]
     else:
         folder, ended = request.getfixturevalue("pair")
-        both, ends = folder / "er", ended["er"]
+        both, ends = folder / method, ended[method]
     assert [code for code, _, _ in ends] == [0] * len(ends), ends
     # The first process alone speaks.
     assert "".join(out for _, out, _ in ends).count("Last ") == 1
@@ -172,13 +181,15 @@ def test_two_processes_give_what_one_gives(
                 )
             else:
                 assert value == other[name]
+    if method == "gem":  # some step was projected
+        assert any(line.get("violated") for line in one)
     names, others = (
         sorted(path.relative_to(top) for path in top.rglob("*") if path.is_file())
         for top in (alone.folder, both)
     )
     assert names == others
     adapters = [name for name in names if name.suffix == ".safetensors"]
-    assert len(adapters) == (4 if more else 2)
+    assert len(adapters) == (4 if method == "spark" else 2)
     for name in adapters:
         mine, theirs = (load_file(top / name) for top in (alone.folder, both))
         assert mine.keys() == theirs.keys()

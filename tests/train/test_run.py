@@ -33,7 +33,8 @@ SMALL = {
 DISTILLED = {"spark", "sd-replay"}
 CORRECTED = {"spark", "er-ptpc"}
 REHEARSED = {"er", "er-ptpc"}
-KNOWN = {"seqft"} | DISTILLED | CORRECTED | REHEARSED
+ALONE = {"seqft", "ewc", "gem", "olora", "pecl"}
+KNOWN = ALONE | {"mtl"} | DISTILLED | CORRECTED | REHEARSED
 
 
 def settings(method: str) -> tuple[str, ...]:
@@ -96,14 +97,17 @@ def terms(line: dict[str, Any]) -> set[str]:
 def expected_phases(method: str) -> dict[str, tuple[int, set[str]]]:
     """Phase -> steps and terms: 7 rows, batches of 4, two of them replayed."""
     correction = {"ul", "dkl", "anchor"}
-    phases: dict[str, tuple[int, set[str]]] = {"1-yelp/task": (6, {"task"})}
+    if method == "mtl":
+        return {"1-all/task": (12, {"task"})}
+    own = {"task", "unlearn"} if method == "pecl" else {"task"}
+    phases: dict[str, tuple[int, set[str]]] = {"1-yelp/task": (6, own)}
     if method in CORRECTED:
         phases["1-yelp/priv"] = (5, correction | {"old"})
     if method in DISTILLED:
         more = {"replay_ce", "replay_kl", "outside"}
     else:
         more = {"replay"} if method in REHEARSED else set()
-    phases["2-fomc/task"] = (12 if more else 6, {"task"} | more)
+    phases["2-fomc/task"] = (12 if more else 6, own | more)
     if method in CORRECTED:
         phases["2-fomc/priv"] = (5, correction | {"old"})
     return phases
@@ -145,6 +149,14 @@ def test_a_method_leaves_a_whole_run_folder(
         assert {k: (len(v), terms(v[0])) for k, v in found.items()} == (
             expected_phases(method)
         )
+    penalties = {"ewc": "ewc", "olora": "orthogonal", "pecl": "memreg"}
+    if method in penalties:
+        parts = [penalties[method] in line for line in lines]
+        assert parts == [line["stage"] == "2-fomc" for line in lines]
+        last = lines[-1]
+        whole = last["task"] + last[penalties[method]] + last.get("unlearn", 0.0)
+        assert last["loss"] == pytest.approx(whole)
+        assert last[penalties[method]] > 0
     adapters = [p.parent for p in folder.glob("stages/*/*/adapter_config.json")]
     assert {f"{p.parent.name}/{p.name}" for p in adapters} == set(found)
     spent = {key for key in record.seconds if not key.endswith("/answers")}

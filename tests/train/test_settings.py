@@ -57,6 +57,15 @@ def test_the_papers_values_are_the_defaults() -> None:
         "ptpc.lambda_anchor": 1.5,
         "ptpc.lambda_old": 1,
         "clip": 1,
+        "ewc.lambda": 100,
+        "gem.margin": 0.5,
+        "olora.lambda_1": 0.5,
+        "olora.lambda_2": 0,
+        "pecl.noise_scale": 0.01,
+        "pecl.memreg_scale": 0.01,
+        "pecl.lambda_max": 10,
+        "pecl.lambda_unlearn": 1,
+        "pecl.theta": 0.6,
     }
     assert {name: flat[name] for name in wanted} == wanted
     assert all(flat[f"ptpc.{name}"] for name in ("ul", "dkl", "anchor", "old_anchor"))
