@@ -46,7 +46,7 @@ SETTINGS = (
 CORRECTION = ("ptpc.steps=4", "ptpc.lr=0.001")
 # What each process must hold alike: a projection, importances, a frozen adapter.
 OTHERS = {
-    "gem": ("epochs=4", "lr=0.03", "gem.memory=1"),
+    "gem": ("batch_size=1", "gem.memory=1"),
     "ewc": ("epochs=2",),
     "olora": (),
 }
