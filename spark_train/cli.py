@@ -194,9 +194,9 @@ def _show_outcome(outcome: Outcome, *, as_json: bool) -> None:
         return
     if outcome.matrix:
         # Methods that learn all tasks at once have one row.
-        whole = len(outcome.matrix) == len(outcome.tasks)
+        at_once = len(outcome.matrix) < len(outcome.tasks)
         rows = [
-            (outcome.tasks[i] if whole else str(i + 1), *map(_share, accuracies))
+            ("all" if at_once else outcome.tasks[i], *map(_share, accuracies))
             for i, accuracies in enumerate(outcome.matrix)
         ]
         known = {name: value for name, value in figures.items() if value is not None}

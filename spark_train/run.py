@@ -49,7 +49,8 @@ class Outcome:
         ``matrix[t][i]``: accuracy on task ``i`` after task ``t``; ``None``: not
         measured (later tasks, tasks without test rows).
     seconds
-        By kind of work: task, replay, teacher, correction, optimizer and answers.
+        By kind of work: task, replay, teacher, importance, correction, optimizer,
+        answers and others.
     """
 
     folder: Path
@@ -539,12 +540,14 @@ class _Work:
 def _by_kind(seconds: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Seconds by kind of work, over all phases.
 
-    ``start`` of a phase that learns a task is asking the teacher: replay's overhead.
+    ``start`` of a phase that learns a task is asking the teacher: replay's overhead;
+    its ``end`` is finding out which weights the task needs.
     """
+    names = {"start": "teacher", "end": "importance"}
     found: dict[str, float] = {}
     for key, spent in seconds.items():
         for kind, value in spent.items():
-            name = "correction" if key.endswith("/priv") else kind
-            name = "teacher" if name == "start" else name
+            name = names.get(kind, kind)
+            name = "correction" if key.endswith("/priv") else name
             found[name] = found.get(name, 0.0) + value
     return {name: round(value, 3) for name, value in found.items() if value >= 5e-4}
