@@ -46,7 +46,7 @@ SETTINGS = (
 CORRECTION = ("ptpc.steps=4", "ptpc.lr=0.001")
 # What each process must hold alike: a projection, importances, a frozen adapter.
 OTHERS = {
-    "gem": ("batch_size=1", "gem.memory=1"),
+    "gem": ("batch_size=2", "gem.memory=1", "seed=8"),
     "ewc": ("epochs=2",),
     "olora": (),
 }
