@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ def test_one_stage_is_measured_on_all_tasks_and_has_no_transfer(
     assert "Last " in out
     assert "BWT" not in out
     assert "Avg" not in out
+    assert re.search(r"^\W*all\b", out, re.MULTILINE)  # the one row's name
 
     text = (tmp_path / "run" / "accuracy.csv").read_text()
     rows = list(csv.reader(text.splitlines()))
