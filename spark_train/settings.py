@@ -116,18 +116,25 @@ class Olora(Group):
 
 
 class Pecl(Group):
-    """PeCL as SPARK's authors reproduced it: their scalars, forms of our own."""
+    """PeCL: scalars of SPARK's reproduction, forms of our own."""
 
-    noise_scale: Weight = _field(0.01, "sigma on embeddings at a Score of 1", PAPER)
+    noise_scale: Weight = _field(
+        0.01, "sigma on embeddings, at a Score of 1 (form: ours)", PAPER
+    )
     uniform: bool = _field(False, "the same sigma for every token, whatever its Score")
-    memreg_scale: Weight = _field(0.01, "weight of drift times importance", PAPER)
-    lambda_max: Positive = _field(10.0, "largest importance; the mean is 1", PAPER)
-    lambda_unlearn: Weight = _field(1.0, "weight of unlearning", PAPER)
+    memreg_scale: Weight = _field(
+        0.01, "weight of drift times importance (form: ours)", PAPER
+    )
+    lambda_max: Positive = _field(
+        10.0, "largest importance, whose mean is 1 (form: ours)", PAPER
+    )
+    lambda_unlearn: Weight = _field(1.0, "weight of unlikelihood (form: ours)", PAPER)
     theta: Annotated[float, Field(ge=0, le=1)] = _field(
         0.6, "tokens with a higher Score are unlearned", PAPER
     )
     unlearn: Literal["all", "prompt"] = _field(
-        "all", "tokens that may be: those of the response are learned, too (all)"
+        "all",
+        "which may be: all tokens, or those of the prompt (a response is learned, too)",
     )
     rows: Annotated[int, Field(ge=0)] = _field(
         0, "train rows of a task that importance is computed from; 0: all"
