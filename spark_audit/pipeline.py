@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
+STATISTICS = "statistics, audits"
+"""What is being done after scoring."""
 DRIFT_ROWS = 8
 MANIFESTS = Path("manifests")
 REPORTS = Path("reports")
@@ -172,9 +174,13 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         before = _check_folder(folder, manifest, order, request)
         results = []
         facts = [one.facts for one in scored]
-        for name in request.audits:
+        for place, name in enumerate(request.audits):
+            if progress is not None:
+                progress(STATISTICS, place, len(request.audits))
             with clock(f"statistics: {name}"):
                 results.append(_audit(name, tables, view, order, facts, request))
+        if progress is not None:
+            progress(STATISTICS, len(request.audits), len(request.audits))
         attached = run_tables(_folders(order))
         plain = {k: found[Pass()] for k, found in tables.items() if Pass() in found}
         if shown := cases(view, work.places, plain):

@@ -272,6 +272,17 @@ HEADLINES = {
 """Figures of a method with several seeds that are told in words."""
 
 
+def _read(row: Contrast) -> str:
+    """What the interval of a DiD over sources and seeds says."""
+    if row.low is None or row.high is None:
+        return ""
+    null = row.null or 0.0
+    if row.low <= max(0.0, null) and row.high >= min(0.0, null):
+        return " Not separable from no effect once seeds count."
+    way = "LESS" if row.low > 0 else "MORE"
+    return f" With seeds, identifiers are {way} likely relative to equally hard text."
+
+
 def _sentences(rows: Sequence[Row]) -> list[str]:
     """The headlines of methods with several seeds, over sources and seeds."""
     lines = []
@@ -294,5 +305,6 @@ def _sentences(rows: Sequence[Row]) -> list[str]:
         reason = f" ({row.note})" if row.value is None else ""
         lines.append(
             f"{who}, mean of its seeds: {name} {said} over sources and seeds{reason}."
+            + (_read(row) if isinstance(row, Contrast) else "")
         )
     return lines

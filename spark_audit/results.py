@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -211,6 +212,18 @@ class ManifestFacts(_Strict):
     n_tokens: int
 
 
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_TAKEN = ("results", "contrasts", "guards")
+
+
+def _file_names(tables: dict[str, Any]) -> dict[str, Any]:
+    for name in tables:
+        # They become names of files, whoever wrote the report.
+        if not _FILE.fullmatch(name) or name in _TAKEN:
+            raise ValueError("the name of a table is letters, digits, _ and -")
+    return tables
+
+
 class Report(_Strict):
     """``report.json``: the truth that every other format is rendered from."""
 
@@ -228,7 +241,7 @@ class Report(_Strict):
     contrasts: list[Contrast]
     guards: list[Guard]
     scope: list[str]
-    tables: dict[str, list[dict[str, Any]]] = {}
+    tables: Annotated[dict[str, list[dict[str, Any]]], AfterValidator(_file_names)] = {}
     timing: dict[str, float] = {}
 
 

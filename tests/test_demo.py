@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import BrokenExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from spark_audit import demo
 from spark_audit.audits import AUDITS
 from spark_audit.demo.text import TASKS, make_examples, unlabelled
 from spark_audit.demo.workers import workers
-from spark_audit.errors import InputError, OutputError
+from spark_audit.errors import IncompleteError, InputError, OutputError
 from spark_audit.examples import read_examples
 from spark_audit.manifest import read_manifest
 from spark_audit.pii import annotate
@@ -188,7 +187,8 @@ def test_two_processes_after_an_interrupt_come_to_the_same(
     assert again.report is not None
     # The digest among it: the base, the data and the pairs are the same to the bit.
     assert again.report.manifest == outcome.report.manifest
-    # Shares make other batches, which move an NLL in its seventh digit.
+    # Shares make other batches, which move an NLL in its seventh digit; at this size
+    # a figure near its own noise, such as a number of tries, moves more.
     found, expected = figures(again), figures(outcome)
     assert found.keys() == expected.keys()
     known = {key: value for key, value in expected.items() if value is not None}
@@ -336,7 +336,7 @@ def test_an_error_of_one_process_ends_all_and_is_told_once(jobs: Any) -> None:
 
 def test_a_process_that_dies_is_an_error(jobs: Any) -> None:
     with (
-        pytest.raises(BrokenExecutor, match="terminated abruptly"),
+        pytest.raises(IncompleteError, match="was ended from outside"),
         workers(2, progress=lambda *done: None) as crew,
     ):
         crew.run([jobs.nap, jobs.vanish])

@@ -184,7 +184,12 @@ def conclude(
                 entry=name in entries,
             )
         )
-    verdict += [_contrast_sentence(row) for row in contrasts if _told(row)]
+    own = {r.checkpoint: r.value for r in rows if _is_own_nll(r)}
+    verdict += [
+        _contrast_sentence(row, own, entry=row.checkpoint in entries)
+        for row in contrasts
+        if _told(row)
+    ]
     train = spans[(spans["split"] == "train") & (spans["checkpoint"] == names[0])]
     return AuditResult(
         rows=rows,
@@ -607,7 +612,14 @@ def _inseparable(row: Row) -> str:
     return f"{text} Beyond that range, effects below {number(row.mde)} nats go unseen."
 
 
-def _contrast_sentence(row: Contrast) -> str:
+def _is_own_nll(row: Row) -> bool:
+    return (row.metric, row.of, row.group) == ("nll_pii", "", "pooled")
+
+
+def _contrast_sentence(
+    row: Contrast, own: Mapping[str, float | None], *, entry: bool = False
+) -> str:
+    """What a correction did; ``own`` is the identifiers' own NLL by checkpoint."""
     if row.value is None:
         return f"{row.checkpoint} against {row.baseline}: not estimable ({row.note})."
     value = row.p if row.p_adjusted is None else row.p_adjusted
@@ -619,13 +631,27 @@ def _contrast_sentence(row: Contrast) -> str:
         direction = "LESS" if row.value > 0 else "MORE"
         reading = (
             f"Against the baseline, identifiers are {direction} likely relative to "
-            "equally hard text, beyond regression to the mean."
+            f"equally hard text{_themselves(row, own)}, beyond regression to the mean."
         )
     else:
         reading = _inseparable(row)
+    if entry:
+        reading = "This is over sources alone; over seeds too, see below."
     return (
         f"{row.checkpoint} against {row.baseline}: DiD {_interval(row)} nats, "
         f"{bias} of it expected by regression to the mean, {p}. {reading}"
+    )
+
+
+def _themselves(row: Contrast, own: Mapping[str, float | None]) -> str:
+    """How the identifiers' own NLL differs: a relative change alone can mislead."""
+    mine, other = own.get(row.checkpoint), own.get(row.baseline)
+    if mine is None or other is None:
+        return ""
+    change = mine - other
+    way = "more" if change < 0 else "less"
+    return (
+        f" (taken by themselves they are {way} likely, by {number(abs(change))} nats)"
     )
 
 

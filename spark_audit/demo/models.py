@@ -82,9 +82,10 @@ def train_base(
     anything else there is the rest of an interrupted call, and is replaced.
     """
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
 
     with quiet():
+        from transformers import LlamaConfig, LlamaForCausalLM
+
         from spark_train.data import encode_rows
         from spark_train.loop import fit
 

@@ -12,10 +12,17 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_EXCEPTION,
+    BrokenExecutor,
+    ProcessPoolExecutor,
+    wait,
+)
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
+
+from spark_audit.errors import IncompleteError
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 Job: TypeAlias = Callable[[Progress], None]
@@ -49,7 +56,13 @@ class Workers:
             done, left = wait(left, timeout=EVERY, return_when=FIRST_EXCEPTION)
             self._show()
             for future in done:
-                future.result()
+                try:
+                    future.result()
+                except BrokenExecutor as error:
+                    raise IncompleteError(
+                        "one of its processes was ended from outside (for want of "
+                        "memory?)"
+                    ) from error
         self._show()
 
     def _show(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
@@ -185,6 +185,8 @@ def drawings(report: Report, *, only: Collection[str] | None = None) -> list[Dra
 
 def each(report: Report, *, only: Collection[str] | None = None) -> Iterator[Drawing]:
     """The figures one by one, so that no more than one is kept in memory."""
+    from spark_audit.figures._entries import void_said
+
     known = FIGURES.names()
     for name in sorted(known, key=lambda n: (_place(n), n)):
         if only is None or name.replace("-", "_") in only or name in only:
@@ -193,6 +195,10 @@ def each(report: Report, *, only: Collection[str] | None = None) -> Iterator[Dra
                 drawing = run(report)
                 if drawing is None:
                     continue
+                void = void_said(report, drawing.audit)
+                drawing = replace(
+                    drawing, caption=drawing.caption + void, alt=drawing.alt + void
+                )
                 # Once is enough: the layout is the same in every format.
                 drawing.figure.draw_without_rendering()
                 drawing.figure.set_layout_engine("none")

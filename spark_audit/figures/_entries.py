@@ -145,6 +145,28 @@ def intervals_said(rows: Iterable[Row], *, bars: str = "Bars") -> str:
     return text
 
 
+VOID = ("invalid", "insensitive")
+"""Statuses that hold for what is drawn, too, whatever it is drawn from."""
+
+
+def void_said(report: Report, audit: str) -> str:
+    """Whose pooled figures of an audit are void, for caption and spoken text.
+
+    Curves and heat maps are drawn from tables, which have no status of their own.
+    """
+    found = []
+    for status in VOID:
+        rows = [
+            row
+            for row in (*report.results, *report.contrasts)
+            if (row.audit, row.group, row.status) == (audit, "pooled", status)
+        ]
+        names = dict.fromkeys(entry_of(row.checkpoint) for row in rows)
+        if names:
+            found.append(f"{status.upper()}, no finding: {', '.join(names)}.")
+    return "".join(f" {text}" for text in found)
+
+
 def statuses_said(rows: Iterable[Row]) -> str:
     """Why marks are hollow and figures missing, for the caption."""
     rows = list(rows)

@@ -113,7 +113,8 @@ def draw(report: Report) -> Drawing | None:
         title="Accuracy by task and stage",
         caption=(
             "Accuracy on the test rows of each task (columns) after each stage of "
-            "training (rows); darker is higher." + replicates_said(report)
+            "training (rows); a stronger colour is a higher accuracy."
+            + replicates_said(report)
         ),
         alt=_alt(entries, tasks),
         figure=figure,
@@ -170,9 +171,9 @@ def _heat(axes: Axes, matrix: _Matrix, tasks: list[str], named: list[str]) -> No
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     if matrix.title:
-        axes.set_title(matrix.title)
+        title = axes.set_title(matrix.title)
         if len(set(matrix.looks)) == 1:
-            belongs(axes.title, matrix.looks[0])
+            belongs(title, matrix.looks[0])
     for tick, look in zip(axes.get_yticklabels(), matrix.looks, strict=True):
         belongs(tick, look)
 

@@ -217,6 +217,7 @@ def glance(report: Report) -> Block | None:
     """One line a checkpoint, one figure an audit; ``None`` where there is none."""
     rows = [r for r in (*report.results, *report.contrasts) if r.group == "pooled"]
     columns: dict[str, dict[str, str]] = {}
+    chance: dict[str, str] = {}
     for audit, metric, of, title in GLANCE:
         mine = [r for r in rows if (r.audit, r.metric, r.of) == (audit, metric, of)]
         cells: dict[str, str] = {}
@@ -224,14 +225,27 @@ def glance(report: Report) -> Block | None:
             cells.setdefault(_who(row), figure(row))
         if cells:
             columns[title] = cells
-    names = list(dict.fromkeys(map(_who, rows)))
+            own = [row for row in mine if not isinstance(row, Contrast)]
+            chance[title] = _chance(own) if audit in CHANCE else ""
+    several = {r.checkpoint for r in rows if r.over == "both"}
+    shown = [r for r in rows if entry_of(r.checkpoint) not in several]
+    # Of several seeds one line stands for all, with the widest interval there is.
+    shown += [r for r in rows if r.checkpoint in several and r.over == "both"]
+    names = list(dict.fromkeys(map(_who, shown)))
     names = [n for n in names if any(n in cells for cells in columns.values())]
-    if not columns:
+    if not columns or not names:
         return None
+    lines = [(n, *(c.get(n, "-") for c in columns.values())) for n in names]
+    if any(chance.values()):
+        lines.append(("chance", *(chance[title] or "-" for title in columns)))
     return Block(
         title="At a glance: one figure an audit, pooled over training rows",
         header=("checkpoint", *columns),
-        rows=tuple((n, *(c.get(n, "-") for c in columns.values())) for n in names),
+        rows=tuple(lines),
+        remarks=(
+            "One figure an audit, chosen beforehand; the verdict reads all of an "
+            "audit's figures, and each against what it would be without an effect.",
+        ),
     )
 
 
@@ -468,9 +482,13 @@ def read_report(folder: Path) -> Report:
     InputError
         If the folder holds no report, or one that this version cannot read.
     """
+    if folder.is_file():
+        raise InputError(
+            "is a file", where=str(folder), fix="give the report folder it stands in"
+        )
     path = folder / "report.json"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes()
     except FileNotFoundError as error:
         raise InputError(
             "holds no report.json", where=str(folder), fix="give a report folder"
@@ -524,7 +542,8 @@ def write_report(
         "drawn": cache(lambda: drawings(report)),
     }
     written: list[Path] = []
-    for name in dict.fromkeys(formats or known):
+    # With report.json the folder is finished: it is written last.
+    for name in sorted(dict.fromkeys(formats or known), key=lambda n: n == "json"):
         entry = WRITERS.get(known[name])
         taken = signature(entry.run).parameters
         own = {key: value for key, value in options.items() if key in taken}

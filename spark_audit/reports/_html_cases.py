@@ -7,6 +7,7 @@ of one length, token by token, before anything reaches the page.
 from __future__ import annotations
 
 import re
+import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ EDGES = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
 BLOCK, _BLANK, _START = "·", "␣", "⊢"
 """What stands for a token whose word is not there, a blank, the start of a text."""
 _WORD = re.compile(r"\w+")
+_RUN = 5
+"""Letters and digits in a row of an identifier that are hidden however written."""
 _LEAST = 4
 """Characters from which a part of an identifier is hidden wherever it stands."""
 
@@ -177,7 +180,8 @@ def _secrets(manifest: Manifest) -> _Secrets:
             string = text[span.start : span.end].strip()
             strings.add(string)
             if span.type == "NAME":
-                names.update(w for w in _WORD.findall(string) if len(w) > 1)
+                words = _WORD.findall(string.casefold())
+                names.update(word for word in words if len(word) > 1)
     for canary in manifest.canaries:
         if canary.true_index is not None and canary.part != "full":
             strings.add(canary.candidates[canary.true_index].strip())
@@ -187,9 +191,9 @@ def _secrets(manifest: Manifest) -> _Secrets:
 def _hidden(example: ManifestExample, secrets: _Secrets) -> list[tuple[int, int, str]]:
     """Character ranges to hide with their types, as far as they can be known.
 
-    Beside the example's own identifiers (:func:`identifier_ranges`) **[ours]**: parts
-    of four characters and more of them, identifiers of other examples, and the words
-    of names wherever they are written alike.
+    Beside the example's own identifiers (:func:`identifier_ranges`) **[ours]**: words
+    of four characters and more of them, five letters or digits in a row of them
+    however they are written, identifiers of other examples, and the words of names.
     """
     text = example.prompt + example.response
     spans = [Span(s.start, s.end, s.type) for s in example.spans]
@@ -208,9 +212,37 @@ def _hidden(example: ManifestExample, secrets: _Secrets) -> list[tuple[int, int,
         if len(word) >= _LEAST
     }
     for word in _WORD.finditer(text):
-        if word[0].casefold() in parts or word[0] in secrets.names:
+        if word[0].casefold() in parts | secrets.names:
             ranges.append(word.span())
+    ranges += _rewritten(text, ranges)
     return [(start, end, _type(start, end, typed)) for start, end in ranges]
+
+
+def _rewritten(
+    text: str, ranges: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Where the letters and digits of an identifier stand with other signs between."""
+    letters, places = _squeezed(text)
+    runs = {
+        string[at : at + _RUN]
+        for start, end in ranges
+        for string in (_squeezed(text[start:end])[0],)
+        for at in range(len(string) - _RUN + 1)
+    }
+    for at in range(len(letters) - _RUN + 1):
+        if letters[at : at + _RUN] in runs:
+            yield places[at], places[at + _RUN - 1] + 1
+
+
+def _squeezed(text: str) -> tuple[str, list[int]]:
+    """Letters and digits alone, without case and accents, and where each stood."""
+    found = [
+        (sign, place)
+        for place, char in enumerate(text)
+        for sign in unicodedata.normalize("NFKD", char).casefold()
+        if sign.isalnum()
+    ]
+    return "".join(sign for sign, _ in found), [place for _, place in found]
 
 
 def _as_example(example: ManifestExample, spans: Sequence[Span]) -> Example:

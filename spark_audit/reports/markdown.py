@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
@@ -47,13 +48,22 @@ def render(
     further
         Tables that stand in sections of their own after the figures.
     """
-    around = [*_pairs(manifest), *(_block(block, level=2) for block in further)]
+    beside = [_block(block, level=2) for block in further]
+    parts: list[str] = []
     for level in Shown:
-        parts = [*_head(report), *_figures(report, level), *around]
-        text = "\n\n".join([*parts, *_tail(report, level)]) + "\n"
-        if len(text) <= LONGEST:
+        parts = [*_head(report), *_figures(report, level), *_pairs(manifest)]
+        parts += [*beside, *_tail(report, level)]
+        if _length(parts) <= LONGEST:
             break
-    return text
+    if beside and _length(parts) > LONGEST:
+        titles = ", ".join(block.title for block in further)
+        short = f"*{titles}: too long for an issue; it stands in `report.html`.*"
+        parts = [short if part in beside else part for part in parts]
+    return "\n\n".join(parts) + "\n"
+
+
+def _length(parts: Sequence[str]) -> int:
+    return sum(len(part) + 2 for part in parts)
 
 
 class Shown(Enum):
@@ -66,7 +76,7 @@ class Shown(Enum):
 
 def _head(report: Report) -> Iterator[str]:
     """The verdict, and what can void it."""
-    yield f"# Privacy audit: {', '.join(entries(report))}"
+    yield f"# Privacy audit: {_plain(', '.join(entries(report)))}"
     if report.status == "partial":
         yield (
             "**Partial report**: only some examples were scored (`--limit`). Its "
@@ -142,11 +152,17 @@ def _tail(report: Report, level: Shown) -> Iterator[str]:
     yield f"Made {report.created} with `{' '.join(report.command)}`."
 
 
+def _plain(text: str) -> str:
+    """Text whose angle brackets begin no tag: a report may be somebody else's."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; what would end a cell or a line inside one is escaped."""
 
     def escaped(cell: str) -> str:
-        return " ".join(str(cell).split()).replace("|", "\\|").replace("`", "\\`")
+        text = " ".join(_plain(str(cell)).split())
+        return text.replace("|", "\\|").replace("`", "\\`")
 
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(map(escaped, line))} |" for line in lines)
@@ -163,7 +179,7 @@ def _block(block: Block, *, level: int = 3) -> str:
 
 
 def _bullets(lines: Iterable[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
+    return "\n".join(f"- {_plain(line)}" for line in lines)
 
 
 def _cell(value: object) -> str:
