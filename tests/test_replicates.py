@@ -28,6 +28,33 @@ def entry(result: AuditResult, name: str = "s") -> dict[str, Row]:
     return {r.over: r for r in result.rows if r.checkpoint == name}
 
 
+def test_a_contrast_of_seeds_is_read_with_the_seeds_in_it() -> None:
+    def did(name: str, value: float) -> Contrast:
+        return Contrast(
+            audit="matched",
+            checkpoint=name,
+            metric="did",
+            baseline=name.replace("s", "b"),
+            value=value,
+            low=value - 0.05,
+            high=value + 0.05,
+            interval="jackknife-t",
+            null=0.01,
+            n=9,
+            clusters=3,
+        )
+
+    def said(*values: float) -> str:
+        rows = [did(f"s[{k}]", value) for k, value in enumerate(values, start=1)]
+        (line,) = with_entries(AuditResult(contrasts=rows)).verdict
+        return line
+
+    assert "over sources and seeds. With seeds, identifiers are LESS" in said(1, 1.1)
+    assert "over sources and seeds. With seeds, identifiers are MORE" in said(-1, -1.1)
+    # Each seed's own interval excludes 0, their spread does not.
+    assert "Not separable from no effect once seeds count." in said(0.1, 1.1)
+
+
 def test_names_of_replicates() -> None:
     assert replicate_of("spark[2]") == ("spark", 2)
     assert replicate_of("a[b][12]") == ("a[b]", 12)

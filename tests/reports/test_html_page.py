@@ -20,7 +20,7 @@ from synthetic import make_case  # noqa: F401
 
 from spark_audit.manifest import Manifest, redact, seal
 from spark_audit.reports import DRAWN, Block, blocks, html_page, write_report
-from spark_audit.reports._html_cases import EDGES, cases, shade
+from spark_audit.reports._html_cases import EDGES, _rewritten, cases, shade
 from spark_audit.reports._html_drawings import compact, css_string, darkened
 from spark_audit.reports._html_tables import Cell
 from spark_audit.reports.markdown import render as markdown
@@ -508,6 +508,31 @@ def test_no_part_of_an_identifier_is_in_the_source(
     shown = html_page.render(report, manifest=manifest, show_text=True)
     assert all(part in shown for part in ("Ottol", "zK9#q", "987-6", "q.vex"))
     assert "SHOWS IDENTIFIERS" in shown
+
+
+@pytest.mark.parametrize(
+    ("identifier", "again"),
+    [
+        ("123-45-6789", "123456789"),
+        ("123-45-6789", "123-45"),
+        ("123-45-6789", "123 45"),
+        ("555-201-9876", "(555) 2019876"),
+        ("hunter2xyz", "hunter2 xyz"),
+        ("john.smith@example.org", "JohnSmith"),
+        ("Rene\u0301e Dupont", "Ren\u00e9eDupont"),
+    ],
+)
+def test_an_identifier_is_found_however_it_is_written(
+    identifier: str, again: str
+) -> None:
+    text = f"first {identifier} then {again} && zq"
+    start, other = text.index(identifier), text.index(" then ") + 6
+    hidden = set()
+    for low, high in _rewritten(text, [(start, start + len(identifier))]):
+        hidden |= set(range(low, high))
+    shown = [text[i] for i in range(other, other + len(again)) if i not in hidden]
+    assert not any(char.isalnum() for char in shown)
+    assert not any(i in hidden for i in (*range(5), len(text) - 2, len(text) - 1))
 
 
 def test_a_token_is_hidden_whole_and_by_signs_of_one_length(

@@ -14,8 +14,10 @@ from spark_audit.errors import InputError
 from spark_audit.reports import (
     ALIASES,
     WRITERS,
+    Block,
     blocks,
     figure,
+    glance,
     read_report,
     write_report,
 )
@@ -187,6 +189,64 @@ def test_folder_without_report_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text('{"kind": "other"}')
     with pytest.raises(InputError, match="report.json: field"):
         read_report(tmp_path)
+
+
+def test_what_a_report_says_of_itself_writes_nothing_elsewhere(
+    report: Report, tmp_path: Path
+) -> None:
+    text = report.model_dump()
+    for name in ("../evil", "/evil", "x y/z", "results", "", ".."):
+        text["tables"] = {name: [{"a": 1}]}
+        (tmp_path / "report.json").write_text(json.dumps(text))
+        with pytest.raises(InputError, match="the name of a table is letters, digits"):
+            read_report(tmp_path)
+    (tmp_path / "report.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="is not JSON"):
+        read_report(tmp_path)
+    with pytest.raises(InputError, match="is a file; give the report folder"):
+        read_report(tmp_path / "report.json")
+
+
+def test_tables_of_an_earlier_report_go(report: Report, tmp_path: Path) -> None:
+    write_report(report, tmp_path, formats=["csv", "latex"])
+    more = report.model_copy(update={"tables": {"further": [{"a": 1}]}})
+    write_report(more, tmp_path, formats=["csv", "latex"])
+    assert (tmp_path / "tables" / "further.csv").exists()
+    (tmp_path / "tables" / "old.tex").write_text("")
+    write_report(report, tmp_path, formats=["csv", "latex"])
+    names = {path.name for path in (tmp_path / "tables").iterdir()}
+    assert not {"further.csv", "old.tex"} & names
+
+
+def test_one_line_a_method_stands_at_a_glance(report: Report) -> None:
+    rows = [
+        row(name, "delta_sel", of="change", value=value, over=over)
+        for name, value, over in (
+            ("er[1]", 0.1, "sources"),
+            ("er[2]", 0.3, "sources"),
+            ("er", 0.2, "sources"),
+            ("er", 0.2, "both"),
+            ("one", 0.7, "sources"),
+        )
+    ]
+    rows.append(
+        row("one", "auc", audit="mia", of="loss", null=0.5, null_low=0.4, null_high=0.6)
+    )
+    found = glance(report.model_copy(update={"results": rows, "contrasts": []}))
+    assert found is not None
+    assert [line[0] for line in found.rows] == ["one", "er, both", "chance"]
+    assert found.rows[-1][1:] == ("-", "0.500 [0.400, 0.600]")
+
+
+def test_markdown_renders_no_tags_and_shortens_what_stands_beside(
+    report: Report,
+) -> None:
+    told = report.model_copy(update={"verdict": ["x: <img src=a> but p < 0.05"]})
+    assert "&lt;img src=a> but p < 0.05" in render(told)
+    long = Block(title="Beside", header=("a",), rows=(("b" * 70_000,),))
+    shown = render(report, further=[long])
+    assert len(shown) <= LONGEST
+    assert "Beside: too long for an issue" in shown
 
 
 def test_markdown_fits_an_issue_and_says_what_it_leaves_out(report: Report) -> None:
