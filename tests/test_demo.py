@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -212,6 +213,17 @@ def test_a_finished_demo_is_not_made_again(outcome: Outcome) -> None:
     assert not told
     assert again.report == read_report(outcome.folder)
     assert (outcome.folder / "report.json").read_bytes() == before
+
+
+def test_a_finished_demo_that_lost_its_pages_gets_them_back(
+    outcome: Outcome, tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(outcome.folder, folder)
+    (folder / "report.md").unlink()
+    demo.run_demo(folder, size=SMALL)
+    assert (folder / "report.md").exists()
+    assert (folder / "report.html").exists()
 
 
 def test_another_seed_or_size_does_not_overwrite_a_report(outcome: Outcome) -> None:

@@ -372,6 +372,8 @@ def test_direction_of_a_contrast_is_said(make_case: Make) -> None:
     result = audit(case, baseline="p", p=plus(0), up=plus(0.6), down=plus(-0.6))
     said = {line.split()[0]: line for line in result.verdict if "against p" in line}
     assert "LESS likely" in said["up"]
+    assert "(taken by themselves they are less likely, by 0." in said["up"]
+    assert "(taken by themselves they are more likely, by 0." in said["down"]
     assert "MORE likely" in said["down"]
 
 

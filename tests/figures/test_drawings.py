@@ -757,3 +757,18 @@ def test_every_checkpoint_can_be_switched_off_with_its_label(made: Made) -> None
 def test_inline_svg_is_the_same_every_time(made: Made) -> None:
     drawing = made(4)[1]["top1"]
     assert inline_svg(drawing) == inline_svg(drawing)
+
+
+def test_curves_of_void_figures_are_told_to_be_none(made: Callable[..., Any]) -> None:
+    whole, _ = made(1)
+    rows = [
+        row.model_copy(update={"status": "invalid"}) if row.audit == "mia" else row
+        for row in whole.results
+        if row.status != "not_estimable"
+    ]
+    (drawing,) = drawings(whole.model_copy(update={"results": rows}), only=["roc"])
+    names = {row.checkpoint for row in rows if row.audit == "mia"}
+    for text in (drawing.caption, drawing.alt):
+        said = text.partition("INVALID, no finding: ")[2]
+        assert said
+        assert set(said.rstrip(".").split(", ")) == names
