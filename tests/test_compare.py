@@ -35,7 +35,11 @@ def shifted(case: Any, shift: float) -> Callable[[str, np.ndarray], np.ndarray]:
 def write(tmp_path: Path) -> Callable[..., Path]:
     """``write(folder, case, names, **changes)``: a report folder with its evidence."""
 
+    # A model's id is a function's address: no other one may get it.
+    alive: list[Any] = []
+
     def make(name: str, case: Any, *, digest: str = "d", **changes: Any) -> Path:
+        alive.append(changes)
         folder = tmp_path / name
         dtype = changes.pop("dtype", "float32")
         tables = case.tables(**changes)

@@ -25,8 +25,8 @@ from spark_train.data import encode_rows
 ROWS, TOKENS = 151_936, 151_665
 """Rows of Qwen2's head, and the tokens among them."""
 
-TASKS = ("reviews", "support")
-SETTINGS = "epochs=1 batch_size=16 ptpc.steps=2 lora.r=4"
+TASKS = ("policy", "support")
+SETTINGS = "epochs=1 batch_size=24 ptpc.steps=2 lora.r=4"
 
 BOUND = 320
 """MiB that a command may take beyond what is held when it starts."""
@@ -102,7 +102,7 @@ def scene(tmp_path: Path, make_model: Callable[..., Any]) -> Path:
     from safetensors.torch import load_file
 
     rows: list[Example] = []
-    for split, count in (("train", 16), ("test", 6)):
+    for split, count in (("train", 24), ("test", 6)):
         made = make_examples(count, split=split, seed=1)  # type: ignore[arg-type]
         rows += [row for row in made if row.task in TASKS]
     rows, _ = inject(rows, seed=1, rate=0.6, canaries=0)
@@ -160,7 +160,7 @@ def test_two_tasks_and_all_audits_hold_no_batch_of_logits(scene: Path) -> None:
     check_report(scene)
     places = [
         Spec(f"{stage} {part}", (str(scene / "run" / "stages" / stage / part),))
-        for stage in ("1-reviews", "2-support")
+        for stage in ("1-policy", "2-support")
         for part in ("task", "priv")
     ]
     base, *adapters = (
@@ -213,9 +213,9 @@ def check_base(scene: Path, loaded: Loaded) -> None:
     scored = table.to_pandas()
     examples = read_examples(scene / "data.jsonl")
     rows = encode_rows(examples, loaded.tokenizer)
-    first = [len(row) for row in rows if row.id.startswith("reviews-train")]
+    first = [len(row) for row in rows if row.id.startswith("policy-train")]
     # One float32 copy of the logits of the first batch, and autograd holds several.
-    assert len(first) == 16
+    assert len(first) == 24
     assert sum(first) * ROWS * 4 / 2**20 > 1.5 * BOUND
     example = min(examples, key=lambda example: len(example.text))
     ids = torch.tensor(loaded.tokenizer(example.text)["input_ids"])
