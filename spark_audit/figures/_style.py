@@ -282,12 +282,14 @@ class Line:
 
 
 def said(row: Row | None, *, scale: float = 1.0, digits: int = 3) -> str:
-    """Value and interval of a row in a narrow column."""
+    """Value and interval of a row in a narrow column; of a void one, its status."""
     if row is None:
         return "-"
     if row.value is None:
         return MISSING
     text = plain(row.value * scale, digits)
+    if row.status in HOLLOW:
+        return f"{text} {row.status.replace('_', ' ').upper()}"
     if row.low is not None and row.high is not None:
         low, high = (plain(b * scale, digits) for b in (row.low, row.high))
         text += f" [{low}, {high}]"

@@ -137,8 +137,8 @@ def _panel(
     for records in members.values():
         for stage in stages:
             mine = [r for r in records if r.get("stage", "") == stage]
-            for term in terms:
-                _term(axes, look, mine, term, starts[stage])
+            for place, term in enumerate(terms):
+                _term(axes, look, mine, term, starts[stage], place)
     axes.set_xlim(-room, at)
     middles = [starts[s] + max(lengths[s], 1) / 2 for s in stages]
     names = [str(s).partition("-")[0] for s in stages]
@@ -155,7 +155,13 @@ def _order(stage: object) -> tuple[int, str]:
     return (int(number) if number.isdecimal() else 0, str(stage))
 
 
-def _term(axes: Axes, look: Look, mine: Records, term: str, start: float) -> None:
+SIZES = (9.5, 5.5, 4.5, 3.5)
+"""Of the probes' marks, in points, by the order of their terms."""
+
+
+def _term(
+    axes: Axes, look: Look, mine: Records, term: str, start: float, place: int
+) -> None:
     _, colour, dashes = TERMS[term]
     known = [r for r in mine if r.get(term) is not None]
     steps = sorted(
@@ -179,10 +185,11 @@ def _term(axes: Axes, look: Look, mine: Records, term: str, start: float) -> Non
             [r[term] for r in probes],
             color=colour,
             marker=MARKS[term],
-            markersize=4.5,
+            # Equal values lie on each other: the earlier term's mark is a rim.
+            markersize=SIZES[min(place, len(SIZES) - 1)],
             linestyle="none",
             clip_on=False,
-            zorder=3,
+            zorder=3 + place,
         )
         belongs(marks, look)
 

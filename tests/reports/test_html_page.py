@@ -941,6 +941,10 @@ def test_print_opens_what_is_folded(
     folded.first.wait_for(state="visible")
     assert not page.locator("#bar").is_visible()
     assert not page.locator(".contents").is_visible()
+    # Tables that are folded stay so; their titles tell that they are there.
+    table = page.locator("details.tabled")
+    assert table.first.locator("summary").is_visible()
+    assert not table.first.locator("table").is_visible()
     page.emulate_media(media="screen")
     folded.first.wait_for(state="hidden")
 

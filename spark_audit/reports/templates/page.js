@@ -331,7 +331,8 @@
 
   let opened = [];
   function unfold() {
-    opened.push(...all("details:not([open])"));
+    // Folded tables stay folded: they would fill dozens of pages.
+    opened.push(...all("details:not([open]):not(.tabled)"));
     for (const part of opened) part.open = true;
   }
   function fold() {
