@@ -19,6 +19,8 @@ from spark_audit.facts import sha256_file, sha256_json
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 # What trainers save beside weights and what is none.
 NO_WEIGHTS = ("optimizer", "scheduler", "training_args", "rng_state", "frozen_noise")
+NOISE = "frozen_noise.safetensors"
+"""Beside a checkpoint: what is added to its input embeddings, one row a token."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 # Keys that differ between two savings of the same weights.
 _VOLATILE = ("_name_or_path", "transformers_version")
@@ -313,6 +315,68 @@ def check_finite(state: Mapping[str, torch.Tensor], *, where: str) -> None:
                 where=where,
                 fix="training diverged or the dtype is too narrow: try --dtype float32",
             )
+
+
+def frozen_noise(
+    folder: Path,
+    shape: Iterable[int],
+    *,
+    sha256: str | None = None,
+    meta: bool = False,
+    where: str,
+) -> torch.Tensor | None:
+    """The noise that belongs to a checkpoint; ``None`` where there is none.
+
+    Parameters
+    ----------
+    shape
+        Of the input embeddings, ``(V, H)``.
+    sha256
+        Of the file, where the checkpoint's maker wrote it down: it must be there.
+    meta
+        Check the header only.
+
+    Raises
+    ------
+    CheckpointError
+        If it is missing, another file, of another shape, or not finite.
+    """
+    path = folder / NOISE
+    if not os.path.lexists(path):
+        if sha256 is None:
+            return None
+        raise CheckpointError(
+            f"{NOISE} is missing: it was trained with noise on its input embeddings",
+            where=where,
+            fix="copy the file beside the adapter",
+        )
+    check_inside(path, where=where)
+    state = read_tensors(path, meta=meta, where=where)
+    if set(state) != {"noise"}:
+        raise CheckpointError(f"{NOISE} holds more than 'noise'", where=where)
+    noise: torch.Tensor = state["noise"]
+    if not noise.is_floating_point():
+        raise CheckpointError(f"{NOISE} holds no floating-point numbers", where=where)
+    if list(noise.shape) != list(shape):
+        raise CheckpointError(
+            f"{NOISE} has shape {list(noise.shape)}, the embeddings {list(shape)}",
+            where=where,
+            fix="give the base it was drawn for by --base",
+        )
+    if not meta:
+        if not bool(torch.isfinite(noise).all()):
+            raise CheckpointError(
+                f"{NOISE} holds NaN or infinite numbers",
+                where=where,
+                fix="copy the file again",
+            )
+        if sha256 is not None and sha256_file(path) != sha256:
+            raise CheckpointError(
+                f"{NOISE} is not the file that it was trained with",
+                where=where,
+                fix="copy the one from its run",
+            )
+    return noise
 
 
 def content_sha256(files: Iterable[Path], config: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from spark_audit.checkpoints import (
     check_filled,
     content_sha256,
     fold_olora,
+    frozen_noise,
     head_rows,
     locate,
     read_json,
@@ -208,9 +209,15 @@ def rehearse(item: Recipe, shared: Recipe) -> dict[str, str]:
     facts["architecture"] = type(model).__name__
     facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
     facts["rows"] = str(head_rows(model))
+    where = item.given.where
+    shape = model.get_input_embeddings().weight.shape
+    noise = frozen_noise(
+        item.folder, shape, sha256=item.noise_sha256, meta=True, where=where
+    )
+    if noise is not None:
+        facts["frozen noise"] = f"on input embeddings, {noise.shape[0]} rows"
     if item.adapter is None:
         return facts
-    where = item.given.where
     parts = {k: t.to("meta") for k, t in item.adapter.read(True).items()}
     raw, parts, _ = fold_olora(item.adapter.config, parts, where=where)
     check_filled(parts, where=where)

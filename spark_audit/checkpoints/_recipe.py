@@ -137,6 +137,9 @@ class Recipe:
     trained_on
         ``weights_sha256`` of the base that an adapter was trained on, where its maker
         wrote it down.
+    noise_sha256
+        SHA-256 of the ``frozen_noise.safetensors`` that belongs to it, where its maker
+        wrote that down: without the file it is another model.
     """
 
     format: str
@@ -149,6 +152,7 @@ class Recipe:
     notes: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
     trained_on: str | None = None
+    noise_sha256: str | None = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from spark_audit.checkpoints import (
+    NOISE,
     Bench,
     Given,
     Loaded,
@@ -28,6 +29,7 @@ from spark_audit.checkpoints import (
     check_trained,
     content_sha256,
     fold_olora,
+    frozen_noise,
     has_tokenizer,
     has_vocabulary,
     head_rows,
@@ -37,7 +39,6 @@ from spark_audit.checkpoints import (
     policy,
     probe_ids,
     read_json,
-    read_tensors,
     read_tokenizer,
     release,
     rounded,
@@ -49,7 +50,6 @@ from spark_audit.checkpoints import (
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.facts import sha256_json
 
-NOISE = "frozen_noise.safetensors"
 # PEFT writes these in any order.
 _SETS = ("target_modules", "modules_to_save")
 # What adapter_config.json holds besides what the adapter computes.
@@ -116,6 +116,9 @@ class Stand:
         borrowed = item.weights is None
         own_sha256 = adapter_sha256 if borrowed else self.weights_sha256
         assert own_sha256 is not None
+        if noise_sha256 is not None:
+            # Without its noise it is another model.
+            own_sha256 = sha256_json({"weights": own_sha256, "noise": noise_sha256})
         identity = {
             "weights": self.weights_sha256,
             "adapter": adapter_sha256,
@@ -183,21 +186,15 @@ class Stand:
         return on, content_sha256(item.adapter.files, kept), notes + more
 
     def _noise(self, item: Recipe) -> tuple[torch.Tensor | None, str | None]:
-        path, where = item.folder / NOISE, item.given.where
-        if not path.exists():
+        noise = frozen_noise(
+            item.folder,
+            self.model.get_input_embeddings().weight.shape,
+            sha256=item.noise_sha256,
+            where=item.given.where,
+        )
+        if noise is None:
             return None, None
-        state = read_tensors(path, where=where)
-        if set(state) != {"noise"}:
-            raise CheckpointError(f"{NOISE} holds more than 'noise'", where=where)
-        check_finite(state, where=where)
-        noise, needed = state["noise"], self.model.get_input_embeddings().weight.shape
-        if noise.shape != needed:
-            raise CheckpointError(
-                f"{NOISE} has shape {list(noise.shape)}, the embeddings {list(needed)}",
-                where=where,
-                fix="give the base it was drawn for by --base",
-            )
-        return noise.to(self.device), content_sha256([path], {})
+        return noise.to(self.device), content_sha256([item.folder / NOISE], {})
 
     def _tokenizer(self, item: Recipe) -> tuple[Any, str, list[str]]:
         folder, other, notes = choose_tokenizer(item, self.shared)

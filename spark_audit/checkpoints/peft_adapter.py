@@ -54,7 +54,7 @@ def peft_adapter(path: Path, given: Given) -> Recipe:
         )
     named = config.get("base_model_name_or_path") or None
     base = given.base or named
-    trained_on = _trained_on(path, where=where)
+    trained_on, noise_sha256 = _written_down(path, where=where)
     notes = []
     if given.base is None and named is not None:
         notes.append(f"base: {PurePath(named).name}, as the adapter names it")
@@ -72,11 +72,25 @@ def peft_adapter(path: Path, given: Given) -> Recipe:
         base=base,
         notes=tuple(notes),
         trained_on=trained_on,
+        noise_sha256=noise_sha256,
     )
 
 
+def _written_down(path: Path, *, where: str) -> tuple[str | None, str | None]:
+    """What spark-train writes down beside its adapters: the base, and the noise."""
+    noise: Any = None
+    if (path / "trained_on.json").exists():
+        found: Any = read_json(path / "trained_on.json", where=where)
+        noise = found.get("noise_sha256")
+        if noise is not None and not isinstance(noise, str):
+            raise CheckpointError(
+                "trained_on.json holds a noise_sha256 that is no hash", where=where
+            )
+    return _trained_on(path, where=where), noise
+
+
 def _trained_on(path: Path, *, where: str) -> str | None:
-    """What spark-train writes down of the base beside its adapters."""
+    """The hash of the base."""
     for name, keys in (
         ("trained_on.json", ("base_sha256",)),
         ("relearn.json", ("checkpoint", "base_sha256")),
