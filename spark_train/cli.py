@@ -117,6 +117,10 @@ def train_run(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="Run folder.")
     ],
+    dp: Annotated[
+        str,
+        typer.Option(metavar="none|fn", help="Privacy option, beside any method."),
+    ] = "none",
     set: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE...", help="Settings that differ."),
@@ -158,6 +162,7 @@ def train_run(
             data=data,
             order=order,
             output=output,
+            dp=dp,
             settings=tuple(set or ()),
             seed=seed,
             device=device,
@@ -189,6 +194,7 @@ def _show_outcome(outcome: Outcome, *, as_json: bool) -> None:
             **figures,
             "seconds": dict(outcome.seconds),
             "notes": list(outcome.notes),
+            "privacy": outcome.privacy,
         }
         show_facts(told, as_json=True)
         return
@@ -242,12 +248,14 @@ def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None
 
 
 def methods(json: Json = False) -> None:
-    """The methods and the settings that each reads, with defaults and sources."""
+    """Methods, privacy options and their settings, with defaults and sources."""
     from spark_audit.checkpoints import quiet as silence
     from spark_train.settings import describe
 
     with silence():
         from spark_train.methods import METHODS, groups
+        from spark_train.privacy import PRIVACY
+        from spark_train.privacy import groups as privacy_groups
 
         found: list[dict[str, Any]] = [
             {
@@ -257,14 +265,30 @@ def methods(json: Json = False) -> None:
             }
             for name in METHODS.names()
         ]
+        options: list[dict[str, Any]] = [
+            {
+                "name": name,
+                "summary": PRIVACY.summary(name),
+                "reads": list(privacy_groups(name)),
+            }
+            for name in PRIVACY.names()
+        ]
     settings = describe()
     if json:
-        show_facts({"methods": found, "settings": settings}, as_json=True)
+        told = {"methods": found, "privacy": options, "settings": settings}
+        show_facts(told, as_json=True)
         return
     show_table(
         "methods",
         ("name", "what it does", "settings"),
         [(m["name"], m["summary"], ", ".join(m["reads"])) for m in found],
+        figures=False,
+    )
+    show_table(
+        "privacy options",
+        ("--dp", "what it does", "settings"),
+        [(o["name"], o["summary"], ", ".join(o["reads"])) for o in options],
+        remarks=["Each goes with every method."],
         figures=False,
     )
     show_table(

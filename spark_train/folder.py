@@ -43,7 +43,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 _LEFT_BEHIND = re.compile(
     r"\.writable|"
     r"\.(run\.json|state\.safetensors|accuracy\.csv|\.writable|"
-    r"[1-9]\d*-.+\.(parquet|safetensors))"
+    r"frozen_noise\.safetensors|[1-9]\d*-.+\.(parquet|safetensors))"
     r"\.[a-z0-9_]{8}"
 )
 # The libraries that compute: with others of them a step may round otherwise.
@@ -80,6 +80,8 @@ class RunRecord(Start):
     identity
         Everything the adapters depend on: a folder is gone on with only where all of
         it is the same.
+    privacy
+        What the run's privacy option says of itself; empty without one.
     seconds
         Phase -> seconds by kind of work.
     starts
@@ -96,6 +98,7 @@ class RunRecord(Start):
     base: dict[str, Any]
     data: list[dict[str, str]]
     rows: dict[str, dict[str, int]]
+    privacy: dict[str, Any] = {}
     seconds: dict[str, dict[str, float]] = {}
     notes: list[str] = []
     starts: list[Start] = []

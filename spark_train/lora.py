@@ -8,6 +8,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save
 from transformers.pytorch_utils import Conv1D
 
+from spark_audit.checkpoints import NOISE
 from spark_audit.errors import CheckpointError, InputError, OutputError
-from spark_audit.facts import write_atomically, write_text
+from spark_audit.facts import sha256_file, write_atomically, write_text
 
 _ATTENTION = re.compile(r"attn|attention")
 
@@ -260,11 +262,18 @@ def _rank(state: dict[str, torch.Tensor]) -> int:
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 TRAINED_ON = "trained_on.json"
-"""Beside an adapter: the hash of the base whose weights it was trained on."""
+"""Beside an adapter: the hash of the base whose weights it was trained on, and of the
+frozen noise that belongs to it."""
 
 
 def save_adapter(
-    model: Any, folder: Path, *, base: str, base_sha256: str | None = None
+    model: Any,
+    folder: Path,
+    *,
+    base: str,
+    base_sha256: str | None = None,
+    noise: Path | None = None,
+    link_noise: bool = False,
 ) -> None:
     """Write the adapter in training as a PEFT folder, whole or not at all.
 
@@ -281,6 +290,11 @@ def save_adapter(
     base_sha256
         ``weights_sha256`` of that base as it was opened, for ``trained_on.json``, by
         which another model of the same name is told apart; ``None``: no such file.
+    noise
+        A file of frozen noise that belongs to the adapter: it is put beside it, and
+        ``trained_on.json`` holds its hash.
+    link_noise
+        As another name of the same file, where the file system can do that.
 
     Raises
     ------
@@ -303,9 +317,13 @@ def save_adapter(
         shutil.rmtree(temporary, ignore_errors=True)
         text = json.dumps(plain, indent=2, sort_keys=True, default=str)
         write_text(temporary / CONFIG, text + "\n")
-        if base_sha256 is not None:
-            text = json.dumps({"base_sha256": base_sha256})
-            write_text(temporary / TRAINED_ON, text + "\n")
+        known = {"base_sha256": base_sha256}
+        if noise is not None:
+            _put(noise, temporary / NOISE, link=link_noise)
+            known["noise_sha256"] = sha256_file(noise)
+        known = {name: value for name, value in known.items() if value is not None}
+        if known:
+            write_text(temporary / TRAINED_ON, json.dumps(known) + "\n")
         data = save(state, metadata={"format": "pt"})
         write_atomically(temporary / WEIGHTS, lambda file: file.write(data))
         shutil.rmtree(place, ignore_errors=True)
@@ -316,6 +334,15 @@ def save_adapter(
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _put(source: Path, target: Path, *, link: bool) -> None:
+    """A copy of a file, or a second name: of large vocabularies it is a gigabyte."""
+    if link:
+        with suppress(OSError):
+            os.link(source, target)
+            return
+    shutil.copyfile(source, target)
 
 
 def load_adapter(model: Any, folder: Path) -> None:

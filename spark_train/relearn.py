@@ -23,6 +23,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from spark_audit.checkpoints import (
+    NOISE,
     Given,
     Loaded,
     Recipe,
@@ -55,8 +56,6 @@ from spark_train.student import Student
 
 RECORD = "relearn.json"
 _LAST = ("adapter_config.json", "config.json")
-NOISE = "frozen_noise.safetensors"
-"""What an audit adds to input embeddings when it lies beside a checkpoint."""
 
 Progress = Callable[[str, int, int], None]
 Note = Callable[[str], None]
@@ -218,15 +217,21 @@ def relearn(
             }
             own = has_tokenizer(found.folder) or has_vocabulary(found.folder)
             with _writing(output):
+                noise = found.folder / NOISE
                 if named is None:
                     _save_merged(model, part)
+                    if noise.exists():
+                        shutil.copyfile(noise, part / NOISE)
                 else:
-                    sha256 = loaded.base_sha256
-                    save_adapter(model, part, base=named, base_sha256=sha256)
+                    save_adapter(
+                        model,
+                        part,
+                        base=named,
+                        base_sha256=loaded.base_sha256,
+                        noise=noise if noise.exists() else None,
+                    )
                 if named is None or own or tokenizer is not None:
                     loaded.tokenizer.save_pretrained(part)
-                if (found.folder / NOISE).exists():
-                    shutil.copyfile(found.folder / NOISE, part / NOISE)
                 write_text(part / RECORD, json.dumps(record, indent=1) + "\n")
     crew.wait()
     return Relearned(output, len(rows), left_out, tuple(losses))

@@ -24,6 +24,8 @@ from spark_train.folder import DATA, Folder, RunRecord, data_files
 from spark_train.loop import Phase, State, run_phase
 from spark_train.lora import add_lora, load_adapter, save_adapter
 from spark_train.methods import METHODS, groups
+from spark_train.privacy import NONE, PRIVACY, Method, Protected, options
+from spark_train.privacy import groups as privacy_groups
 from spark_train.settings import Settings, names, parse
 from spark_train.stream import Stream
 from spark_train.student import Student
@@ -51,6 +53,8 @@ class Outcome:
     seconds
         By kind of work: task, replay, teacher, importance, correction, optimizer,
         answers and others.
+    privacy
+        What the privacy option says of itself; empty without one.
     """
 
     folder: Path
@@ -58,6 +62,7 @@ class Outcome:
     matrix: list[list[float | None]]
     seconds: dict[str, float]
     notes: tuple[str, ...]
+    privacy: dict[str, Any]
 
 
 def train(
@@ -67,6 +72,7 @@ def train(
     data: Sequence[Path],
     order: str,
     output: Path,
+    dp: str = NONE,
     settings: Sequence[str] = (),
     seed: int | None = None,
     device: str = "auto",
@@ -92,6 +98,8 @@ def train(
     order
         ``1``, ``2``, ``3`` (the paper's; those of its tasks that are there), or names
         with commas between them.
+    dp
+        ``none``, or the name of a file of ``privacy/``.
     settings
         ``NAME=VALUE`` texts; see ``spark_train.settings``.
     seed
@@ -125,8 +133,15 @@ def train(
     folder = Folder(output)
     with contextlib.ExitStack() as held:
         with crew.together():
-            reads = groups(method)
-            chosen = parse(settings, groups=reads, method=method)
+            if dp not in options():
+                raise InputError(
+                    f"{dp!r} is no privacy option",
+                    where="--dp",
+                    fix=f"choose one of: {', '.join(options())}",
+                )
+            reads = (*groups(method), *privacy_groups(dp))
+            whose = method if dp == NONE else f"{method} --dp {dp}"
+            chosen = parse(settings, groups=reads, method=whose)
             # Neither names nor the order they are given in decide on the order of rows.
             files = sorted(data_files(data), key=_content)
             examples = read_examples(*files)
@@ -140,6 +155,7 @@ def train(
             record = _record(
                 method,
                 loaded,
+                dp=dp,
                 base=base,
                 files=files,
                 examples=examples,
@@ -180,7 +196,7 @@ def train(
                 examples, targets=lora_targets, checkpointing=gradient_checkpointing
             )
         try:
-            return work.go(METHODS.get(method).run)
+            return work.go(METHODS.get(method), dp)
         except InputError:
             if crew.first:
                 raise
@@ -192,6 +208,7 @@ def _record(
     method: str,
     loaded: Loaded,
     *,
+    dp: str,
     base: str,
     files: Sequence[Path],
     examples: Sequence[Example],
@@ -218,7 +235,9 @@ def _record(
             "dtype": dtype,
             "lora_targets": ",".join(lora_targets),
             DATA: hashes,
-        },
+        }
+        # Run folders of before privacy options say nothing of them.
+        | ({} if dp == NONE else {"dp": dp}),
         base={"source": base, "weights_sha256": loaded.weights_sha256},
         data=[
             {"file": path.name, "sha256": sha256}
@@ -314,6 +333,7 @@ class _Work:
         self.record, self.settings, self.crew = record, settings, crew
         self.tell, self.progress, self.notes = tell, progress, notes
         self.tasks = tuple(record.tasks)
+        self.noise: Path | None = None
 
     def prepare(
         self,
@@ -390,8 +410,8 @@ class _Work:
             for task in self.tasks
         }
 
-    def go(self, method: Callable[[Stream], list[Phase]]) -> Outcome:
-        """Run the phases that are left."""
+    def go(self, method: Method, dp: str) -> Outcome:
+        """Run the phases that are left, under a privacy option."""
         if self.record.status == "complete":
             if self.crew.first:
                 self.folder.close()
@@ -404,7 +424,16 @@ class _Work:
             note=self.tell,
             folder=self.folder.path,
         )
-        phases = method(stream)
+        if dp == NONE:
+            protected = Protected(method.run(stream), {})
+        else:
+            protected = PRIVACY.get(dp).run(stream, method)
+        self.noise = protected.noise
+        self.record = self.record.model_copy(update={"privacy": dict(protected.facts)})
+        with protected.during():
+            return self._train(protected.phases)
+
+    def _train(self, phases: Sequence[Phase]) -> Outcome:
         stages = list(dict.fromkeys(phase.stage for phase in phases))
         at, state, seconds = self._begin(phases)
         for number in range(at, len(phases)):
@@ -432,6 +461,7 @@ class _Work:
             matrix=self._matrix(),
             seconds=_by_kind(seconds),
             notes=tuple(self.notes),
+            privacy=self.record.privacy,
         )
 
     def _begin(
@@ -488,6 +518,8 @@ class _Work:
                 self._place(phase),
                 base=self.base,
                 base_sha256=self.loaded.weights_sha256,
+                noise=self.noise,
+                link_noise=True,
             )
         self.crew.wait()
         return state

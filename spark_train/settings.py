@@ -141,6 +141,12 @@ class Pecl(Group):
     )
 
 
+class Fn(Group):
+    """Frozen noise on input embeddings."""
+
+    sigma: Positive = _field(0.01, "standard deviation, in units of the embeddings")
+
+
 class Settings(Group):
     """All settings of a run."""
 
@@ -168,6 +174,7 @@ class Settings(Group):
     gem: Gem = Gem()
     olora: Olora = Olora()
     pecl: Pecl = Pecl()
+    fn: Fn = Fn()
 
     def flat(self) -> dict[str, Any]:
         """Every setting by its name."""

@@ -111,6 +111,7 @@ class Trained:
     tasks: tuple[str, ...] = ("t1", "t2")
     seconds: dict[str, float] = field(default_factory=lambda: {"learning": 12.345})
     notes: tuple[str, ...] = ("of the outcome", "said before")
+    privacy: dict[str, Any] = field(default_factory=dict)
     asked: dict[str, Any] = field(default_factory=dict)
     error: BaseException | None = None
 
@@ -137,7 +138,7 @@ def test_every_flag_reaches_training(trained: Trained) -> None:
     arguments = [*RUN, "--data", "e", "f", "--set", "lr=1", "ptpc.ul=off", "--seed=3"]
     arguments += ["--device", "cpu", "--dtype", "bfloat16", "--gradient_checkpointing"]
     arguments += ["--lora_targets", "c", "b, a", "--lora-targets", "b"]
-    arguments += ["--tokenizer", "t", "--revision", "r"]
+    arguments += ["--tokenizer", "t", "--revision", "r", "--dp", "fn"]
     arguments += ["--trust-remote-code", "--quiet", "--set", " seed = 3"]
     assert run(arguments) == 0
     asked = trained.asked
@@ -147,6 +148,7 @@ def test_every_flag_reaches_training(trained: Trained) -> None:
     assert callable(asked.pop("note"))
     assert asked == {
         "method": "seqft",
+        "dp": "fn",
         "base": "b",
         "order": "1",
         "output": Path("out"),
@@ -189,6 +191,7 @@ def test_json_is_one_object(
         "bwt": -0.25,
         "seconds": {"learning": 12.345},
         "notes": ["of the outcome", "said before"],
+        "privacy": {},
     }
     assert err == "said before\nof the outcome\n"
 
@@ -334,6 +337,7 @@ def test_methods_and_settings_are_listed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from spark_train.methods import METHODS
+    from spark_train.privacy import PRIVACY
 
     assert run(["methods"]) == 0
     shown = capsys.readouterr().out
@@ -342,10 +346,12 @@ def test_methods_and_settings_are_listed(
     assert [one["name"] for one in told["methods"]] == METHODS.names()
     assert "spark" in METHODS.names()
     assert all(one["summary"] for one in told["methods"])
+    assert [one["name"] for one in told["privacy"]] == PRIVACY.names()
+    assert {"name": "fn", "reads": ["fn"]}.items() <= told["privacy"][-1].items()
     settings = {one["name"]: one for one in told["settings"]}
     assert settings["ptpc.alpha_ul"]["default"] == "2"
     assert settings["ptpc.alpha_ul"]["source"] == "paper"
-    for name in (*METHODS.names(), *settings):
+    for name in (*METHODS.names(), *PRIVACY.names(), *settings):
         assert name in shown
 
 

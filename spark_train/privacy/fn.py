@@ -1,0 +1,60 @@
+"""Frozen noise: one Gaussian draw per vocabulary row, on input embeddings only.
+
+``e~_v = e_v + n_v`` with ``n_v ~ N(0, sigma^2 I)``, drawn once from the run's seed
+**[ours]** and the same for the whole run: training, teachers, scores and answers. It is
+added to what the embedding gives, so that a tied output head does not see it. Each
+stage's folder holds it beside the adapter (``frozen_noise.safetensors``), and
+``spark-audit`` applies it; stock PEFT does not, and gets another model.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from spark_audit.checkpoints import NOISE, input_noise
+from spark_audit.errors import InputError
+from spark_audit.facts import seed_for, write_atomically
+from spark_train.privacy import PRIVACY, Method, Protected
+from spark_train.stream import CARRIED, Stream
+
+
+@PRIVACY.register(reads=lambda: ("fn",))
+def fn(stream: Stream, method: Method) -> Protected:
+    """The method's own phases, under noise."""
+    model, sigma = stream.student.model, stream.settings.fn.sigma
+    rows, width = model.get_input_embeddings().weight.shape
+    noise = drawn(rows, width, sigma=sigma, seed=stream.settings.seed)
+    place = None
+    if stream.folder is not None:
+        # What the run began with is kept: another library may draw otherwise.
+        place = stream.folder / CARRIED / NOISE
+        if stream.crew.first and not place.exists():
+            data = save({"noise": noise}, metadata={"format": "pt"})
+            write_atomically(place, lambda file: file.write(data))
+        stream.crew.wait()
+        try:
+            noise = load_file(place)["noise"]
+        except (OSError, SafetensorError, KeyError) as error:
+            raise InputError(
+                "cannot be read",
+                where=str(place),
+                fix="remove the run folder and train again",
+            ) from error
+    on = noise.to(stream.student.device)
+    return Protected(
+        phases=method.run(stream),
+        facts={"option": "fn", "sigma": sigma, "rows": rows},
+        during=partial(input_noise, model, on),
+        noise=place,
+    )
+
+
+def drawn(rows: int, width: int, *, sigma: float, seed: int) -> Tensor:
+    """The noise of all vocabulary rows: ``(V, H)``, float32."""
+    generator = torch.Generator().manual_seed(seed_for(seed, "frozen noise"))
+    return torch.randn(rows, width, generator=generator).mul_(sigma)

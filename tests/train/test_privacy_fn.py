@@ -1,0 +1,334 @@
+"""Frozen noise: what it adds to, where it is kept, and what an audit makes of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from spark_audit.checkpoints import (
+    Loaded,
+    inspect_checkpoint,
+    open_checkpoint,
+    open_checkpoints,
+    parse_specs,
+)
+from spark_audit.errors import CheckpointError, InputError
+from spark_audit.scoring import Item, score
+from spark_audit.table import Pass
+from spark_train.relearn import relearn
+from spark_train.run import Outcome, train
+from spark_train.student import Student
+
+NOISE = "frozen_noise.safetensors"
+SHORT = ("epochs=2", "batch_size=4", "lr=0.02", "lora.r=4", "fn.sigma=0.5")
+
+
+@pytest.fixture(scope="module")
+def data(
+    make_stream: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    return make_stream(tmp_path_factory.mktemp("data") / "rows.jsonl", train=5, test=2)
+
+
+@pytest.fixture(scope="module")
+def tied(
+    make_model: Callable[..., Any],
+    tiny_tokenizer: Any,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A base whose head is its embedding matrix."""
+    base = tmp_path_factory.mktemp("models") / "tied"
+    make_model("llama", tie_word_embeddings=True).save_pretrained(base)
+    tiny_tokenizer.save_pretrained(base)
+    return base
+
+
+@pytest.fixture(scope="module")
+def start(tied: Path, data: Path) -> Callable[..., Outcome]:
+    def call(output: Path, *settings: str, **options: Any) -> Outcome:
+        given: dict[str, Any] = {
+            "method": "er",
+            "base": str(tied),
+            "data": [data],
+            "order": "yelp,fomc",
+            "device": "cpu",
+            "dp": "fn",
+        }
+        chosen = SHORT if (given | options)["dp"] == "fn" else SHORT[:-1]
+        return train(output=output, settings=[*chosen, *settings], **(given | options))
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def made(
+    start: Callable[..., Outcome], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    return start(tmp_path_factory.mktemp("runs") / "run").folder
+
+
+def opened(source: Path | str, base: Path) -> Loaded:
+    return open_checkpoint(str(source), base=str(base), device="cpu")
+
+
+def noisy(base: Path, adapter: Path, noise: torch.Tensor) -> Any:
+    """The plain truth in float64: other input rows, a head of its own."""
+    model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64)
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    model.get_input_embeddings().weight.data += noise.double()
+    return PeftModel.from_pretrained(model, adapter).double().eval()
+
+
+IDS = np.array([1, 47, 91, 223, 80, 67, 12])
+
+
+def nll(loaded: Loaded, request: Pass | None = None) -> np.ndarray:
+    ids = IDS.astype(np.int32)
+    item = Item("a", ids, np.arange(len(ids), dtype=np.int32))
+    wanted = request or Pass()
+    return score(loaded, [item], passes=[wanted])[wanted].columns["nll"]
+
+
+# --- what a run leaves ----------------------------------------------------------------
+
+
+def test_each_stage_holds_the_one_draw(made: Path) -> None:
+    files = sorted(made.glob(f"stages/*/*/{NOISE}"))
+    assert [file.parent.parent.name for file in files] == ["1-yelp", "2-fomc"]
+    noise = load_file(files[0])["noise"]
+    assert noise.shape == (300, 32)
+    assert noise.dtype == torch.float32
+    assert files[0].read_bytes() == files[1].read_bytes()
+    # 9,600 draws: mean and spread within four standard errors.
+    assert abs(float(noise.mean())) < 4 * 0.5 / 9600**0.5
+    assert float(noise.std()) == pytest.approx(0.5, abs=4 * 0.5 / (2 * 9600) ** 0.5)
+    assert len(noise.unique(dim=0)) == 300
+    for file in files:
+        said = json.loads((file.parent / "trained_on.json").read_text())
+        assert set(said) == {"base_sha256", "noise_sha256"}
+    record = json.loads((made / "run.json").read_text())
+    assert record["privacy"] == {"option": "fn", "sigma": 0.5, "rows": 300}
+    assert record["settings"]["fn.sigma"] == 0.5
+    assert not (made / "carried").exists()
+
+
+def test_the_seed_decides_and_none_is_another_run(
+    start: Callable[..., Outcome], made: Path, tmp_path: Path
+) -> None:
+    other = start(tmp_path / "other", "seed=1", "epochs=1").folder
+    paths = [run / "stages" / "1-yelp" / "task" / NOISE for run in (made, other)]
+    assert paths[0].read_bytes() != paths[1].read_bytes()
+    with pytest.raises(InputError, match="dp fn -> None"):
+        start(made, dp="none")
+    with pytest.raises(InputError, match=r"fn.sigma 0.5 -> 0.25"):
+        start(made, "fn.sigma=0.25")
+    with pytest.raises(InputError, match="'fn.sigma' is no setting of method 'er'"):
+        start(tmp_path / "x", "fn.sigma=1", dp="none")
+    with pytest.raises(InputError, match="'nope' is no privacy option; choose one of"):
+        start(tmp_path / "x", dp="nope")
+    assert not (tmp_path / "x").exists()
+
+
+def test_training_and_answers_see_it(
+    start: Callable[..., Outcome],
+    tied: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[torch.Tensor] = []
+    answered: list[torch.Tensor] = []
+    hidden = Student.hidden
+
+    def first(self: Student, batch: Any, mask: Any) -> Any:
+        table = self.model.get_input_embeddings()
+        seen.append((table(batch.ids) - table.weight[batch.ids]).detach())
+        seen.append(batch.ids)
+        return hidden(self, batch, mask)
+
+    def answers(loaded: Loaded, prompts: Any) -> float:
+        with loaded.active() as model:
+            table: Any = model.get_input_embeddings()  # type: ignore[operator]
+            ids = torch.tensor(IDS)
+            answered.append((table(ids) - table.weight[ids]).clone())
+        return 1.0
+
+    monkeypatch.setattr(Student, "hidden", first)
+    monkeypatch.setattr("spark_train.run.accuracy", answers)
+    folder = start(tmp_path / "run", "epochs=1").folder
+    noise = load_file(folder / "stages" / "1-yelp" / "task" / NOISE)["noise"]
+    # (The head is compared with the model's own logits before there is noise.)
+    assert float(seen[0].abs().max()) == 0.0
+    assert len(seen) > 6
+    for added, ids in zip(seen[2::2], seen[3::2], strict=True):
+        torch.testing.assert_close(added, noise[ids], atol=1e-6, rtol=0)
+    assert len(answered) == 3
+    for added in answered:
+        torch.testing.assert_close(added, noise[IDS], atol=1e-6, rtol=0)
+
+
+def test_it_is_the_same_after_a_stop(
+    start: Callable[..., Outcome],
+    made: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(*args: Any) -> None:
+        raise Killed
+
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_train.run._Work._answer", kill)
+        with pytest.raises(Killed):
+            start(folder)
+    assert (folder / "carried" / NOISE).exists()
+    # Whatever would be drawn now: a run keeps what it began with.
+    monkeypatch.setattr("spark_train.privacy.fn.drawn", lambda *a, **b: None)
+    start(folder)
+    for path in made.glob("stages/*/*/*"):
+        assert (folder / path.relative_to(made)).read_bytes() == path.read_bytes()
+
+
+# --- what an audit makes of it --------------------------------------------------------
+
+
+def test_scores_equal_a_plain_computation(made: Path, tied: Path) -> None:
+    adapter = made / "stages" / "2-fomc" / "task"
+    noise = load_file(adapter / NOISE)["noise"]
+    with torch.no_grad():
+        logits = noisy(tied, adapter, noise)(input_ids=torch.tensor(IDS)[None]).logits
+    wanted = torch.nn.functional.cross_entropy(
+        logits[0, :-1], torch.tensor(IDS[1:]), reduction="none"
+    )
+    loaded = opened(made, tied)
+    assert nll(loaded) == pytest.approx(wanted.numpy(), abs=2e-5)
+    assert "the frozen noise beside it is added to input embeddings" in loaded.notes
+    # What stock PEFT sees is another model.
+    plain: Any = AutoModelForCausalLM.from_pretrained(tied).eval()
+    with torch.no_grad():
+        stock = PeftModel.from_pretrained(plain, adapter)(
+            input_ids=torch.tensor(IDS)[None]
+        ).logits
+    assert float((stock - logits).abs().max()) > 0.01
+
+
+def test_the_model_s_hashes_depend_on_it(
+    made: Path, tied: Path, tmp_path: Path
+) -> None:
+    adapter = made / "stages" / "2-fomc" / "task"
+    found = [opened(adapter, tied)]
+    for name, scale in (("without", 0.0), ("other", 2.0)):
+        folder = tmp_path / name
+        shutil.copytree(adapter, folder)
+        (folder / "trained_on.json").unlink()
+        noise = load_file(folder / NOISE)["noise"] * scale
+        (folder / NOISE).unlink()
+        if scale:
+            save_file({"noise": noise}, folder / NOISE)
+        found.append(opened(folder, tied))
+    for name in ("weights_sha256", "model_id"):
+        assert len({getattr(loaded, name) for loaded in found}) == 3
+    assert len({float(nll(loaded).sum()) for loaded in found}) == 3
+
+
+def test_switching_leaves_no_noise_behind(
+    made: Path, start: Callable[..., Outcome], tied: Path, tmp_path: Path
+) -> None:
+    other = start(tmp_path / "other", "seed=3", "epochs=1").folder
+    none = start(tmp_path / "none", "epochs=1", dp="none").folder
+    specs = parse_specs([f"a={made}", f"b={other}", f"c={none}"])
+    loaded = {
+        one.name: one for one in open_checkpoints(specs, base=str(tied), device="cpu")
+    }
+    alone = {
+        name: nll(opened(path, tied))
+        for name, path in (("a", made), ("b", other), ("c", none))
+    }
+    before = nll(loaded["base"])
+    for name in ("a", "b", "c", "b", "a"):
+        assert (nll(loaded[name]) == alone[name]).all()
+        assert (nll(loaded["base"]) == before).all()
+    assert (before == nll(opened(tied, tied))).all()
+    with pytest.raises(RuntimeError), loaded["a"].active():
+        raise RuntimeError  # a fault inside takes the noise off, too
+    assert (nll(loaded["base"]) == before).all()
+
+
+def test_a_file_that_is_not_the_one_is_refused(
+    made: Path, tied: Path, tmp_path: Path
+) -> None:
+    adapter = made / "stages" / "1-yelp" / "task"
+    noise = load_file(adapter / NOISE)["noise"]
+    broken = noise.clone()
+    broken[3, 4] = torch.nan
+    cases: list[tuple[dict[str, torch.Tensor] | None, str, bool]] = [
+        (None, f"{NOISE} is missing", True),
+        ({"noise": noise[:, :5].clone()}, "has shape [300, 5], the embeddings", True),
+        ({"noise": noise[:7].clone()}, "has shape [7, 32], the embeddings", True),
+        ({"noise": broken}, "holds NaN or infinite numbers", False),
+        ({"noise": 2 * noise}, "is not the file that it was trained with", False),
+        ({"noise": noise.long()}, "holds no floating-point numbers", True),
+        ({"noise": noise, "b": noise.clone()}, "holds more than 'noise'", True),
+    ]
+    for number, (state, said, seen) in enumerate(cases):
+        folder = tmp_path / str(number)
+        shutil.copytree(adapter, folder)
+        (folder / NOISE).unlink()
+        if state is not None:
+            save_file(state, folder / NOISE)
+        with pytest.raises(CheckpointError) as raised:
+            opened(folder, tied)
+        assert said in str(raised.value)
+        assert "\n" not in str(raised.value)
+        # What a header shows is said without opening it, too.
+        problems = inspect_checkpoint(str(folder), base=str(tied)).problems
+        assert [said in problem for problem in problems] == [True] * seen
+    facts = inspect_checkpoint(str(adapter), base=str(tied)).facts
+    assert facts["frozen noise"] == "on input embeddings, 300 rows"
+
+
+def test_rounded_weights_and_further_noise_come_on_top(made: Path, tied: Path) -> None:
+    adapter = made / "stages" / "2-fomc" / "task"
+    specs = parse_specs([f"a={adapter}"])
+    plain: dict[str, np.ndarray] = {}
+    rounded: Loaded | None = None
+    for one in open_checkpoints(specs, base=str(tied), device="cpu", quantize=["int8"]):
+        plain[one.name] = nll(one)
+        rounded = one if one.name == "a+int8" else rounded
+    assert np.abs(plain["a+int8"] - plain["a"]).max() < 0.2
+    assert (plain["a+int8"] != plain["a"]).any()
+    assert rounded is not None
+    assert "the frozen noise beside it is added to input embeddings" in rounded.notes
+    # A tiny sigma on top of the frozen noise changes next to nothing.
+    loaded = opened(adapter, tied)
+    fine = nll(loaded, Pass("noise", sigma=1e-6))
+    assert fine == pytest.approx(nll(loaded), abs=1e-4)
+    coarse = nll(loaded, Pass("noise", sigma=0.5))
+    assert np.abs(coarse - fine).max() > 1e-2
+
+
+def test_relearning_keeps_it(
+    made: Path, tied: Path, data: Path, tmp_path: Path
+) -> None:
+    adapter = made / "stages" / "2-fomc" / "task"
+    out = tmp_path / "out"
+    relearn(ckpt=str(adapter), base=str(tied), data=[data], output=out, steps=2)
+    assert (out / NOISE).read_bytes() == (adapter / NOISE).read_bytes()
+    assert not (out / NOISE).samefile(adapter / NOISE)
+    told = json.loads((out / "trained_on.json").read_text())
+    assert told == json.loads((adapter / "trained_on.json").read_text())
+    (out / NOISE).unlink()
+    with pytest.raises(CheckpointError, match="is missing"):
+        opened(out, tied)
