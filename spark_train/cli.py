@@ -119,7 +119,9 @@ def train_run(
     ],
     dp: Annotated[
         str,
-        typer.Option(metavar="none|fn", help="Privacy option, beside any method."),
+        typer.Option(
+            metavar="none|dpsgd|fn", help="Privacy option, beside any method."
+        ),
     ] = "none",
     set: Annotated[
         list[str] | None,
@@ -213,8 +215,13 @@ def _show_outcome(outcome: Outcome, *, as_json: bool) -> None:
             remarks=[f"{_TITLES[name]} {value:.3f}" for name, value in known.items()],
         )
         print()
+    epsilons: dict[str, float] = outcome.privacy.get("epsilon", {})
+    private = {f"epsilon, {task}": f"{value:.3f}" for task, value in epsilons.items()}
+    if "no_epsilon" in outcome.privacy:
+        private["no epsilon"] = outcome.privacy["no_epsilon"]
     show_facts(
         {f"seconds, {kind}": f"{s:.1f}" for kind, s in outcome.seconds.items()}
+        | private
         | {"run": outcome.folder}
     )
 

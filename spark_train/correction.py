@@ -7,11 +7,12 @@ everything else is held where it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from spark_train.data import TrainRow, collate
-from spark_train.loop import Phase, Step, Sums, Term
+from spark_train.loop import Each, Phase, Step, Sums, Term
 from spark_train.losses import demoted_kl, kl, unlikelihood
 from spark_train.stream import Stream
 from spark_train.student import targets
@@ -84,6 +85,13 @@ def correction(stream: Stream, k: int) -> Phase:
         }
         return Step({ROLE: [*chosen, *again]}, terms, facts)
 
+    def own(role: str, row: TrainRow) -> dict[str, Term]:
+        if row.task == task:
+            return dict(batch_of([row], []).terms)
+        found = batch_of([], [row]).terms["old"]
+        share = size / settings.old_batch_size
+        return {"old": replace(found, weight=found.weight * share)}
+
     def loss(role: str, some: Sequence[TrainRow]) -> Sums:
         batch = collate(some).to(student.device)
         valid = batch.attention
@@ -126,6 +134,7 @@ def correction(stream: Stream, k: int) -> Phase:
         choose=choose,
         loss=loss,
         start=start,
+        each=Each(size, own),
         probe=batch_of(
             [
                 *stream.drawn(k, _private(rows), PROBE, purpose="probe pii"),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from spark_audit.errors import InputError
 from spark_train.data import TrainRow
-from spark_train.loop import Phase, Step, Sums, Term, covered, response_loss
+from spark_train.loop import Each, Phase, Step, Sums, Term, covered, response_loss
 from spark_train.stream import Stream
 
 TASK, REPLAY = "task", "replay"
@@ -63,6 +64,10 @@ def learning(stream: Stream, k: int, *, recall: Recall | None = None) -> Phase:
     current row is seen once an epoch. Of earlier tasks a list as long as the task's own
     rows is drawn once, evenly over them, and reshuffled each epoch **[ours]**.
 
+    Where the stream samples by Poisson, each row comes into a step's batch by a draw of
+    its own, at rates that give as many rows as expected: the current ones alike, the
+    replayed ones evenly over earlier tasks, out of all that is kept of them.
+
     Parameters
     ----------
     k
@@ -77,8 +82,13 @@ def learning(stream: Stream, k: int, *, recall: Recall | None = None) -> Phase:
     """
     settings, rows = stream.settings, stream.rows[stream.tasks[k]]
     old: list[TrainRow] = []
+    memory: dict[str, list[TrainRow]] = {}
     if recall is not None and k and settings.replay.enabled:
-        old = stream.replayed(k, len(rows), purpose="list")
+        memory = {task: some for task, some in stream.earlier(k).items() if some}
+        if stream.poisson:
+            old = [row for some in memory.values() for row in some]
+        else:
+            old = stream.replayed(k, len(rows), purpose="list")
     if old and settings.batch_size < 2:
         raise InputError(
             "batch_size 1 has no room for a replayed row beside the current one",
@@ -89,6 +99,11 @@ def learning(stream: Stream, k: int, *, recall: Recall | None = None) -> Phase:
     n_old = min(max(n_old, 1), settings.batch_size - 1) if old else 0
     n_new = settings.batch_size - n_old
     an_epoch = math.ceil(len(rows) / n_new)
+    rates = {stream.tasks[k]: min(n_new / len(rows), 1.0)}
+    for task, some in memory.items():
+        rates[task] = min(n_old / len(memory) / len(some), 1.0)
+    size = rates[stream.tasks[k]] * len(rows)
+    size_old = sum(rates[task] * len(some) for task, some in memory.items())
 
     def choose(step: int) -> Step:
         epoch, at = divmod(step, an_epoch)
@@ -104,6 +119,30 @@ def learning(stream: Stream, k: int, *, recall: Recall | None = None) -> Phase:
         places = range(at * n_old, at * n_old + size)
         again = [old[i] for i in order.take(places, mode="wrap")]
         return Step({TASK: current, REPLAY: again}, {**terms, **recall.terms(again)})
+
+    def sample(step: int) -> Step:
+        label = stream.label(k)
+
+        def draw(task: str, some: Sequence[TrainRow]) -> list[TrainRow]:
+            purpose = f"{label} {task}"
+            return stream.sampled(step, some, rates[task], purpose=purpose)
+
+        current = draw(stream.tasks[k], rows)
+        terms = {TASK: Term(covered(current, settings.loss.scope))}
+        if not old:
+            return Step({TASK: current}, terms)
+        assert recall is not None
+        again = [row for task, some in memory.items() for row in draw(task, some)]
+        return Step({TASK: current, REPLAY: again}, {**terms, **recall.terms(again)})
+
+    def own(role: str, row: TrainRow) -> Mapping[str, Term]:
+        if role != REPLAY:
+            return {TASK: Term(covered([row], settings.loss.scope))}
+        assert recall is not None
+        return {
+            name: replace(term, weight=term.weight * size / size_old)
+            for name, term in recall.terms([row]).items()
+        }
 
     def loss(role: str, some: Sequence[TrainRow]) -> Sums:
         if role == REPLAY:
@@ -125,8 +164,9 @@ def learning(stream: Stream, k: int, *, recall: Recall | None = None) -> Phase:
         part="task",
         steps=settings.epochs * an_epoch,
         lr=settings.lr,
-        choose=choose,
+        choose=sample if stream.poisson else choose,
         loss=loss,
         start=start,
         end=end,
+        each=Each(size, own, rates if stream.poisson else None),
     )

@@ -54,6 +54,27 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Each:
+    """What one example is by itself, for whoever needs its own gradient.
+
+    Attributes
+    ----------
+    size
+        Rows of the current task that a step has, as expected.
+    terms
+        ``terms(role, row)``: the terms of the row's own loss, by which nothing of
+        another row is told. Over ``size`` their sum is, as expected, the step's loss.
+    rates
+        Task -> how likely one of its rows is in a step's batch, where batches are drawn
+        by Poisson sampling; ``None``: they are not.
+    """
+
+    size: float
+    terms: Callable[[str, TrainRow], Mapping[str, Term]]
+    rates: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True)
 class Phase:
     """One stretch of training, which ends in a saved adapter.
 
@@ -80,6 +101,11 @@ class Phase:
         ``gradients(step)``: may change what the optimizer sees; what it gives back is
         told with the step. All processes see the same gradients, and must leave the
         same; they are clipped afterwards.
+    each
+        What one example is by itself.
+    collect
+        ``collect(step, chosen, clock)`` leaves another gradient than the batch's own on
+        the weights, the same in all processes, and gives each term's sum.
     tasks
         The tasks whose accuracy is measured after the stage; empty: those of the
         order up to the stage's number.
@@ -97,6 +123,8 @@ class Phase:
     gradients: Callable[[int], Mapping[str, float] | None] = lambda step: None
     end: Callable[[], None] = lambda: None
     probe: Step | None = None
+    each: Each | None = None
+    collect: Callable[[int, Step, Clock], dict[str, float]] | None = None
     tasks: tuple[str, ...] = ()
 
     @property
@@ -174,7 +202,10 @@ def run_phase(
             for group in optimizer.param_groups:
                 group["lr"] = phase.rate(step)
             chosen = phase.choose(step)
-            sums = accumulate(student, phase.loss, chosen, crew=crew, clock=clock)
+            if phase.collect is not None:
+                sums = phase.collect(step, chosen, clock)
+            else:
+                sums = accumulate(student, phase.loss, chosen, crew=crew, clock=clock)
             penalties = _penalties(phase, clock)
             record = _record(phase, step, chosen, sums, penalties)
             # A step without any position still is one: moments decay, alike in one

@@ -141,6 +141,19 @@ class Pecl(Group):
     )
 
 
+class Dp(Group):
+    """DP-SGD: gradients of single examples are clipped, their sum gets noise."""
+
+    noise_multiplier: Weight = _field(1.0, "sigma of the noise over max_grad_norm")
+    max_grad_norm: Positive = _field(1.0, "largest gradient norm of one example")
+    target_epsilon: Weight = _field(
+        0.0, "find the noise for which no task's epsilon is larger; 0: as given"
+    )
+    delta: Annotated[float, Field(ge=0, lt=1)] = _field(
+        0.0, "of epsilon; 0: 1/N of the N train rows"
+    )
+
+
 class Fn(Group):
     """Frozen noise on input embeddings."""
 
@@ -174,6 +187,7 @@ class Settings(Group):
     gem: Gem = Gem()
     olora: Olora = Olora()
     pecl: Pecl = Pecl()
+    dp: Dp = Dp()
     fn: Fn = Fn()
 
     def flat(self) -> dict[str, Any]:

@@ -31,6 +31,9 @@ class Stream:
         Tells the user something that a reader of the run must know.
     folder
         Where a phase may leave what it found; ``None``: nowhere.
+    poisson
+        Whether each row comes into a step's batch by a draw of its own, as accountants
+        of differential privacy suppose, and not by going through all rows in turn.
     """
 
     student: Student
@@ -39,6 +42,7 @@ class Stream:
     crew: Crew = Crew()
     note: Callable[[str], None] = lambda text: None
     folder: Path | None = None
+    poisson: bool = False
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -90,6 +94,17 @@ class Stream:
         """``size`` rows, each as often as any other to within one."""
         rng = self._rng("draw", purpose, k)
         return [rows[i] for i in endless(len(rows), size, rng)]
+
+    def sampled(
+        self, step: int, rows: Sequence[TrainRow], rate: float, *, purpose: str
+    ) -> list[TrainRow]:
+        """The rows of a step by Poisson sampling: each with probability ``rate``."""
+        rng = self._rng("poisson", purpose, step)
+        return [
+            row
+            for row, at in zip(rows, rng.random(len(rows)), strict=True)
+            if at < rate
+        ]
 
     def _rng(self, *purpose: object) -> np.random.Generator:
         return np.random.default_rng(seed_for(self.settings.seed, *purpose))

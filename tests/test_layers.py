@@ -103,6 +103,7 @@ INNER = {
         "distillation": 4,
         "correction": 4,
         "methods": 5,
+        "accounting": 0,
         "privacy": 5,
         "run": 6,
         "relearn": 6,

@@ -8,7 +8,7 @@ from spark_train.methods import METHODS, REHEARSAL
 from spark_train.stream import Stream
 
 
-@METHODS.register(reads=lambda: REHEARSAL)
+@METHODS.register(reads=lambda: REHEARSAL, no_epsilon=lambda: "")
 def er(stream: Stream) -> list[Phase]:
     """One phase a task, with the mean NLL of the replayed responses beside its own."""
     recall = Rehearsal(stream)

@@ -8,8 +8,13 @@ from spark_train.loop import Phase
 from spark_train.methods import METHODS, REHEARSAL
 from spark_train.stream import Stream
 
+NO_EPSILON = (
+    "correction draws its rows otherwise than by Poisson sampling, and its teacher "
+    "reads them without noise"
+)
 
-@METHODS.register(reads=lambda: (*REHEARSAL, "ptpc"))
+
+@METHODS.register(reads=lambda: (*REHEARSAL, "ptpc"), no_epsilon=lambda: NO_EPSILON)
 def er_ptpc(stream: Stream) -> list[Phase]:
     """Two phases a task."""
     recall = Rehearsal(stream)

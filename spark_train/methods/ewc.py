@@ -18,8 +18,10 @@ from spark_train.methods import METHODS
 from spark_train.penalties import Quadratic
 from spark_train.stream import Stream
 
+NO_EPSILON = "the Fisher matrix is computed from rows without noise"
 
-@METHODS.register(reads=lambda: ("ewc",))
+
+@METHODS.register(reads=lambda: ("ewc",), no_epsilon=lambda: NO_EPSILON)
 def ewc(stream: Stream) -> list[Phase]:
     """One phase a task; at its end the task's penalty joins those before."""
     carried = Carried(stream)

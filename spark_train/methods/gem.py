@@ -27,8 +27,10 @@ from spark_train.methods import METHODS
 from spark_train.projection import dual
 from spark_train.stream import Stream
 
+NO_EPSILON = "the stored rows' gradients are neither clipped nor noised"
 
-@METHODS.register(reads=lambda: ("gem",))
+
+@METHODS.register(reads=lambda: ("gem",), no_epsilon=lambda: NO_EPSILON)
 def gem(stream: Stream) -> list[Phase]:
     """One phase a task, with a constraint for each task before it."""
     return [_phase(stream, k) for k in range(len(stream.tasks))]

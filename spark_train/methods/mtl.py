@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from spark_train.data import TrainRow
-from spark_train.loop import Phase, fine_tuning
+from spark_train.loop import Each, Phase, Term, covered, fine_tuning
 from spark_train.methods import METHODS
 from spark_train.stream import Stream
 
@@ -14,15 +14,23 @@ STAGE = "1-all"
 """The one stage: there is a single checkpoint, after all tasks at once."""
 
 
-@METHODS.register(reads=lambda: ())
+@METHODS.register(reads=lambda: (), no_epsilon=lambda: "")
 def mtl(stream: Stream) -> list[Phase]:
     """One phase over the rows of all tasks; its accuracy is measured on each."""
     settings = stream.settings
     rows = [row for task in stream.tasks for row in stream.rows[task]]
     size = settings.batch_size
     an_epoch = math.ceil(len(rows) / size)
+    rate = min(size / len(rows), 1.0)
+    each = Each(
+        rate * len(rows),
+        lambda role, row: {"task": Term(covered([row], settings.loss.scope))},
+        dict.fromkeys(stream.tasks, rate) if stream.poisson else None,
+    )
 
     def choose(step: int) -> list[TrainRow]:
+        if stream.poisson:
+            return stream.sampled(step, rows, rate, purpose=STAGE)
         epoch, at = divmod(step, an_epoch)
         order = stream.order(0, epoch, size=len(rows), purpose="all tasks")
         return [rows[i] for i in order[at * size : (at + 1) * size]]
@@ -35,4 +43,4 @@ def mtl(stream: Stream) -> list[Phase]:
         lr=settings.lr,
         scope=settings.loss.scope,
     )
-    return [replace(phase, tasks=stream.tasks)]
+    return [replace(phase, tasks=stream.tasks, each=each)]

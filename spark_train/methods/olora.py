@@ -22,7 +22,7 @@ from spark_train.penalties import overlap
 from spark_train.stream import Stream
 
 
-@METHODS.register(reads=lambda: ("olora",))
+@METHODS.register(reads=lambda: ("olora",), no_epsilon=lambda: "")
 def olora(stream: Stream) -> list[Phase]:
     """One phase a task, each with an adapter of its own."""
     return [_phase(stream, k) for k in range(len(stream.tasks))]

@@ -38,7 +38,14 @@ from spark_train.student import Student, targets
 UNLEARN = "unlearn"
 
 
-@METHODS.register(reads=lambda: ("pecl", "sensitivity.alpha"))
+NO_EPSILON = (
+    "what is unlearned and which weights are held follow from rows without noise"
+)
+
+
+@METHODS.register(
+    reads=lambda: ("pecl", "sensitivity.alpha"), no_epsilon=lambda: NO_EPSILON
+)
 def pecl(stream: Stream) -> list[Phase]:
     """One phase a task."""
     carried = Carried(stream)
@@ -108,6 +115,12 @@ def _phase(stream: Stream, k: int, carried: Carried) -> Phase:
         terms = {**found.terms, UNLEARN: Term(count, settings.lambda_unlearn)}
         return replace(found, terms=terms)
 
+    def own(role: str, row: TrainRow) -> Mapping[str, Term]:
+        assert plain.each is not None
+        count = int(chosen[row.id].sum())
+        unlearn = Term(count, settings.lambda_unlearn)
+        return {**plain.each.terms(role, row), UNLEARN: unlearn}
+
     def loss(role: str, some: Sequence[TrainRow]) -> Sums:
         batch = collate(some).to(student.device)
         learned = batch.attention if full else batch.response
@@ -148,8 +161,15 @@ def _phase(stream: Stream, k: int, carried: Carried) -> Phase:
             found = {n: (k * old[n] + new) / (k + 1) for n, new in found.items()}
         carried.keep(k, {"importance": found})
 
+    assert plain.each is not None
     return replace(
-        plain, start=start, choose=choose, loss=loss, penalty=penalty, end=end
+        plain,
+        start=start,
+        choose=choose,
+        loss=loss,
+        penalty=penalty,
+        end=end,
+        each=replace(plain.each, terms=own),
     )
 
 

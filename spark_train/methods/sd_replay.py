@@ -8,8 +8,12 @@ from spark_train.loop import Phase
 from spark_train.methods import METHODS
 from spark_train.stream import Stream
 
+NO_EPSILON = "the teacher and the sensitivity scores read rows without noise"
 
-@METHODS.register(reads=lambda: ("replay", "sensitivity"))
+
+@METHODS.register(
+    reads=lambda: ("replay", "sensitivity"), no_epsilon=lambda: NO_EPSILON
+)
 def sd_replay(stream: Stream) -> list[Phase]:
     """One phase a task; earlier rows are distilled from the previous checkpoint."""
     return [

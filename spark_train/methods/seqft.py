@@ -8,7 +8,7 @@ from spark_train.methods import METHODS
 from spark_train.stream import Stream
 
 
-@METHODS.register(reads=lambda: ())
+@METHODS.register(reads=lambda: (), no_epsilon=lambda: "")
 def seqft(stream: Stream) -> list[Phase]:
     """One phase a task."""
     return [learning(stream, k) for k in range(len(stream.tasks))]

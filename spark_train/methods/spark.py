@@ -9,8 +9,15 @@ from spark_train.loop import Phase
 from spark_train.methods import METHODS
 from spark_train.stream import Stream
 
+NO_EPSILON = (
+    "the teacher and the sensitivity scores read rows without noise, and correction "
+    "draws its rows otherwise than by Poisson sampling"
+)
 
-@METHODS.register(reads=lambda: ("replay", "sensitivity", "ptpc"))
+
+@METHODS.register(
+    reads=lambda: ("replay", "sensitivity", "ptpc"), no_epsilon=lambda: NO_EPSILON
+)
 def spark(stream: Stream) -> list[Phase]:
     """Two phases a task: theta_{k-1}^priv -> theta_k^task -> theta_k^priv."""
     return [

@@ -1,0 +1,114 @@
+"""Epsilon of a run: Opacus's accountant over the steps that an example can be in.
+
+An example of a task is sampled at one rate while its own task is learned, and at
+another in each later task that replays it. Each step is a Poisson-subsampled Gaussian
+mechanism; the accountant composes them (Renyi differential privacy: Mironov 2017;
+Mironov, Talwar & Zhang 2019), for one train row more or less.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_audit.errors import InputError
+
+LARGEST = 1e4
+"""The largest noise multiplier that is looked at."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Steps of one phase: how many, and at which rate each task's rows are drawn."""
+
+    steps: int
+    rates: Mapping[str, float]
+
+
+def epsilon(
+    stretches: Sequence[Stretch], task: str, *, noise_multiplier: float, delta: float
+) -> float:
+    """Epsilon for an example of ``task`` over all steps; infinite without noise.
+
+    Parameters
+    ----------
+    noise_multiplier
+        Standard deviation of the noise on the sum of gradients over their largest norm.
+    """
+    seen = [(one.rates[task], one.steps) for one in stretches if one.rates.get(task)]
+    if not seen:
+        return 0.0
+    if noise_multiplier <= 0:
+        return math.inf
+    accountant = _accountant()
+    accountant.history = [(noise_multiplier, rate, steps) for rate, steps in seen]
+    with warnings.catch_warnings():
+        # Of orders that end too early: epsilon is then larger than need be.
+        warnings.simplefilter("ignore")
+        try:
+            found = float(accountant.get_epsilon(delta=delta))
+        except (OverflowError, ValueError):  # hardly any noise
+            return math.inf
+    return found if math.isfinite(found) else math.inf
+
+
+def noise_for(
+    stretches: Sequence[Stretch],
+    *,
+    target: float,
+    delta: float,
+    tolerance: float = 1e-3,
+) -> float:
+    """The least noise multiplier, to within a share, that keeps every task's epsilon.
+
+    Raises
+    ------
+    InputError
+        If no noise up to :data:`LARGEST` does.
+    """
+    tasks = list(dict.fromkeys(task for one in stretches for task in one.rates))
+
+    def kept(sigma: float) -> bool:
+        return all(
+            epsilon(stretches, task, noise_multiplier=sigma, delta=delta) <= target
+            for task in tasks
+        )
+
+    high = 1.0
+    while not kept(high):
+        high *= 2
+        if high > LARGEST:
+            raise InputError(
+                f"no noise reaches epsilon {target:g} at delta {delta:g}",
+                where="dp.target_epsilon",
+                fix="give a larger one",
+            )
+    low = high / 2 if high > 1 else 0.0
+    while high - low > tolerance * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if kept(middle) else (middle, high)
+    return high
+
+
+def accountant_name() -> str:
+    """Which accountant, of which version: ``rdp, opacus 1.6.0``."""
+    from importlib.metadata import version
+
+    return f"{_accountant().mechanism()}, opacus {version('opacus')}"
+
+
+def _accountant() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from opacus.accountants import RDPAccountant
+    except ImportError as error:
+        raise InputError(
+            "opacus is not installed",
+            where="--dp dpsgd",
+            fix="pip install 'spark-audit[dp]'",
+        ) from error
+    return RDPAccountant()

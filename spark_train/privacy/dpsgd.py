@@ -1,0 +1,178 @@
+"""DP-SGD: each example's gradient is clipped, and their sum gets Gaussian noise.
+
+Abadi et al. 2016, with Opacus's semantics and accountant. An example's gradient is that
+of the *mean* over its own tokens of each term of its loss, by their weights **[ours]**,
+so that nothing of another example is in it; it is clipped as a whole, over all trained
+weights, to ``dp.max_grad_norm`` (C). The step's gradient is their sum plus
+``N(0, (dp.noise_multiplier C)^2 I)``, over the number of current rows expected in a
+batch. Current rows come into a batch by Poisson sampling, and so do replayed ones, at
+rates evenly over earlier tasks. Penalties that read the weights alone come behind the
+noise, as does ``clip``, which bounds what the optimizer sees: neither costs privacy.
+
+Examples are read one at a time: exact for every method, and slower than a batch. The
+teachers of distillation are asked about all earlier rows, any of which may come.
+
+**What epsilon covers**: the adapters of all stages together, for one train row more or
+less, towards those who do not know the seed (``run.json`` names it; noise is drawn from
+torch's generator, as Opacus draws it without ``secure_mode``). The number of rows is
+taken as known. ``metrics.jsonl`` holds losses without noise, and is not covered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spark_audit.errors import InputError
+from spark_audit.facts import seed_for
+from spark_train.accounting import Stretch, accountant_name, epsilon, noise_for
+from spark_train.loop import Clock, Phase, Step, flat_gradient, set_gradient
+from spark_train.privacy import PRIVACY, Method, Protected
+from spark_train.stream import Stream
+
+UNKNOWN = "the method does not say what it reads of rows beside its steps"
+
+
+@PRIVACY.register(reads=lambda: ("dp",))
+def dpsgd(stream: Stream, method: Method) -> Protected:
+    """The method's phases, each step private; epsilon where all of it is accounted."""
+    settings = stream.settings.dp
+    phases = method.run(replace(stream, poisson=True))
+    delta = settings.delta or 1 / sum(len(rows) for rows in stream.rows.values())
+    reason = _unaccounted(stream, method, phases)
+    stretches = [
+        Stretch(phase.steps, phase.each.rates)
+        for phase in phases
+        if phase.each is not None and phase.each.rates is not None
+    ]
+    sigma = settings.noise_multiplier
+    if settings.target_epsilon:
+        if "noise_multiplier" in settings.model_fields_set:
+            raise InputError(
+                "dp.noise_multiplier and dp.target_epsilon are both given",
+                where="--set",
+                fix="give one of them",
+            )
+        if reason:
+            raise InputError(
+                f"no epsilon is claimed for {method.name}: {reason}",
+                where="dp.target_epsilon",
+                fix="give dp.noise_multiplier",
+            )
+        sigma = noise_for(stretches, target=settings.target_epsilon, delta=delta)
+    found: dict[str, float] = {}
+    if not reason:
+        found = {
+            task: epsilon(stretches, task, noise_multiplier=sigma, delta=delta)
+            for task in stream.tasks
+        }
+        if not all(map(math.isfinite, found.values())):
+            reason, found = f"noise_multiplier {sigma:g} is too small for any", {}
+    facts: dict[str, Any] = {
+        "option": "dpsgd",
+        "noise_multiplier": sigma,
+        "max_grad_norm": settings.max_grad_norm,
+        "delta": delta,
+        "accountant": accountant_name(),
+        "sampling": {
+            phase.key: {
+                "steps": phase.steps,
+                "rates": dict(phase.each.rates) if phase.each.rates else None,
+            }
+            for phase in phases
+            if phase.each is not None
+        },
+    }
+    if reason:
+        stream.note(f"no epsilon: {reason}")
+        facts["no_epsilon"] = reason
+    else:
+        told = ", ".join(f"{task} {value:.4g}" for task, value in found.items())
+        stream.note(f"epsilon at delta {delta:.3g}, by task: {told}")
+        facts["epsilon"] = found
+    return Protected([_private(stream, one, sigma) for one in phases], facts)
+
+
+def _unaccounted(stream: Stream, method: Method, phases: Sequence[Phase]) -> str:
+    """Why no epsilon is claimed; empty where one is."""
+    said = method.parts.get("no_epsilon")
+    reason: str = UNKNOWN if said is None else said()
+    if reason:
+        return reason
+    if stream.settings.replay.memory:
+        return "replay.memory keeps other rows of a task when one more is in it"
+    others = [p.key for p in phases if p.each is None or p.each.rates is None]
+    if others:
+        return f"{others[0]} draws its rows otherwise than by Poisson sampling"
+    return ""
+
+
+def clipped(gradient: Tensor, bound: float) -> Tensor:
+    """A gradient ``(P,)`` of a norm of at most ``bound``; Opacus's factor."""
+    factor: Tensor = bound / (torch.linalg.vector_norm(gradient) + 1e-6)
+    return gradient * factor.clamp(max=1.0)
+
+
+def drawn(size: int, *, seed: int, key: str, step: int) -> Tensor:
+    """The unit normals of one step: ``(P,)``, float64, whatever came before."""
+    generator = torch.Generator().manual_seed(seed_for(seed, "dp noise", key, step))
+    return torch.randn(size, generator=generator, dtype=torch.float64)
+
+
+def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
+    each = phase.each
+    if each is None:
+        raise InputError(
+            f"{phase.key} does not say what one example's own loss is",
+            where="--dp dpsgd",
+            fix="give the phase its `each`, or leave --dp out",
+        )
+    student, crew = stream.student, stream.crew
+    bound, size = stream.settings.dp.max_grad_norm, each.size
+    cut = 0
+
+    def collect(step: int, chosen: Step, clock: Clock) -> dict[str, float]:
+        nonlocal cut
+        total = torch.zeros_like(flat_gradient(student))
+        sums = dict.fromkeys(chosen.terms, 0.0)
+        over = 0
+        for role, rows in chosen.rows.items():
+            with clock(role):
+                for row in crew.share(rows):
+                    terms, found = each.terms(role, row), phase.loss(role, [row])
+                    loss = sum(
+                        (terms[name].weight / terms[name].count) * value
+                        for name, value in found.items()
+                        if name in terms and terms[name].count and terms[name].weight
+                    )
+                    if isinstance(loss, Tensor) and loss.requires_grad:
+                        torch.autograd.backward(loss)
+                        own = flat_gradient(student)
+                        over += int(torch.linalg.vector_norm(own) > bound)
+                        total += clipped(own, bound)
+                    for weight in student.trainable.values():
+                        weight.grad = None
+                    for name, value in found.items():
+                        sums[name] += float(value.detach())
+        told = torch.tensor([*sums.values(), over], dtype=torch.float64)
+        total = crew.sum(torch.cat([total, told.to(total)]))
+        total, told = total[: -len(told)], total[-len(told) :]
+        with clock("noise"):
+            # The same in all processes, and added to their sum: once.
+            noise = drawn(
+                len(total), seed=stream.settings.seed, key=phase.key, step=step
+            )
+            total = total + sigma * bound * noise.to(total)
+            set_gradient(student, total / size)
+        *values, cut = told.tolist()
+        return dict(zip(sums, values, strict=True))
+
+    def gradients(step: int) -> Mapping[str, float]:
+        return {**(phase.gradients(step) or {}), "clipped": cut}
+
+    return replace(phase, collect=collect, gradients=gradients)

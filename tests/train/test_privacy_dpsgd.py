@@ -1,0 +1,535 @@
+"""DP-SGD: clipping, noise, sampling and epsilon, each against a plain computation."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from spark_audit.checkpoints import open_checkpoint, quiet
+from spark_audit.errors import InputError
+from spark_audit.examples import read_examples
+from spark_train.accounting import Stretch, epsilon, noise_for
+from spark_train.crew import Crew
+from spark_train.data import TrainRow, encode_rows
+from spark_train.loop import Clock, Phase, flat_gradient, run_phase
+from spark_train.lora import add_lora
+from spark_train.methods import METHODS
+from spark_train.privacy.dpsgd import clipped, dpsgd, drawn
+from spark_train.run import Outcome, train
+from spark_train.settings import parse
+from spark_train.stream import Stream
+from spark_train.student import Student
+
+TASKS = ("yelp", "fomc", "agnews")
+CLAIMED = {"seqft", "er", "olora", "mtl"}
+
+
+@pytest.fixture(scope="module")
+def data(
+    make_stream: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    path = tmp_path_factory.mktemp("data") / "rows.jsonl"
+    return make_stream(path, tasks=TASKS, train=10, test=1)
+
+
+@pytest.fixture
+def stream(tiny_base: Path, data: Path) -> Callable[..., Stream]:
+    """``stream(*settings, crew=...)``: a stream on a fresh model."""
+
+    def make(*settings: str, crew: Crew | None = None) -> Stream:
+        chosen = parse(["batch_size=4", "epochs=2", "lr=0.02", "lora.r=4", *settings])
+        loaded = open_checkpoint(str(tiny_base), device="cpu")
+        with quiet():
+            model = add_lora(loaded.model, r=4, alpha=8)
+        # A fresh adapter's gradient is half zero: begin somewhere else.
+        generator = torch.Generator().manual_seed(1)
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.data = 0.1 * torch.randn(weight.shape, generator=generator)
+        examples = [e for e in read_examples(data) if e.split == "train"]
+        rows = encode_rows(examples, loaded.tokenizer)
+        by_task = {task: [r for r in rows if r.task == task] for task in TASKS}
+        return Stream(
+            student=Student(model),
+            rows=by_task,
+            settings=chosen,
+            crew=crew or Crew(),
+        )
+
+    return make
+
+
+def phases(stream: Stream, method: str = "er") -> list[Phase]:
+    return dpsgd(stream, METHODS.get(method)).phases
+
+
+def gradient(stream: Stream, phase: Phase, step: int) -> torch.Tensor:
+    """What the optimizer would see of a step: ``(P,)``."""
+    assert phase.collect is not None
+    phase.start()
+    phase.collect(step, phase.choose(step), Clock({}))
+    return flat_gradient(stream.student)
+
+
+def full(phase: Phase) -> int:
+    """The first step with two rows or more of each role."""
+    batches = [phase.choose(step).rows.values() for step in range(phase.steps)]
+    return [min(map(len, rows)) > 1 for rows in batches].index(True)
+
+
+def own_loss(student: Student, row: TrainRow) -> torch.Tensor:
+    """The mean NLL of a row's response, from the model's own logits."""
+    ids = torch.as_tensor(np.asarray(row.ids), dtype=torch.long)
+    logits = student.model(input_ids=ids[None], use_cache=False).logits[0]
+    response = torch.as_tensor(np.asarray(row.response))[1:]
+    found = torch.nn.functional.cross_entropy(
+        logits[:-1][response], ids[1:][response], reduction="mean"
+    )
+    return found
+
+
+def own_gradient(student: Student, row: TrainRow) -> torch.Tensor:
+    weights = list(student.trainable.values())
+    found = torch.autograd.grad(own_loss(student, row), weights)
+    return torch.cat([part.reshape(-1) for part in found]).double()
+
+
+# --- clipping -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bound", [0.05, 0.5, 1e6])
+def test_a_step_is_the_sum_of_clipped_gradients(
+    bound: float, stream: Callable[..., Stream]
+) -> None:
+    made = stream("dp.noise_multiplier=0", f"dp.max_grad_norm={bound}")
+    phase = phases(made)[2]
+    step = full(phase)
+    chosen = phase.choose(step)
+    found = gradient(made, phase, step)
+    total = torch.zeros_like(found)
+    cut = 0
+    for rows in chosen.rows.values():
+        for row in rows:
+            own = own_gradient(made.student, row)
+            norm = float(own.norm())
+            total += own * min(1.0, bound / norm)
+            cut += norm > bound
+    # Two current rows are expected beside two replayed ones.
+    torch.testing.assert_close(found, total / 2, atol=1e-6, rtol=1e-4)
+    told = phase.gradients(step)
+    assert told is not None
+    assert told["clipped"] == cut
+    if bound != 0.5:
+        assert cut == (0 if bound > 1 else sum(map(len, chosen.rows.values())))
+
+
+def test_no_example_counts_for_more_than_the_bound(
+    stream: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[float, float]] = []
+
+    def spy(gradient: torch.Tensor, bound: float) -> torch.Tensor:
+        found = clipped(gradient, bound)
+        seen.append((float(gradient.norm()), float(found.norm())))
+        return found
+
+    monkeypatch.setattr("spark_train.privacy.dpsgd.clipped", spy)
+    made = stream("dp.max_grad_norm=0.7", "lr=0.1")
+    phase = phases(made)[1]
+    rows = sum(
+        len(some)
+        for step in range(phase.steps)
+        for some in phase.choose(step).rows.values()
+    )
+    run_phase(made.student, phase, seed=0)
+    assert len(seen) == rows > 20
+    before, after = np.array(seen).T
+    assert (after <= 0.7).all()
+    assert (before > 0.7).any()
+    small = before < 0.69
+    np.testing.assert_allclose(after[small], before[small], rtol=1e-5)
+    np.testing.assert_allclose(after[before > 0.7], 0.7, rtol=1e-5)
+
+
+def test_one_example_moves_the_sum_by_no_more_than_the_bound(
+    stream: Callable[..., Stream],
+) -> None:
+    made = stream("dp.noise_multiplier=0", "dp.max_grad_norm=0.3")
+    phase = phases(made)[2]
+    chosen = phase.choose(full(phase))
+    assert phase.collect is not None
+    phase.collect(0, chosen, Clock({}))
+    whole = flat_gradient(made.student)
+    for role, rows in chosen.rows.items():
+        for out in rows:
+            left = {**chosen.rows, role: [row for row in rows if row is not out]}
+            phase.collect(0, replace(chosen, rows=left), Clock({}))
+            moved = 2 * (whole - flat_gradient(made.student))
+            assert float(moved.norm()) <= 0.3 * (1 + 1e-6)
+            assert float(moved.norm()) > 0.0
+
+
+# The base's weights are frozen: the first adapters' inputs need no gradient.
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+def test_it_is_what_opacus_computes(stream: Callable[..., Stream]) -> None:
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    bound = 0.4
+    made = stream("dp.noise_multiplier=0", f"dp.max_grad_norm={bound}")
+    phase = phases(made, "seqft")[0]
+    student = made.student
+    rows = phase.choose(1).rows["task"]
+    assert len(rows) > 1
+    ours = gradient(made, phase, 1)
+    student.model.train()
+    with quiet():
+        wrapped = GradSampleModule(student.model, strict=False, batch_first=True)
+    weights = list(student.trainable.values())
+    for weight in weights:
+        weight.grad = None
+    optimizer = DPOptimizer(
+        torch.optim.SGD(weights, lr=1.0),
+        noise_multiplier=0.0,
+        max_grad_norm=bound,
+        expected_batch_size=4,
+        loss_reduction="mean",
+    )
+    width = max(map(len, rows))
+    ids = torch.zeros(len(rows), width, dtype=torch.long)
+    response = torch.zeros(len(rows), width, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.as_tensor(np.asarray(row.ids), dtype=torch.long)
+        response[i, : len(row)] = torch.as_tensor(np.asarray(row.response))
+    try:
+        logits = wrapped(input_ids=ids, use_cache=False).logits
+        lost = torch.nn.functional.cross_entropy(
+            logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none"
+        )
+        inside = response[:, 1:].float()
+        each = (lost * inside).sum(1) / inside.sum(1)
+        each.mean().backward()
+        optimizer.pre_step()
+        theirs = torch.cat([weight.grad.reshape(-1) for weight in weights]).double()
+    finally:
+        wrapped.remove_hooks()
+    assert float(theirs.norm()) > 0.05
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+# --- noise ----------------------------------------------------------------------------
+
+
+def test_noise_has_its_scale_at_every_step(stream: Callable[..., Stream]) -> None:
+    found = []
+    settings = ("dp.max_grad_norm=0.5",)
+    plain = stream("dp.noise_multiplier=0", *settings)
+    noisy = stream("dp.noise_multiplier=3", *settings)
+    for step in (0, 1):
+        both = [gradient(one, phases(one, "seqft")[0], step) for one in (plain, noisy)]
+        found.append((both[1] - both[0]) * 4)  # four rows are expected
+    for noise in found:
+        # float32 gradients hold it to 1e-7 of their size: the test sees 1e-3.
+        assert stats.kstest(noise.numpy() / 1.5, "norm").pvalue > 1e-3
+        n = len(noise)
+        ratio = float(noise.square().sum()) / 1.5**2
+        low, high = stats.chi2.ppf([1e-4, 1 - 1e-4], n)
+        assert low < ratio < high
+    assert abs(np.corrcoef(found[0], found[1])[0, 1]) < 4 / len(found[0]) ** 0.5
+
+
+def test_noise_follows_from_seed_phase_and_step_alone() -> None:
+    one = drawn(50, seed=0, key="1-a/task", step=3)
+    assert one.equal(drawn(50, seed=0, key="1-a/task", step=3))
+    others: list[dict[str, Any]] = [{"seed": 1}, {"key": "2-b/task"}, {"step": 4}]
+    for other in others:
+        changed = {"seed": 0, "key": "1-a/task", "step": 3} | other
+        assert not one.equal(drawn(50, **changed))
+
+
+def test_a_penalty_on_the_weights_comes_behind_clipping_and_noise(
+    stream: Callable[..., Stream],
+) -> None:
+    made = stream("dp.noise_multiplier=2", "dp.max_grad_norm=0.01", "clip=1e9")
+    phase = phases(made, "seqft")[0]
+    first = next(iter(made.student.trainable.values()))
+    seen: list[torch.Tensor] = []
+
+    def look(step: int) -> dict[str, float]:
+        seen.append(flat_gradient(made.student))
+        return {}
+
+    for penalty in (None, lambda: {"held": 50.0 * first.sum()}):
+        one = replace(phase, steps=1, penalty=penalty, gradients=look, lr=1e-12)
+        run_phase(made.student, one, seed=0)
+    moved = (seen[1] - seen[0])[: first.numel()]
+    torch.testing.assert_close(moved, torch.full_like(moved, 50.0), atol=1e-2, rtol=0)
+    assert float((seen[1] - seen[0])[first.numel() :].abs().max()) < 1e-4
+
+
+def test_an_empty_batch_is_noise_alone(stream: Callable[..., Stream]) -> None:
+    made = stream("dp.noise_multiplier=2", "dp.max_grad_norm=0.5")
+    phase = phases(made, "seqft")[0]
+    assert phase.collect is not None
+    empty = replace(phase.choose(0), rows={"task": []})
+    assert phase.collect(0, empty, Clock({})) == {"task": 0.0}
+    noise = drawn(len(flat_gradient(made.student)), seed=0, key=phase.key, step=0)
+    wanted = 2 * 0.5 * noise / 4
+    torch.testing.assert_close(
+        flat_gradient(made.student), wanted, atol=1e-6, rtol=1e-5
+    )
+
+
+def test_without_noise_and_bound_it_is_plain_training(
+    stream: Callable[..., Stream],
+) -> None:
+    settings = ("dp.noise_multiplier=0", "dp.max_grad_norm=1e6")
+    made, other = stream(*settings), stream(*settings)
+    phase = phases(made)[1]
+    run_phase(made.student, phase, seed=0)
+    # The same batches in the plainest loop.
+    student = other.student
+    weights = list(student.trainable.values())
+    optimizer = torch.optim.AdamW(weights, lr=0.02, weight_decay=0.0)
+    for step in range(phase.steps):
+        rate = 0.02 * 0.5 * (1 + math.cos(math.pi * step / phase.steps))
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.zero_grad(set_to_none=False)
+        chosen = phase.choose(step).rows
+        losses = [own_loss(student, row) for rows in chosen.values() for row in rows]
+        (sum(losses) / 2 + 0.0 * sum(w.sum() for w in weights)).backward()
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+    start = stream().student.trainable
+    for name, weight in made.student.trainable.items():
+        assert float((weight - start[name]).detach().abs().max()) > 1e-3
+        torch.testing.assert_close(
+            weight, student.trainable[name], atol=2e-4, rtol=1e-3
+        )
+
+
+class Half(Crew):
+    """One of two processes that this process plays one after the other."""
+
+    sums: list[torch.Tensor]
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.sums.append(tensor.clone())
+        return sum(self.sums, torch.zeros_like(tensor))
+
+
+def test_two_processes_leave_the_gradient_of_one(
+    stream: Callable[..., Stream],
+) -> None:
+    settings = ("dp.noise_multiplier=0.5", "dp.max_grad_norm=0.3")
+    alone = stream(*settings)
+    step = full(phases(alone)[2])
+    wanted = gradient(alone, phases(alone)[2], step)
+    sums: list[torch.Tensor] = []
+    for rank in (0, 1):
+        half = Half(rank, 2)
+        object.__setattr__(half, "sums", sums)
+        made = stream(*settings, crew=half)
+        found = gradient(made, phases(made)[2], step)
+    # The second has both sums, and noise once.
+    assert len(sums) == 2
+    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
+
+
+# --- sampling -------------------------------------------------------------------------
+
+
+def test_rows_are_sampled_at_the_rates_that_are_accounted(
+    stream: Callable[..., Stream],
+) -> None:
+    made = stream("epochs=200")
+    phase = phases(made)[2]
+    assert phase.each is not None
+    rates = phase.each.rates
+    # 10 rows a task; batches of 4: two current, one of each of two earlier tasks.
+    assert rates == {"agnews": 0.2, "yelp": 0.1, "fomc": 0.1}
+    assert phase.steps == 200 * 5
+    count: dict[str, int] = {}
+    pairs = 0
+    for step in range(phase.steps):
+        rows = [row for some in phase.choose(step).rows.values() for row in some]
+        assert len({row.id for row in rows}) == len(rows)
+        for row in rows:
+            count[row.id] = count.get(row.id, 0) + 1
+        pairs += {"yelp-00", "agnews-00"} <= {row.id for row in rows}
+    assert len(count) == 30
+    for task, rate in rates.items():
+        for i in range(10):
+            n = count[f"{task}-{i:02d}"]
+            assert stats.binomtest(n, phase.steps, rate).pvalue > 1e-4, (task, i)
+    # Rows come independently of each other.
+    assert stats.binomtest(pairs, phase.steps, 0.1 * 0.2).pvalue > 1e-4
+    again = phases(made)[2]
+    assert [r.id for r in again.choose(7).rows["task"]] == [
+        r.id for r in phase.choose(7).rows["task"]
+    ]
+
+
+def test_mtl_samples_all_tasks_alike(stream: Callable[..., Stream]) -> None:
+    (phase,) = phases(stream(), "mtl")
+    assert phase.each is not None
+    assert phase.each.rates == dict.fromkeys(TASKS, 4 / 30)
+    sizes = [len(phase.choose(step).rows["task"]) for step in range(phase.steps)]
+    assert len(set(sizes)) > 1
+    n = 30 * phase.steps
+    assert stats.binomtest(sum(sizes), n, 4 / 30).pvalue > 1e-4
+
+
+# --- epsilon --------------------------------------------------------------------------
+
+
+def opacus_epsilon(history: list[tuple[float, float, int]], delta: float) -> float:
+    """Opacus's accountant, stepped through as its engine does."""
+    from opacus.accountants import RDPAccountant
+
+    accountant = RDPAccountant()
+    for sigma, rate, steps in history:
+        for _ in range(steps):
+            accountant.step(noise_multiplier=sigma, sample_rate=rate)
+    return float(accountant.get_epsilon(delta))
+
+
+@pytest.mark.filterwarnings("ignore:Optimal order")
+def test_epsilon_composes_the_own_task_and_its_replay(
+    stream: Callable[..., Stream],
+) -> None:
+    told: list[str] = []
+    made = replace(stream("dp.noise_multiplier=1.3"), note=told.append)
+    facts = dpsgd(made, METHODS.get("er")).facts
+    delta = 1 / 30
+    # Batches of 4: the first task alone, later ones beside two replayed rows.
+    history = {
+        "yelp": [(1.3, 0.4, 6), (1.3, 0.2, 10), (1.3, 0.1, 10)],
+        "fomc": [(1.3, 0.2, 10), (1.3, 0.1, 10)],
+        "agnews": [(1.3, 0.2, 10)],
+    }
+    assert facts["delta"] == delta
+    for task, steps in history.items():
+        assert facts["epsilon"][task] == pytest.approx(opacus_epsilon(steps, delta))
+    assert facts["epsilon"]["yelp"] > facts["epsilon"]["fomc"]
+    assert told[0].startswith("epsilon at delta 0.0333, by task: yelp ")
+    assert facts["sampling"]["2-fomc/task"] == {
+        "steps": 10,
+        "rates": {"fomc": 0.2, "yelp": 0.2},
+    }
+    alone = dpsgd(made, METHODS.get("seqft")).facts["epsilon"]
+    assert alone == {
+        task: pytest.approx(opacus_epsilon([(1.3, 0.4, 6)], delta)) for task in TASKS
+    }
+
+
+@pytest.mark.filterwarnings("ignore:Optimal order")
+def test_the_tighter_accountant_says_no_more() -> None:
+    from opacus.accountants import PRVAccountant
+
+    stretches = [Stretch(60, {"a": 0.05}), Stretch(120, {"a": 0.02, "b": 0.02})]
+    tight = PRVAccountant()
+    tight.history = [(1.1, 0.05, 60), (1.1, 0.02, 120)]
+    lower = tight.get_epsilon(delta=1e-4)
+    ours = epsilon(stretches, "a", noise_multiplier=1.1, delta=1e-4)
+    assert lower <= ours < 1.5 * lower
+    assert epsilon(stretches, "b", noise_multiplier=1.1, delta=1e-4) < ours
+    assert epsilon(stretches, "c", noise_multiplier=1.1, delta=1e-4) == 0.0
+    assert epsilon(stretches, "a", noise_multiplier=0.0, delta=1e-4) == math.inf
+
+
+def test_noise_is_found_for_a_target(stream: Callable[..., Stream]) -> None:
+    stretches = [Stretch(60, {"a": 0.05}), Stretch(120, {"a": 0.02, "b": 0.2})]
+    sigma = noise_for(stretches, target=4, delta=1e-4)
+    at = [
+        max(epsilon(stretches, t, noise_multiplier=s, delta=1e-4) for t in ("a", "b"))
+        for s in (sigma, 0.99 * sigma)
+    ]
+    assert at[0] <= 4 < at[1]
+    with pytest.raises(InputError, match="no noise reaches epsilon 1e-09"):
+        noise_for(stretches, target=1e-9, delta=1e-4)
+    facts = dpsgd(stream("dp.target_epsilon=2"), METHODS.get("er")).facts
+    assert 1.9 < max(facts["epsilon"].values()) <= 2
+    assert facts["noise_multiplier"] != 1.0
+    with pytest.raises(InputError, match="are both given"):
+        dpsgd(
+            stream("dp.target_epsilon=2", "dp.noise_multiplier=1"),
+            METHODS.get("er"),
+        )
+    with pytest.raises(InputError, match="no epsilon is claimed for gem: the stored"):
+        dpsgd(stream("dp.target_epsilon=2"), METHODS.get("gem"))
+
+
+@pytest.mark.parametrize("method", METHODS.names())
+def test_epsilon_is_claimed_where_all_is_accounted(
+    method: str, stream: Callable[..., Stream]
+) -> None:
+    told: list[str] = []
+    made = replace(stream(), note=told.append)
+    facts: Mapping[str, Any] = dpsgd(made, METHODS.get(method)).facts
+    assert ("epsilon" in facts) == (method in CLAIMED)
+    if method not in CLAIMED:
+        assert f"no epsilon: {facts['no_epsilon']}" in told
+        assert len(facts["no_epsilon"]) > 20
+    else:
+        none = dpsgd(
+            replace(stream("dp.noise_multiplier=0"), note=told.append),
+            METHODS.get(method),
+        ).facts
+        assert none["no_epsilon"] == "noise_multiplier 0 is too small for any"
+    json.dumps(dict(facts), allow_nan=False)
+
+
+def test_a_method_that_says_nothing_has_no_epsilon(
+    stream: Callable[..., Stream],
+) -> None:
+    silent = replace(METHODS.get("seqft"), parts={})
+    facts = dpsgd(stream(), silent).facts
+    assert "does not say" in facts["no_epsilon"]
+
+    def shuffled(made: Stream) -> list[Phase]:
+        return METHODS.get("seqft").run(replace(made, poisson=False))
+
+    bounded = dpsgd(stream("replay.memory=5"), METHODS.get("er")).facts
+    assert bounded["no_epsilon"].startswith("replay.memory keeps other rows")
+
+    other = replace(METHODS.get("seqft"), run=shuffled)
+    facts = dpsgd(stream(), other).facts
+    assert "1-yelp/task draws its rows otherwise" in facts["no_epsilon"]
+
+    def unsaid(made: Stream) -> list[Phase]:
+        return [replace(one, each=None) for one in METHODS.get("seqft").run(made)]
+
+    with pytest.raises(InputError, match="1-yelp/task does not say what one example"):
+        dpsgd(stream(), replace(METHODS.get("seqft"), run=unsaid))
+
+
+def test_a_run_records_its_epsilon(tiny_base: Path, data: Path, tmp_path: Path) -> None:
+    made: Outcome = train(
+        method="seqft",
+        base=str(tiny_base),
+        data=[data],
+        order="yelp,fomc",
+        output=tmp_path / "run",
+        dp="dpsgd",
+        settings=["epochs=1", "batch_size=4", "eval_rows=1", "dp.delta=0.01"],
+        device="cpu",
+    )
+    record = json.loads((made.folder / "run.json").read_text())
+    assert record["identity"]["dp"] == "dpsgd"
+    assert record["privacy"] == made.privacy
+    assert set(made.privacy["epsilon"]) == {"yelp", "fomc"}
+    assert made.privacy["delta"] == 0.01
+    assert made.privacy["accountant"].startswith("rdp, opacus ")
+    assert any(note.startswith("epsilon at delta 0.01, by") for note in record["notes"])
+    lines = (made.folder / "metrics.jsonl").read_text().splitlines()
+    assert all("clipped" in json.loads(line) for line in lines)
