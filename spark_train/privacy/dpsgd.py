@@ -169,7 +169,7 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
             )
             total = total + sigma * bound * noise.to(total)
             set_gradient(student, total / size)
-        *values, cut = told.tolist()
+        *values, cut = (*told[:-1].tolist(), int(told[-1]))
         return dict(zip(sums, values, strict=True))
 
     def gradients(step: int) -> Mapping[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from spark_audit.examples import read_examples
 from spark_train.accounting import Stretch, epsilon, noise_for
 from spark_train.crew import Crew
 from spark_train.data import TrainRow, encode_rows
-from spark_train.loop import Clock, Phase, flat_gradient, run_phase
+from spark_train.loop import Clock, Phase, accumulate, flat_gradient, run_phase
 from spark_train.lora import add_lora
 from spark_train.methods import METHODS
 from spark_train.privacy.dpsgd import clipped, dpsgd, drawn
@@ -130,6 +131,58 @@ def test_a_step_is_the_sum_of_clipped_gradients(
     assert told["clipped"] == cut
     if bound != 0.5:
         assert cut == (0 if bound > 1 else sum(map(len, chosen.rows.values())))
+
+
+def test_replayed_rows_weigh_what_they_do_in_the_loss(
+    stream: Callable[..., Stream],
+) -> None:
+    settings = ("dp.noise_multiplier=0", "dp.max_grad_norm=1e6", "epochs=20")
+    made = stream(*settings, "replay.ratio=0.25", "replay.lambda=2")
+    phase = phases(made)[2]
+    step = full(phase)
+    chosen = phase.choose(step)
+    means = {}
+    for role, rows in chosen.rows.items():
+        means[role] = sum(own_gradient(made.student, row) for row in rows)
+    # Three current rows are expected beside one replayed row.
+    wanted = means["task"] / 3 + 2 * means["replay"] / 1
+    found = gradient(made, phase, step)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("method", "number", "settings"),
+    [
+        ("sd-replay", 1, ("batch_size=2", "replay.top_k=8")),
+        ("pecl", 0, ("batch_size=1", "pecl.noise_scale=0")),
+        ("spark", 3, ("batch_size=2", "ptpc.batch_size=1", "ptpc.steps=3")),
+        ("spark", 3, ("batch_size=2", "ptpc.batch_size=1", "ptpc.draw=all")),
+    ],
+)
+def test_one_row_of_each_kind_has_the_method_s_own_gradient(
+    method: str, number: int, settings: tuple[str, ...], stream: Callable[..., Stream]
+) -> None:
+    made = stream("dp.noise_multiplier=0", "dp.max_grad_norm=1e6", *settings)
+    phase = phases(made, method)[number]
+    phase.start()
+    for weight in made.student.trainable.values():  # leave the teacher behind
+        weight.data += 0.01
+    assert phase.collect is not None
+    for step in range(phase.steps):
+        chosen = phase.choose(step)
+        kinds = [row.task for rows in chosen.rows.values() for row in rows]
+        if len(kinds) == len(set(kinds)) == (1 if method == "pecl" else 2):
+            break
+    else:
+        pytest.fail("no step has one row of each kind")
+    accumulate(made.student, phase.loss, chosen, crew=Crew())
+    wanted = flat_gradient(made.student)
+    assert float(wanted.norm()) > 1e-4
+    for weight in made.student.trainable.values():
+        weight.grad = None
+    phase.collect(step, chosen, Clock({}))
+    found = flat_gradient(made.student)
+    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-4)
 
 
 def test_no_example_counts_for_more_than_the_bound(
@@ -445,6 +498,14 @@ def test_the_tighter_accountant_says_no_more() -> None:
     assert epsilon(stretches, "b", noise_multiplier=1.1, delta=1e-4) < ours
     assert epsilon(stretches, "c", noise_multiplier=1.1, delta=1e-4) == 0.0
     assert epsilon(stretches, "a", noise_multiplier=0.0, delta=1e-4) == math.inf
+
+
+def test_without_opacus_what_to_install_is_said(
+    stream: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "opacus.accountants", None)
+    with pytest.raises(InputError, match=r"pip install 'spark-audit\[dp\]'"):
+        dpsgd(stream(), METHODS.get("seqft"))
 
 
 def test_noise_is_found_for_a_target(stream: Callable[..., Stream]) -> None:
