@@ -117,7 +117,7 @@ DATA = (
     Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="DATA...",
+            metavar="DIR|DATA...",
             help="JSONL of `data`, in place of a manifest: its test rows are answered.",
         ),
     ],

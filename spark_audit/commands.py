@@ -142,7 +142,7 @@ def data_import(
 
 
 def data_annotate(
-    data: Annotated[Path, typer.Argument(help="JSONL of `data import`.")],
+    data: Annotated[Path, typer.Argument(help="JSONL of `data import`, or a folder.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="JSONL to write.")],
     detector: Annotated[
         str, typer.Option(metavar="rules|presidio-patterns|presidio")
@@ -150,12 +150,13 @@ def data_annotate(
     json: Json = False,
 ) -> None:
     """Find identifiers; where injected ones are known, say how many are found."""
-    from spark_audit.examples import read_examples, write_examples
+    from spark_audit.examples import data_files, read_examples, write_examples
     from spark_audit.pii import annotate_examples, detection
     from spark_audit.terminal import show_records
 
-    keep_apart([output], [data])
-    examples = read_examples(data)
+    files = data_files([data])
+    keep_apart([output], files)
+    examples = read_examples(*files)
     annotated = annotate_examples(examples, detector=detector)  # type: ignore[arg-type]
     write_examples(output, annotated)
     _say_rows(annotated, output)
@@ -178,7 +179,9 @@ def data_annotate(
 
 
 def data_inject(
-    data: Annotated[list[Path], typer.Argument(help="JSONL files of `data import`.")],
+    data: Annotated[
+        list[Path], typer.Argument(help="JSONL of `data import`, or folders.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")],
     rate: Annotated[
         float, typer.Option(help="Share of rows that get an identifier.")
@@ -195,13 +198,14 @@ def data_inject(
     json: Json = False,
 ) -> None:
     """Plant synthetic identifiers at the same rate in train and test rows."""
-    from spark_audit.examples import read_examples, write_examples
+    from spark_audit.examples import data_files, read_examples, write_examples
     from spark_audit.injection import inject
     from spark_audit.terminal import show_records
 
-    examples = read_examples(*data)
+    files = data_files(data)
+    examples = read_examples(*files)
     tasks = sorted({example.task for example in examples})
-    keep_apart([output / f"{task}.jsonl" for task in tasks], data)
+    keep_apart([output / f"{task}.jsonl" for task in tasks], files)
     found, told = inject(
         examples,
         seed=seed,
@@ -236,7 +240,7 @@ def data_inject(
 def manifest_build(
     base: Annotated[str, typer.Option(metavar="MODEL", help="Reference model.")],
     data: Annotated[
-        list[Path], typer.Option(metavar="DATA...", help="JSONL of `data`.")
+        list[Path], typer.Option(metavar="DIR|DATA...", help="JSONL of `data`.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="manifests/NAME.json")],
     caliper: Annotated[
@@ -263,7 +267,7 @@ def manifest_build(
     """Match the data's identifiers on a reference model, once for all audits."""
     from spark_audit.build import build_manifest, describe
     from spark_audit.checkpoints import open_checkpoint
-    from spark_audit.examples import read_examples
+    from spark_audit.examples import data_files, read_examples
     from spark_audit.facts import check_writable
     from spark_audit.manifest import write_manifest
     from spark_audit.progress import progress
@@ -272,8 +276,9 @@ def manifest_build(
     one_of(preset, "--preset", ("robust", "paper"))
     one_of(distance, "--distance", ("mean", "profile"))
     one_of(controls, "--controls", ("any", "before"))
-    keep_apart([output], data)
-    examples = read_examples(*data)
+    files = data_files(data)
+    keep_apart([output], files)
+    examples = read_examples(*files)
     check_writable(output.parent)
     loaded = open_checkpoint(
         base,
@@ -297,7 +302,7 @@ def manifest_build(
             distance=distance,  # type: ignore[arg-type]
             controls=controls,  # type: ignore[arg-type]
             max_length=max_length,
-            data=data,
+            data=files,
             store=Store(kept),
             batch_size=batch_size_of(batch_size),
             progress=show,

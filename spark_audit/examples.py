@@ -176,6 +176,25 @@ REQUIRED = ("id", "task", "prompt", "response", "split")
 _FIELDS = (*REQUIRED, "source_id", "spans", "canary", "template")
 
 
+def data_files(given: Iterable[Path]) -> list[Path]:
+    """JSON-lines files: those given, and those in folders given.
+
+    Raises
+    ------
+    InputError
+        If a folder holds none.
+    """
+    found: list[Path] = []
+    for path in given:
+        inside = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        if not inside:
+            raise InputError(
+                "holds no .jsonl file", where=str(path), fix="see `data import`"
+            )
+        found += inside
+    return found
+
+
 def read_examples(*paths: str | Path) -> list[Example]:
     """Read data files (JSON lines as :func:`write_examples` writes them), in order.
 

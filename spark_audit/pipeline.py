@@ -232,10 +232,12 @@ def _manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
     if not request.data:
         return find_manifest(checkpoint)
     from spark_audit.build.tasks import task_manifest
-    from spark_audit.examples import read_examples
+    from spark_audit.examples import data_files, read_examples
 
     name = "+".join(dict.fromkeys(path.stem for path in request.data))
-    return task_manifest(read_examples(*request.data), checkpoint, name=name)
+    return task_manifest(
+        read_examples(*data_files(request.data)), checkpoint, name=name
+    )
 
 
 def _plans(manifest: Manifest, request: Request) -> tuple[Manifest, Plans]:

@@ -439,23 +439,22 @@ def score(
     neither annotations nor rules know.
     """
     _check(device, dtype)
-    if output is not None:
-        keep_apart([output], data)
-        _check_scores(output)
     from spark_audit.checkpoints import quiet as silence
-    from spark_audit.examples import read_examples
+    from spark_audit.examples import data_files, read_examples
     from spark_audit.facts import check_writable
     from spark_audit.progress import progress
 
-    with silence():
-        from spark_train.folder import data_files
     files = data_files(data)
+    if output is not None:
+        keep_apart([output], files)
+        _check_scores(output)
     examples = read_examples(*files)
     if output is not None:
         check_writable(output.parent)
-    from spark_audit.checkpoints import open_checkpoint
-    from spark_train.inspect_scores import score_examples
-    from spark_train.scores import write_scores
+    with silence():  # what is imported has things to say of its own
+        from spark_audit.checkpoints import open_checkpoint
+        from spark_train.inspect_scores import score_examples
+        from spark_train.scores import write_scores
 
     loaded = open_checkpoint(
         ckpt or base,

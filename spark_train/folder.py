@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -405,22 +405,3 @@ def _part(
         if name.startswith(prefix)
     }
     return found or None
-
-
-def data_files(given: Sequence[Path]) -> list[Path]:
-    """JSON-lines files: those given, and those in folders given.
-
-    Raises
-    ------
-    InputError
-        If a folder holds none.
-    """
-    found: list[Path] = []
-    for path in given:
-        inside = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
-        if not inside:
-            raise InputError(
-                "holds no .jsonl file", where=str(path), fix="see `data import`"
-            )
-        found += inside
-    return found

@@ -35,7 +35,7 @@ from spark_audit.checkpoints import (
     recipe,
 )
 from spark_audit.errors import InputError, OutputError
-from spark_audit.examples import Example, read_examples
+from spark_audit.examples import Example, data_files, read_examples
 from spark_audit.facts import (
     check_writable,
     now,
@@ -48,7 +48,6 @@ from spark_audit.identifiers import identifier_ranges
 from spark_train._annotated import Annotated
 from spark_train.crew import ElsewhereError, assemble
 from spark_train.data import TrainRow, encode_rows
-from spark_train.folder import data_files
 from spark_train.loop import Phase, State, fine_tuning, run_phase
 from spark_train.lora import ADAPTER, add_lora, copy_adapter, save_adapter
 from spark_train.stream import endless

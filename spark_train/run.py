@@ -14,13 +14,13 @@ import torch
 
 from spark_audit.checkpoints import Loaded, open_checkpoint, quiet
 from spark_audit.errors import InputError
-from spark_audit.examples import Example, read_examples
+from spark_audit.examples import Example, data_files, read_examples
 from spark_audit.facts import check_writable, now, seed_for, sha256_file, versions
 from spark_audit.scoring import Prompt
 from spark_train.accuracy import accuracy, answer_prompts, read_matrix, write_matrix
 from spark_train.crew import Crew, ElsewhereError, assemble
 from spark_train.data import encode_rows
-from spark_train.folder import DATA, Folder, RunRecord, data_files
+from spark_train.folder import DATA, Folder, RunRecord
 from spark_train.loop import Phase, State, run_phase
 from spark_train.lora import add_lora, load_adapter, save_adapter
 from spark_train.methods import METHODS, groups

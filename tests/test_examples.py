@@ -1,6 +1,7 @@
 import json
 import stat
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from spark_audit.examples import (
     Canary,
     Example,
     Span,
+    data_files,
     read_examples,
     task_templates,
     template_ranges,
@@ -302,3 +304,16 @@ def test_a_prompt_shorter_than_the_template():
     row = example(prompt="Te")
     assert template_ranges(row, {"t": (6, 7)}) == ((0, 2),)
     assert template_ranges(row, {}) == ()
+
+
+def test_data_files_of_folders_come_in_order(tmp_path: Path) -> None:
+    for name in ("b.jsonl", "a.jsonl", "c.txt"):
+        (tmp_path / name).write_text("")
+    one = tmp_path / "c.txt"
+    found = data_files([one, tmp_path])
+    assert [path.name for path in found] == ["c.txt", "a.jsonl", "b.jsonl"]
+
+
+def test_a_folder_without_data_files_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no .jsonl file"):
+        data_files([tmp_path])

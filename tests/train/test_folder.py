@@ -23,7 +23,7 @@ import torch
 
 from spark_audit.errors import InputError
 from spark_audit.facts import write_atomically
-from spark_train.folder import Folder, RunRecord, data_files
+from spark_train.folder import Folder, RunRecord
 from spark_train.run import Outcome, train
 
 SETTINGS = (
@@ -575,11 +575,3 @@ def test_a_lock_that_was_removed_meanwhile_is_taken_anew(
             assert (tmp_path / ".lock").exists()
     with Folder(tmp_path).lock():
         pass
-
-
-def test_data_files_of_folders_come_in_order(tmp_path: Path) -> None:
-    for name in ("b.jsonl", "a.jsonl", "c.txt"):
-        (tmp_path / name).write_text("")
-    one = tmp_path / "c.txt"
-    found = data_files([one, tmp_path])
-    assert [path.name for path in found] == ["c.txt", "a.jsonl", "b.jsonl"]
