@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
+from spark_audit.checkpoints import NOISE
 from spark_audit.errors import InputError, OutputError
 from spark_audit.facts import write_atomically, write_text
 from spark_train.loop import State
@@ -158,7 +159,7 @@ class Folder:
         """
         if not self._run.exists():
             inside = self.path.iterdir() if self.path.is_dir() else ()
-            others = [p.name for p in inside if p.name[0] != "."]
+            others = [p.name for p in inside if p.name[0] != "." and not _unborn(p)]
             if others:
                 raise InputError(
                     f"holds something else than a run ({sorted(others)[0]})",
@@ -285,7 +286,13 @@ class Folder:
             ) from error
 
     def _sweep(self) -> None:
-        """Remove what a process that was killed left half-written."""
+        """Remove what a process that was killed left half-written.
+
+        What a run carries belongs to no run before there is a record of one: the next
+        may have another seed.
+        """
+        if not self._run.exists() and _unborn(self.path / CARRIED):
+            shutil.rmtree(self.path / CARRIED, ignore_errors=True)
         for folder in (self.path, self.path / SCORES, self.path / CARRIED):
             for path in folder.iterdir() if folder.is_dir() else ():
                 if _LEFT_BEHIND.fullmatch(path.name):
@@ -388,6 +395,17 @@ class Folder:
         """The run is complete: there is nothing to go on from."""
         shutil.rmtree(self.path / CARRIED, ignore_errors=True)
         self._state.unlink(missing_ok=True)
+
+
+def _unborn(path: Path) -> bool:
+    """Whether it is all that a run has before its record: frozen noise, or a part."""
+    if path.name != CARRIED or path.is_symlink():
+        return False
+    try:
+        inside = [entry.name for entry in path.iterdir()]
+    except OSError:  # no folder, or another process has just removed it
+        return False
+    return all(name == NOISE or _LEFT_BEHIND.fullmatch(name) for name in inside)
 
 
 def _brief(value: Any) -> Any:

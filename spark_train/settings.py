@@ -13,6 +13,7 @@ PAPER, OURS = "paper", "ours"
 
 Positive = Annotated[float, Field(gt=0)]
 Rate = Annotated[float, Field(gt=0, le=1e30)]  # beyond, AdamW itself overflows
+Sigma = Annotated[float, Field(ge=1e-30, le=1e30)]  # float32 holds the draws
 Weight = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -157,7 +158,7 @@ class Dp(Group):
 class Fn(Group):
     """Frozen noise on input embeddings."""
 
-    sigma: Positive = _field(0.01, "standard deviation, in units of the embeddings")
+    sigma: Sigma = _field(0.01, "standard deviation, in units of the embeddings")
 
 
 class Settings(Group):

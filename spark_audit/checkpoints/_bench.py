@@ -290,12 +290,15 @@ def input_noise(model: Any, noise: torch.Tensor) -> Iterator[None]:
     ----------
     noise
         Shape ``(V, H)``. Tied output heads do not see it: it is added to what the
-        embedding gives, not to its weights.
+        embedding gives, not to its weights. The sum is taken in float32 or wider and
+        rounded once.
     """
 
     def add(module: Any, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
-        rows = noise.to(device=output.device, dtype=output.dtype)
-        return output + rows[args[0]]
+        # Only the rows that are asked for: a large vocabulary's noise is gigabytes.
+        rows = noise[args[0].to(noise.device)].to(output.device)
+        wide = torch.promote_types(output.dtype, rows.dtype)
+        return (output.to(wide) + rows).to(output.dtype)
 
     handle = model.get_input_embeddings().register_forward_hook(add)
     try:

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from spark_audit.checkpoints import (
     Loaded,
+    input_noise,
     inspect_checkpoint,
     open_checkpoint,
     open_checkpoints,
@@ -27,6 +28,7 @@ from spark_audit.scoring import Item, score
 from spark_audit.table import Pass
 from spark_train.relearn import relearn
 from spark_train.run import Outcome, train
+from spark_train.settings import parse
 from spark_train.student import Student
 
 NOISE = "frozen_noise.safetensors"
@@ -199,6 +201,63 @@ def test_it_is_the_same_after_a_stop(
     start(folder)
     for path in made.glob("stages/*/*/*"):
         assert (folder / path.relative_to(made)).read_bytes() == path.read_bytes()
+
+
+def test_a_start_that_was_killed_before_its_record_is_forgotten(
+    start: Callable[..., Outcome],
+    made: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "run"
+    (folder / "carried").mkdir(parents=True)
+    # A process that ends at once leaves this, here of another seed.
+    save_file({"noise": torch.ones(300, 32)}, folder / "carried" / NOISE)
+    (folder / "carried" / f".{NOISE}.ab12_xyz").write_bytes(b"half")
+    start(folder)
+    for path in made.glob("stages/*/*/*"):
+        assert (folder / path.relative_to(made)).read_bytes() == path.read_bytes()
+
+    # One that is stopped leaves nothing; what is somebody else's stays.
+    class Stopped(BaseException):
+        pass
+
+    def stop(*args: Any) -> None:
+        raise Stopped
+
+    monkeypatch.setattr("spark_train.run._Work._train", stop)
+    with pytest.raises(Stopped):
+        start(tmp_path / "stopped")
+    assert not (tmp_path / "stopped").exists()
+    mine = tmp_path / "mine" / "carried" / "notes.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    with pytest.raises(InputError, match="holds something else than a run"):
+        start(tmp_path / "mine")
+    assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("sigma", ["0", "-1", "nan", "inf", "1e-50", "1e39"])
+def test_a_sigma_that_float32_does_not_hold_is_refused(sigma: str) -> None:
+    with pytest.raises(InputError, match=r"fn.sigma is '"):
+        parse([f"fn.sigma={sigma}"])
+
+
+def test_the_sum_is_rounded_once() -> None:
+    table = torch.nn.Embedding(5, 64, dtype=torch.bfloat16)
+    noise = 0.01 * torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
+    ids = torch.tensor([[3, 0, 4]])
+
+    class Model:
+        def get_input_embeddings(self) -> torch.nn.Embedding:
+            return table
+
+    with input_noise(Model(), noise):
+        found = table(ids)
+    wanted = (table.weight.float() + noise).bfloat16()[ids]
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, wanted)
+    assert torch.equal(table(ids), table.weight[ids])
 
 
 # --- what an audit makes of it --------------------------------------------------------
