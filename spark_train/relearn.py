@@ -49,7 +49,7 @@ from spark_train._annotated import Annotated
 from spark_train.crew import ElsewhereError, assemble
 from spark_train.data import TrainRow, encode_rows
 from spark_train.loop import Phase, State, fine_tuning, run_phase
-from spark_train.lora import ADAPTER, add_lora, copy_adapter, save_adapter
+from spark_train.lora import ADAPTER, TRAINED_ON, add_lora, copy_adapter, save_adapter
 from spark_train.stream import endless
 from spark_train.student import Student
 
@@ -221,6 +221,8 @@ def relearn(
                     _save_merged(model, part)
                     if noise.exists():
                         shutil.copyfile(noise, part / NOISE)
+                        told = {"noise_sha256": sha256_file(noise)}
+                        write_text(part / TRAINED_ON, json.dumps(told) + "\n")
                 else:
                     save_adapter(
                         model,

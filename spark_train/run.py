@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,14 @@ from typing import Any
 
 import torch
 
-from spark_audit.checkpoints import Loaded, open_checkpoint, quiet
+from spark_audit.checkpoints import (
+    NOISE,
+    Given,
+    Loaded,
+    open_checkpoint,
+    quiet,
+    recipe,
+)
 from spark_audit.errors import InputError
 from spark_audit.examples import Example, data_files, read_examples
 from spark_audit.facts import check_writable, now, seed_for, sha256_file, versions
@@ -309,6 +317,13 @@ def _open(base: str, **options: Any) -> Loaded:
             "is an adapter, not a base model",
             where=base,
             fix="give the model it was trained on; a new adapter begins there",
+        )
+    folder = recipe(base, Given(where=base, **options)).folder
+    if os.path.lexists(folder / NOISE):
+        raise InputError(
+            f"has frozen noise of its own ({NOISE}), which adapters on it do not carry",
+            where=base,
+            fix="give the model without it; --dp fn draws noise for the run",
         )
     return loaded
 

@@ -37,6 +37,7 @@ from spark_audit.checkpoints._files import (
     refuse_code,
     refuse_redirects,
     weight_files,
+    written_down,
 )
 from spark_audit.checkpoints._models import (
     Architecture,
@@ -140,6 +141,7 @@ __all__ = [
     "untied",
     "usable_rows",
     "weight_files",
+    "written_down",
 ]
 
 DTYPES = ("float32", "bfloat16", "float16", "auto")

@@ -317,6 +317,40 @@ def check_finite(state: Mapping[str, torch.Tensor], *, where: str) -> None:
             )
 
 
+def written_down(folder: Path, *, where: str) -> tuple[str | None, str | None]:
+    """What spark-train writes down beside a checkpoint, ``None`` where it did not.
+
+    Returns
+    -------
+    tuple
+        ``weights_sha256`` of the base that an adapter was trained on, and the SHA-256
+        of the ``frozen_noise.safetensors`` that belongs to the checkpoint.
+    """
+    noise: Any = None
+    if (folder / "trained_on.json").exists():
+        noise = read_json(folder / "trained_on.json", where=where).get("noise_sha256")
+        if noise is not None and not isinstance(noise, str):
+            raise CheckpointError(
+                "trained_on.json holds a noise_sha256 that is no hash", where=where
+            )
+    return _trained_on(folder, where=where), noise
+
+
+def _trained_on(folder: Path, *, where: str) -> str | None:
+    """The hash of the base."""
+    for name, keys in (
+        ("trained_on.json", ("base_sha256",)),
+        ("relearn.json", ("checkpoint", "base_sha256")),
+    ):
+        if (folder / name).exists():
+            found: Any = read_json(folder / name, where=where)
+            for key in keys:
+                found = found.get(key) if isinstance(found, dict) else None
+            if isinstance(found, str):
+                return found
+    return None
+
+
 def frozen_noise(
     folder: Path,
     shape: Iterable[int],

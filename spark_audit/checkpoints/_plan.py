@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from spark_audit.checkpoints import (
     BASE,
+    NOISE,
     Bench,
     Given,
     Recipe,
@@ -112,7 +114,8 @@ def base_recipe(item: Recipe, given: Given) -> Recipe:
     Raises
     ------
     CheckpointError
-        If none is known, it is not here, or it is itself an adapter.
+        If none is known, it is not here, it is itself an adapter, or it has frozen
+        noise.
     """
     if item.base is None:
         raise CheckpointError(
@@ -130,7 +133,15 @@ def base_recipe(item: Recipe, given: Given) -> Recipe:
                 where=item.given.where,
                 fix="give --base MODEL",
             ) from error
-    return _full(recipe(item.base, given))
+    found = _full(recipe(item.base, given))
+    if os.path.lexists(found.folder / NOISE):
+        raise CheckpointError(
+            f"the base has frozen noise of its own ({NOISE}): with an adapter on it, "
+            "neither says whether it holds",
+            where=item.given.where,
+            fix="give the model without it as the base",
+        )
+    return found
 
 
 def check_base(item: Recipe, shared: Recipe) -> None:

@@ -27,6 +27,7 @@ from spark_audit.checkpoints import (
     read_tensors,
     refuse_code,
     refuse_redirects,
+    written_down,
 )
 from spark_audit.errors import CheckpointError
 
@@ -97,6 +98,8 @@ def bare_weights(path: Path, given: Given) -> Recipe:
             raise CheckpointError(
                 "holds LoRA weights without their base", where=where, fix="give --base"
             )
+    # The file of an adapter's folder is what the folder is.
+    trained_on, noise_sha256 = written_down(file.parent, where=where)
     return Recipe(
         format="bare-weights",
         source=printable(where),
@@ -106,6 +109,8 @@ def bare_weights(path: Path, given: Given) -> Recipe:
         adapter=adapter,
         base=given.base,
         notes=tuple(notes),
+        trained_on=trained_on,
+        noise_sha256=noise_sha256,
     )
 
 

@@ -20,6 +20,7 @@ from spark_audit.checkpoints import (
     refuse_code,
     refuse_redirects,
     weight_files,
+    written_down,
 )
 from spark_audit.errors import CheckpointError
 
@@ -87,6 +88,7 @@ def hf_folder(path: Path, given: Given) -> Recipe:
         folder=path,
         weights=Weights(path, tuple(files), read, folder=path),
         base=given.base,
+        noise_sha256=written_down(path, where=where)[1],
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any
 
 import torch
 
@@ -18,6 +17,7 @@ from spark_audit.checkpoints import (
     read_json,
     refuse_code,
     weight_files,
+    written_down,
 )
 from spark_audit.errors import CheckpointError
 
@@ -54,7 +54,7 @@ def peft_adapter(path: Path, given: Given) -> Recipe:
         )
     named = config.get("base_model_name_or_path") or None
     base = given.base or named
-    trained_on, noise_sha256 = _written_down(path, where=where)
+    trained_on, noise_sha256 = written_down(path, where=where)
     notes = []
     if given.base is None and named is not None:
         notes.append(f"base: {PurePath(named).name}, as the adapter names it")
@@ -74,34 +74,6 @@ def peft_adapter(path: Path, given: Given) -> Recipe:
         trained_on=trained_on,
         noise_sha256=noise_sha256,
     )
-
-
-def _written_down(path: Path, *, where: str) -> tuple[str | None, str | None]:
-    """What spark-train writes down beside its adapters: the base, and the noise."""
-    noise: Any = None
-    if (path / "trained_on.json").exists():
-        found: Any = read_json(path / "trained_on.json", where=where)
-        noise = found.get("noise_sha256")
-        if noise is not None and not isinstance(noise, str):
-            raise CheckpointError(
-                "trained_on.json holds a noise_sha256 that is no hash", where=where
-            )
-    return _trained_on(path, where=where), noise
-
-
-def _trained_on(path: Path, *, where: str) -> str | None:
-    """The hash of the base."""
-    for name, keys in (
-        ("trained_on.json", ("base_sha256",)),
-        ("relearn.json", ("checkpoint", "base_sha256")),
-    ):
-        if (path / name).exists():
-            found: Any = read_json(path / name, where=where)
-            for key in keys:
-                found = found.get(key) if isinstance(found, dict) else None
-            if isinstance(found, str):
-                return found
-    return None
 
 
 def _read(files: tuple[Path, ...], where: str, meta: bool) -> dict[str, torch.Tensor]:

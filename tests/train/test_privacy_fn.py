@@ -358,6 +358,61 @@ def test_a_file_that_is_not_the_one_is_refused(
     assert facts["frozen noise"] == "on input embeddings, 300 rows"
 
 
+def test_the_adapter_s_file_alone_is_refused_without_its_noise(
+    made: Path, tied: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(made / "stages" / "2-fomc" / "task", folder)
+    file = folder / "adapter_model.safetensors"
+    assert (nll(opened(file, tied)) == nll(opened(folder, tied))).all()
+    (folder / NOISE).unlink()
+    with pytest.raises(CheckpointError, match="is missing"):
+        opened(file, tied)
+    (problem,) = inspect_checkpoint(str(file), base=str(tied)).problems
+    assert "is missing" in problem
+
+
+def merged(tied: Path, adapter: Path, folder: Path) -> Path:
+    """Full weights with the noise beside them: the same model without an adapter."""
+    model: Any = AutoModelForCausalLM.from_pretrained(tied)
+    whole: Any = PeftModel.from_pretrained(model, adapter).merge_and_unload()
+    whole.save_pretrained(folder)
+    for path in (*tied.glob("tokenizer*"), adapter / NOISE):
+        shutil.copy(path, folder)
+    return folder
+
+
+def test_full_weights_keep_it_and_are_no_base(
+    start: Callable[..., Outcome], made: Path, tied: Path, data: Path, tmp_path: Path
+) -> None:
+    adapter = made / "stages" / "2-fomc" / "task"
+    full = merged(tied, adapter, tmp_path / "full")
+    wanted = nll(opened(adapter, tied))
+    assert nll(open_checkpoint(str(full), device="cpu")) == pytest.approx(
+        wanted, abs=1e-4
+    )
+    # An adapter's folder says nothing of noise that belongs to its base.
+    with pytest.raises(InputError, match="has frozen noise of its own"):
+        start(tmp_path / "run", base=str(full))
+    assert not (tmp_path / "run").exists()
+    plain = shutil.copytree(adapter, tmp_path / "plain")
+    for name in (NOISE, "trained_on.json"):
+        (plain / name).unlink()
+    with pytest.raises(CheckpointError, match="the base has frozen noise of its own"):
+        opened(plain, full)
+    (problem,) = inspect_checkpoint(str(plain), base=str(full)).problems
+    assert "the base has frozen noise of its own" in problem
+    # What relearning leaves of full weights says that it belongs to them.
+    out = tmp_path / "out"
+    relearn(ckpt=str(full), base=None, data=[data], output=out, steps=1, lr=1e-9)
+    assert nll(open_checkpoint(str(out), device="cpu")) == pytest.approx(
+        wanted, abs=1e-4
+    )
+    (out / NOISE).unlink()
+    with pytest.raises(CheckpointError, match="is missing"):
+        open_checkpoint(str(out), device="cpu")
+
+
 def test_rounded_weights_and_further_noise_come_on_top(made: Path, tied: Path) -> None:
     adapter = made / "stages" / "2-fomc" / "task"
     specs = parse_specs([f"a={adapter}"])
