@@ -70,9 +70,11 @@ def _home(path: Path) -> Path:
 
 def _settings(name: str, run: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     given = run.get("settings")
-    tasks = run.get("tasks")
+    tasks, identity = run.get("tasks"), run.get("identity")
     values = {
         "method": run.get("method"),
+        # Where there is a privacy option.
+        "dp": identity.get("dp") if isinstance(identity, dict) else None,
         "order": ",".join(map(str, tasks)) if isinstance(tasks, list) else None,
         **(given if isinstance(given, dict) else {}),
     }

@@ -54,6 +54,10 @@ def test_settings_and_time_stand_as_records(tmp_path: Path) -> None:
         ("ours", "ptpc.ul"): False,
         ("ours", "loss.scope"): "response",
     }
+    # The method's name alone would be another's under a privacy option.
+    private = make_run(tmp_path / "private", identity={"dp": "fn"})
+    records = run_tables({"fn": private})["run_settings"]
+    assert {"checkpoint": "fn", "setting": "dp", "value": "fn"} in records
     assert [tuple(r.values()) for r in tables["run_time"]] == [
         ("ours", "1-fomc", "task", "task", 2.5),
         ("ours", "1-fomc", "task", "end", 0.0),
