@@ -403,7 +403,9 @@ def _unborn(path: Path) -> bool:
         return False
     try:
         inside = [entry.name for entry in path.iterdir()]
-    except OSError:  # no folder, or another process has just removed it
+    except FileNotFoundError:  # the first process has just removed it
+        return True
+    except OSError:
         return False
     return all(name == NOISE or _LEFT_BEHIND.fullmatch(name) for name in inside)
 

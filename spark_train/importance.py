@@ -17,7 +17,8 @@ def fisher(stream: Stream, k: int, *, rows: int = 0) -> dict[str, Tensor]:
 
     ``F_j = mean over examples of (d log p(response | prompt) / d theta_j)^2``: one
     gradient an example, of the *sum* over its response's tokens, squared before the
-    mean **[ours]**; observed responses, no dropout.
+    mean **[ours]**; observed responses (with ``loss.scope=full`` whole texts), no
+    dropout.
 
     Parameters
     ----------

@@ -4,6 +4,10 @@ Lopez-Paz & Ranzato 2017. Before each step the gradients of all stored rows, tas
 task, are computed anew at the current weights. Where the step's own gradient ``g``
 points against one of them, it is replaced by ``g + G'v``
 (:mod:`spark_train.projection`), and clipped afterwards.
+
+Which rows are stored is drawn from the seed **[ours]**; the paper keeps a task's last
+ones. The step is AdamW's, as of all methods here **[ours]**: what is projected is the
+gradient, and not what AdamW makes of it and of those before.
 """
 
 from __future__ import annotations
