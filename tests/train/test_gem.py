@@ -59,16 +59,20 @@ def test_the_gradient_is_projected_by_fresh_gradients(
     make_model: Callable[..., Any], margin: str
 ) -> None:
     stream, phases = made(make_model, f"gem.margin={margin}")
-    for seed in (1, 2):
+    # Of the first memory's gradient more than the margin is to be undone, and less.
+    for seed, share in ((1, 2.0), (2, 0.1)):
         moved(stream.student.model, seed=seed)  # gradients are those of these weights
         memories = [list(memory(stream, k).rows["task"]) for k in range(2)]
         others = np.stack([plain_gradient(stream, rows) for rows in memories])
         rng = np.random.default_rng(seed)
-        own = rng.normal(size=others.shape[1]) * 0.1 - 2 * others[0] - others[1]
+        size = np.linalg.norm(others, axis=1).min() / others.shape[1] ** 0.5
+        own = rng.normal(size=others.shape[1]) * 0.01 * size
+        own -= share * others[0] + others[1]
         set_gradient(stream.student, torch.from_numpy(own))
         told = phases[2].gradients(0)
         found = flat_gradient(stream.student).numpy()
         v = lsq_linear(others.T, -own, bounds=(float(margin), np.inf), tol=1e-14).x
+        assert bool(v.min() < 0.5 + 1e-9) is (share < 0.5)
         np.testing.assert_allclose(found, own + others.T @ v, rtol=1e-5, atol=1e-8)
         assert told == {"violated": int((others @ own < 0).sum())}
         assert (others @ own).min() < -1e-3

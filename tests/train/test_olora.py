@@ -216,6 +216,21 @@ def test_earlier_adapters_stay_and_new_ones_turn_away(
     assert overlaps[1] < 0.7 * overlaps[0]
 
 
+def test_each_task_s_adapter_begins_elsewhere(make_model: Callable[..., Any]) -> None:
+    stream = make_stream(adapted(make_model), ROWS, *FEW)
+    begun = []
+    for phase in METHODS.get("olora").run(stream)[1:]:
+        phase.start()
+        begun.append(tensors(stream.student.model, "default"))
+    for key, weight in begun[0].items():
+        assert torch.equal(weight, begun[1][key]) is (".lora_B." in key)
+    # Nor where they would without the seed.
+    other = make_stream(adapted(make_model), ROWS, *FEW, "seed=1")
+    METHODS.get("olora").run(other)[1].start()
+    for key, weight in tensors(other.student.model, "default").items():
+        assert torch.equal(weight, begun[0][key]) is (".lora_B." in key)
+
+
 def test_stages_of_a_run_hold_the_adapters_of_all_tasks(
     make_stream: Callable[..., Path], tiny_base: Path, tmp_path: Path
 ) -> None:
