@@ -292,7 +292,7 @@ def save_adapter(
         which another model of the same name is told apart; ``None``: no such file.
     noise
         A file of frozen noise that belongs to the adapter: it is put beside it, and
-        ``trained_on.json`` holds its hash.
+        ``trained_on.json`` and the weights' header hold its hash.
     link_noise
         As another name of the same file, where the file system can do that.
 
@@ -317,14 +317,17 @@ def save_adapter(
         shutil.rmtree(temporary, ignore_errors=True)
         text = json.dumps(plain, indent=2, sort_keys=True, default=str)
         write_text(temporary / CONFIG, text + "\n")
-        known = {"base_sha256": base_sha256}
+        known = {} if base_sha256 is None else {"base_sha256": base_sha256}
+        about: dict[str, str] = {}
         if noise is not None:
             _put(noise, temporary / NOISE, link=link_noise)
-            known["noise_sha256"] = sha256_file(noise)
-        known = {name: value for name, value in known.items() if value is not None}
-        if known:
-            write_text(temporary / TRAINED_ON, json.dumps(known) + "\n")
+            about["noise_sha256"] = sha256_file(noise)
+        if known | about:
+            write_text(temporary / TRAINED_ON, json.dumps(known | about) + "\n")
         data = save(state, metadata={"format": "pt"})
+        if about:
+            # In the weights' own header, too: they are often copied without the rest.
+            data = _saying(data, about)
         write_atomically(temporary / WEIGHTS, lambda file: file.write(data))
         shutil.rmtree(place, ignore_errors=True)
         os.replace(temporary, place)
@@ -334,6 +337,19 @@ def save_adapter(
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _saying(data: bytes, more: dict[str, str]) -> bytes:
+    """A safetensors file whose header says more, always in the same order.
+
+    The library itself writes several entries in any order.
+    """
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header["__metadata__"] |= more
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
 
 def _put(source: Path, target: Path, *, link: bool) -> None:

@@ -250,6 +250,25 @@ def read_tensors(path: Path, *, meta: bool = False, where: str) -> Any:
         ) from error
 
 
+def _metadata(path: Path, *, where: str) -> dict[str, str]:
+    """What a safetensors file's header says beside its tensors."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise _damaged(path, error, where) from error
+
+
+def _damaged(path: Path, error: Exception, where: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path.name} is damaged or no safetensors file ({one_line(error)})",
+        where=where,
+        fix="copy or download the file again",
+    )
+
+
 def _read_safetensors(path: Path, *, meta: bool, where: str) -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError, safe_open
 
@@ -267,11 +286,7 @@ def _read_safetensors(path: Path, *, meta: bool, where: str) -> dict[str, torch.
                 for key, part in slices.items()
             }
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(
-            f"{path.name} is damaged or no safetensors file ({one_line(error)})",
-            where=where,
-            fix="copy or download the file again",
-        ) from error
+        raise _damaged(path, error, where) from error
 
 
 def merged(files: Iterable[Path], *, meta: bool, where: str) -> dict[str, torch.Tensor]:
@@ -317,8 +332,16 @@ def check_finite(state: Mapping[str, torch.Tensor], *, where: str) -> None:
             )
 
 
-def written_down(folder: Path, *, where: str) -> tuple[str | None, str | None]:
-    """What spark-train writes down beside a checkpoint, ``None`` where it did not.
+def written_down(
+    folder: Path, files: Iterable[Path], *, where: str
+) -> tuple[str | None, str | None]:
+    """What spark-train writes down with a checkpoint, ``None`` where it did not.
+
+    Parameters
+    ----------
+    files
+        The checkpoint's weights: the header of an adapter's file says which noise
+        belongs to it, also where the files beside it were left behind.
 
     Returns
     -------
@@ -333,6 +356,9 @@ def written_down(folder: Path, *, where: str) -> tuple[str | None, str | None]:
             raise CheckpointError(
                 "trained_on.json holds a noise_sha256 that is no hash", where=where
             )
+    for path in files:
+        if noise is None and path.suffix == ".safetensors":
+            noise = _metadata(path, where=where).get("noise_sha256")
     return _trained_on(folder, where=where), noise
 
 

@@ -88,7 +88,7 @@ def hf_folder(path: Path, given: Given) -> Recipe:
         folder=path,
         weights=Weights(path, tuple(files), read, folder=path),
         base=given.base,
-        noise_sha256=written_down(path, where=where)[1],
+        noise_sha256=written_down(path, files, where=where)[1],
     )
 
 

@@ -54,7 +54,7 @@ def peft_adapter(path: Path, given: Given) -> Recipe:
         )
     named = config.get("base_model_name_or_path") or None
     base = given.base or named
-    trained_on, noise_sha256 = written_down(path, where=where)
+    trained_on, noise_sha256 = written_down(path, files, where=where)
     notes = []
     if given.base is None and named is not None:
         notes.append(f"base: {PurePath(named).name}, as the adapter names it")

@@ -101,6 +101,13 @@ def nll(loaded: Loaded, request: Pass | None = None) -> np.ndarray:
     return score(loaded, [item], passes=[wanted])[wanted].columns["nll"]
 
 
+def unsaid(folder: Path) -> None:
+    """An adapter that says nothing of noise, as one of another maker."""
+    (folder / "trained_on.json").unlink()
+    file = folder / "adapter_model.safetensors"
+    save_file(load_file(file), file, metadata={"format": "pt"})
+
+
 # --- what a run leaves ----------------------------------------------------------------
 
 
@@ -291,7 +298,7 @@ def test_the_model_s_hashes_depend_on_it(
     for name, scale in (("without", 0.0), ("other", 2.0)):
         folder = tmp_path / name
         shutil.copytree(adapter, folder)
-        (folder / "trained_on.json").unlink()
+        unsaid(folder)
         noise = load_file(folder / NOISE)["noise"] * scale
         (folder / NOISE).unlink()
         if scale:
@@ -370,6 +377,15 @@ def test_the_adapter_s_file_alone_is_refused_without_its_noise(
         opened(file, tied)
     (problem,) = inspect_checkpoint(str(file), base=str(tied)).problems
     assert "is missing" in problem
+    # Nor do the two files that PEFT knows of pass for the whole.
+    (folder / "trained_on.json").unlink()
+    for source in (file, folder):
+        with pytest.raises(CheckpointError, match="is missing"):
+            opened(source, tied)
+    unsaid_folder = tmp_path / "unsaid"
+    shutil.copytree(made / "stages" / "2-fomc" / "task", unsaid_folder)
+    unsaid(unsaid_folder)
+    assert (nll(opened(unsaid_folder, tied)) == nll(opened(made, tied))).all()
 
 
 def merged(tied: Path, adapter: Path, folder: Path) -> Path:
@@ -396,8 +412,8 @@ def test_full_weights_keep_it_and_are_no_base(
         start(tmp_path / "run", base=str(full))
     assert not (tmp_path / "run").exists()
     plain = shutil.copytree(adapter, tmp_path / "plain")
-    for name in (NOISE, "trained_on.json"):
-        (plain / name).unlink()
+    unsaid(plain)
+    (plain / NOISE).unlink()
     with pytest.raises(CheckpointError, match="the base has frozen noise of its own"):
         opened(plain, full)
     (problem,) = inspect_checkpoint(str(plain), base=str(full)).problems
