@@ -17,7 +17,7 @@ from typing import Any
 from spark_audit.errors import InputError
 
 LARGEST = 1e4
-"""The largest noise multiplier that is looked at."""
+"""The largest noise multiplier that is looked at; more noise is taken for as much."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ def epsilon(
 ) -> float:
     """Epsilon for an example of ``task`` over all steps; infinite without noise.
 
+    Never below 0, where the accountant goes when ``delta`` alone would do.
+
     Parameters
     ----------
     noise_multiplier
@@ -44,15 +46,16 @@ def epsilon(
     if noise_multiplier <= 0:
         return math.inf
     accountant = _accountant()
-    accountant.history = [(noise_multiplier, rate, steps) for rate, steps in seen]
+    sigma = min(noise_multiplier, LARGEST)  # the square of a larger one overflows
+    accountant.history = [(sigma, rate, steps) for rate, steps in seen]
     with warnings.catch_warnings():
         # Of orders that end too early: epsilon is then larger than need be.
         warnings.simplefilter("ignore")
         try:
             found = float(accountant.get_epsilon(delta=delta))
-        except (OverflowError, ValueError):  # hardly any noise
+        except (ArithmeticError, ValueError):  # hardly any noise
             return math.inf
-    return found if math.isfinite(found) else math.inf
+    return max(found, 0.0) if math.isfinite(found) else math.inf
 
 
 def noise_for(
@@ -82,7 +85,8 @@ def noise_for(
         high *= 2
         if high > LARGEST:
             raise InputError(
-                f"no noise reaches epsilon {target:g} at delta {delta:g}",
+                f"the accountant shows no epsilon of {target:g} at delta {delta:g}, "
+                "whatever the noise",
                 where="dp.target_epsilon",
                 fix="give a larger one",
             )

@@ -500,6 +500,20 @@ def test_the_tighter_accountant_says_no_more() -> None:
     assert epsilon(stretches, "a", noise_multiplier=0.0, delta=1e-4) == math.inf
 
 
+def test_epsilon_is_a_number_whatever_the_noise() -> None:
+    stretches = [Stretch(10, {"a": 0.1})]
+
+    def at(sigma: float, delta: float) -> float:
+        return epsilon(stretches, "a", noise_multiplier=sigma, delta=delta)
+
+    # Of so little that its square is 0, and of so much that it has no square.
+    assert at(1e-300, 1e-4) == math.inf
+    assert at(1e300, 1e-4) == at(1e5, 1e-4) == pytest.approx(at(1e4, 1e-4))
+    assert 0 < at(1e300, 1e-4) < at(10, 1e-4)
+    # A delta that would do without any epsilon leaves none, and none below it.
+    assert at(1e3, 1 / 30) == 0.0
+
+
 def test_without_opacus_what_to_install_is_said(
     stream: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -516,7 +530,7 @@ def test_noise_is_found_for_a_target(stream: Callable[..., Stream]) -> None:
         for s in (sigma, 0.99 * sigma)
     ]
     assert at[0] <= 4 < at[1]
-    with pytest.raises(InputError, match="no noise reaches epsilon 1e-09"):
+    with pytest.raises(InputError, match="shows no epsilon of 1e-09 at delta 0.0001"):
         noise_for(stretches, target=1e-9, delta=1e-4)
     facts = dpsgd(stream("dp.target_epsilon=2"), METHODS.get("er")).facts
     assert 1.9 < max(facts["epsilon"].values()) <= 2
