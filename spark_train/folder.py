@@ -24,7 +24,7 @@ from safetensors.torch import save
 
 from spark_audit.checkpoints import NOISE
 from spark_audit.errors import InputError, OutputError
-from spark_audit.facts import write_atomically, write_text
+from spark_audit.facts import sha256_json, write_atomically, write_text
 from spark_train.loop import State
 from spark_train.lora import CONFIG, WEIGHTS
 from spark_train.settings import difference
@@ -103,6 +103,11 @@ class RunRecord(Start):
     seconds: dict[str, dict[str, float]] = {}
     notes: list[str] = []
     starts: list[Start] = []
+
+    def fingerprint(self) -> str:
+        """A hash of all that a run's weights depend on; of another run, another one."""
+        settings = {k: v for k, v in self.settings.items() if k not in FREE}
+        return sha256_json({"identity": self.identity, "settings": settings})
 
     def continued(self, new: RunRecord) -> tuple[RunRecord, list[str]]:
         """The record with one start more, and what the bytes may differ for.

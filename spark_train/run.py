@@ -438,13 +438,25 @@ class _Work:
             crew=self.crew,
             note=self.tell,
             folder=self.folder.path,
+            identity=self.record.fingerprint(),
         )
         if dp == NONE:
             protected = Protected(method.run(stream), {})
         else:
             protected = PRIVACY.get(dp).run(stream, method)
         self.noise = protected.noise
-        self.record = self.record.model_copy(update={"privacy": dict(protected.facts)})
+        facts = dict(protected.facts)
+        began = self.record.privacy.get("noise_multiplier")
+        if began is not None and began != facts.get("noise_multiplier"):
+            # Found for a target epsilon, by another accountant than at first: the
+            # epsilon of steps with two of them would be neither's.
+            raise InputError(
+                f"the noise multiplier was {began}, and is "
+                f"{facts.get('noise_multiplier')} by {facts.get('accountant')}",
+                where=str(self.folder.path),
+                fix=f"go on with {self.record.privacy.get('accountant')}",
+            )
+        self.record = self.record.model_copy(update={"privacy": facts})
         with protected.during():
             return self._train(protected.phases)
 

@@ -34,6 +34,9 @@ class Stream:
     poisson
         Whether each row comes into a step's batch by a draw of its own, as accountants
         of differential privacy suppose, and not by going through all rows in turn.
+    identity
+        What tells the run from others. Poisson sampling draws from it and the seed:
+        what is secret in one run must not be told by another.
     """
 
     student: Student
@@ -43,6 +46,7 @@ class Stream:
     note: Callable[[str], None] = lambda text: None
     folder: Path | None = None
     poisson: bool = False
+    identity: str = ""
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -99,7 +103,7 @@ class Stream:
         self, step: int, rows: Sequence[TrainRow], rate: float, *, purpose: str
     ) -> list[TrainRow]:
         """The rows of a step by Poisson sampling: each with probability ``rate``."""
-        rng = self._rng("poisson", purpose, step)
+        rng = self._rng("poisson", self.identity, purpose, step)
         return [
             row
             for row, at in zip(rows, rng.random(len(rows)), strict=True)

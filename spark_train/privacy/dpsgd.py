@@ -13,9 +13,12 @@ Examples are read one at a time: exact for every method, and slower than a batch
 teachers of distillation are asked about all earlier rows, any of which may come.
 
 **What epsilon covers**: the adapters of all stages together, for one train row more or
-less, towards those who do not know the seed (``run.json`` names it; noise is drawn from
-torch's generator, as Opacus draws it without ``secure_mode``). The number of rows is
-taken as known. ``metrics.jsonl`` holds losses without noise, and is not covered.
+less (what stands in several rows is covered less), towards those who do not know the
+seed. ``run.json`` names it, and 0 is the first that anyone tries. Noise and batches
+follow from the seed, so that a run goes on to the same bytes, and from all that tells a
+run from others (``Stream.identity``), so that no two of them share any. They are drawn
+on 63 bits, by no cryptographic generator (Opacus's ``secure_mode``). The number of rows
+is taken as known. ``metrics.jsonl`` holds losses without noise, and is not covered.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -93,7 +97,10 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
         facts["no_epsilon"] = reason
     else:
         told = ", ".join(f"{task} {value:.4g}" for task, value in found.items())
-        stream.note(f"epsilon at delta {delta:.3g}, by task: {told}")
+        stream.note(
+            f"epsilon at delta {delta:.3g}, by task: {told}; of the adapters, towards "
+            "those who do not know the seed"
+        )
         facts["epsilon"] = found
     return Protected([_private(stream, one, sigma) for one in phases], facts)
 
@@ -118,10 +125,18 @@ def clipped(gradient: Tensor, bound: float) -> Tensor:
     return gradient * factor.clamp(max=1.0)
 
 
-def drawn(size: int, *, seed: int, key: str, step: int) -> Tensor:
-    """The unit normals of one step: ``(P,)``, float64, whatever came before."""
-    generator = torch.Generator().manual_seed(seed_for(seed, "dp noise", key, step))
-    return torch.randn(size, generator=generator, dtype=torch.float64)
+def drawn(size: int, *, seed: int, run: str, key: str, step: int) -> Tensor:
+    """The unit normals of one step: ``(P,)``, float64, whatever came before.
+
+    Parameters
+    ----------
+    run
+        What tells the run from others (``Stream.identity``): noise that two runs shared
+        would cancel out of what they leave.
+    """
+    # Of torch's own generator only 32 bits of a seed count: all could be tried.
+    rng = np.random.default_rng(seed_for(seed, "dp noise", run, key, step))
+    return torch.from_numpy(rng.standard_normal(size))
 
 
 def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
@@ -165,7 +180,11 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
         with clock("noise"):
             # The same in all processes, and added to their sum: once.
             noise = drawn(
-                len(total), seed=stream.settings.seed, key=phase.key, step=step
+                len(total),
+                seed=stream.settings.seed,
+                run=stream.identity,
+                key=phase.key,
+                step=step,
             )
             total = total + sigma * bound * noise.to(total)
             set_gradient(student, total / size)

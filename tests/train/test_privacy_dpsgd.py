@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from scipy import stats
 
 from spark_audit.checkpoints import open_checkpoint, quiet
@@ -21,6 +22,7 @@ from spark_audit.examples import read_examples
 from spark_train.accounting import Stretch, epsilon, noise_for
 from spark_train.crew import Crew
 from spark_train.data import TrainRow, encode_rows
+from spark_train.folder import Folder
 from spark_train.loop import Clock, Phase, accumulate, flat_gradient, run_phase
 from spark_train.lora import add_lora
 from spark_train.methods import METHODS
@@ -241,9 +243,9 @@ def test_it_is_what_opacus_computes(stream: Callable[..., Stream]) -> None:
     made = stream("dp.noise_multiplier=0", f"dp.max_grad_norm={bound}")
     phase = phases(made, "seqft")[0]
     student = made.student
-    rows = phase.choose(1).rows["task"]
-    assert len(rows) > 1
-    ours = gradient(made, phase, 1)
+    step = full(phase)
+    rows = phase.choose(step).rows["task"]
+    ours = gradient(made, phase, step)
     student.model.train()
     with quiet():
         wrapped = GradSampleModule(student.model, strict=False, batch_first=True)
@@ -301,12 +303,57 @@ def test_noise_has_its_scale_at_every_step(stream: Callable[..., Stream]) -> Non
 
 
 def test_noise_follows_from_seed_phase_and_step_alone() -> None:
-    one = drawn(50, seed=0, key="1-a/task", step=3)
-    assert one.equal(drawn(50, seed=0, key="1-a/task", step=3))
-    others: list[dict[str, Any]] = [{"seed": 1}, {"key": "2-b/task"}, {"step": 4}]
-    for other in others:
-        changed = {"seed": 0, "key": "1-a/task", "step": 3} | other
-        assert not one.equal(drawn(50, **changed))
+    first: dict[str, Any] = {"seed": 0, "run": "a", "key": "1-a/task", "step": 3}
+    one = drawn(50, **first)
+    assert one.equal(drawn(50, **first))
+    for other in ({"seed": 1}, {"run": "b"}, {"key": "2-b/task"}, {"step": 4}):
+        assert not one.equal(drawn(50, **first | other))
+
+
+def test_seeds_of_noise_are_no_fewer_for_the_generator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = []
+    for seed in (5, 5 + 2**32):  # to torch's generator the same
+        monkeypatch.setattr(
+            "spark_train.privacy.dpsgd.seed_for", lambda *of, seed=seed: seed
+        )
+        found.append(drawn(50, seed=0, run="", key="", step=0))
+    assert not found[0].equal(found[1])
+
+
+def test_runs_of_one_seed_share_neither_noise_nor_batches(
+    tiny_base: Path, data: Path, tmp_path: Path
+) -> None:
+    left = []
+    # Hardly anything but noise, whose scale AdamW takes out again.
+    for number, sigma in enumerate((1e4, 1e4, 2e4)):
+        folder = train(
+            method="seqft",
+            base=str(tiny_base),
+            data=[data],
+            order="yelp",
+            output=tmp_path / str(number),
+            dp="dpsgd",
+            settings=[
+                "epochs=1",
+                "batch_size=2",
+                "eval_rows=1",
+                f"dp.noise_multiplier={sigma}",
+                f"save_every={number + 1}",
+            ],
+            device="cpu",
+        ).folder
+        state = load_file(folder / "stages/1-yelp/task/adapter_model.safetensors")
+        weights = [w.flatten() for name, w in state.items() if "lora_B" in name]
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        sizes = [json.loads(line)["n_task"] for line in lines]
+        left.append((torch.cat(weights), sizes))
+    (one, sizes), (again, same), (other, others) = left
+    assert one.equal(again)
+    assert sizes == same != others
+    both = np.corrcoef(one.numpy(), other.numpy())[0, 1]
+    assert abs(both) < 4 / len(one) ** 0.5
 
 
 def test_a_penalty_on_the_weights_comes_behind_clipping_and_noise(
@@ -335,7 +382,9 @@ def test_an_empty_batch_is_noise_alone(stream: Callable[..., Stream]) -> None:
     assert phase.collect is not None
     empty = replace(phase.choose(0), rows={"task": []})
     assert phase.collect(0, empty, Clock({})) == {"task": 0.0}
-    noise = drawn(len(flat_gradient(made.student)), seed=0, key=phase.key, step=0)
+    noise = drawn(
+        len(flat_gradient(made.student)), seed=0, run="", key=phase.key, step=0
+    )
     wanted = 2 * 0.5 * noise / 4
     torch.testing.assert_close(
         flat_gradient(made.student), wanted, atol=1e-6, rtol=1e-5
@@ -608,3 +657,41 @@ def test_a_run_records_its_epsilon(tiny_base: Path, data: Path, tmp_path: Path) 
     assert any(note.startswith("epsilon at delta 0.01, by") for note in record["notes"])
     lines = (made.folder / "metrics.jsonl").read_text().splitlines()
     assert all("clipped" in json.loads(line) for line in lines)
+
+
+def test_another_noise_than_at_first_is_refused(
+    tiny_base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start() -> Outcome:
+        return train(
+            method="seqft",
+            base=str(tiny_base),
+            data=[data],
+            order="yelp",
+            output=tmp_path / "run",
+            dp="dpsgd",
+            settings=[
+                "epochs=1",
+                "batch_size=4",
+                "eval_rows=1",
+                "save_every=1",
+                "dp.target_epsilon=2",
+            ],
+            device="cpu",
+        )
+
+    save = Folder.save
+
+    def once(self: Folder, *given: Any) -> None:
+        save(self, *given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Folder, "save", once)
+        with pytest.raises(KeyboardInterrupt):
+            start()
+    with monkeypatch.context() as patched:
+        patched.setattr("spark_train.privacy.dpsgd.noise_for", lambda *_, **__: 0.5)
+        with pytest.raises(InputError, match=r"the noise multiplier was .*is 0\.5 by"):
+            start()
+    assert start().privacy["epsilon"]["yelp"] <= 2
