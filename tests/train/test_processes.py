@@ -44,11 +44,12 @@ SETTINGS = (
     "save_every=3",
 )
 CORRECTION = ("ptpc.steps=4", "ptpc.lr=0.001")
-# What each process must hold alike: a projection, importances, a frozen adapter.
+# What each process must hold alike: a projection, importances, a frozen adapter, noise.
 OTHERS = {
     "gem": ("batch_size=2", "gem.memory=1", "seed=8"),
     "ewc": ("epochs=2",),
     "olora": (),
+    "er+dpsgd": (),
 }
 
 
@@ -60,8 +61,9 @@ def data(
 
 
 def command(method: str, base: Path, data: Path, output: Path, *more: str) -> list[str]:
-    """The arguments of ``spark-train`` for a run."""
-    line = ["run", "--quiet", "--method", method]
+    """The arguments of ``spark-train`` for a run; ``er+dpsgd`` is ``er --dp dpsgd``."""
+    method, _, dp = method.partition("+")
+    line = ["run", "--quiet", "--method", method, "--dp", dp or "none"]
     line += ["--base", str(base), "--data", str(data), "--order", "yelp,fomc"]
     return [*line, "--device", "cpu", "-o", str(output), "--set", *SETTINGS, *more]
 
@@ -151,7 +153,8 @@ def test_two_processes_give_what_one_gives(
     request: pytest.FixtureRequest,
 ) -> None:
     alone = train(
-        method=method,
+        method=method.partition("+")[0],
+        dp=method.partition("+")[2] or "none",
         base=str(tiny_base),
         data=[data],
         order="yelp,fomc",
