@@ -239,7 +239,7 @@ def glance(report: Report) -> Block | None:
     if any(chance.values()):
         lines.append(("chance", *(chance[title] or "-" for title in columns)))
     return Block(
-        title="At a glance: one figure an audit, pooled over training rows",
+        title="At a glance: one figure an audit",
         header=("checkpoint", *columns),
         rows=tuple(lines),
         remarks=(
@@ -255,7 +255,13 @@ WIDE = ("matched",)
 """Audits whose variants (``of``) have columns of their own."""
 SHOWN = ("", "change")
 """Those variants; the others stand in the CSV."""
+POOLED = {"mia": "train rows against test rows", "utility": "over test rows"}
+"""What the figures of an audit's group ``pooled`` are over, where not train rows."""
 GROUPS = (("type", "by PII type"), ("task", "by task"), ("split", "on test rows"))
+
+
+def _over(audit: str) -> str:
+    return POOLED.get(audit, "pooled over training rows")
 
 
 def _long(audit: str, rows: Sequence[Row], *, brief: bool) -> list[Block]:
@@ -293,7 +299,7 @@ def _by_variant(audit: str, title: str, rows: Sequence[Row]) -> Block:
             lines.append(("chance", *place, *(c or "-" for c in chance), "-", "-"))
     units = sorted({row.unit for row in rows if row.unit})
     return Block(
-        title=f"{audit}: {title or 'pooled over training rows'}"
+        title=f"{audit}: {title or _over(audit)}"
         + (f", in {', '.join(units)}" if units else "")
         + " (exploratory)",
         header=(
@@ -361,7 +367,7 @@ def _pooled(audit: str, rows: Sequence[Row]) -> Block:
         )
     units = sorted({row.unit for row in pooled if row.unit})
     return Block(
-        title=f"{audit}: pooled over training rows"
+        title=f"{audit}: {_over(audit)}"
         + (f", in {', '.join(units)}" if units else ""),
         header=(
             "checkpoint",

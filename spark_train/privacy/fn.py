@@ -5,6 +5,8 @@
 added to what the embedding gives, so that a tied output head does not see it. Each
 stage's folder holds it beside the adapter (``frozen_noise.safetensors``), and
 ``spark-audit`` applies it; stock PEFT does not, and gets another model.
+
+No epsilon is claimed: nothing bounds what one row does to the weights.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from spark_audit.errors import InputError
 from spark_audit.facts import seed_for, write_atomically
 from spark_train.privacy import PRIVACY, Method, Protected
 from spark_train.stream import CARRIED, Stream
+
+NO_EPSILON = "frozen noise bounds nothing that a row does to the weights"
 
 
 @PRIVACY.register(reads=lambda: ("fn",))
@@ -46,9 +50,15 @@ def fn(stream: Stream, method: Method) -> Protected:
                 fix="remove the run folder and train again",
             ) from error
     on = noise.to(stream.student.device)
+    stream.note(f"no epsilon: {NO_EPSILON}")
     return Protected(
         phases=method.run(stream),
-        facts={"option": "fn", "sigma": sigma, "rows": rows},
+        facts={
+            "option": "fn",
+            "sigma": sigma,
+            "rows": rows,
+            "no_epsilon": NO_EPSILON,
+        },
         during=partial(input_noise, model, on),
         noise=place,
     )

@@ -126,7 +126,9 @@ def test_each_stage_holds_the_one_draw(made: Path) -> None:
         said = json.loads((file.parent / "trained_on.json").read_text())
         assert set(said) == {"base_sha256", "noise_sha256"}
     record = json.loads((made / "run.json").read_text())
-    assert record["privacy"] == {"option": "fn", "sigma": 0.5, "rows": 300}
+    told = record["privacy"]
+    assert told.pop("no_epsilon")
+    assert told == {"option": "fn", "sigma": 0.5, "rows": 300}
     assert record["settings"]["fn.sigma"] == 0.5
     assert not (made / "carried").exists()
 
