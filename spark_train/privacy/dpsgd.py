@@ -47,7 +47,10 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
     """The method's phases, each step private; epsilon where all of it is accounted."""
     settings = stream.settings.dp
     phases = method.run(replace(stream, poisson=True))
-    delta = settings.delta or 1 / sum(len(rows) for rows in stream.rows.values())
+    total = sum(len(rows) for rows in stream.rows.values())
+    delta = settings.delta or 1 / total
+    if delta > 1 / total:
+        stream.note(f"dp.delta {delta:g} is above 1/N: a row may be given away whole")
     reason = _unaccounted(stream, method, phases)
     stretches = [
         Stretch(phase.steps, phase.each.rates)

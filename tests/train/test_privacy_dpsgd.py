@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from scipy import stats
+from scipy import optimize, stats
 
 from spark_audit.checkpoints import open_checkpoint, quiet
 from spark_audit.errors import InputError
@@ -569,6 +569,29 @@ def test_without_opacus_what_to_install_is_said(
     monkeypatch.setitem(sys.modules, "opacus.accountants", None)
     with pytest.raises(InputError, match=r"pip install 'spark-audit\[dp\]'"):
         dpsgd(stream(), METHODS.get("seqft"))
+
+
+@pytest.mark.parametrize("sigma", [20.0, 200.0, 1000.0])
+def test_small_epsilons_are_near_the_exact_ones(sigma: float) -> None:
+    """Every row in every step: a Gaussian mechanism (Balle & Wang 2018)."""
+    mu, delta = math.sqrt(200) / sigma, 1e-4
+
+    def excess(e: float) -> float:
+        upper = stats.norm.cdf(mu / 2 - e / mu)
+        return float(upper - math.exp(e) * stats.norm.cdf(-mu / 2 - e / mu) - delta)
+
+    exact = optimize.brentq(excess, 1e-9, 50)
+    ours = epsilon([Stretch(200, {"a": 1.0})], "a", noise_multiplier=sigma, delta=delta)
+    assert exact <= ours < 1.2 * exact
+
+
+def test_a_delta_above_one_row_in_all_is_told(stream: Callable[..., Stream]) -> None:
+    told: list[str] = []
+    dpsgd(replace(stream("dp.delta=0.5"), note=told.append), METHODS.get("er"))
+    assert any("dp.delta 0.5 is above 1/N" in line for line in told)
+    told.clear()
+    dpsgd(replace(stream("dp.delta=0.001"), note=told.append), METHODS.get("er"))
+    assert not any("above 1/N" in line for line in told)
 
 
 def test_noise_is_found_for_a_target(stream: Callable[..., Stream]) -> None:
