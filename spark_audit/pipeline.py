@@ -10,9 +10,10 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,6 +24,7 @@ from spark_audit.accumulate import accumulated, audits_of
 from spark_audit.accumulate import check as check_kept
 from spark_audit.attachments import case_ids, cases, matching
 from spark_audit.audits import AUDITS, baselines_of, evidence_file, originals
+from spark_audit.audits._series import listed
 from spark_audit.errors import IncompleteError, InputError
 from spark_audit.facts import check_writable, now, versions
 from spark_audit.figures import FIGURES, FORMATS, file_name
@@ -31,7 +33,7 @@ from spark_audit.plans import Lineup, Plans, known, lineup, make_plans
 from spark_audit.replicates import with_entries
 from spark_audit.reports import SCOPE, check_formats, read_report, write_report
 from spark_audit.results import AuditResult, CheckpointFacts, ManifestFacts, Report
-from spark_audit.runs import run_tables
+from spark_audit.runs import run_tables, trained_order
 from spark_audit.sequences import items_for, token_places
 from spark_audit.table import Pass, TokenTable, write_parquet
 
@@ -114,6 +116,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     clock = _Clock()
     _check_options(request)
     order, stream = _open(request)
+    learned = _learned(order, request)
     names = [str(spec.name) for spec in order.specs if spec.name not in order.stages]
     names = names or sorted({order.entry(name) for name in order.stages})
     _check_baseline(request.baseline, names)
@@ -130,6 +133,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         manifest = _scorable(_manifest_for(checkpoint, request))
     folder = _folder(request, manifest, names)
     _check_folder(folder, manifest, order, request)
+    request = _ordered(request, learned, manifest)
     view, plans = _plans(manifest, request)
     store = Store(request.scores or folder / "scores" / "store")
     work = _Work(manifest, view, order, plans, store, request, progress, clock)
@@ -227,6 +231,54 @@ def _open(request: Request) -> tuple[Lineup, Iterator[Loaded]]:
     )
 
 
+def _learned(order: Lineup, request: Request) -> tuple[str, ...]:
+    """The tasks as the runs among the series learned them; nothing without a run.
+
+    Raises
+    ------
+    InputError
+        If two runs went through them in different orders, or a run otherwise than the
+        order that was given: stages would be taken for those of other tasks.
+    """
+    counts = Counter(order.entry(name) for name in order.stages)
+    learned = {
+        name: tasks
+        for name, folder in _folders(order).items()
+        # A single stage is that of all tasks, whatever their order.
+        if counts[name] > 1 and (tasks := trained_order(folder))
+    }
+    fix = "audit runs of one order at a time; --order may be left out"
+    given = request.audit_options.get("order")
+    asked = tuple(listed(str(given))) if given is not None else ()
+    for name, tasks in learned.items():
+        if [t for t in asked if t in tasks] != [t for t in tasks if t in asked]:
+            raise InputError(
+                f"{name!r} learned its tasks in another order: {', '.join(tasks)}",
+                where="--order",
+                fix=fix,
+            )
+    first = next(iter(learned), "")
+    for name, tasks in learned.items():
+        if not asked and tasks != learned[first]:
+            raise InputError(
+                f"{first!r} and {name!r} learned their tasks in different orders: "
+                f"{', '.join(learned[first])}; {', '.join(tasks)}",
+                where="--ckpt",
+                fix="audit runs of one order at a time",
+            )
+    return learned.get(first, ())
+
+
+def _ordered(request: Request, learned: Sequence[str], manifest: Manifest) -> Request:
+    """The request, with the runs' own order where none was given."""
+    known = {example.task for example in manifest.examples}
+    tasks = [task for task in learned if task in known]
+    if not tasks or request.audit_options.get("order") is not None:
+        return request
+    options = {**request.audit_options, "order": ",".join(tasks)}
+    return replace(request, audit_options=options)
+
+
 def _manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
     """The one that fits, or one of the data alone."""
     if not request.data:
@@ -260,6 +312,7 @@ def estimate_cost(request: Request) -> dict[str, Any]:
 
     _check_options(request)
     order, stream = _open(request)
+    learned = _learned(order, request)
     manifest = read_manifest(request.manifest) if request.manifest else None
     found: dict[str, Any] = {}
     for checkpoint in stream:
@@ -267,6 +320,7 @@ def estimate_cost(request: Request) -> dict[str, Any]:
             continue
         if manifest is None:
             manifest = _manifest_for(checkpoint, request)
+        request = _ordered(request, learned, manifest)
         view, plans = _plans(_scorable(manifest), request)
         items = items_for(view, checkpoint, order.plan(checkpoint.name, plans))
         found["manifest"] = manifest.name

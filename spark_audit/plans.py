@@ -73,10 +73,10 @@ class Plans:
 def lineup(specs: Sequence[Spec], audits: Iterable[str]) -> Lineup:
     """What to open so that every audit has what it looks at.
 
-    A list of paths is a series where only audits of series are asked for; elsewhere
-    it is replicates, each of which may be a series.
+    A list of paths is a series where only audits of series are asked for, unless each
+    of them is a series itself; else it is replicates, each of which may be a series.
     """
-    from spark_audit.checkpoints import Spec, expand
+    from spark_audit.checkpoints import Spec, expand, series
 
     wanted = [of_stages(audit) for audit in audits]
     if not any(wanted):
@@ -85,7 +85,11 @@ def lineup(specs: Sequence[Spec], audits: Iterable[str]) -> Lineup:
     stages: list[Spec] = []
     both: set[str] = set()
     for spec in specs:
-        several = len(spec.paths) > 1 and not all(wanted)
+        several = len(spec.paths) > 1 and (
+            not all(wanted)
+            # Their last stages, one after the other, would be no series of anything.
+            or (spec.stage is None and all(map(series, spec.paths)))
+        )
         for number, path in enumerate(spec.paths, start=1) if several else ((0, None),):
             one = spec
             if path is not None:

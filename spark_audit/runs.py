@@ -34,6 +34,14 @@ def read_run(path: Path) -> dict[str, Any]:
     return found if known else {}
 
 
+def trained_order(path: Path) -> tuple[str, ...]:
+    """The tasks of a run as it learned them; nothing where the folder is no run."""
+    tasks = read_run(path).get("tasks")
+    if not isinstance(tasks, list) or not all(isinstance(t, str) for t in tasks):
+        return ()
+    return tuple(tasks)
+
+
 def run_tables(folders: Mapping[str, Path]) -> dict[str, Records]:
     """Settings, time and losses of the runs among some checkpoints.
 

@@ -272,5 +272,11 @@ def test_the_lists_run(
     for report in ("main", "ablations", "eight", "control", "qwen", "sweep", "noise"):
         assert (tmp_path / "reports" / report / "report.json").exists(), report
     main = json.loads((tmp_path / "reports" / "main" / "report.json").read_text())
+    for order, learned in (
+        ("main", "fomc,agnews,mentill"),
+        ("order2", "mentill,agnews,fomc"),
+    ):
+        path = tmp_path / "reports" / order / "report.json"
+        assert json.loads(path.read_text())["settings"]["utility.order"] == learned
     bwt = {r["checkpoint"] for r in main["results"] if r["metric"] == "bwt"}
     assert {"seqft", "er-dpsgd", "gem-fn", "olora-fn", "pecl", "spark"} <= bwt

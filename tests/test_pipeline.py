@@ -608,6 +608,53 @@ def test_utility_of_a_series_from_data_alone(
     assert [record["after"] for record in matrix] == ["t1", "t0"]
 
 
+def test_a_run_says_in_which_order_it_learned_its_tasks(
+    request_of: Callable[..., Request],
+    make_adapter: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    """Rows lie in another order than that of training, as files of a folder do."""
+    from spark_audit.examples import write_examples
+
+    rows = [replace(e, task=f"t{i % 2}") for i, e in enumerate(examples(32))]
+    rows = [replace(e, split="test" if i % 3 else "train") for i, e in enumerate(rows)]
+    data = []
+    for task in ("t0", "t1"):
+        data.append(tmp_path / "data" / f"{task}.jsonl")
+        write_examples(data[-1], [row for row in rows if row.task == task])
+
+    def trained(name: str, tasks: list[str], stages: int = 2) -> str:
+        folder = tmp_path / name
+        for stage in range(stages):
+            make_adapter(folder / str(stage), seed=stage + 1)
+        facts = {"kind": "spark-train-run", "tasks": tasks}
+        (folder / "run.json").write_text(json.dumps(facts))
+        return f"{name}={folder}"
+
+    one, other = trained("one", ["t1", "t0"]), trained("other", ["t0", "t1"])
+    both = trained("both", ["t0", "t1"], stages=1)
+    request = request_of(
+        audits=("utility",),
+        ckpt=(one, both),
+        manifest=None,
+        data=tuple(data),
+        audit_options={"order": None},
+    )
+    report = run(request).report
+    assert report is not None
+    assert report.settings["utility.order"] == "t1,t0"
+    matrix = [r for r in report.tables["accuracy_matrix"] if r["checkpoint"] == "one"]
+    assert [record["after"] for record in matrix] == ["t1", "t0"]
+    with pytest.raises(InputError, match="different orders: t1, t0; t0, t1"):
+        run(replace(request, ckpt=(one, other)))
+    with pytest.raises(InputError, match="'one' learned .* another order: t1, t0"):
+        run(replace(request, audit_options={"order": "t0,t1"}))
+    # What is no contradiction is taken.
+    some = run(replace(request, audit_options={"order": "t0"})).report
+    assert some is not None
+    assert some.settings["utility.order"] == "t0"
+
+
 def test_several_audits_say_whose_line_is_whose(
     request_of: Callable[..., Request],
 ) -> None:

@@ -63,6 +63,17 @@ def test_a_list_is_a_series_for_utility_alone(folders: dict[str, str]) -> None:
     assert [found.sees(n, "utility") for n in ("run@1", "x", "base")] == [True] * 3
 
 
+def test_a_list_of_series_is_replicates_for_utility_too(
+    folders: dict[str, str],
+) -> None:
+    found = lineup([Spec("run", (folders["series"], folders["series"]))], ["utility"])
+    assert names(found) == ["run[1]@1", "run[1]@2", "run[2]@1", "run[2]@2"]
+    assert found.stages == set(names(found))
+    # One of the two is a single checkpoint: two stages, as they are written.
+    mixed = lineup([Spec("run", (folders["one"], folders["series"]))], ["utility"])
+    assert names(mixed) == ["run@1", "run@2"]
+
+
 def test_a_series_is_its_last_stage_for_every_other_audit(
     folders: dict[str, str],
 ) -> None:

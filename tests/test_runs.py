@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_audit.runs import WINDOWS, read_run, run_tables
+from spark_audit.runs import WINDOWS, read_run, run_tables, trained_order
 
 
 def make_run(folder: Path, *, steps: int = 45, **changes: Any) -> Path:
@@ -115,3 +115,13 @@ def test_broken_parts_are_left_out(tmp_path: Path) -> None:
     assert tables["run_time"] == tables["run_losses"] == []
     (run / "metrics.jsonl").unlink()
     assert run_tables({"ours": run})["run_losses"] == []
+
+
+def test_the_order_is_what_the_run_says(tmp_path: Path) -> None:
+    assert trained_order(make_run(tmp_path / "run")) == ("fomc", "yelp")
+    (tmp_path / "run" / "stages").mkdir()
+    assert trained_order(tmp_path / "run" / "stages") == ("fomc", "yelp")
+    assert trained_order(tmp_path / "none") == ()
+    for broken in (None, "fomc", ["fomc", 2]):
+        run = make_run(tmp_path / str(broken), tasks=broken)
+        assert trained_order(run) == ()

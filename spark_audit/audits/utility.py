@@ -169,7 +169,9 @@ def utility(
     baseline: Baseline = None,
     preset: str | None = None,
     seed: int = 0,
-    order: Annotated[str | None, "tasks in training order: t1,t2"] = None,
+    order: Annotated[
+        str | None, "tasks in training order: t1,t2; default: the runs' own"
+    ] = None,
     scorer: Annotated[str, "normalised|strict|likelihood"] = "normalised",
 ) -> AuditResult:
     """Conclude from the answers of every stage.
@@ -183,7 +185,8 @@ def utility(
     preset
         ``robust`` or ``paper``; default: the manifest's.
     order
-        Default: the order in which the manifest's tasks first appear.
+        Default: the order in which the manifest's tasks first appear. The command
+        line takes it from the runs of ``spark-train``, which say it.
     """
     check(order=order, scorer=scorer)
     frame = evidence(tables, manifest, order=order, scorer=scorer)
