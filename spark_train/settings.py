@@ -96,7 +96,9 @@ class Ptpc(Group):
 class Ewc(Group):
     """Elastic weight consolidation."""
 
-    lambda_: Weight = _field(100.0, "weight of half the sum of F times drift^2", PAPER)
+    lambda_: Weight = _field(
+        100.0, "weight of half the sum of F times drift^2 (form: ours)", PAPER
+    )
     rows: Annotated[int, Field(ge=0)] = _field(
         0, "train rows of a task that its Fisher matrix is computed from; 0: all"
     )

@@ -11,6 +11,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -71,7 +72,7 @@ sys.exit(run(call))
 """
 
 
-def walk(folder: Path, stand_in: str, **names: str) -> None:
+def walk(folder: Path, stand_in: str, *, shell: str = "bash", **names: str) -> None:
     """Run all lists in ``folder``, where ``raw/`` is, with stand-ins on the path."""
     programs = folder / "programs"
     programs.mkdir()
@@ -80,7 +81,7 @@ def walk(folder: Path, stand_in: str, **names: str) -> None:
         path.write_text(stand_in.format(python=sys.executable, **names))
         path.chmod(0o755)
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", "".join(BLOCKS)],
+        [shell, "-euo", "pipefail", "-c", "".join(BLOCKS)],
         cwd=folder,
         env=os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"},
         capture_output=True,
@@ -90,15 +91,33 @@ def walk(folder: Path, stand_in: str, **names: str) -> None:
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
-@pytest.fixture(scope="module")
-def calls(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
-    """Every call that the lists make, in their order."""
-    folder = tmp_path_factory.mktemp("lists")
+def called(folder: Path, *, shell: str) -> list[list[str]]:
     for task in ("fomc", "yelp", "agnews", "amazon", "mentill", "yahoo"):
         (folder / "raw" / task).mkdir(parents=True)
     log = folder / "calls.jsonl"
-    walk(folder, STAND_IN, log=str(log))
+    walk(folder, STAND_IN, shell=shell, log=str(log))
     return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
+    """Every call that the lists make, in their order."""
+    return called(tmp_path_factory.mktemp("lists"), shell="bash")
+
+
+def test_another_shell_makes_the_same_calls(
+    calls: list[list[str]], tmp_path: Path
+) -> None:
+    if shutil.which("zsh") is None:
+        pytest.skip("no zsh here")
+    assert called(tmp_path, shell="zsh") == calls
+
+
+def test_no_list_of_seeds_is_left_to_the_shell() -> None:
+    """Brackets are a pattern there, and zsh stops where no file fits it."""
+    for text in (TEXT, (LISTS.parents[1] / "README.md").read_text(encoding="utf-8")):
+        assert "=[" in text
+        assert not re.search(r"--ckpt [^'`\n]*=\[", text)
 
 
 def parsed(call: list[str]) -> dict[str, Any]:

@@ -28,6 +28,9 @@ OTHER = "other"
 WORK = {
     "task": "learning the task",
     "start": "preparation",
+    "end": "importance of weights",
+    "gradients": "gradients of the memory",
+    "penalty": "penalties on weights",
     "optimizer": "optimiser steps",
     "answers": "answers after each stage",
 }

@@ -1,4 +1,4 @@
-"""Gradient episodic memory: no step may raise the loss of an earlier task's memory.
+"""Gradient episodic memory: no gradient points against an earlier task's memory.
 
 Lopez-Paz & Ranzato 2017. Before each step the gradients of all stored rows, task by
 task, are computed anew at the current weights. Where the step's own gradient ``g``

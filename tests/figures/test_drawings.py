@@ -32,6 +32,7 @@ from spark_audit.figures import (
     inline_svg,
     palette,
 )
+from spark_audit.figures import time as time_figure
 from spark_audit.results import Report, Row
 
 Made = Callable[..., tuple[Report, dict[str, Drawing]]]
@@ -483,6 +484,23 @@ def test_time_adds_up_and_tells_the_share_of_the_correction(made: Made) -> None:
             assert abs(share - 100 * correction / total) < 0.051
         else:
             assert text.get_text() == "no correction"
+
+
+def test_time_names_what_a_method_does_beside_its_steps(made: Made) -> None:
+    report, _ = made(2)
+    other = {"replay": "gradients", "optimizer": "end"}
+    records = [
+        record | {"work": other.get(record["work"], record["work"])}
+        for record in report.tables["run_time"]
+    ]
+    drawing = time_figure.draw(
+        report.model_copy(update={"tables": {"run_time": records}})
+    )
+    assert drawing is not None
+    (legend,) = drawing.figure.legends
+    shown = {text.get_text() for text in legend.get_texts()}
+    assert {"gradients of the memory", "importance of weights"} <= shown
+    assert not shown & set(other.values())
 
 
 def test_sweep_pairs_runs_that_differ_in_one_setting(made: Made) -> None:
