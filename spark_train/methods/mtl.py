@@ -1,4 +1,4 @@
-"""Multi-task learning: all tasks shuffled together, an upper bound without BWT."""
+"""Multi-task learning: all tasks shuffled together; the paper's upper bound, no BWT."""
 
 from __future__ import annotations
 
