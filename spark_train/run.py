@@ -147,6 +147,7 @@ def train(
                     where="--dp",
                     fix=f"choose one of: {', '.join(options())}",
                 )
+            _same_option(settings, dp)
             reads = (*groups(method), *privacy_groups(dp))
             whose = method if dp == NONE else f"{method} --dp {dp}"
             chosen = parse(settings, groups=reads, method=whose)
@@ -270,6 +271,19 @@ def _content(path: Path) -> str:
     with contextlib.suppress(OSError):
         return sha256_file(path)
     return ""
+
+
+def _same_option(settings: Sequence[str], dp: str) -> None:
+    """Refuse settings of another privacy option by that option's name."""
+    given = {text.partition("=")[0].strip() for text in settings}
+    own = names(privacy_groups(dp))
+    for option in options():
+        for name in sorted(given & set(names(privacy_groups(option))) - set(own)):
+            raise InputError(
+                f"{name!r} is a setting of --dp {option}",
+                where="--set",
+                fix=f"give --dp {option}, or leave the setting out",
+            )
 
 
 def _tasks(order: str, examples: Sequence[Example], tell: Note) -> tuple[str, ...]:

@@ -143,7 +143,7 @@ def test_the_seed_decides_and_none_is_another_run(
         start(made, dp="none")
     with pytest.raises(InputError, match=r"fn.sigma 0.5 -> 0.25"):
         start(made, "fn.sigma=0.25")
-    with pytest.raises(InputError, match="'fn.sigma' is no setting of method 'er'"):
+    with pytest.raises(InputError, match="'fn.sigma' is a setting of --dp fn"):
         start(tmp_path / "x", "fn.sigma=1", dp="none")
     with pytest.raises(InputError, match="'nope' is no privacy option; choose one of"):
         start(tmp_path / "x", dp="nope")
