@@ -65,6 +65,11 @@ SCOPE = (
     "nothing of other tasks, and nothing of privacy.",
 )
 
+ASSUMED = (
+    "In which order the tasks were learned was not said (--order); that of the data "
+    "was taken: {tasks}. In another order, Avg, BWT and forgetting are other figures."
+)
+
 
 def plan(
     manifest: Manifest,
@@ -197,6 +202,9 @@ def utility(
         **settings_of(manifest, preset=preset, seed=seed),
     )
     tasks = tasks_in_order(manifest, order)
+    scope = list(result.scope)
+    if order is None and len(names) < len(tables) and len(tasks) > 1:
+        scope.append(ASSUMED.format(tasks=", ".join(tasks)))
     concluded = {row.checkpoint for row in result.rows}
     reason = "no answer of it was scored"
     if not plan(manifest, order=order, scorer=scorer):
@@ -213,6 +221,7 @@ def utility(
     return replace(
         result,
         rows=[*result.rows, *missing],
+        scope=scope,
         guards=[*_label_guards(manifest, tasks, scorer), *result.guards],
         settings={"order": ",".join(tasks), "scorer": scorer},
         evidence=frame,

@@ -261,6 +261,21 @@ def test_the_order_decides_what_was_learned_when(
     )
 
 
+def test_an_order_that_nobody_gave_is_said(made: Callable[..., Manifest]) -> None:
+    manifest = made()
+    right = answered(manifest, lambda key, task: True)
+    series = {f"mine@{k}": right for k in (1, 2, 3)}
+
+    def said(tables: Any, order: str | None) -> list[str]:
+        scope = utility(tables, manifest, order=order).scope
+        return [line for line in scope if "was not said (--order)" in line]
+
+    (line,) = said(series, None)
+    assert ", ".join(dict.fromkeys(e.task for e in manifest.examples)) in line
+    assert not said(series, "agnews,yelp,fomc")
+    assert not said({"mine": right}, None)
+
+
 def test_one_checkpoint_has_last_and_says_what_it_lacks(
     made: Callable[..., Manifest],
 ) -> None:
