@@ -54,7 +54,7 @@ class Workers:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         while left:
             done, left = wait(left, timeout=EVERY, return_when=FIRST_EXCEPTION)
-            self._show()
+            self.show()
             for future in done:
                 try:
                     future.result()
@@ -63,9 +63,10 @@ class Workers:
                         "one of its processes was ended from outside (for want of "
                         "memory?)"
                     ) from error
-        self._show()
+        self.show()
 
-    def _show(self) -> None:
+    def show(self) -> None:
+        """Pass on what the jobs have told by now."""
         while True:
             try:
                 told = self._told.get_nowait()
@@ -108,8 +109,10 @@ def workers(count: int, *, progress: Progress) -> Iterator[Workers | Alone]:
         count, mp_context=context, initializer=_begin, initargs=(alive, told)
     )
     try:
-        yield Workers(pool, told, progress)
+        crew = Workers(pool, told, progress)
+        yield crew
         pool.shutdown()
+        crew.show()  # what a process told last may come after its job's end
     finally:
         hold.close()
         pool.shutdown(cancel_futures=True)
