@@ -237,8 +237,9 @@ def _learned(order: Lineup, request: Request) -> tuple[str, ...]:
     Raises
     ------
     InputError
-        If two runs went through them in different orders, or a run otherwise than the
-        order that was given: stages would be taken for those of other tasks.
+        If two runs went through them in different orders, a run otherwise than the
+        order that was given, or a series beside a run does not say how: stages would
+        be taken for those of other tasks.
     """
     counts = Counter(order.entry(name) for name in order.stages)
     learned = {
@@ -266,6 +267,14 @@ def _learned(order: Lineup, request: Request) -> tuple[str, ...]:
                 where="--ckpt",
                 fix="audit runs of one order at a time",
             )
+    silent = [name for name, n in counts.items() if n > 1 and name not in learned]
+    if learned and silent and not asked:
+        raise InputError(
+            f"{silent[0]!r} does not say in which order it learned its tasks; "
+            f"{first!r} learned {', '.join(learned[first])}",
+            where="--ckpt",
+            fix="give --order t1,t2,... if it holds for both, or audit them apart",
+        )
     return learned.get(first, ())
 
 

@@ -105,20 +105,24 @@ def learning(stream: Stream, k: int, *, recall: Recall | None = None) -> Phase:
     size = rates[stream.tasks[k]] * len(rows)
     size_old = sum(rates[task] * len(some) for task, some in memory.items())
 
-    def choose(step: int) -> Step:
-        epoch, at = divmod(step, an_epoch)
-        order = stream.order(k, epoch, size=len(rows), purpose=TASK)
-        current = [rows[i] for i in order[at * n_new : (at + 1) * n_new]]
+    def together(current: list[TrainRow], again: Sequence[TrainRow] = ()) -> Step:
         terms = {TASK: Term(covered(current, settings.loss.scope))}
         if not old:
             return Step({TASK: current}, terms)
         assert recall is not None
+        return Step({TASK: current, REPLAY: again}, {**terms, **recall.terms(again)})
+
+    def choose(step: int) -> Step:
+        epoch, at = divmod(step, an_epoch)
+        order = stream.order(k, epoch, size=len(rows), purpose=TASK)
+        current = [rows[i] for i in order[at * n_new : (at + 1) * n_new]]
+        if not old:
+            return together(current)
         order = stream.order(k, epoch, size=len(old), purpose=REPLAY)
         # The last batch of an epoch is smaller, in both parts alike.
         size = math.ceil(n_old * len(current) / n_new)
         places = range(at * n_old, at * n_old + size)
-        again = [old[i] for i in order.take(places, mode="wrap")]
-        return Step({TASK: current, REPLAY: again}, {**terms, **recall.terms(again)})
+        return together(current, [old[i] for i in order.take(places, mode="wrap")])
 
     def sample(step: int) -> Step:
         label = stream.label(k)
@@ -128,12 +132,9 @@ def learning(stream: Stream, k: int, *, recall: Recall | None = None) -> Phase:
             return stream.sampled(step, some, rates[task], purpose=purpose)
 
         current = draw(stream.tasks[k], rows)
-        terms = {TASK: Term(covered(current, settings.loss.scope))}
-        if not old:
-            return Step({TASK: current}, terms)
-        assert recall is not None
-        again = [row for task, some in memory.items() for row in draw(task, some)]
-        return Step({TASK: current, REPLAY: again}, {**terms, **recall.terms(again)})
+        return together(
+            current, [row for task, some in memory.items() for row in draw(task, some)]
+        )
 
     def own(role: str, row: TrainRow) -> Mapping[str, Term]:
         if role != REPLAY:

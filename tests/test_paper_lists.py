@@ -266,7 +266,6 @@ def test_the_lists_run(
     make_model: Callable[..., Any],
     make_tokenizer: Callable[..., Any],
 ) -> None:
-    pytest.importorskip("opacus")
     rng = random.Random(0)
     words = "service food cold good fine rate raised basis points news read".split()
     for task in ("fomc", "agnews", "mentill"):

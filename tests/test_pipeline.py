@@ -649,6 +649,10 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
         run(replace(request, ckpt=(one, other)))
     with pytest.raises(InputError, match="'one' learned .* another order: t1, t0"):
         run(replace(request, audit_options={"order": "t0,t1"}))
+    theirs = trained("theirs", ["t0", "t1"])
+    (tmp_path / "theirs" / "run.json").unlink()
+    with pytest.raises(InputError, match="'theirs' does not say .*'one' learned t1, t0"):
+        run(replace(request, ckpt=(one, theirs)))
     # What is no contradiction is taken.
     some = run(replace(request, audit_options={"order": "t0"})).report
     assert some is not None
