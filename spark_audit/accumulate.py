@@ -12,7 +12,7 @@ from typing import Any
 
 from spark_audit.audits import BASE, in_order, series_of
 from spark_audit.errors import InputError
-from spark_audit.results import CheckpointFacts, Report
+from spark_audit.results import CheckpointFacts, Report, by_severity
 
 SAME = ("preset", "seed", "limit", "baseline")
 """Settings that audits of one report share."""
@@ -83,7 +83,9 @@ def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
         )
     order = in_order([*others, *fresh])
     told = {(guard.name, guard.checkpoint) for guard in new.guards}
-    said = {**_said(old, others), **_said(new, fresh)}
+    said = [f for f in old.findings if f.audit in others]
+    said += [f for f in new.findings if f.audit in fresh]
+    place = {audit: k for k, audit in enumerate(order)}
     seen = {one.name for one in new.checkpoints}
     return new.model_copy(
         update={
@@ -91,9 +93,7 @@ def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
                 *new.checkpoints,
                 *(one for one in old.checkpoints if one.name not in seen),
             ],
-            "verdict": [
-                f"{audit} | {line}" for audit in order for line in said.get(audit, [])
-            ],
+            "findings": by_severity(sorted(said, key=lambda f: place[f.audit])),
             "results": [
                 row
                 for audit in order
@@ -135,16 +135,3 @@ def _changed(
 
 def _has_base(report: Report, audits: Sequence[str]) -> bool:
     return any(r.checkpoint == BASE and r.audit in audits for r in report.results)
-
-
-def _said(report: Report, audits: Sequence[str]) -> dict[str, list[str]]:
-    """Sentences of the verdict by audit; of a single audit they carry no name."""
-    found: dict[str, list[str]] = {}
-    alone = audits_of(report)
-    for line in report.verdict:
-        audit, bar, text = line.partition(" | ")
-        if not bar:
-            audit, text = alone[0] if alone else "", line
-        if audit in audits:
-            found.setdefault(audit, []).append(text)
-    return found

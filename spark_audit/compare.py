@@ -30,7 +30,7 @@ from spark_audit.errors import InputError, OutputError
 from spark_audit.facts import now, versions
 from spark_audit.replicates import with_entries
 from spark_audit.reports import SCOPE, read_report
-from spark_audit.results import AuditResult, CheckpointFacts, Guard, Report
+from spark_audit.results import AuditResult, CheckpointFacts, Guard, Report, by_severity
 from spark_audit.table import read_parquet, write_parquet
 
 FREE = ("replicates", "placebo_draws", "rematched", "blind_permutations")
@@ -122,7 +122,6 @@ def compare(
             where="--baseline",
             fix=f"choose one of: {', '.join(sorted(known))}",
         )
-    several = len(results) > 1
     return Report(
         status=first.status,
         command=list(command),
@@ -137,11 +136,7 @@ def compare(
         },
         manifest=first.manifest,
         checkpoints=list(facts.values()),
-        verdict=[
-            f"{audit} | {line}" if several else line
-            for audit, result in results.items()
-            for line in result.verdict
-        ],
+        findings=by_severity(f for r in results.values() for f in r.findings),
         results=[row for result in results.values() for row in result.rows],
         contrasts=[row for result in results.values() for row in result.contrasts],
         guards=[*_told(left_out), *(g for r in results.values() for g in r.guards)],

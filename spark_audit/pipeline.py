@@ -32,7 +32,13 @@ from spark_audit.manifest import Manifest, check_fit, read_manifest
 from spark_audit.plans import Lineup, Plans, known, lineup, make_plans
 from spark_audit.replicates import with_entries
 from spark_audit.reports import SCOPE, check_formats, read_report, write_report
-from spark_audit.results import AuditResult, CheckpointFacts, ManifestFacts, Report
+from spark_audit.results import (
+    AuditResult,
+    CheckpointFacts,
+    ManifestFacts,
+    Report,
+    by_severity,
+)
 from spark_audit.runs import run_tables, trained_order
 from spark_audit.sequences import items_for, token_places
 from spark_audit.table import Pass, TokenTable, write_parquet
@@ -496,11 +502,7 @@ def _report(
             n_tokens=sum(p.pii.token_end - p.pii.token_start for p in train),
         ),
         checkpoints=[one.facts for one in scored],
-        verdict=[
-            line if len(results) == 1 else f"{name} | {line.removeprefix(f'{name}: ')}"
-            for name, result in zip(request.audits, results, strict=True)
-            for line in result.verdict
-        ],
+        findings=by_severity(f for result in results for f in result.findings),
         results=[row for result in results for row in result.rows],
         contrasts=[row for result in results for row in result.contrasts],
         guards=[guard for result in results for guard in result.guards],

@@ -19,7 +19,15 @@ import numpy as np
 from scipy import special
 
 from spark_audit.audits import entry_of, replicate_of
-from spark_audit.results import AuditResult, Contrast, Estimate, Row, number
+from spark_audit.results import (
+    AuditResult,
+    Claim,
+    Contrast,
+    Estimate,
+    Finding,
+    Row,
+    number,
+)
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.power import with_mde
 
@@ -42,7 +50,7 @@ def with_entries(result: AuditResult) -> AuditResult:
         result,
         rows=[*result.rows, *rows],
         contrasts=[*result.contrasts, *contrasts],
-        verdict=[*result.verdict, *_sentences([*rows, *contrasts])],
+        findings=[*result.findings, *_findings([*rows, *contrasts])],
     )
 
 
@@ -283,9 +291,9 @@ def _read(row: Contrast) -> str:
     return f" With seeds, identifiers are {way} likely relative to equally hard text."
 
 
-def _sentences(rows: Sequence[Row]) -> list[str]:
+def _findings(rows: Sequence[Row]) -> list[Finding]:
     """The headlines of methods with several seeds, over sources and seeds."""
-    lines = []
+    found = []
     for row in rows:
         name = HEADLINES.get((row.audit, row.metric, row.of))
         if name is None or (row.group, row.over) != ("pooled", "both"):
@@ -303,8 +311,10 @@ def _sentences(rows: Sequence[Row]) -> list[str]:
         if row.status not in ("ok", "not_estimable"):
             said += f", {row.status.replace('_', ' ').upper()}"
         reason = f" ({row.note})" if row.value is None else ""
-        lines.append(
+        sentence = (
             f"{who}, mean of its seeds: {name} {said} over sources and seeds{reason}."
             + (_read(row) if isinstance(row, Contrast) else "")
         )
-    return lines
+        claim: Claim = "not_tested" if row.value is None else "moved"
+        found.append(Finding.on(row, claim, sentence))
+    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -212,6 +213,77 @@ class ManifestFacts(_Strict):
     n_tokens: int
 
 
+Claim = Literal[
+    "verbatim",
+    "memory",
+    "membership",
+    "betrays",
+    "confounded",
+    "suppressed_kind",
+    "formats",
+    "moved",
+    "nothing_shown",
+    "not_tested",
+]
+SEVERITY: dict[Claim, int] = {
+    "verbatim": 6,
+    "memory": 5,
+    "membership": 4,
+    "betrays": 3,
+    "confounded": 2,
+    "suppressed_kind": 2,
+    "formats": 2,
+    "moved": 2,
+    "nothing_shown": 1,
+    "not_tested": 0,
+}
+"""How much a claim matters to who must decide: 6 first, 0 last."""
+DETECTED = 3
+"""Claims from this severity on are detections: nothing may fold or cut them."""
+
+
+class Finding(_Strict):
+    """One sentence of a verdict: what is claimed, of which checkpoint, on what figure.
+
+    ``sentence`` begins with its subject and stands by itself. ``checkpoint`` is empty
+    where it speaks of all of them. ``severity`` follows from ``claim``.
+    """
+
+    audit: str
+    checkpoint: str = ""
+    claim: Claim
+    severity: int = 0
+    status: Status = "ok"
+    metric: str = ""
+    of: str = ""
+    group: str = "pooled"
+    value: Number = None
+    low: Number = None
+    high: Number = None
+    null: Number = None
+    p_adjusted: Number = None
+    sentence: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _weighed(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("claim") in SEVERITY:
+            return {**data, "severity": SEVERITY[data["claim"]]}
+        return data
+
+    @classmethod
+    def on(
+        cls, row: Row | None, claim: Claim, sentence: str, **columns: Any
+    ) -> Finding:
+        """A finding that rests on one row, whose figures it takes over."""
+        told: dict[str, Any] = {}
+        if row is not None:
+            shared = set(cls.model_fields) & set(Row.model_fields)
+            told = {name: getattr(row, name) for name in shared}
+            told["p_adjusted"] = getattr(row, "p_adjusted", None)
+        return cls(**{**told, **columns}, claim=claim, sentence=sentence)
+
+
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _TAKEN = ("results", "contrasts", "guards")
 
@@ -228,7 +300,7 @@ class Report(_Strict):
     """``report.json``: the truth that every other format is rendered from."""
 
     kind: Literal["spark-audit-report"] = "spark-audit-report"
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     status: Literal["complete", "partial"]
     command: list[str]
     created: str
@@ -236,7 +308,7 @@ class Report(_Strict):
     settings: dict[str, Any] = {}
     manifest: ManifestFacts
     checkpoints: list[CheckpointFacts]
-    verdict: list[str] = []
+    findings: list[Finding] = []
     results: list[Row]
     contrasts: list[Contrast]
     guards: list[Guard]
@@ -244,12 +316,35 @@ class Report(_Strict):
     tables: Annotated[dict[str, list[dict[str, Any]]], AfterValidator(_file_names)] = {}
     timing: dict[str, float] = {}
 
+    @property
+    def verdict(self) -> list[str]:
+        """The sentences of the findings, the most severe first."""
+        return [finding.sentence for finding in by_severity(self.findings)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _upgraded(cls, data: Any) -> Any:
+        """Version 1 had sentences, "audit | sentence", where findings are now."""
+        if not isinstance(data, dict) or data.get("schema_version") != 1:
+            return data
+        rows = data.get("results") or [{}]
+        only = rows[0].get("audit", "") if isinstance(rows[0], dict) else ""
+        found = []
+        for line in data.get("verdict", []):
+            audit, bar, text = str(line).partition(" | ")
+            said = text if bar else line
+            found.append(
+                {"audit": audit if bar else only, "claim": "moved", "sentence": said}
+            )
+        kept = {key: value for key, value in data.items() if key != "verdict"}
+        return {**kept, "schema_version": 2, "findings": found}
+
 
 @dataclass(frozen=True)
 class AuditResult:
     """What an audit concludes, before it is written anywhere.
 
-    ``verdict`` says in plain words what was found and what was not, ``scope`` what the
+    ``findings`` say in plain words what was found and what was not, ``scope`` what the
     evidence does not support. ``tables`` are small further tables by name (a list of
     records each) that stand in the report, ``settings`` what was really used;
     ``evidence`` is what the audit concludes from, written to ``scores/`` and read
@@ -260,8 +355,18 @@ class AuditResult:
     rows: list[Row] = field(default_factory=list)
     contrasts: list[Contrast] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
-    verdict: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     scope: list[str] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     evidence: pd.DataFrame | None = None
+
+    @property
+    def verdict(self) -> list[str]:
+        """The sentences of the findings, the most severe first."""
+        return [finding.sentence for finding in by_severity(self.findings)]
+
+
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
+    """The most severe first; what is equally severe stays in its order."""
+    return sorted(findings, key=lambda finding: -finding.severity)

@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_audit.console import show_table, stdout
-from spark_audit.reports import WIDE, Block, blocks, glance, verdict
+from spark_audit.reports import NO_VERDICT, WIDE, Block, blocks, glance, verdict
 from spark_audit.results import Report, number
 
 
 def show_report(report: Report) -> None:
     """Verdict, guards that did not pass, and tables; of many audits a table of all."""
     console = stdout()
-    for audit, lines in verdict(report).items():
-        if audit:
-            console.print(f"\n{audit}", style="bold", markup=False)
-        for line in lines:
-            console.print(f"- {line}", markup=False)
+    if not report.findings:
+        console.print(NO_VERDICT)
+    for audit, findings in verdict(report).items():
+        console.print(f"\n{audit}", style="bold", markup=False)
+        for finding in findings:
+            console.print(f"- {finding.sentence}", markup=False)
     for guard in report.guards:
         if guard.passed is not True:
             word = "GUARD FAILED" if guard.passed is False else "warning"

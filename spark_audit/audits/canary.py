@@ -41,7 +41,15 @@ from spark_audit.audits._ranked import (
 from spark_audit.canaries import FORMATS, RANKED
 from spark_audit.manifest import Manifest
 from spark_audit.ratios import CELLS, Figure, missing_rows, ratio_contrasts, ratio_rows
-from spark_audit.results import AuditResult, Contrast, Guard, Row, number
+from spark_audit.results import (
+    AuditResult,
+    Claim,
+    Contrast,
+    Finding,
+    Guard,
+    Row,
+    number,
+)
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.exposure import (
     chance_mde,
@@ -131,7 +139,7 @@ def conclude(
     }
     # Neither the base nor our own draw tells that chance is what it is taken for.
     supposed = not base and not set(ours["format"]) <= set(FORMATS)
-    verdict = _verdict(
+    findings = _findings(
         frame,
         control,
         tables,
@@ -143,11 +151,14 @@ def conclude(
         rows=[*rows, *absent],
         contrasts=contrasts,
         guards=_guards(evidence, control, base, supposed=supposed),
-        verdict=[
-            *verdict,
-            *(f"{name}: canaries not estimable, {UNSCORED}." for name in unscored),
+        findings=[
+            *findings,
             *(
-                _contrast_lines(contrasts, tables["canary_paired"])
+                _finding(name, "not_tested", f"canaries not estimable, {UNSCORED}.")
+                for name in unscored
+            ),
+            *(
+                _contrast_findings(contrasts, tables["canary_paired"])
                 if "full" in sensitive
                 else []
             ),
@@ -185,8 +196,7 @@ def canary(
     frame = evidence(tables, manifest, preset=chosen)
     if frame.empty:
         rows = _missing(list(tables), NONE)
-        verdict = [f"canary: not estimable, {NONE}."]
-        return AuditResult(rows=rows, verdict=verdict, evidence=frame)
+        return AuditResult(rows=rows, findings=[_absent(NONE)], evidence=frame)
     result = conclude(
         frame,
         baselines=baselines_of(baseline, tables),
@@ -351,7 +361,22 @@ def _nothing(evidence: pd.DataFrame, names: list[str]) -> AuditResult:
     return AuditResult(
         rows=_missing(names, reason),
         guards=_rankable(evidence),
-        verdict=[f"canary: not estimable, {reason}."],
+        findings=[_absent(reason)],
+    )
+
+
+def _absent(reason: str) -> Finding:
+    sentence = f"Not estimable: {reason}."
+    return Finding(audit="canary", claim="not_tested", sentence=sentence)
+
+
+def _finding(name: str, claim: Claim, said: str, **figures: Any) -> Finding:
+    return Finding(
+        audit="canary",
+        checkpoint=name,
+        claim=claim,
+        sentence=f"{name}: {said}",
+        **figures,
     )
 
 
@@ -437,7 +462,7 @@ def _lost(control: Sequence[Tested]) -> list[str]:
     return [part for part in RANKED if part in tested - found]
 
 
-def _verdict(
+def _findings(
     frame: pd.DataFrame,
     control: Sequence[Tested],
     tables: Mapping[str, list[dict[str, Any]]],
@@ -445,16 +470,16 @@ def _verdict(
     sensitive: Collection[str],
     uniform: bool,
     supposed: bool,
-) -> list[str]:
-    lines = []
+) -> list[Finding]:
+    found = []
     if sensitive and (lost := _lost(control)):
-        lines.append(
-            f"canary ({', '.join(lost)}): {INSENSITIVE}. The positive control was "
-            f"found by {', '.join(part for part in RANKED if part in sensitive)} only."
+        sentence = (
+            f"Of {', '.join(lost)}: {INSENSITIVE}. The positive control was found by "
+            f"{', '.join(part for part in RANKED if part in sensitive)} only."
         )
+        found.append(Finding(audit="canary", claim="not_tested", sentence=sentence))
     condition = "if the canaries were drawn uniformly, " if supposed else ""
     for name in dict.fromkeys(trained(frame)["checkpoint"]):
-        head = f"{name}: {condition}"
         chosen = frame[frame["checkpoint"] == name]
         ours = trained(chosen)
         if known := set(ours["part"]) & set(sensitive):
@@ -463,40 +488,46 @@ def _verdict(
         n = int(ours.groupby("part").size().min())
         mde = f"{number(chance_mde(n, n_candidates=size).bits)} bits"
         if not known:
-            lines.append(
-                f"{name}: {INSENSITIVE}. The positive control was found in no "
-                f"checkpoint; with {n} canaries, shifts of the mean exposure below "
-                f"{mde} go unseen anyway."
+            said = (
+                f"{INSENSITIVE}. The positive control was found in no checkpoint; with "
+                f"{n} canaries, shifts of the mean exposure below {mde} go unseen "
+                "anyway."
             )
+            found.append(_finding(name, "not_tested", said))
             continue
         if name == BASE:
             if not uniform:
-                lines.append(
-                    f"{name}: ranks of canaries differ from chance before any training "
-                    "on them; only changes since it mean anything."
+                said = (
+                    "ranks of canaries differ from chance before any training on "
+                    "them; only changes since it mean anything."
                 )
+                found.append(_finding(name, "confounded", said))
             continue
         if not uniform:
             tests = [test for test in control if test.part in known]
-            lines.append(_rise_line(name, frame, tests))
+            found.append(_rise(name, frame, tests))
             continue
         # Adjusted over all parts, before those that tell nothing are left out.
         ends = {
             end: [test for test in tests if test.part in known]
             for end, tests in two_ended(frame[frame["checkpoint"] == name]).items()
         }
-        lines.append(head + _end_words(name, ours, ends["remembered"], control, mde))
+        claim, said = _end_words(name, ours, ends["remembered"], control, mde)
+        found.append(_finding(name, claim, condition + said))
         records = [
             r
             for r in tables["canary_streisand"]
             if r["checkpoint"] == name and r["part"] in known
         ]
-        words = _streisand_words(records, ends["suppressed"], ends["remembered"][0])
-        lines += [head + words] if words else []
-        words = _epsilon_words(name, tables["canary_epsilon"])
+        claim, said = _streisand_words(
+            records, ends["suppressed"], ends["remembered"][0]
+        )
+        if said:
+            found.append(_finding(name, claim, condition + said))
         # The table holds canaries of our own draw only: no condition.
-        lines += [f"{name}: {words}"] if words else []
-    return lines
+        if said := _epsilon_words(name, tables["canary_epsilon"]):
+            found.append(_finding(name, "memory", said))
+    return found
 
 
 def _end_words(
@@ -505,7 +536,7 @@ def _end_words(
     tests: Sequence[Tested],
     control: Sequence[Tested],
     mde: str,
-) -> str:
+) -> tuple[Claim, str]:
     best = tests[0]
     part = ours[ours["part"] == best.part]
     size = int(part["n_candidates"].iloc[0])
@@ -518,21 +549,21 @@ def _end_words(
     )
     own = [t for t in control if t.checkpoint == name and t.detected]
     if best.detected:
-        return f"canaries are REMEMBERED: {figures}, {best.said}."
+        return "memory", f"canaries are REMEMBERED: {figures}, {best.said}."
     if own:
-        return (
+        return "memory", (
             f"canaries that stand in most rows are REMEMBERED ({own[0].part}: "
             f"mean exposure {number(own[0].value, 2)} bits, {own[0].said}); over all "
             f"canaries {figures}."
         )
-    return (
+    return "nothing_shown", (
         f"memorisation of canaries not detected: {figures}. Not excluded: shifts of "
         f"the mean below {mde}, up to {number(100 * first.high, 1)}% ranked first "
         "(exact 95% limit)."
     )
 
 
-def _rise_line(name: str, frame: pd.DataFrame, control: Sequence[Tested]) -> str:
+def _rise(name: str, frame: pd.DataFrame, control: Sequence[Tested]) -> Finding:
     """What a checkpoint adds to a base that does not rank by chance."""
     best = next(test for test in control if test.checkpoint == name)
     parts = trained(frame[frame["part"] == best.part])
@@ -541,28 +572,30 @@ def _rise_line(name: str, frame: pd.DataFrame, control: Sequence[Tested]) -> str
     rise = with_mde(ratio_estimate(change, np.ones(len(both))))
     figures = f"mean change of exposure {number(rise.value, 2)} bits ({best.part})"
     if best.detected:
-        return (
-            f"{name}: canaries are REMEMBERED beyond what the base knows: {figures}, "
-            f"of those in most rows {best.said}."
+        said = (
+            f"canaries are REMEMBERED beyond what the base knows: {figures}, of those "
+            f"in most rows {best.said}."
         )
+        return _finding(name, "memory", said)
     tail = "" if rise.mde is None else f"; below {number(rise.mde, 2)} bits go unseen"
-    return f"{name}: no rise of exposure since the base detected: {figures}{tail}."
+    said = f"no rise of exposure since the base detected: {figures}{tail}."
+    return _finding(name, "nothing_shown", said)
 
 
 def _streisand_words(
     records: Sequence[Mapping[str, Any]], suppressed: Sequence[Tested], best: Tested
-) -> str:
+) -> tuple[Claim, str]:
     """True strings against never-inserted ones, at either end."""
     low = suppressed[0]
     if low.detected:
-        return (
+        return "betrays", (
             f"true canaries stand FURTHER BACK than chance ({low.part}: lower-tail "
             f"exposure {number(low.value, 2)} bits, {low.said}): over-suppression "
             "tells who was in the data, as memorisation does."
         )
     compared = [r for r in records if r["p"] is not None]
     if not compared:
-        return (
+        return "not_tested", (
             "" if best.detected else "no held-out canaries to compare true ones with."
         )
     ps = holm([r["p"] for r in compared])
@@ -574,11 +607,12 @@ def _streisand_words(
         f"{said(ps[at], len(ps))})"
     )
     if ps[at] <= 1 - LEVEL:
-        return f"true canaries differ from never-inserted ones: {places}."
+        claim: Claim = "memory" if best.detected else "betrays"
+        return claim, f"true canaries differ from never-inserted ones: {places}."
     if best.detected:
         # Chance has told more than so few held-out canaries can.
-        return ""
-    return (
+        return "nothing_shown", ""
+    return "nothing_shown", (
         f"no difference between true and never-inserted canaries detected: {places}; "
         f"differences below {number(least['mde_ranks'], 1)} ranks go unseen."
     )
@@ -609,19 +643,18 @@ def _epsilon_words(name: str, table: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _contrast_lines(
+def _contrast_findings(
     contrasts: Sequence[Contrast], paired: Sequence[Mapping[str, Any]]
-) -> list[str]:
+) -> list[Finding]:
     wilcoxon = {(r["checkpoint"], r["part"]): r["wilcoxon_p"] for r in paired}
-    lines = []
+    found = []
     for row in contrasts:
         if (row.metric, row.of) != ("exposure_mean", "full"):
             continue
         head = f"{row.checkpoint} against {row.baseline}: exposure of canaries"
         if row.value is None or row.low is None or row.high is None:
-            lines.append(
-                f"{head} did not change, or it cannot be estimated ({row.note})."
-            )
+            said = f"{head} did not change, or it cannot be estimated ({row.note})."
+            found.append(Finding.on(row, "moved", said))
             continue
         p = wilcoxon.get((row.checkpoint, row.of))
         change = f"{number(row.value, 2)} [{row.low:.2f}, {row.high:.2f}] bits" + (
@@ -629,8 +662,9 @@ def _contrast_lines(
         )
         if not moved(row):
             tail = "" if row.mde is None else f"; below {number(row.mde, 2)} go unseen"
-            lines.append(f"{head}: no change detected, {change}{tail}.")
+            said = f"{head}: no change detected, {change}{tail}."
         else:
             way = "ROSE" if row.value > 0 else "fell"
-            lines.append(f"{head} {way}: {change}.")
-    return lines
+            said = f"{head} {way}: {change}."
+        found.append(Finding.on(row, "moved", said))
+    return found

@@ -32,9 +32,11 @@ from spark_audit.errors import InputError, NotEstimableError
 from spark_audit.manifest import Manifest
 from spark_audit.results import (
     AuditResult,
+    Claim,
     Contrast,
     Estimate,
     Family,
+    Finding,
     Guard,
     Row,
     number,
@@ -65,6 +67,7 @@ from spark_audit.stats.selectivity import (
 )
 from spark_audit.table import Pass
 
+NOTHING = "Not estimable: the manifest has no identifier to audit."
 NO_PAIRS = "there is no matched span in this group"
 REFERENCE = "it is the matching reference: nothing changed, nothing regresses"
 FEWEST_REPLICATES = 100
@@ -134,10 +137,10 @@ def conclude(
     names = list(dict.fromkeys(spans["checkpoint"])) if len(spans) else []
     rows: list[Row] = []
     contrasts: list[Contrast] = []
-    verdict: list[str] = []
+    findings: list[Finding] = []
     if not names:
         return AuditResult(
-            verdict=["matched: not estimable, the manifest has no identifier to audit."]
+            findings=[Finding(audit="matched", claim="not_tested", sentence=NOTHING)]
         )
     tests: dict[str, DidTest] = {}
     references: set[str] = set()
@@ -175,18 +178,18 @@ def conclude(
     }
     for name in single:
         moved = _moved(spans[spans["checkpoint"] == name])
-        verdict.append(
-            _sentence(
-                name,
-                pooled,
-                reference=name in references,
-                moved=moved,
-                entry=name in entries,
-            )
+        sentence = _sentence(
+            name,
+            pooled,
+            reference=name in references,
+            moved=moved,
+            entry=name in entries,
         )
+        row = pooled.get((name, "change")) or pooled.get((name, ""))
+        findings.append(_finding(row, sentence, checkpoint=name))
     own = {r.checkpoint: r.value for r in rows if _is_own_nll(r)}
-    verdict += [
-        _contrast_sentence(row, own, entry=row.checkpoint in entries)
+    findings += [
+        _finding(row, _contrast_sentence(row, own, entry=row.checkpoint in entries))
         for row in contrasts
         if _told(row)
     ]
@@ -195,7 +198,7 @@ def conclude(
         rows=rows,
         contrasts=contrasts,
         guards=_guards(train),
-        verdict=verdict,
+        findings=findings,
         scope=list(SCOPE),
         tables={"matched_diagnostics": diagnostics(spans)},
     )
@@ -493,6 +496,11 @@ def _moved(spans: pd.DataFrame) -> Estimate:
     pii = spans[(spans["split"] == "train") & (spans["role"] == "pii")]
     sums = pii.assign(change=pii["nll_sum"] - pii["ref_sum"]).groupby("cluster")
     return ratio_estimate(sums["change"].sum(), sums["n_tokens"].sum())
+
+
+def _finding(row: Row | None, sentence: str, **columns: Any) -> Finding:
+    claim: Claim = "not_tested" if row is None or row.value is None else "moved"
+    return Finding.on(row, claim, sentence, **{"audit": "matched", **columns})
 
 
 def _sentence(

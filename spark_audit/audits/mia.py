@@ -56,8 +56,10 @@ from spark_audit.membership import (
 )
 from spark_audit.results import (
     AuditResult,
+    Claim,
     Contrast,
     Estimate,
+    Finding,
     Guard,
     Row,
     number,
@@ -161,7 +163,9 @@ def conclude(
     20 members and 20 non-members.
     """
     if evidence.empty:
-        return AuditResult(verdict=[f"mia: not estimable, {NO_ROWS}."])
+        sentence = f"Not estimable: {NO_ROWS}."
+        missing = Finding(audit="mia", claim="not_tested", sentence=sentence)
+        return AuditResult(findings=[missing])
     frame = evidence.drop_duplicates(["checkpoint", "example"])
     names = list(dict.fromkeys(frame["checkpoint"]))
     facts = frame[frame["checkpoint"] == names[0]].reset_index(drop=True)
@@ -203,7 +207,7 @@ def conclude(
         rows=rows,
         contrasts=contrasts,
         guards=judged.guards,
-        verdict=_verdict(names, rows, contrasts, pooled, judged),
+        findings=_findings(names, rows, contrasts, pooled, judged),
         scope=list(SCOPE),
         tables={
             "mia_all_rows": _all_rows(known, names),
@@ -259,7 +263,10 @@ def mia(
         for name in missing
         for attack in ATTACKS
     ]
-    lines = [f"{name}: membership is not estimable ({reason})." for name in missing]
+    absent = [
+        _finding(name, "not_tested", f"membership is not estimable ({reason}).")
+        for name in missing
+    ]
     borrowed = []
     if BASE in scored and BASE not in tables:
         detail = "it was not scored here: its figures are from the reference scores in "
@@ -271,7 +278,7 @@ def mia(
         result,
         rows=[*result.rows, *rows],
         guards=[*borrowed, *result.guards],
-        verdict=[*result.verdict, *lines] if len(frame) else result.verdict,
+        findings=[*result.findings, *absent] if len(frame) else result.findings,
         settings={"replicates": count, "blind_permutations": blind_permutations},
         evidence=frame,
     )
@@ -450,7 +457,7 @@ def _contrasts(
         yield Contrast.of_estimate(shown, metric=metric, p=p, **columns)
 
 
-# --- tables and verdict ---------------------------------------------------------------
+# --- tables and findings --------------------------------------------------------------
 
 
 def _all_rows(known: Known, names: list[str]) -> list[dict[str, Any]]:
@@ -513,13 +520,13 @@ def _curves(pooled: Group, names: list[str]) -> list[dict[str, Any]]:
     return found
 
 
-def _verdict(
+def _findings(
     names: list[str],
     rows: list[Row],
     contrasts: list[Contrast],
     pooled: Group,
     judged: Findings,
-) -> list[str]:
+) -> list[Finding]:
     found = []
     for name in names:
         if name == BASE:
@@ -538,29 +545,37 @@ def _verdict(
             == (name, BASE, "pooled", "auc")
             and row.value is not None
         }
-        found.append(_sentence(name, own, changes, pooled, judged))
+        found.append(_concluded(name, own, changes, pooled, judged))
     return found
 
 
-def _sentence(
+def _finding(name: str, claim: Claim, said: str, row: Row | None = None) -> Finding:
+    where = {"audit": "mia", "checkpoint": name}
+    return Finding.on(row, claim, f"{name}: {said}", **where)
+
+
+def _concluded(
     name: str,
     own: dict[str, Row],
     changes: Mapping[str, Contrast],
     pooled: Group,
     judged: Findings,
-) -> str:
+) -> Finding:
     if not own:
-        return f"{name}: membership is not estimable ({pooled.reason or NO_ROWS})."
+        said = f"membership is not estimable ({pooled.reason or NO_ROWS})."
+        return _finding(name, "not_tested", said)
     if judged.blind:
-        return (
-            f"{name}: INVALID. Members and non-members differ in their texts alone, so "
-            "no AUC of theirs is evidence that training rows can be told."
+        said = (
+            "INVALID. Members and non-members differ in their texts alone, so no AUC "
+            "of theirs is evidence that training rows can be told."
         )
+        return _finding(name, "confounded", said)
     if "loss" in judged.apart:
-        return (
-            f"{name}: INVALID. The untrained model's AUC of loss is not 0.5 either: "
+        said = (
+            "INVALID. The untrained model's AUC of loss is not 0.5 either: "
             f"{APART}, whatever the score."
         )
+        return _finding(name, "confounded", said)
     tests: dict[str, tuple[float, Row]] = {}
     void, untested = [], []
     for attack, row in own.items():
@@ -580,8 +595,10 @@ def _sentence(
         tail += f" By {', '.join(apart)}, {APART}."
     if not tests:
         if not void:
-            return f"{name}: nothing can be said of membership.{tail}"
-        return f"{name}: INVALID. No score that passed its guards has a test.{tail}"
+            said = f"nothing can be said of membership.{tail}"
+            return _finding(name, "not_tested", said)
+        said = f"INVALID. No score that passed its guards has a test.{tail}"
+        return _finding(name, "confounded", said)
     adjusted = dict(
         zip(tests, holm([p for p, _ in tests.values()]).tolist(), strict=True)
     )
@@ -599,19 +616,21 @@ def _sentence(
     if adjusted[best] < 0.05:
         more = (row.value or 0.0) > (row.null or 0.0)
         which = "more" if more else "LESS"
-        return (
-            f"{name}: membership was detected: {shown}, {_p(adjusted[best])} "
-            f"corrected for {len(tests)} scores. Rows it was trained on look {which} "
-            f"familiar than rows that it was not trained on.{tail}"
+        said = (
+            f"membership was detected: {shown}, {_p(adjusted[best])} corrected for "
+            f"{len(tests)} scores. Rows it was trained on look {which} familiar than "
+            f"rows that it was not trained on.{tail}"
         )
+        return _finding(name, "membership", said, row)
     unseen = row.mde
     said = f"effects below {number(unseen)}" if unseen else "smaller effects"
     blurred = "" if judged.of("") is None else f" {judged.void[''][1]}."
-    return (
-        f"{name}: membership was not detected: {shown} is the clearest of {len(tests)} "
-        f"scores, corrected p {adjusted[best]:.2f}; {said} cannot be excluded, nor can "
+    sentence = (
+        f"membership was not detected: {shown} is the clearest of {len(tests)} scores, "
+        f"corrected p {adjusted[best]:.2f}; {said} cannot be excluded, nor can "
         f"stronger attacks.{blurred}{tail}"
     )
+    return _finding(name, "nothing_shown", sentence, row)
 
 
 def _p(value: float) -> str:

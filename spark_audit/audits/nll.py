@@ -30,7 +30,7 @@ from spark_audit.ratios import (
     ratio_contrasts,
     ratio_rows,
 )
-from spark_audit.results import AuditResult, Contrast, Row, number
+from spark_audit.results import AuditResult, Contrast, Finding, Row, number
 from spark_audit.table import Pass
 
 FIGURES = {"nll": Figure(unit="nats", bounds=(0.0, np.inf))}
@@ -90,7 +90,9 @@ def conclude(
 ) -> AuditResult:
     """Rows, contrasts and verdict from :func:`evidence`."""
     if evidence.empty:
-        return AuditResult(verdict=[f"nll: not estimable, {NOTHING}."])
+        sentence = f"Not estimable: {NOTHING}."
+        missing = Finding(audit="nll", claim="not_tested", sentence=sentence)
+        return AuditResult(findings=[missing])
     options: dict[str, Any] = {"paper": paper, "seed": seed, "replicates": replicates}
     cells = pd.concat(
         [part.assign(group=group, metric="nll") for group, part in by_group(evidence)]
@@ -108,9 +110,13 @@ def conclude(
             *missing_rows("nll", names, FIGURES, absent, NOTHING),
         ],
         contrasts=contrasts,
-        verdict=[
-            *_verdict(rows),
-            *(_contrast_line(row) for row in contrasts if row.group == "pooled"),
+        findings=[
+            *_findings(rows),
+            *(
+                Finding.on(row, "moved", _contrast_line(row))
+                for row in contrasts
+                if row.group == "pooled"
+            ),
         ],
         scope=list(SCOPE),
     )
@@ -198,19 +204,21 @@ def _beside_base(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def _verdict(rows: Sequence[Row]) -> list[str]:
-    lines = []
+def _findings(rows: Sequence[Row]) -> list[Finding]:
+    found = []
     for checkpoint in dict.fromkeys(row.checkpoint for row in rows):
-        said = [
-            f"{NAMES[row.of]} {number(row.value)}"
+        own = [
+            row
             for row in rows
             if row.checkpoint == checkpoint
             and row.group == "pooled"
             and row.value is not None
         ]
-        if said:
-            lines.append(f"{checkpoint}: NLL of {', of '.join(said)} nats a token.")
-    return lines
+        if own:
+            said = [f"{NAMES[row.of]} {number(row.value)}" for row in own]
+            sentence = f"{checkpoint}: NLL of {', of '.join(said)} nats a token."
+            found.append(Finding.on(own[0], "moved", sentence))
+    return found
 
 
 def _contrast_line(row: Contrast) -> str:

@@ -38,7 +38,15 @@ from spark_audit.audits._perturbed import (
 from spark_audit.audits._perturbed import evidence as perturbed_evidence
 from spark_audit.errors import InputError, NotEstimableError
 from spark_audit.manifest import Manifest
-from spark_audit.results import AuditResult, Contrast, Estimate, Guard, Row, number
+from spark_audit.results import (
+    AuditResult,
+    Contrast,
+    Estimate,
+    Finding,
+    Guard,
+    Row,
+    number,
+)
 from spark_audit.stats.bootstrap import draw_weights, sign_flip
 from spark_audit.stats.intervals import estimate_of, left_out
 from spark_audit.stats.power import with_mde
@@ -113,7 +121,9 @@ def conclude(
 ) -> AuditResult:
     """Rows, contrasts, guards and verdict from :func:`evidence`."""
     if evidence.empty:
-        return AuditResult(verdict=["noise: not estimable, nothing was scored for it."])
+        return AuditResult(
+            findings=[_missing_finding("", "Not estimable: nothing was scored for it.")]
+        )
     rows: list[Row] = []
     contrasts: list[Contrast] = []
     for group, part in _grouped(evidence):
@@ -138,10 +148,10 @@ def conclude(
         rows=rows,
         contrasts=contrasts,
         guards=_guards(evidence),
-        verdict=[
-            *(line for name in names for line in _sentences(name, rows)),
-            *_contrast_lines(contrasts),
-            *([] if BASE in names else [NO_NULL]),
+        findings=[
+            *(finding for name in names for finding in _findings(name, rows)),
+            *_contrast_findings(contrasts),
+            *([] if BASE in names else [_missing_finding("", NO_NULL)]),
         ],
         scope=list(SCOPE),
         tables={"noise_draws": _draws_table(evidence)},
@@ -377,7 +387,13 @@ def _guards(evidence: pd.DataFrame) -> list[Guard]:
 # --- words ----------------------------------------------------------------------------
 
 
-def _sentences(name: str, rows: Sequence[Row]) -> list[str]:
+def _missing_finding(name: str, sentence: str) -> Finding:
+    return Finding(
+        audit="noise", checkpoint=name, claim="not_tested", sentence=sentence
+    )
+
+
+def _findings(name: str, rows: Sequence[Row]) -> list[Finding]:
     own = [r for r in rows if r.checkpoint == name and r.group == "pooled"]
     by = {
         metric: [row for row in own if row.metric == metric and row.value is not None]
@@ -389,15 +405,17 @@ def _sentences(name: str, rows: Sequence[Row]) -> list[str]:
             values = ", ".join(f"{number(row.value, 1)}%" for row in by[metric])
             parts.append(f"of {words} by {values}")
     if not parts:
-        return [f"{name}: noise not estimable ({own[0].note})."]
+        return [_missing_finding(name, f"{name}: noise not estimable ({own[0].note}).")]
     listed = ", ".join(dict.fromkeys(row.of for row in own))
-    lines = [
+    said = (
         f"{name}: noise on the embeddings (sigma {listed}) changes the mean "
         f"probability {' and '.join(parts)}."
-    ]
-    if by["gap"]:
-        lines.append(f"{name}: {'; '.join(_reading(row) for row in by['gap'])}.")
-    return lines
+    )
+    found = [Finding.on(own[0], "moved", said)]
+    if gaps := by["gap"]:
+        said = f"{name}: {'; '.join(_reading(row) for row in gaps)}."
+        found.append(Finding.on(gaps[0], "moved", said))
+    return found
 
 
 def _reading(row: Row) -> str:
@@ -416,8 +434,8 @@ def _reading(row: Row) -> str:
     return f"{at} identifiers lose {word} than other text (gap {gap})"
 
 
-def _contrast_lines(contrasts: Sequence[Contrast]) -> list[str]:
-    lines = []
+def _contrast_findings(contrasts: Sequence[Contrast]) -> list[Finding]:
+    found = []
     pooled = [row for row in contrasts if row.group == "pooled"]
     for place in dict.fromkeys((row.checkpoint, row.baseline) for row in pooled):
         said = []
@@ -439,8 +457,13 @@ def _contrast_lines(contrasts: Sequence[Contrast]) -> list[str]:
                 tail = "" if row.mde is None else f", below {number(row.mde, 2)} unseen"
                 change += f" (not detected{tail})"
             said.append(change)
-        lines.append(
+        sentence = (
             f"{place[0]} against {place[1]}: change of the gap, in points, "
             f"{', '.join(said)}."
         )
-    return lines
+        found.append(
+            Finding(
+                audit="noise", checkpoint=place[0], claim="moved", sentence=sentence
+            )
+        )
+    return found

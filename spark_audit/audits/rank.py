@@ -31,7 +31,7 @@ from spark_audit.ratios import (
     ratio_rows,
     with_nulls,
 )
-from spark_audit.results import AuditResult, Contrast, Row, number
+from spark_audit.results import AuditResult, Contrast, Finding, Row, number
 from spark_audit.stats.bootstrap import draw_weights
 from spark_audit.stats.intervals import median_estimate
 from spark_audit.table import Pass, TokenTable
@@ -47,6 +47,7 @@ FIGURES = {
     "mrr": Figure(bounds=(0.0, 1.0)),
 }
 CATALOGUE = {metric: SETS for metric in (*FIGURES, "rank_median")}
+NOTHING = "Not estimable: the manifest has no identifier to audit."
 NO_SPANS = "no identifier of this set was scored"
 TIES_MATTER = 0.005
 """Difference of Top-1 by tie rule above which readers are told."""
@@ -106,7 +107,7 @@ def conclude(
     """Rows, contrasts and verdict from :func:`evidence`."""
     if evidence.empty:
         return AuditResult(
-            verdict=["rank: not estimable, the manifest has no identifier to audit."]
+            findings=[Finding(audit="rank", claim="not_tested", sentence=NOTHING)]
         )
     options: dict[str, Any] = {"paper": paper, "seed": seed, "replicates": replicates}
     cells = _cells(evidence)
@@ -120,7 +121,7 @@ def conclude(
     return AuditResult(
         rows=rows,
         contrasts=contrasts,
-        verdict=[*_verdict(rows, contrasts), *_tie_lines(ties)],
+        findings=[*_findings(rows, contrasts), *_tie_findings(ties)],
         scope=list(SCOPE),
         tables={"rank_ties": ties, "rank_distribution": _distribution(evidence)},
     )
@@ -285,7 +286,7 @@ def _distribution(evidence: pd.DataFrame) -> list[dict[str, object]]:
     ]
 
 
-def _tie_lines(ties: Sequence[Mapping[str, object]]) -> list[str]:
+def _tie_findings(ties: Sequence[Mapping[str, object]]) -> list[Finding]:
     apart = [
         str(record["checkpoint"])
         for record in ties
@@ -294,26 +295,27 @@ def _tie_lines(ties: Sequence[Mapping[str, object]]) -> list[str]:
     ]
     if not apart:
         return []
-    return [
-        f"rank: ties matter for {', '.join(dict.fromkeys(apart))}: Top-1 differs by "
-        "more than half a point by tie rule (table rank_ties); score in float32."
-    ]
+    sentence = (
+        f"Ties matter for {', '.join(dict.fromkeys(apart))}: Top-1 differs by more "
+        "than half a point by tie rule (table rank_ties); score in float32."
+    )
+    return [Finding(audit="rank", claim="not_tested", sentence=sentence)]
 
 
-def _verdict(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[str]:
+def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[Finding]:
     pooled = {
         (row.checkpoint, row.metric, row.of): row
         for row in rows
         if row.group == "pooled"
     }
-    lines = []
+    found = []
     for checkpoint in dict.fromkeys(row.checkpoint for row in rows):
         top, median = (
             pooled.get((checkpoint, metric, "pii"))
             for metric in ("top1_rate", "rank_median")
         )
         if top is None or top.value is None:
-            lines.append(_without_control(checkpoint, pooled))
+            found.append(_without_control(checkpoint, pooled))
             continue
         beside = ""
         if top.null is not None:
@@ -323,32 +325,37 @@ def _verdict(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[str]:
             share = None if before.value is None else 100 * before.value
             beside += f"; on the base, {number(share, 1)}% of them"
         middle = "" if median is None else f" (median rank {number(median.value, 1)})"
-        lines.append(
+        sentence = (
             f"{checkpoint}: {_percent(top)} of identifier tokens are its first guess"
             f"{middle}{beside}."
         )
+        found.append(Finding.on(top, "moved", sentence))
     for row in contrasts:
         if (row.group, row.metric, row.of) == ("pooled", "log2_rank_mean", "pii"):
-            lines.append(_contrast_line(row, _control(row, contrasts)))
-    return lines
+            sentence = _contrast_line(row, _control(row, contrasts))
+            found.append(Finding.on(row, "moved", sentence))
+    return found
 
 
 def _without_control(
     checkpoint: str, pooled: Mapping[tuple[str, str, str], Row]
-) -> str:
+) -> Finding:
     """Where no identifier has a control, all annotated ones are spoken of."""
     top = pooled.get((checkpoint, "top1_rate", "pii_all"))
     if top is None or top.value is None:
         reason = NO_SPANS if top is None else top.note
-        return f"{checkpoint}: ranks are not estimable ({reason})."
+        sentence = f"{checkpoint}: ranks are not estimable ({reason})."
+        where = {"audit": "rank", "checkpoint": checkpoint}
+        return Finding.on(top, "not_tested", sentence, **where)
     before = pooled.get((BASE, "top1_rate", "pii_all"))
     beside = ""
     if before is not None and before.value is not None and checkpoint != BASE:
         beside = f", on the base {number(100 * before.value, 1)}%"
-    return (
+    sentence = (
         f"{checkpoint}: no identifier has a control; of the {top.n} tokens of all "
         f"annotated identifiers {_percent(top)} are its first guess{beside}."
     )
+    return Finding.on(top, "moved", sentence)
 
 
 def _control(row: Contrast, contrasts: Sequence[Contrast]) -> Contrast | None:

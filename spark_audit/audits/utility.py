@@ -33,7 +33,16 @@ from spark_audit.audits._series import (
 from spark_audit.audits._series import evidence as series_evidence
 from spark_audit.errors import InputError
 from spark_audit.manifest import Manifest
-from spark_audit.results import AuditResult, Contrast, Estimate, Guard, Row, number
+from spark_audit.results import (
+    AuditResult,
+    Claim,
+    Contrast,
+    Estimate,
+    Finding,
+    Guard,
+    Row,
+    number,
+)
 from spark_audit.scoring.answers import normalised, stripped
 from spark_audit.sequences import labels_key, task_labels
 from spark_audit.stats.accuracy import (
@@ -130,7 +139,13 @@ def conclude(
         reasons = dict(zip(evidence["task"], evidence["reason"], strict=True))
         said = "; ".join(f"{task} {text}" for task, text in reasons.items())
         return AuditResult(
-            verdict=[f"utility: not estimable, {said or 'no answer was scored'}."]
+            findings=[
+                Finding(
+                    audit="utility",
+                    claim="not_tested",
+                    sentence=f"Not estimable: {said or 'no answer was scored'}.",
+                )
+            ]
         )
     found = dict(all_series(evidence))
     draws = _Draws(seed, replicates)
@@ -157,9 +172,13 @@ def conclude(
         rows=rows,
         contrasts=contrasts,
         guards=_empty_guards(evidence),
-        verdict=[
-            *(_sentence(name, series, rows) for name, series in found.items()),
-            *(_contrast_line(row) for row in contrasts if row.metric == "last"),
+        findings=[
+            *(_finding(name, series, rows) for name, series in found.items()),
+            *(
+                Finding.on(row, "moved", _contrast_line(row))
+                for row in contrasts
+                if row.metric == "last"
+            ),
         ],
         scope=list(SCOPE),
         tables={"accuracy_matrix": matrices},
@@ -405,6 +424,16 @@ def _empty_guards(evidence: pd.DataFrame) -> list[Guard]:
                 )
             )
     return found
+
+
+def _finding(name: str, series: Series, rows: Sequence[Row]) -> Finding:
+    last = next(
+        row
+        for row in rows
+        if (row.checkpoint, row.group, row.metric) == (name, "pooled", "last")
+    )
+    claim: Claim = "not_tested" if last.value is None else "moved"
+    return Finding.on(last, claim, _sentence(name, series, rows))
 
 
 def _sentence(name: str, series: Series, rows: Sequence[Row]) -> str:

@@ -21,7 +21,7 @@ from spark_audit.errors import InputError, OutputError
 from spark_audit.figures import drawings, palette
 from spark_audit.manifest import Manifest
 from spark_audit.registry import Registry
-from spark_audit.results import Contrast, Report, Row, number
+from spark_audit.results import Contrast, Finding, Report, Row, by_severity, number
 
 Writer: TypeAlias = "Callable[..., list[Path]]"
 WRITERS: Registry[Writer] = Registry(
@@ -139,13 +139,14 @@ def entries(report: Report) -> dict[str, int]:
     return found
 
 
-def verdict(report: Report) -> dict[str, list[str]]:
-    """Sentences of the verdict by audit; under ``""`` where there is one audit only."""
-    found: dict[str, list[str]] = {}
-    for line in report.verdict or ["No audit came to a verdict."]:
-        audit, bar, said = line.partition(" | ")
-        key = audit if bar else ""
-        found.setdefault(key, []).append(said if bar else line)
+NO_VERDICT = "No audit came to a verdict."
+
+
+def verdict(report: Report) -> dict[str, list[Finding]]:
+    """Findings by audit, what matters most first in and among them."""
+    found: dict[str, list[Finding]] = {}
+    for finding in by_severity(report.findings):
+        found.setdefault(finding.audit, []).append(finding)
     return found
 
 

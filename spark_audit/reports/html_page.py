@@ -22,7 +22,15 @@ from spark_audit.audits import AUDITS, entry_of
 from spark_audit.facts import write_text
 from spark_audit.figures import DARK, LIGHT, Drawing, Drawn, drawings, palette
 from spark_audit.manifest import Manifest
-from spark_audit.reports import WRITERS, Block, blocks, entries, glance, verdict
+from spark_audit.reports import (
+    NO_VERDICT,
+    WRITERS,
+    Block,
+    blocks,
+    entries,
+    glance,
+    verdict,
+)
 from spark_audit.reports._definitions import DEFINITIONS, intervals
 from spark_audit.reports._html_cases import EDGES, Cases, cases, shade
 from spark_audit.reports._html_drawings import (
@@ -256,9 +264,13 @@ def _glance(report: Report, switches: Switches) -> Grid | None:
 def _verdict(report: Report) -> list[tuple[str, str, list[str]]]:
     """Anchor, heading and sentences of each audit."""
     return [
-        (_slug(audit), TITLES.get(audit, (audit, ""))[0], lines)
-        for audit, lines in verdict(report).items()
-    ]
+        (
+            _slug(audit),
+            TITLES.get(audit, (audit, ""))[0],
+            [finding.sentence for finding in findings],
+        )
+        for audit, findings in verdict(report).items()
+    ] or [("", "", [NO_VERDICT])]
 
 
 def _led(text: str, switches: Switches) -> Markup:

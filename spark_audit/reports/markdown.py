@@ -10,7 +10,16 @@ from pathlib import Path
 from spark_audit.audits import series_of
 from spark_audit.facts import write_text
 from spark_audit.manifest import Manifest
-from spark_audit.reports import DRAWN, WRITERS, Block, blocks, entries, glance, verdict
+from spark_audit.reports import (
+    DRAWN,
+    NO_VERDICT,
+    WRITERS,
+    Block,
+    blocks,
+    entries,
+    glance,
+    verdict,
+)
 from spark_audit.reports._definitions import definitions
 from spark_audit.results import Report, number
 
@@ -83,10 +92,11 @@ def _head(report: Report) -> Iterator[str]:
             "figures are for trying things out, not for decisions."
         )
     yield "## Verdict"
-    for audit, lines in verdict(report).items():
-        if audit:
-            yield f"**{audit}**"
-        yield _bullets(lines)
+    if not report.findings:
+        yield NO_VERDICT
+    for audit, findings in verdict(report).items():
+        yield f"**{audit}**"
+        yield _bullets(finding.sentence for finding in findings)
     if (first := glance(report)) is not None:
         yield _block(first)
     yield "## What cannot be concluded"

@@ -449,7 +449,7 @@ def test_nothing_to_extract_is_said(make_case: Make) -> None:
         example["spans"] = []
     empty = seal(content | {"pairs": [], "unmatched": []})
     result = extract({"a": {}}, empty)
-    assert "not estimable" in result.verdict[0]
+    assert "Not estimable" in result.verdict[0]
     assert {(r.metric, r.of) for r in result.rows} == {
         ("greedy_rate", ""),
         ("n50_median", "t1"),
@@ -467,7 +467,7 @@ def test_empty_evidence_concludes_nothing(make_case: Make) -> None:
     empty = evidence({}, make_case(sources=2).manifest)
     result = conclude(empty, baselines={}, paper=False, seed=0, replicates=100)
     assert result.rows == []
-    assert "not estimable" in result.verdict[0]
+    assert "Not estimable" in result.verdict[0]
 
 
 def test_a_checkpoint_without_the_pass_is_not_estimable(make_case: Make) -> None:

@@ -192,7 +192,7 @@ def test_plan_is_all_members_and_non_members(make_world: Make) -> None:
     )
     assert plan(empty) == {}
     result = mia(world.tables(ours=0.1), empty)
-    assert "not estimable" in result.verdict[0]
+    assert "Not estimable" in result.verdict[0]
     assert {row.status for row in result.rows} == {"not_estimable"}
 
 

@@ -167,7 +167,7 @@ def test_nothing_to_score(make_case: Callable[..., Any]) -> None:
     assert len(result.rows) == 12
     assert {row.status for row in result.rows} == {"not_estimable"}
     assert "no identifier" in result.rows[0].note
-    assert "not estimable" in result.verdict[0]
+    assert "Not estimable" in result.verdict[0]
 
 
 @pytest.mark.parametrize("sigmas", ["", "a", "0.1,,0.2", "0", "-1", "nan", "inf"])

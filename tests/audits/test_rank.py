@@ -115,7 +115,7 @@ def test_ties_are_shown_and_said_when_they_matter(
     assert record["tied"] == record["tokens"]
     assert record["top1_expected"] == pytest.approx(record["top1_strict"] / 4)
     assert record["top1_if_ties_lose"] == 0
-    assert any("ties matter for x" in line for line in tied.verdict)
+    assert any("Ties matter for x" in line for line in tied.verdict)
     assert not any("ties matter" in line for line in clear.verdict)
 
 
@@ -157,7 +157,7 @@ def test_nothing_to_audit_is_not_estimable(make_case: Callable[..., Any]) -> Non
     result = audits.rank({"x": {PLAIN: ranked(case, 1)}}, empty)
     assert {row.status for row in result.rows} == {"not_estimable"}
     assert plan(empty) == {}
-    assert "not estimable" in result.verdict[0]
+    assert "Not estimable" in result.verdict[0]
 
 
 def test_without_any_control_all_identifiers_are_spoken_of(

@@ -143,7 +143,7 @@ def test_no_test_rows_no_plan(make_case: Callable[..., Any]) -> None:
     assert {row.metric for row in result.rows} >= {"last", "avg", "bwt"}
     assert all(row.status == "not_estimable" for row in result.rows)
     assert "fomc has no test row" in result.rows[0].note
-    assert "not estimable" in result.verdict[0]
+    assert "Not estimable" in result.verdict[0]
 
 
 def test_train_rows_never_stand_in_for_test_rows(

@@ -27,6 +27,7 @@ from spark_audit.reports.markdown import render as markdown
 from spark_audit.results import (
     CheckpointFacts,
     Contrast,
+    Finding,
     Guard,
     ManifestFacts,
     Report,
@@ -137,10 +138,18 @@ def a_report(**columns: Any) -> Report:
             )
             for k, name in enumerate(NAMES)
         ],
-        "verdict": [
-            *(f"matched | er[{k}]: found {k / 8} [0, 2] of `x`." for k in range(1, 9)),
-            f"rank | something {EVIL} was seen.",
-            "gone | an audit without any figure.",
+        "findings": [
+            Finding(
+                audit=audit, checkpoint=name, claim="moved", sentence=f"{name}{said}"
+            )
+            for audit, name, said in (
+                *(
+                    ("matched", f"er[{k}]", f": found {k / 8} [0, 2] of `x`.")
+                    for k in range(1, 9)
+                ),
+                ("rank", "", f"something {EVIL} was seen."),
+                ("gone", "", "an audit without any figure."),
+            )
         ],
         "results": rows,
         "contrasts": contrasts,
@@ -446,7 +455,7 @@ def test_verdict_comes_first_and_says_what_failed(report: Report) -> None:
 @pytest.mark.usefixtures("undrawn")
 def test_a_bare_report_has_no_empty_sections() -> None:
     bare = a_report(
-        results=[], contrasts=[], guards=[], tables={}, verdict=[], settings={}
+        results=[], contrasts=[], guards=[], tables={}, findings=[], settings={}
     )
     text = html_page.render(bare)
     page = Page(text)

@@ -25,6 +25,7 @@ from spark_audit.reports.markdown import LONGEST, render
 from spark_audit.results import (
     CheckpointFacts,
     Contrast,
+    Finding,
     Guard,
     ManifestFacts,
     Report,
@@ -39,6 +40,10 @@ def row(checkpoint: str, metric: str, **columns: object) -> Row:
         | given
         | columns
     )
+
+
+def found(sentence: str) -> Finding:
+    return Finding(audit="matched", checkpoint="x", claim="moved", sentence=sentence)
 
 
 @pytest.fixture
@@ -62,7 +67,7 @@ def report() -> Report:
                 dtype="float32",
             )
         ],
-        verdict=["a|b: something was found."],
+        findings=[found("a|b: something was found.")],
         results=[
             row("a|b", "nll_pii", value=3.5),
             row("a|b", "delta_sel", mde=0.31, n=9, clusters=3),
@@ -241,7 +246,9 @@ def test_one_line_a_method_stands_at_a_glance(report: Report) -> None:
 def test_markdown_renders_no_tags_and_shortens_what_stands_beside(
     report: Report,
 ) -> None:
-    told = report.model_copy(update={"verdict": ["x: <img src=a> but p < 0.05"]})
+    told = report.model_copy(
+        update={"findings": [found("x: <img src=a> but p < 0.05")]}
+    )
     assert "&lt;img src=a> but p < 0.05" in render(told)
     long = Block(title="Beside", header=("a",), rows=(("b" * 70_000,),))
     shown = render(report, further=[long])
@@ -269,5 +276,5 @@ def test_markdown_fits_an_issue_and_says_what_it_leaves_out(report: Report) -> N
     assert "*Tables are left out here" in longest
     assert "matched: pooled over training rows" not in longest
     # What was found is never left out, however long it is.
-    told = report.model_copy(update={"verdict": ["x: " + "y" * 70_000]})
+    told = report.model_copy(update={"findings": [found("x: " + "y" * 70_000)]})
     assert "y" * 70_000 in render(told)
