@@ -102,6 +102,15 @@ def test_json_is_read_back_unchanged_and_fits_its_schema(
     jsonschema.validate(json.loads((tmp_path / "report.json").read_text()), schema)
 
 
+def test_a_report_of_version_1_is_read(report: Report) -> None:
+    old = report.model_dump(mode="json")
+    del old["findings"]
+    old |= {"schema_version": 1, "verdict": ["nll | x: said.", "alone: said."]}
+    findings = Report.model_validate(old).findings
+    assert [f.sentence for f in findings] == ["x: said.", "alone: said."]
+    assert [f.audit for f in findings] == ["nll", "matched"]
+
+
 def test_shipped_schema_is_that_of_the_code() -> None:
     shipped = json.loads((files("spark_audit") / "schemas/report.json").read_text())
     assert shipped == Report.model_json_schema(mode="serialization")
