@@ -264,6 +264,11 @@ class Finding(_Strict):
     p_adjusted: Number = None
     sentence: str
 
+    @property
+    def detected(self) -> bool:
+        """Whether it says that something leaks: it is never folded, cut or left out."""
+        return self.severity >= DETECTED
+
     @model_validator(mode="before")
     @classmethod
     def _weighed(cls, data: Any) -> Any:

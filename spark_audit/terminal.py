@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_audit.console import show_table, stdout
-from spark_audit.reports import NO_VERDICT, WIDE, Block, blocks, glance, verdict
-from spark_audit.results import Report, number
+from spark_audit.reports import NO_VERDICT, WIDE, Block, blocks, glance
+from spark_audit.results import Report, by_severity, number
 
 
 def show_report(report: Report) -> None:
@@ -16,10 +16,10 @@ def show_report(report: Report) -> None:
     console = stdout()
     if not report.findings:
         console.print(NO_VERDICT)
-    for audit, findings in verdict(report).items():
-        console.print(f"\n{audit}", style="bold", markup=False)
-        for finding in findings:
-            console.print(f"- {finding.sentence}", markup=False)
+    for finding in by_severity(report.findings):
+        style = "bold" if finding.detected else None
+        said = f"- {finding.audit}: {finding.sentence}"
+        console.print(said, style=style, markup=False)
     for guard in report.guards:
         if guard.passed is not True:
             word = "GUARD FAILED" if guard.passed is False else "warning"

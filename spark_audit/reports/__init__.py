@@ -21,7 +21,7 @@ from spark_audit.errors import InputError, OutputError
 from spark_audit.figures import drawings, palette
 from spark_audit.manifest import Manifest
 from spark_audit.registry import Registry
-from spark_audit.results import Contrast, Finding, Report, Row, by_severity, number
+from spark_audit.results import Contrast, Report, Row, number
 
 Writer: TypeAlias = "Callable[..., list[Path]]"
 WRITERS: Registry[Writer] = Registry(
@@ -140,14 +140,6 @@ def entries(report: Report) -> dict[str, int]:
 
 
 NO_VERDICT = "No audit came to a verdict."
-
-
-def verdict(report: Report) -> dict[str, list[Finding]]:
-    """Findings by audit, what matters most first in and among them."""
-    found: dict[str, list[Finding]] = {}
-    for finding in by_severity(report.findings):
-        found.setdefault(finding.audit, []).append(finding)
-    return found
 
 
 HUGE = 1e6

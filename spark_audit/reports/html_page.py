@@ -29,7 +29,6 @@ from spark_audit.reports import (
     blocks,
     entries,
     glance,
-    verdict,
 )
 from spark_audit.reports._definitions import DEFINITIONS, intervals
 from spark_audit.reports._html_cases import EDGES, Cases, cases, shade
@@ -45,7 +44,7 @@ from spark_audit.reports._html_tables import (
     further_tables,
     grids,
 )
-from spark_audit.results import Guard, Report
+from spark_audit.results import Finding, Guard, Report, by_severity
 
 TITLES: Mapping[str, tuple[str, str]] = {
     "matched": (
@@ -75,8 +74,8 @@ OTHER = "further"
 """The section of tables that belong to no audit of the report."""
 HEADING, LEAD = 60, 240
 """Characters up to which checkpoints are named in the heading, and below it."""
-IN_SIGHT = 6
-"""Sentences of an audit's verdict that stand in sight; the rest is folded."""
+IN_SIGHT = 8
+"""Sentences in sight where fewer are detections; no detection is ever folded."""
 
 MARKERS = {
     "o": "M6 1.5a4.5 4.5 0 1 1 0 9a4.5 4.5 0 1 1 0-9z",
@@ -187,7 +186,8 @@ def _page(
     )
     environment.filters["css"] = lambda text: Markup(css_string(text))
     environment.filters["ticked"] = _ticked
-    environment.filters["led"] = lambda text: _led(text, known)
+    environment.filters["led"] = _led
+    environment.filters["entry"] = entry_of
     return environment.from_string(_asset("page.html")).render(
         report=report,
         names=_named(report, seeds=False) or f"{_count(report)} checkpoints",
@@ -197,7 +197,15 @@ def _page(
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         audited=_audited(report),
         verdict=_verdict(report),
-        in_sight=IN_SIGHT,
+        no_verdict=NO_VERDICT,
+        places={
+            finding.audit: (
+                _slug(finding.audit),
+                TITLES.get(finding.audit, (finding.audit, ""))[0],
+            )
+            for finding in report.findings
+        },
+        section_ids=[section.id for section in sections],
         glance=_glance(report, known),
         guards={state: _guards(report, state) for state in (False, None, True)},
         void=_void(report),
@@ -261,24 +269,26 @@ def _glance(report: Report, switches: Switches) -> Grid | None:
     return next(grids(block, switches, id="glance", fold=False))
 
 
-def _verdict(report: Report) -> list[tuple[str, str, list[str]]]:
-    """Anchor, heading and sentences of each audit."""
-    return [
-        (
-            _slug(audit),
-            TITLES.get(audit, (audit, ""))[0],
-            [finding.sentence for finding in findings],
-        )
-        for audit, findings in verdict(report).items()
-    ] or [("", "", [NO_VERDICT])]
+@dataclass(frozen=True)
+class Told:
+    """The findings in their order: every detection is in sight."""
+
+    in_sight: list[Finding]
+    folded: list[Finding]
 
 
-def _led(text: str, switches: Switches) -> Markup:
+def _verdict(report: Report) -> Told:
+    findings = by_severity(report.findings)
+    seen = max(IN_SIGHT, sum(finding.detected for finding in findings))
+    return Told(findings[:seen], findings[seen:])
+
+
+def _led(finding: Finding) -> Markup:
     """A sentence whose subject, where it is a checkpoint, stands out."""
-    subject, colon, said = text.partition(": ")
-    if colon and re.split(r",| against ", subject)[0] in switches.names:
-        return Markup("<b>{}:</b> {}").format(subject, said)
-    return Markup("{}").format(text)
+    name, sentence = finding.checkpoint, finding.sentence
+    if name and sentence.startswith(name):
+        return Markup("<b>{}</b>{}").format(name, sentence.removeprefix(name))
+    return Markup("{}").format(sentence)
 
 
 def _ticked(text: str) -> Markup:

@@ -18,10 +18,9 @@ from spark_audit.reports import (
     blocks,
     entries,
     glance,
-    verdict,
 )
 from spark_audit.reports._definitions import definitions
-from spark_audit.results import Report, number
+from spark_audit.results import Report, by_severity, number
 
 LONGEST = 60_000
 """Characters beyond which tables are left out: GitHub takes 65,536 in an issue."""
@@ -94,9 +93,7 @@ def _head(report: Report) -> Iterator[str]:
     yield "## Verdict"
     if not report.findings:
         yield NO_VERDICT
-    for audit, findings in verdict(report).items():
-        yield f"**{audit}**"
-        yield _bullets(finding.sentence for finding in findings)
+    yield _bullets(f"**{f.audit}** {f.sentence}" for f in by_severity(report.findings))
     if (first := glance(report)) is not None:
         yield _block(first)
     yield "## What cannot be concluded"

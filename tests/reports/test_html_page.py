@@ -424,6 +424,32 @@ def test_no_cell_loses_a_letter_around_its_status() -> None:
     )
 
 
+def quiet(k: int) -> Finding:
+    name = NAMES[k % len(NAMES)]
+    said = f"{name}: nothing {k}."
+    return Finding(audit="rank", checkpoint=name, claim="moved", sentence=said)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_no_detection_is_ever_folded(report: Report) -> None:
+    loud = [
+        Finding(audit="canary", checkpoint="base", claim="memory", sentence=f"loud {k}")
+        for k in range(12)
+    ]
+    told = [*(quiet(k) for k in range(20)), *loud]
+    text = html_page.render(report.model_copy(update={"findings": told}))
+    folded = text[text.index('<details class="more">') :]
+    assert "20 more sentences, no detection among them" in folded
+    for finding in loud:
+        assert finding.sentence not in folded
+        assert text.index(finding.sentence) < text.index("nothing 0.")
+    assert text.count('<li class="detected" data-checkpoint="base">') == 12
+    # What is no detection fills the lines that are left.
+    told = [*(quiet(k) for k in range(20)), *loud[:3]]
+    text = html_page.render(report.model_copy(update={"findings": told}))
+    assert "15 more sentences" in text
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_verdict_comes_first_and_says_what_failed(report: Report) -> None:
     text = html_page.render(report)

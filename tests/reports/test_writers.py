@@ -31,6 +31,9 @@ from spark_audit.results import (
     Report,
     Row,
 )
+from spark_audit.terminal import (
+    show_report,
+)
 
 
 def row(checkpoint: str, metric: str, **columns: object) -> Row:
@@ -141,6 +144,19 @@ def test_markdown_says_verdict_guard_and_missing_figures(
     assert "not estimable for SSN: the manifest has no matched span" in text
     assert "a\\|b" in text, "a bar in a name must not break the table"
     assert "nan" not in text.lower().replace("nand", "")
+
+
+def test_what_matters_most_is_said_first(
+    report: Report, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worst = Finding(audit="canary", checkpoint="x", claim="verbatim", sentence="worst")
+    told = report.model_copy(update={"findings": [found("x: mild"), worst]})
+    text = render(told)
+    assert text.index("**canary** worst") < text.index("**matched** x: mild")
+    show_report(told)
+    shown = capsys.readouterr().out
+    assert shown.index("canary: worst") < shown.index("matched: x: mild")
+    assert told.verdict == ["worst", "x: mild"]
 
 
 def test_partial_reports_say_so_first(report: Report, tmp_path: Path) -> None:
