@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from spark_audit.errors import NotEstimableError
-from spark_audit.manifest import Manifest, ManifestExample, ManifestPair
+from spark_audit.manifest import Manifest, ManifestExample, ManifestPair, units_of
 from spark_audit.stats.balance import effective_clusters
 from spark_audit.stats.matching import non_overlapping_windows
 from spark_audit.stats.power import clusters_needed, mde, mde_normal
@@ -107,7 +107,7 @@ def describe(manifest: Manifest) -> Description:
             "effects to expect": _effects(manifest, train),
             "canaries": _canaries(manifest),
         },
-        notes=tuple(manifest.notes),
+        notes=(*manifest.notes, *units_of(manifest)),
     )
 
 

@@ -14,6 +14,7 @@ from spark_audit.build.layout import layouts
 from spark_audit.build.selection import duplicates
 from spark_audit.examples import Example
 from spark_audit.injection import inject
+from spark_audit.manifest import units_of
 
 Find = Callable[[Sequence[Example]], Clusters]
 
@@ -158,6 +159,18 @@ def test_a_manifest_holds_the_clusters_and_says_what_joined_them(
     assert (facts["joined by source"], facts["joined by canary"]) == (0, 2)
     names = list(facts)
     assert names.index("joined by string") == names.index("clusters") + 5
+
+
+def test_a_manifest_of_an_earlier_version_is_told(
+    rows: list[Example], reference: Any, made_scores: Any
+) -> None:
+    manifest = build_manifest(rows, reference, name="m", n_candidates=4)
+    assert units_of(manifest) == []
+    older = {k: n for k, n in manifest.counts.items() if "joined" not in k}
+    (note,) = units_of(manifest.model_copy(update={"counts": older}))
+    assert "rows that share an identifier were not one cluster" in note
+    again = describe(manifest.model_copy(update={"counts": older}))
+    assert again.notes == (*manifest.notes, note)
 
 
 def test_injected_rows_that_are_not_marked_are_told(
