@@ -76,7 +76,8 @@ class Example:
 
     ``spans`` are kept in the order of the text and must not overlap. ``template`` holds
     the character ranges of the task's fixed wording; ``None`` means that it is found
-    from the task's prompts (:func:`task_templates`).
+    from the task's prompts (:func:`task_templates`). ``frames`` holds those of the
+    sentences that were injected, identifiers included: other rows hold them too.
 
     Raises
     ------
@@ -94,6 +95,7 @@ class Example:
     spans: tuple[Span, ...] = ()
     canary: Canary | None = None
     template: Ranges | None = None
+    frames: Ranges = ()
 
     def __post_init__(self) -> None:
         check_task(self.task, where="field 'task'")
@@ -112,7 +114,8 @@ class Example:
             raise bad_field("prompt", "and response are blank")
         ordered = sorted(enumerate(self.spans), key=lambda item: item[1].start)
         _check_spans(ordered, len(self.text))
-        _check_template(self.template or (), len(self.text))
+        for field in ("template", "frames"):
+            _check_ranges(field, getattr(self, field) or (), len(self.text))
         object.__setattr__(self, "spans", tuple(span for _, span in ordered))
 
     @property
@@ -151,12 +154,12 @@ def _check_spans(ordered: list[tuple[int, Span]], length: int) -> None:
         last = span.end
 
 
-def _check_template(ranges: Ranges, length: int) -> None:
+def _check_ranges(field: str, ranges: Ranges, length: int) -> None:
     last = 0
     for i, (start, end) in enumerate(ranges):
         if not last <= start < end <= length:
             what = f"{start}:{end} is empty, out of order or outside 0:{length}"
-            raise bad_field(f"template[{i}]", what)
+            raise bad_field(f"{field}[{i}]", what)
         last = end
 
 
@@ -173,7 +176,7 @@ def located(place: str, error: InputError) -> InputError:
 # --- data files -----------------------------------------------------------------------
 
 REQUIRED = ("id", "task", "prompt", "response", "split")
-_FIELDS = (*REQUIRED, "source_id", "spans", "canary", "template")
+_FIELDS = (*REQUIRED, "source_id", "spans", "canary", "template", "frames")
 
 
 def data_files(given: Iterable[Path]) -> list[Path]:
@@ -234,6 +237,8 @@ def _row(example: Example) -> dict[str, Any]:
     row["canary"] = dict(vars(example.canary)) if example.canary else None
     if example.template is not None:
         row["template"] = [list(place) for place in example.template]
+    if example.frames:
+        row["frames"] = [list(place) for place in example.frames]
     return row
 
 
@@ -256,7 +261,8 @@ def from_row(row: Mapping[str, Any], *, place: str) -> Example:
             ),
             spans=spans_field(row),
             canary=_canary(row.get("canary")),
-            template=_template(row.get("template")),
+            template=_ranges(row, "template"),
+            frames=_ranges(row, "frames") or (),
         )
     except InputError as error:
         raise located(place, error) from error
@@ -324,15 +330,16 @@ def _kind(value: Any) -> str:
     return _KINDS.get(type(value), type(value).__name__)
 
 
-def _template(value: Any) -> Ranges | None:
+def _ranges(row: Mapping[str, Any], field: str) -> Ranges | None:
+    value = row.get(field)
     if value is None:
         return None
     if not isinstance(value, list):
-        raise bad_field("template", f"is {_kind(value)}, not a list")
+        raise bad_field(field, f"is {_kind(value)}, not a list")
     for i, item in enumerate(value):
         kinds = [type(n) for n in item] if isinstance(item, list) else []
         if kinds != [int, int]:
-            raise bad_field(f"template[{i}]", "is not [start, end]")
+            raise bad_field(f"{field}[{i}]", "is not [start, end]")
     return tuple((start, end) for start, end in value)
 
 

@@ -6,14 +6,16 @@ both ask here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
 from spark_audit.examples import Example
 from spark_audit.pii import annotate
 
-_SHORT = 3
+SHORT = 3
 """Repeats of identifiers with fewer characters count as whole words only **[ours]**."""
 
 
@@ -27,6 +29,42 @@ def identifier_ranges(example: Example) -> list[tuple[int, int]]:
     given = [(span.start, span.end) for span in example.spans]
     found = [(span.start, span.end) for span in annotate(example.text)]
     return [*given, *repeats(example.text, given), *found]
+
+
+def folded(text: str) -> str:
+    """What two strings have in common that are the same identifier: all but case."""
+    return _folded(text)[0]
+
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def standing(texts: Sequence[str], strings: Collection[str]) -> list[set[str]]:
+    """Which of some identifiers stand in each text, as whole words.
+
+    Unlike :func:`repeats`, which looks for the identifiers of a text in that text: in
+    other people's rows "Ann" is not meant by "planned".
+
+    Parameters
+    ----------
+    strings
+        As :func:`folded` gives them.
+    """
+    lengths: dict[str, set[int]] = defaultdict(set)
+    for string in strings:
+        if first := _WORD.match(string):
+            lengths[first[0]].add(len(string))
+
+    def held(text: str) -> Iterator[str]:
+        for word in _WORD.finditer(text):
+            for length in lengths.get(word[0], ()):
+                end = word.start() + length
+                string, behind = text[word.start() : end], text[end : end + 1]
+                cut = string[-1].isalnum() and behind.isalnum()
+                if string in strings and not cut:
+                    yield string
+
+    return [set(held(folded(text))) for text in texts]
 
 
 def repeats(text: str, places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -67,6 +105,6 @@ def _found(text: str, string: str) -> Iterator[int]:
     while at >= 0:
         end = at + len(string)
         beside = text[at - 1 : at] + text[end : end + 1] if at else text[end : end + 1]
-        if len(string) >= _SHORT or not any(char.isalnum() for char in beside):
+        if len(string) >= SHORT or not any(char.isalnum() for char in beside):
             yield at
         at = text.find(string, at + 1)

@@ -97,7 +97,7 @@ def inject(
 
     Train and test rows get identifiers of the same types, in the same frames, at the
     same rate. Sentences go between the prompt's sentences, never into fixed wording, an
-    annotated span or the response.
+    annotated span or the response; ``Example.frames`` says where they stand.
 
     Each canary stands once in the train rows of each task; with ``doses``, each dose
     has canaries of its own, spread evenly over the tasks. As many held-out canaries, in
@@ -190,7 +190,8 @@ def _check(
     if len({example.id for example in examples}) < len(examples):
         raise InputError("an id stands twice", fix="give every row an id of its own")
     for example in examples:
-        if example.canary or any(s.origin == "injected" for s in example.spans):
+        injected = any(span.origin == "injected" for span in example.spans)
+        if example.canary or example.frames or injected:
             raise InputError(
                 "holds injected identifiers already",
                 where=f"example {example.id!r}",
@@ -381,11 +382,13 @@ def _insert(
         return replace(span, start=span.start + by, end=span.end + by)
 
     old = (moved(s, shifted(s.start) - s.start) for s in example.spans)
-    new = (moved(s, place + len(left)) for s in spans)
+    first = place + len(left)
+    new = (moved(s, first) for s in spans)
     fixed = example.template
     return replace(
         example,
         prompt=before + added + after,
         spans=(*old, *new),
         template=fixed and tuple((shifted(a), shifted(a) + b - a) for a, b in fixed),
+        frames=((first, first + len(sentence)),),
     )

@@ -30,13 +30,16 @@ def correction(stream: Stream, k: int) -> Phase:
     """The phase that follows the learning of task ``k`` (SPARK, Eq. "privacy").
 
     The student starts from theta_k^task and is anchored to a frozen copy of it. All
-    positions of a text count, the prompt's too. P are identifiers, Q the other
-    positions of current rows, Q_old those of replayed rows (from the second task on):
+    positions of a text count, the prompt's too. P are identifiers: those that rules
+    find, as the paper has them, and beside them annotated ones, such as names
+    **[ours]**. Q are the other positions of current rows, Q_old those of replayed rows
+    (from the second task on):
 
     ``lambda_pii (L_dKL + alpha_UL L_UL) + lambda_anchor L_anchor + lambda_old L_old``
 
     A term whose set is empty is 0. Current rows are drawn from those with identifiers
-    and from all rows in turns, so that P is rarely empty **[ours]**.
+    and from all rows in turns, so that P is rarely empty **[ours]**. The learning rate
+    is the paper's; that it is constant is **[ours]**.
     """
     settings, student = stream.settings.ptpc, stream.student
     task, size = stream.tasks[k], settings.batch_size

@@ -77,13 +77,18 @@ class Ptpc(Group):
     """Post-task privacy correction."""
 
     steps: Count = _field(200, "steps after each task", PAPER)
-    lr: Rate = _field(1e-5, "constant learning rate", PAPER)
+    lr: Rate = _field(1e-5, "learning rate (constant: ours)", PAPER)
     batch_size: Count = _field(2, "current rows a step")
     old_batch_size: Count = _field(1, "replayed rows a step")
     draw: Literal["mixed", "pii", "all"] = _field(
         "mixed", "current rows: with identifiers (pii), any (all), in turns (mixed)"
     )
-    lambda_pii: Weight = _field(8.0, "weight of both terms on identifiers", PAPER)
+    lambda_pii: Weight = _field(
+        8.0,
+        "weight of both terms on identifiers (those that rules find; annotated ones "
+        "beside them, such as names: ours)",
+        PAPER,
+    )
     alpha_ul: Weight = _field(2.0, "weight of unlikelihood within them", PAPER)
     lambda_anchor: Weight = _field(1.5, "weight of the current anchor", PAPER)
     lambda_old: Weight = _field(1.0, "weight of the old anchor", PAPER)

@@ -58,7 +58,7 @@ def test_a_written_file_reads_back(tmp_path):
     canary = Canary("c000", "login", 6, False, 2**62 + 1)
     rows = [
         example(spans=(Span(11, 14, "NAME"),), template=((0, 6), (15, 22))),
-        example(id="b", source_id="a", canary=canary, template=()),
+        example(id="b", source_id="a", canary=canary, template=(), frames=((3, 9),)),
         example(
             id="c",
             split="test",
@@ -101,7 +101,7 @@ def test_any_valid_example_survives_a_file(
 def test_defaults(tmp_path):
     (row,) = read_examples(file_of(tmp_path, ROW))
     assert row.source_id == "a"
-    assert (row.spans, row.canary, row.template) == ((), None, None)
+    assert (row.spans, row.canary, row.template, row.frames) == ((), None, None, ())
     assert row.text == ROW["prompt"] + " good"
 
 
@@ -144,6 +144,8 @@ def test_several_files_keep_their_order(tmp_path):
         ({"template": [[0]]}, "field 'template[0]': is not [start, end]"),
         ({"template": [[0, True]]}, "field 'template[0]': is not [start, end]"),
         ({"template": "Ann"}, "field 'template': is text, not a list"),
+        ({"frames": [[0, 60]]}, "field 'frames[0]': 0:60 is empty, out of order"),
+        ({"frames": "Ann"}, "field 'frames': is text, not a list"),
         ({"canary": {"id": "c"}}, "field 'canary.format': is missing"),
         ({"canary": {"id": 1}}, "field 'canary.id': is a whole number, not text"),
         ({"canary": "Ann"}, "field 'canary': is text, not an object"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_audit.examples import Example, Span
-from spark_audit.identifiers import identifier_ranges, repeats
+from spark_audit.identifiers import folded, identifier_ranges, repeats, standing
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,28 @@ def test_a_short_annotated_span_inside_a_word_counts_but_not_its_repeats() -> No
 
 def test_plain_text_holds_no_identifier() -> None:
     assert identifier_ranges(example("The food was cold.")) == []
+
+
+@pytest.mark.parametrize(
+    ("string", "text", "stands"),
+    [
+        ("Ann Lee", "ask ANN LEE, or Bo", True),
+        ("Ann Lee", "Joann Lee and Ann Leeds", False),
+        ("555-0100", "1 (555-0100)", True),
+        ("555-0100", "555-01005", False),
+        ("(212) 555-0100", "Call (212) 555-0100!", True),
+        ("Stra\u00dfe 5", "STRASSE 5", True),
+        ("p4$$", "it is p4$$x", True),  # its last character ends no word
+        ("", "x", False),
+        (" ", "x y", False),
+    ],
+)
+def test_identifiers_stand_in_other_texts_as_whole_words(
+    string: str, text: str, stands: bool
+) -> None:
+    key = folded(string)
+    assert standing([text, "", key[:-1]], {key}) == [
+        {key} if stands else set(),
+        set(),
+        set(),
+    ]

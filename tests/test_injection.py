@@ -78,7 +78,7 @@ def injected():
 def test_rows_keep_all_but_their_prompt(injected):
     before, after, _ = injected
     for old, new in zip(before, after, strict=True):
-        assert replace(new, prompt=old.prompt, spans=(), canary=None) == old
+        assert replace(new, prompt=old.prompt, spans=(), canary=None, frames=()) == old
 
 
 def test_one_sentence_is_added_between_sentences(injected):
@@ -92,6 +92,14 @@ def test_one_sentence_is_added_between_sentences(injected):
         assert head.endswith(("Text: ", ". "))
         assert tail.startswith((" ", "\nLabel:"))
         assert "  " not in new.prompt
+
+
+def test_the_sentence_that_was_added_is_marked(injected):
+    _, after, _ = injected
+    for row in after:
+        assert bool(row.frames) == bool(row.spans)
+        for start, end in row.frames:
+            assert without(row) == (row.prompt[:start], row.prompt[end:])
 
 
 def test_spans_hold_what_was_drawn(injected):

@@ -66,6 +66,7 @@ INNER = {
         "layout": 0,
         "covariates": 0,
         "overview": 0,
+        "clusters": 1,
         "selection": 1,
         "records": 2,
         "tasks": 2,

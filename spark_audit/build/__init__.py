@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from spark_audit.build.clusters import clusters
 from spark_audit.build.covariates import Corpus, corpus
 from spark_audit.build.layout import Layout, layouts
 from spark_audit.build.overview import describe as describe
@@ -23,7 +24,6 @@ from spark_audit.build.records import Facts, balance_records, example_records
 from spark_audit.build.selection import (
     Record,
     canary_sets,
-    clusters,
     duplicates,
     low_sensitivity,
     match,
@@ -159,9 +159,9 @@ def build_manifest(
         rows, texts, vocab_size=len(loaded.usable), alpha=alpha, tau=tau
     )
     groups = duplicates(rows)
-    labels = clusters(rows, groups)
+    units = clusters(rows, groups)
     members, crossing = membership(rows, groups)
-    facts = Facts(rows, texts, pairs, canaries, cut, members, crossing)
+    facts = Facts(rows, texts, pairs, canaries, cut, members, crossing, units)
     return seal(
         {
             "kind": "spark-audit-manifest",
@@ -175,8 +175,8 @@ def build_manifest(
                 {"file": name, "sha256": digest}
                 for name, digest in sorted((p.name, sha256_file(p)) for p in data)
             ],
-            "counts": facts.counts(labels),
-            "examples": example_records(rows, texts, excluded, low, labels),
+            "counts": facts.counts(),
+            "examples": example_records(rows, texts, excluded, low, units.labels),
             "pairs": pairs.pairs,
             "unmatched": pairs.unmatched,
             "canaries": canaries,

@@ -61,10 +61,11 @@ class Layout:
     def excluded(self, *, buffer: int, exclude_template: bool) -> np.ndarray:
         """Shape ``(T,)``, bool: tokens that no control may touch.
 
-        Identifiers with ``buffer`` tokens on either side, special tokens and, if
-        asked, the template.
+        Identifiers with ``buffer`` tokens on either side, injected sentences, whose
+        words stand in many rows, special tokens and, if asked, the template.
         """
-        mask = dilate(self.pii, buffer) | self.encoding.special
+        frames = self.encoding.mask(self.example.frames)
+        mask = dilate(self.pii, buffer) | frames | self.encoding.special
         return np.asarray(mask | self.fixed if exclude_template else mask)
 
 

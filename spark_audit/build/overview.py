@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from spark_audit.errors import NotEstimableError
-from spark_audit.manifest import Manifest, ManifestExample, ManifestPair
+from spark_audit.manifest import Manifest, ManifestExample, ManifestPair, units_of
 from spark_audit.stats.balance import effective_clusters
 from spark_audit.stats.matching import non_overlapping_windows
 from spark_audit.stats.power import clusters_needed, mde, mde_normal
@@ -37,6 +37,12 @@ COUNTS = (
     "test",
     "sources",
     "clusters",
+    "largest_cluster",
+    "rows_joined",
+    "joined_by_source",
+    "joined_by_canary",
+    "joined_by_string",
+    "joined_by_near_duplicate",
     "tokens",
     "tokens_scored",
     "texts_cut",
@@ -101,7 +107,7 @@ def describe(manifest: Manifest) -> Description:
             "effects to expect": _effects(manifest, train),
             "canaries": _canaries(manifest),
         },
-        notes=tuple(manifest.notes),
+        notes=(*manifest.notes, *units_of(manifest)),
     )
 
 

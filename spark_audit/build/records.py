@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from spark_audit.build.clusters import Clusters
 from spark_audit.build.covariates import Corpus, Ranges, balance, pool, token_classes
 from spark_audit.build.layout import Layout
 from spark_audit.build.selection import CUT_OFF, Pairs, Record
@@ -123,8 +124,9 @@ class Facts:
     canary_rows_cut: int
     members: dict[str, list[str]]
     crossing: int
+    units: Clusters
 
-    def counts(self, labels: Sequence[str]) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         """Counts by name; those of pairs and spans are over both splits."""
         examples = [row.example for row in self.rows]
         spans = [span for example in examples for span in example.spans]
@@ -135,7 +137,7 @@ class Facts:
             "train": sum(example.split == "train" for example in examples),
             "test": sum(example.split == "test" for example in examples),
             "sources": len({example.source_id for example in examples}),
-            "clusters": len(set(labels)),
+            **self.units.counts,
             "tokens": len(self.texts.unll),
             "tokens_scored": int((self.texts.unll >= 0).sum()),
             "texts_cut": sum(row.was_cut for row in self.rows),
@@ -156,7 +158,7 @@ class Facts:
 
     def notes(self, settings: Mapping[str, Any]) -> list[str]:
         """What a reader must know, one sentence each."""
-        count = self.counts([])
+        count = self.counts()
         found = []
         if count["texts_cut"]:
             found.append(
@@ -195,4 +197,16 @@ class Facts:
         for side in ("members", "non_members"):
             if not self.members[side]:
                 found.append(f"there are no {side.replace('_', '-')}")
-        return found
+        if unmarked := sum(map(_unmarked, self.rows)):
+            found.append(
+                f"{unmarked} rows hold injected identifiers and do not say which "
+                "sentence was injected, as earlier versions wrote them: controls may "
+                "lie on its words, which many rows share; inject again"
+            )
+        return [*found, *self.units.notes]
+
+
+def _unmarked(row: Layout) -> bool:
+    example = row.example
+    injected = any(span.origin == "injected" for span in example.spans)
+    return injected and not example.frames

@@ -32,7 +32,7 @@ from spark_audit.sensitivity import (
     stop_word_ranges,
     token_counts,
 )
-from spark_audit.stats.duplicates import cluster_labels, duplicate_groups
+from spark_audit.stats.duplicates import duplicate_groups
 from spark_audit.stats.matching import match_spans
 
 CUT_OFF = "cut off: text longer than the context"
@@ -322,7 +322,7 @@ def _canary(
     }
 
 
-# --- clusters and membership ----------------------------------------------------------
+# --- duplicates and membership --------------------------------------------------------
 
 
 def duplicates(rows: Sequence[Layout]) -> np.ndarray:
@@ -340,15 +340,6 @@ def _own_text(row: Layout) -> str:
         at = end
     own = " ".join([*parts, text[at:]])
     return own if own.strip() else text
-
-
-def clusters(rows: Sequence[Layout], groups: np.ndarray) -> list[str]:
-    """Cluster of each row: joined by source, canary and near-duplicate text."""
-    return cluster_labels(
-        [row.example.source_id for row in rows],
-        [row.example.canary.id if row.example.canary else None for row in rows],
-        groups,
-    )
 
 
 def membership(

@@ -12,8 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_audit.build.clusters import clusters
 from spark_audit.build.layout import Layout, layouts
-from spark_audit.build.selection import clusters, duplicates
+from spark_audit.build.selection import duplicates
 from spark_audit.errors import InputError
 from spark_audit.examples import Example
 from spark_audit.facts import sha256_file, versions
@@ -70,7 +71,7 @@ def task_manifest(
     """
     _check(examples)
     rows = layouts(examples, loaded.tokenizer, max_length=loaded.max_positions)
-    labels = clusters(rows, duplicates(rows))
+    units = clusters(rows, duplicates(rows))
     return seal(
         {
             "kind": "spark-audit-manifest",
@@ -90,21 +91,22 @@ def task_manifest(
                 "train": sum(example.split == "train" for example in examples),
                 "test": sum(example.split == "test" for example in examples),
                 "sources": len({example.source_id for example in examples}),
-                "clusters": len(set(labels)),
+                **units.counts,
                 "tokens": sum(len(row.encoding) for row in rows),
                 "tokens_scored": 0,
                 "texts_cut": sum(row.was_cut for row in rows),
                 "pairs": 0,
             },
             "examples": [
-                _record(row, label) for row, label in zip(rows, labels, strict=True)
+                _record(row, label)
+                for row, label in zip(rows, units.labels, strict=True)
             ],
             "pairs": [],
             "unmatched": [],
             "canaries": [],
             "membership": {"members": [], "non_members": []},
             "balance": [],
-            "notes": [NOTE],
+            "notes": [NOTE, *units.notes],
         }
     )
 

@@ -109,13 +109,6 @@ SETTINGS = {
         "the one with the higher Last of sd-replay",
     ),
     "batch_size": (16, "the paper's 32 would leave five steps an epoch"),
-    "replay.lambda": (
-        30.0,
-        "of sd-replay and spark alone: a replayed response token weighs |R| / (|R| + "
-        "|H|) of a current one, and on this weak base |H| is 11 to 18 times |R|; at "
-        "the paper's 1 earlier tasks were lost, at 30 it weighs about twice what it "
-        "does in er",
-    ),
     "ptpc.batch_size": (8, "four times the rows a step, for a quarter of the steps"),
     "ptpc.old_batch_size": (4, "as above"),
     "ptpc.lr": (
@@ -127,11 +120,11 @@ SETTINGS = {
 which are sizes, are in :class:`Size`."""
 
 RUNS: dict[str, tuple[str, dict[str, object]]] = {
-    "er": ("er", {"replay.lambda": 1.0}),
+    "er": ("er", {}),
     "sd-replay": ("sd-replay", {}),
     "spark": ("spark", {}),
     "spark-no-ul": ("spark", {"ptpc.ul": "off"}),
-    "er-full": ("er", {"replay.lambda": 1.0, "loss.scope": "full"}),
+    "er-full": ("er", {"loss.scope": "full"}),
 }
 """Name of a run -> its method and what it sets otherwise than :data:`SETTINGS`."""
 BASELINE = "sd-replay"

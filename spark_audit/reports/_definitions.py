@@ -105,6 +105,7 @@ def intervals(report: Report) -> tuple[str, str]:
     used = {row.interval for row in report.results} - {"none"}
     names = ", ".join(METHODS.get(name, name) for name in sorted(used)) or "none"
     return "intervals", (
-        f"95%, over clusters of sources, by {names}. Percentile bootstrap limits stand "
-        "in tables/results.csv as parity_low and parity_high."
+        "95%, over clusters (rows that share a source, a canary, an identifier or "
+        f"nearly all words), by {names}. Percentile bootstrap limits stand in "
+        "tables/results.csv as parity_low and parity_high."
     )

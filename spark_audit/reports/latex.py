@@ -304,7 +304,7 @@ def _caption(
             f"{100 * v:g}\\%" for v in sorted({r.level for r in limits})
         )
         used = sorted({METHODS.get(r.interval, r.interval) for r in limits})
-        unit = "canaries" if table.needs == ("canary",) else "clusters of sources"
+        unit = "canaries" if table.needs == ("canary",) else "clusters"
         parts.append(
             f"In brackets: {levels} intervals over {unit} of one manifest "
             f"({escaped(report.manifest.name)}), by {', '.join(used)}."

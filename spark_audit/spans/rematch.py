@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.errors import NotEstimableError
 from spark_audit.facts import seed_for
 from spark_audit.manifest import Manifest, ManifestExample
 from spark_audit.results import Estimate
 from spark_audit.spans import Group, Sums, audited_spans, group_of
-from spark_audit.stats.balance import rosenbaum_gamma
 from spark_audit.stats.intervals import jackknife_values
 from spark_audit.stats.matching import match_spans, placebo_spans
 from spark_audit.stats.selectivity import delta_sel, placebo_test, rtm_bias_estimate
@@ -284,12 +282,7 @@ def _bias_of(
 
 
 def diagnostics(spans: pd.DataFrame) -> list[dict[str, Any]]:
-    """How much one cluster, the controls' place or a hidden feature could matter.
-
-    ``rosenbaum_gamma``: the largest odds ratio by which an unmatched feature could
-    favour the PII side of a pair before the signed-rank test over clusters (one value
-    a cluster) loses significance at 5%; empty when it has none.
-    """
+    """How much one cluster or the controls' place could matter."""
     records = []
     for name in dict.fromkeys(spans["checkpoint"]):
         found = _train(spans, str(name))
@@ -308,17 +301,9 @@ def diagnostics(spans: pd.DataFrame) -> list[dict[str, Any]]:
                 "leave_one_cluster_out_low": float(without.min()),
                 "leave_one_cluster_out_high": float(without.max()),
                 "controls_after_share": float(np.mean(control > pii)),
-                "rosenbaum_gamma": _gamma(found.num[held] / found.den[held]),
             }
         )
     return records
-
-
-def _gamma(differences: np.ndarray) -> float | None:
-    try:
-        return rosenbaum_gamma(differences)
-    except NotEstimableError:
-        return None
 
 
 def _train(spans: pd.DataFrame, name: str) -> Group:

@@ -13,8 +13,7 @@ _PLACES = {
     "accuracy": "Answers accuracy_difference accuracy_estimate accuracy_metrics "
     "cluster_shares stratified_weights task_weights",
     "assignment": "assign_disjoint",
-    "balance": "balance_rows ecdf_max ecdf_mean effective_clusters rosenbaum_bounds "
-    "rosenbaum_gamma smd variance_ratio",
+    "balance": "balance_rows ecdf_max ecdf_mean effective_clusters smd variance_ratio",
     "bootstrap": "benjamini_hochberg cluster_codes cluster_sums draw_weights holm "
     "max_t ratio_replicates sign_flip simultaneous_quantile "
     "weighted_quantile_replicates",

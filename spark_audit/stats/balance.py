@@ -1,4 +1,4 @@
-"""Balance before and after matching, hidden bias, and how many clusters really count.
+"""Balance before and after matching, and how many clusters really count.
 
 Balance is judged by size, never by a test: standardised mean differences on one ruler
 (the SD of the PII spans *before* matching) so that before and after compare, variance
@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from spark_audit.errors import NotEstimableError
 
@@ -177,92 +176,6 @@ def effective_clusters(counts: Sequence[int] | np.ndarray) -> float:
     if n.min() < 0 or not np.isfinite(n).all():
         raise ValueError("counts are finite and not negative")
     return float(n.sum() ** 2 / (n**2).sum())
-
-
-def rosenbaum_bounds(
-    differences: np.ndarray, gammas: Sequence[float] | np.ndarray
-) -> np.ndarray:
-    """Largest one-sided p of the signed-rank test under hidden bias Gamma.
-
-    Gamma bounds the odds that the larger value of a pair carries the PII label because
-    of something the matching did not see; 1 is the plain signed-rank test. Normal
-    approximation. Ranks of ``|d|`` are averages over ties and count zero differences;
-    zeros are left out of the null's moments.
-
-    Parameters
-    ----------
-    differences
-        Shape ``(n,)``: PII minus control, one an independent pair (a source).
-    gammas
-        Shape ``(g,)``, each at least 1.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape ``(g,)``: p for differences above 0.
-
-    Raises
-    ------
-    NotEstimableError
-        If no difference is other than 0.
-
-    References
-    ----------
-    Rosenbaum (2002), *Observational Studies*, chapter 4. Zeros are treated as by Pratt,
-    so Gamma = 1 equals ``scipy.stats.wilcoxon(zero_method="pratt")``; recent versions
-    of ``psens`` in the R package rbounds drop zeros before ranking.
-    """
-    gamma = np.asarray(gammas, dtype=np.float64)
-    if not np.all(gamma >= 1):
-        raise ValueError("Gamma is at least 1")
-    statistic, ranks = _signed_rank(differences)
-    chance = gamma / (1 + gamma)
-    expected = chance * ranks.sum()
-    sd = np.sqrt(chance * (1 - chance) * (ranks**2).sum())
-    return np.asarray(ndtr((expected - statistic) / sd))
-
-
-def rosenbaum_gamma(differences: np.ndarray, *, alpha: float = 0.05) -> float:
-    """Largest Gamma at which :func:`rosenbaum_bounds` still gives p <= alpha.
-
-    Solved exactly: with ``z`` the normal quantile of ``1 - alpha`` and ``q`` the
-    ranks, ``(T - p sum q)^2 = z^2 p (1 - p) sum q^2`` is a quadratic in
-    ``p = Gamma / (1 + Gamma)``, whose smaller root is wanted.
-
-    Parameters
-    ----------
-    differences
-        As in :func:`rosenbaum_bounds`.
-    alpha
-        Between 0 and 0.5.
-
-    Raises
-    ------
-    NotEstimableError
-        If p exceeds alpha without any hidden bias.
-    """
-    if not 0 < alpha < 0.5:
-        raise ValueError(f"alpha lies between 0 and 0.5, not at {alpha}")
-    statistic, ranks = _signed_rank(differences)
-    if rosenbaum_bounds(differences, [1.0])[0] > alpha:
-        raise NotEstimableError(
-            f"the signed-rank test has p > {alpha:g} without any hidden bias"
-        )
-    spread = float(ndtri(alpha) ** 2 * (ranks**2).sum())
-    square, linear = ranks.sum() ** 2 + spread, 2 * statistic * ranks.sum() + spread
-    root = linear - np.sqrt(max(linear**2 - 4 * square * statistic**2, 0.0))
-    chance = root / (2 * square)
-    return float(chance / (1 - chance))
-
-
-def _signed_rank(differences: np.ndarray) -> tuple[float, np.ndarray]:
-    """The signed-rank statistic and the ranks of what is not 0."""
-    d = _sample(differences)
-    if not d.any():
-        raise NotEstimableError("no difference is other than 0")
-    _, place, ties = np.unique(np.abs(d), return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(ties) - (ties - 1) / 2)[place]
-    return float(ranks[d > 0].sum()), ranks[d != 0]
 
 
 def _sample(values: np.ndarray) -> np.ndarray:

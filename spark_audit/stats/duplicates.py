@@ -1,4 +1,4 @@
-"""Near-duplicate texts, exactly, and the clusters that they and shared sources form.
+"""Near-duplicate texts, exactly, and the clusters that they and what they share form.
 
 Two texts are near-duplicates when the Jaccard similarity of their sets of word n-grams
 reaches a threshold. Nothing is hashed or sampled: an inverted index over the rarest
@@ -8,7 +8,7 @@ n-grams of each text finds every pair that can reach it, and each is then counte
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, combinations, product
 
 import numpy as np
@@ -122,16 +122,19 @@ def cluster_labels(
     source_ids: Sequence[str],
     canary_ids: Sequence[str | None],
     duplicate_groups: Sequence[int] | np.ndarray,
+    strings: Sequence[Collection[str]] | None = None,
 ) -> list[str]:
-    """Clusters of rows: connected over source, canary and near-duplicate group.
+    """Clusters of rows: connected over source, canary, duplicate group and strings.
 
-    A canary that stands in six rows, or a text that stands in two sources, joins them:
-    they are not independent.
+    A canary or a person that stands in six rows, or a text that stands in two sources,
+    joins them: they are not independent.
 
     Parameters
     ----------
     source_ids, canary_ids, duplicate_groups
         One entry a row; a canary of None joins nothing.
+    strings
+        What identifies somebody in each row; ``None``: nothing does.
 
     Returns
     -------
@@ -139,17 +142,18 @@ def cluster_labels(
         The cluster's name for each row: its smallest source id, whatever the order of
         the rows.
     """
-    if not len(source_ids) == len(canary_ids) == len(duplicate_groups):
+    named = [()] * len(source_ids) if strings is None else strings
+    columns = (source_ids, canary_ids, duplicate_groups, named)
+    if len({len(column) for column in columns}) > 1:
         raise ValueError("one source, canary and duplicate group a row are needed")
     first: dict[tuple[str, str | int], int] = {}
     edges: list[tuple[int, int]] = []
-    for row, (source, canary, group) in enumerate(
-        zip(source_ids, canary_ids, duplicate_groups, strict=True)
-    ):
+    for row, (source, canary, group, held) in enumerate(zip(*columns, strict=True)):
         edges.append((first.setdefault(("source", source), row), row))
         edges.append((first.setdefault(("duplicates", int(group)), row), row))
         if canary is not None:
             edges.append((first.setdefault(("canary", canary), row), row))
+        edges += [(first.setdefault(("string", key), row), row) for key in held]
     labels = connected_components(len(source_ids), edges).tolist()
     name: dict[int, str] = {}
     for label, source in zip(labels, source_ids, strict=True):

@@ -15,7 +15,6 @@ from spark_audit.build.selection import (
     CUT_OFF,
     NO_TOKEN,
     canary_sets,
-    clusters,
     duplicates,
     low_sensitivity,
     match,
@@ -24,6 +23,7 @@ from spark_audit.build.selection import (
 from spark_audit.canaries import canary_ranges
 from spark_audit.errors import InputError
 from spark_audit.examples import Example, Span
+from spark_audit.injection import inject
 from spark_audit.scoring import item
 from spark_audit.sensitivity import stop_word_ranges
 from spark_audit.stats.matching import NOT_SCORED, micro_nats
@@ -144,6 +144,43 @@ def test_reasons_of_spans_that_cannot_be_compared(
     assert reasons == {"cut": CUT_OFF, "blank": NO_TOKEN, "first": NOT_SCORED}
     assert found.pairs == []
     assert found.scored == []
+
+
+@pytest.mark.parametrize("exclude_template", [True, False])
+def test_no_control_lies_on_an_injected_sentence(
+    lay: Lay, make_example: Callable[..., Example], *, exclude_template: bool
+) -> None:
+    """Its words stand in many rows: they were learned with every identifier."""
+    words = "service food cold good fine rate raised basis points news week".split()
+    rng = np.random.default_rng(0)
+    texts_of = [" ".join(rng.choice(words, 30)) for _ in range(28)]
+    plain = [make_example(f"e{i:02d}", f"{t}.") for i, t in enumerate(texts_of)]
+    marked, _ = inject(plain, seed=0, rate=1, canaries=4)
+    frames = {example.id: example.frames for example in marked}
+
+    def on_a_frame(examples: Sequence[Example]) -> tuple[int, int]:
+        """Tokens that controls may use, and controls, that touch such a sentence."""
+        rows, texts = lay(examples)
+        excluded = [
+            row.excluded(buffer=1, exclude_template=exclude_template) for row in rows
+        ]
+        eligible = (texts.unll >= 0) & ~np.concatenate(excluded)
+        on = [row.encoding.mask(frames[row.example.id]) for row in rows]
+        found = match(
+            rows, texts, eligible, caliper=9.0, distance="mean", controls="any"
+        )
+        assert len(found.pairs) > 10
+        places = [(pair["example"], pair["control"]) for pair in found.pairs]
+        touching = [
+            control["char_start"] < end and start < control["char_end"]
+            for name, control in places
+            for start, end in frames[name]
+        ]
+        return int((eligible & np.concatenate(on)).sum()), sum(touching)
+
+    assert on_a_frame(marked) == (0, 0)
+    # Without the marks they may, as in what an earlier version injected.
+    assert on_a_frame([replace(example, frames=()) for example in marked])[0] > 100
 
 
 # --- tokens of low sensitivity --------------------------------------------------------
@@ -314,7 +351,7 @@ def test_a_canary_out_of_its_frame_is_refused(
         )
 
 
-# --- clusters and membership ----------------------------------------------------------
+# --- duplicates and membership --------------------------------------------------------
 
 
 def test_fixed_wording_makes_no_duplicates(
@@ -329,24 +366,6 @@ def test_fixed_wording_makes_no_duplicates(
     ]
     laid, _ = lay(examples)
     assert duplicates(laid).tolist() == [0, 1, 0, 3]
-
-
-def test_clusters_join_source_canary_and_duplicates(
-    lay: Lay,
-    make_example: Callable[..., Example],
-    make_canary_row: Callable[..., Example],
-) -> None:
-    examples = [
-        make_example("a", "the food was cold and the service was good", source="s1"),
-        make_example("b", "business news of the week were read again", source="s1"),
-        make_example("c", "The food was cold, and the service was good!"),
-        make_example("d", "the rate was raised by 25 basis points again"),
-        make_canary_row("x", before="World news of the week. "),
-        make_canary_row("y", before="It paid forty two dollars. "),
-    ]
-    laid, _ = lay(examples)
-    labels = clusters(laid, duplicates(laid))
-    assert labels == ["c", "c", "c", "d", "x", "x"]
 
 
 def test_membership_leaves_out_canaries_and_duplicates_across_splits(

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,23 +12,11 @@ from spark_audit.stats.balance import (
     ecdf_max,
     ecdf_mean,
     effective_clusters,
-    rosenbaum_bounds,
-    rosenbaum_gamma,
     smd,
     variance_ratio,
 )
 
 PII, OTHER = np.array([2.0, 3, 4, 5]), np.array([1, 2.5, 3.5, 3])
-
-# Blood lead of 33 exposed children and their matched controls (Morton et al. 1982), as
-# in the examples of `psens` and in chapter 4 of Rosenbaum's Observational Studies.
-# fmt: off
-EXPOSED = [38, 23, 41, 18, 37, 36, 23, 62, 31, 34, 24, 14, 21, 17, 16, 20, 15, 10, 45,
-           39, 22, 35, 49, 48, 44, 35, 43, 39, 34, 13, 73, 25, 27]
-CONTROL = [16, 18, 18, 24, 19, 11, 10, 15, 16, 18, 18, 13, 19, 10, 16, 16, 24, 13, 9,
-           14, 21, 19, 7, 18, 19, 12, 11, 22, 25, 16, 13, 11, 13]
-# fmt: on
-LEAD = np.array(EXPOSED) - np.array(CONTROL)
 
 samples = st.lists(
     st.integers(-5, 5).map(lambda n: n / 2), min_size=2, max_size=12
@@ -166,72 +152,3 @@ def test_effective_clusters() -> None:
             effective_clusters(nothing)
     with pytest.raises(ValueError, match="not negative"):
         effective_clusters([1, -1])
-
-
-def test_lead_pairs() -> None:
-    ranks = stats.rankdata(np.abs(LEAD))
-    assert len(LEAD) == 33
-    assert ranks[LEAD > 0].sum() == 527
-    got = rosenbaum_bounds(LEAD, [2, 3, 4, 4.25, 5])
-    assert got.round(4).tolist() == [0.0018, 0.0136, 0.0388, 0.0468, 0.0740]
-    # Zeros dropped before ranking: the other convention, another answer.
-    dropped = rosenbaum_bounds(LEAD[LEAD != 0], [3])
-    assert dropped.round(4).tolist() == [0.0131]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_gamma_of_one_is_the_signed_rank_test(seed: int) -> None:
-    d = np.random.default_rng(seed).integers(-4, 6, 40)
-    test = stats.wilcoxon(
-        d,
-        zero_method="pratt",
-        correction=False,
-        alternative="greater",
-        method="asymptotic",
-    )
-    assert rosenbaum_bounds(d, [1.0])[0] == pytest.approx(test.pvalue)
-
-
-@pytest.mark.parametrize("gamma", [1.5, 3.0, 5.0])
-def test_bound_is_the_worst_case(gamma: float) -> None:
-    """By simulation: each sign is positive with probability G / (1 + G)."""
-    d, ranks = LEAD, stats.rankdata(np.abs(LEAD))
-    signs = np.random.default_rng(2).random((200_000, len(d))) < gamma / (1 + gamma)
-    draws = np.where(d == 0, False, signs) @ ranks
-    beyond = np.sign(draws - ranks[d > 0].sum())
-    mid_p = np.mean((beyond + 1) / 2)
-    assert rosenbaum_bounds(d, [gamma])[0] == pytest.approx(mid_p, abs=0.02)
-
-
-@pytest.mark.parametrize("alpha", [0.01, 0.05, 0.2])
-def test_gamma_solves_the_bound(alpha: float) -> None:
-    gamma = rosenbaum_gamma(LEAD, alpha=alpha)
-    assert rosenbaum_bounds(LEAD, [gamma])[0] == pytest.approx(alpha)
-    assert rosenbaum_bounds(LEAD, [gamma * 1.01])[0] > alpha
-
-
-def test_gamma_of_the_lead_pairs() -> None:
-    assert 4.25 < rosenbaum_gamma(LEAD) < 4.5
-    # One direction only, as large as differences of one sign allow.
-    assert np.isfinite(rosenbaum_gamma(np.arange(1.0, 30)))
-
-
-@pytest.mark.parametrize(
-    ("differences", "reason"),
-    [
-        (-LEAD, "the signed-rank test has p > 0.05 without any hidden bias"),
-        ([0, 0], "no difference is other than 0"),
-        ([], "no values"),
-        ([1, np.nan], "values that are not finite"),
-    ],
-)
-def test_gamma_without_a_value(differences: np.ndarray, reason: str) -> None:
-    with pytest.raises(NotEstimableError, match=f"^{re.escape(reason)}$"):
-        rosenbaum_gamma(differences)
-
-
-def test_rosenbaum_arguments() -> None:
-    with pytest.raises(ValueError, match="Gamma is at least 1"):
-        rosenbaum_bounds(LEAD, [0.5])
-    with pytest.raises(ValueError, match=r"between 0 and 0\.5"):
-        rosenbaum_gamma(LEAD, alpha=0.5)

@@ -224,6 +224,10 @@ def test_clusters_join_over_source_canary_and_text() -> None:
     ]
     # A canary of None joins nothing.
     assert cluster_labels(["b", "a"], [None, None], [0, 1]) == ["b", "a"]
+    # Nor do strings that no other row holds; those that another holds join chains.
+    held = [{"a", "x"}, {"b"}, {"b", "a"}, set()]
+    rows = ["s1", "s2", "s3", "s4"]
+    assert cluster_labels(rows, [None] * 4, range(4), held) == ["s1", "s1", "s1", "s4"]
     # The same word as source and canary is not the same thing.
     assert cluster_labels(["b", "a"], ["a", None], [0, 1]) == ["b", "a"]
 
@@ -243,6 +247,8 @@ def test_cluster_names_do_not_depend_on_the_order_of_rows(data: st.DataObject) -
 def test_clusters_need_one_entry_a_row() -> None:
     with pytest.raises(ValueError, match="one source, canary and duplicate group"):
         cluster_labels(["a"], [None, None], [0])
+    with pytest.raises(ValueError, match="one source, canary and duplicate group"):
+        cluster_labels(["a"], [None], [0], [])
 
 
 @pytest.mark.slow

@@ -71,6 +71,13 @@ def test_the_papers_values_are_the_defaults() -> None:
     assert all(flat[f"ptpc.{name}"] for name in ("ul", "dkl", "anchor", "old_anchor"))
 
 
+def test_what_the_paper_does_not_give_is_ours_where_its_values_are_shown() -> None:
+    shown = {entry["name"]: entry for entry in describe()}
+    assert shown["ptpc.lr"]["source"] == shown["ptpc.lambda_pii"]["source"] == "paper"
+    assert "constant: ours" in shown["ptpc.lr"]["meaning"]
+    assert "names: ours" in shown["ptpc.lambda_pii"]["meaning"]
+
+
 def test_assignments() -> None:
     found = parse(
         ["ptpc.alpha_ul=3", " replay.lambda = 0.25 ", "lr=1e-3", "loss.scope=full"]
