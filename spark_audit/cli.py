@@ -38,6 +38,7 @@ from spark_audit.console import (
     run_command,
     say,
     show_facts,
+    tell_json,
 )
 from spark_audit.errors import InputError
 
@@ -280,7 +281,7 @@ def _print_outcome(outcome: Outcome, request: Request, *, as_json: bool) -> None
             "writes the report"
         )
     elif as_json:
-        print(outcome.report.model_dump_json())
+        tell_json(outcome.report.model_dump(mode="json"))
     else:
         from spark_audit.terminal import show_report
 

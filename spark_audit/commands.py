@@ -24,6 +24,8 @@ from spark_audit.console import (
     say,
     show_facts,
     show_table,
+    tell,
+    tell_json,
 )
 from spark_audit.errors import CheckpointError, InputError
 
@@ -311,7 +313,7 @@ def manifest_build(
     if scores is None:
         shutil.rmtree(kept, ignore_errors=True)
     _show_description(describe(manifest), as_json=False, brief=True)
-    print(f"Manifest: {output}")
+    tell(f"Manifest: {output}")
 
 
 def manifest_show(
@@ -335,13 +337,13 @@ def manifest_verify(
     from spark_audit.manifest import read_manifest
 
     found = read_manifest(manifest)
-    print(f"{manifest}: digest {found.digest} fits its content")
+    tell(f"{manifest}: digest {found.digest} fits its content")
     if base is not None:
         from spark_audit.build import verify
         from spark_audit.checkpoints import open_checkpoint
 
         verify(found, open_checkpoint(base, name="base"))
-        print(f"{base}: is the reference of this manifest")
+        tell(f"{base}: is the reference of this manifest")
 
 
 def manifest_export(
@@ -357,7 +359,7 @@ def manifest_export(
 
     found = read_manifest(manifest)
     write_manifest(redacted(found) if redact else found, output)
-    print(f"Manifest: {output}")
+    tell(f"Manifest: {output}")
 
 
 def inspect(
@@ -443,9 +445,9 @@ def report(
         further=further,
     )
     for path in written:
-        print(path)
+        tell(str(path))
     for block in further:
-        print(f"\n{block.lead}")
+        tell(f"\n{block.lead}")
         show_table(
             block.title, block.header, block.rows, remarks=block.remarks, figures=False
         )
@@ -505,7 +507,7 @@ def compare(
     if output is not None:
         write_report(found, output)
     if json:
-        print(found.model_dump_json())
+        tell_json(found.model_dump(mode="json"))
         return
     show_report(found)
     if output is not None:
@@ -570,7 +572,7 @@ def say_where(folder: Path) -> None:
     """Print what to open first of a report folder."""
     pages = [folder / name for name in ("report.html", "report.md", "report.json")]
     found = [str(page) for page in pages if page.exists()]
-    print(f"\nReport: {', '.join(found[:2])}")
+    tell(f"\nReport: {', '.join(found[:2])}")
 
 
 def _show_description(told: Any, *, as_json: bool, brief: bool = False) -> None:
@@ -593,7 +595,7 @@ def _show_description(told: Any, *, as_json: bool, brief: bool = False) -> None:
         if records and (not brief or title in BRIEF):
             show_records(records, title=title)
     for note in told.notes:
-        print(f"note: {note}")
+        tell(f"note: {note}")
 
 
 def batch_size_of(text: str) -> int | Literal["auto"]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.main
 
-from spark_audit.errors import IncompleteError, InputError, SparkError
+from spark_audit.errors import IncompleteError, InputError, SparkError, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,7 +47,7 @@ def _version(value: bool) -> None:
     if value:
         from spark_audit.facts import versions
 
-        print("\n".join(f"{k} {v}" for k, v in versions().items()))
+        tell("\n".join(f"{k} {v}" for k, v in versions().items()))
         raise typer.Exit
 
 
@@ -208,17 +208,27 @@ def one_of(value: Any, where: str, known: Sequence[Any]) -> Any:
 
 def say(text: str) -> None:
     """One or more plain lines on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(visible(text, keep="\n"), file=sys.stderr, flush=True)
+
+
+def tell(text: str = "") -> None:
+    """One or more plain lines on stdout."""
+    print(visible(text, keep="\n"))
+
+
+def tell_json(content: Any) -> None:
+    """One line of JSON on stdout, in ASCII: nothing in it steers a terminal."""
+    tell(json.dumps(content))
 
 
 def show_facts(facts: Mapping[str, Any], *, as_json: bool = False) -> None:
     """Names and values, aligned, or as one JSON object."""
     if as_json:
-        print(json.dumps(dict(facts)))
+        tell_json(dict(facts))
         return
     width = max(map(len, facts), default=0)
     for key, value in facts.items():
-        print(f"{key:<{width}}  {value}")
+        tell(f"{key:<{width}}  {value}")
 
 
 def show_table(
@@ -240,17 +250,17 @@ def show_table(
     """
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=visible(title), title_justify="left", title_style="bold")
     for position, name in enumerate(header):
         right = figures and position > 0
-        table.add_column(name, justify="right" if right else "left")
+        table.add_column(visible(name), justify="right" if right else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(visible, row))
     console = stdout()
     console.print()
     console.print(table, markup=False)
     for remark in remarks:
-        console.print(remark, markup=False)
+        show_line(remark)
 
 
 def stdout() -> Console:
@@ -260,3 +270,8 @@ def stdout() -> Console:
     # Piped output keeps whole lines: there is no terminal to wrap to.
     width = None if sys.stdout.isatty() else 200
     return Console(highlight=False, markup=False, width=width)
+
+
+def show_line(text: str, *, style: str | None = None) -> None:
+    """A line that is wrapped to the terminal."""
+    stdout().print(visible(text), style=style, markup=False)

@@ -9,6 +9,27 @@ from __future__ import annotations
 from typing import ClassVar
 
 
+def visible(text: str, *, keep: str = "") -> str:
+    r"""Text whose invisible characters are written out, as ``\x1b`` or ``\u202e``.
+
+    Names, notes and tensor names may be somebody else's: control characters would
+    steer a terminal, others turn the direction of what follows.
+
+    Parameters
+    ----------
+    keep
+        Characters that stay as they are, such as a newline of our own.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char
+        if char.isprintable() or char in keep
+        else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+
+
 class SparkError(Exception):
     """Base of the family.
 
@@ -29,7 +50,7 @@ class SparkError(Exception):
     ) -> None:
         self.what, self.where, self.fix = what, where, fix
         head = f"{where}: {what}" if where else what
-        super().__init__(f"{head}; {fix}" if fix else head)
+        super().__init__(visible(f"{head}; {fix}" if fix else head, keep="\n"))
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.what, self.where, self.fix))

@@ -18,6 +18,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from spark_audit.errors import visible
+
 SETTLED = 2.0
 """Seconds after which a rate says something about the time left."""
 PLAIN_EVERY = 10.0
@@ -56,7 +58,7 @@ def _bars() -> Iterator[Callable[[str, int, int], None]]:
         def update(what: str, done: int, total: int) -> None:
             if what not in tasks or done < reached[what]:
                 # The same stage once more, of another command or checkpoint.
-                task = bars.add_task(what, total=total or None, rate="")
+                task = bars.add_task(visible(what), total=total or None, rate="")
                 tasks[what] = (task, time.monotonic())
             reached[what] = done
             task, start = tasks[what]
@@ -84,7 +86,7 @@ class _Lines:
             return
         self._stages[what] = (start, now, done)
         seconds = now - start
-        line = f"{what}: {done}/{total} {_rate(done, seconds)}"
+        line = f"{visible(what)}: {done}/{total} {_rate(done, seconds)}"
         if 0 < done < total and seconds > SETTLED:
             line += f", {seconds / done * (total - done):.0f} s left"
         self._stream.write(line.rstrip() + "\n")

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
+from spark_audit.errors import visible
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -111,6 +113,19 @@ def _finite(value: float | None) -> float | None:
 
 
 Number = Annotated[float | None, AfterValidator(_finite)]
+Text = Annotated[str, AfterValidator(visible)]
+"""Text of a report: it may come from somebody else, and hides nothing."""
+
+
+def _shown(value: Any) -> Any:
+    """Settings or records with all their text visible."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, dict):
+        return {visible(str(key)): _shown(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(each) for each in value]
+    return value
 
 
 class _Strict(BaseModel):
@@ -120,11 +135,11 @@ class _Strict(BaseModel):
 class Row(_Strict):
     """One figure of a report (tidy: one row a figure)."""
 
-    audit: str
-    checkpoint: str
-    metric: str
-    of: str = ""
-    group: str = "pooled"
+    audit: Text
+    checkpoint: Text
+    metric: Text
+    of: Text = ""
+    group: Text = "pooled"
     value: Number = None
     low: Number = None
     high: Number = None
@@ -132,7 +147,7 @@ class Row(_Strict):
     interval: Interval = "none"
     parity_low: Number = None
     parity_high: Number = None
-    unit: str = ""
+    unit: Text = ""
     n: int = 0
     clusters: int = 0
     null: Number = None
@@ -142,7 +157,7 @@ class Row(_Strict):
     status: Status = "ok"
     family: Family = "exploratory"
     over: Over = "sources"
-    note: str = ""
+    note: Text = ""
 
     @model_validator(mode="after")
     def _consistent(self) -> Row:
@@ -174,7 +189,7 @@ class Row(_Strict):
 class Contrast(Row):
     """A paired comparison of a checkpoint with a baseline over the same manifest."""
 
-    baseline: str
+    baseline: Text
     p: Number = None
     p_adjusted: Number = None
 
@@ -182,31 +197,31 @@ class Contrast(Row):
 class Guard(_Strict):
     """A condition that can void a claim; ``passed`` is null when it is a warning."""
 
-    name: str
-    checkpoint: str = ""
+    name: Text
+    checkpoint: Text = ""
     passed: bool | None
-    detail: str
+    detail: Text
 
 
 class CheckpointFacts(_Strict):
     """What was audited."""
 
-    name: str
-    source: str
-    format: str
-    base: str | None = None
-    weights_sha256: str
-    model_id: str
-    dtype: str
-    quantised_from: str | None = None
-    notes: list[str] = []
+    name: Text
+    source: Text
+    format: Text
+    base: Text | None = None
+    weights_sha256: Text
+    model_id: Text
+    dtype: Text
+    quantised_from: Text | None = None
+    notes: list[Text] = []
 
 
 class ManifestFacts(_Strict):
     """What it was audited against."""
 
-    name: str
-    digest: str
+    name: Text
+    digest: Text
     n_sources: int
     n_clusters: int
     n_spans: int
@@ -249,20 +264,20 @@ class Finding(_Strict):
     where it speaks of all of them. ``severity`` follows from ``claim``.
     """
 
-    audit: str
-    checkpoint: str = ""
+    audit: Text
+    checkpoint: Text = ""
     claim: Claim
     severity: int = 0
     status: Status = "ok"
-    metric: str = ""
-    of: str = ""
-    group: str = "pooled"
+    metric: Text = ""
+    of: Text = ""
+    group: Text = "pooled"
     value: Number = None
     low: Number = None
     high: Number = None
     null: Number = None
     p_adjusted: Number = None
-    sentence: str
+    sentence: Text
 
     @property
     def detected(self) -> bool:
@@ -298,7 +313,8 @@ def _file_names(tables: dict[str, Any]) -> dict[str, Any]:
         # They become names of files, whoever wrote the report.
         if not _FILE.fullmatch(name) or name in _TAKEN:
             raise ValueError("the name of a table is letters, digits, _ and -")
-    return tables
+    found: dict[str, Any] = _shown(tables)
+    return found
 
 
 class Report(_Strict):
@@ -307,19 +323,19 @@ class Report(_Strict):
     kind: Literal["spark-audit-report"] = "spark-audit-report"
     schema_version: Literal[2] = 2
     status: Literal["complete", "partial"]
-    command: list[str]
-    created: str
-    versions: dict[str, str]
-    settings: dict[str, Any] = {}
+    command: list[Text]
+    created: Text
+    versions: dict[Text, Text]
+    settings: Annotated[dict[str, Any], AfterValidator(_shown)] = {}
     manifest: ManifestFacts
     checkpoints: list[CheckpointFacts]
     findings: list[Finding] = []
     results: list[Row]
     contrasts: list[Contrast]
     guards: list[Guard]
-    scope: list[str]
+    scope: list[Text]
     tables: Annotated[dict[str, list[dict[str, Any]]], AfterValidator(_file_names)] = {}
-    timing: dict[str, float] = {}
+    timing: dict[Text, float] = {}
 
     @property
     def verdict(self) -> list[str]:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spark_audit.console import show_table, stdout
+from spark_audit.console import show_line, show_table, tell_json
 from spark_audit.reports import NO_VERDICT, WIDE, Block, blocks, glance
 from spark_audit.results import Report, by_severity, number
 
 
 def show_report(report: Report) -> None:
     """Verdict, guards that did not pass, and tables; of many audits a table of all."""
-    console = stdout()
     if not report.findings:
-        console.print(NO_VERDICT)
+        show_line(NO_VERDICT)
     for finding in by_severity(report.findings):
         style = "bold" if finding.detected else None
-        said = f"- {finding.audit}: {finding.sentence}"
-        console.print(said, style=style, markup=False)
+        show_line(f"- {finding.audit}: {finding.sentence}", style=style)
     for guard in report.guards:
         if guard.passed is not True:
             word = "GUARD FAILED" if guard.passed is False else "warning"
             place = f" ({guard.checkpoint})" if guard.checkpoint else ""
-            console.print(f"{word}: {guard.name}{place}: {guard.detail}", markup=False)
+            show_line(f"{word}: {guard.name}{place}: {guard.detail}")
     audits = {row.audit for row in report.results}
     first = glance(report)
     if len(audits) > 1 and first is not None:
@@ -44,7 +41,7 @@ def show_records(
 ) -> None:
     """Records of the same fields as a table, or as a JSON list."""
     if as_json:
-        print(json.dumps([dict(record) for record in records]))
+        tell_json([dict(record) for record in records])
         return
     header = list(dict.fromkeys(key for record in records for key in record))
     rows = [tuple(_cell(record.get(key)) for key in header) for record in records]

@@ -30,6 +30,7 @@ from spark_audit.console import (
     say,
     show_facts,
     show_table,
+    tell,
 )
 from spark_audit.errors import InputError, SparkError
 
@@ -214,7 +215,7 @@ def _show_outcome(outcome: Outcome, *, as_json: bool) -> None:
             rows,
             remarks=[f"{_TITLES[name]} {value:.3f}" for name, value in known.items()],
         )
-        print()
+        tell()
     epsilons: dict[str, float] = outcome.privacy.get("epsilon", {})
     private = {f"epsilon, {task}": f"{value:.3f}" for task, value in epsilons.items()}
     if "no_epsilon" in outcome.privacy:
@@ -489,7 +490,7 @@ def score(
             [[_cell(value) for value in token.values()] for token in tokens["tokens"]],
         )
     if output is not None:
-        print(f"\nScores: {output}")
+        tell(f"\nScores: {output}")
 
 
 def _check_scores(output: Path) -> None:

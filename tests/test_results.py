@@ -155,6 +155,6 @@ def test_a_report_reads_back_what_it_wrote() -> None:
     text = report.model_dump_json()
     assert Report.model_validate_json(text) == report
     assert json.loads(text)["kind"] == "spark-audit-report"
-    broken = json.loads(text) | {"schema_version": 2}
+    broken = json.loads(text) | {"schema_version": 3}
     with pytest.raises(ValidationError, match="schema_version"):
         Report.model_validate(broken)

@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from spark_audit.audits import series_of
+from spark_audit.errors import visible
 from spark_audit.facts import write_text
 from spark_audit.manifest import Manifest
 from spark_audit.reports import (
@@ -151,37 +152,57 @@ def _tail(report: Report, level: Shown) -> Iterator[str]:
         ],
     )
     yield (
-        f"Manifest `{facts.name}`, digest `{facts.digest[:16]}`: {facts.n_spans} "
+        f"Manifest {_code(facts.name)}, digest `{facts.digest[:16]}`: {facts.n_spans} "
         f"matched spans, {facts.n_tokens} tokens, {facts.n_sources} sources in "
         f"{facts.n_clusters} clusters."
     )
-    yield "Versions: " + ", ".join(f"{k} {v}" for k, v in report.versions.items()) + "."
-    yield f"Made {report.created} with `{' '.join(report.command)}`."
+    known = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    yield f"Versions: {_plain(known)}."
+    yield f"Made {_plain(report.created)} with {_code(' '.join(report.command))}."
 
 
 def _plain(text: str) -> str:
-    """Text whose angle brackets begin no tag: a report may be somebody else's."""
-    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
+    """Inert text, which opens no code span that what follows would close."""
+    text = _inert(text)
+    return text.replace("`", "\\`") if text.count("`") % 2 else text
+
+
+def _inert(text: str) -> str:
+    """Text that begins no tag, link, image or heading: it may be somebody else's.
+
+    Intervals keep their brackets: only what would make a link of them is escaped.
+    """
+    text = _TAG.sub("&lt;", visible(text)).replace("](", "]\\(").replace("][", "]\\[")
+    return _LEAD.sub(r"\1\\\2", text)
+
+
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+_LEAD = re.compile(r"^(\s*\d*)([#>+*.)-])(?=\s|#|$)")
+
+
+def _code(text: str) -> str:
+    """Text in a code span, which nothing in it ends."""
+    return f"`{visible(text).replace('`', chr(39))}`"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; what would end a cell or a line inside one is escaped."""
 
     def escaped(cell: str) -> str:
-        text = " ".join(_plain(str(cell)).split())
-        return text.replace("|", "\\|").replace("`", "\\`")
+        text = " ".join(str(cell).replace("\\", "\\\\").split())
+        return _inert(text).replace("|", "\\|").replace("`", "\\`")
 
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(map(escaped, line))} |" for line in lines)
 
 
 def _block(block: Block, *, level: int = 3) -> str:
-    parts = [f"{'#' * level} {block.title}"]
+    parts = [f"{'#' * level} {_plain(block.title)}"]
     if block.lead:
-        parts.append(block.lead)
+        parts.append(_plain(block.lead))
     parts.append(table(block.header, block.rows))
     if block.remarks:
-        parts.append("\n".join(f"*{remark}*" for remark in block.remarks))
+        parts.append("\n".join(f"*{_plain(remark)}*" for remark in block.remarks))
     return "\n\n".join(parts)
 
 
