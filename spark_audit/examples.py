@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
 from spark_audit.errors import InputError, OutputError
-from spark_audit.facts import write_atomically
+from spark_audit.facts import read_regular, write_atomically
 
 Split = Literal["train", "test"]
 Origin = Literal["natural", "injected"]
@@ -362,7 +362,7 @@ def unique_ids(rows: Iterable[tuple[str, Example]]) -> list[Example]:
 def read_bytes(path: Path) -> bytes:
     """A file's bytes; what cannot be read is an ``OutputError``."""
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except OSError as error:
         raise OutputError(
             f"cannot be read ({error.strerror or error})", where=str(path)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import importlib.metadata
 import json
 import os
 import platform
+import stat
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -64,6 +66,41 @@ def sha256_json(value: Any) -> str:
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a file for reading, and nothing else.
+
+    Every reader comes by here, or by :func:`check_regular`: in a folder from others, a
+    FIFO would block for ever and a device never end.
+
+    Raises
+    ------
+    OSError
+        Also when the path is no regular file.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "is no regular file", str(path))
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_regular(path: Path) -> bytes:
+    """The bytes of a regular file; raises as :func:`open_regular`."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what another library must not open; raises as :func:`open_regular`."""
+    open_regular(path).close()
+
+
 _memo: dict[tuple[str, int, int, int], str] = {}
 
 
@@ -72,7 +109,7 @@ def sha256_file(path: Path) -> str:
     stat = path.stat()
     key = (str(path.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ino)
     if key not in _memo:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             _memo[key] = hashlib.file_digest(file, "sha256").hexdigest()
     return _memo[key]
 

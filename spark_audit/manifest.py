@@ -16,7 +16,12 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from spark_audit.errors import InputError, OutputError
-from spark_audit.facts import canonical_json, sha256_json, write_atomically
+from spark_audit.facts import (
+    canonical_json,
+    read_regular,
+    sha256_json,
+    write_atomically,
+)
 
 Preset = Literal["robust", "paper"]
 Split = Literal["train", "test"]
@@ -316,7 +321,7 @@ def read_manifest(path: str | Path) -> Manifest:
     """
     path = Path(path)
     try:
-        raw = path.read_bytes()
+        raw = read_regular(path)
     except OSError as error:
         raise OutputError(
             f"cannot be read ({error.strerror or error})", where=str(path)

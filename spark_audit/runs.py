@@ -13,6 +13,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from spark_audit.facts import read_regular
+
 WINDOWS = 20
 """Points that a report keeps of each stage's losses."""
 _NO_TERM = ("stage", "part", "step", "probe")
@@ -27,7 +29,7 @@ def read_run(path: Path) -> dict[str, Any]:
     if path.is_file():
         return {}
     try:
-        found = json.loads((_home(path) / "run.json").read_bytes())
+        found = json.loads(read_regular(_home(path) / "run.json"))
     except (OSError, ValueError, RecursionError):
         return {}
     known = isinstance(found, dict) and found.get("kind") == "spark-train-run"
@@ -150,7 +152,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     try:
         if path.stat().st_size > _LARGEST:
             return
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path).decode()
     except (OSError, UnicodeDecodeError):
         return
     for line in text.splitlines():

@@ -40,6 +40,7 @@ from spark_audit.examples import (
 Format = Literal["auto", "jsonl", "csv", "parquet", "datasets", "trace", "olora"]
 Row = dict[str, Any]
 
+HUB = "hf:"
 _IMPORTED = ("prompt", "response", "id", "source_id", "split")
 _SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 _LAYOUTS = {
@@ -73,7 +74,7 @@ def import_examples(
     ----------
     source
         A file; a folder with files train*, test*, eval*, dev* or val*; a folder that
-        ``datasets`` saved; with ``format="datasets"`` a hub id ``OWNER/NAME[:CONFIG]``.
+        ``datasets`` saved; a data set on the hub, ``hf:OWNER/NAME[:CONFIG]``.
     task
         Name of the task.
     format
@@ -315,6 +316,9 @@ def _filled(pieces: list[tuple[str, str | None]], row: Row) -> tuple[str, Ranges
 
 
 def _rows(source: str, format: str) -> Iterator[tuple[str, Split | None, Row]]:
+    if source.startswith(HUB):
+        yield from _datasets(source)
+        return
     path = Path(source)
     saved = any((path / n).exists() for n in ("state.json", "dataset_dict.json"))
     if format == "datasets" or (format == "auto" and saved):
@@ -348,7 +352,8 @@ def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row
         raise InputError(
             "does not exist",
             where=str(path),
-            fix="give a file or a folder; for a hub id add `--format datasets`",
+            fix=f"give a file or a folder (a data set on the hub is written "
+            f"{HUB}OWNER/NAME[:CONFIG])",
         )
     if format != "auto":
         return named[format]
@@ -436,16 +441,16 @@ def _datasets(source: str) -> Iterator[tuple[str, Split | None, Row]]:
             fix="pip install 'spark-audit[hub]'",
         ) from error
     try:
-        if Path(source).is_dir():
-            found = datasets.load_from_disk(source)
-        else:
-            hub_id, _, config = source.partition(":")
+        if source.startswith(HUB):
+            hub_id, _, config = source.removeprefix(HUB).partition(":")
             found = datasets.load_dataset(hub_id, config or None)
+        else:
+            found = datasets.load_from_disk(source)
     except Exception as error:  # its own kinds, the hub's, and the network's
         raise InputError(
             f"is nothing that `datasets` can load ({type(error).__name__})",
             where=source,
-            fix="give a folder of save_to_disk, or a hub id OWNER/NAME[:CONFIG]",
+            fix=f"give a folder of save_to_disk, or {HUB}OWNER/NAME[:CONFIG]",
         ) from error
     parts = dict(found) if isinstance(found, Mapping) else {None: found}
     for name, part in parts.items():
@@ -457,6 +462,15 @@ def _datasets(source: str) -> Iterator[tuple[str, Split | None, Row]]:
             for column, feature in part.features.items()
             if hasattr(feature, "int2str")
         }
+        # Only columns of text and numbers: decoding an image opens what the row names,
+        # be it a file of this machine or a host.
+        part = part.select_columns(
+            [
+                column
+                for column, feature in part.features.items()
+                if isinstance(feature, datasets.Value | datasets.ClassLabel)
+            ]
+        )
         place = source if name is None else f"{source} ({name})"
         for number, row in enumerate(part, start=1):
             for column, of in names.items():

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_audit.errors import InputError, OutputError
-from spark_audit.facts import write_atomically
+from spark_audit.facts import check_regular, write_atomically
 
 COLUMNS: Mapping[str, np.dtype] = {
     "nll": np.dtype(np.float32),
@@ -230,6 +230,7 @@ def read_parquet(path: Path) -> pa.Table:
         If it cannot be read.
     """
     try:
+        check_regular(path)
         return pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:
         raise OutputError(

@@ -24,7 +24,13 @@ from safetensors.torch import save
 
 from spark_audit.checkpoints import NOISE
 from spark_audit.errors import InputError, OutputError
-from spark_audit.facts import sha256_json, write_atomically, write_text
+from spark_audit.facts import (
+    check_regular,
+    read_regular,
+    sha256_json,
+    write_atomically,
+    write_text,
+)
 from spark_train.loop import State
 from spark_train.lora import CONFIG, WEIGHTS
 from spark_train.settings import difference
@@ -173,7 +179,7 @@ class Folder:
                 )
             return None
         try:
-            return RunRecord.model_validate_json(self._run.read_bytes())
+            return RunRecord.model_validate_json(read_regular(self._run))
         except (OSError, ValidationError) as error:
             raise InputError(
                 "is no record of a run that can be read",
@@ -358,6 +364,7 @@ class Folder:
             self.metrics.unlink(missing_ok=True)
             return None
         try:
+            check_regular(self._state)
             with safe_open(self._state, framework="pt") as file:
                 meta = json.loads(file.metadata()["state"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}

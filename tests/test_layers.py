@@ -71,6 +71,14 @@ INNER = {
         "records": 2,
         "tasks": 2,
     },
+    "spark_audit.checkpoints": {
+        "_offline": 0,
+        "_files": 1,
+        "_adapter_fields": 2,
+        "_adapter_config": 3,
+        "_bench": 3,
+        "_models": 3,
+    },
     "spark_audit.reports": {"_latex_text": 0, "_latex_tables": 1},
     "spark_audit.scoring": {
         "answers": 0,

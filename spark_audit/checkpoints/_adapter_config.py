@@ -10,16 +10,19 @@ from typing import Any
 
 import torch
 
+from spark_audit.checkpoints._adapter_fields import (
+    FIELDS,
+    LEAVES_BASE,
+    WITHOUT_EFFECT,
+    checked,
+)
+from spark_audit.checkpoints._files import check_filled, check_floats, shown
 from spark_audit.errors import CheckpointError
 
 State = dict[str, torch.Tensor]
 
-# Fields of forks and old versions that do not change what an adapter computes.
-_HARMLESS = {"r_sum", "save_loranew", "peft_version", "auto_mapping"}
-# Initialisations that leave the base's weights as they are; all other named ones
-# (PiSSA, OLoRA, CorDA, LoftQ ...) replace them by a residual.
-_LEAVES_BASE = {"gaussian", "orthogonal", "eva"}
 _UNSUPPORTED = {
+    "SHADOW": "open a second model",
     "XLORA": "load further adapters by paths of their own: give those apart",
     "POLY": "need a task id with every text",
     "MULTITASK_PROMPT_TUNING": "need a task id with every text",
@@ -45,15 +48,21 @@ def adapter_config(raw: Mapping[str, Any], *, where: str) -> Any:
         raise CheckpointError(f"{kind} adapters {_UNSUPPORTED[kind]}", where=where)
     if kind not in types:
         raise CheckpointError(
-            f"adapter_config.json has the type {kind!r}, unknown to PEFT "
+            f"adapter_config.json has the type {shown(kind)!r}, unknown to PEFT "
             f"{peft.__version__}",
             where=where,
             fix="upgrade peft, or correct peft_type",
         )
-    if raw.get("task_type") in _OTHER_TASKS:
+    if kind not in FIELDS:
         raise CheckpointError(
-            f"the adapter was trained for {raw['task_type']}, not for causal language "
-            f"modelling",
+            f"{kind} adapters are not opened (only {', '.join(FIELDS)})",
+            where=where,
+            fix="merge adapter and base and give the merged folder",
+        )
+    task = raw.get("task_type")
+    if isinstance(task, str) and task in _OTHER_TASKS:
+        raise CheckpointError(
+            f"the adapter was trained for {task}, not for causal language modelling",
             where=where,
         )
     if raw.get("megatron_config"):
@@ -61,23 +70,51 @@ def adapter_config(raw: Mapping[str, Any], *, where: str) -> Any:
             "the adapter imports another package (megatron_config)", where=where
         )
     cls = types[kind]
-    known = {field.name for field in dataclasses.fields(cls)} - {"runtime_config"}
+    defaults = {field.name: field.default for field in dataclasses.fields(cls)}
     for name, value in raw.items():
-        if name not in known | _HARMLESS and value not in (None, False, "", [], {}):
+        if name in FIELDS[kind] or name in WITHOUT_EFFECT:
+            continue
+        if name in defaults and name != "runtime_config":
+            off, known = value == defaults[name], "which is not opened here"
+        else:
+            off, known = False, f"unknown to PEFT {peft.__version__}"
+        if not off and value not in (None, False, "", [], {}):
             raise CheckpointError(
-                f"adapter_config.json sets {name}, unknown to PEFT {peft.__version__}",
+                f"adapter_config.json sets {shown(name)}, {known}",
                 where=where,
-                fix="upgrade peft to the version that saved the adapter",
+                fix="merge adapter and base and give the merged folder"
+                if name in defaults
+                else "upgrade peft to the version that saved the adapter",
             )
-    kept = {k: v for k, v in raw.items() if k in known and k != "auto_mapping"}
+    kept = checked(kind, raw, where=where)
+    if str(kept.get("init_lora_weights")) in LEAVES_BASE:
+        kept["init_lora_weights"] = True
     kept |= {"inference_mode": True, "task_type": "CAUSAL_LM"}
     try:
         return cls(**cls.check_kwargs(**kept))
     except Exception as error:  # each type checks its fields in its own way
         text = " ".join(str(error).split("\n", 1)[0].split())[:160]
         raise CheckpointError(
-            f"adapter_config.json is refused by PEFT ({text})", where=where
+            f"adapter_config.json is refused by PEFT ({shown(text)})", where=where
         ) from error
+
+
+def prepared(
+    raw: dict[str, Any], state: State, *, where: str
+) -> tuple[dict[str, Any], State, list[str]]:
+    """Configuration and tensors as they are attached, with notes.
+
+    Raises
+    ------
+    CheckpointError
+        If a tensor is empty or holds other than floating-point numbers, the
+        configuration has a field that is not opened, or O-LoRA's parts do not fit.
+    """
+    check_floats(state, where=where)
+    adapter_config(raw, where=where)
+    raw, state, notes = fold_olora(raw, state, where=where)
+    check_filled(state, where=where)
+    return raw, state, notes
 
 
 def changes_base(raw: Mapping[str, Any]) -> bool:
@@ -86,7 +123,7 @@ def changes_base(raw: Mapping[str, Any]) -> bool:
     Such an adapter gets a base of its own, never the shared one.
     """
     start = raw.get("init_lora_weights", True)
-    replaced = isinstance(start, str) and start.lower() not in _LEAVES_BASE
+    replaced = isinstance(start, str) and start.lower() not in LEAVES_BASE
     bias = raw.get("bias") not in (None, "none")
     return replaced or bias or bool(raw.get("layer_replication"))
 
@@ -120,7 +157,7 @@ def fold_olora(
             folded[old] = torch.cat(parts, dim=axis)
         except RuntimeError as error:
             raise CheckpointError(
-                f"tensor {key} does not fit {old}: shapes "
+                f"tensor {shown(key)} does not fit {shown(old)}: shapes "
                 f"{[list(part.shape) for part in parts]}",
                 where=where,
             ) from error
@@ -128,16 +165,12 @@ def fold_olora(
     if joined:
         notes.append(f"O-LoRA: {joined} loranew tensors added to the earlier ones")
     rank, alpha = raw.get("r", 8), raw.get("lora_alpha", 8)
-    if not isinstance(rank, int) or not isinstance(alpha, int | float):
-        raise CheckpointError(
-            "adapter_config.json gives r or lora_alpha as no number", where=where
-        )
     found = {
         int(tensor.shape[0])
         for key, tensor in folded.items()
         if re.search(r"\.lora_A\.weight$", key)
     }
-    if len(found) != 1 or not rank or raw.get("rank_pattern"):
+    if len(found) != 1 or raw.get("rank_pattern"):
         return raw, folded, notes
     width = found.pop()
     if width == rank or width == 0:

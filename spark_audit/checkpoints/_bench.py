@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from spark_audit.checkpoints._adapter_fields import resolve
+from spark_audit.checkpoints._files import shown
 from spark_audit.errors import CheckpointError
 
 State = dict[str, torch.Tensor]
@@ -39,6 +41,7 @@ class Bench:
         self.peft: Any = None
         self.released = False
         self._count = 0
+        self._modules = [name for name, _ in model.named_modules() if name]
 
     def attach(
         self, config: Any, state: State, *, changes_base: bool = False, where: str
@@ -62,6 +65,7 @@ class Bench:
         # Of fixed width: no name is part of another's, nor of a module's.
         name = f"adapter{self._count:04d}"
         self._count += 1
+        resolve(config, self._modules, where=where)
         try:
             with torch.random.fork_rng(devices=[]):
                 self._add(config, name)
@@ -128,7 +132,7 @@ class Bench:
             )
             more = len(missing) + len(unexpected) - 1
             raise CheckpointError(
-                f"adapter tensor {first} is {kind}"
+                f"adapter tensor {shown(first)} is {kind}"
                 + (f" (and {more} more differ)" if more else ""),
                 where=where,
                 fix="give the base and the adapter_config.json of these weights",
@@ -136,8 +140,8 @@ class Bench:
         for key, tensor in state.items():
             if tensor.shape != expected[key].shape:
                 raise CheckpointError(
-                    f"adapter tensor {key} has shape {list(tensor.shape)}, this base "
-                    f"needs {list(expected[key].shape)}",
+                    f"adapter tensor {shown(key)} has shape {list(tensor.shape)}, this "
+                    f"base needs {list(expected[key].shape)}",
                     where=where,
                     fix="give the base the adapter was trained on by --base",
                 )
@@ -234,7 +238,7 @@ class Bench:
 
 def _short(error: BaseException) -> str:
     """The first line of somebody else's error."""
-    return " ".join(str(error).split("\n", 1)[0].split())[:160]
+    return shown(" ".join(str(error).split("\n", 1)[0].split())[:160])
 
 
 def _is_embedding(key: str) -> bool:

@@ -6,24 +6,32 @@ import json
 import os
 import pickle
 import re
+import stat
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from spark_audit.checkpoints._offline import online
 from spark_audit.errors import CheckpointError
-from spark_audit.facts import sha256_file, sha256_json
+from spark_audit.facts import check_regular, read_regular, sha256_file, sha256_json
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 # What trainers save beside weights and what is none.
 NO_WEIGHTS = ("optimizer", "scheduler", "training_args", "rng_state", "frozen_noise")
 NOISE = "frozen_noise.safetensors"
 """Beside a checkpoint: what is added to its input embeddings, one row a token."""
+HUB = "hf:"
+"""What a model or data set on the hub is written with; anything else is a path."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_JSON_BYTES = 1 << 27
+# Where transformers looks for more files than those of the folder itself.
+_INNER = ("additional_chat_templates",)
 # Keys that differ between two savings of the same weights.
 _VOLATILE = ("_name_or_path", "transformers_version")
+# What safetensors writes; a dtype that is not named here holds no usual numbers.
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -31,10 +39,15 @@ _DTYPES = {
     "BF16": torch.bfloat16,
     "I64": torch.int64,
     "I32": torch.int32,
+    "I16": torch.int16,
     "I8": torch.int8,
     "U8": torch.uint8,
     "BOOL": torch.bool,
+    "C64": torch.complex64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
 }
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def one_line(error: BaseException) -> str:
@@ -44,42 +57,82 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def locate(source: str, *, revision: str | None = None, code: bool = False) -> Path:
-    """The local path of what was given; a hub id is fetched into the local cache.
+def shown(name: object) -> str:
+    """A name that stands in somebody else's file, as one line without escapes."""
+    text = str(name)[:200]
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def locate(
+    source: str, *, revision: str | None = None, code: bool = False, hub: bool = True
+) -> Path:
+    """The local path of what was given; ``hf:ORG/NAME`` is fetched into the cache.
+
+    Parameters
+    ----------
+    hub
+        Whether the user wrote it: what a file names is never fetched.
 
     Raises
     ------
     CheckpointError
-        If nothing is there and it is no hub id, or the hub cannot be reached.
+        If nothing is there, it holds a FIFO or a device, or the hub cannot be reached.
     """
     if not source.strip():
         raise CheckpointError("no path was given", where="checkpoint", fix="give one")
-    path = Path(source).expanduser()
-    if path.exists():
-        return path
-    if not _HUB_ID.fullmatch(source) or source.endswith(WEIGHT_SUFFIXES):
-        raise CheckpointError(
-            "there is no such file or folder",
-            where=source,
-            fix="check the path (a hub id is written org/name)",
-        )
+    if hub and source.startswith(HUB):
+        return _fetched(source, revision=revision, code=code)
+    try:
+        path = Path(source).expanduser()
+        if path.exists():
+            _check_kinds(path, where=source)
+            return path
+    except (OSError, RuntimeError) as error:
+        what = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"cannot be read ({what})", where=source) from error
+    fix = "check the path"
+    if _HUB_ID.fullmatch(source) and not source.endswith(WEIGHT_SUFFIXES):
+        fix += f" (a model on the hub is written {HUB}{source})"
+    raise CheckpointError("there is no such file or folder", where=source, fix=fix)
+
+
+def _check_kinds(path: Path, *, where: str) -> None:
+    """Refuse what would block whoever opens it, here or in another library."""
+    found = [path]
+    for folder in (path, *(path / name for name in _INNER)):
+        if folder.is_dir():
+            found += folder.iterdir()
+    for entry in found:
+        if os.path.exists(entry):
+            mode = entry.stat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                what = "is" if entry == path else f"holds {shown(entry.name)}, which is"
+                raise CheckpointError(f"{what} neither file nor folder", where=where)
+
+
+def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
     from huggingface_hub import snapshot_download
 
+    repo = source.removeprefix(HUB)
+    if not _HUB_ID.fullmatch(repo):
+        raise CheckpointError(
+            "is no model on the hub", where=source, fix=f"write {HUB}ORG/NAME"
+        )
     wanted = ["*.json", "*.txt", "*.model", "*.safetensors", *(["*.py"] * code)]
     try:
-        folder = Path(
-            snapshot_download(source, revision=revision, allow_patterns=wanted)
-        )
-        if not any(folder.glob("*.safetensors")):
-            snapshot_download(
-                source,
-                revision=revision,
-                allow_patterns=["pytorch_model*.bin", "adapter_model.bin"],
+        with online():
+            folder = Path(
+                snapshot_download(repo, revision=revision, allow_patterns=wanted)
             )
+            if not any(folder.glob("*.safetensors")):
+                snapshot_download(
+                    repo,
+                    revision=revision,
+                    allow_patterns=["pytorch_model*.bin", "adapter_model.bin"],
+                )
     except Exception as error:  # network, cache and hub errors share no base class
         raise CheckpointError(
-            f"is no file or folder here and cannot be fetched from the hub "
-            f"({one_line(error)})",
+            f"cannot be fetched from the hub ({one_line(error)})",
             where=source,
             fix="check the name and the network, or give a local folder",
         ) from error
@@ -98,8 +151,11 @@ def read_json(path: Path, *, where: str) -> dict[str, Any]:
     """Read a JSON object that lies inside its folder."""
     check_inside(path, where=where)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        raw = read_regular(path)
+        if len(raw) > _JSON_BYTES:
+            raise CheckpointError(f"{path.name} is larger than any", where=where)
+        content = json.loads(raw.decode())
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{path.name} cannot be read ({one_line(error)})", where=where
         ) from error
@@ -175,7 +231,7 @@ def _shards(index: Path, *, where: str) -> list[Path]:
 def refuse_code(config: Mapping[str, Any], folder: Path, *, where: str) -> None:
     """Refuse what would run code of the checkpoint (no ``--trust-remote-code``)."""
     fix = "read the code, then add --trust-remote-code"
-    if any(key == "auto_map" and value for key, value in _walk(config)):
+    if any(key == "auto_map" and value for key, value in walk(config)):
         raise CheckpointError("brings its own code (auto_map)", where=where, fix=fix)
     scripts = sorted([*folder.glob("*.py"), *folder.glob("custom_generate/*.py")])
     if scripts:
@@ -186,7 +242,7 @@ def refuse_code(config: Mapping[str, Any], folder: Path, *, where: str) -> None:
 
 def refuse_redirects(config: Mapping[str, Any], *, where: str) -> None:
     """Refuse a configuration that sends the loader to a hub repo or another file."""
-    for key, value in _walk(config):
+    for key, value in walk(config):
         if key.endswith("attn_implementation") or key == "experts_implementation":
             if "/" in json.dumps(value):
                 raise CheckpointError(
@@ -202,14 +258,16 @@ def refuse_redirects(config: Mapping[str, Any], *, where: str) -> None:
             )
 
 
-def _walk(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield str(key), inner
-            yield from _walk(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _walk(inner)
+def walk(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every key of nested JSON with its value; depth costs no recursion."""
+    waiting = [value]
+    while waiting:
+        inner = waiting.pop()
+        if isinstance(inner, dict):
+            yield from ((str(key), each) for key, each in inner.items())
+            waiting += inner.values()
+        elif isinstance(inner, list):
+            waiting += inner
 
 
 def read_tensors(path: Path, *, meta: bool = False, where: str) -> Any:
@@ -229,13 +287,16 @@ def read_tensors(path: Path, *, meta: bool = False, where: str) -> Any:
     if path.suffix == ".safetensors":
         return _read_safetensors(path, meta=meta, where=where)
     try:
+        check_regular(path)
+        zipped = zipfile.is_zipfile(path)
+        if zipped:
+            _check_stored(path, where=where)
         # Only the zip format can be mapped; older files are read whole.
         return torch.load(
-            path,
-            map_location="cpu",
-            weights_only=True,
-            mmap=zipfile.is_zipfile(path) or None,
+            path, map_location="cpu", weights_only=True, mmap=zipped or None
         )
+    except CheckpointError:
+        raise
     except pickle.UnpicklingError as error:
         asked = re.search(r"(?:GLOBAL|global:?) ([\w.]+\.[\w.]+)", str(error))
         what = f"asks for {asked[1]}" if asked else "is none of tensors alone"
@@ -250,11 +311,25 @@ def read_tensors(path: Path, *, meta: bool = False, where: str) -> Any:
         ) from error
 
 
+def _check_stored(path: Path, *, where: str) -> None:
+    """Refuse a file that grows when it is read: torch.save stores, never packs."""
+    with zipfile.ZipFile(path) as archive:
+        parts = archive.infolist()
+    packed = any(part.compress_type != zipfile.ZIP_STORED for part in parts)
+    if packed or sum(part.file_size for part in parts) > path.stat().st_size:
+        raise CheckpointError(
+            f"{path.name} is a packed archive, which torch.save does not write",
+            where=where,
+            fix="save it again with torch.save(model.state_dict(), ...) or safetensors",
+        )
+
+
 def _metadata(path: Path, *, where: str) -> dict[str, str]:
     """What a safetensors file's header says beside its tensors."""
     from safetensors import SafetensorError, safe_open
 
     try:
+        check_regular(path)
         with safe_open(path, framework="pt") as file:
             return file.metadata() or {}
     except (SafetensorError, OSError) as error:
@@ -273,6 +348,7 @@ def _read_safetensors(path: Path, *, meta: bool, where: str) -> dict[str, torch.
     from safetensors import SafetensorError, safe_open
 
     try:
+        check_regular(path)
         with safe_open(path, framework="pt") as file:
             if not meta:
                 return {key: file.get_tensor(key) for key in file.keys()}
@@ -280,7 +356,7 @@ def _read_safetensors(path: Path, *, meta: bool, where: str) -> dict[str, torch.
             return {
                 key: torch.empty(
                     part.get_shape(),
-                    dtype=_DTYPES.get(part.get_dtype(), torch.float32),
+                    dtype=_DTYPES.get(part.get_dtype(), torch.bits8),
                     device="meta",
                 )
                 for key, part in slices.items()
@@ -302,6 +378,7 @@ def merged(files: Iterable[Path], *, meta: bool, where: str) -> dict[str, torch.
                 where=where,
                 fix=f"give the file itself: {path.name}",
             )
+        check_dense(part, where=where)
         state.update({k: t.to("meta") for k, t in part.items()} if meta else part)
     return state
 
@@ -313,10 +390,54 @@ def check_filled(state: Mapping[str, torch.Tensor], *, where: str) -> None:
     for name, tensor in state.items():
         if tensor.numel() == 0:
             raise CheckpointError(
-                f"tensor {name} is empty: DeepSpeed ZeRO-3 saves that when it does "
-                f"not gather its shards",
+                f"tensor {shown(name)} is empty: DeepSpeed ZeRO-3 saves that when it "
+                f"does not gather its shards",
                 where=where,
                 fix="run zero_to_fp32.py on the training folder and give its result",
+            )
+
+
+def check_dense(state: Mapping[str, torch.Tensor], *, where: str) -> None:
+    """Refuse tensors of a pickle that are larger than what is stored for them."""
+    for name, tensor in state.items():
+        plain = tensor.layout == torch.strided and not tensor.is_quantized
+        if plain and not tensor.is_meta:
+            size = tensor.numel() * tensor.element_size()
+            plain = size <= tensor.untyped_storage().nbytes()
+        if not plain:
+            raise CheckpointError(
+                f"tensor {shown(name)} is not stored number by number",
+                where=where,
+                fix="save contiguous, dense tensors",
+            )
+
+
+def check_floats(
+    state: Mapping[str, torch.Tensor],
+    *,
+    floating: Callable[[str], bool] = lambda _: True,
+    where: str,
+) -> None:
+    """Refuse other numbers where floating-point ones belong: a cast would hide them.
+
+    Parameters
+    ----------
+    floating
+        Whether numbers of 16 bits or more belong into the tensor of this name.
+
+    Raises
+    ------
+    CheckpointError
+        With the tensor's name and dtype.
+    """
+    for name, tensor in state.items():
+        if tensor.dtype not in FLOATS and floating(name):
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise CheckpointError(
+                f"tensor {shown(name)} holds {kind}, not floating-point numbers of 16 "
+                "bits or more",
+                where=where,
+                fix="save it as it was trained",
             )
 
 
@@ -326,7 +447,7 @@ def check_finite(state: Mapping[str, torch.Tensor], *, where: str) -> None:
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             kind = "NaN" if bool(torch.isnan(tensor).any()) else "infinite numbers"
             raise CheckpointError(
-                f"tensor {name} holds {kind}",
+                f"tensor {shown(name)} holds {kind}",
                 where=where,
                 fix="training diverged or the dtype is too narrow: try --dtype float32",
             )
@@ -415,8 +536,7 @@ def frozen_noise(
     if set(state) != {"noise"}:
         raise CheckpointError(f"{NOISE} holds more than 'noise'", where=where)
     noise: torch.Tensor = state["noise"]
-    if not noise.is_floating_point():
-        raise CheckpointError(f"{NOISE} holds no floating-point numbers", where=where)
+    check_floats(state, where=where)
     if list(noise.shape) != list(shape):
         raise CheckpointError(
             f"{NOISE} has shape {list(noise.shape)}, the embeddings {list(shape)}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,14 +14,21 @@ from typing import Any
 import numpy as np
 import torch
 
+from spark_audit.checkpoints._files import check_floats, shown, walk
+from spark_audit.checkpoints._offline import offline
 from spark_audit.errors import CheckpointError
 
 PROBE_LENGTH = 12
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+# How configurations call what each takes modules of its own.
+_COUNT = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?(?:layers?|blocks|experts)$|layers$")
+MOST_LAYERS = 1000
+MOST_BUFFERS = 1 << 28
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the progress bars and warnings of other libraries off our stderr.
+    """Keep other libraries' progress bars and warnings off our stderr, and off the net.
 
     What they warn of while loading (missing, unexpected, mismatched tensors) is
     checked here and raised as an error.
@@ -41,7 +49,7 @@ def quiet() -> Iterator[None]:
     if hub_bars:
         hub.disable_progress_bars()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), offline():
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -137,6 +145,50 @@ def _flat(values: Any) -> Iterator[Any]:
             yield from value
         else:
             yield value
+
+
+def check_layers(named: Mapping[str, Any], *, tensors: int, where: str) -> None:
+    """Refuse a configuration that asks for more layers than the weights can fill.
+
+    Each is some dozen Python objects before anything can be compared.
+    """
+    for key, value in walk(named):
+        most = min(tensors, MOST_LAYERS) if key in _LAYERS else MOST_LAYERS
+        if _COUNT.search(key) and isinstance(value, int) and value > most:
+            raise CheckpointError(
+                f"config.json says {shown(key)} {value:.6g}, the weights are {tensors} "
+                "tensors",
+                where=where,
+                fix="give the config.json that was saved with these weights",
+            )
+
+
+def check_weights(model: Any, state: Mapping[str, torch.Tensor], *, where: str) -> None:
+    """Refuse weights of another kind of number, and buffers that no weights back.
+
+    Parameters
+    ----------
+    model
+        On the meta device.
+    state
+        What its files hold.
+    """
+    front = f"{model.base_model_prefix}."
+    own = {
+        name for name, tensor in model.named_parameters() if tensor.is_floating_point()
+    }
+
+    def floating(name: str) -> bool:
+        return name.endswith(".weight") or name in own or front + name in own
+
+    check_floats(state, floating=floating, where=where)
+    size = sum(b.numel() * b.element_size() for _, b in model.named_buffers())
+    if size > MOST_BUFFERS:
+        raise CheckpointError(
+            f"config.json asks for {size:.3g} bytes beside the weights",
+            where=where,
+            fix="give the config.json that was saved with these weights",
+        )
 
 
 def build(

@@ -7,8 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from spark_audit.checkpoints import (
     BASE,
+    HUB,
     NOISE,
     Bench,
     Given,
@@ -18,19 +21,18 @@ from spark_audit.checkpoints import (
     architecture,
     build,
     changes_base,
-    check_filled,
+    check_layers,
+    check_weights,
     content_sha256,
-    fold_olora,
     frozen_noise,
     head_rows,
     locate,
+    prepared,
     read_json,
     recipe,
+    shown,
 )
 from spark_audit.errors import CheckpointError, InputError
-
-# Types whose tensors can be compared without weights.
-_REHEARSED = ("LORA", "IA3")
 
 Item = tuple[str, Recipe]
 
@@ -54,9 +56,11 @@ class Plan:
         for _, item in self.items:
             if item.weights is None:
                 check_base(item, self._needed())
-        if len(self.items) > 1:
-            for _, item in self.items:
-                rehearse(item, item if item.weights else self._needed())
+        # Before a number is read: a mismatch is told before memory is taken.
+        for _, item in self.items:
+            rehearse(item, item if item.weights else self._needed())
+        if self.base is not None:
+            rehearse(self.base, self.base)
 
     def _base(self, given: Given, *, wanted: bool) -> Recipe | None:
         adapters = [item for _, item in self.items if item.weights is None]
@@ -122,16 +126,14 @@ def base_recipe(item: Recipe, given: Given) -> Recipe:
             "the adapter names no base", where=item.given.where, fix="give --base MODEL"
         )
     if given.base is None:
-        # The revision that the user gave is the adapter's own.
-        named = item.adapter.config.get("revision") if item.adapter else None
-        given = replace(given, revision=named)
         try:
-            locate(item.base, revision=named)
+            # A path only: whoever made the adapter does not choose whom we ask.
+            locate(item.base, hub=False)
         except CheckpointError as error:
             raise CheckpointError(
-                f"the adapter's base {item.base} is not here",
+                f"the adapter's base {shown(item.base)} is not here",
                 where=item.given.where,
-                fix="give --base MODEL",
+                fix=f"give --base MODEL (a folder, or {HUB}ORG/NAME)",
             ) from error
     found = _full(recipe(item.base, given))
     if os.path.lexists(found.folder / NOISE):
@@ -205,6 +207,8 @@ def rehearse(item: Recipe, shared: Recipe) -> dict[str, str]:
     assert shared.weights is not None
     where = shared.given.where
     named = read_json(shared.weights.config / "config.json", where=where)
+    state = {k: t.to("meta") for k, t in shared.weights.read(True).items()}
+    check_layers(named, tensors=len(state), where=where)
     found = architecture(
         shared.weights.config,
         named,
@@ -215,8 +219,8 @@ def rehearse(item: Recipe, shared: Recipe) -> dict[str, str]:
     if found.cls is None or found.quantised:
         rows = str(getattr(found.text, "vocab_size", 0))
         return facts | {"weights checked": "no (own code or quantised)", "rows": rows}
-    state = {k: t.to("meta") for k, t in shared.weights.read(True).items()}
     model = build(found, state=state, device="meta", where=where)
+    check_weights(model, state, where=where)
     facts["architecture"] = type(model).__name__
     facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
     facts["rows"] = str(head_rows(model))
@@ -230,9 +234,10 @@ def rehearse(item: Recipe, shared: Recipe) -> dict[str, str]:
     if item.adapter is None:
         return facts
     parts = {k: t.to("meta") for k, t in item.adapter.read(True).items()}
-    raw, parts, _ = fold_olora(item.adapter.config, parts, where=where)
-    check_filled(parts, where=where)
-    config = adapter_config(raw, where=where)
-    if str(raw.get("peft_type")) in _REHEARSED and not changes_base(raw):
-        Bench(model).attach(config, parts, where=where)
+    raw, parts, _ = prepared(item.adapter.config, parts, where=where)
+    if changes_base(raw):
+        # How the base is replaced takes its weights; shapes do not.
+        raw = {**raw, "init_lora_weights": True}
+    with torch.device("meta"):
+        Bench(model).attach(adapter_config(raw, where=where), parts, where=where)
     return facts

@@ -23,12 +23,10 @@ from spark_audit.checkpoints import (
     architecture,
     build,
     changes_base,
-    check_filled,
     check_finite,
     check_probe,
     check_trained,
     content_sha256,
-    fold_olora,
     frozen_noise,
     has_tokenizer,
     has_vocabulary,
@@ -37,6 +35,7 @@ from spark_audit.checkpoints import (
     locate,
     logits,
     policy,
+    prepared,
     probe_ids,
     read_json,
     read_tokenizer,
@@ -166,10 +165,9 @@ class Stand:
     def _attach(self, item: Recipe) -> tuple[str, str, list[str]]:
         assert item.adapter is not None
         where = item.given.where
-        raw, state, notes = fold_olora(
+        raw, state, notes = prepared(
             item.adapter.config, item.adapter.read(False), where=where
         )
-        check_filled(state, where=where)
         check_finite(state, where=where)
         check_trained(state, where=where)
         on, more = self.bench.attach(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spark_audit.errors import CheckpointError
-from spark_audit.facts import sha256_json
+from spark_audit.facts import read_regular, sha256_json
 
 _VOCABULARIES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
@@ -86,8 +86,8 @@ def _json(path: Path, *, where: str) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        content = json.loads(read_regular(path).decode())
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path.name} is no JSON", where=where) from error
     return content if isinstance(content, dict) else {}
 

@@ -19,6 +19,7 @@ from spark_audit.checkpoints import (
     Given,
     Recipe,
     Weights,
+    check_dense,
     check_filled,
     check_inside,
     locate,
@@ -27,12 +28,14 @@ from spark_audit.checkpoints import (
     read_tensors,
     refuse_code,
     refuse_redirects,
+    shown,
     written_down,
 )
 from spark_audit.errors import CheckpointError
 
 State = dict[str, torch.Tensor]
 
+_WRAPPERS = 4
 _CONTAINERS = ("state_dict", "model", "model_state_dict", "module")
 # Wrappers put their name in front of everything (DDP, Opacus), or anywhere in a path
 # (torch.compile, FSDP).
@@ -131,7 +134,10 @@ class _Sorted:
 def _unwrapped(file: Path, *, meta: bool, where: str) -> tuple[State, list[str]]:
     """The state dictionary inside whatever training saved."""
     content, notes = read_tensors(file, meta=meta, where=where), []
-    while isinstance(content, dict):
+    # A pickle can hold itself: wrappers are a few deep, never more.
+    for _ in range(_WRAPPERS):
+        if not isinstance(content, dict):
+            break
         inside = [key for key in _CONTAINERS if isinstance(content.get(key), dict)]
         if len(inside) > 1:
             raise CheckpointError(
@@ -152,10 +158,11 @@ def _unwrapped(file: Path, *, meta: bool, where: str) -> tuple[State, list[str]]
     strange = [key for key, value in content.items() if not _is_tensor(value)]
     if strange:
         raise CheckpointError(
-            f"holds something else than tensors ({strange[0]})",
+            f"holds something else than tensors ({shown(strange[0])})",
             where=where,
             fix="save model.state_dict() alone",
         )
+    check_dense(content, where=where)
     return {str(key): value for key, value in content.items()}, notes
 
 
@@ -175,7 +182,8 @@ def _sort(found: tuple[State, list[str]], *, where: str) -> _Sorted:
         name = name.removeprefix(PREFIX)
         if other := _OTHER_PEFT.search("." + name):
             raise CheckpointError(
-                f"holds a PEFT adapter other than LoRA (tensor {key}, {other[1]})",
+                f"holds a PEFT adapter other than LoRA (tensor {shown(key)}, "
+                f"{other[1]})",
                 where=where,
                 fix="give the adapter's folder with its adapter_config.json",
             )

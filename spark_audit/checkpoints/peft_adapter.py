@@ -16,6 +16,7 @@ from spark_audit.checkpoints import (
     printable,
     read_json,
     refuse_code,
+    shown,
     weight_files,
     written_down,
 )
@@ -53,15 +54,17 @@ def peft_adapter(path: Path, given: Given) -> Recipe:
             fix="copy the adapter's weights into the folder",
         )
     named = config.get("base_model_name_or_path") or None
+    if not isinstance(named, str | None):
+        raise CheckpointError("base_model_name_or_path is no text", where=where)
     base = given.base or named
     trained_on, noise_sha256 = written_down(path, files, where=where)
     notes = []
     if given.base is None and named is not None:
-        notes.append(f"base: {PurePath(named).name}, as the adapter names it")
+        notes.append(f"base: {shown(PurePath(named).name)}, as the adapter names it")
     elif named is not None and PurePath(named).name != PurePath(str(base)).name:
         notes.append(
             f"base: {printable(str(base))} as given; the adapter names "
-            f"{PurePath(named).name}"
+            f"{shown(PurePath(named).name)}"
         )
     return Recipe(
         format="peft-adapter",

@@ -19,6 +19,7 @@ from spark_audit.checkpoints import (
     recipe,
 )
 from spark_audit.errors import CheckpointError
+from spark_audit.facts import read_regular
 from spark_audit.runs import read_run
 
 # How makers number the folders of their stages: TRACE `0`, `1`; O-LoRA and spark-train
@@ -185,7 +186,7 @@ def _stage(folder: Path, *, where: str) -> Stage:
 def _listed(path: Path, *, where: str) -> tuple[Stage, ...]:
     """A text file: one path a line, relative to the file; # begins a comment."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_regular(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError("is no text file of paths", where=where) from error
     found = []

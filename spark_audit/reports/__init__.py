@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from spark_audit.audits import entry_of
 from spark_audit.errors import InputError, OutputError
+from spark_audit.facts import read_regular
 from spark_audit.figures import drawings, palette
 from spark_audit.manifest import Manifest
 from spark_audit.registry import Registry
@@ -487,7 +488,7 @@ def read_report(folder: Path) -> Report:
         )
     path = folder / "report.json"
     try:
-        text = path.read_bytes()
+        text = read_regular(path)
     except FileNotFoundError as error:
         raise InputError(
             "holds no report.json", where=str(folder), fix="give a report folder"

@@ -26,7 +26,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_audit.errors import OutputError
-from spark_audit.facts import sha256_file, sha256_json, write_atomically
+from spark_audit.facts import (
+    read_regular,
+    sha256_file,
+    sha256_json,
+    write_atomically,
+)
 from spark_audit.table import Pass, TokenTable
 
 if TYPE_CHECKING:
@@ -261,12 +266,12 @@ def _salt(folder: Path) -> bytes:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not path.exists():
             _make_salt(path)
-        salt = path.read_bytes()
+        salt = read_regular(path)
         for _ in range(50):
             if len(salt) == SALT_BYTES:
                 return salt
             time.sleep(0.1)  # another worker is writing it
-            salt = path.read_bytes()
+            salt = read_regular(path)
     except OSError as error:
         raise OutputError(
             f"cannot be written ({error.strerror or error})",

@@ -422,7 +422,9 @@ def test_a_quantised_model_needs_its_package(
         pytest.skip("bitsandbytes is installed")
 
 
-@pytest.mark.parametrize("source", ["someone/not-there", "nothing.safetensors", "x"])
+@pytest.mark.parametrize(
+    "source", ["hf:someone/not-there", "someone/not-there", "nothing.safetensors", "x"]
+)
 def test_hub_ids_and_typing_errors(
     source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -436,12 +438,13 @@ def test_hub_ids_and_typing_errors(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
-    if "/" in source:
+    if source.startswith("hf:"):
         refused(source, "cannot be fetched from the hub (LocalEntryNotFoundError")
-        assert asked == [source]
+        assert asked == ["someone/not-there"]
     else:
         refused(source, "there is no such file or folder; check the path")
         assert not asked
+    refused("hf:x", "is no model on the hub; write hf:ORG/NAME")
 
 
 def test_a_fetched_model_may_be_links_into_the_cache(
@@ -461,8 +464,8 @@ def test_a_fetched_model_may_be_links_into_the_cache(
     monkeypatch.setattr(
         "huggingface_hub.snapshot_download", lambda *a, **o: str(snapshot)
     )
-    loaded = open_checkpoint("org/tiny", device="cpu")
-    assert (loaded.source, loaded.name) == ("org/tiny", "tiny")
+    loaded = open_checkpoint("hf:org/tiny", device="cpu")
+    assert (loaded.source, loaded.name) == ("hf:org/tiny", "tiny")
     assert torch.equal(said(loaded), said(base_model))
 
 

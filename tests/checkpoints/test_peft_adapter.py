@@ -380,7 +380,7 @@ def test_configurations_that_are_refused(
             ({"task_type": "SEQ_CLS"}, "the adapter was trained for SEQ_CLS"),
             ({"megatron_config": {"a": 1}}, "imports another package"),
             ({"peft_type": "XLORA"}, "XLORA adapters load further adapters"),
-            ({"r": "4"}, "gives r or lora_alpha as no number"),
+            ({"r": "4"}, "adapter_config.json gives r a value that is not opened"),
             ({"target_modules": ["nothing"]}, "the adapter does not fit the base"),
         ]
     ):
