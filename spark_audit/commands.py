@@ -107,7 +107,7 @@ LOADING: dict[str, tuple[Any, Any]] = {
 
 
 def data_import(
-    source: Annotated[str, typer.Argument(help="File, folder, or hub data set.")],
+    source: Annotated[str, typer.Argument(help="File, folder, or hf:OWNER/NAME.")],
     task: Annotated[str, typer.Option(help="Name of the task.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="JSONL to write.")],
     split: Annotated[

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, SparkError
 from spark_audit.examples import (
     REQUIRED,
     SPLIT_FIX,
@@ -36,6 +36,7 @@ from spark_audit.examples import (
     text_field,
     unique_ids,
 )
+from spark_audit.facts import check_regular
 
 Format = Literal["auto", "jsonl", "csv", "parquet", "datasets", "trace", "olora"]
 Row = dict[str, Any]
@@ -445,7 +446,10 @@ def _datasets(source: str) -> Iterator[tuple[str, Split | None, Row]]:
             hub_id, _, config = source.removeprefix(HUB).partition(":")
             found = datasets.load_dataset(hub_id, config or None)
         else:
+            _check_saved(Path(source))
             found = datasets.load_from_disk(source)
+    except SparkError:
+        raise
     except Exception as error:  # its own kinds, the hub's, and the network's
         raise InputError(
             f"is nothing that `datasets` can load ({type(error).__name__})",
@@ -462,15 +466,11 @@ def _datasets(source: str) -> Iterator[tuple[str, Split | None, Row]]:
             for column, feature in part.features.items()
             if hasattr(feature, "int2str")
         }
-        # Only columns of text and numbers: decoding an image opens what the row names,
-        # be it a file of this machine or a host.
-        part = part.select_columns(
-            [
-                column
-                for column, feature in part.features.items()
-                if isinstance(feature, datasets.Value | datasets.ClassLabel)
-            ]
-        )
+        # Text and numbers only, as Python's own: decoding an image or a sound opens
+        # what the row names, be it a file of this machine or a host.
+        kinds = (datasets.Value, datasets.ClassLabel)
+        plain = [c for c, feature in part.features.items() if _plain(feature, kinds)]
+        part = part.with_format(None).select_columns(plain)
         place = source if name is None else f"{source} ({name})"
         for number, row in enumerate(part, start=1):
             for column, of in names.items():
@@ -478,3 +478,51 @@ def _datasets(source: str) -> Iterator[tuple[str, Split | None, Row]]:
                 known = row[column] is not None and row[column] >= 0
                 row[column] = of(row[column]) if known else None
             yield f"{place}, row {number}", split, row
+
+
+def _check_saved(folder: Path) -> None:
+    """The files that a folder of save_to_disk names lie in it, and are files.
+
+    Raises
+    ------
+    InputError
+        If one is a path, a link out of the folder, or no regular file.
+    OutputError
+        If a list of them cannot be read.
+    """
+    if not folder.is_dir() or "://" in str(folder) or "::" in str(folder):
+        raise FileNotFoundError(str(folder))
+    named = _field(folder / "dataset_dict.json", "splits")
+    for part in (folder, *(folder / str(name) for name in named)):
+        files = _field(part / "state.json", "_data_files")
+        names = [file.get("filename") for file in files if isinstance(file, dict)]
+        for name in (*named, *names, "dataset_info.json"):
+            path = (folder if name in named else part) / str(name)
+            inside = path.resolve().is_relative_to(folder.resolve())
+            if Path(str(name)).name != name or not inside:
+                raise InputError(
+                    "names data outside of its folder",
+                    where=str(folder),
+                    fix="copy the data into the folder",
+                )
+            if path.exists() and not path.is_dir():
+                check_regular(path)
+
+
+def _field(path: Path, key: str) -> list[Any]:
+    """A list in a JSON file; empty where there is no such file."""
+    if not path.exists():
+        return []
+    content = parse_json(read_bytes(path), place=str(path))
+    found = content.get(key) if isinstance(content, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def _plain(feature: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether a column holds these kinds only, at any depth."""
+    if isinstance(feature, dict):
+        return all(_plain(inner, kinds) for inner in feature.values())
+    if isinstance(feature, list):
+        return all(_plain(inner, kinds) for inner in feature)
+    inner = getattr(feature, "feature", None)
+    return isinstance(feature, kinds) if inner is None else _plain(inner, kinds)

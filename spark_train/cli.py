@@ -46,7 +46,7 @@ FIGURES = ("last", "avg", "bwt")
 """What a run's end tells of its accuracy matrix."""
 
 Base = Annotated[
-    str, typer.Option(metavar="MODEL", help="Base model: a folder or a hub id.")
+    str, typer.Option(metavar="MODEL", help="Base model: a folder or hf:ORG/NAME.")
 ]
 Device = Annotated[
     str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="Where to compute.")

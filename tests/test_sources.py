@@ -384,8 +384,8 @@ def test_format_that_does_not_fit(tmp_path):
 
 def test_source_and_options(tmp_path):
     assert refusal(tmp_path / "no") == (
-        "SOURCE: does not exist; give a file or a folder; for a hub id add"
-        " `--format datasets`"
+        "SOURCE: does not exist; give a file or a folder (a data set on the hub is "
+        "written hf:OWNER/NAME[:CONFIG])"
     )
     assert refusal(tmp_path).startswith("SOURCE: has no data file named train*")
     source = lines(tmp_path / "x.jsonl")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,10 @@ import numpy as np
 from spark_audit.errors import CheckpointError
 from spark_audit.facts import read_regular, sha256_json
 
+_GROWTH = 256
+_ADDED = 64
+_GIVE = "give the tokenizer that the model was trained with by --tokenizer"
+_ENDLESS = re.compile(r"[*+]|\{\d*,\}")
 _VOCABULARIES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 
@@ -45,6 +50,8 @@ def read_tokenizer(
     import transformers
 
     settings = _json(folder / "tokenizer_config.json", where=where)
+    content = _json(folder / "tokenizer.json", where=where)
+    _check_growth(content, where=where)
     if settings.get("auto_map") and not trust_remote_code:
         raise CheckpointError(
             "the tokenizer brings its own code (auto_map)",
@@ -55,7 +62,7 @@ def read_tokenizer(
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trust_remote_code
         )
-        vocabulary = _vocabulary(_json(folder / "tokenizer.json", where=where))
+        vocabulary = _vocabulary(content)
         if vocabulary and tokenizer.get_vocab() != vocabulary:
             plain: Any = transformers.PreTrainedTokenizerFast.from_pretrained(
                 folder, local_files_only=True
@@ -90,6 +97,100 @@ def _json(path: Path, *, where: str) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path.name} is no JSON", where=where) from error
     return content if isinstance(content, dict) else {}
+
+
+def _check_growth(content: dict[str, Any], *, where: str) -> None:
+    """Refuse steps that make a text many times longer, or match without end.
+
+    A normaliser that writes each letter twice, thirty times over, makes one letter a
+    gigabyte; a template can put the text in as often.
+
+    Raises
+    ------
+    CheckpointError
+        With the part of tokenizer.json that does so.
+    """
+    for part in ("normalizer", "pre_tokenizer", "decoder"):
+        growth = 1.0
+        for step in _steps(content.get(part)):
+            growth *= _factor(step)
+            pattern = step.get("pattern")
+            if isinstance(pattern, dict) and _nests(str(pattern.get("Regex", ""))):
+                raise CheckpointError(
+                    f"the tokenizer's {part} repeats what repeats, which may match "
+                    "without end",
+                    where=where,
+                    fix=_GIVE,
+                )
+        if growth > _GROWTH:
+            raise CheckpointError(
+                f"the tokenizer's {part} makes a text {growth:.3g} times as long",
+                where=where,
+                fix=_GIVE,
+            )
+    for step in _steps(content.get("post_processor")):
+        pieces = [piece for piece in _items(step.get("single")) if _object(piece)]
+        special = step.get("special_tokens")
+        added = 0
+        for piece in pieces:
+            name = _object(piece.get("SpecialToken")).get("id")
+            added += len(_items(_object(_object(special).get(name)).get("ids")))
+        if sum("Sequence" in piece for piece in pieces) > 1 or added > _ADDED:
+            raise CheckpointError(
+                "the tokenizer's post_processor repeats the text or adds many tokens",
+                where=where,
+                fix=_GIVE,
+            )
+
+
+def _steps(part: Any) -> list[dict[str, Any]]:
+    """The steps of a part of tokenizer.json, sequences of sequences unfolded."""
+    waiting, found = [part], []
+    while waiting:
+        step = waiting.pop()
+        if isinstance(step, dict):
+            found.append(step)
+            for key in ("normalizers", "pretokenizers", "decoders", "processors"):
+                waiting += _items(step.get(key))
+    return found
+
+
+def _factor(step: dict[str, Any]) -> float:
+    """How many times as long one step can make a text."""
+    put, pattern = step.get("content"), _object(step.get("pattern"))
+    if step.get("type") == "Replace" and isinstance(put, str):
+        replaced = pattern.get("String")
+        if isinstance(replaced, str) and replaced:
+            return max(1.0, len(put) / len(replaced))
+        # An expression may match nothing, before and behind every letter.
+        return 1.0 + len(put)
+    before = step.get("prepend")
+    return max(1.0, len(before) / 4) if isinstance(before, str) else 1.0
+
+
+def _nests(pattern: str) -> bool:
+    """Whether a group that repeats without limit holds one that does."""
+    # What a class or an escape stands for is one letter.
+    plain = re.sub(r"\\[pP]\{[^}]*\}|\\.|\[\^?\]?[^\]]*\]", "x", pattern)
+    endless = [False]
+    for at, letter in enumerate(plain):
+        if letter == "(":
+            endless.append(False)
+            continue
+        inner = endless.pop() if letter == ")" and len(endless) > 1 else False
+        repeats = _ENDLESS.match(plain, at + 1) is not None
+        if inner and repeats:
+            return True
+        endless[-1] |= inner or (repeats and letter != "(")
+    return False
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _vocabulary(content: dict[str, Any]) -> dict[str, int]:

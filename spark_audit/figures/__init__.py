@@ -9,6 +9,9 @@ colour-blind eye read the same.
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -78,12 +81,32 @@ CHECKPOINT = "checkpoint:"
 """What the gid of an artist begins with that belongs to a checkpoint."""
 
 
+_STAYS = ("backend", "backend_fallback", "interactive", "toolbar")
+
+
+def _matplotlib() -> Any:
+    """Import matplotlib with the settings that it brings.
+
+    It reads a ``matplotlibrc`` of the working directory first, which may be somebody
+    else's: LaTeX with a preamble, a backend to import. In its own folder that is its
+    own file.
+    """
+    if "matplotlib" not in sys.modules:
+        found = importlib.util.find_spec("matplotlib")
+        folder = Path(str(found.origin)).parent / "mpl-data" if found else Path()
+        with contextlib.suppress(FileNotFoundError), contextlib.chdir(folder):
+            importlib.import_module("matplotlib")
+    return importlib.import_module("matplotlib")
+
+
 @contextlib.contextmanager
 def styled(**settings: Any) -> Iterator[None]:
     """Matplotlib's settings while a figure is drawn or written; global ones stay."""
-    import matplotlib
+    matplotlib = _matplotlib()
     import seaborn
 
+    # Its own defaults, whatever was read before we were called.
+    own = {k: v for k, v in matplotlib.rcParamsDefault.items() if k not in _STAYS}
     look = {
         "figure.facecolor": PAPER,
         "axes.facecolor": PAPER,
@@ -125,7 +148,7 @@ def styled(**settings: Any) -> Iterator[None]:
         "svg.hashsalt": "spark-audit",
         "pdf.fonttype": 42,
     }
-    with matplotlib.rc_context(seaborn.axes_style("ticks") | look | settings):
+    with matplotlib.rc_context(own | seaborn.axes_style("ticks") | look | settings):
         yield
 
 
@@ -188,6 +211,7 @@ def each(report: Report, *, only: Collection[str] | None = None) -> Iterator[Dra
     from spark_audit.figures._entries import void_said
 
     known = FIGURES.names()
+    _matplotlib()
     for name in sorted(known, key=lambda n: (_place(n), n)):
         if only is None or name.replace("-", "_") in only or name in only:
             run = FIGURES.get(name).run
