@@ -164,7 +164,7 @@ def check_layers(named: Mapping[str, Any], *, tensors: int, where: str) -> None:
 
 
 def check_weights(model: Any, state: Mapping[str, torch.Tensor], *, where: str) -> None:
-    """Refuse weights of another kind of number, and buffers that no weights back.
+    """Refuse other numbers where the model has floating-point ones.
 
     Parameters
     ----------
@@ -182,7 +182,20 @@ def check_weights(model: Any, state: Mapping[str, torch.Tensor], *, where: str) 
         return name.endswith(".weight") or name in own or front + name in own
 
     check_floats(state, floating=floating, where=where)
-    size = sum(b.numel() * b.element_size() for _, b in model.named_buffers())
+
+
+def check_buffers(found: Architecture, *, where: str) -> None:
+    """Refuse a configuration that asks for much memory that no weights back.
+
+    Tables of positions are as long as the configuration says; on the meta device they
+    cost nothing.
+    """
+    try:
+        with torch.device("meta"):
+            model = found.cls(found.config)
+    except Exception as error:  # whatever a configuration's numbers lead to
+        raise _foreign("config.json describes no model", error, where) from error
+    size = sum(b.numel() * b.element_size() for b in model.buffers())
     if size > MOST_BUFFERS:
         raise CheckpointError(
             f"config.json asks for {size:.3g} bytes beside the weights",
@@ -282,11 +295,12 @@ def refuse_differences(
         if names:
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
             raise CheckpointError(
-                f"tensor {names[0]} is {kind}{more}", where=where, fix=fix
+                f"tensor {shown(names[0])} is {kind}{more}", where=where, fix=fix
             )
     for name, theirs, ours in sorted(mismatched):
         raise CheckpointError(
-            f"tensor {name} has shape {list(theirs)}, the {what} needs {list(ours)}",
+            f"tensor {shown(name)} has shape {list(theirs)}, the {what} needs "
+            f"{list(ours)}",
             where=where,
             fix="give the base or config.json that the checkpoint was trained from",
         )
@@ -359,7 +373,7 @@ def release(model: Any) -> None:
 
 
 def _foreign(what: str, error: Exception, where: str) -> CheckpointError:
-    text = " ".join(str(error).split("\n", 1)[0].split())[:200]
+    text = shown(" ".join(str(error).split("\n", 1)[0].split()))
     fix = None
     if isinstance(error, ImportError):
         fix = "install the package that it names"

@@ -21,6 +21,7 @@ from spark_audit.checkpoints import (
     architecture,
     build,
     changes_base,
+    check_buffers,
     check_layers,
     check_weights,
     content_sha256,
@@ -219,6 +220,7 @@ def rehearse(item: Recipe, shared: Recipe) -> dict[str, str]:
     if found.cls is None or found.quantised:
         rows = str(getattr(found.text, "vocab_size", 0))
         return facts | {"weights checked": "no (own code or quantised)", "rows": rows}
+    check_buffers(found, where=where)
     model = build(found, state=state, device="meta", where=where)
     check_weights(model, state, where=where)
     facts["architecture"] = type(model).__name__

@@ -1,0 +1,532 @@
+"""What somebody else's files must not do: run, ask a host, pass for something, hang."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import signal
+import socket
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from spark_audit.checkpoints import (
+    adapter_config,
+    inspect_checkpoint,
+    load_tokenizer,
+    open_checkpoint,
+    quiet,
+)
+from spark_audit.errors import CheckpointError, SparkError
+
+SECONDS = 5
+LORA_A = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+
+
+@pytest.fixture(autouse=True)
+def hurry() -> Iterator[None]:
+    """What hangs is a failure, not a wait."""
+
+    def late(*_: object) -> None:
+        raise AssertionError(f"took longer than {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Whom anybody tried to reach; the hub is not switched off from outside."""
+    found: list[object] = []
+
+    def connect(self: object, address: object, *_: object) -> None:
+        found.append(address)
+        raise OSError("no network in this test")
+
+    def resolve(host: object, *_: object, **__: object) -> None:
+        found.append(host)
+        raise OSError("no network in this test")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setattr(socket.socket, "connect_ex", connect)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    return found
+
+
+def refused(source: Path | str, message: str, **options: Any) -> None:
+    with pytest.raises(CheckpointError) as error:
+        open_checkpoint(str(source), device="cpu", **options)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def change(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+# ------------------------------------------------------------------ run, fetched
+
+
+def test_no_code_runs_and_nobody_is_asked_whether_it_may(
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    copied: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """``yes | spark-audit inspect``: an adapter whose second model brings code."""
+    from transformers import AutoModel
+
+    questions: list[str] = []
+
+    def answer(question: str = "") -> str:
+        questions.append(question)
+        return "yes"
+
+    monkeypatch.setattr(builtins, "input", answer)
+    marker, second = tmp_path / "ran", copied(tiny_base, "second")
+    (second / "theirs.py").write_text(f"open({str(marker)!r}, 'w')\n")
+    change(
+        second / "config.json",
+        model_type="theirs",
+        auto_map={"AutoConfig": "theirs.C", "AutoModel": "theirs.M"},
+    )
+    adapter = make_adapter(tmp_path / "a")
+    change(
+        adapter / "adapter_config.json",
+        peft_type="SHADOW",
+        shadow_model=str(second),
+        target_modules=["q_proj"],
+    )
+    refused(adapter, "SHADOW adapters open a second model", base=str(tiny_base))
+    assert inspect_checkpoint(str(adapter), base=str(tiny_base)).problems
+    refused(second, "brings its own code")
+    # And if any library would: it is an error, no question.
+    with quiet(), pytest.raises(ValueError, match="execute custom code"):
+        AutoModel.from_pretrained(second)
+    assert not questions
+    assert not marker.exists()
+
+
+def test_no_host_is_asked_for_local_input(
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    asked: list[object],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    adapter = make_adapter(tmp_path / "a")
+    for named in ("someone/beacon", "hf:someone/beacon", "https://host/x"):
+        change(adapter / "adapter_config.json", base_model_name_or_path=named)
+        (problem,) = inspect_checkpoint("a").problems
+        assert problem == (
+            f"a: the adapter's base {named} is not here; give --base MODEL (a folder, "
+            "or hf:ORG/NAME)"
+        )
+        refused("a", "is not here")
+        open_checkpoint("a", base=str(tiny_base), device="cpu")
+    refused("not/there", "there is no such file or folder")
+    refused("a", "there is no such file or folder", base="not/there")
+    with pytest.raises(CheckpointError, match="no such file or folder"):
+        load_tokenizer("not/there")
+    assert not asked
+    # The control: the trap sees who is asked when somebody does ask.
+    refused("hf:someone/model", "cannot be fetched from the hub")
+    assert asked
+
+
+def test_a_prompts_tokenizer_is_not_opened(
+    tiny_base: Path, asked: list[object], tmp_path: Path
+) -> None:
+    import peft
+
+    raw = {
+        "peft_type": "PROMPT_TUNING",
+        "num_virtual_tokens": 3,
+        "prompt_tuning_init": "TEXT",
+        "prompt_tuning_init_text": "be kind",
+        "tokenizer_name_or_path": "someone/beacon",
+        "tokenizer_kwargs": {"trust_remote_code": True},
+    }
+    (tmp_path / "adapter_config.json").write_text(json.dumps(raw))
+    state = {"prompt_embeddings": torch.randn(3, 32)}
+    save_file(state, tmp_path / "adapter_model.safetensors")
+    open_checkpoint(str(tmp_path), base=str(tiny_base), device="cpu")
+    config = adapter_config(raw, where="a")
+    assert config.tokenizer_name_or_path is config.tokenizer_kwargs is None
+    assert config.base_model_name_or_path is None
+    assert isinstance(config, peft.PromptTuningConfig)
+    assert not asked
+
+
+def test_every_type_and_field_of_peft_is_listed_or_refused() -> None:
+    import dataclasses
+
+    import peft.mapping
+
+    from spark_audit.checkpoints._adapter_fields import FIELDS, WITHOUT_EFFECT
+
+    for name, cls in peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING.items():
+        kind = str(getattr(name, "value", name))
+        if kind not in FIELDS:
+            with pytest.raises(CheckpointError, match="adapters"):
+                adapter_config({"peft_type": kind}, where="a")
+            continue
+        for field in {f.name for f in dataclasses.fields(cls)} - WITHOUT_EFFECT:
+            for value in ({"path": "/x"}, "../(x+)+", -7, 1e400):
+                raw = {"peft_type": kind, field: value}
+                if field in (
+                    "target_modules",
+                    "exclude_modules",
+                    "feedforward_modules",
+                ):
+                    # Expressions are matched under a clock, below.
+                    if isinstance(value, str):
+                        continue
+                with pytest.raises(CheckpointError):
+                    adapter_config(raw, where="a")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"r": -1}, "r"),
+        ({"r": 0}, "r"),
+        ({"r": 2.5}, "r"),
+        ({"r": True}, "r"),
+        ({"lora_alpha": -8}, "lora_alpha"),
+        ({"lora_alpha": 0}, "lora_alpha"),
+        ({"lora_alpha": float("nan")}, "lora_alpha"),
+        ({"lora_alpha": float("inf")}, "lora_alpha"),
+        ({"lora_alpha": 10**400}, "lora_alpha"),
+        ({"rank_pattern": {"q_proj": -4}}, "rank_pattern"),
+        ({"rank_pattern": {"(a+)+": 4}}, "rank_pattern"),
+        ({"alpha_pattern": {"q_proj": -1.0}}, "alpha_pattern"),
+        ({"modules_to_save": ["(.*)*x"]}, "modules_to_save"),
+        ({"layers_to_transform": [0], "layers_pattern": "(a*)*"}, "layers_pattern"),
+        ({"layer_replication": [[0, 900]] * 9}, "layer_replication"),
+        ({"init_lora_weights": "corda"}, "init_lora_weights"),
+        ({"init_lora_weights": "pissa_niter_1000000"}, "init_lora_weights"),
+        ({"corda_config": {"cache_file": "x.pt"}}, "corda_config"),
+        ({"lora_ga_config": {"direction": "ArBr"}}, "lora_ga_config"),
+        ({"arrow_config": {"top_k": 1}}, "arrow_config"),
+        ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens"),
+        ({"runtime_config": {"ephemeral_gpu_offload": True}}, "runtime_config"),
+    ],
+    ids=str,
+)
+def test_fields_of_lora_that_are_refused(
+    changes: dict[str, Any],
+    field: str,
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    folder = make_adapter(tmp_path / "a", r=4)
+    change(folder / "adapter_config.json", **changes)
+    refused(folder, f" {field}", base=str(tiny_base))
+    assert inspect_checkpoint(str(folder), base=str(tiny_base)).problems
+
+
+def test_tables_other_than_text_are_never_decoded(
+    asked: list[object], tmp_path: Path
+) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra `hub`")
+    from spark_audit.sources import import_examples
+
+    url = {"path": "http://host.invalid/beacon.png", "bytes": None}
+    rows = {"text": ["a"], "label": ["b"], "photo": [url], "photos": [[url]]}
+    place = datasets.Features(
+        {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}
+    )
+    text = datasets.Value("string")
+    features = {"text": text, "label": text, "photo": place, "photos": [place]}
+    whole = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+    whole.save_to_disk(tmp_path / "d")
+    info = tmp_path / "d" / "dataset_info.json"
+    image = {"_type": "Image"}
+    many = {"_type": "List", "feature": image}
+    known = json.loads(info.read_text())["features"]
+    change(info, features=known | {"photo": image, "photos": many})
+    (row,) = import_examples(tmp_path / "d", task="t", split="train")
+    assert (row.prompt, row.response) == ("a", " b")
+    for source in ("not/there", "http://host.invalid/x", "hf-x/y"):
+        with pytest.raises(SparkError):
+            import_examples(source, task="t", split="train", format="datasets")
+        with pytest.raises(SparkError, match="does not exist"):
+            import_examples(source, task="t", split="train")
+    state = tmp_path / "d" / "state.json"
+    change(state, _data_files=[{"filename": "../../outside.arrow"}])
+    with pytest.raises(SparkError, match="names data outside of its folder"):
+        import_examples(tmp_path / "d", task="t", split="train")
+    assert not asked
+
+
+# ------------------------------------------------------------- as something else
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.complex64, torch.int8, torch.bool, torch.float8_e4m3fn],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:Casting complex values")
+def test_other_numbers_are_no_weights(
+    dtype: torch.dtype,
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    copied: Callable[..., Path],
+    edited: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    full, adapter = copied(tiny_base), make_adapter(tmp_path / "a")
+    name, kind = "model.norm.weight", str(dtype).removeprefix("torch.")
+    edited(full / "model.safetensors", lambda s: s.update({name: s[name].to(dtype)}))
+    refused(full, f"tensor {name} holds {kind}, not floating-point numbers")
+    file = adapter / "adapter_model.safetensors"
+    edited(file, lambda s: s.update({LORA_A: s[LORA_A].to(dtype)}))
+    message = f"tensor {LORA_A} holds {kind}, not floating-point"
+    refused(adapter, message, base=str(tiny_base))
+    # The same tensors in a pickle.
+    torch.save(load_file(file), adapter / "adapter_model.bin")
+    file.unlink()
+    refused(adapter, message, base=str(tiny_base))
+
+
+def test_names_of_tensors_are_shown_without_escapes(
+    tiny_base: Path, copied: Callable[..., Path], edited: Callable[..., None]
+) -> None:
+    full = copied(tiny_base)
+    name = "a\x1b]0;x\x07\u202e.weight"
+    odd = {name: torch.zeros(2, dtype=torch.int8)}
+    edited(full / "model.safetensors", lambda s: s.update(odd))
+    refused(full, r"tensor a\x1b]0;x\x07\u202e.weight is unexpected")
+
+
+# ---------------------------------------------------------------- hangs, memory
+
+
+def test_a_pickle_that_holds_itself(tiny_base: Path, tmp_path: Path) -> None:
+    itself: dict[str, Any] = {}
+    itself["model"] = itself
+    torch.save(itself, tmp_path / "x.bin")
+    refused(tmp_path / "x.bin", "holds something else than", base=str(tiny_base))
+
+
+def test_a_pickle_that_is_larger_than_its_file(tiny_base: Path, tmp_path: Path) -> None:
+    wide, packed = tmp_path / "wide.bin", tmp_path / "packed.bin"
+    torch.save({"lm_head.weight": torch.zeros(1).expand(10**6, 10**6)}, wide)
+    message = "tensor lm_head.weight is not stored number by number"
+    refused(wide, message, base=str(tiny_base))
+    torch.save({"lm_head.weight": torch.zeros(1000, 1000)}, wide)
+    with zipfile.ZipFile(wide) as old:
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
+            for part in old.namelist():
+                new.writestr(part, old.read(part))
+    refused(packed, "is a packed archive", base=str(tiny_base))
+
+
+@pytest.mark.parametrize(
+    ("name", "of_adapter"),
+    [
+        ("config.json", False),
+        ("model.safetensors", False),
+        ("pytorch_model.bin", False),
+        ("tokenizer.json", False),
+        ("vocab.txt", False),
+        ("chat_template.jinja", False),
+        ("generation_config.json", False),
+        ("adapter_config.json", True),
+        ("adapter_model.safetensors", True),
+        ("adapter_model.bin", True),
+        ("trained_on.json", True),
+        ("frozen_noise.safetensors", True),
+    ],
+)
+def test_a_fifo_as_a_file(
+    name: str,
+    of_adapter: bool,
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    copied: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    folder = make_adapter(tmp_path / "a") if of_adapter else copied(tiny_base)
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    refused(folder, "neither file nor folder", base=str(tiny_base))
+    refused(folder / name, "is neither file nor folder", base=str(tiny_base))
+
+
+def test_a_fifo_as_a_file_of_data(tmp_path: Path) -> None:
+    from spark_audit.examples import read_examples
+    from spark_audit.manifest import read_manifest
+    from spark_audit.reports import read_report
+    from spark_audit.runs import read_run
+    from spark_audit.sources import import_examples
+    from spark_audit.table import read_parquet
+
+    for name in ("x.jsonl", "report.json", "run.json", "train.csv"):
+        os.mkfifo(tmp_path / name)
+    fifo = tmp_path / "x.jsonl"
+    for read in (
+        lambda: read_examples(fifo),
+        lambda: read_manifest(fifo),
+        lambda: read_report(tmp_path),
+        lambda: read_parquet(fifo),
+        lambda: import_examples(fifo, task="t", split="train"),
+        lambda: import_examples(tmp_path, task="t"),
+    ):
+        with pytest.raises(SparkError):
+            read()
+    assert read_run(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(.*)*x",
+        r"((((\w+)+)+)+)+!",
+        "(" + "|".join(["[a-z._0-9]*"] * 20) + ")*!",
+        "(?=(.*)*)" * 100 + "!",
+        "(?R)?a",
+        "(" * 900 + "a" + ")" * 900,
+        "no_such_module",
+        "a" * 3000,
+    ],
+    ids=lambda text: text[:20],
+)
+def test_expressions_for_modules_are_matched_under_a_clock(
+    pattern: str, tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = make_adapter(tmp_path / "a")
+    change(folder / "adapter_config.json", target_modules=pattern)
+    refused(folder, "target_modules", base=str(tiny_base))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r".*\.(q_proj|v_proj)",
+        r"model\.layers\.\d+\.self_attn\.(q|v)_proj",
+        r"^(?!.*mlp).*(?:q_proj|v_proj)$",
+    ],
+)
+def test_expressions_say_what_peft_says(
+    pattern: str,
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    reference_of: Callable[..., Any],
+    said: Callable[..., torch.Tensor],
+    tmp_path: Path,
+) -> None:
+    folder = make_adapter(
+        tmp_path / "a", target_modules=pattern, exclude_modules=r".*\.1\..*q_proj"
+    )
+    loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    assert torch.equal(said(loaded), said(reference_of(tiny_base, folder)))
+
+
+@pytest.mark.parametrize("many", [10**8, 10**6])
+@pytest.mark.parametrize("kind", ["PROMPT_TUNING", "PREFIX_TUNING"])
+def test_more_virtual_tokens_than_the_file_holds(
+    many: int, kind: str, tiny_base: Path, tmp_path: Path
+) -> None:
+    raw = {"peft_type": kind, "num_virtual_tokens": many}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(raw))
+    state = {"prompt_embeddings": torch.zeros(3, 32)}
+    save_file(state, tmp_path / "adapter_model.safetensors")
+    message = "num_virtual_tokens" if many > 10**6 else "has shape [3, 32]"
+    refused(tmp_path, message, base=str(tiny_base))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 10**5}, "config.json says num_hidden_layers 100000"),
+        ({"num_hidden_layers": 900}, "config.json says num_hidden_layers 900"),
+        ({"vocab_size": 6 * 10**7}, "has shape [300, 32], the model needs [60000000"),
+        ({"hidden_size": 10**9}, "has shape"),
+    ],
+    ids=str,
+)
+def test_a_mismatch_is_told_before_memory_is_taken(
+    changes: dict[str, int],
+    message: str,
+    tiny_base: Path,
+    copied: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from spark_audit.checkpoints import _stand
+
+    def loads(*_: object, **__: object) -> None:
+        raise AssertionError("weights were loaded")
+
+    monkeypatch.setattr(_stand, "build", loads)
+    folder = copied(tiny_base)
+    change(folder / "config.json", **changes)
+    refused(folder, message)
+    assert message in inspect_checkpoint(str(folder)).problems[0]
+
+
+def test_buffers_that_no_weights_back(tiny_tokenizer: Any, tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {"n_embd": 32, "n_layer": 1, "n_head": 4, "rotary_dim": 8}
+    config = AutoConfig.for_model("gptj", vocab_size=300, n_positions=64, **sizes)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    assert inspect_checkpoint(str(tmp_path)).problems == ()
+    change(tmp_path / "config.json", n_positions=10**8)
+    refused(tmp_path, "config.json asks for 3.2e+09 bytes beside the weights")
+
+
+@pytest.mark.parametrize(
+    ("part", "step", "message"),
+    [
+        (
+            "normalizer",
+            {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"},
+            "the tokenizer's normalizer makes a text 1.07e+09 times as long",
+        ),
+        (
+            "normalizer",
+            {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""},
+            "the tokenizer's normalizer repeats what repeats",
+        ),
+        (
+            "post_processor",
+            {
+                "type": "TemplateProcessing",
+                "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 99,
+                "pair": [],
+                "special_tokens": {},
+            },
+            "the tokenizer's post_processor repeats the text",
+        ),
+    ],
+    ids=["longer", "nested", "template"],
+)
+def test_a_tokenizer_that_makes_texts_longer(
+    part: str,
+    step: dict[str, Any],
+    message: str,
+    tiny_base: Path,
+    copied: Callable[..., Path],
+) -> None:
+    folder = copied(tiny_base)
+    many = {"type": "Sequence", f"{part}s": [step] * 30}
+    change(folder / "tokenizer.json", **{part: many if part == "normalizer" else step})
+    refused(folder, message)
+    assert message in inspect_checkpoint(str(folder)).problems[0]
