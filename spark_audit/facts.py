@@ -14,6 +14,7 @@ import tempfile
 import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
@@ -66,7 +67,7 @@ def sha256_json(value: Any) -> str:
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
-def open_regular(path: Path) -> IO[bytes]:
+def open_regular(path: Path) -> BufferedReader:
     """Open a file for reading, and nothing else.
 
     Every reader comes by here, or by :func:`check_regular`: in a folder from others, a

@@ -133,7 +133,7 @@ def _check_growth(content: dict[str, Any], *, where: str) -> None:
         special = step.get("special_tokens")
         added = 0
         for piece in pieces:
-            name = _object(piece.get("SpecialToken")).get("id")
+            name = str(_object(piece.get("SpecialToken")).get("id"))
             added += len(_items(_object(_object(special).get(name)).get("ids")))
         if sum("Sequence" in piece for piece in pieces) > 1 or added > _ADDED:
             raise CheckpointError(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -31,6 +33,7 @@ from spark_audit.figures import (
     drawings,
     inline_svg,
     palette,
+    styled,
 )
 from spark_audit.figures import time as time_figure
 from spark_audit.results import Report, Row
@@ -790,3 +793,33 @@ def test_curves_of_void_figures_are_told_to_be_none(made: Callable[..., Any]) ->
         said = text.partition("INVALID, no finding: ")[2]
         assert said
         assert set(said.rstrip(".").split(", ")) == names
+
+
+def test_a_matplotlibrc_beside_the_data_is_not_read(tmp_path: Path) -> None:
+    # Whoever opens a FIFO waits for ever.
+    os.mkfifo(tmp_path / "matplotlibrc")
+    code = (
+        "from spark_audit.figures import styled\n"
+        "with styled():\n"
+        "    import matplotlib, os\n"
+        "assert matplotlib.matplotlib_fname() == 'matplotlibrc'\n"
+        f"assert os.getcwd() == {str(tmp_path.resolve())!r}\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_figures_look_the_same_whatever_matplotlib_was_told() -> None:
+    told = {"text.usetex": True, "text.latex.preamble": r"\input{/x}", "axes.grid": 1}
+    with matplotlib.rc_context(told), styled():
+        assert not matplotlib.rcParams["text.usetex"]
+        assert matplotlib.rcParams["text.latex.preamble"] == ""
+        assert not matplotlib.rcParams["axes.grid"]
