@@ -267,11 +267,11 @@ def open_checkpoint(
     Parameters
     ----------
     source
-        A Hugging Face folder or hub id, a PEFT folder, a weights file, a series of
-        tasks (its last stage, or ``PATH@K``).
+        A Hugging Face folder or ``hf:ORG/NAME``, a PEFT folder, a weights file, a
+        series of tasks (its last stage, or ``PATH@K``).
     base
-        The base of an adapter or of a weights file; by default what the adapter
-        names.
+        The base of an adapter or of a weights file; by default the folder that the
+        adapter names, never a model on the hub.
     name
         What reports call it; by default the last part of the path. ``base`` marks the
         base itself.
@@ -449,13 +449,15 @@ def _facts(made: Recipe) -> dict[str, str]:
     if made.adapter is not None:
         files += made.adapter.files
         config = made.adapter.config
-        facts["adapter"] = str(config.get("peft_type"))
+        facts["adapter"] = shown(config.get("peft_type"))
         for key in ("r", "lora_alpha", "use_dora", "use_rslora", "num_virtual_tokens"):
             if config.get(key):
-                facts[key] = str(config[key])
+                facts[key] = shown(config[key])
         targets = config.get("target_modules")
         if targets:
-            listed = [targets] if isinstance(targets, str) else sorted(targets)
+            listed = sorted(
+                map(shown, targets if isinstance(targets, list) else [targets])
+            )
             facts["target_modules"] = ", ".join(listed[:8])
     if made.weights is None and made.base is not None:
         facts["base"] = printable(made.base)

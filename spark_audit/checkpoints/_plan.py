@@ -60,7 +60,7 @@ class Plan:
         # Before a number is read: a mismatch is told before memory is taken.
         for _, item in self.items:
             rehearse(item, item if item.weights else self._needed())
-        if self.base is not None:
+        if self.base is not None and all(item.weights for _, item in self.items):
             rehearse(self.base, self.base)
 
     def _base(self, given: Given, *, wanted: bool) -> Recipe | None:

@@ -324,6 +324,21 @@ def test_a_pickle_that_holds_itself(tiny_base: Path, tmp_path: Path) -> None:
     refused(tmp_path / "x.bin", "holds something else than", base=str(tiny_base))
 
 
+def test_files_that_name_or_hold_themselves(
+    tiny_base: Path, copied: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder, archive = copied(tiny_base), tmp_path / "quine.bin"
+    (folder / "model.safetensors").unlink()
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"lm_head.weight": index.name}}))
+    refused(folder, f"{index.name} is refused")
+    for _ in range(3):
+        inner = archive.read_bytes() if archive.exists() else b""
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr("quine.bin", inner)
+    refused(archive, "quine.bin cannot be read as weights", base=str(tiny_base))
+
+
 def test_a_pickle_that_is_larger_than_its_file(tiny_base: Path, tmp_path: Path) -> None:
     wide, packed = tmp_path / "wide.bin", tmp_path / "packed.bin"
     torch.save({"lm_head.weight": torch.zeros(1).expand(10**6, 10**6)}, wide)
