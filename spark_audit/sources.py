@@ -437,7 +437,7 @@ def _datasets(source: str) -> Iterator[tuple[str, Split | None, Row]]:
         import datasets
     except ImportError as error:
         raise InputError(
-            "reading a `datasets` folder or hub id needs the package datasets",
+            "reading a `datasets` folder or the hub needs the package datasets",
             where=source,
             fix="pip install 'spark-audit[hub]'",
         ) from error

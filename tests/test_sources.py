@@ -166,7 +166,7 @@ def test_datasets_not_installed(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "datasets", raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
     assert refusal("owner/name", format="datasets") == (
-        "SOURCE: reading a `datasets` folder or hub id needs the package datasets;"
+        "SOURCE: reading a `datasets` folder or the hub needs the package datasets;"
         " pip install 'spark-audit[hub]'"
     )
 

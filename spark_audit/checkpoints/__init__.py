@@ -216,7 +216,7 @@ def series(source: str) -> tuple[Stage, ...]:
 def load_tokenizer(
     source: str | Path, *, trust_remote_code: bool = False, where: str | None = None
 ) -> Any:
-    """The fast tokenizer of a model's folder or hub id, without the model.
+    """The fast tokenizer of a model's folder or ``hf:ORG/NAME``, without the model.
 
     Raises
     ------

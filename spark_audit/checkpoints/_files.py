@@ -140,7 +140,7 @@ def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
 
 
 def printable(source: str) -> str:
-    """What was given, without the folders above it; a hub id stays whole."""
+    """What was given, without the folders above it; a model on the hub stays whole."""
     path = Path(source).expanduser()
     if not path.exists():
         return source

@@ -131,7 +131,8 @@ class Recipe:
     weights
         ``None`` when the weights are the base's.
     base
-        Path or hub id of the base; for full weights only where the tokenizer may be.
+        Path or ``hf:ORG/NAME`` of the base; for full weights only where a tokenizer
+        may be.
     folder
         Where the checkpoint's own tokenizer and ``frozen_noise.safetensors`` may lie.
     trained_on

@@ -24,7 +24,7 @@ class Spec:
     name
         What reports call it.
     paths
-        One path or hub id; several are replicates (seeds) of one method.
+        One path or ``hf:ORG/NAME``; several are replicates (seeds) of one method.
     stage
         ``K`` or ``K:task`` of ``PATH@K``, the same for all paths; ``None`` is the last.
     """

@@ -1,4 +1,4 @@
-"""A Hugging Face folder or hub id: config.json with full weights."""
+"""A Hugging Face folder: config.json with full weights."""
 
 from __future__ import annotations
 
