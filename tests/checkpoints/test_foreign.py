@@ -25,7 +25,7 @@ from spark_audit.checkpoints import (
 )
 from spark_audit.errors import CheckpointError, SparkError
 
-SECONDS = 5
+SECONDS = 30
 LORA_A = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
 
 
