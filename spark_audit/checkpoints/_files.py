@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints._offline import online
-from spark_audit.errors import CheckpointError
+from spark_audit.errors import CheckpointError, visible
 from spark_audit.facts import check_regular, read_regular, sha256_file, sha256_json
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
@@ -58,9 +58,8 @@ def one_line(error: BaseException) -> str:
 
 
 def shown(name: object) -> str:
-    """A name that stands in somebody else's file, as one line without escapes."""
-    text = str(name)[:200]
-    return text if text.isprintable() else repr(text)[1:-1]
+    """A name that stands in somebody else's file, short and in one line."""
+    return visible(str(name)[:200])
 
 
 def locate(
