@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
@@ -130,6 +130,22 @@ def _shown(value: Any) -> Any:
 
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def model_copy(
+        self, *, update: Mapping[str, Any] | None = None, deep: bool = False
+    ) -> Self:
+        """A copy; what is changed is validated, which pydantic's own leaves out.
+
+        Raises
+        ------
+        ValidationError
+            If the copy would hold what no new one could.
+        """
+        same = super().model_copy(deep=deep)
+        if not update:
+            return same
+        kept = {name: getattr(same, name) for name in same.model_fields_set}
+        return type(self).model_validate({**kept, **update})
 
 
 class Row(_Strict):

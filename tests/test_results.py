@@ -61,6 +61,39 @@ def test_rows_do_not_change() -> None:
         row.value = 2.0
 
 
+@pytest.mark.parametrize(
+    ("update", "message"),
+    [
+        ({"value": math.nan}, "no NaN and no infinity"),
+        ({"null_high": math.inf}, "no NaN and no infinity"),
+        ({"p_adjusted": math.nan}, "no NaN and no infinity"),
+        ({"value": None}, "exactly when status is not_estimable"),
+        ({"status": "not_estimable"}, "exactly when status is not_estimable"),
+        ({"value": None, "status": "not_estimable"}, "needs its reason in note"),
+        ({"status": "fine"}, "Input should be"),
+        ({"colour": "red"}, "Extra inputs"),
+    ],
+)
+def test_a_changed_copy_is_held_to_the_same_rules(
+    update: dict[str, Any], message: str
+) -> None:
+    contrast = Contrast(**ROW, value=1.0, baseline="b")
+    with pytest.raises(ValidationError, match=message):
+        contrast.model_copy(update=update)
+    if "p_adjusted" not in update:
+        with pytest.raises(ValidationError, match=message):
+            Row(**ROW, value=1.0).model_copy(update=update)
+
+
+def test_a_changed_copy_is_a_row_of_its_own() -> None:
+    contrast = Contrast(**ROW, value=1.0, baseline="b")
+    gone = {"value": None, "status": "not_estimable", "note": "no pairs"}
+    copy = contrast.model_copy(update=gone)
+    assert copy == Contrast(**ROW, **gone, baseline="b")
+    assert type(copy) is Contrast
+    assert contrast.model_copy() == contrast == Contrast(**ROW, value=1.0, baseline="b")
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize(
     "name", ["value", "low", "high", "parity_low", "parity_high", "se", "mde"]
