@@ -396,6 +396,8 @@ def inspect_checkpoint(
 ) -> Found:
     """What a checkpoint is and whether it would load, from headers alone.
 
+    Full weights say nowhere which base they come from. Where one is given they are
+    compared with it: opening does not ask, an audit would be of two different models.
     Numbers are not read: NaN and an adapter without effect show on opening only.
     """
     given = Given(
@@ -405,8 +407,14 @@ def inspect_checkpoint(
         trust_remote_code=trust_remote_code,
         revision=revision,
     )
-    from spark_audit.checkpoints._plan import base_recipe, check_base, rehearse
-    from spark_audit.checkpoints._stand import choose_tokenizer
+    from spark_audit.checkpoints._beside import NOT_VERIFIABLE, compare_with_base
+    from spark_audit.checkpoints._plan import (
+        base_recipe,
+        check_base,
+        rehearse,
+        same_path,
+    )
+    from spark_audit.checkpoints._stand import tokenizer_of
 
     facts: dict[str, str] = {}
     problems: list[str] = []
@@ -421,15 +429,15 @@ def inspect_checkpoint(
             facts |= rehearse(made, shared)
             if made.weights is None:
                 check_base(made, shared)
-            folder, _, more = choose_tokenizer(made, shared)
-            tokenizer, changed = read_tokenizer(
-                folder, trust_remote_code=trust_remote_code, where=source
-            )
             rows = int(facts.pop("rows"))
-            usable = usable_rows(tokenizer, rows, where=source)
-            notes += [*more, *changed, policy(tokenizer, bos=None)]
+            vocabulary, tokenizer_id, more = tokenizer_of(made, shared, known={})
+            usable = usable_rows(vocabulary, rows, where=source)
+            notes += [*more, policy(vocabulary, bos=None)]
             facts["vocabulary"] = f"{int(usable.sum())} tokens in {rows} rows"
-            facts["tokenizer_sha256"] = tokenizer_sha256(tokenizer)
+            facts["tokenizer_sha256"] = tokenizer_id
+            if made.weights and base and not same_path(base, source):
+                notes.append(NOT_VERIFIABLE)
+                notes.append(compare_with_base(made, vocabulary))
     except SparkError as error:
         problems.append(str(error))
     return Found(

@@ -70,7 +70,7 @@ class Plan:
             return _full(recipe(str(given.base), given)) if wanted else None
         first, *others = adapters
         for other in others:
-            if not _same(str(first.base), str(other.base)):
+            if not same_path(str(first.base), str(other.base)):
                 raise CheckpointError(
                     f"the adapters name different bases ({first.base}, {other.base})",
                     where="--ckpt",
@@ -88,7 +88,7 @@ class Plan:
             return False
         if self.base is not None and self.base.weights is not None:
             return item.weights.files == self.base.weights.files
-        return item.base is not None and _same(item.base, item.given.where)
+        return item.base is not None and same_path(item.base, item.given.where)
 
     def groups(self) -> Iterator[tuple[Recipe, list[Item]]]:
         """Each module to load with the checkpoints that are opened on it."""
@@ -184,7 +184,7 @@ def _with_base(spec: Spec, given: Given) -> Given:
     """``--ckpt base=MODEL`` says what ``--base MODEL`` says."""
     if len(spec.paths) > 1:
         raise InputError("the base is one model, not several", where="--ckpt base=")
-    if given.base is not None and not _same(given.base, spec.sources[0]):
+    if given.base is not None and not same_path(given.base, spec.sources[0]):
         raise InputError(
             f"the base is given twice: {given.base} and {spec.sources[0]}",
             where="--ckpt base=",
@@ -193,7 +193,8 @@ def _with_base(spec: Spec, given: Given) -> Given:
     return replace(given, base=spec.sources[0])
 
 
-def _same(one: str, other: str) -> bool:
+def same_path(one: str, other: str) -> bool:
+    """Whether two paths name one place."""
     return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
 
 

@@ -173,7 +173,8 @@ class Stage:
 class Found:
     """What ``spark-audit inspect`` prints; nothing was loaded.
 
-    ``problems`` holds what would make opening fail; it is empty when nothing would.
+    ``problems`` holds what would make opening, or an audit beside the base that was
+    given, fail; it is empty when nothing would.
     """
 
     source: str

@@ -54,6 +54,9 @@ _SETS = ("target_modules", "modules_to_save")
 # What adapter_config.json holds besides what the adapter computes.
 _NO_EFFECT = ("base_model_name_or_path", "revision", "peft_version", "inference_mode")
 
+Read = tuple[Any, str, list[str]]
+"""A tokenizer, its hash, and notes of how it was read."""
+
 
 class Stand:
     """One module in memory, and what is opened on it."""
@@ -83,7 +86,7 @@ class Stand:
         self.weights_sha256 = content_sha256(weights.files, named)
         self.quantisation = named.get("quantization_config")
         self.rows = head_rows(self.model)
-        self._tokenizers: dict[Path, tuple[Any, str, list[str]]] = {}
+        self._tokenizers: dict[Path, Read] = {}
         usable = usable_rows(self._tokenizer(shared)[0], self.rows, where=where)
         ids = probe_ids(usable, max_positions=self.found.max_positions)
         self.bench = Bench(self.model, probe=partial(logits, ids=ids, where=where))
@@ -194,22 +197,8 @@ class Stand:
             return None, None
         return noise.to(self.device), content_sha256([item.folder / NOISE], {})
 
-    def _tokenizer(self, item: Recipe) -> tuple[Any, str, list[str]]:
-        folder, other, notes = choose_tokenizer(item, self.shared)
-        tokenizer, own, more = self._read_tokenizer(folder, item)
-        if other is not None and self._read_tokenizer(other, item)[1] != own:
-            notes = [f"{notes[0]}, which is not the base's", *notes[1:]]
-        return tokenizer, own, notes + more
-
-    def _read_tokenizer(self, folder: Path, item: Recipe) -> tuple[Any, str, list[str]]:
-        if folder not in self._tokenizers:
-            tokenizer, notes = read_tokenizer(
-                folder,
-                trust_remote_code=self.given.trust_remote_code,
-                where=item.given.where,
-            )
-            self._tokenizers[folder] = tokenizer, tokenizer_sha256(tokenizer), notes
-        return self._tokenizers[folder]
+    def _tokenizer(self, item: Recipe) -> Read:
+        return tokenizer_of(item, self.shared, known=self._tokenizers)
 
     def _remarks(self, tokenizer: Any, usable: np.ndarray) -> list[str]:
         bos = getattr(self.found.text, "bos_token_id", None)
@@ -251,6 +240,36 @@ def _activated(
         if noise is not None:
             stack.enter_context(input_noise(bench.model, noise))
         yield
+
+
+def tokenizer_of(item: Recipe, shared: Recipe, *, known: dict[Path, Read]) -> Read:
+    """The tokenizer of a checkpoint, its hash, and notes.
+
+    Parameters
+    ----------
+    known
+        What was read before, by folder; it grows.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none, or it cannot be loaded.
+    """
+    folder, other, notes = choose_tokenizer(item, shared)
+    tokenizer, own, more = read_once(folder, item.given, known=known)
+    if other is not None and read_once(other, item.given, known=known)[1] != own:
+        notes = [f"{notes[0]}, which is not the base's", *notes[1:]]
+    return tokenizer, own, notes + more
+
+
+def read_once(folder: Path, given: Given, *, known: dict[Path, Read]) -> Read:
+    """A folder's tokenizer, from what was read before if it was."""
+    if folder not in known:
+        tokenizer, notes = read_tokenizer(
+            folder, trust_remote_code=given.trust_remote_code, where=given.where
+        )
+        known[folder] = tokenizer, tokenizer_sha256(tokenizer), notes
+    return known[folder]
 
 
 def choose_tokenizer(
