@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
@@ -88,8 +88,8 @@ class Example:
 
     id: str
     task: str
-    prompt: str
-    response: str
+    prompt: str = field(repr=False)
+    response: str = field(repr=False)
     split: Split
     source_id: str
     spans: tuple[Span, ...] = ()
@@ -99,17 +99,17 @@ class Example:
 
     def __post_init__(self) -> None:
         check_task(self.task, where="field 'task'")
-        for field in ("id", "source_id"):
-            value = getattr(self, field)
+        for name in ("id", "source_id"):
+            value = getattr(self, name)
             if not value.strip() or not value.isprintable():
-                raise bad_field(field, "is blank or holds control characters")
+                raise bad_field(name, "is blank or holds control characters")
         if self.split not in ("train", "test"):
             raise bad_field("split", "is neither 'train' nor 'test'")
-        for field in ("prompt", "response"):
+        for name in ("prompt", "response"):
             try:
-                getattr(self, field).encode()
+                getattr(self, name).encode()
             except UnicodeEncodeError as error:
-                raise bad_field(field, "holds half a surrogate pair") from error
+                raise bad_field(name, "holds half a surrogate pair") from error
         if not self.text.strip():
             raise bad_field("prompt", "and response are blank")
         ordered = sorted(enumerate(self.spans), key=lambda item: item[1].start)

@@ -8,12 +8,13 @@ refused with what differs.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from spark_audit.errors import InputError, OutputError
 from spark_audit.facts import (
@@ -96,17 +97,17 @@ class ManifestExample(_Part):
     source_id: str
     cluster: str
     split: Split
-    prompt: str
-    response: str
+    prompt: str = Field(repr=False)
+    response: str = Field(repr=False)
     spans: list[ManifestSpan]
     canary_id: str | None
-    template: list[TokenRange]
+    template: list[TokenRange] = Field(repr=False)
     kept: TokenRange
     response_token: int
-    reference_unll: list[int | None]
-    excluded: list[TokenRange]
-    classes: str
-    low: list[int]
+    reference_unll: list[int | None] = Field(repr=False)
+    excluded: list[TokenRange] = Field(repr=False)
+    classes: str = Field(repr=False)
+    low: list[int] = Field(repr=False)
 
     @cached_property
     def unll(self) -> np.ndarray:
@@ -187,7 +188,7 @@ class ManifestCanary(_Part):
     canary_id: str
     part: Literal["full", "password", "ssn"]
     contexts: list[CanaryContext]
-    candidates: list[str]
+    candidates: list[str] = Field(repr=False)
     true_index: int | None
     reason: str | None
     n_tokens: int | None
@@ -241,6 +242,13 @@ class Manifest(_Part):
     membership: Membership
     balance: list[BalanceRow]
     notes: list[str]
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """What it is and how much it holds: a notebook prints the last value."""
+        yield "name", self.name
+        yield "digest", self.digest[:12]
+        for part in ("examples", "pairs", "unmatched", "canaries"):
+            yield part, len(getattr(self, part))
 
     @cached_property
     def by_id(self) -> dict[str, ManifestExample]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -353,6 +353,14 @@ class Report(_Strict):
     tables: Annotated[dict[str, list[dict[str, Any]]], AfterValidator(_file_names)] = {}
     timing: dict[Text, float] = {}
 
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """What it is of and how much it holds."""
+        yield "status", self.status
+        yield "manifest", self.manifest.name
+        yield "checkpoints", [one.name for one in self.checkpoints]
+        for part in (*_TAKEN, "findings"):
+            yield part, len(getattr(self, part))
+
     @property
     def verdict(self) -> list[str]:
         """The sentences of the findings, the most severe first."""
@@ -377,7 +385,7 @@ class Report(_Strict):
         return {**kept, "schema_version": 2, "findings": found}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AuditResult:
     """What an audit concludes, before it is written anywhere.
 
@@ -397,6 +405,13 @@ class AuditResult:
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     evidence: pd.DataFrame | None = None
+
+    def __repr__(self) -> str:
+        lists = ("rows", "contrasts", "guards", "findings")
+        held = [f"{name}={len(getattr(self, name))}" for name in lists]
+        evidence = "None" if self.evidence is None else f"{len(self.evidence)} rows"
+        told = ", ".join([*held, f"tables={list(self.tables)}", f"evidence={evidence}"])
+        return f"AuditResult({told})"
 
     @property
     def verdict(self) -> list[str]:

@@ -6,10 +6,11 @@ import json
 import math
 from typing import Any
 
+import pandas as pd
 import pytest
 from pydantic import ValidationError
 
-from spark_audit.results import Contrast, Estimate, Report, Row
+from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Report, Row
 
 ROW: dict[str, Any] = {"audit": "matched", "checkpoint": "a", "metric": "delta_sel"}
 NUMBERS = "value low high parity_low parity_high null null_low null_high mde".split()
@@ -191,3 +192,35 @@ def test_a_report_reads_back_what_it_wrote() -> None:
     broken = json.loads(text) | {"schema_version": 3}
     with pytest.raises(ValidationError, match="schema_version"):
         Report.model_validate(broken)
+
+
+def test_what_a_notebook_prints_is_short() -> None:
+    rows = [Row(**ROW, value=float(i)) for i in range(500)]
+    result = AuditResult(
+        rows=rows,
+        findings=[Finding(audit="matched", claim="moved", sentence="a: a sentence.")],
+        tables={"cases": [{"word": "Maria"}]},
+        evidence=pd.DataFrame({"cluster": ["Maria"] * 80}),
+    )
+    assert repr(result) == (
+        "AuditResult(rows=500, contrasts=0, guards=0, findings=1, tables=['cases'], "
+        "evidence=80 rows)"
+    )
+    report = Report(
+        status="complete",
+        command=[],
+        created="",
+        versions={},
+        manifest=dict.fromkeys(("name", "digest"), "m")
+        | dict.fromkeys(("n_sources", "n_clusters", "n_spans", "n_tokens"), 1),
+        checkpoints=[],
+        results=rows,
+        contrasts=[],
+        guards=[],
+        scope=[],
+        tables=result.tables,
+    )
+    assert repr(report) == (
+        "Report(status='complete', manifest='m', checkpoints=[], results=500, "
+        "contrasts=0, guards=0, findings=0)"
+    )
