@@ -6,6 +6,7 @@ Thin: each turns its flags into calls of the library, and prints what comes back
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -152,8 +153,13 @@ def data_annotate(
     json: Json = False,
 ) -> None:
     """Find identifiers; where injected ones are known, say how many are found."""
-    from spark_audit.examples import data_files, read_examples, write_examples
-    from spark_audit.pii import annotate_examples, detection
+    from spark_audit.examples import (
+        PII_TYPES,
+        data_files,
+        read_examples,
+        write_examples,
+    )
+    from spark_audit.pii import NAMES_MISSED, Agreement, annotate_examples, detection
     from spark_audit.terminal import show_records
 
     files = data_files([data])
@@ -163,21 +169,25 @@ def data_annotate(
     write_examples(output, annotated)
     _say_rows(annotated, output)
     quality = detection(examples, detector=detector)  # type: ignore[arg-type]
-    records = [
-        {
-            "type": kind,
-            "injected": one.truth,
-            "found": one.found,
-            "precision": one.precision,
-            "recall": one.recall,
-            "exact": one.exact,
-        }
-        for kind, one in sorted(quality.items())
+    counts = Counter(span.type for example in annotated for span in example.spans)
+    records: list[dict[str, Any]] = [
+        {"type": kind, "annotated": counts[kind]} for kind in PII_TYPES
     ]
-    if any(record["injected"] for record in records):
-        show_records(
-            records, title="detection of the injected identifiers", as_json=json
-        )
+    title = "identifiers by type"
+    if any(one.truth for one in quality.values()):
+        title += ", and detection of the injected ones"
+        for record in records:
+            one = quality.get(record["type"], Agreement(0, 0, 0, 0, 0))
+            record |= {
+                "injected": one.truth,
+                "found": one.found,
+                "precision": one.precision,
+                "recall": one.recall,
+                "exact": one.exact,
+            }
+    show_records(records, title=title, as_json=json)
+    if detector in NAMES_MISSED:
+        say(NAMES_MISSED[detector])
 
 
 def data_inject(

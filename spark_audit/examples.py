@@ -7,11 +7,12 @@ shows the text.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
@@ -88,8 +89,8 @@ class Example:
 
     id: str
     task: str
-    prompt: str = field(repr=False)
-    response: str = field(repr=False)
+    prompt: str = dataclasses.field(repr=False)
+    response: str = dataclasses.field(repr=False)
     split: Split
     source_id: str
     spans: tuple[Span, ...] = ()
@@ -99,17 +100,17 @@ class Example:
 
     def __post_init__(self) -> None:
         check_task(self.task, where="field 'task'")
-        for name in ("id", "source_id"):
-            value = getattr(self, name)
+        for field in ("id", "source_id"):
+            value = getattr(self, field)
             if not value.strip() or not value.isprintable():
-                raise bad_field(name, "is blank or holds control characters")
+                raise bad_field(field, "is blank or holds control characters")
         if self.split not in ("train", "test"):
             raise bad_field("split", "is neither 'train' nor 'test'")
-        for name in ("prompt", "response"):
+        for field in ("prompt", "response"):
             try:
-                getattr(self, name).encode()
+                getattr(self, field).encode()
             except UnicodeEncodeError as error:
-                raise bad_field(name, "holds half a surrogate pair") from error
+                raise bad_field(field, "holds half a surrogate pair") from error
         if not self.text.strip():
             raise bad_field("prompt", "and response are blank")
         ordered = sorted(enumerate(self.spans), key=lambda item: item[1].start)

@@ -10,10 +10,10 @@ import csv
 import io
 import re
 import string
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from spark_audit.errors import InputError, SparkError
 from spark_audit.examples import (
@@ -81,7 +81,8 @@ def import_examples(
     format
         ``auto`` tells by content.
     split
-        For rows without one; refused where a file name or a row says otherwise.
+        For rows without one; refused where a file name or a row says otherwise. A file
+        called ``train`` or ``test`` (``eval``, ``dev``, ``val``) gives it by itself.
     template
         Fixed wording with ``{column}`` fields; ``{{`` and ``}}`` for braces, ``\n``,
         ``\t`` and ``\\`` for line end, tab and backslash.
@@ -99,6 +100,17 @@ def import_examples(
         If a file cannot be read.
     """
     check_task(task, where="option --task")
+    by_name = _named_file(Path(source))
+    if split not in (None, *get_args(Split)):
+        raise InputError(
+            "is neither train nor test", where="option --split", fix=SPLIT_FIX
+        )
+    if split and by_name and split != by_name:
+        raise InputError(
+            f"the file's name says {by_name}",
+            where="option --split",
+            fix="leave it out, or rename the file",
+        )
     columns = dict(columns or {})
     for field in columns:
         if field not in _IMPORTED:
@@ -113,6 +125,7 @@ def import_examples(
             where="option --map",
             fix="give `--template` or `--map prompt=`, not both",
         )
+    asked = {*columns.values(), *(column for _, column in pieces or ())}
     counts = {"train": 0, "test": 0}
 
     def example(place: str, named: Split | None, row: Row) -> Example:
@@ -120,7 +133,8 @@ def import_examples(
             ours = {"task": task, "split": _one_split(split, named, row["split"])}
             return from_row(row | ours, place=place)
         wanted = _wanted(row, format, columns, templated=pieces is not None)
-        given = _one_split(split, named, _cell(row, wanted.get("split")))
+        cell = _cell(row, wanted.get("split")) or by_name
+        given = _one_split(split, named, cell)
         counts[given] += 1
         made = f"{task}-{given}-{counts[given]:06d}"
         return _imported(row, wanted, pieces, task=task, split=given, made=made)
@@ -129,6 +143,11 @@ def import_examples(
         for place, named, row in _rows(str(source), format):
             try:
                 yield place, example(place, named, row)
+            except _NoColumn as error:
+                what = f"{error.what} ({_listed(row, asked)})"
+                raise located(place, bad_field(error.field, what, fix=error.fix)) from (
+                    error
+                )
             except InputError as error:
                 if not str(error.where).startswith("field"):
                     raise
@@ -214,19 +233,42 @@ def _wanted(
     fix = f"give `--map {field}=COLUMN`"
     if field == "prompt":
         fix += " or `--template`"
-    raise bad_field(field, f"has no column of a usual name{_shown(row)}", fix=fix)
+    raise _NoColumn(field, "has no column of a usual name", fix=fix)
 
 
-def _shown(row: Row) -> str:
-    """The row's columns, unless they look like text (a CSV without a first line)."""
-    plain = all(re.fullmatch(r"[A-Za-z_][\w.-]{0,30}", str(name)) for name in row)
-    return f" (columns: {', '.join(row)})" if plain else ""
+class _NoColumn(Exception):
+    """A column that the row has not; the error that is shown lists those it has."""
+
+    def __init__(self, field: str, what: str, *, fix: str | None = None) -> None:
+        self.field, self.what, self.fix = field, what, fix
+
+
+def _listed(row: Row, asked: Collection[str | None]) -> str:
+    """The row's columns, unless they may be text (a CSV without a first line).
+
+    They are names where each is a plain word, or where one is known as a name: it was
+    ``asked`` for, or is a usual one.
+    """
+    names = [str(name) for name in row]
+    usual = {*_IMPORTED, *(name for pair in _LAYOUTS.values() for name in pair)}
+    plain = all(re.fullmatch(r"[A-Za-z_][\w.-]{0,30}", name) for name in names)
+    if plain or not usual.union(asked).isdisjoint(names):
+        return f"columns: {', '.join(map(_short, names))}"
+    return (
+        f"{len(names)} columns, not shown as their names may be data: is there a first "
+        "line of names?"
+    )
+
+
+def _short(name: str) -> str:
+    told = name if name.isprintable() else ascii(name)
+    return told if len(told) <= 40 else f"{told[:37]}..."
 
 
 def _value(row: Row, column: str) -> str:
     """A column's text; whole numbers, as label columns hold them, become text."""
     if column not in row:
-        raise bad_field(column, f"is no column{_shown(row)}")
+        raise _NoColumn(column, "is no column")
     if type(row[column]) is int:
         return str(row[column])
     value = text_field(row, column)
@@ -246,6 +288,13 @@ def _split_of(name: str) -> Split | None:
     if name.lower().startswith("train"):
         return "train"
     return "test" if name.lower().startswith(("test", "eval", "dev", "val")) else None
+
+
+def _named_file(path: Path) -> Split | None:
+    """What a single file's name says: the words themselves, also with a number."""
+    words = r"(train(ing)?|test(ing)?|eval(uation)?|dev|val(id(ation)?)?)"
+    named = re.fullmatch(rf"{words}([-_.]?\d[\w.-]*)?", path.stem.lower())
+    return _split_of(path.stem) if named and path.is_file() else None
 
 
 def _one_split(option: Split | None, named: Split | None, cell: object) -> Split:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from spark_audit.cli import SEVERAL, _shard, run
 from spark_audit.console import spread
 from spark_audit.errors import InputError
+from spark_audit.examples import PII_TYPES
 
 
 def test_worker_part_comes_from_flag_or_launcher(
@@ -131,7 +133,28 @@ def test_import_inject_annotate_from_the_command_line(
     arguments += ["-o", str(tmp_path / "a.jsonl"), "--json"]
     assert run(arguments) == 0, capsys.readouterr().err
     records = json.loads(capsys.readouterr().out)
-    assert {"type", "precision", "recall"} <= set(records[0])
+    assert {"type", "annotated", "precision", "recall"} <= set(records[0])
+    assert [one["type"] for one in records] == list(PII_TYPES)
+
+
+def test_annotate_counts_by_type_and_says_what_rules_miss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"id": "a", "task": "t", "response": " a", "split": "train"}
+    data = tmp_path / "t.jsonl"
+    row["prompt"] = "Mr. Lee met Ann Hill. Mail to lee@example.org."
+    data.write_text(json.dumps(row) + "\n")
+    arguments = ["data", "annotate", str(data), "-o", str(tmp_path / "a.jsonl")]
+    assert run([*arguments, "--json"]) == 0
+    said = capsys.readouterr()
+    counts = {one["type"]: one["annotated"] for one in json.loads(said.out)}
+    assert counts == dict.fromkeys(PII_TYPES, 0) | {"NAME": 1, "EMAIL": 1}
+    assert "NAME: rules see names behind a title" in said.err
+    assert run(arguments) == 0
+    said = capsys.readouterr()
+    assert "identifiers by type" in said.out
+    assert ["EMAIL", "1"] in [re.findall(r"\w+", line) for line in said.out.split("\n")]
+    assert "Hill" not in said.out + said.err
 
 
 def test_no_command_writes_over_its_input(

@@ -299,7 +299,7 @@ def test_split_column(tmp_path):
 
 
 def test_a_row_without_split_names_both_ways(tmp_path):
-    message = refusal(lines(tmp_path / "train.jsonl"))
+    message = refusal(lines(tmp_path / "x.jsonl"))
     assert message.startswith("SOURCE:1, field 'split': is missing; ")
     assert "`--split train`" in message
     assert "train* and test*" in message
@@ -314,6 +314,61 @@ def test_splits_that_disagree(tmp_path):
     rows = [{**ROWS[0], "split": "other"}]
     message = refusal(lines(tmp_path / "x.jsonl", rows), split="train")
     assert message.startswith("SOURCE:1, field 'split': is neither train nor test")
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("train.jsonl", "train"),
+        ("Test.jsonl", "test"),
+        ("validation.jsonl", "test"),
+        ("train-00000-of-00001.jsonl", "train"),
+        ("training_2.jsonl", "train"),
+    ],
+)
+def test_a_single_file_gives_its_split(tmp_path, name, split):
+    source = lines(tmp_path / name)
+    rows = import_examples(source, task="t", template=TEMPLATE)
+    assert {row.split for row in rows} == {split}
+    other = "test" if split == "train" else "train"
+    assert refusal(source, split=other) == (
+        f"option --split: the file's name says {split}; leave it out, or rename the"
+        " file"
+    )
+
+
+def test_other_names_and_the_rows_themselves(tmp_path):
+    # Words that only begin like one say nothing; a column says it row by row.
+    for name in (
+        "trainers.jsonl",
+        "tests-of-food.jsonl",
+        "devices.jsonl",
+        "value.jsonl",
+    ):
+        assert "field 'split': is missing" in refusal(lines(tmp_path / name))
+    both = [{**row, "split": s} for row, s in zip(ROWS, ("test", "train"), strict=True)]
+    rows = import_examples(lines(tmp_path / "train.jsonl", both), task="t")
+    assert [row.split for row in rows] == ["test", "train"]
+
+
+@pytest.mark.parametrize("split", ["validation", "", "TRAIN"])
+def test_a_split_that_is_none(tmp_path, split):
+    message = refusal(lines(tmp_path / "x.jsonl"), split=split)
+    assert message.startswith("option --split: is neither train nor test; give `--s")
+
+
+def test_columns_that_are_there_are_listed(tmp_path):
+    source = tmp_path / "x.csv"
+    source.write_text('Review Text,"Label (0/1)","a\x07"\nRates rose,1,2\n')
+    told = r"(columns: Review Text, Label (0/1), 'a\x07')"
+    for options in (
+        {"template": "{Review Text}", "columns": {"response": "Label"}},
+        {"columns": {"prompt": "Review", "response": "Label (0/1)"}},
+        {"columns": {"prompt": "Review Text"}},
+    ):
+        assert told in refusal(source, split="train", **options)
+    # Nothing says that these are names.
+    assert "(3 columns, not shown" in refusal(source, split="train")
 
 
 # --- refusals -------------------------------------------------------------------------
@@ -334,7 +389,7 @@ def test_splits_that_disagree(tmp_path):
         ),
         (
             {"Rates rose.": "x"},
-            "field 'prompt': has no column of a usual name; give",
+            "field 'prompt': has no column of a usual name (1 columns, not shown as",
         ),
         (
             {"text": "Rates", "label": "x", "id": "\x07"},

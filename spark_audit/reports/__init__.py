@@ -474,7 +474,7 @@ def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def read_report(folder: Path) -> Report:
+def read_report(folder: str | Path) -> Report:
     """Read ``report.json`` of a report folder.
 
     Raises
@@ -482,6 +482,7 @@ def read_report(folder: Path) -> Report:
     InputError
         If the folder holds no report, or one that this version cannot read.
     """
+    folder = Path(folder)
     if folder.is_file():
         raise InputError(
             "is a file", where=str(folder), fix="give the report folder it stands in"

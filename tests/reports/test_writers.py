@@ -100,7 +100,7 @@ def test_json_is_read_back_unchanged_and_fits_its_schema(
     report: Report, tmp_path: Path
 ) -> None:
     write_report(report, tmp_path, formats=["json"])
-    assert read_report(tmp_path) == report
+    assert read_report(tmp_path) == read_report(str(tmp_path)) == report
     schema = json.loads((files("spark_audit") / "schemas/report.json").read_text())
     jsonschema.validate(json.loads((tmp_path / "report.json").read_text()), schema)
 
