@@ -25,9 +25,9 @@ from spark_audit.examples import (
 Detector = Literal["rules", "presidio", "presidio-patterns"]
 NAMES_MISSED: dict[str, str] = {
     "rules": "NAME: rules see names behind a title or an introduction only, and miss "
-    "nearly all others: in 60 rows of news none of 61 (counted by hand), of injected "
-    "ones two in three. The count is no measure of how many there are: annotate names "
-    "yourself, or with --detector presidio.",
+    "nearly all others: of 61 in 60 rows of news, counted by hand, they found none. "
+    "Their count does not say how many there are: annotate names yourself, or with "
+    "--detector presidio.",
     "presidio-patterns": "NAME: these patterns look for no names: annotate names "
     "yourself, or with --detector presidio.",
 }
