@@ -541,7 +541,7 @@ def gate(
         shown = [one for one in found if json or one.state != "left_out"]
         show_records([vars(one) for one in shown], title="gate", as_json=json)
         if not json:
-            print("\n".join(judged(found)))
+            tell("\n".join(judged(found)))
     finally:
         # Whether anybody reads this is nothing to the verdict.
         if any(one.state == "tripped" for one in found):
