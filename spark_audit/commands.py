@@ -530,7 +530,8 @@ def gate(
         list[str],
         typer.Option(
             metavar="RULE...",
-            help="'mia.auc.loss.low > 0.55', 'extract.greedy_rate.high > 0.02 for X'.",
+            help="Of every checkpoint, 'mia.auc.loss.low > 0.55'; or of one, '... for "
+            "X'; or of all but some, '... except base, X'.",
         ),
     ],
     allow_missing: Annotated[
@@ -540,15 +541,21 @@ def gate(
     json: Json = False,
 ) -> None:
     """Leave with exit code 1 when a rule trips; needs no model."""
-    from spark_audit.gate import check, parse_rule
+    from spark_audit.gate import check, judged, parse_rule
     from spark_audit.reports import read_report
     from spark_audit.terminal import show_records
 
     rules = [parse_rule(text) for text in fail_if]
     found = check(read_report(folder), rules, allow_missing=allow_missing)
-    show_records([vars(one) for one in found], title="gate", as_json=json)
-    if any(one.state == "tripped" for one in found):
-        raise typer.Exit(1)
+    try:
+        shown = [one for one in found if json or one.state != "left_out"]
+        show_records([vars(one) for one in shown], title="gate", as_json=json)
+        if not json:
+            tell("\n".join(judged(found)))
+    finally:
+        # Whether anybody reads this is nothing to the verdict.
+        if any(one.state == "tripped" for one in found):
+            raise typer.Exit(1)
 
 
 def demo(

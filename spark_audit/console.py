@@ -6,6 +6,7 @@ imported here, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -91,19 +92,23 @@ def run_command(
         Commands that keep nothing of work that was interrupted.
     """
     signal.signal(signal.SIGTERM, _interrupt)
+    _open_streams()
+    code = 0
     verb = "begin anew" if {*arguments[:1]} & {*anew} else "resume"
     resume = f"{verb} with: {program} {shlex.join(arguments)}"
     try:
         argv = spread(arguments, several=several)
         command = typer.main.get_command(app(argv))
-        code = command.main(
+        left = command.main(
             args=argv, prog_name=program, standalone_mode=False, obj=list(arguments)
         )
+        # What a command came to stands, also where nobody can be told.
+        code = left if isinstance(left, int) else 0
         sys.stdout.flush()
         if code == 130:
             # Typer turns an interrupt into this code; older ones into Abort.
             raise KeyboardInterrupt
-        return code if isinstance(code, int) else 0
+        return code
     except IncompleteError as error:
         say(f"{program}: {error}\n{resume}")
         return error.exit_code
@@ -115,9 +120,9 @@ def run_command(
         return 130
     except (BrokenPipeError, SystemExit):
         # Whoever read our output has enough (Typer leaves by SystemExit then, with
-        # the gate's code 1). Python must not complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        # code 1, which is the gate's).
+        _drop_output()
+        return code
     except Exception as error:
         usage = getattr(error, "format_message", None)
         if usage is not None:
@@ -127,10 +132,26 @@ def run_command(
             return 2
         if isinstance(error, OSError):
             say(f"{program}: error: {error.filename or 'I/O'}: {error.strerror}")
-            return 4
+            try:
+                sys.stdout.flush()
+            except OSError:
+                _drop_output()
+            return code or 4
         kind = type(error).__name__
         say(f"{program}: a defect of ours ({kind}); {_log(error, program)}")
         return 70
+
+
+def _open_streams() -> None:
+    """Have all three streams: a closed one's number would be the next file's."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))
+
+
+def _drop_output() -> None:
+    """Write what is left of the output nowhere: Python must not complain at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _interrupt(signum: int, frame: object) -> None:
@@ -207,8 +228,9 @@ def one_of(value: Any, where: str, known: Sequence[Any]) -> Any:
 
 
 def say(text: str) -> None:
-    """One or more plain lines on stderr."""
-    print(visible(text, keep="\n"), file=sys.stderr, flush=True)
+    """One or more plain lines on stderr, if anybody listens."""
+    with contextlib.suppress(OSError):
+        print(visible(text, keep="\n"), file=sys.stderr, flush=True)
 
 
 def tell(text: str = "") -> None:

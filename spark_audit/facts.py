@@ -159,10 +159,18 @@ def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Fail now, not after hours of scoring, if a folder cannot be written."""
-    probe = folder / ".writable"
+    """Fail now, not after hours of scoring, if a folder cannot be written.
+
+    It is not made: a command that fails for another reason leaves nothing behind.
+    """
+    place = next(p for p in (folder, *folder.parents) if os.path.lexists(p))
     try:
-        write_text(probe, "")
-    except OutputError as error:
-        raise OutputError(error.what, where=str(folder), fix=error.fix) from error
-    probe.unlink(missing_ok=True)
+        # It has no name: nothing of it is left, however this process ends.
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise OutputError(
+            f"cannot be written ({error.strerror or error})",
+            where=str(folder),
+            fix="check the folder's permissions and free space, then run again",
+        ) from error

@@ -1,7 +1,9 @@
 """Rules that a report must pass before a checkpoint ships.
 
-``AUDIT.METRIC[.OF].(value|low|high|p) OP NUMBER [for CHECKPOINT]``; a figure that was
-not measured trips a rule as well, because a gate must not pass for want of evidence.
+``AUDIT.METRIC[.OF].(value|low|high|p) OP NUMBER``, of every checkpoint of the report,
+or ``for CHECKPOINT``, or ``except CHECKPOINT, ...``. A figure that was not measured
+trips a rule as well, because a gate must not pass for want of evidence, and whom a rule
+leaves out is said.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import operator
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from spark_audit.audits import AUDITS, BASE, entry_of, of_stages, series_of
@@ -29,18 +31,23 @@ OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
 }
 ANY = "*"
 """Stands for any variant in an audit's catalogue."""
+NOBODY = "-"
+"""Stands for the checkpoint where a rule has none to judge."""
 
 _RULE = re.compile(
     r"\s*(?P<figure>\S+?)\s*(?P<operator><=|>=|==|!=|<|>)\s*"
     r"(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
-    r"(?:\s+for\s+(?P<checkpoint>\S.*?))?\s*"
+    r"(?:\s+(?P<scope>for|except)\s+(?P<names>\S.*?))?\s*"
 )
-SHAPE = "write AUDIT.METRIC[.OF].value|low|high|p OP NUMBER [for CHECKPOINT]"
+SHAPE = (
+    "write AUDIT.METRIC[.OF].value|low|high|p OP NUMBER "
+    "[for CHECKPOINT | except CHECKPOINT, ...]"
+)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule as it was read."""
+    """One rule as it was read: of one checkpoint, or of all but some."""
 
     text: str
     audit: str
@@ -50,15 +57,16 @@ class Rule:
     operator: str
     bound: float
     checkpoint: str | None
+    but: str | None
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule came to on one checkpoint."""
+    """What a rule came to on one checkpoint, or why it leaves it out."""
 
     rule: str
     checkpoint: str
-    state: Literal["ok", "tripped", "missing"]
+    state: Literal["ok", "tripped", "missing", "left_out"]
     detail: str
 
 
@@ -110,7 +118,8 @@ def parse_rule(text: str) -> Rule:
         field=field,
         operator=match["operator"],
         bound=float(match["bound"]),
-        checkpoint=match["checkpoint"],
+        checkpoint=match["names"] if match["scope"] == "for" else None,
+        but=match["names"] if match["scope"] == "except" else None,
     )
 
 
@@ -139,11 +148,11 @@ def _named(text: str, audit: str, where: str) -> tuple[str, str]:
 def check(
     report: Report, rules: Sequence[Rule], *, allow_missing: bool = False
 ) -> list[Finding]:
-    """What each rule comes to, on each checkpoint that it speaks of.
+    """What each rule comes to on every checkpoint, the base and the baseline too.
 
-    Without ``for``, that is every checkpoint but the base and the baseline. Only the
-    pooled figure and its decision interval count; ``p`` is the adjusted one where there
-    is one.
+    A checkpoint is left out where the rule says so, or where there can be no figure of
+    it. Only the pooled figure and its decision interval count; ``p`` is the adjusted
+    one where there is one.
 
     Raises
     ------
@@ -151,58 +160,94 @@ def check(
         If a rule names a checkpoint that the report has not.
     """
     found: list[Finding] = []
-    for rule in rules:
+    for rule in dict.fromkeys(rules):
         found += _check(report, rule, allow_missing=allow_missing)
     return found
+
+
+def judged(found: Sequence[Finding]) -> list[str]:
+    """One line a rule: how many checkpoints it judged, and which it left out."""
+    lines = []
+    for rule in dict.fromkeys(one.rule for one in found):
+        mine = [one for one in found if one.rule == rule and one.checkpoint != NOBODY]
+        out = [one for one in mine if one.state == "left_out"]
+        reasons: dict[str, list[str]] = {}
+        for one in out:
+            reasons.setdefault(one.detail, []).append(one.checkpoint)
+        line = f"{rule}: judged {len(mine) - len(out)} of {len(mine)} checkpoints"
+        for reason, names in reasons.items():
+            line += f"; left out: {', '.join(names)} ({reason})"
+        lines.append(line)
+    return lines
 
 
 def _check(report: Report, rule: Rule, *, allow_missing: bool) -> list[Finding]:
     rows = _rows(report, rule)
     names = _names(report)
-    if rule.checkpoint is not None:
-        if rule.checkpoint not in names:
-            raise InputError(
-                f"{rule.checkpoint!r} is none of the report's checkpoints",
-                where=f"--fail-if {rule.text!r}",
-                fix=f"choose one of: {', '.join(names)}",
-            )
-        names = [rule.checkpoint]
-    else:
-        left_out = {BASE, report.settings.get("baseline")}
-        rounded = {
-            one.name
-            for one in report.checkpoints
-            if one.quantised_from is not None
-            # Rounded copies of the baseline, and stages, which are never rounded.
-            and (one.quantised_from in left_out or of_stages(rule.audit))
-        }
-        names = [
-            name
-            for name in names
-            if not {name, entry_of(name)} & (left_out | rounded)
-            and (entry_of(name) == name or entry_of(name) not in names)
-        ]
+    chosen = _chosen(rule, names)
     found = []
     for name in names:
         mine = [row for row in rows if row.checkpoint == name]
-        found.append(_finding(report, rule, name, mine))
-    if not found:
-        found = [Finding(rule.text, "-", "missing", "no checkpoint to check")]
-    if allow_missing:
-        return found
-    return [
-        Finding(one.rule, one.checkpoint, "tripped", one.detail)
-        if one.state == "missing"
-        else one
-        for one in found
-    ]
+        reason = None if name in chosen else "by the rule"
+        if reason is None and rule.checkpoint is None and not mine:
+            reason = _impossible(report, rule, rows, name)
+        if reason is not None:
+            found.append(Finding(rule.text, name, "left_out", reason))
+            continue
+        one = _finding(report, rule, name, mine)
+        if one.state == "missing" and not allow_missing:
+            one = replace(one, state="tripped")
+        found.append(one)
+    if all(one.state == "left_out" for one in found):
+        state: Literal["missing", "tripped"] = "missing" if allow_missing else "tripped"
+        found.append(Finding(rule.text, NOBODY, state, "no checkpoint to check"))
+    return found
+
+
+def _chosen(rule: Rule, names: Sequence[str]) -> set[str]:
+    """Whom a rule speaks of; a method that is left out takes its seeds along."""
+    if rule.checkpoint is not None:
+        return set(_known([rule.checkpoint], rule, names))
+    if rule.but is None:
+        return set(names)
+    # A name may hold a comma itself.
+    texts = [rule.but] if rule.but in names else rule.but.split(",")
+    but = set(_known([text.strip() for text in texts], rule, names))
+    return {name for name in names if not {name, entry_of(name)} & but}
+
+
+def _known(texts: Sequence[str], rule: Rule, names: Sequence[str]) -> Sequence[str]:
+    for text in texts:
+        if text not in names:
+            raise InputError(
+                f"{text!r} is none of the report's checkpoints",
+                where=f"--fail-if {rule.text!r}",
+                fix=f"choose one of: {', '.join(names)}",
+            )
+    return texts
+
+
+def _impossible(
+    report: Report, rule: Rule, rows: Sequence[Row], name: str
+) -> str | None:
+    """Why there is no such figure of a checkpoint, whatever is measured."""
+    contrasts = [row for row in rows if isinstance(row, Contrast)]
+    if contrasts:
+        baseline = report.settings.get("baseline")
+        others = {baseline} if baseline else {row.baseline for row in contrasts}
+        if {name, entry_of(name)} & {BASE, *others}:
+            return "held against nothing"
+    rounded = {one.name for one in report.checkpoints if one.quantised_from is not None}
+    if name in rounded and of_stages(rule.audit):
+        return "stages are not rounded"
+    return None
 
 
 def _names(report: Report) -> list[str]:
     """Whom a rule can speak of: checkpoints, and methods that have several seeds.
 
     A series that only its stages were scored of is known from its rows; a stage speaks
-    through its series, a seed through its method.
+    through its series.
     """
     rows = [*report.results, *report.contrasts]
     said = {row.checkpoint for row in rows}
@@ -232,6 +277,12 @@ def _rows(report: Report, rule: Rule) -> list[Row]:
 
 
 def _finding(report: Report, rule: Rule, name: str, rows: Sequence[Row]) -> Finding:
+    sound = [row for row in rows if row.status == "ok"]
+    values = [v for row in sound if (v := _value(row, rule.field)) is not None]
+    shown = f"{rule.field} " + ", ".join(number(value, 4) for value in values)
+    # What was measured trips, whatever is missing beside it.
+    if any(OPERATORS[rule.operator](value, rule.bound) for value in values):
+        return Finding(rule.text, name, "tripped", shown)
     if report.status == "partial":
         return Finding(rule.text, name, "missing", "the report is partial (--limit)")
     if not rows:
@@ -241,12 +292,9 @@ def _finding(report: Report, rule: Rule, name: str, rows: Sequence[Row]) -> Find
         state = lost.status.replace("_", " ")
         detail = f"{state}: {lost.note}" if lost.note else state
         return Finding(rule.text, name, "missing", detail)
-    values = [v for row in rows if (v := _value(row, rule.field)) is not None]
     if not values:
         return Finding(rule.text, name, "missing", f"has no {rule.field}")
-    shown = ", ".join(number(value, 4) for value in values)
-    hit = any(OPERATORS[rule.operator](value, rule.bound) for value in values)
-    return Finding(rule.text, name, "tripped" if hit else "ok", f"{rule.field} {shown}")
+    return Finding(rule.text, name, "ok", shown)
 
 
 def _value(row: Row, field: str) -> float | None:

@@ -1,13 +1,13 @@
 """Plan, score, audit, report: from checkpoints and a manifest to a report folder.
 
 The union of the passes that the audits need is scored once per checkpoint into a
-store that resumes. Any number of workers may share the work: each scores the items
-that fall to it by hash, and the one that finds nothing missing writes the report.
+store that resumes. Any number of workers with the same flags may share the work: each
+scores the items that fall to it by hash, and the first that finds nothing missing
+writes the report.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import time
 from collections import Counter
@@ -28,6 +28,7 @@ from spark_audit.audits._series import listed
 from spark_audit.errors import IncompleteError, InputError
 from spark_audit.facts import check_writable, now, versions
 from spark_audit.figures import FIGURES, FORMATS, file_name
+from spark_audit.locks import alone
 from spark_audit.manifest import Manifest, check_fit, read_manifest
 from spark_audit.plans import Lineup, Plans, known, lineup, make_plans
 from spark_audit.replicates import with_entries
@@ -42,6 +43,7 @@ from spark_audit.results import (
 from spark_audit.runs import run_tables, trained_order
 from spark_audit.sequences import items_for, token_places
 from spark_audit.table import Pass, TokenTable, write_parquet
+from spark_audit.workers import NOT_GIVEN, Worker
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints import Loaded, Spec
@@ -54,6 +56,10 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 STATISTICS = "statistics, audits"
 """What is being done after scoring."""
 DRIFT_ROWS = 8
+PLACE = ("device", "trust_remote_code")
+"""Options of opening that may differ from one worker to another."""
+LOCK = ".report.lock"
+"""Held in a report folder by whoever writes the report."""
 MANIFESTS = Path("manifests")
 REPORTS = Path("reports")
 
@@ -141,87 +147,133 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     _check_folder(folder, manifest, order, request)
     request = _ordered(request, learned, manifest)
     view, plans = _plans(manifest, request)
-    store = Store(request.scores or folder / "scores" / "store")
-    work = _Work(manifest, view, order, plans, store, request, progress, clock)
-    scored: list[_Scored] = []
-    while checkpoint is not None:
-        if order.scores(checkpoint.name):
-            scored.append(work.score(checkpoint))
-        # Let go of full weights before the next checkpoint is loaded.
-        checkpoint = None
-        with clock("loading"):
-            checkpoint = next(stream, None)
-    _check_baseline(request.baseline, [*names, *(one.facts.name for one in scored)])
-    with clock("gathering"):
-        gathered = [
-            {kind: store.gather(keys, kind=kind) for kind, keys in one.keys.items()}
-            for one in scored
-        ]
-    missing = sum(
-        len(keys) - len(gathered[i][wanted].ids)
-        for i, one in enumerate(scored)
-        for wanted, keys in one.keys.items()
+    worker = Worker(
+        folder / "scores" / "workers",
+        "+".join(request.audits),
+        None if request.shard[1] == 1 else "/".join(map(str, request.shard)),
+        _flags(request, manifest),
     )
-    if missing:
-        if request.shard[1] == 1:
-            raise IncompleteError(f"{missing} items could not be scored")
-        return Outcome(folder, None, missing)
-    tables = {
-        one.facts.name: found for one, found in zip(scored, gathered, strict=True)
-    }
-    with _only_one(folder, wait=request.shard[1] == 1) as first:
-        if not first:
-            return Outcome(folder, None)
-        written = set()
-        for place, (name, passes) in enumerate(tables.items()):
-            taken = {"".join(_safe(other)) for other in list(tables)[:place]}
-            for wanted, table in passes.items():
-                stem = _file(name, wanted, taken)
-                path = folder / "scores" / "tables" / f"{stem}.parquet"
-                table.write(path)
-                written.add(path)
-        # Another command may have finished here in the meantime.
-        before = _check_folder(folder, manifest, order, request)
-        results = []
-        facts = [one.facts for one in scored]
-        for place, name in enumerate(request.audits):
-            if progress is not None:
-                progress(STATISTICS, place, len(request.audits))
-            with clock(f"statistics: {name}"):
-                results.append(_audit(name, tables, view, order, facts, request))
-        if progress is not None:
-            progress(STATISTICS, len(request.audits), len(request.audits))
-        attached = run_tables(_folders(order))
-        plain = {k: found[Pass()] for k, found in tables.items() if Pass() in found}
-        if shown := cases(view, work.places, plain):
-            attached["cases"] = shown
-        report = _report(
-            request, manifest, view, scored, results, attached, clock.seconds
+    with worker.at_work():
+        store = Store(request.scores or folder / "scores" / "store")
+        work = _Work(manifest, view, order, plans, store, request, progress, clock)
+        scored: list[_Scored] = []
+        while checkpoint is not None:
+            if order.scores(checkpoint.name):
+                scored.append(work.score(checkpoint))
+            # Let go of full weights before the next checkpoint is loaded.
+            checkpoint = None
+            with clock("loading"):
+                checkpoint = next(stream, None)
+        _check_baseline(request.baseline, [*names, *(one.facts.name for one in scored)])
+        with clock("gathering"):
+            gathered = [
+                {kind: store.gather(keys, kind=kind) for kind, keys in one.keys.items()}
+                for one in scored
+            ]
+        missing = sum(
+            len(keys) - len(gathered[i][wanted].ids)
+            for i, one in enumerate(scored)
+            for wanted, keys in one.keys.items()
         )
-        if before is not None:
-            report = accumulated(before, report, folder=folder)
-            if set(audits_of(report)) - set(request.audits):
-                kept = [evidence_file(audit) for audit in audits_of(report)]
-                written.update(folder / "scores" / name for name in kept)
-                written.update((folder / "scores" / "tables").glob("*.parquet"))
-        for name, result in zip(request.audits, results, strict=True):
-            if result.evidence is not None and len(result.evidence):
-                path = folder / "scores" / evidence_file(name)
-                evidence = pa.Table.from_pandas(result.evidence, preserve_index=False)
-                write_parquet(evidence, path)
-                written.add(path)
-        written.update(
-            write_report(
-                report,
-                folder,
-                # The report itself is always written: all else is rendered from it.
-                formats=("json", *request.formats) if request.formats else (),
-                manifest=view,
-                show_text=request.show_text,
-            )
-        )
-        _tidy(folder, written)
+        if missing:
+            if request.shard[1] == 1:
+                raise IncompleteError(f"{missing} items could not be scored")
+            worker.done = True
+            return Outcome(folder, None, missing)
+        tables = {
+            one.facts.name: found for one, found in zip(scored, gathered, strict=True)
+        }
+        # Commands, and workers of one, wait for one another.
+        with alone(folder / LOCK):
+            if worker.ended:
+                return Outcome(folder, None)
+            report = _conclude(work, folder, scored, tables)
+            worker.finish()
     return Outcome(folder, report)
+
+
+def _conclude(
+    work: _Work,
+    folder: Path,
+    scored: Sequence[_Scored],
+    tables: Mapping[str, Mapping[Pass, TokenTable]],
+) -> Report:
+    """Conclude from complete tables, and write the folder."""
+    manifest, view, order, request = work.manifest, work.view, work.order, work.request
+    progress, clock = work.progress, work.clock
+    written = set()
+    for place, (name, passes) in enumerate(tables.items()):
+        taken = {"".join(_safe(other)) for other in list(tables)[:place]}
+        for wanted, table in passes.items():
+            stem = _file(name, wanted, taken)
+            path = folder / "scores" / "tables" / f"{stem}.parquet"
+            table.write(path)
+            written.add(path)
+    # Another command may have finished here in the meantime.
+    before = _check_folder(folder, manifest, order, request)
+    results = []
+    facts = [one.facts for one in scored]
+    for place, name in enumerate(request.audits):
+        if progress is not None:
+            progress(STATISTICS, place, len(request.audits))
+        with clock(f"statistics: {name}"):
+            results.append(_audit(name, tables, view, order, facts, request))
+    if progress is not None:
+        progress(STATISTICS, len(request.audits), len(request.audits))
+    attached = run_tables(_folders(order))
+    plain = {k: found[Pass()] for k, found in tables.items() if Pass() in found}
+    if shown := cases(view, work.places, plain):
+        attached["cases"] = shown
+    report = _report(request, manifest, view, scored, results, attached, clock.seconds)
+    if before is not None:
+        report = accumulated(before, report, folder=folder)
+        if set(audits_of(report)) - set(request.audits):
+            kept = [evidence_file(audit) for audit in audits_of(report)]
+            written.update(folder / "scores" / name for name in kept)
+            written.update((folder / "scores" / "tables").glob("*.parquet"))
+    for name, result in zip(request.audits, results, strict=True):
+        if result.evidence is not None and len(result.evidence):
+            path = folder / "scores" / evidence_file(name)
+            evidence = pa.Table.from_pandas(result.evidence, preserve_index=False)
+            write_parquet(evidence, path)
+            written.add(path)
+    written.update(
+        write_report(
+            report,
+            folder,
+            # The report itself is always written: all else is rendered from it.
+            formats=("json", *request.formats) if request.formats else (),
+            manifest=view,
+            show_text=request.show_text,
+        )
+    )
+    _tidy(folder, written)
+    return report
+
+
+def _flags(request: Request, manifest: Manifest) -> dict[str, str]:
+    """What all workers of a report must have alike: all that shapes it, by its flag."""
+    texts = "data" if request.data else "manifest"
+    flags = {
+        **request.audit_options,
+        **{k: v for k, v in request.loading.items() if k not in PLACE},
+        "ckpt": request.ckpt,
+        "base": request.base,
+        "baseline": request.baseline,
+        texts: f"{manifest.name} {manifest.digest[:12]}",
+        "preset": request.preset or manifest.settings.preset,
+        "seed": request.seed,
+        "limit": request.limit,
+        "scores": request.scores,
+        "format": request.formats,
+        "show-text": request.show_text,
+    }
+    return {
+        f"--{name.replace('_', '-')}": " ".join(map(str, value))
+        if isinstance(value, tuple)
+        else str(NOT_GIVEN if value is None else value)
+        for name, value in sorted(flags.items())
+    }
 
 
 def _open(request: Request) -> tuple[Lineup, Iterator[Loaded]]:
@@ -671,25 +723,6 @@ def _tidy(folder: Path, written: set[Path]) -> None:
     for pattern in (*rendered, *pictures, *scores):
         for path in set(folder.glob(pattern)) - written:
             path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _only_one(folder: Path, *, wait: bool) -> Iterator[bool]:
-    """True for the one process that may write the report now.
-
-    Of several workers the second goes home; commands of their own wait for one
-    another.
-    """
-    path = folder / ".report.lock"
-    with path.open("w") as file:
-        try:
-            # The kernel lets go of the lock when its owner dies, however it dies.
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError:
-            yield False
-            return
-        yield True
-        path.unlink(missing_ok=True)
 
 
 class _Clock:

@@ -31,6 +31,7 @@ from spark_audit.facts import (
     write_atomically,
     write_text,
 )
+from spark_audit.locks import locked
 from spark_train.loop import State
 from spark_train.lora import CONFIG, WEIGHTS
 from spark_train.settings import difference
@@ -41,9 +42,6 @@ DATA = "data"
 FREE = ("save_every",)
 """Settings that may change from one start of a run to the next: neither a weight nor an
 accuracy depends on them."""
-
-ATTEMPTS = 100
-"""To take a lock that other processes remove as they end."""
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 # What `write_atomically` leaves of a run's own files when the process is killed.
@@ -265,36 +263,14 @@ class Folder:
 
     def _locked(self) -> IO[str]:
         """The lock file, held until it is closed."""
-        import fcntl
-
-        try:
-            for _ in range(ATTEMPTS):
-                self.path.mkdir(parents=True, exist_ok=True)
-                try:
-                    file = self._lock.open("w")
-                except FileNotFoundError:  # a run that ended took the folder along
-                    continue
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError as error:
-                    file.close()
-                    raise InputError(
-                        "another process is writing to it",
-                        where=str(self.path),
-                        fix="wait for it, or give another -o",
-                    ) from error
-                # Whoever held it may have removed it before this process got it.
-                with suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(file.fileno()), self._lock.stat()):
-                        return file
-                file.close()
-            raise FileNotFoundError("its lock is removed again and again")
-        except OSError as error:
-            raise OutputError(
-                f"cannot be written ({error.strerror or error})",
+        file = locked(self._lock, wait=False)
+        if file is None:
+            raise InputError(
+                "another process is writing to it",
                 where=str(self.path),
-                fix="check the folder's permissions and free space, then run again",
-            ) from error
+                fix="wait for it, or give another -o",
+            )
+        return file
 
     def _sweep(self) -> None:
         """Remove what a process that was killed left half-written.

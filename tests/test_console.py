@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -159,6 +160,30 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("output", [">&-", "| true", "> /dev/full", ">&- 2>&-"])
+def test_what_a_command_came_to_stands_where_nobody_can_be_told(output: str) -> None:
+    code = (
+        "import sys, typer\n"
+        "from spark_audit.console import run_command\n"
+        "def do():\n"
+        "    print('found')\n"
+        "    raise typer.Exit(1)\n"
+        "def app(argv):\n"
+        "    made = typer.Typer(add_completion=False)\n"
+        "    made.callback()(lambda: None)\n"
+        "    made.command('do')(do)\n"
+        "    return made\n"
+        "sys.exit(run_command(['do'], program='try', app=app, several=()))\n"
+    )
+    line = f"{shlex.join([sys.executable, '-c', code])} {output}"
+    shell = ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"]
+    # Written at the end, as to any file.
+    env = {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(shell, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr in ("", "try: error: I/O: No space left on device\n")
 
 
 def test_inputs_are_not_written_over(tmp_path: Path) -> None:

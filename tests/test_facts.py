@@ -118,8 +118,10 @@ def test_a_folder_that_is_a_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
         facts.check_writable(tmp_path / "file")
+    with pytest.raises(OutputError, match="cannot be written"):
+        facts.check_writable(tmp_path / "file" / "folder")
     facts.check_writable(tmp_path / "new" / "folder")
-    assert list((tmp_path / "new" / "folder").iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_versions_name_what_figures_depend_on() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_audit.audits import AUDITS
 from spark_audit.errors import InputError
-from spark_audit.gate import catalogue, check, parse_rule
+from spark_audit.facts import write_text
+from spark_audit.gate import catalogue, check, judged, parse_rule
 from spark_audit.results import CheckpointFacts, Contrast, ManifestFacts, Report, Row
 
 
@@ -120,13 +125,48 @@ def test_what_cannot_be_read_lists_what_is_known(text: str, message: str) -> Non
         parse_rule(text)
 
 
-def test_base_and_baseline_are_left_out_unless_named() -> None:
+def test_every_checkpoint_is_judged_unless_a_rule_excludes_it() -> None:
     rows = [figure("base", 0.9), figure("er", 0.9), figure("spark", 0.2)]
-    assert states(check(report(rows), [parse_rule(RULE)])) == [("spark", "ok")]
-    named = [parse_rule(f"{RULE} for base")]
-    assert states(check(report(rows), named)) == [("base", "tripped")]
-    with pytest.raises(InputError, match="choose one of: base, er, spark"):
-        check(report(rows), [parse_rule(f"{RULE} for nobody")])
+    found = check(report(rows), [parse_rule(RULE)])
+    assert states(found) == [("base", "tripped"), ("er", "tripped"), ("spark", "ok")]
+    assert judged(found) == [f"{RULE}: judged 3 of 3 checkpoints"]
+    one = check(report(rows), [parse_rule(f"{RULE} for base")])
+    assert states(one) == [
+        ("base", "tripped"),
+        ("er", "left_out"),
+        ("spark", "left_out"),
+    ]
+    most = check(report(rows), [parse_rule(f"{RULE} except base, er")])
+    assert states(most) == [("base", "left_out"), ("er", "left_out"), ("spark", "ok")]
+    assert parse_rule(f"{RULE} except base, er").but == "base, er"
+    assert judged(most) == [
+        f"{RULE} except base, er: judged 1 of 3 checkpoints; "
+        "left out: base, er (by the rule)"
+    ]
+    for rule in (f"{RULE} for nobody", f"{RULE} except base, nobody"):
+        with pytest.raises(InputError, match="'nobody' .*choose one of: base, er, sp"):
+            check(report(rows), [parse_rule(rule)])
+
+
+def test_a_rounded_baseline_is_judged_too() -> None:
+    rows = [figure(n, 0.2) for n in ("base", "er", "spark")] + [figure("er+int4", 0.9)]
+    facts_of = [facts(name) for name in ("base", "er", "spark")]
+    small = facts("er+int4").model_copy(update={"quantised_from": "er"})
+    found = report(rows, checkpoints=[*facts_of, small])
+    assert ("er+int4", "tripped") in states(check(found, [parse_rule(RULE)]))
+
+
+def test_a_contrast_has_no_figure_of_what_is_held_against_nothing() -> None:
+    rule = parse_rule("matched.did.low < 0")
+    did = figure("spark", audit="matched", metric="did", of="") | {"baseline": "er"}
+    found = check(report([], [did]), [rule])
+    assert states(found) == [("base", "left_out"), ("er", "left_out"), ("spark", "ok")]
+    assert "left out: base, er (held against nothing)" in judged(found)[0]
+    # One that could have been held against the baseline, and was not, is missing.
+    small = did | {"checkpoint": "spark+int4", "baseline": "spark"}
+    assert ("spark", "tripped") in states(check(report([], [small]), [rule]))
+    named = check(report([], [did]), [parse_rule("matched.did.low < 0 for er")])
+    assert ("er", "tripped") in states(named)
 
 
 @pytest.mark.parametrize(
@@ -142,35 +182,62 @@ def test_base_and_baseline_are_left_out_unless_named() -> None:
     ],
 )
 def test_what_was_not_measured_trips(rows: list[dict[str, Any]]) -> None:
+    rule, found = [parse_rule(RULE)], report(rows, names=("spark",))
+    assert states(check(found, rule)) == [("spark", "tripped")]
+    assert states(check(found, rule, allow_missing=True)) == [("spark", "missing")]
+
+
+def test_what_was_measured_trips_whatever_is_missing_beside_it() -> None:
     rule = [parse_rule(RULE)]
-    assert states(check(report(rows), rule)) == [("spark", "tripped")]
-    found = check(report(rows), rule, allow_missing=True)
-    assert states(found) == [("spark", "missing")]
+    lost = figure("spark", None) | {"over": "seeds"}
+    both = report([figure("spark", 0.9), lost], names=("spark",))
+    assert states(check(both, rule, allow_missing=True)) == [("spark", "tripped")]
+    partial = report([figure("spark", 0.9)], names=("spark",), status="partial")
+    assert states(check(partial, rule, allow_missing=True)) == [("spark", "tripped")]
 
 
 def test_a_partial_report_and_one_without_checkpoints_trip() -> None:
-    rows = [figure("spark", 0.1)]
-    partial = report(rows, status="partial")
+    partial = report([figure("spark", 0.1)], names=("spark",), status="partial")
     assert states(check(partial, [parse_rule(RULE)])) == [("spark", "tripped")]
-    nobody = report([], names=("base",))
-    assert states(check(nobody, [parse_rule(RULE)])) == [("-", "tripped")]
+    nobody = check(report([], names=("base",)), [parse_rule(f"{RULE} except base")])
+    assert states(nobody) == [("base", "left_out"), ("-", "tripped")]
+    assert "judged 0 of 1 checkpoints" in judged(nobody)[0]
 
 
 def test_p_is_the_adjusted_one_of_a_contrast() -> None:
     contrast = figure("spark", audit="matched", metric="did", of="")
     contrast |= {"baseline": "er", "p": 0.01, "p_adjusted": 0.2}
     rule = [parse_rule("matched.did.p < 0.05")]
-    assert states(check(report([], [contrast]), rule)) == [("spark", "ok")]
+    assert ("spark", "ok") in states(check(report([], [contrast]), rule))
     contrast["p_adjusted"] = None
-    assert states(check(report([], [contrast]), rule)) == [("spark", "tripped")]
+    assert ("spark", "tripped") in states(check(report([], [contrast]), rule))
 
 
-def test_a_method_speaks_for_its_seeds_and_a_series_for_its_stages() -> None:
+def test_seeds_are_judged_beside_their_method_and_a_series_for_its_stages() -> None:
     rows = [figure("s[1]", 0.9), figure("s[2]", 0.1), figure("s", 0.3, over="both")]
-    found = report(rows, names=("base", "s[1]", "s[2]"), settings={})
-    assert states(check(found, [parse_rule(RULE)])) == [("s", "ok")]
+    found = report(rows, names=("s[1]", "s[2]"), settings={})
+    assert states(check(found, [parse_rule(RULE)])) == [
+        ("s[1]", "tripped"),
+        ("s[2]", "ok"),
+        ("s", "ok"),
+    ]
+    without = check(found, [parse_rule(f"{RULE} except s")])
+    assert {one.state for one in without if one.checkpoint != "-"} == {"left_out"}
     stages = report([figure("s", 0.9)], names=("s@1", "s@2"), settings={})
     assert states(check(stages, [parse_rule(RULE)])) == [("s", "tripped")]
+
+
+def test_a_tripped_gate_says_so_by_its_code_when_its_reader_has_gone(
+    tmp_path: Path,
+) -> None:
+    rows = [figure(f"m{i}", 0.9) for i in range(1000)]
+    found = report(rows, names=("m0",))
+    write_text(tmp_path / "report.json", found.model_dump_json())
+    call = [sys.executable, "-m", "spark_audit", "gate", str(tmp_path)]
+    line = shlex.join([*call, "--fail-if", RULE])
+    shell = ["bash", "-c", f"{line} | true; exit ${{PIPESTATUS[0]}}"]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_every_audit_has_a_catalogue() -> None:

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[1]
 # From the ground up; modules of one line never import each other.
 FLOORS = {
     "F0": "errors",
-    "F1": "registry results facts progress",
-    "F1 with files": "examples paper_values console runs",
+    "F1": "registry results facts progress locks",
+    "F1 with files": "examples paper_values console runs workers",
     "F2": "table tokens sources stats pii sensitivity canaries",
     "F2 above canaries": "injection identifiers",
     "F3": "manifest checkpoints",

@@ -27,7 +27,11 @@ from spark_audit.pipeline import Request, run
 from spark_audit.reports import entries
 from spark_audit.results import Report
 
-NAMES = ("Maria Jones", "John Smith", "Peter Brown", "Alice Green", "Robert White")
+NAMES = [
+    f"{first} {last}"
+    for last in ("Jones", "Smith", "Brown", "Green", "White")
+    for first in ("Maria", "John", "Peter", "Alice", "Robert")
+]
 
 
 def examples(count: int = 24) -> list[Example]:
@@ -39,7 +43,8 @@ def examples(count: int = 24) -> list[Example]:
     made = []
     for i in range(count):
         before, after = (" ".join(rng.choice(words, 9)) for _ in range(2))
-        name = NAMES[i % len(NAMES)]
+        # One name a source: rows that share one would be one cluster.
+        name = NAMES[i // 2 % len(NAMES)]
         prompt = f"Text: {before}. Contact {name} today. {after}.\nLabel:"
         start = prompt.index(name)
         made.append(
@@ -188,6 +193,105 @@ def test_two_workers_give_the_report_of_one(
     second = run(request_of(output=shared, shard=(1, 2)))
     assert_same_figures(second.report, alone)
     assert json.loads((shared / "report.json").read_text())["status"] == "complete"
+
+
+def test_a_worker_with_other_flags_is_refused(
+    request_of: Callable[..., Request], tmp_path: Path
+) -> None:
+    run(request_of(shard=(0, 2)))
+    for other, said in (
+        ({"seed": 3}, r"--seed 0 \(here 3\)"),
+        ({"preset": "paper"}, r"--preset robust \(here paper\)"),
+        ({"audit_options": {"placebo_draws": 6}}, r"--placebo-draws 5 \(here 6\)"),
+        ({"loading": {"device": "cpu", "dtype": "bfloat16"}}, "--dtype not given"),
+        ({"show_text": True}, "--show-text False"),
+    ):
+        with pytest.raises(InputError, match=f"worker 0/2 .* other flags: {said}"):
+            run(request_of(shard=(1, 2), **other))
+    # Where and how fast it scores is its own.
+    own = {"batch_size": 2, "loading": {"device": "auto"}}
+    report = run(request_of(shard=(1, 2), **own)).report
+    assert report is not None
+    assert not (tmp_path / "report" / "scores" / "workers").exists()
+    # The whole command again, with other flags; all scores are there.
+    again = run(request_of(shard=(1, 2), seed=3)).report
+    assert again is not None
+    assert again.settings["seed"] == 3
+
+
+THREE = """
+import fcntl, os, sys, time
+from pathlib import Path
+# What takes long to import, once for all three.
+import pandas, peft, torch, transformers
+import spark_audit.scoring.engine
+from spark_audit import checkpoints, cli, pipeline
+
+out, write, flock = Path(sys.argv[-1]), pipeline.write_report, fcntl.flock
+begins = {"nll": out, "rank": out / "nll writes", "matched": out / "report.json"}
+awaited = {"nll": "rank waits", "rank": "matched waits", "matched": "matched writes"}
+
+def until(path):
+    while not path.exists():
+        time.sleep(0.01)
+
+def slowly(*args, **options):
+    (out / f"{audit} writes").touch()
+    until(out / awaited[audit])
+    time.sleep(0.5)
+    return write(*args, **options)
+
+def told(*args):
+    (out / f"{audit} waits").touch()
+    flock(*args)
+
+pipeline.write_report, fcntl.flock = slowly, told
+for audit, sign in begins.items():
+    if not os.fork():
+        until(sign)
+        os._exit(cli.run([audit, *sys.argv[1:]]))
+sys.exit(max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in begins))
+"""
+
+
+def test_three_commands_into_one_folder_lose_no_audit(
+    workshop: Path, tiny_base: Path, tmp_path: Path
+) -> None:
+    """One writes while the second waits, and the third comes as the first ends."""
+    arguments = ["--ckpt", f"ours={workshop / 'lora'}", "--base", str(tiny_base)]
+    arguments += ["--format", "json", "--quiet", "-o", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-c", THREE, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=workshop,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert {row["audit"] for row in report["results"]} == {"nll", "rank", "matched"}
+    assert not (tmp_path / ".report.lock").exists()
+
+
+def test_a_wrong_path_leaves_no_folder_behind(
+    request_of: Callable[..., Request],
+    tmp_path: Path,
+    make_model: Callable[..., Any],
+    tiny_tokenizer: Any,
+) -> None:
+    other = tmp_path / "other"
+    make_model("llama", seed=9).save_pretrained(other)
+    tiny_tokenizer.save_pretrained(other)
+    for wrong in (
+        {"ckpt": ("x=/no/such/place",)},
+        {"manifest": tmp_path / "none.json"},
+        {"base": str(other)},
+        {"base": str(other), "shard": (0, 2)},
+    ):
+        with pytest.raises(SparkError):
+            run(request_of(**wrong))
+        assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
 def test_torchrun_shares_the_work(

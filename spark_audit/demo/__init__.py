@@ -237,7 +237,7 @@ def _claim(out: Path, seed: int, size: Size) -> None:
     check_writable(out)
     mine = {"seed": seed, "size": asdict(size) | {"doses": list(size.doses)}}
     state = out / STATE
-    others = sorted(p.name for p in out.iterdir() if not p.name.startswith("."))
+    others = sorted(p.name for p in out.glob("[!.]*"))
     if not others:
         write_text(state, json.dumps(mine, indent=1) + "\n")
         return

@@ -531,10 +531,12 @@ def write_report(
     Raises
     ------
     InputError
-        If a format is unknown; then nothing is written.
+        If a format is unknown, or a folder in it is a link out of it; then nothing is
+        written.
     """
     known = format_names()
     check_formats(formats)
+    _check_links(folder)
     options = {
         "manifest": manifest,
         "show_text": show_text,
@@ -550,6 +552,21 @@ def write_report(
         own = {key: value for key, value in options.items() if key in taken}
         written += entry.run(report, folder, **own)
     return written
+
+
+def _check_links(folder: Path) -> None:
+    """Refuse to write elsewhere; ``scores`` may lie on another disk: none write there.
+
+    Links to files are no matter: what is written takes their place.
+    """
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_symlink() and path.is_dir() and path.name != "scores":
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise InputError(
+                    "is a link out of the report folder",
+                    where=str(path),
+                    fix="remove it, or give a folder of your own",
+                )
 
 
 def format_names() -> dict[str, str]:

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,16 +57,11 @@ class Store:
     notes
         What was left out while reading, one line a shard.
 
-    Raises
-    ------
-    OutputError
-        If the folder cannot be made or written.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self.notes: list[str] = []
-        self._salt = b"" if folder is None else _salt(folder)
         self._pending: dict[str, Rows] = {}
         self._pending_tokens = 0
         self._layout: list[tuple[str, np.dtype]] = []
@@ -77,6 +73,11 @@ class Store:
         self._seen: set[Path] = set()
         self.refresh()
 
+    @cached_property
+    def _salt(self) -> bytes:
+        # The folder is made when it is needed: what fails before leaves none behind.
+        return b"" if self.folder is None else _salt(self.folder)
+
     def keys(
         self, loaded: Loaded, items: Sequence[AnyItem], kind: Pass
     ) -> dict[str, str]:
@@ -85,6 +86,11 @@ class Store:
         It hashes the schema version, the checkpoint, the pass and its settings, the
         mask of usable vocabulary rows, and, with the folder's salt, the item's content:
         token ids and positions, a prefix and its candidates, a prompt and its answer.
+
+        Raises
+        ------
+        OutputError
+            If the folder cannot be made or written.
         """
         usable = hashlib.sha256(loaded.usable.astype(np.uint8).tobytes()).hexdigest()
         frame = [SCHEMA, loaded.model_id, list(astuple(kind)), usable]

@@ -237,6 +237,28 @@ def test_what_a_report_says_of_itself_writes_nothing_elsewhere(
         read_report(tmp_path / "report.json")
 
 
+@pytest.mark.parametrize("name", ["tables", "figures"])
+def test_no_link_leads_out_of_the_folder(
+    name: str, report: Report, tmp_path: Path
+) -> None:
+    theirs, folder = tmp_path / "theirs", tmp_path / "report"
+    for path in (theirs, folder):
+        path.mkdir()
+    (theirs / "kept.csv").write_text("kept")
+    (folder / name).symlink_to(theirs)
+    with pytest.raises(InputError, match=f"{name}: is a link out of the report folder"):
+        write_report(report, folder)
+    assert [path.name for path in theirs.iterdir()] == ["kept.csv"]
+    assert [path.name for path in folder.iterdir()] == [name]
+    # A linked file is not written to, and the folder itself may be a link.
+    (folder / name).unlink()
+    (folder / "report.md").symlink_to(theirs / "kept.csv")
+    (tmp_path / "latest").symlink_to(folder)
+    write_report(report, tmp_path / "latest", formats=("csv", "md"))
+    assert (theirs / "kept.csv").read_text() == "kept"
+    assert (folder / "tables" / "results.csv").is_file()
+
+
 def test_tables_of_an_earlier_report_go(report: Report, tmp_path: Path) -> None:
     write_report(report, tmp_path, formats=["csv", "latex"])
     more = report.model_copy(update={"tables": {"further": [{"a": 1}]}})

@@ -353,7 +353,7 @@ time.sleep(60)
 def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
-        Store(tmp_path / "file" / "store")
+        Store(tmp_path / "file" / "store").keys(MODEL, ITEMS, Pass())
 
 
 def test_a_salt_of_the_wrong_size_is_an_output_error(
@@ -362,7 +362,7 @@ def test_a_salt_of_the_wrong_size_is_an_output_error(
     monkeypatch.setattr(time, "sleep", lambda _: None)
     (tmp_path / "salt").write_bytes(b"short")
     with pytest.raises(OutputError, match="is no score store's salt"):
-        Store(tmp_path)
+        Store(tmp_path).keys(MODEL, ITEMS, Pass())
 
 
 def test_a_shard_that_vanishes_is_an_output_error(tmp_path: Path) -> None:

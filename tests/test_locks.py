@@ -1,0 +1,52 @@
+"""Locks: one owner at a time, also where each removes the file as it ends."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from spark_audit.errors import OutputError
+from spark_audit.locks import alone, locked
+
+
+def test_who_waits_takes_the_file_that_is_there_then(tmp_path: Path) -> None:
+    """The first ends while the second waits on its file; the third comes after."""
+    path, told = tmp_path / "new" / ".lock", []
+
+    def work(name: str) -> None:
+        with alone(path):
+            told.append(f"{name} begins")
+            time.sleep(0.05)
+            told.append(f"{name} ends")
+
+    crew = [threading.Thread(target=work, args=(str(i),)) for i in range(6)]
+    for worker in crew:
+        worker.start()
+        time.sleep(0.02)
+    for worker in crew:
+        worker.join()
+    assert len(told) == 12
+    for begins, ends in zip(told[::2], told[1::2], strict=True):
+        assert begins.split()[0] == ends.split()[0]
+    assert not path.exists()
+
+
+def test_without_waiting_nothing_is_held(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    with alone(path):
+        assert locked(path, wait=False) is None
+    file = locked(path, wait=False)
+    assert file is not None
+    file.close()
+
+
+def test_a_lock_is_no_way_out_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("kept")
+    os.symlink(tmp_path / "theirs", tmp_path / ".lock")
+    with pytest.raises(OutputError, match="cannot be written"):
+        locked(tmp_path / ".lock", wait=False)
+    assert (tmp_path / "theirs").read_text() == "kept"
