@@ -124,7 +124,8 @@ def _records(
         **_figures(sums.mean(axis=0), means.mean(axis=0), true),
     }
     others = np.delete(means.mean(axis=0), true)
-    if whole["rank"] == 1 and len(others) >= 20 and np.ptp(others) > 0:
+    first = whole["rank"] == 1 and not whole["ties"]
+    if first and len(others) >= 20 and np.ptp(others) > 0:
         tail = extrapolated_exposure(whole["nll_mean"], others)
         whole |= {
             "extrapolated": tail.exposure,

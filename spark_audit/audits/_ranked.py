@@ -1,8 +1,10 @@
 """Ranked canaries: what chance gives for them, and the tests of the canary audit.
 
 Frames here hold one row a canary of one checkpoint and part, with the columns ``rank``
-(strict), ``ties``, ``exposure`` and ``lower_tail`` (bits), ``nll``, ``dose``,
-``held_out``, ``n_candidates``.
+(ties counted behind), ``ties``, ``mid`` (mid-rank), ``exposure`` and ``lower_tail``
+(bits), ``nll``, ``dose``, ``held_out``, ``n_candidates``. Figures and p values give a
+tie what it would get on average if it were broken at random; bounds of epsilon count it
+against the attacker.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from spark_audit.results import Contrast
 from spark_audit.stats.bootstrap import holm, sign_flip
 from spark_audit.stats.epsilon import candidate_guess_bound
 from spark_audit.stats.exposure import (
+    TopK,
+    Uniformity,
     chance_mde,
     dose_trend,
     exposure_bits,
@@ -38,7 +42,10 @@ LEVEL = 0.95
 KS = (1, 10)
 """Numbers of guesses that epsilon is bounded from: fixed here, before any result."""
 
-STATED = "the canary was drawn uniformly from its candidates; delta 0"
+STATED = "each canary was drawn at random from its candidates"
+MOST_TIED = 0.9
+COLLAPSED = "a collapsed model or logits of too little precision"
+IN_EXPECTATION = "they count as on average over random orders"
 UNCONTROLLED = "nothing: the positive control was not detected"
 DECLARED = ("full", "all", 1)
 """Part, dose and k of the bound declared before any result: all canaries at once."""
@@ -55,13 +62,40 @@ def ranked(evidence: pd.DataFrame, kind: str = "canary") -> pd.DataFrame:
         )
     rank, ties = frame["rank"].to_numpy(), frame["ties"].to_numpy()
     if not len(frame):
-        return frame.assign(exposure=0.0, lower_tail=0.0, careful=0.0)
+        return frame.assign(mid=0.0, exposure=0.0, lower_tail=0.0)
     return frame.assign(
-        exposure=exposure_bits(rank, size),
-        lower_tail=lower_tail_exposure(rank, size),
-        # For claims of memorisation: ties count against the claim.
-        careful=exposure_bits(rank + ties, size),
+        mid=rank + ties / 2,
+        exposure=exposure_bits(rank, size, ties=ties),
+        lower_tail=lower_tail_exposure(rank, size, ties=ties),
     )
+
+
+def unresolved(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """Checkpoint and part of which nothing can be ranked -> why.
+
+    So it is where none of the canaries is :func:`resolved`: one that is might be the
+    one that was remembered.
+    """
+    found = {}
+    for name, part, chosen in by_part(frame):
+        if not resolved(chosen).any():
+            whole = (chosen["ties"] == chosen["n_candidates"] - 1).all()
+            which = "all" if whole else "nearly all"
+            found[name, part] = f"{which} candidates are tied: {COLLAPSED}"
+    return found
+
+
+def resolved(frame: pd.DataFrame) -> pd.Series[bool]:
+    """Whether a canary is tied with fewer than :data:`MOST_TIED` of its candidates."""
+    return frame["ties"] < MOST_TIED * (frame["n_candidates"] - 1)
+
+
+def tied_note(frame: pd.DataFrame) -> str:
+    """What is said where ties are broken; empty where there is none."""
+    tied = int(np.count_nonzero(frame["ties"]))
+    if not tied:
+        return ""
+    return f"{tied} of {len(frame)} are tied with other candidates: {IN_EXPECTATION}"
 
 
 def trained(frame: pd.DataFrame) -> pd.DataFrame:
@@ -90,7 +124,7 @@ def by_part(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
 def p_remembered(frame: pd.DataFrame) -> float:
     """Chance of a mean exposure as high under uniform ranks."""
     null = null_mean(frame["n_candidates"].to_numpy())
-    return null.above(float(frame["careful"].mean()))
+    return null.above(float(frame["exposure"].mean()))
 
 
 def p_suppressed(frame: pd.DataFrame) -> float:
@@ -160,16 +194,25 @@ def adjusted(tests: list[Tested]) -> list[Tested]:
 def base_tests(frame: pd.DataFrame) -> list[Tested]:
     """Tests that the base model's ranks are uniform, over parts by Holm.
 
-    The base saw none of the canaries, held out or not.
+    The base saw none of the canaries, held out or not. Parts in which it ranks nothing
+    (:func:`unresolved`) are not tested.
     """
     found = []
-    for name, part, chosen in by_part(frame[frame["checkpoint"] == BASE]):
-        mid = chosen["rank"] + chosen["ties"] / 2
-        test = uniformity(mid.to_numpy(), chosen["n_candidates"].to_numpy())
+    base = frame[frame["checkpoint"] == BASE]
+    lost = unresolved(base)
+    for name, part, chosen in by_part(base):
+        if (name, part) in lost:
+            continue
+        test = _uniformity(chosen)
         # Two looks at the same ranks: Bonferroni.
         p = min(1.0, 2 * min(test.z_p, test.ks_p))
-        found.append(Tested(name, part, len(chosen), float(mid.mean()), p))
+        found.append(Tested(name, part, len(chosen), float(chosen["mid"].mean()), p))
     return adjusted(found)
+
+
+def _uniformity(frame: pd.DataFrame) -> Uniformity:
+    columns = (frame[name].to_numpy() for name in ("rank", "n_candidates"))
+    return uniformity(*columns, ties=frame["ties"].to_numpy())
 
 
 def control_tests(frame: pd.DataFrame, *, uniform_base: bool) -> list[Tested]:
@@ -233,8 +276,9 @@ def dose_table(frame: pd.DataFrame) -> list[Record]:
                 "dose": int(dose),
                 "held_out": bool(chosen["held_out"].iloc[0]),
                 "canaries": n,
+                "tied": int(np.count_nonzero(chosen["ties"])),
                 "nll_mean": float(chosen["nll_mean"].mean()),
-                "rank_mean": float(chosen["rank"].mean()),
+                "rank_mean": float(chosen["mid"].mean()),
                 "exposure_mean": float(chosen["exposure"].mean()),
                 "chance_exposure": null_moments(size).exposure_mean,
                 "chance_exposure_low": low,
@@ -245,12 +289,22 @@ def dose_table(frame: pd.DataFrame) -> list[Record]:
             }
             for k in KS:
                 if k < size:
-                    hits = top_k(chosen["rank"].to_numpy(), k=k, n_candidates=size)
+                    hits = hits_of(chosen, k=k)
                     record[f"top{k}_hits"] = hits.hits
                     record[f"top{k}_low"], record[f"top{k}_high"] = hits.low, hits.high
                     record[f"top{k}_p"] = hits.p
             found.append(record)
     return found
+
+
+def hits_of(frame: pd.DataFrame, *, k: int) -> TopK:
+    """Canaries among the first k, held against chance."""
+    return top_k(
+        frame["rank"].to_numpy(),
+        k=k,
+        n_candidates=int(frame["n_candidates"].iloc[0]),
+        ties=frame["ties"].to_numpy(),
+    )
 
 
 def trend_table(frame: pd.DataFrame, *, seed: int) -> list[Record]:
@@ -284,9 +338,8 @@ def uniformity_table(frame: pd.DataFrame) -> list[Record]:
         ):
             if not len(chosen):
                 continue
-            mid = (chosen["rank"] + chosen["ties"] / 2).to_numpy()
-            size = chosen["n_candidates"].to_numpy()
-            exact = null_mean(size, of="rank").two_sided(float(chosen["rank"].mean()))
+            size, mean = chosen["n_candidates"].to_numpy(), float(chosen["mid"].mean())
+            exact = null_mean(size, of="rank").two_sided(mean)
             found.append(
                 {
                     "checkpoint": name,
@@ -294,9 +347,9 @@ def uniformity_table(frame: pd.DataFrame) -> list[Record]:
                     "canaries": which,
                     "n": len(chosen),
                     "tied": int((chosen["ties"] > 0).sum()),
-                    "rank_mean": float(chosen["rank"].mean()),
+                    "rank_mean": mean,
                     "rank_mean_p": exact,
-                    **uniformity(mid, size)._asdict(),
+                    **_uniformity(chosen)._asdict(),
                 }
             )
     return found
@@ -319,7 +372,7 @@ def streisand_table(frame: pd.DataFrame) -> list[Record]:
             "part": part,
             "trained": len(ours),
             "held_out": len(never),
-            "rank_mean_trained": float(ours["rank"].mean()),
+            "rank_mean_trained": float(ours["mid"].mean()),
             "rank_mean_held_out": None,
             "chance_rank": (size + 1) / 2,
             "lower_tail_exposure": float(ours["lower_tail"].mean()),
@@ -328,12 +381,12 @@ def streisand_table(frame: pd.DataFrame) -> list[Record]:
             "mde_ranks": None,
         }
         if len(never):
-            test = stats.mannwhitneyu(ours["rank"], never["rank"])
+            test = stats.mannwhitneyu(ours["mid"], never["mid"])
             # The difference of two means varies as a mean of so many canaries does.
             pairs = len(ours) * len(never) / (len(ours) + len(never))
             reach = chance_mde(1, n_candidates=size).ranks / np.sqrt(pairs)
             record |= {
-                "rank_mean_held_out": float(never["rank"].mean()),
+                "rank_mean_held_out": float(never["mid"].mean()),
                 "p": float(test.pvalue),
                 "mde_ranks": float(reach),
             }
@@ -377,7 +430,10 @@ def epsilon_table(frame: pd.DataFrame, *, sensitive: Collection[str]) -> list[Re
 
     Only synthetic canaries are taken: theirs is the uniform draw that bounds rest on.
     The declared bounds hold together at 95 % over checkpoints, all others together
-    too (Bonferroni). Of a part without its positive control none is given.
+    too (Bonferroni). Of a part without its positive control none is given. A canary
+    that is tied across the k-th place is no hit, whatever share of a hit it is on
+    average: hits are then never more than those of a guess that breaks ties at random,
+    which is what the bound holds for.
     """
     found: list[Record] = []
     hits: list[tuple[int, int]] = []
@@ -392,7 +448,6 @@ def epsilon_table(frame: pd.DataFrame, *, sensitive: Collection[str]) -> list[Re
             for k in KS:
                 if k >= size:
                     continue
-                # A tie is no sure guess: it counts as a miss.
                 hits.append((int(np.sum(chosen["rank"] + chosen["ties"] <= k)), size))
                 found.append(
                     {
@@ -444,7 +499,7 @@ def _says(record: Record, epsilon: float) -> str:
     return (
         f"the training run is not eps-DP for eps < {epsilon:.3f} a record at "
         f"{confidence(record['significance'])} confidence (so that all {which} bounds "
-        f"hold together at 95%; under the stated randomisation: {STATED})"
+        f"hold together at 95%; pure DP (delta 0), if {STATED})"
     )
 
 

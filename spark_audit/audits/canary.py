@@ -19,6 +19,7 @@ from spark_audit.audits import AUDITS, BASE, Baseline, Tables, baselines_of, set
 from spark_audit.audits._candidates import evidence, plan
 from spark_audit.audits._ranked import (
     LEVEL,
+    STATED,
     Tested,
     base_tests,
     bounded,
@@ -28,15 +29,19 @@ from spark_audit.audits._ranked import (
     dose_table,
     epsilon_table,
     extrapolated_table,
+    hits_of,
     moved,
     paired_table,
     ranked,
+    resolved,
     said,
     streisand_table,
+    tied_note,
     trained,
     trend_table,
     two_ended,
     uniformity_table,
+    unresolved,
 )
 from spark_audit.canaries import FORMATS, RANKED
 from spark_audit.manifest import Manifest
@@ -55,7 +60,7 @@ from spark_audit.stats.exposure import (
     chance_mde,
     null_mean,
     null_moments,
-    top_k,
+    top_k_credit,
     top_k_mde,
 )
 from spark_audit.stats.intervals import ratio_estimate
@@ -104,11 +109,11 @@ def conclude(
     if ours.empty:
         return _nothing(evidence, names)
     options: dict[str, Any] = {"seed": seed, "replicates": replicates}
-    size = int(ours["n_candidates"].iloc[0])
-    once, often = _cells(ours), _cells(trained(ranked(evidence, "context")))
+    in_contexts = trained(ranked(evidence, "context"))
+    once, often = _cells(ours), _cells(in_contexts)
     often["of"] += "/annotation"
     cells = pd.concat([once, often], ignore_index=True)
-    rows = _rows(cells, ours, size, paper=paper, **options)
+    rows = _rows(cells, ours, in_contexts, paper=paper, **options)
     contrasts = _contrasts(cells, baselines, paper=paper, **options)
     known = set(zip(ours["checkpoint"], ours["part"], strict=True))
     unscored = [name for name in names if not any(name == one for one, _ in known)]
@@ -123,8 +128,9 @@ def conclude(
     uniform = not (base and base[0].detected)
     control = control_tests(frame, uniform_base=uniform)
     sensitive = {test.part for test in control if test.detected}
-    rows = _insensitive(rows, sensitive)
-    contrasts = _insensitive(bounded(contrasts, TOP), sensitive)
+    lost = unresolved(ours)
+    rows = _tied(_insensitive(rows, sensitive), lost)
+    contrasts = _tied(_insensitive(bounded(contrasts, TOP), sensitive), lost)
     tables = {
         "canary_by_dose": dose_table(frame),
         "canary_uniformity": uniformity_table(frame),
@@ -146,6 +152,7 @@ def conclude(
         sensitive=sensitive,
         uniform=uniform,
         supposed=supposed,
+        tied=lost,
     )
     return AuditResult(
         rows=[*rows, *absent],
@@ -220,9 +227,12 @@ def _cells(frame: pd.DataFrame) -> pd.DataFrame:
     """One cell a checkpoint, part, canary (or annotation) and metric."""
     values = {
         "nll": frame["nll_mean"],
-        "rank_mean": frame["rank"],
+        "rank_mean": frame["mid"],
         "exposure_mean": frame["exposure"],
-        **{metric: frame["rank"] <= k for metric, k in TOP.items()},
+        **{
+            metric: top_k_credit(frame["rank"], k=k, ties=frame["ties"])
+            for metric, k in TOP.items()
+        },
     }
     parts = [
         pd.DataFrame(
@@ -232,7 +242,7 @@ def _cells(frame: pd.DataFrame) -> pd.DataFrame:
                 "metric": metric,
                 "of": frame["part"],
                 "cluster": frame["canary_id"],
-                "num": column.astype(np.float64),
+                "num": np.asarray(column, dtype=np.float64),
                 "den": 1.0,
             }
         )
@@ -242,8 +252,14 @@ def _cells(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rows(
-    cells: pd.DataFrame, ours: pd.DataFrame, size: int, *, paper: bool, **options: Any
+    cells: pd.DataFrame,
+    ours: pd.DataFrame,
+    often: pd.DataFrame,
+    *,
+    paper: bool,
+    **options: Any,
 ) -> list[Row]:
+    size = int(ours["n_candidates"].iloc[0])
     # A percentile interval of a mean rank covers far too rarely: never a decision.
     heavy = cells["metric"] == "rank_mean"
     figures = FIGURES | {
@@ -255,14 +271,9 @@ def _rows(
         rows += ratio_rows(
             part, audit="canary", figures=figures, paper=by_percentile, **options
         )
-    counts = {
-        (name, part): chosen["rank"].to_numpy()
-        for (name, part), chosen in ours.groupby(["checkpoint", "part"])
-    }
     order = {metric: i for i, metric in enumerate(FIGURES)}
     found = [
-        _beside_chance(row, counts[row.checkpoint, row.of.partition("/")[0]], size)
-        for row in rows
+        _beside_chance(row, _of_row(ours, row), _of_row(often, row)) for row in rows
     ]
     names = list(dict.fromkeys(ours["checkpoint"]))
     return sorted(
@@ -270,18 +281,30 @@ def _rows(
     )
 
 
-def _beside_chance(row: Row, ranks: np.ndarray, size: int) -> Row:
-    """The row with its chance value, band, and the smallest effect it could show."""
+def _of_row(frame: pd.DataFrame, row: Row) -> pd.DataFrame:
+    """The ranks of a row's checkpoint and part."""
+    part = row.of.partition("/")[0]
+    return frame[(frame["checkpoint"] == row.checkpoint) & (frame["part"] == part)]
+
+
+def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
+    """The row with its chance value, band, and the smallest effect it could show.
+
+    ``once`` holds a rank a canary, ``often`` one a context.
+    """
     if row.metric == "nll" or row.value is None:
         return row
-    n, change = len(ranks), dict[str, Any]()
+    n, size = len(once), int(once["n_candidates"].iloc[0])
+    change = dict[str, Any]()
     annotation = "/" in row.of
+    # Others show nothing, however large the effect.
+    able = max(1, int(resolved(once).sum()))
     note = "the chance band is for canaries, as if their rows agreed"
     if row.metric in TOP:
         if (k := TOP[row.metric]) >= size:
             return row
-        hits = top_k(ranks, k=k, n_candidates=size)
-        least = top_k_mde(n, k=k, n_candidates=size)
+        hits = hits_of(once, k=k)
+        least = top_k_mde(able, k=k, n_candidates=size)
         change = {
             "null": hits.null,
             "null_low": hits.null_low / n,
@@ -298,7 +321,7 @@ def _beside_chance(row: Row, ranks: np.ndarray, size: int) -> Row:
     else:
         of, moments = row.metric.removesuffix("_mean"), null_moments(size)
         null = null_mean([size] * n, of="rank" if of == "rank" else "exposure")
-        least_shift = chance_mde(n, n_candidates=size)
+        least_shift = chance_mde(able, n_candidates=size)
         low, high = null.band(row.level)
         change = {
             "null": moments.rank_mean if of == "rank" else moments.exposure_mean,
@@ -308,6 +331,9 @@ def _beside_chance(row: Row, ranks: np.ndarray, size: int) -> Row:
         }
     if annotation:
         change["note"] = "; ".join(text for text in (row.note, note) if text)
+    if tied := tied_note(often if annotation else once):
+        before = change.get("note", row.note)
+        change["note"] = f"{before}; {tied}" if before else tied
     return row.model_copy(update=change)
 
 
@@ -343,6 +369,19 @@ def _insensitive(rows: Sequence[Any], sensitive: Collection[str]) -> list[Any]:
         else row.model_copy(update={"status": "insensitive"})
         for row in rows
     ]
+
+
+def _tied(rows: Sequence[Any], lost: Mapping[tuple[str, str], str]) -> list[Any]:
+    """The rows, those of parts in which nothing is ranked marked; not likelihoods."""
+    found = []
+    for row in rows:
+        sides = (row.checkpoint, getattr(row, "baseline", row.checkpoint))
+        part = row.of.partition("/")[0]
+        why = next((lost[name, part] for name in sides if (name, part) in lost), None)
+        if why and row.metric != "nll" and row.value is not None:
+            row = row.model_copy(update={"status": "not_resolvable", "note": why})
+        found.append(row)
+    return found
 
 
 def _missing(
@@ -444,14 +483,13 @@ def _guards(
             )
         )
     else:
-        found.append(
-            Guard(
-                name="base ranks canaries by chance",
-                passed=None,
-                detail="the base was not scored: give --base to check the draw"
-                + (", which is not one of ours" if supposed else ""),
-            )
-        )
+        detail = "the base was not scored: give --base to check the draw"
+        if BASE in set(evidence.loc[evidence["kind"] == "canary", "checkpoint"]):
+            detail = "the base ranks nothing: its candidates are tied"
+        if supposed:
+            detail += "; the draw is not one of ours"
+        name = "base ranks canaries by chance"
+        found.append(Guard(name=name, passed=None, detail=detail))
     return [*found, *_rankable(evidence)]
 
 
@@ -470,6 +508,7 @@ def _findings(
     sensitive: Collection[str],
     uniform: bool,
     supposed: bool,
+    tied: Mapping[tuple[str, str], str],
 ) -> list[Finding]:
     found = []
     if sensitive and (lost := _lost(control)):
@@ -482,10 +521,15 @@ def _findings(
     for name in dict.fromkeys(trained(frame)["checkpoint"]):
         chosen = frame[frame["checkpoint"] == name]
         ours = trained(chosen)
+        if gone := [part for one, part in tied if one == name]:
+            found.append(_not_resolvable(name, gone, tied))
+            chosen, ours = (f[~f["part"].isin(gone)] for f in (chosen, ours))
+            if ours.empty:
+                continue
         if known := set(ours["part"]) & set(sensitive):
             chosen, ours = (f[f["part"].isin(known)] for f in (chosen, ours))
         size = int(ours["n_candidates"].iloc[0])
-        n = int(ours.groupby("part").size().min())
+        n = max(1, int(resolved(ours).groupby(ours["part"]).sum().min()))
         mde = f"{number(chance_mde(n, n_candidates=size).bits)} bits"
         if not known:
             said = (
@@ -530,6 +574,14 @@ def _findings(
     return found
 
 
+def _not_resolvable(
+    name: str, parts: Sequence[str], why: Mapping[tuple[str, str], str]
+) -> Finding:
+    reasons = dict.fromkeys(why[name, part] for part in parts)
+    said = f"canaries are not resolvable ({', '.join(parts)}): {'; '.join(reasons)}."
+    return _finding(name, "not_tested", said, status="not_resolvable")
+
+
 def _end_words(
     name: str,
     ours: pd.DataFrame,
@@ -541,12 +593,15 @@ def _end_words(
     part = ours[ours["part"] == best.part]
     size = int(part["n_candidates"].iloc[0])
     low, high = null_mean([size] * best.n).band()
-    first = top_k(part["rank"].to_numpy(), k=1, n_candidates=size)
+    first = hits_of(part, k=1)
     chance = f"{number(null_moments(size).exposure_mean, 2)} [{low:.2f}, {high:.2f}]"
     figures = (
         f"mean exposure {number(best.value, 2)} bits ({best.part}) where chance gives "
-        f"{chance}, {first.hits} of {best.n} canaries ranked first of {size}"
+        f"{chance}, {round(first.hits, 2):g} of {best.n} canaries ranked first of "
+        f"{size}"
     )
+    if note := tied_note(part):
+        figures += f" ({note})"
     own = [t for t in control if t.checkpoint == name and t.detected]
     if best.detected:
         return "memory", f"canaries are REMEMBERED: {figures}, {best.said}."
@@ -631,15 +686,18 @@ def _epsilon_words(name: str, table: Sequence[Mapping[str, Any]]) -> str:
         largest = best["epsilon_per_record"]
         which = "declared beforehand" if kind else "largest of the others, corrected"
         dose = "" if best["dose"] == "all" else f"dose {best['dose']}, "
+        level = confidence(best["significance"])
+        of = "" if told else " a record"
+        sure = "" if told else " confidence"
         told.append(
-            f"{largest:.3f} a record at {confidence(best['significance'])} confidence "
+            f"{largest:.3f}{of} at {level}{sure} "
             f"({best['part']}, {dose}k = {best['k']}, {which})"
         )
     if not told:
         return ""
     return (
-        f"the training run is not eps-DP for eps < {', nor for eps < '.join(told)}, "
-        "under the stated randomisation."
+        f"the training run is not eps-DP for eps < {', nor for eps < '.join(told)}: "
+        f"pure DP (delta 0), if {STATED}."
     )
 
 
@@ -650,6 +708,8 @@ def _contrast_findings(
     found = []
     for row in contrasts:
         if (row.metric, row.of) != ("exposure_mean", "full"):
+            continue
+        if row.status == "not_resolvable":
             continue
         head = f"{row.checkpoint} against {row.baseline}: exposure of canaries"
         if row.value is None or row.low is None or row.high is None:

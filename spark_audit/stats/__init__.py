@@ -21,7 +21,7 @@ _PLACES = {
     "epsilon": "candidate_guess_bound largest_exposure one_run_bound two_sided_bound",
     "exposure": "candidate_ranks chance_mde dose_trend exposure_bits "
     "extrapolated_exposure interpolated_exposure lower_tail_exposure null_mean "
-    "null_moments posterior_bits top_k top_k_mde uniformity",
+    "null_moments posterior_bits top_k top_k_credit top_k_mde uniformity",
     "extraction": "decoded_logp extraction_probability n_p n_p_counts top_k_logp",
     "intervals": "basic bca bootstrap_t clopper_pearson jackknife_t korn_graubard "
     "linearised_se median_estimate percentile_interval rate_estimate ratio_estimate",

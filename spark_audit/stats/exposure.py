@@ -2,13 +2,16 @@
 
 A canary is ranked by its NLL among ``N`` candidates of which it is one; rank 1 is the
 likeliest. Drawn uniformly from its candidates, a canary that a model never saw has a
-uniform rank: everything here is measured against that. No bound on privacy is here
+uniform rank: everything here is measured against that. A canary that is tied with
+others gets what random orders of them would give it on average: under chance its mean
+is that of a uniform rank. No bound on privacy is here
 (:mod:`spark_audit.stats.epsilon`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
@@ -64,23 +67,50 @@ def candidate_ranks(nll: ArrayLike, true_index: ArrayLike) -> Ranks:
     return Ranks(low, (low + high) / 2, high)
 
 
-def exposure_bits(rank: ArrayLike, n_candidates: ArrayLike) -> np.ndarray:
+def exposure_bits(
+    rank: ArrayLike, n_candidates: ArrayLike, *, ties: ArrayLike = 0
+) -> np.ndarray:
     """Exposure in bits, ``log2 N - log2 rank``, the canary inside the N.
 
-    Carlini et al. (2019), "The Secret Sharer": between 0 and ``log2 N``.
+    Carlini et al. (2019), "The Secret Sharer": between 0 and ``log2 N``. With ``ties``
+    it is the mean over all ranks that breaking them can give. The exposure of the
+    mid-rank is no such mean: under chance it is smaller than that of a uniform rank.
+
+    Parameters
+    ----------
+    rank
+        Ties counted behind (``Ranks.low``).
+    ties
+        Candidates with exactly the canary's NLL, itself not counted.
     """
     ranks, sizes = _ranks(rank, n_candidates)
-    return np.asarray(np.log2(sizes) - np.log2(ranks))
+    behind = np.asarray(ties, dtype=np.float64)
+    _ranks(ranks + behind, sizes)
+    # log2 of (rank + ties)! / (rank - 1)!, over as many ranks.
+    span = special.gammaln(ranks + behind + 1) - special.gammaln(ranks)
+    mean_log = np.where(behind > 0, span / np.log(2) / (behind + 1), np.log2(ranks))
+    return np.asarray(np.log2(sizes) - mean_log)
 
 
-def lower_tail_exposure(rank: ArrayLike, n_candidates: ArrayLike) -> np.ndarray:
+def lower_tail_exposure(
+    rank: ArrayLike, n_candidates: ArrayLike, *, ties: ArrayLike = 0
+) -> np.ndarray:
     """The same from the other end, ``log2 N - log2(N + 1 - rank)``.
 
     A canary that a correction pushed below strings that were never there stands out as
     much as one that was memorised.
     """
     ranks, sizes = _ranks(rank, n_candidates)
-    return np.asarray(np.log2(sizes) - np.log2(sizes + 1 - ranks))
+    return exposure_bits(sizes + 1 - ranks - np.asarray(ties), sizes, ties=ties)
+
+
+def top_k_credit(rank: ArrayLike, *, k: int, ties: ArrayLike = 0) -> np.ndarray:
+    """Chance that a canary is among the first k when its ties are broken at random.
+
+    0 or 1 without ties. ``rank`` and ``ties`` as for :func:`exposure_bits`.
+    """
+    ranks, behind = (np.asarray(x, dtype=np.float64) for x in (rank, ties))
+    return np.clip((k - ranks + 1) / (behind + 1), 0.0, 1.0)
 
 
 def interpolated_exposure(nll: ArrayLike, references: ArrayLike) -> np.ndarray:
@@ -199,11 +229,12 @@ class NullMean:
 
     def above(self, value: float) -> float:
         """One-sided p value: the chance of at least ``value``."""
-        return self._tail(self._from_above[self._index(value)])
+        # A mean of mid-ranks may lie between two points: the larger p value.
+        return self._tail(self._from_above[self._index(value, np.floor, 1e-6)])
 
     def below(self, value: float) -> float:
         """One-sided p value: the chance of at most ``value``."""
-        return self._tail(self._cumulated[self._index(value)])
+        return self._tail(self._cumulated[self._index(value, np.ceil, -1e-6)])
 
     def two_sided(self, value: float) -> float:
         """Twice the smaller of both, at most 1."""
@@ -227,8 +258,10 @@ class NullMean:
     def _from_above(self) -> np.ndarray:
         return np.cumsum(self.probability[::-1])[::-1]
 
-    def _index(self, value: float) -> int:
-        i = round((value * self.n - self.first) / self.step)
+    def _index(
+        self, value: float, whole: Callable[[float], float], rounding: float
+    ) -> int:
+        i = int(whole((value * self.n - self.first) / self.step + rounding))
         return min(max(i, 0), len(self.probability) - 1)
 
     @staticmethod
@@ -298,9 +331,11 @@ class TopK(NamedTuple):
 
     ``p`` is the chance of as many hits or more; ``null_low`` and ``null_high`` the
     central 95 % of hits by chance; ``low`` and ``high`` the exact interval of the rate.
+    ``hits`` is what breaking ties at random gives on average, not a whole number then:
+    ``p`` and ``low`` are those of the next lower number, ``high`` of the next higher.
     """
 
-    hits: int
+    hits: float
     rate: float
     low: float
     high: float
@@ -310,8 +345,20 @@ class TopK(NamedTuple):
     p: float
 
 
-def top_k(ranks: ArrayLike, *, k: int, n_candidates: int, level: float = 0.95) -> TopK:
+def top_k(
+    ranks: ArrayLike,
+    *,
+    k: int,
+    n_candidates: int,
+    ties: ArrayLike = 0,
+    level: float = 0.95,
+) -> TopK:
     """How many of n canaries rank among the first k of N.
+
+    Parameters
+    ----------
+    ranks, ties
+        Shape ``(n,)``, as for :func:`exposure_bits`.
 
     Raises
     ------
@@ -322,13 +369,15 @@ def top_k(ranks: ArrayLike, *, k: int, n_candidates: int, level: float = 0.95) -
     n, chance = found.size, _chance(k, n_candidates)
     if not n:
         raise ValueError("there is no rank")
-    hits = int(np.sum(found <= k))
-    low, high = clopper_pearson(hits, n, level=level)
+    hits = round(float(np.sum(top_k_credit(found, k=k, ties=ties))), 9)
+    fewest, most = int(np.floor(hits)), int(np.ceil(hits))
+    low, _ = clopper_pearson(fewest, n, level=level)
+    _, high = clopper_pearson(most, n, level=level)
     cdf = special.bdtr(np.arange(n + 1), n, chance)
     null_low, null_high = (
         int(np.searchsorted(cdf, q)) for q in (0.5 - level / 2, 0.5 + level / 2)
     )
-    p = 1.0 if hits == 0 else float(special.bdtrc(hits - 1, n, chance))
+    p = 1.0 if fewest == 0 else float(special.bdtrc(fewest - 1, n, chance))
     return TopK(hits, hits / n, low, high, chance, null_low, null_high, p)
 
 
@@ -396,20 +445,27 @@ class Uniformity(NamedTuple):
     cvm_p: float
 
 
-def uniformity(ranks: ArrayLike, n_candidates: ArrayLike) -> Uniformity:
-    """Test ranks (mid-ranks where there are ties) against uniform ones.
+def uniformity(
+    ranks: ArrayLike, n_candidates: ArrayLike, *, ties: ArrayLike = 0
+) -> Uniformity:
+    """Test ranks against uniform ones; ``ties`` as for :func:`exposure_bits`.
 
     Quantiles ``(rank - 1/2) / N`` are compared with the continuous uniform
-    distribution. ``z`` is negative where canaries are likelier than candidates.
+    distribution. ``z`` is negative where canaries are likelier than candidates. It is
+    that of mid-ranks, whose spread under chance is smaller: careful. The whole
+    distribution of mid-ranks is not uniform under chance, so there each canary takes
+    one of the ranks that it is tied over, drawn with a fixed seed.
     """
     from scipy import stats
 
     found, sizes = _ranks(ranks, n_candidates)
-    quantiles = ((found - 0.5) / sizes).ravel()
+    behind = np.broadcast_to(np.asarray(ties, dtype=np.int64), found.shape)
+    drawn = found + np.random.default_rng(0).integers(0, behind + 1)
+    quantiles = ((drawn - 0.5) / sizes).ravel()
     if not len(quantiles):
         raise ValueError("there is no rank")
     sd = np.sqrt(np.sum((sizes**2 - 1) / 12))
-    z = float(np.sum(found - (sizes + 1) / 2) / sd) if sd else 0.0
+    z = float(np.sum(found + behind / 2 - (sizes + 1) / 2) / sd) if sd else 0.0
     ks = stats.kstest(quantiles, "uniform")
     # One value has no Cramer-von Mises p value in SciPy.
     cvm, cvm_p = float(1 / 12 + (quantiles[0] - 0.5) ** 2), float(ks.pvalue)

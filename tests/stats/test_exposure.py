@@ -20,6 +20,7 @@ from spark_audit.stats.exposure import (
     null_moments,
     posterior_bits,
     top_k,
+    top_k_credit,
     top_k_mde,
     uniformity,
 )
@@ -109,6 +110,62 @@ class TestExposure:
         certain = np.full(N, 5000.0)
         certain[7] = 1.0
         assert posterior_bits(certain, 7)[0] == pytest.approx(9.0, abs=1e-12)
+
+
+class TestTies:
+    @given(st.lists(st.integers(0, 4), min_size=2, max_size=7), st.data())
+    def test_equals_the_mean_over_all_orders(
+        self, values: list[int], data: st.DataObject
+    ) -> None:
+        """Breaking ties at random gives every rank between the ends as often."""
+        n = len(values)
+        true = data.draw(st.integers(0, n - 1))
+        low, mid, high = (float(side[0]) for side in candidate_ranks(values, true))
+        orders = np.array(list(itertools.permutations(range(n))))
+        before = np.asarray(values) + orders / n < values[true] + orders[:, [true]] / n
+        ranks = 1 + before.sum(axis=1)
+        ties = high - low
+        assert mid == pytest.approx(ranks.mean())
+        bits, lower = exposure_bits(ranks, n), lower_tail_exposure(ranks, n)
+        assert exposure_bits(low, n, ties=ties) == pytest.approx(bits.mean())
+        assert lower_tail_exposure(low, n, ties=ties) == pytest.approx(lower.mean())
+        for k in range(1, n + 1):
+            credit = top_k_credit(low, k=k, ties=ties)
+            assert credit == pytest.approx(np.mean(ranks <= k))
+
+    def test_all_tied_is_chance_and_the_mid_rank_is_not(self) -> None:
+        null = null_moments(N).exposure_mean
+        assert exposure_bits(1, N, ties=N - 1) == pytest.approx(null, abs=1e-12)
+        assert lower_tail_exposure(1, N, ties=N - 1) == pytest.approx(null, abs=1e-12)
+        assert exposure_bits((N + 1) / 2, N) < null - 0.4
+        found = top_k([1] * 50, k=10, n_candidates=N, ties=[N - 1] * 50)
+        assert found.hits == pytest.approx(500 / N)
+        assert found.rate == pytest.approx(found.null)
+        assert found.p == 1.0
+        assert found.low == 0.0
+        assert found.high == top_k([1] + [N] * 49, k=10, n_candidates=N).high
+        test = uniformity([1] * 50, [N] * 50, ties=[N - 1] * 50)
+        assert test.z == 0.0
+        assert min(test.ks_p, test.cvm_p) > 0.01
+
+    def test_a_mean_of_mid_ranks_between_two_points_has_the_larger_p(self) -> None:
+        null = null_mean([7, 7], of="rank")
+        assert null.above(2.25) == null.above(2.0)
+        assert null.below(2.25) == null.below(2.5)
+
+    @pytest.mark.parametrize("block", [2, 8, 64])
+    def test_keeps_the_level(self, block: int) -> None:
+        """Candidates tied in blocks, as logits of little precision leave them."""
+        rng = np.random.default_rng(block)
+        ranks = rng.integers(0, N, (2000, 20)) // block * block + 1
+        bits = exposure_bits(ranks, N, ties=block - 1).mean(axis=1)
+        null = null_mean([N] * 20)
+        assert bits.mean() == pytest.approx(null_moments(N).exposure_mean, abs=0.03)
+        assert np.mean([null.above(x) <= 0.05 for x in bits]) < 0.065
+
+    def test_refuses_more_ties_than_candidates(self) -> None:
+        with pytest.raises(ValueError, match="^a rank is not between 1 and"):
+            exposure_bits(2, 5, ties=4)
 
 
 class TestExtrapolation:
