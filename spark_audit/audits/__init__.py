@@ -26,7 +26,7 @@ from spark_audit.registry import Registry
 
 if TYPE_CHECKING:
     from spark_audit.manifest import Manifest
-    from spark_audit.results import AuditResult, CheckpointFacts
+    from spark_audit.results import AuditResult, CheckpointFacts, Finding
     from spark_audit.table import Pass, TokenTable
 
 Tables: TypeAlias = "Mapping[str, Mapping[Pass, TokenTable]]"
@@ -50,6 +50,23 @@ def entry_of(name: str) -> str:
     """The method that a replicate ``NAME[K]`` belongs to; any other name itself."""
     found = replicate_of(name)
     return name if found is None else found[0]
+
+
+def carriers(findings: Iterable[Finding], audit: str) -> dict[str, str]:
+    """Entry -> the variant that an audit's severest finding of it rests on.
+
+    Of replicates it is that of the severest; entries whose findings rest on no figure
+    are left out.
+    """
+    found: dict[str, Finding] = {}
+    for one in findings:
+        # Headlines of several seeds are figures chosen beforehand.
+        if one.audit != audit or not one.of or one.claim == "moved":
+            continue
+        entry = entry_of(one.checkpoint)
+        if entry not in found or one.severity > found[entry].severity:
+            found[entry] = one
+    return {entry: one.of for entry, one in found.items()}
 
 
 def series_of(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -69,6 +70,26 @@ class Drawn:
     rows: np.ndarray
     design: Design
     weights: np.ndarray
+
+
+class AboveTexts(NamedTuple):
+    """A score against the texts alone, over the rows that have both.
+
+    ``difference`` is that of the AUCs ``score`` and ``texts``; paired DeLong over
+    clusters takes the out-of-fold scores as given. That they were fitted on other rows
+    of the same draw is not in its variance, so it decides nothing by itself: the
+    score must have changed since the untrained model as well.
+    """
+
+    difference: Estimate
+    p: float
+    score: float
+    texts: float
+
+    @property
+    def excess_p(self) -> float:
+        """Two-sided p value where the score is above, else 1."""
+        return self.p if (self.difference.value or 0.0) > 0 else 1.0
 
 
 @dataclass
@@ -190,6 +211,26 @@ class Group:
             return auc_test(drawn.design, values[drawn.rows])
         except NotEstimableError:
             return None
+
+    def above_texts(self, name: str, attack: str, *, more: bool) -> AboveTexts | None:
+        """AUC of a score minus that of the texts alone; ``None`` where there is none.
+
+        Parameters
+        ----------
+        more
+            Whether members score higher; else the score is turned round first, as who
+            attacks with it would.
+        """
+        if self.usable(name, attack) or self.usable(name, "blind"):
+            return None
+        ours, texts = (self.known.of(name, which) for which in (attack, "blind"))
+        drawn = self.drawn(ours, texts)
+        pair = (ours if more else -ours)[drawn.rows], texts[drawn.rows]
+        estimate, p = auc_difference(drawn.design, *pair)
+        alone = auc_estimate(drawn.design, pair[1]).value
+        if estimate.value is None or alone is None or p is None:
+            return None
+        return AboveTexts(estimate, p, estimate.value + alone, alone)
 
     def differences(
         self, name: str, other: str, attack: str

@@ -1,4 +1,4 @@
-"""What can void a membership claim, from the evidence of the ``mia`` audit alone."""
+"""What stands beside a membership figure, from the evidence of ``mia`` alone."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from spark_audit.membership import FEWEST, Sides, label_test, shift
 from spark_audit.results import Estimate, Guard, Status, number
 
 FEW = 100
-BLIND = "INVALID: member and non-member texts differ; the AUC is no evidence of "
-BLIND += "membership leakage"
+TEXTS = "member and non-member texts differ: what counts is how far it is above the "
+TEXTS += "AUC of the texts alone"
+LABELS = "INVALID: labels of members and non-members differ"
 DUPLICATES = "near-duplicates stand on both sides: the AUC is drawn towards 0.5"
 APART = "the sides differ before training: a change can be generalisation, not "
 APART += "membership"
-UNTRAINED = "INVALID: the untrained model's AUC is not 0.5 either"
-UNGUARDED = "INVALID: the untrained model's AUC of loss is not 0.5 and this score has "
-UNGUARDED += "no AUC of its own there: the sides differ before training"
-_ALL = ""
+UNTRAINED = "the untrained model's AUC is not 0.5 either: what counts is the change"
+UNGUARDED = "the untrained model's AUC of loss is not 0.5 and this score has no AUC of "
+UNGUARDED += "its own there: the sides differ before training"
+ALL = ""
 
 
 @dataclass
 class Findings:
-    """Guards, and what they take from which score (``""``: from all of them).
+    """Guards, and what they say of which score (:data:`ALL`: of all of them).
 
+    ``void`` takes a score's status, for rows that cannot be used; ``beside`` is noted
+    of a figure that stands. ``texts`` is whether the texts alone tell the sides apart,
     ``apart`` are scores a change of which is no clean evidence of membership
     (:data:`APART`): those whose AUC of the untrained model is not 0.5, and all of them
     where that is so of ``loss``. A score of few tokens passes where the sides differ.
@@ -37,24 +40,23 @@ class Findings:
 
     guards: list[Guard] = field(default_factory=list)
     void: dict[str, tuple[Status, str]] = field(default_factory=dict)
+    beside: dict[str, str] = field(default_factory=dict)
+    texts: bool = False
     apart: set[str] = field(default_factory=set)
     label_p: float | None = None
 
-    def of(self, attack: str, *, change: bool = False) -> tuple[Status, str] | None:
-        """Status and reason that a score's figures, or changes of them, must bear."""
-        whole, own = self.void.get(_ALL), self.void.get(attack)
-        if self.blind:
-            return whole
-        if change and attack in self.apart and own in (None, ("invalid", UNTRAINED)):
-            status, reason = whole or ("ok", "")
-            return status, f"{reason}; {APART}" if reason else APART
-        return own or whole
+    def of(self, attack: str, *, change: bool = False) -> tuple[Status, str]:
+        """Status and notes that a score's figures, or changes of them, must bear."""
+        status, reason = self.void.get(attack) or self.void.get(ALL) or ("ok", "")
+        own = self.beside.get(attack, "")
+        if change and attack in self.apart:
+            own = APART
+        notes = dict.fromkeys((reason, own, self.beside.get(ALL, "")))
+        return status, "; ".join(note for note in notes if note)
 
-    @property
-    def blind(self) -> bool:
-        """Whether the texts alone void everything."""
-        status, _ = self.void.get(_ALL, ("ok", ""))
-        return status == "invalid"
+    def doubted(self, attack: str) -> bool:
+        """Whether a score must be above the texts alone before anything is claimed."""
+        return self.texts or attack in self.apart
 
 
 def findings(
@@ -140,8 +142,11 @@ def _blind(found: Findings, facts: pd.DataFrame) -> None:
     passed: bool | None = True
     if p < 0.05:
         passed = False
-        found.void[_ALL] = ("invalid", BLIND)
-        detail = f"{BLIND}: {detail}"
+        found.texts = True
+        found.beside[ALL] = TEXTS
+        detail = f"member and non-member texts differ: {detail}; membership is claimed "
+        detail += "only of a score whose AUC is above that by more than their "
+        detail += "difference's interval"
     elif value > 0.55:
         passed = None
         detail += "; not validated: too few rows to tell"
@@ -160,7 +165,7 @@ def _duplicates(found: Findings, facts: pd.DataFrame) -> None:
     passed: bool | None = True
     if left > 0.01 * len(facts):
         passed = False
-        found.void.setdefault(_ALL, ("insensitive", DUPLICATES))
+        found.void[ALL] = ("insensitive", DUPLICATES)
         detail += f": {DUPLICATES}"
     elif left:
         passed = None
@@ -180,8 +185,7 @@ def _labels(found: Findings, facts: pd.DataFrame, seed: int) -> None:
         return
     detail = f"labels of members against non-members: permutation p {p:.3f}"
     if p < 0.01:
-        reason = "INVALID: labels of members and non-members differ"
-        found.void["response"] = ("invalid", reason)
+        found.void["response"] = ("invalid", LABELS)
         detail += "; `response` is void, the other scores may be shifted too"
     passed = False if p < 0.01 else None if p < 0.05 else True
     found.guards.append(_guard("label balance", passed, detail))
@@ -219,19 +223,19 @@ def _untrained(found: Findings, base: Mapping[str, Estimate] | None) -> None:
         detail += f"{number(estimate.high)}] of a model that saw neither side"
         if not holds:
             found.apart.add(attack)
-            found.void.setdefault(attack, ("invalid", UNTRAINED))
-            detail += "; it must be 0.5: this score is void, and a change of it can be "
-            detail += "generalisation"
+            found.beside[attack] = UNTRAINED
+            detail += "; it must be 0.5: a change of this score can be generalisation"
             if attack == "loss":
-                detail += "; `reference`, which is such a change, is void too, and no "
-                detail += "score is evidence of membership"
+                detail += ", and so can `reference`, which is such a change, and every "
+                detail += "other score"
+            detail += "; membership is claimed only above the AUC of the texts alone"
         found.guards.append(
             Guard(name=name, checkpoint=BASE, passed=holds, detail=f"{detail}.")
         )
     if "loss" in found.apart:
         found.apart |= set(base)
         for attack in alone:
-            found.void.setdefault(attack, ("invalid", UNGUARDED))
+            found.beside[attack] = UNGUARDED
 
 
 def _guard(name: str, passed: bool | None, detail: str) -> Guard:

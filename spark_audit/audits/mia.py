@@ -2,14 +2,15 @@
 
 Members are train rows, non-members test rows; every score is larger for what looks
 more like a member. An AUC is evidence of leakage only if nothing but training tells
-the two sides apart: the untrained model must score 0.5, and so must a classifier that
-sees the texts alone. Where they do not, the figures stand but the claim is void.
+the two sides apart: the untrained model should score 0.5, and so should a classifier
+that sees the texts alone. Where one of them does not, membership is claimed only of a
+score that is above that classifier by more than chance; every figure stands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -29,11 +30,13 @@ from spark_audit.audits import (
 from spark_audit.audits._mia_estimates import (
     METRICS,
     NO_ROWS,
+    AboveTexts,
     Group,
     Known,
     rows_by_group,
 )
 from spark_audit.audits._mia_guards import (
+    ALL,
     APART,
     Findings,
     covariate_table,
@@ -390,14 +393,13 @@ def _noted(estimate: Estimate, group: Group) -> Estimate:
 def _voided(
     estimate: Estimate, judged: Findings, attack: str, *, change: bool = False
 ) -> Estimate:
-    """The estimate with the status and reason that a guard gives it."""
-    found = judged.of(attack, change=change)
-    if found is None or estimate.value is None:
+    """The estimate with the status and notes that the guards give it."""
+    status, reason = judged.of(attack, change=change)
+    if estimate.value is None:
         return estimate
-    status, reason = found
     if status == "ok":
         status = estimate.status
-    note = f"{reason}; {estimate.note}" if estimate.note else reason
+    note = "; ".join(text for text in (reason, estimate.note) if text)
     return replace(estimate, status=status, note=note)
 
 
@@ -452,7 +454,6 @@ def _contrasts(
         "null": 0.0,
     }
     for metric, estimate, p in group.differences(name, other, attack):
-        # Where the untrained model's own AUC is void, the change stands, with a note.
         shown = _voided(estimate, judged, attack, change=True)
         yield Contrast.of_estimate(shown, metric=metric, p=p, **columns)
 
@@ -554,6 +555,35 @@ def _finding(name: str, claim: Claim, said: str, row: Row | None = None) -> Find
     return Finding.on(row, claim, f"{name}: {said}", **where)
 
 
+@dataclass(frozen=True)
+class _Tested:
+    """One score's test: of its change since the untrained model, or of its AUC.
+
+    ``above`` is what it has beyond the texts alone, where a guard asks for that.
+    """
+
+    row: Row
+    p: float
+    doubted: bool = False
+    above: AboveTexts | None = None
+
+    @property
+    def more(self) -> bool:
+        """Whether members look more familiar; else less."""
+        return self.effect > 0
+
+    @property
+    def effect(self) -> float:
+        return (self.row.value or 0.0) - (self.row.null or 0.0)
+
+    @property
+    def claim_p(self) -> float:
+        """Of the claim: the larger of both where both are needed."""
+        if not self.doubted:
+            return self.p
+        return 1.0 if self.above is None else max(self.p, self.above.excess_p)
+
+
 def _concluded(
     name: str,
     own: dict[str, Row],
@@ -564,73 +594,87 @@ def _concluded(
     if not own:
         said = f"membership is not estimable ({pooled.reason or NO_ROWS})."
         return _finding(name, "not_tested", said)
-    if judged.blind:
-        said = (
-            "INVALID. Members and non-members differ in their texts alone, so no AUC "
-            "of theirs is evidence that training rows can be told."
-        )
-        return _finding(name, "confounded", said)
-    if "loss" in judged.apart:
-        said = (
-            "INVALID. The untrained model's AUC of loss is not 0.5 either: "
-            f"{APART}, whatever the score."
-        )
-        return _finding(name, "confounded", said)
-    tests: dict[str, tuple[float, Row]] = {}
+    tests: dict[str, _Tested] = {}
     void, untested = [], []
     for attack, row in own.items():
         change = changes.get(attack)
         tested = change or row
         p = change.p if change else pooled.p(name, attack)
-        if tested.status not in USABLE or attack in judged.apart:
+        if tested.status not in USABLE:
             void.append(attack)
         elif p is None:
             untested.append(attack)
         else:
-            tests[attack] = (p, tested)
+            tests[attack] = _Tested(tested, p)
+            if judged.doubted(attack):
+                above = pooled.above_texts(name, attack, more=tests[attack].more)
+                tests[attack] = _Tested(tested, p, doubted=True, above=above)
     tail = f" Void: {', '.join(sorted(void))}." if void else ""
     if untested:
         tail += f" Without a test: {', '.join(sorted(untested))}."
-    if apart := sorted(judged.apart & set(own)):
-        tail += f" By {', '.join(apart)}, {APART}."
     if not tests:
-        if not void:
-            said = f"nothing can be said of membership.{tail}"
-            return _finding(name, "not_tested", said)
-        said = f"INVALID. No score that passed its guards has a test.{tail}"
-        return _finding(name, "confounded", said)
-    adjusted = dict(
-        zip(tests, holm([p for p, _ in tests.values()]).tolist(), strict=True)
-    )
+        said = f"nothing can be said of membership.{tail}"
+        return _finding(name, "not_tested", said)
 
-    def clarity(attack: str) -> tuple[float, float]:
-        """Effects of scores that show something, else p values."""
-        p, row = tests[attack]
-        found = adjusted[attack] < 0.05
-        effect = abs((row.value or 0.0) - (row.null or 0.0))
-        return (-1.0, -effect) if found else (adjusted[attack], p)
+    def corrected(ps: list[float]) -> dict[str, float]:
+        return dict(zip(tests, holm(ps).tolist(), strict=True))
 
-    best = min(tests, key=clarity)
-    row = tests[best][1]
-    shown = _shown(best, row)
-    if adjusted[best] < 0.05:
-        more = (row.value or 0.0) > (row.null or 0.0)
-        which = "more" if more else "LESS"
+    def largest(found: list[str]) -> str:
+        return max(found, key=lambda attack: abs(tests[attack].effect))
+
+    moved = corrected([test.p for test in tests.values()])
+    # A claim's p value is never below that of the change: nor is it once corrected.
+    needed = corrected([test.claim_p for test in tests.values()])
+    claims = {a: (needed if tests[a].doubted else moved)[a] for a in tests}
+    if detected := [attack for attack in tests if claims[attack] < 0.05]:
+        best = largest(detected)
+        test = tests[best]
         said = (
-            f"membership was detected: {shown}, {_p(adjusted[best])} corrected for "
-            f"{len(tests)} scores. Rows it was trained on look {which} familiar than "
-            f"rows that it was not trained on.{tail}"
+            f"membership was detected: {_shown(best, test.row)}, {_p(claims[best])} "
+            f"corrected for {len(tests)} scores{_beyond(test)}. Rows it was trained on "
+            f"look {'more' if test.more else 'LESS'} familiar than rows that it was "
+            f"not trained on.{tail}"
         )
-        return _finding(name, "membership", said, row)
+        return _finding(name, "membership", said, test.row)
+    if confounded := [attack for attack in tests if moved[attack] < 0.05]:
+        best = largest(confounded)
+        test = tests[best]
+        why = APART if best in judged.apart else "the sides differ in their texts"
+        said = (
+            "membership cannot be told from what differs between the texts: "
+            f"{_shown(best, test.row)}, {_p(moved[best])} corrected for {len(tests)} "
+            f"scores{_beyond(test) or NOT_BESIDE}: {why}.{tail}"
+        )
+        return _finding(name, "confounded", said, test.row)
+    best = min(tests, key=lambda attack: (moved[attack], tests[attack].p))
+    row = tests[best].row
     unseen = row.mde
     said = f"effects below {number(unseen)}" if unseen else "smaller effects"
-    blurred = "" if judged.of("") is None else f" {judged.void[''][1]}."
+    blurred = f" {judged.void[ALL][1]}." if ALL in judged.void else ""
     sentence = (
-        f"membership was not detected: {shown} is the clearest of {len(tests)} scores, "
-        f"corrected p {adjusted[best]:.2f}; {said} cannot be excluded, nor can "
-        f"stronger attacks.{blurred}{tail}"
+        f"membership was not detected: {_shown(best, row)} is the clearest of "
+        f"{len(tests)} scores, corrected p {moved[best]:.2f}; {said} cannot be "
+        f"excluded, nor can stronger attacks.{blurred}{tail}"
     )
     return _finding(name, "nothing_shown", sentence, row)
+
+
+NOT_BESIDE = ", and no AUC of the texts alone is there to hold it against"
+
+
+def _beyond(test: _Tested) -> str:
+    """The score's AUC beside that of the texts alone; empty where nobody asks."""
+    if test.above is None:
+        return ""
+    apart = test.above.difference
+    interval = ""
+    if apart.low is not None and apart.high is not None:
+        interval = f" [{number(apart.low)}, {number(apart.high)}]"
+    turned = "" if test.more else " (turned round)"
+    return (
+        f"; its AUC{turned} is {number(test.above.score)} where the texts alone give "
+        f"{number(test.above.texts)}, a difference of {number(apart.value)}{interval}"
+    )
 
 
 def _p(value: float) -> str:

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from spark_audit.audits import carriers
 from spark_audit.figures import FIGURES, MUTED, Drawing
 from spark_audit.figures._entries import known, records_of, rows_of
 from spark_audit.figures._style import (
@@ -26,6 +27,8 @@ from spark_audit.results import Report, number
 
 BAND = "chance: 95% of blind scores"
 LEAST = 1e-4
+MARK = "(verdict)"
+"""Beside the scores that the verdict rests on."""
 
 
 @FIGURES.register()
@@ -42,6 +45,10 @@ def draw(report: Report) -> Drawing | None:
                     scores.setdefault(score, {}).setdefault(name, []).append(mine)
     if not scores:
         return None
+    resting = carriers(report.findings, "mia")
+    carrying = set(resting.values())
+    # Those that the verdict rests on come first.
+    scores = dict(sorted(scores.items(), key=lambda item: item[0] not in carrying))
     names = list(dict.fromkeys(name for found in scores.values() for name in found))
     look = looks(report)
     shown = [look[name] for name in entries if name in names]
@@ -70,7 +77,7 @@ def draw(report: Report) -> Drawing | None:
         for name, curves in found.items():
             for curve in curves:
                 _curve(axes, look[name], curve, several=len(curves) > 1)
-        axes.set_title(score)
+        axes.set_title(f"{score} {MARK}" if score in carrying else score)
         tidy(axes, grid="both")
         ticked(axes.xaxis)
         ticked(axes.yaxis)
@@ -89,6 +96,7 @@ def draw(report: Report) -> Drawing | None:
             "tasks. Curves begin where one non-member of the smallest task is a false "
             "positive. Within the band are 95% of the rates of a score that knows "
             "nothing."
+            + _resting_said(resting)
             + (
                 " Of methods with several seeds each seed has a curve."
                 if several
@@ -98,6 +106,15 @@ def draw(report: Report) -> Drawing | None:
         alt=_alt(report, list(scores)),
         figure=figure,
     )
+
+
+def _resting_said(resting: dict[str, str]) -> str:
+    """Which score the verdict on whom rests on."""
+    by_score: dict[str, list[str]] = {}
+    for name, score in resting.items():
+        by_score.setdefault(score, []).append(name)
+    told = [f"{score} ({', '.join(names)})" for score, names in by_score.items()]
+    return f" The verdict rests on {', '.join(told)}." if told else ""
 
 
 def _chance(axes: Axes, curves: list[list[dict[str, Any]]], floor: float) -> None:

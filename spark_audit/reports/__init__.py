@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from pydantic import ValidationError
 
-from spark_audit.audits import entry_of
+from spark_audit.audits import carriers, entry_of
 from spark_audit.errors import InputError, OutputError
 from spark_audit.facts import read_regular
 from spark_audit.figures import drawings, palette
@@ -192,18 +192,20 @@ def blocks(report: Report, *, brief: bool = False) -> list[Block]:
     return found
 
 
+CARRYING = "*"
 GLANCE = (
     ("matched", "delta_sel", "change", "change of Delta_sel since reference, nats"),
     ("matched", "did", "", "DiD, nats"),
     ("rank", "top1_rate", "pii", "Top-1 of identifiers"),
     ("canary", "exposure_mean", "full", "mean exposure of whole canaries, bits"),
-    ("mia", "auc", "loss", "membership AUC of the loss"),
+    ("mia", "auc", CARRYING, "membership AUC, of the score that the verdict rests on"),
     ("extract", "greedy_rate", "", "identifiers written verbatim"),
     ("utility", "last", "", "accuracy after the last stage"),
 )
 """One pooled figure an audit that readers see first: audit, metric, variant, title.
 
-Chosen beforehand, never by what came out.
+Chosen beforehand, never by what came out; of several scores (:data:`CARRYING`) it is
+the one that the verdict rests on, where it rests on none the loss.
 """
 
 
@@ -213,10 +215,21 @@ def glance(report: Report) -> Block | None:
     columns: dict[str, dict[str, str]] = {}
     chance: dict[str, str] = {}
     for audit, metric, of, title in GLANCE:
-        mine = [r for r in rows if (r.audit, r.metric, r.of) == (audit, metric, of)]
+        mine = [r for r in rows if (r.audit, r.metric) == (audit, metric)]
+        if of == CARRYING:
+            resting = carriers(report.findings, audit)
+            mine = [
+                row
+                for row in mine
+                if not isinstance(row, Contrast)
+                and row.of == resting.get(entry_of(row.checkpoint), "loss")
+            ]
+        else:
+            mine = [row for row in mine if row.of == of]
         cells: dict[str, str] = {}
         for row in mine:
-            cells.setdefault(_who(row), figure(row))
+            named = f"{row.of} " if of == CARRYING else ""
+            cells.setdefault(_who(row), named + figure(row))
         if cells:
             columns[title] = cells
             own = [row for row in mine if not isinstance(row, Contrast)]
@@ -237,8 +250,9 @@ def glance(report: Report) -> Block | None:
         header=("checkpoint", *columns),
         rows=tuple(lines),
         remarks=(
-            "One figure an audit, chosen beforehand; the verdict reads all of an "
-            "audit's figures, and each against what it would be without an effect.",
+            "One figure an audit, chosen beforehand, but of membership, where it is "
+            "the score that the verdict rests on; the verdict reads all of an audit's "
+            "figures, and each against what it would be without an effect.",
         ),
     )
 

@@ -56,7 +56,9 @@ DEFINITIONS: Mapping[str, Sequence[tuple[str, str]]] = {
             "exposure",
             "log2(N) - log2(rank) of the true string among N candidates, itself "
             "included; `full` etc. rank once over all contexts, `full/annotation` "
-            "etc. rank in each context (SPARK's averaging).",
+            "etc. rank in each context (SPARK's averaging). Ties count as on average "
+            "over random orders, in bounds of epsilon against the attacker; where all "
+            "are tied nothing is resolvable.",
         ),
     ),
     "mia": (
@@ -64,6 +66,14 @@ DEFINITIONS: Mapping[str, Sequence[tuple[str, str]]] = {
             "AUC, TPR at FPR",
             "every score is higher for a more likely member; the threshold is the "
             "last whose false positive rate stays within the budget.",
+        ),
+        (
+            "texts alone (`blind`)",
+            "a classifier that sees the texts and no model, out of fold. Where it, or "
+            "the untrained model, tells the sides apart, membership is claimed only "
+            "of a score whose AUC is above its by more than the interval of their "
+            "paired difference; `invalid` is a figure only where labels differ "
+            "between the sides.",
         ),
     ),
     "noise": (

@@ -147,13 +147,19 @@ def tables_of(report: Report) -> list[Table]:
         ),
         Table(
             "mia",
-            "Membership inference: AUC of three attacks (0.5 = chance) and the share "
-            "of members found at 5\\% false positives (0.05 = chance).",
+            "Membership inference: AUC of every score, and of a classifier that sees "
+            "the texts alone (0.5 = chance), and the share of members found at 5\\% "
+            "false positives (0.05 = chance).",
             (
                 mia("Loss AUC", CHANCE, "auc", "loss"),
                 mia("Response AUC", CHANCE, "auc", "response"),
                 mia("Min-K10 AUC", CHANCE, "auc", "mink10"),
+                mia(r"Min-K10\texttt{++} AUC", CHANCE, "auc", "minkpp10"),
+                mia("zlib AUC", CHANCE, "auc", "zlib"),
+                mia("Reference AUC", CHANCE, "auc", "reference"),
+                mia("Texts alone AUC", CHANCE, "auc", "blind"),
                 mia(r"Response TPR@5\% FPR", DOWN, "tpr_at_fpr_5", "response"),
+                mia(r"Reference TPR@5\% FPR", DOWN, "tpr_at_fpr_5", "reference"),
             ),
             ("mia",),
         ),

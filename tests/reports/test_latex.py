@@ -51,7 +51,12 @@ COLUMNS: dict[str, list[tuple[str, str, str, str]]] = {
         ("mia", "auc", "loss", "pooled"),
         ("mia", "auc", "response", "pooled"),
         ("mia", "auc", "mink10", "pooled"),
+        ("mia", "auc", "minkpp10", "pooled"),
+        ("mia", "auc", "zlib", "pooled"),
+        ("mia", "auc", "reference", "pooled"),
+        ("mia", "auc", "blind", "pooled"),
         ("mia", "tpr_at_fpr_5", "response", "pooled"),
+        ("mia", "tpr_at_fpr_5", "reference", "pooled"),
     ],
 }
 UTILITY = [("utility", metric, "", "pooled") for metric in ("last", "avg", "bwt")]
@@ -234,7 +239,8 @@ def test_headers_say_which_way_is_better(report: Report) -> None:
     assert r"\downarrow" in low
     assert header.count(r"\uparrow") == 5
     header = tables["mia"].split(r"\toprule")[1].split(r"\midrule")[0]
-    assert header.count(r"$\approx$0.5") == 3
+    assert header.count(r"$\approx$0.5") == 7
+    assert "Reference AUC" in header
 
 
 def test_captions_say_level_clusters_and_label(report: Report) -> None:

@@ -290,6 +290,38 @@ def test_one_line_a_method_stands_at_a_glance(report: Report) -> None:
     assert found.rows[-1][1:] == ("-", "0.500 [0.400, 0.600]")
 
 
+def test_the_score_that_carries_the_verdict_stands_at_a_glance(report: Report) -> None:
+    scores = {"loss": 0.5, "reference": 0.75, "zlib": 0.6}
+    rows = [
+        row(name, "auc", audit="mia", of=of, value=value)
+        for name in ("base", "one", "two[1]", "two[2]")
+        for of, value in scores.items()
+        if (name, of) != ("base", "reference")
+    ]
+    rows += [
+        row("two", "auc", audit="mia", of=of, value=value, over="both")
+        for of, value in scores.items()
+    ]
+    claims = [
+        ("one", "membership", "reference"),
+        ("two[1]", "nothing_shown", "loss"),
+        ("two[2]", "confounded", "zlib"),
+        ("two", "moved", "reference"),
+    ]
+    findings = [
+        Finding(audit="mia", checkpoint=name, claim=claim, of=of, sentence=name)
+        for name, claim, of in claims
+    ]
+    told = {"results": rows, "contrasts": [], "findings": findings}
+    shown = glance(report.model_copy(update=told))
+    assert shown is not None
+    assert [(line[0], line[1].split(" [")[0]) for line in shown.rows] == [
+        ("base", "loss 0.500"),
+        ("one", "reference 0.750"),
+        ("two, both", "zlib 0.600"),
+    ]
+
+
 def test_markdown_renders_no_tags_and_shortens_what_stands_beside(
     report: Report,
 ) -> None:
