@@ -676,7 +676,7 @@ def _streisand_words(
 def _epsilon_words(name: str, table: Sequence[Mapping[str, Any]]) -> str:
     """The bound declared beforehand, and the largest of the others if it is more."""
     here = [r for r in table if r["checkpoint"] == name and r["epsilon_per_record"]]
-    told = []
+    told: list[str] = []
     largest = 0.0
     for kind in (True, False):
         some = [r for r in here if r["declared"] == kind]

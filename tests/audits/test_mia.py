@@ -399,9 +399,7 @@ def test_texts_that_differ_stand_beside_every_figure(make_world: Make) -> None:
     for row in result.rows:
         if row.of != "blind" and row.value is not None:
             assert row.status in ("ok", "not_resolvable")
-            assert row.note.startswith(
-                "member and non-member texts differ: what counts"
-            )
+            assert "member and non-member texts differ: what counts" in row.note
             assert row.metric != "auc" or row.low is not None
     assert "INVALID" not in " ".join(result.verdict)
     sure, weak, none = (finding_of(result, name) for name in ("ours", "weak", "other"))
@@ -448,12 +446,12 @@ def test_a_guard_that_fails_by_chance_hides_no_memory(
 
 
 def test_less_familiar_rows_are_turned_round_before_the_texts(make_world: Make) -> None:
-    result = run(make_world(marked=0.3), ours=-0.8, blind_permutations=39)
+    result = run(make_world(marked=0.3), ours=-0.3, blind_permutations=39)
     assert guard(result, "blind text classifier").passed is False
     found = finding_of(result, "ours")
     assert found.claim == "membership"
     assert "look LESS familiar" in found.sentence
-    assert "its AUC (turned round) is 0.9" in found.sentence
+    assert "its AUC (turned round) is 1.000" in found.sentence
 
 
 def test_base_that_tells_members_is_noted(make_world: Make) -> None:
@@ -695,6 +693,41 @@ def test_same_seed_same_result(make_world: Make) -> None:
     first, second = (run(world, ours=0.2, blind_permutations=20) for _ in range(2))
     assert first.rows == second.rows
     assert first.guards == second.guards
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("doubted", [False, True])
+def test_a_random_split_is_rarely_claimed(
+    make_world: Make, monkeypatch: pytest.MonkeyPatch, doubted: bool
+) -> None:
+    """At most 5 %, as the guards fall and where the texts' guard always fails.
+
+    The difference to the out-of-fold AUC is not needed for that: the change since the
+    untrained model is. What the difference alone would claim is counted too.
+    """
+    if doubted:
+        real = mia_module.blind_classifier
+        unlucky = lambda *a, **k: real(*a, **k)._replace(p=0.03)  # noqa: E731
+        monkeypatch.setattr(mia_module, "blind_classifier", unlucky)
+    runs, counts = 200, np.zeros(3)
+    for seed in range(runs):
+        world = make_world(members=60, others=40, seed=seed, tokens=12)
+        tables = world.tables(ours=0.0, theirs=0.5, noise=1.0)
+        result = mia(tables, world.manifest, blind_permutations=20)
+        frame = result.evidence
+        assert frame is not None
+        frame = frame[frame["checkpoint"] == "ours"]
+        design = Design.of(frame["member"], frame["cluster"])
+        apart, _ = auc_difference(design, frame["reference"], frame["blind"])
+        counts += [
+            finding_of(result, "ours").claim == "membership",
+            finding_of(result, "theirs").claim == "membership",
+            apart.low > 0,
+        ]
+    claimed, planted, alone = counts / runs
+    # Of 200 at 5 %, 18 or more have a chance below 1 %.
+    assert claimed < 0.09, f"the difference alone: {alone}"
+    assert planted > 0.9
 
 
 @pytest.mark.slow

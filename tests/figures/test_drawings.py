@@ -36,7 +36,7 @@ from spark_audit.figures import (
     styled,
 )
 from spark_audit.figures import time as time_figure
-from spark_audit.results import Report, Row
+from spark_audit.results import Finding, Report, Row
 
 Made = Callable[..., tuple[Report, dict[str, Drawing]]]
 ALL = {name.replace("-", "_") for name in FIGURES.names()}
@@ -384,6 +384,21 @@ def test_roc_curves_are_logarithmic_and_leave_out_rates_of_zero(made: Made) -> N
                 points = [r for r in points if r["tpr"] > 0]
                 assert close(curve.get_xdata(), [r["fpr"] for r in points])
                 assert close(curve.get_ydata(), [r["tpr"] for r in points])
+
+
+def test_scores_that_the_verdict_rests_on_are_drawn_first(
+    made: Callable[..., Any],
+) -> None:
+    whole, found = made(1)
+    every = [axes.get_title(loc="left") for axes in found["roc"].figure.axes]
+    name, last = entries(whole)[-1], every[-1]
+    claim = Finding(
+        audit="mia", checkpoint=name, claim="membership", of=last, sentence="x"
+    )
+    (drawing,) = drawings(whole.model_copy(update={"findings": [claim]}), only=["roc"])
+    titles = [axes.get_title(loc="left") for axes in drawing.figure.axes]
+    assert titles == [f"{last} (verdict)", *every[:-1]]
+    assert f"The verdict rests on {last} ({name})." in drawing.caption
 
 
 def test_noise_curves_stand_near_their_sigma(made: Made) -> None:
