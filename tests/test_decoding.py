@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from decoding import Attacker, Figure, figure, tables_of
 
+from spark_audit.attachments import read_cases
 from spark_audit.build import build_manifest
 from spark_audit.cli import run as command_line
 from spark_audit.examples import Example, Span, write_examples
@@ -135,6 +137,48 @@ def test_nothing_that_can_be_shared_gives_text_back(
     for pair in told["pairs"]:
         found = pair["distance"], pair["pii"]["nll"], pair["control"]["nll"]
         assert found == (None, None, None)
+
+
+def test_a_redacted_manifest_is_shown_and_not_audited_with(
+    audited: Path, tiny_base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, redacted = tmp_path / "m.json", tmp_path / "redacted.json"
+    shutil.copy(audited / "m.json", source)
+    before = source.read_bytes()
+    call = ["manifest", "export", str(source), "--redact", "-o"]
+    assert command_line([*call, str(source)]) == 2
+    assert "would be written over" in capsys.readouterr().err
+    assert source.read_bytes() == before
+    assert command_line([*call, str(redacted)]) == 0
+    assert command_line(["manifest", "show", str(redacted)]) == 0
+    digest = read_manifest(source).digest[:12]
+    wanted = f"give the original, whose digest begins with {digest}"
+    base = ["--base", str(tiny_base), "--ckpt", str(tiny_base), "--device", "cpu"]
+    for audit in (
+        ["matched", *base, "--manifest", str(redacted), "-o", str(tmp_path / "out")],
+        ["report", str(audited / "report"), "--manifest", str(redacted)],
+    ):
+        capsys.readouterr()
+        assert command_line(audit) == 2
+        assert wanted in capsys.readouterr().err
+
+
+def test_a_report_of_an_earlier_version_loses_its_token_scores(
+    audited: Path, attacker: Attacker, tmp_path: Path
+) -> None:
+    texts = texts_of(read_manifest(audited / "m.json"))
+    folder = tmp_path / "report"
+    shutil.copytree(audited / "report", folder)
+    report = json.loads((folder / "report.json").read_bytes())
+    report["tables"]["cases"] = read_cases(folder)
+    report["tables"]["pair_distances"] = [{"quantile": 0.5, "distance": 0.1}]
+    (folder / "report.json").write_text(json.dumps(report))
+    assert attacker.recovered(folder / "report.json", texts)
+    assert command_line(["report", str(folder), "--format", "csv,html,json"]) == 0
+    assert not (folder / "tables" / "cases.csv").exists()
+    assert not (folder / "tables" / "pair_distances.csv").exists()
+    for name in ("report.json", "report.html"):
+        assert attacker.recovered(folder / name, texts) == set(), name
 
 
 def singled_out(
