@@ -19,7 +19,7 @@ from typing import Any
 
 from spark_audit.attachments import NLL
 from spark_audit.audits import entry_of
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, visible
 from spark_audit.examples import Example, Span
 from spark_audit.identifiers import identifier_ranges, repeats
 from spark_audit.manifest import Manifest, ManifestExample
@@ -112,7 +112,7 @@ def cases(
         Gives the words; examples that it has none of are left out.
     """
     keys = dict.fromkeys(k for r in records for k in r if k.startswith(NLL))
-    names = tuple(key.removeprefix(NLL) for key in keys)
+    names = tuple(visible(key.removeprefix(NLL)) for key in keys)
     if not names or manifest is None:
         return Cases((), (), 0, 0)
     secrets = None if show_text else _secrets(manifest)
@@ -166,9 +166,9 @@ def _case(
         )
         for k, (record, word) in enumerate(zip(records, words, strict=True))
     )
-    types = dict.fromkeys(str(r["type"]) for r in records if r.get("type"))
-    task = str(records[0].get("task") or "")
-    return Case(example.id, task, tokens, tuple(types))
+    types = dict.fromkeys(visible(str(r["type"])) for r in records if r.get("type"))
+    task = visible(str(records[0].get("task") or ""))
+    return Case(visible(example.id), task, tokens, tuple(types))
 
 
 # --- what is hidden -------------------------------------------------------------------
