@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from spark_audit.errors import InputError, OutputError
 from spark_audit.facts import (
     canonical_json,
-    read_regular,
     field_path,
+    read_regular,
     sha256_json,
     write_atomically,
 )

@@ -20,7 +20,7 @@ from spark_audit.pipeline import Request, run
 from spark_audit.table import read_parquet
 from spark_train.cli import run as training_line
 
-NAMES = ("Maria Jones", "John Smith", "Peter Brown", "Alice Green")
+FIRST, LAST = ("Maria", "John", "Peter", "Alice"), ("Jones", "Smith", "Brown", "Green")
 TEXTS = (
     "It was the best of times, it was the worst of times, and {} of Dover knew both.",
     "Call me {}. Some years ago, never mind how long, I thought I would sail a little.",
@@ -32,10 +32,10 @@ TEXTS = (
 
 
 def rows() -> list[Example]:
-    """Natural text with a name each."""
+    """Natural text with a name each; none stands twice, or rows were one cluster."""
     made = []
     for i in range(16):
-        name, task = NAMES[i % 4], ("news", "books")[i % 2]
+        name, task = f"{FIRST[i % 4]} {LAST[i // 4]}", ("news", "books")[i % 2]
         prompt = TEXTS[i % 6].format(name) + f" Text {i}. Label:"
         start = prompt.index(name)
         made.append(
