@@ -1,29 +1,35 @@
-"""Tables of a report that no audit makes: the matching, and tokens of some examples.
+"""What no audit makes: tables on the matching, and the tokens of some examples.
 
-Figures are drawn from them, so that a report is rendered again from ``report.json``
-alone. None holds text.
+Tables are part of ``report.json``, and figures are drawn from them. Token scores are
+not: with the base model a text can be read from them, so they stay in ``scores/``.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from spark_audit.audits import BASE
+from spark_audit.errors import OutputError
 from spark_audit.manifest import Manifest, ManifestExample
-from spark_audit.table import TokenTable
+from spark_audit.table import TokenTable, read_parquet, write_parquet
 
 Records = list[dict[str, Any]]
 
-MATCHING = ("matching_by_type", "balance", "pair_distances")
+MATCHING = ("matching_by_type", "balance", "pair_shares")
 RUNS = ("run_settings", "run_time", "run_losses")
 NLL = "nll/"
-"""Before the name of a checkpoint: a column of ``cases``."""
+"""Before the name of a checkpoint: a column of :func:`cases`."""
 
-QUANTILES = 41
+DISTANCE_BINS = 20
+"""Steps of a pair's distance from 0 to the caliper."""
+NLL_STEP = 0.5
+"""Nats: a step of the mean NLL of a pair's sides."""
 CASES = 4
 """Examples whose tokens a report shows, at most one a task while there are more."""
 CASE_TOKENS = 256
@@ -56,30 +62,38 @@ def matching(manifest: Manifest) -> dict[str, Records]:
             for kind in kinds
         ],
         "balance": [row.model_dump() for row in manifest.balance],
-        "pair_distances": _distances(manifest),
+        "pair_shares": _shares(manifest),
     }
 
 
-def _distances(manifest: Manifest) -> Records:
-    """Quantiles of how far pairs are apart on the reference, in nats."""
+def _shares(manifest: Manifest) -> Records:
+    """Shares of the pairs up to some nats on the reference: of distance and sides.
+
+    They are counted in steps: a quantile would be one span's own figure.
+    """
     train = [p for p in manifest.pairs if manifest.by_id[p.example].split == "train"]
-    if not train:
-        return []
-    columns = {
-        "distance": [pair.distance for pair in train],
-        "nll_pii": [pair.pii.nll for pair in train],
-        "nll_control": [pair.control.nll for pair in train],
-    }
-    levels = np.linspace(0, 1, QUANTILES)
-    found = {name: np.quantile(values, levels) for name, values in columns.items()}
-    return [
-        {
-            "quantile": round(float(level), 6),
-            **{name: round(float(values[i]), 6) for name, values in found.items()},
-            "caliper_nats": manifest.settings.caliper,
-        }
-        for i, level in enumerate(levels)
-    ]
+    caliper = manifest.settings.caliper
+    found: Records = []
+    for of, step, given in (
+        ("distance", caliper / DISTANCE_BINS, [pair.distance for pair in train]),
+        ("nll_pii", NLL_STEP, [pair.pii.nll for pair in train]),
+        ("nll_control", NLL_STEP, [pair.control.nll for pair in train]),
+    ):
+        values = np.array(given, dtype=float)
+        if not len(values) or not step:
+            continue
+        # A distance that is the caliper to the last digit is no step beyond it.
+        steps = np.ceil(values / step - 1e-9)
+        found += [
+            {
+                "of": of,
+                "nats": round(k * step, 6),
+                "share": round(float((steps <= k).mean()), 6),
+                "caliper_nats": caliper,
+            }
+            for k in range(int(max(steps.max(), 0)) + 1)
+        ]
+    return found
 
 
 def case_ids(manifest: Manifest) -> list[str]:
@@ -164,15 +178,74 @@ def united(
                 name = names.get(record["checkpoint"], record["checkpoint"])
                 if name not in known:
                     found[key].append({**record, "checkpoint": name})
+    return {key: records for key, records in found.items() if records}
+
+
+def united_cases(reports: Sequence[tuple[Records, Mapping[str, str]]]) -> Records:
+    """The :func:`cases` of several reports over one manifest, as :func:`united`."""
     tokens: dict[tuple[str, int], dict[str, Any]] = {}
-    for tables, names in reports:
+    for records, names in reports:
         columns = {f"{NLL}{old}": f"{NLL}{new}" for old, new in names.items()}
-        for record in tables.get("cases", []):
+        for record in records:
             mine = {columns.get(key, key): value for key, value in record.items()}
             place = (record["example"], record["position"])
             tokens[place] = {**mine, **tokens.get(place, {})}
-    found["cases"] = list(tokens.values())
-    return {key: records for key, records in found.items() if records}
+    return list(tokens.values())
+
+
+PLACE = pa.schema(
+    [
+        pa.field("example", pa.string(), nullable=False),
+        pa.field("task", pa.string(), nullable=False),
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("end", pa.int64(), nullable=False),
+        pa.field("role", pa.string(), nullable=False),
+        pa.field("type", pa.string(), nullable=False),
+    ]
+)
+"""Columns of :func:`cases` beside the NLLs."""
+
+
+def cases_file(folder: Path) -> Path:
+    """Where a report folder has its :func:`cases`, for the owner only."""
+    return folder / "scores" / "cases.parquet"
+
+
+def write_cases(folder: Path, records: Records) -> None:
+    """Write :func:`cases` into a report folder; none: remove what stood there."""
+    path = cases_file(folder)
+    if not records:
+        path.unlink(missing_ok=True)
+        return
+    names = [key for key in records[0] if key.startswith(NLL)]
+    scores = [pa.field(name, pa.float64()) for name in names]
+    write_parquet(pa.Table.from_pylist(records, pa.schema([*PLACE, *scores])), path)
+
+
+def read_cases(folder: Path) -> Records:
+    """The :func:`cases` of a report folder; none where it has no such file.
+
+    Raises
+    ------
+    OutputError
+        If the file is none of :func:`write_cases`.
+    """
+    path = cases_file(folder)
+    if not path.exists():
+        return []
+    table = read_parquet(path)
+    fields = {field.name: field for field in table.schema}
+    scores = [field.type for name, field in fields.items() if name.startswith(NLL)]
+    whole = all(
+        name in fields and fields[name].type == kind and not table[name].null_count
+        for name, kind in zip(PLACE.names, PLACE.types, strict=True)
+    )
+    if not whole or any(kind != pa.float64() for kind in scores):
+        raise OutputError(
+            "is no table of token scores", where=str(path), fix="audit again"
+        )
+    return [dict(record) for record in table.to_pylist()]
 
 
 def _window(

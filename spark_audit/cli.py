@@ -220,7 +220,7 @@ def _own_flags(name: str) -> dict[str, tuple[Any, Any]]:
     annotations = {key: parameter.annotation for key, parameter in parameters.items()}
     hints = get_type_hints(
         type("Options", (), {"__annotations__": annotations}),
-        globalns=entry.run.__globals__,
+        globalns=inspect.unwrap(entry.run).__globals__,
         include_extras=True,
     )
     own: dict[str, tuple[Any, Any]] = {}

@@ -360,13 +360,14 @@ def manifest_export(
     manifest: Annotated[Path, typer.Argument(help="File of `manifest build`.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="JSON to write.")],
     redact: Annotated[
-        bool, typer.Option("--redact", help="Leave the text out.")
+        bool, typer.Option("--redact", help="Leave text and scores out.")
     ] = False,
 ) -> None:
-    """Copy a manifest, with --redact without its text."""
+    """Copy a manifest, with --redact without text and what it can be read from."""
     from spark_audit.build import redact as redacted
     from spark_audit.manifest import read_manifest, write_manifest
 
+    keep_apart([output], [manifest])
     found = read_manifest(manifest)
     write_manifest(redacted(found) if redact else found, output)
     tell(f"Manifest: {output}")
@@ -465,9 +466,9 @@ def report(
 
 def _manifest_of(found: Report, path: Path) -> Manifest:
     """The manifest that a report was made with."""
-    from spark_audit.manifest import read_manifest
+    from spark_audit.manifest import original, read_manifest
 
-    manifest = read_manifest(path)
+    manifest = original(read_manifest(path))
     if manifest.digest != found.manifest.digest:
         raise InputError(
             f"is not the manifest of this report, {found.manifest.name!r}",

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from spark_audit.attachments import united
+from spark_audit.attachments import read_cases, united, united_cases, write_cases
 from spark_audit.audits import (
     AUDITS,
     BASE,
@@ -122,6 +122,9 @@ def compare(
             where="--baseline",
             fix=f"choose one of: {', '.join(sorted(known))}",
         )
+    if output is not None:
+        parts = [(read_cases(f), new) for f, new in zip(folders, names, strict=True)]
+        write_cases(output, united_cases(parts))
     return Report(
         status=first.status,
         command=list(command),

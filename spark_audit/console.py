@@ -208,7 +208,10 @@ def keep_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
     """Refuse to write over what is read."""
     given = {path.resolve() for path in inputs}
     for output in outputs:
-        if output.resolve() in given:
+        twice = output.exists() and any(
+            p.exists() and output.samefile(p) for p in given
+        )
+        if twice or output.resolve() in given:
             raise InputError(
                 "would be written over, and it is an input",
                 where=str(output),

@@ -248,8 +248,12 @@ def from_row(row: Mapping[str, Any], *, place: str) -> Example:
     try:
         for field in row:
             if field not in _FIELDS:
-                fix = "remove it, or convert the file with `data import`"
-                raise bad_field(field, "is unknown", fix=fix)
+                # Its name is not told: it may be anything of the data.
+                raise InputError(
+                    f"is none of {', '.join(_FIELDS)}",
+                    where="a field",
+                    fix="remove it, or convert the file with `data import`",
+                )
         if row.get("split") is None:
             raise bad_field("split", "is missing", fix=SPLIT_FIX)
         if row.get("id") is None:
@@ -306,7 +310,7 @@ def _object(
         raise bad_field(field, f"is {_kind(value)}, not an object")
     for name in value:
         if name not in kinds:
-            raise bad_field(f"{field}.{name}", "is unknown")
+            raise bad_field(field, f"has a key that is none of {', '.join(kinds)}")
     given = {name: item for name, item in value.items() if item is not None}
     for name, kind in kinds.items():
         if name not in given and name not in optional:

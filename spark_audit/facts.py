@@ -12,7 +12,7 @@ import platform
 import stat
 import tempfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from io import BufferedReader
 from pathlib import Path
@@ -102,6 +102,18 @@ def check_regular(path: Path) -> None:
     open_regular(path).close()
 
 
+def field_path(place: Sequence[str | int], schema: Mapping[str, Any]) -> str:
+    """Where a file does not fit its schema, in names of the schema alone.
+
+    A key that a file brings may be anything, text of the data too: it is left blank.
+    """
+    parts = (schema, *schema.get("$defs", {}).values())
+    known = {name for part in parts for name in part.get("properties", {})}
+    return ".".join(
+        str(one) if isinstance(one, int) or one in known else "*" for one in place
+    )
+
+
 _memo: dict[tuple[str, int, int, int], str] = {}
 
 
@@ -126,6 +138,8 @@ def write_atomically(
 ) -> None:
     """Write a file whole or not at all: temporary name, fsync, rename.
 
+    It gets ``mode`` less what the process's umask withholds.
+
     Raises
     ------
     OutputError
@@ -139,7 +153,7 @@ def write_atomically(
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, mode)
+        os.chmod(temporary, mode & ~_umask())
         os.replace(temporary, path)
     except OSError as error:
         raise OutputError(
@@ -151,6 +165,13 @@ def write_atomically(
         if temporary is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
+
+
+def _umask() -> int:
+    # There is no reading it alone; what another thread makes meanwhile is private.
+    found = os.umask(0o077)
+    os.umask(found)
+    return found
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from spark_audit.errors import InputError, OutputError
 from spark_audit.facts import (
     canonical_json,
+    field_path,
     read_regular,
     sha256_json,
     write_atomically,
@@ -89,7 +90,8 @@ class ManifestExample(_Part):
     ``reference_unll`` holds micro-nats per token of the full tokenisation, null where
     nothing was scored; ``excluded`` the token ranges that no control may touch;
     ``classes`` one letter per token (``d`` has a digit, ``A`` has a capital, ``a``
-    other letters, ``-`` neither) for class-matched placebos.
+    other letters, ``-`` neither) for class-matched placebos; ``low`` the tokens of low
+    sensitivity. These are empty where the manifest was redacted.
     """
 
     id: str
@@ -135,13 +137,16 @@ class ManifestExample(_Part):
 
 
 class PairSide(_Part):
-    """One side of a matched pair; ``nll`` is the reference mean over it, in nats."""
+    """One side of a matched pair; ``nll`` is the reference mean over it, in nats.
+
+    It is null where the manifest was redacted.
+    """
 
     token_start: int
     token_end: int
     char_start: int
     char_end: int
-    nll: float
+    nll: float | None
 
 
 class PiiSide(PairSide):
@@ -151,12 +156,15 @@ class PiiSide(PairSide):
 
 
 class ManifestPair(_Part):
-    """A PII span and its difficulty-matched control in the same example."""
+    """A PII span and its difficulty-matched control in the same example.
+
+    ``distance`` is null where the manifest was redacted.
+    """
 
     example: str
     pii: PiiSide
     control: PairSide
-    distance: float
+    distance: float | None
     weight: float
 
 
@@ -273,21 +281,36 @@ def seal(content: dict[str, Any]) -> Manifest:
 
 
 def redact(manifest: Manifest) -> Manifest:
-    """The manifest without text: it can be read and shown, but not scored with.
+    """The manifest without text: it can be read and shown, but not audited with.
 
-    Prompts, responses and candidates are left out; ids, offsets, token counts and
-    reference scores stay. ``redacted_from`` holds the digest of the original.
+    Prompts, responses, candidates and what is said of single tokens and spans are left
+    out: with the reference model, scores are as good as text. Ids, offsets, token
+    counts and the balance of all pairs stay. ``redacted_from`` holds the digest of the
+    original.
     """
-    if manifest.redacted_from is not None:
-        return manifest
-    blank = {"prompt": "", "response": ""}
-    note = "redacted: prompts, responses and canary candidates were left out"
+    blank = {"prompt": "", "response": "", "reference_unll": [], "classes": ""}
+    unscored = {"nll": None}
+    told = (
+        "redacted: prompts, responses, canary candidates and the scores of tokens and "
+        "spans were left out"
+    )
+    note = [] if told in manifest.notes else [told]
     return seal(
         {
             **manifest.model_dump(mode="json"),
-            "redacted_from": manifest.digest,
+            "redacted_from": manifest.redacted_from or manifest.digest,
             "examples": [
-                {**e.model_dump(mode="json"), **blank} for e in manifest.examples
+                {**e.model_dump(mode="json"), **blank, "low": []}
+                for e in manifest.examples
+            ],
+            "pairs": [
+                {
+                    **p.model_dump(mode="json"),
+                    "pii": {**p.pii.model_dump(mode="json"), **unscored},
+                    "control": {**p.control.model_dump(mode="json"), **unscored},
+                    "distance": None,
+                }
+                for p in manifest.pairs
             ],
             "canaries": [
                 {
@@ -298,9 +321,27 @@ def redact(manifest: Manifest) -> Manifest:
                 }
                 for c in manifest.canaries
             ],
-            "notes": [*manifest.notes, note],
+            "notes": [*manifest.notes, *note],
         }
     )
+
+
+def original(manifest: Manifest) -> Manifest:
+    """The manifest, if it is one that can be audited with.
+
+    Raises
+    ------
+    InputError
+        If it was redacted.
+    """
+    if manifest.redacted_from is not None:
+        raise InputError(
+            "was redacted: it has no text and no scores to audit with",
+            where=f"manifest {manifest.name!r}",
+            fix="give the original, whose digest begins with "
+            f"{manifest.redacted_from[:12]}",
+        )
+    return manifest
 
 
 def json_schema() -> dict[str, Any]:
@@ -366,7 +407,7 @@ def _validated(raw: bytes, *, where: str) -> Manifest:
         return Manifest.model_validate_json(raw)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
+        field = field_path(first["loc"], Manifest.model_json_schema())
         raise InputError(
             f"field {field}: {first['msg'].lower()}",
             where=where,

@@ -22,14 +22,20 @@ import pyarrow as pa
 
 from spark_audit.accumulate import accumulated, audits_of
 from spark_audit.accumulate import check as check_kept
-from spark_audit.attachments import case_ids, cases, matching
+from spark_audit.attachments import (
+    case_ids,
+    cases,
+    cases_file,
+    matching,
+    write_cases,
+)
 from spark_audit.audits import AUDITS, baselines_of, evidence_file, originals
 from spark_audit.audits._series import listed
 from spark_audit.errors import IncompleteError, InputError
 from spark_audit.facts import check_writable, now, versions
 from spark_audit.figures import FIGURES, FORMATS, file_name
 from spark_audit.locks import alone
-from spark_audit.manifest import Manifest, check_fit, read_manifest
+from spark_audit.manifest import Manifest, check_fit, original, read_manifest
 from spark_audit.plans import Lineup, Plans, known, lineup, make_plans
 from spark_audit.replicates import with_entries
 from spark_audit.reports import SCOPE, check_formats, read_report, write_report
@@ -134,7 +140,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     _check_baseline(request.baseline, names)
     manifest = None
     if request.manifest is not None:
-        manifest = _scorable(read_manifest(request.manifest))
+        manifest = original(read_manifest(request.manifest))
         _check_folder(_folder(request, manifest, names), manifest, order, request)
     elif request.output is not None:
         check_writable(request.output)
@@ -142,7 +148,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         checkpoint = next(stream, None)
     assert checkpoint is not None
     if manifest is None:
-        manifest = _scorable(_manifest_for(checkpoint, request))
+        manifest = original(_manifest_for(checkpoint, request))
     folder = _folder(request, manifest, names)
     _check_folder(folder, manifest, order, request)
     request = _ordered(request, learned, manifest)
@@ -222,15 +228,19 @@ def _conclude(
         progress(STATISTICS, len(request.audits), len(request.audits))
     attached = run_tables(_folders(order))
     plain = {k: found[Pass()] for k, found in tables.items() if Pass() in found}
-    if shown := cases(view, work.places, plain):
-        attached["cases"] = shown
+    shown = cases(view, work.places, plain)
     report = _report(request, manifest, view, scored, results, attached, clock.seconds)
+    adds = False
     if before is not None:
         report = accumulated(before, report, folder=folder)
-        if set(audits_of(report)) - set(request.audits):
-            kept = [evidence_file(audit) for audit in audits_of(report)]
-            written.update(folder / "scores" / name for name in kept)
-            written.update((folder / "scores" / "tables").glob("*.parquet"))
+        adds = bool(set(audits_of(report)) - set(request.audits))
+    if adds:
+        kept = [evidence_file(audit) for audit in audits_of(report)]
+        written.update(folder / "scores" / name for name in kept)
+        written.update((folder / "scores" / "tables").glob("*.parquet"))
+    if shown or not adds:
+        write_cases(folder, shown)
+    written.add(cases_file(folder))
     for name, result in zip(request.audits, results, strict=True):
         if result.evidence is not None and len(result.evidence):
             path = folder / "scores" / evidence_file(name)
@@ -388,7 +398,7 @@ def estimate_cost(request: Request) -> dict[str, Any]:
         if manifest is None:
             manifest = _manifest_for(checkpoint, request)
         request = _ordered(request, learned, manifest)
-        view, plans = _plans(_scorable(manifest), request)
+        view, plans = _plans(original(manifest), request)
         items = items_for(view, checkpoint, order.plan(checkpoint.name, plans))
         found["manifest"] = manifest.name
         for name, value in cost(checkpoint, items).items():
@@ -589,6 +599,7 @@ def find_manifest(checkpoint: Loaded, *, folder: Path = MANIFESTS) -> Manifest:
                 vocab_size=len(checkpoint.usable),
                 base_sha256=checkpoint.base_sha256,
             )
+            original(manifest)
         except InputError as error:
             others.append(f"{path} ({error.what})")
         else:
@@ -683,16 +694,6 @@ def _opened(spec: Spec, request: Request) -> Iterator[str]:
         yield name
         for kind in request.loading.get("quantize", ()):
             yield f"{name}+{kind}"
-
-
-def _scorable(manifest: Manifest) -> Manifest:
-    if manifest.redacted_from is not None:
-        raise InputError(
-            "has no text to score: it was redacted",
-            where=f"manifest {manifest.name!r}",
-            fix="give the manifest it was made from",
-        )
-    return manifest
 
 
 def _check_baseline(baseline: str | None, names: Sequence[str]) -> None:

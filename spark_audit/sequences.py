@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from spark_audit.errors import InputError
-from spark_audit.manifest import Manifest
+from spark_audit.manifest import Manifest, original
 from spark_audit.scoring import AnyItem, Candidates, Item, Prompt, item
 from spark_audit.table import Pass
 from spark_audit.tokens import Encoding, TokenSpan, encode, token_ids
@@ -421,16 +421,8 @@ def _cut(
 
 
 def _encodings(manifest: Manifest, loaded: Loaded) -> dict[str, Encoding]:
-    if manifest.redacted_from is not None:
-        raise InputError(
-            "was redacted: scoring needs the text",
-            where=f"manifest {manifest.name!r}",
-            fix="score with the original, whose digest begins with "
-            f"{manifest.redacted_from[:12]}",
-        )
-    encodings = encode(
-        loaded.tokenizer, [e.prompt + e.response for e in manifest.examples]
-    )
+    texts = [e.prompt + e.response for e in original(manifest).examples]
+    encodings = encode(loaded.tokenizer, texts)
     for example, encoding in zip(manifest.examples, encodings, strict=True):
         if len(encoding) != len(example.reference_unll):
             raise InputError(

@@ -246,17 +246,16 @@ class _NoColumn(Exception):
 def _listed(row: Row, asked: Collection[str | None]) -> str:
     """The row's columns, unless they may be text (a CSV without a first line).
 
-    They are names where each is a plain word, or where one is known as a name: it was
-    ``asked`` for, or is a usual one.
+    They are names where one is known as such: it was ``asked`` for, or is a usual one.
     """
     names = [str(name) for name in row]
-    usual = {*_IMPORTED, *(name for pair in _LAYOUTS.values() for name in pair)}
-    plain = all(re.fullmatch(r"[A-Za-z_][\w.-]{0,30}", name) for name in names)
-    if plain or not usual.union(asked).isdisjoint(names):
+    usual = dict.fromkeys(name for pair in _LAYOUTS.values() for name in pair)
+    if not {*_IMPORTED, *usual, *asked}.isdisjoint(names):
         return f"columns: {', '.join(map(_short, names))}"
+    count = f"{len(names)} column{'s' * (len(names) != 1)}"
     return (
-        f"{len(names)} columns, not shown as their names may be data: is there a first "
-        "line of names?"
+        f"{count}, not shown as their names may be data, and none of "
+        f"{', '.join(usual)}: is there a first line of names?"
     )
 
 

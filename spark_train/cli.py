@@ -436,8 +436,10 @@ def score(
     """Tokens with their sensitivity scores; identifiers only with --show-text.
 
     Without it, [NAME], [EMAIL] and so on stand for each token of what is annotated in
-    the data or found by the rules. Plain text is shown, and with it identifiers that
-    neither annotations nor rules know.
+    the data or found by the rules, and a row's figures end before the first of them:
+    with the model, those behind it tell what it is. Plain text is shown, and with it
+    identifiers that neither annotations nor rules know. A file of -o has all scores,
+    and is as private as the data.
     """
     _check(device, dtype)
     from spark_audit.checkpoints import quiet as silence
@@ -520,6 +522,10 @@ def _check_scores(output: Path) -> None:
 def _tokens(one: Inspected, tokenizer: Any, *, show_text: bool) -> dict[str, Any]:
     """A row as records; identifiers by their type, unless their text is asked for."""
     row = one.row
+    # A figure depends on all that stands before its token, and the one beside what is
+    # hidden may on how it is cut: there the figures end.
+    hidden = [t for t, type in enumerate(one.hidden) if type and not show_text]
+    told = min(hidden) - 1 if hidden else len(row)
     records = []
     for t in range(len(row)):
         # In the order of precedence.
@@ -536,8 +542,8 @@ def _tokens(one: Inspected, tokenizer: Any, *, show_text: bool) -> dict[str, Any
                 "position": t,
                 "text": f"[{type}]" if type else tokenizer.decode([int(row.ids[t])]),
                 "kind": next(kind for kind, holds in kinds if holds),
-                "nll": float(one.nll[t - 1]) if t else None,
-                "score": float(one.score[t]),
+                "nll": float(one.nll[t - 1]) if 0 < t < told else None,
+                "score": float(one.score[t]) if t < told else None,
             }
         )
     return {"example": row.id, "task": row.task, "tokens": records}

@@ -206,8 +206,8 @@ class Folder:
             )
 
     def write(self, record: RunRecord) -> None:
-        """Write ``run.json``."""
-        write_text(self._run, record.model_dump_json(indent=1) + "\n")
+        """Write ``run.json``, for the owner only: it tells DP-SGD's seed."""
+        write_text(self._run, record.model_dump_json(indent=1) + "\n", mode=0o600)
 
     def check_left(self, done: Iterable[str]) -> None:
         """Make sure that what finished phases left is there.

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from spark_audit import attachments
-from spark_audit.attachments import CASES, case_ids, cases, matching, united
+from spark_audit.attachments import (
+    CASES,
+    case_ids,
+    cases,
+    cases_file,
+    matching,
+    read_cases,
+    united,
+    united_cases,
+    write_cases,
+)
+from spark_audit.errors import OutputError
+from spark_audit.table import write_parquet
 
 Make = Callable[..., Any]
 
@@ -23,20 +37,25 @@ def places_of(case: Any, keys: list[str]) -> dict[str, tuple[np.ndarray, np.ndar
     return found
 
 
-def test_distances_are_quantiles_over_train_pairs(make_case: Make) -> None:
+def test_shares_of_train_pairs_are_counted_in_steps(make_case: Make) -> None:
     manifest = make_case(sources=30, tests=5).manifest
-    found = matching(manifest)["pair_distances"]
+    found = matching(manifest)["pair_shares"]
     pairs = [p for p in manifest.pairs if manifest.by_id[p.example].split == "train"]
     assert len(pairs) < len(manifest.pairs)
-    for name, values in {
-        "distance": [p.distance for p in pairs],
-        "nll_pii": [p.pii.nll for p in pairs],
-        "nll_control": [p.control.nll for p in pairs],
-    }.items():
-        assert found[0][name] == pytest.approx(min(values), abs=1e-6)
-        assert found[-1][name] == pytest.approx(max(values), abs=1e-6)
-        assert found[20][name] == pytest.approx(np.median(values), abs=1e-6)
-    assert {r["caliper_nats"] for r in found} == {manifest.settings.caliper}
+    caliper = manifest.settings.caliper
+    for name, step, values in (
+        ("distance", caliper / 20, [p.distance for p in pairs]),
+        ("nll_pii", 0.5, [p.pii.nll for p in pairs]),
+        ("nll_control", 0.5, [p.control.nll for p in pairs]),
+    ):
+        mine = [r for r in found if r["of"] == name]
+        assert mine[-1]["share"] == 1
+        for k, record in enumerate(mine):
+            # No span's own figure: the steps are the same for all manifests.
+            assert record["nats"] == pytest.approx(k * step, abs=1e-6)
+            below = np.mean(np.array(values) <= k * step + 1e-9)
+            assert record["share"] == pytest.approx(below, abs=1e-6)
+    assert {r["caliper_nats"] for r in found} == {caliper}
 
 
 def test_examples_are_chosen_before_anything_is_scored(make_case: Make) -> None:
@@ -131,7 +150,7 @@ def test_of_a_long_text_the_tokens_around_an_identifier_are_shown(
 
 def test_without_pairs_there_is_nothing_to_show(make_case: Make) -> None:
     manifest = make_case(sources=5).manifest.model_copy(update={"pairs": []})
-    assert matching(manifest)["pair_distances"] == []
+    assert matching(manifest)["pair_shares"] == []
     assert case_ids(manifest) == []
     assert cases(manifest, {}, {}) == []
 
@@ -147,24 +166,44 @@ def test_reports_unite_with_each_checkpoint_once() -> None:
     one = {
         "balance": [{"covariate": "x"}],
         "run_settings": [run("er", 1), run("er", 2)],
-        "cases": [token(base=1.0, er=2.0)],
     }
     two = {
         "balance": [{"covariate": "x"}],
         "run_settings": [run("er", 9), run("spark", 3)],
-        "cases": [token(base=1.0, er=5.0, spark=3.0)],
     }
+    mine, theirs = [token(base=1.0, er=2.0)], [token(base=1.0, er=5.0, spark=3.0)]
     same = {"base": "base", "er": "er", "spark": "spark"}
     assert united([(one, same), (two, same)]) == {
         "balance": [{"covariate": "x"}],
         "run_settings": [run("er", 1), run("er", 2), run("spark", 3)],
-        "cases": [token(base=1.0, er=2.0, spark=3.0)],
     }
+    assert united_cases([(mine, same), (theirs, same)]) == [
+        token(base=1.0, er=2.0, spark=3.0)
+    ]
     renamed = {"base": "base", "er": "b/er", "spark": "spark"}
     found = united([(one, same), (two, renamed)])
     assert [r["checkpoint"] for r in found["run_settings"]] == [
         "er", "er", "b/er", "spark",
     ]  # fmt: skip
-    assert found["cases"][0]["nll/b/er"] == 5.0
-    assert found["cases"][0]["nll/er"] == 2.0
+    (both,) = united_cases([(mine, same), (theirs, renamed)])
+    assert (both["nll/b/er"], both["nll/er"]) == (5.0, 2.0)
     assert united([({}, {})]) == {}
+    assert united_cases([([], {})]) == []
+
+
+def test_token_scores_are_kept_apart_and_for_the_owner(
+    make_case: Make, tmp_path: Path
+) -> None:
+    case = make_case(sources=10)
+    tables = {"ours": case.table(lambda key, nll: nll + 1)}
+    places = places_of(case, case_ids(case.manifest))
+    found = cases(case.manifest, places, tables)
+    assert read_cases(tmp_path) == []
+    write_cases(tmp_path, found)
+    assert read_cases(tmp_path) == found
+    assert cases_file(tmp_path).stat().st_mode & 0o077 == 0
+    write_parquet(pa.table({"example": ["a"], "nll/ours": [1.0]}), cases_file(tmp_path))
+    with pytest.raises(OutputError, match="is no table of token scores; audit again"):
+        read_cases(tmp_path)
+    write_cases(tmp_path, [])
+    assert not cases_file(tmp_path).exists()

@@ -190,6 +190,10 @@ def test_inputs_are_not_written_over(tmp_path: Path) -> None:
     keep_apart([tmp_path / "a"], [tmp_path / "b"])
     with pytest.raises(InputError, match="and it is an input"):
         keep_apart([tmp_path / "x" / ".." / "a"], [tmp_path / "a"])
+    (tmp_path / "b").write_text("mine")
+    (tmp_path / "same").hardlink_to(tmp_path / "b")
+    with pytest.raises(InputError, match="and it is an input"):
+        keep_apart([tmp_path / "same"], [tmp_path / "b"])
 
 
 def test_an_unknown_value_lists_the_known_ones() -> None:

@@ -83,6 +83,21 @@ def test_a_file_is_written_with_its_folders_and_mode(tmp_path: Path) -> None:
     facts.write_text(path, "two")
     assert path.read_text() == "two"
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    before = os.umask(0o077)
+    try:
+        facts.write_text(path, "three")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert os.umask(0o027) == 0o077, "as it was"
+        facts.write_text(path, "four")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    finally:
+        os.umask(before)
+
+
+def test_keys_that_a_file_brings_are_not_told() -> None:
+    schema = {"properties": {"a": {}}, "$defs": {"B": {"properties": {"b": {}}}}}
+    place = ("a", 3, "someone@example.org", "b")
+    assert facts.field_path(place, schema) == "a.3.*.b"
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt()])

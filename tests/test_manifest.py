@@ -209,11 +209,17 @@ def test_redaction_leaves_no_text(
         assert not any(string in raw for string in canary.candidates)
     found = read_manifest(tmp_path / "red.json")
     assert found.redacted_from == manifest.digest != found.digest
-    assert found.pairs == manifest.pairs
-    for one, other in zip(found.examples, manifest.examples, strict=True):
-        assert one.prompt == one.response == ""
-        assert one.reference_unll == other.reference_unll
-    assert redact(found) is found
+    for pair, other in zip(found.pairs, manifest.pairs, strict=True):
+        assert pair.distance is pair.pii.nll is pair.control.nll is None
+        assert pair.pii.token_start == other.pii.token_start
+    for one in found.examples:
+        assert one.prompt == one.response == one.classes == ""
+        assert one.reference_unll == one.low == []
+    assert redact(found) == found
+    # So is one that an earlier version made, which left the scores in.
+    early = seal({**manifest.model_dump(mode="json"), "redacted_from": manifest.digest})
+    assert redact(early).examples == found.examples
+    assert redact(early).redacted_from == manifest.digest
     # The original is as it was.
     assert manifest.examples[0].prompt
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from spark_audit import pipeline
+from spark_audit.attachments import read_cases
 from spark_audit.build import build_manifest
 from spark_audit.cli import run as command_line
 from spark_audit.errors import InputError, OutputError, SparkError
@@ -329,14 +330,15 @@ def test_no_output_shows_an_identifier_unless_asked(
     assert "Maria Jones" in (tmp_path / "report" / "report.md").read_text()
 
 
-def test_report_shows_tokens_of_some_examples_without_text(
+def test_scores_hold_tokens_of_some_examples_without_text(
     request_of: Callable[..., Request], workshop: Path, tiny_base: Path
 ) -> None:
     from transformers import AutoTokenizer
 
     outcome = run(request_of())
     assert outcome.report is not None
-    found = outcome.report.tables["cases"]
+    assert "cases" not in outcome.report.tables
+    found = read_cases(outcome.folder)
     manifest = read_manifest(workshop / "manifests" / "m.json")
     wanted = naive(workshop / "lora", tiny_base, manifest)
     tokenizer = AutoTokenizer.from_pretrained(tiny_base)

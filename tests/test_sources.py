@@ -389,7 +389,7 @@ def test_columns_that_are_there_are_listed(tmp_path):
         ),
         (
             {"Rates rose.": "x"},
-            "field 'prompt': has no column of a usual name (1 columns, not shown as",
+            "field 'prompt': has no column of a usual name (1 column, not shown as",
         ),
         (
             {"text": "Rates", "label": "x", "id": "\x07"},
@@ -454,6 +454,17 @@ def test_source_and_options(tmp_path):
     assert refusal(source, split="train", columns={"response": "stars"}) == (
         "SOURCE:1, field 'stars': is no column (columns: id, text, label)"
     )
+
+
+def test_a_file_without_a_line_of_names_is_not_quoted(tmp_path):
+    source = tmp_path / "x.csv"
+    source.write_text("Alice,Hunter2secret\nBob,positive\n")
+    for options in ({}, {"template": "{text}"}, {"columns": {"prompt": "text"}}):
+        message = refusal(source, split="train", **options)
+        assert "2 columns, not shown" in message
+        assert "none of prompt, response, answer, sentence, label, text" in message
+        assert "Alice" not in message
+        assert "Hunter" not in message
 
 
 def test_ids_that_stand_twice(tmp_path):

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -160,7 +161,14 @@ class _Audits(Registry[Audit]):
 
         def decorate(function: Audit) -> Audit:
             sys.modules[function.__module__].__class__ = _Callable
-            return inner(function)
+
+            @wraps(function)
+            def run(tables: Tables, manifest: Manifest, **options: Any) -> AuditResult:
+                from spark_audit.manifest import original
+
+                return function(tables, original(manifest), **options)
+
+            return inner(run)
 
         return decorate
 

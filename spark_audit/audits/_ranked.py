@@ -277,7 +277,7 @@ def dose_table(frame: pd.DataFrame) -> list[Record]:
                 "held_out": bool(chosen["held_out"].iloc[0]),
                 "canaries": n,
                 "tied": int(np.count_nonzero(chosen["ties"])),
-                "nll_mean": float(chosen["nll_mean"].mean()),
+                "nll_mean": _mean_of_several(chosen["nll_mean"]),
                 "rank_mean": float(chosen["mid"].mean()),
                 "exposure_mean": float(chosen["exposure"].mean()),
                 "chance_exposure": null_moments(size).exposure_mean,
@@ -285,7 +285,7 @@ def dose_table(frame: pd.DataFrame) -> list[Record]:
                 "chance_exposure_high": high,
                 "p_remembered": p_remembered(chosen),
                 "p_suppressed": p_suppressed(chosen),
-                "posterior_bits_mean": float(chosen["posterior_bits"].mean()),
+                "posterior_bits_mean": _mean_of_several(chosen["posterior_bits"]),
             }
             for k in KS:
                 if k < size:
@@ -305,6 +305,11 @@ def hits_of(frame: pd.DataFrame, *, k: int) -> TopK:
         n_candidates=int(frame["n_candidates"].iloc[0]),
         ties=frame["ties"].to_numpy(),
     )
+
+
+def _mean_of_several(values: pd.Series) -> float | None:
+    # Of one canary it would be the score of a string, and tell it.
+    return float(values.mean()) if len(values) > 1 else None
 
 
 def trend_table(frame: pd.DataFrame, *, seed: int) -> list[Record]:

@@ -78,7 +78,7 @@ class Description:
 
 
 def describe(manifest: Manifest) -> Description:
-    """Describe a manifest; a redacted one too.
+    """Describe a manifest; a redacted one too, less the figures from its scores.
 
     Figures of pairs and spans are over train rows, which are what is audited; the
     tables by type and by task count both splits.
@@ -186,9 +186,11 @@ def _distance_facts(
     manifest: Manifest, pairs: Sequence[ManifestPair]
 ) -> dict[str, int | float | None]:
     """Distances of the pairs, and the Delta_sel of the reference: match quality."""
-    found = np.array([pair.distance for pair in pairs])
+    pairs = [] if manifest.redacted_from else pairs
+    found = np.array([pair.distance for pair in pairs], dtype=float)
     lengths = np.array([p.pii.token_end - p.pii.token_start for p in pairs])
-    signed = np.array([p.pii.nll - p.control.nll for p in pairs])
+    signed = np.array([p.pii.nll for p in pairs], dtype=float)
+    signed -= np.array([p.control.nll for p in pairs], dtype=float)
     edge = EDGE * manifest.settings.caliper
 
     def figure(compute: Callable[[], Any]) -> float | None:
@@ -214,7 +216,7 @@ def _gap_facts(manifest: Manifest) -> dict[str, int | float | None]:
     pii = np.zeros(2)
     other = np.zeros(2)
     inside = np.zeros(2)
-    for example, spans in _compared(manifest):
+    for example, spans in () if manifest.redacted_from else _compared(manifest):
         eligible = example.unll[example.eligible]
         other += eligible.sum(), len(eligible)
         for start, end in spans:

@@ -24,11 +24,12 @@ LOOKS: dict[str, tuple[str, Any]] = {
 @FIGURES.register()
 def draw(report: Report) -> Drawing | None:
     """ECDF of the distances, and of the mean NLL of both sides of the pairs."""
-    records = known(report.tables.get("pair_distances", []), "quantile")
-    apart = known(records, "distance")
+    records = known(report.tables.get("pair_shares", []), "of", "nats", "share")
+    curves = {of: [r for r in records if r["of"] == of] for of in LOOKS}
+    apart = curves["distance"]
     if not apart:
         return None
-    sides = [column for column in NAMES if known(records, column)]
+    sides = [side for side in NAMES if curves[side]]
     caliper = next(
         (r["caliper_nats"] for r in apart if r.get("caliper_nats") is not None), None
     )
@@ -47,23 +48,23 @@ def draw(report: Report) -> Drawing | None:
         grid[0].set_title("(a) distance")
         grid[1].set_title("(b) difficulty of both sides")
         for side in sides:
-            _ecdf(grid[1], known(records, side), side)
+            _ecdf(grid[1], curves[side], side)
         grid[1].set_xlabel("mean NLL on the reference, nats per token")
     handles = [Line2D([], [], color=LOOKS[s][0], linestyle=LOOKS[s][1]) for s in sides]
     if caliper is not None:
         handles.append(Line2D([], [], color=INK, linestyle="--", linewidth=1))
     if labels:
         legend(figure, handles, labels)
-    quantiles = [r["quantile"] for r in apart]
-    distances = [r["distance"] for r in apart]
-    median, most = (float(np.interp(q, quantiles, distances)) for q in (0.5, 0.95))
+    shares, nats = ([r[column] for r in apart] for column in ("share", "nats"))
+    median, most = (float(np.interp(q, shares, nats)) for q in (0.5, 0.95))
     return Drawing(
         name="pair_distances",
         audit="manifest",
         title="Distances of the pairs",
         caption=(
             "Distances of matched pairs of train rows on the reference model: "
-            "the absolute difference of the mean NLL of identifier and control."
+            "the absolute difference of the mean NLL of identifier and control, "
+            "counted in steps."
             + (
                 f" No pair may differ by more than the caliper, {plain(caliper)} nats."
                 if caliper is not None
@@ -72,7 +73,7 @@ def draw(report: Report) -> Drawing | None:
         ),
         alt=(
             f"Cumulative distribution of pair distances: half of the pairs differ by "
-            f"at most {plain(median)} nats, 95% by at most {plain(most)}"
+            f"about {plain(median)} nats or less, 95% by about {plain(most)} or less"
             + (f"; the caliper is {plain(caliper)}." if caliper is not None else ".")
         ),
         figure=figure,
@@ -80,11 +81,11 @@ def draw(report: Report) -> Drawing | None:
 
 
 def _ecdf(axes: Axes, records: list[dict[str, float]], column: str) -> None:
-    records = sorted(records, key=lambda r: r["quantile"])
+    records = sorted(records, key=lambda r: r["nats"])
     colour, dashes = LOOKS[column]
     axes.plot(
-        [r[column] for r in records],
-        [r["quantile"] for r in records],
+        [r["nats"] for r in records],
+        [r["share"] for r in records],
         color=colour,
         linestyle=dashes,
         linewidth=1.8,

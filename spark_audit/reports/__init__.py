@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from spark_audit.audits import carriers, entry_of
 from spark_audit.errors import InputError, OutputError
-from spark_audit.facts import read_regular
+from spark_audit.facts import field_path, read_regular
 from spark_audit.figures import drawings, palette
 from spark_audit.manifest import Manifest
 from spark_audit.registry import Registry
@@ -91,15 +91,26 @@ METHODS = {
 
 
 DRAWN = (
-    "cases",
     "rank_distribution",
     "mia_roc",
-    "pair_distances",
+    "pair_shares",
     "run_settings",
     "run_time",
     "run_losses",
 )
 """Further tables that are there to be drawn: no reader is shown them as tables."""
+
+RETIRED = ("cases", "pair_distances")
+"""Tables of older reports with figures of single tokens or spans: text, in effect."""
+
+PRIVATE = (
+    "As private as the data are `scores/` (with the base model, a text can be read "
+    "from its tokens' scores), the manifest, and whatever shows words of examples; "
+    "`report.json` tells the seeds and losses of runs. All of these are for their "
+    "owner only. Tables, figures, and pages without words hold no figure of a single "
+    "token or span."
+)
+"""Which files of a report can be shared; stands in every format for people."""
 
 
 @dataclass(frozen=True)
@@ -513,15 +524,17 @@ def read_report(folder: str | Path) -> Report:
             f"cannot be read ({error.strerror or error})", where=str(path)
         ) from error
     try:
-        return Report.model_validate_json(text)
+        report = Report.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
+        field = field_path(first["loc"], Report.model_json_schema())
         raise InputError(
             f"field {field}: {first['msg']}" if field else "is not JSON",
             where=str(path),
             fix="run the audit again with this version",
         ) from error
+    kept = {name: t for name, t in report.tables.items() if name not in RETIRED}
+    return report.model_copy(update={"tables": kept})
 
 
 def write_report(

@@ -1,11 +1,15 @@
 """The token heat map: a few examples, each token coloured by its NLL.
 
-Words come from the manifest alone. What belongs to an identifier is replaced by signs
-of one length, token by token, before anything reaches the page.
+Words come from the manifest alone, and without them there is no heat map. What belongs
+to an identifier is replaced by signs of one length, token by token, before anything
+reaches the page. A figure depends on all that stands before its token, and with the
+model what is hidden there can be tried out against it: figures and colours end where
+hidden words begin.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from bisect import bisect_right
@@ -13,8 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spark_audit.attachments import NLL
 from spark_audit.audits import entry_of
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, visible
 from spark_audit.examples import Example, Span
 from spark_audit.identifiers import identifier_ranges, repeats
 from spark_audit.manifest import Manifest, ManifestExample
@@ -25,7 +30,7 @@ EDGES = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
 """Limits of the colours, in nats; the same for every checkpoint and example."""
 
 BLOCK, _BLANK, _START = "·", "␣", "⊢"
-"""What stands for a token whose word is not there, a blank, the start of a text."""
+"""What stands for a hidden token, a blank, the start of a text."""
 _WORD = re.compile(r"\w+")
 _RUN = 5
 """Letters and digits in a row of an identifier that are hidden however written."""
@@ -67,7 +72,6 @@ class Case:
     task: str
     tokens: tuple[Token, ...]
     types: tuple[str, ...]
-    worded: bool
 
 
 @dataclass(frozen=True)
@@ -80,14 +84,9 @@ class Cases:
     right: int
 
     @property
-    def worded(self) -> bool:
-        """Whether words of an example stand on the page."""
-        return any(case.worded for case in self.cases)
-
-    @property
     def hidden(self) -> bool:
         """Whether some of an example's words were hidden."""
-        return any(t.hidden for case in self.cases if case.worded for t in case.tokens)
+        return any(token.hidden for case in self.cases for token in case.tokens)
 
 
 def shade(nll: float | None) -> str:
@@ -96,22 +95,34 @@ def shade(nll: float | None) -> str:
     return "h" if nll is None else f"h{bisect_right(EDGES, float(number(nll)))}"
 
 
-def cases(report: Report, manifest: Manifest | None, *, show_text: bool) -> Cases:
-    """The examples of ``report.tables["cases"]``, without identifiers unless asked."""
-    records = report.tables.get("cases") or []
-    keys = dict.fromkeys(k for r in records for k in r if k.startswith("nll/"))
-    names = tuple(key.removeprefix("nll/") for key in keys)
-    if not names:
+def cases(
+    report: Report,
+    records: Sequence[Mapping[str, Any]],
+    manifest: Manifest | None,
+    *,
+    show_text: bool,
+) -> Cases:
+    """The examples of a report, without identifiers unless asked.
+
+    Parameters
+    ----------
+    records
+        Those of :func:`spark_audit.attachments.cases`.
+    manifest
+        Gives the words; examples that it has none of are left out.
+    """
+    keys = dict.fromkeys(k for r in records for k in r if k.startswith(NLL))
+    names = tuple(visible(key.removeprefix(NLL)) for key in keys)
+    if not names or manifest is None:
         return Cases((), (), 0, 0)
-    secrets = None if manifest is None or show_text else _secrets(manifest)
+    secrets = None if show_text else _secrets(manifest)
     found = []
     for example in dict.fromkeys(str(r["example"]) for r in records):
         mine = [r for r in records if str(r["example"]) == example]
-        own = None if manifest is None else manifest.by_id.get(example)
+        own = manifest.by_id.get(example)
         # A redacted manifest has no words; one of another build may end too early.
-        if own is not None and len(own.prompt + own.response) < _end(mine):
-            own = None
-        found.append(_case(example, mine, tuple(keys), own, secrets))
+        if own is not None and len(own.prompt + own.response) >= _end(mine):
+            found.append(_case(mine, tuple(keys), own, secrets))
     left, right = _first_pair(report, names)
     return Cases(tuple(found), names, left, right)
 
@@ -131,32 +142,33 @@ def _end(records: Iterable[Mapping[str, Any]]) -> int:
 
 
 def _case(
-    name: str,
     records: Sequence[Mapping[str, Any]],
     keys: Sequence[str],
-    example: ManifestExample | None,
+    example: ManifestExample,
     secrets: _Secrets | None,
 ) -> Case:
     places = [(int(r["start"]), int(r["end"])) for r in records]
-    if example is None:
-        words = [_Word(BLOCK)] * len(records)
-    else:
-        hidden = [] if secrets is None else _hidden(example, secrets)
-        words = list(_words(example, places, hidden))
+    hidden = [] if secrets is None else _hidden(example, secrets)
+    words = list(_words(example, places, hidden))
+    # Of the whole text, of which the records may be a part.
+    first = min((start for start, _, _ in hidden), default=math.inf)
+    told = sum(end <= first for _, end in places)
+    if told < len(places):
+        told -= 1  # The one beside what is hidden is left out, too.
     tokens = tuple(
         Token(
             text=word.text,
             role=str(record.get("role") or ""),
-            nll=tuple(record.get(key) for key in keys),
-            hidden=word.hidden or example is None,
+            nll=tuple(record.get(key) if k < told else None for key in keys),
+            hidden=word.hidden,
             space=word.space,
             response=word.response,
         )
-        for record, word in zip(records, words, strict=True)
+        for k, (record, word) in enumerate(zip(records, words, strict=True))
     )
-    types = dict.fromkeys(str(r["type"]) for r in records if r.get("type"))
-    task = str(records[0].get("task") or "")
-    return Case(name, task, tokens, tuple(types), worded=example is not None)
+    types = dict.fromkeys(visible(str(r["type"])) for r in records if r.get("type"))
+    task = visible(str(records[0].get("task") or ""))
+    return Case(visible(example.id), task, tokens, tuple(types))
 
 
 # --- what is hidden -------------------------------------------------------------------

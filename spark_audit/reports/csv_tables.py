@@ -32,6 +32,9 @@ def write(
         "guards": (list(Guard.model_fields), [g.model_dump() for g in report.guards]),
     }
     for name, records in report.tables.items():
+        if name == "run_settings":
+            # DP-SGD's noise follows from it: it stands in report.json alone.
+            records = [r for r in records if r.get("setting") != "seed"]
         columns = list(dict.fromkeys(key for record in records for key in record))
         tables[name] = (columns, records)
     written = []

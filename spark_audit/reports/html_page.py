@@ -14,16 +14,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from spark_audit.attachments import read_cases
 from spark_audit.audits import AUDITS, entry_of
 from spark_audit.facts import write_text
 from spark_audit.figures import DARK, LIGHT, Drawing, Drawn, drawings, palette
 from spark_audit.manifest import Manifest
 from spark_audit.reports import (
     NO_VERDICT,
+    PRIVATE,
     WRITERS,
     Block,
     blocks,
@@ -130,16 +133,18 @@ def write(
 ) -> list[Path]:
     """Write ``report.html``; identifiers appear only with ``show_text``."""
     path = folder / "report.html"
-    heat = cases(report, manifest, show_text=show_text)
+    records = [] if manifest is None else read_cases(folder)
+    heat = cases(report, records, manifest, show_text=show_text)
     text = _page(report, heat, drawn, show_text=show_text, further=further)
     # With words of an example it is as private as the manifest.
-    write_text(path, text, mode=0o600 if heat.worded else 0o644)
+    write_text(path, text, mode=0o600 if heat.cases else 0o644)
     return [path]
 
 
 def render(
     report: Report,
     *,
+    tokens: Sequence[Mapping[str, Any]] = (),
     manifest: Manifest | None = None,
     show_text: bool = False,
     further: Sequence[Block] = (),
@@ -148,14 +153,16 @@ def render(
 
     Parameters
     ----------
+    tokens
+        Those of :func:`spark_audit.attachments.cases`, for the token heat map.
     manifest
-        Gives the words of the token heat map; without it there are none.
+        Gives the words of the token heat map; without it there is none.
     show_text
         Whether identifiers stand in the heat map; they are hidden otherwise.
     further
         Tables of a section "Beside the paper".
     """
-    heat = cases(report, manifest, show_text=show_text)
+    heat = cases(report, tokens, manifest, show_text=show_text)
     return _page(report, heat, None, show_text=show_text, further=further)
 
 
@@ -217,6 +224,7 @@ def _page(
         edges=EDGES,
         shade=shade,
         privacy=_privacy(heat, show_text=show_text),
+        private=PRIVATE,
         beside=[
             (block.lead, list(grids(block, known, id=f"beside-{k}", fold=False)))
             for k, block in enumerate(further)
@@ -323,7 +331,7 @@ def _void(report: Report) -> str:
 
 
 def _privacy(heat: Cases, *, show_text: bool) -> str:
-    if not heat.worded:
+    if not heat.cases:
         return "This page holds no text of any example."
     if show_text:
         return (
@@ -333,7 +341,9 @@ def _privacy(heat: Cases, *, show_text: bool) -> str:
     return (
         "This page holds words of some examples, with identifiers hidden as far as "
         "they are known: keep it as private as the manifest. Its file is for its owner "
-        "only."
+        "only. Colours and figures end where an example's first hidden word begins: "
+        "with the model, what is hidden could be found out from those behind it; "
+        "--show-text shows all."
     )
 
 

@@ -20,5 +20,6 @@ def write(
 ) -> list[Path]:
     """Write ``report.json`` (schema: ``schemas/report.json`` of the package)."""
     path = folder / "report.json"
-    write_text(path, report.model_dump_json(indent=1) + "\n")
+    # It tells seeds and losses of runs, which undo what DP-SGD promises.
+    write_text(path, report.model_dump_json(indent=1) + "\n", mode=0o600)
     return [path]

@@ -14,6 +14,7 @@ from spark_audit.manifest import Manifest
 from spark_audit.reports import (
     DRAWN,
     NO_VERDICT,
+    PRIVATE,
     WRITERS,
     Block,
     blocks,
@@ -156,6 +157,7 @@ def _tail(report: Report, level: Shown) -> Iterator[str]:
         f"matched spans, {facts.n_tokens} tokens, {facts.n_sources} sources in "
         f"{facts.n_clusters} clusters."
     )
+    yield PRIVATE
     known = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     yield f"Versions: {_plain(known)}."
     yield f"Made {_plain(report.created)} with {_code(' '.join(report.command))}."

@@ -196,15 +196,14 @@ def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
             {"covariate": "chars_per_token", "smd_before": -4.6, "smd_after": -4.2},
             {"covariate": "in_prompt_share", "smd_before": None, "smd_after": None},
         ],
-        "pair_distances": [
-            {
-                "quantile": float(q),
-                "distance": float(0.5 * q**2),
-                "nll_pii": float(2 + 3 * q),
-                "nll_control": float(1.9 + 3 * q),
-                "caliper_nats": 0.55,
-            }
+        "pair_shares": [
+            {"of": of, "nats": nats, "share": float(q), "caliper_nats": 0.55}
             for q in quantiles
+            for of, nats in (
+                ("distance", float(0.5 * q**2)),
+                ("nll_pii", float(2 + 3 * q)),
+                ("nll_control", float(1.9 + 3 * q)),
+            )
         ],
         "rank_distribution": [
             {

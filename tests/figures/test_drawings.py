@@ -312,13 +312,13 @@ def test_love_plot_shows_absolute_differences_and_the_usual_line(made: Made) -> 
 def test_pair_distances_are_an_ecdf_with_the_caliper(made: Made) -> None:
     report, found = made(1)
     left, right = found["pair_distances"].figure.axes
-    records = report.tables["pair_distances"]
     curve, caliper = left.lines
-    assert close(curve.get_xdata(), [r["distance"] for r in records])
-    assert close(curve.get_ydata(), [r["quantile"] for r in records])
     assert close(caliper.get_xdata(), [0.55, 0.55])
-    assert close(right.lines[0].get_xdata(), [r["nll_pii"] for r in records])
-    assert close(right.lines[1].get_xdata(), [r["nll_control"] for r in records])
+    drawn = (curve, *right.lines[:2])
+    for line, of in zip(drawn, ("distance", "nll_pii", "nll_control"), strict=True):
+        records = table(report, "pair_shares", of=of)
+        assert close(line.get_xdata(), [r["nats"] for r in records])
+        assert close(line.get_ydata(), [r["share"] for r in records])
 
 
 @pytest.mark.parametrize("count", [4, 8])
@@ -559,7 +559,7 @@ def test_without_its_table_a_figure_is_not_there(made: Made) -> None:
     report, _ = made(4)
     needs = {
         "balance": "balance",
-        "pair_distances": "pair_distances",
+        "pair_shares": "pair_distances",
         "rank_distribution": "ranks",
         "mia_roc": "roc",
         "canary_by_dose": "exposure",

@@ -348,8 +348,8 @@ def test_a_redacted_manifest_has_no_items(
     with pytest.raises(InputError) as caught:
         manifest_items(redact(manifest), reference)
     assert str(caught.value) == (
-        "manifest 'small': was redacted: scoring needs the text; score with the "
-        f"original, whose digest begins with {manifest.digest[:12]}"
+        "manifest 'small': was redacted: it has no text and no scores to audit with; "
+        f"give the original, whose digest begins with {manifest.digest[:12]}"
     )
 
 

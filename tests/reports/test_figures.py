@@ -11,7 +11,7 @@ from spark_audit.reports import write_report
 from spark_audit.results import ManifestFacts, Report
 
 BALANCE = [{"covariate": "length", "smd_before": 0.5, "smd_after": 0.05}]
-DISTANCES = [{"quantile": q / 4, "distance": q / 8} for q in range(5)]
+DISTANCES = [{"of": "distance", "share": q / 4, "nats": q / 8} for q in range(5)]
 
 
 def report(**tables: list[dict[str, float | str]]) -> Report:
@@ -37,7 +37,7 @@ def written(folder: Path) -> set[str]:
 
 
 def test_every_drawing_is_written_in_three_formats(tmp_path: Path) -> None:
-    one = report(balance=BALANCE, pair_distances=DISTANCES)
+    one = report(balance=BALANCE, pair_shares=DISTANCES)
     paths = write_report(one, tmp_path, formats=["figures"])
     assert {path.name for path in paths} == written(tmp_path)
     assert written(tmp_path) == {
@@ -51,7 +51,7 @@ def test_every_drawing_is_written_in_three_formats(tmp_path: Path) -> None:
 
 
 def test_figures_of_an_earlier_report_go_and_other_files_stay(tmp_path: Path) -> None:
-    both = report(balance=BALANCE, pair_distances=DISTANCES)
+    both = report(balance=BALANCE, pair_shares=DISTANCES)
     write_report(both, tmp_path, formats=["figures"])
     mine = tmp_path / "figures" / "mine.png"
     mine.write_bytes(b"kept")

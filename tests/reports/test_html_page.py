@@ -9,7 +9,7 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from urllib.parse import quote
 import pytest
 from synthetic import make_case  # noqa: F401
 
+from spark_audit.attachments import write_cases
 from spark_audit.manifest import Manifest, redact, seal
 from spark_audit.reports import DRAWN, Block, blocks, html_page, write_report
 from spark_audit.reports._html_cases import EDGES, _rewritten, cases, shade
@@ -33,6 +34,8 @@ from spark_audit.results import (
     Report,
     Row,
 )
+
+Tokens = list[dict[str, Any]]
 
 NAMES = ("base", "er[1]", "er[2]", "spark+ul")
 ENTRIES = ("base", "er", "spark+ul")
@@ -165,15 +168,10 @@ def a_report(**columns: Any) -> Report:
                 {"type": "SSN", "matched": 4, "unmatched": 2, "reasons": "2 too far"}
             ],
             "matched_placebo": [{"checkpoint": n, "draws": 7} for n in NAMES],
-            "pair_distances": [
-                {
-                    "quantile": q / 4,
-                    "distance": q / 10,
-                    "nll_pii": q,
-                    "nll_control": q,
-                    "caliper_nats": None,
-                }
+            "pair_shares": [
+                {"of": of, "nats": q / 10, "share": q / 4, "caliper_nats": None}
                 for q in range(5)
+                for of in ("distance", "nll_pii", "nll_control")
             ],
         },
         "timing": {"loading": 1.25},
@@ -227,7 +225,8 @@ def manifest(make_case: Callable[..., Any]) -> Manifest:  # noqa: F811
     return seal(content | {"pairs": [], "unmatched": []})
 
 
-def with_cases(report: Report, manifest: Manifest) -> Report:
+def tokens_of(manifest: Manifest) -> list[dict[str, Any]]:
+    """What ``scores/`` has of the manifest's examples."""
     records = []
     for row, (prompt, response, spans) in zip(manifest.examples, TEXTS, strict=True):
         for k, (start, end) in enumerate(pieces(prompt + response)):
@@ -247,12 +246,17 @@ def with_cases(report: Report, manifest: Manifest) -> Report:
                     for j, name in enumerate(NAMES)
                 }
             )
-    return report.model_copy(update={"tables": {**report.tables, "cases": records}})
+    return records
 
 
 @pytest.fixture
-def report(manifest: Manifest) -> Report:
-    return with_cases(a_report(), manifest)
+def report() -> Report:
+    return a_report()
+
+
+@pytest.fixture
+def tokens(manifest: Manifest) -> list[dict[str, Any]]:
+    return tokens_of(manifest)
 
 
 @pytest.fixture
@@ -264,9 +268,13 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 @cache
 def rendered(report: str, manifest: str) -> str:
     """The page of a report and a manifest in JSON; drawing takes seconds."""
+    words = Manifest.model_validate_json(manifest)
     return html_page.render(
         Report.model_validate_json(report),
-        manifest=Manifest.model_validate_json(manifest),
+        tokens=tokens_of(words),
+        manifest=words,
+        # Else most tokens have neither figure nor colour.
+        show_text=True,
     )
 
 
@@ -530,17 +538,18 @@ def parts_of(secrets: tuple[str, ...], length: int = 4) -> set[str]:
 
 @pytest.mark.usefixtures("undrawn")
 def test_no_part_of_an_identifier_is_in_the_source(
-    report: Report, manifest: Manifest
+    report: Report, tokens: Tokens, manifest: Manifest
 ) -> None:
-    plain = html_page.render(report).casefold()
+    render = partial(html_page.render, report, tokens=tokens)
+    plain = render().casefold()
     own = {part for part in parts_of(SECRETS) if part in plain}
     assert len(own) < 8, "parts of identifiers must not be words of the page"
-    masked = html_page.render(report, manifest=manifest).casefold()
+    masked = render(manifest=manifest).casefold()
     assert not {part for part in parts_of(SECRETS) - own if part in masked}
-    assert "[NAME" in html_page.render(report, manifest=manifest)
+    assert "[NAME" in render(manifest=manifest)
     for word in ("letter", "whose", "twice", "refus", "stand"):
         assert word in masked
-    shown = html_page.render(report, manifest=manifest, show_text=True)
+    shown = render(manifest=manifest, show_text=True)
     assert all(part in shown for part in ("Ottol", "zK9#q", "987-6", "q.vex"))
     assert "SHOWS IDENTIFIERS" in shown
 
@@ -571,9 +580,9 @@ def test_an_identifier_is_found_however_it_is_written(
 
 
 def test_a_token_is_hidden_whole_and_by_signs_of_one_length(
-    report: Report, manifest: Manifest
+    report: Report, tokens: Tokens, manifest: Manifest
 ) -> None:
-    heat = cases(report, manifest, show_text=False)
+    heat = cases(report, tokens, manifest, show_text=False)
     for case, (prompt, response, spans) in zip(heat.cases, TEXTS, strict=True):
         places = pieces(prompt + response)
         for token, (start, end) in zip(case.tokens, places, strict=True):
@@ -594,24 +603,43 @@ def test_a_token_is_hidden_whole_and_by_signs_of_one_length(
                 assert token.space == ""
     assert [t.response for t in first.tokens].count(True) == 1
     assert not any(t.response for t in second.tokens)
+    # Figures and colours end before the token beside the first that is hidden.
+    for case in heat.cases:
+        end = [t.hidden for t in case.tokens].index(True) - 1
+        for k, token in enumerate(case.tokens):
+            assert (None in token.nll) == (k == 0 or k >= end)
+            assert (token.classes(0).split()[1] == "h") == (k == 0 or k >= end)
+    # What is hidden before the first token that is shown counts, too.
+    behind = [record for record in tokens if record["position"] > end + 1]
+    (other,) = cases(
+        report,
+        [r for r in behind if r["example"] == manifest.examples[1].id],
+        manifest,
+        show_text=False,
+    ).cases
+    assert {t.nll for t in other.tokens} == {(None,) * len(NAMES)}
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_words_come_from_the_manifest_alone(report: Report, manifest: Manifest) -> None:
+def test_words_come_from_the_manifest_alone_and_none_stands_without(
+    report: Report, tokens: Tokens, manifest: Manifest
+) -> None:
     for given in (None, redact(manifest)):
-        heat = cases(report, given, show_text=True)
-        assert not heat.worded
-        assert {t.text for case in heat.cases for t in case.tokens} == {"·"}
-        said = Page(html_page.render(report, manifest=given, show_text=True)).text
-        assert "holds no text of any example" in said
+        assert not cases(report, tokens, given, show_text=True).cases
+        page = html_page.render(report, tokens=tokens, manifest=given, show_text=True)
+        assert "holds no text of any example" in Page(page).text
+        assert 'id="tokens"' not in page
     # An example that is longer than the manifest's text is of another manifest.
-    strange = [r | {"end": 10_000} for r in report.tables["cases"]]
-    other = report.model_copy(update={"tables": {"cases": strange}})
-    assert not cases(other, manifest, show_text=True).worded
+    strange = [r | {"end": 10_000} for r in tokens]
+    assert not cases(report, strange, manifest, show_text=True).cases
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_mode_of_the_file(report: Report, manifest: Manifest, tmp_path: Path) -> None:
+def test_mode_of_the_file(
+    report: Report, tokens: Tokens, manifest: Manifest, tmp_path: Path
+) -> None:
+    write_cases(tmp_path, tokens)
+
     def mode(**given: Any) -> int:
         (path,) = write_report(report, tmp_path, formats=["html"], **given)
         assert path == tmp_path / "report.html"
@@ -624,11 +652,11 @@ def test_mode_of_the_file(report: Report, manifest: Manifest, tmp_path: Path) ->
 
 
 def test_pair_shown_first_is_the_baseline_and_the_last(
-    report: Report, manifest: Manifest
+    report: Report, tokens: Tokens, manifest: Manifest
 ) -> None:
     def pair(**settings: str) -> tuple[str, str]:
         given = report.model_copy(update={"settings": settings})
-        heat = cases(given, manifest, show_text=False)
+        heat = cases(given, tokens, manifest, show_text=False)
         return heat.checkpoints[heat.left], heat.checkpoints[heat.right]
 
     assert pair(baseline="er[1]", reference="base") == ("er[1]", "spark+ul")

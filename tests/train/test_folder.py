@@ -91,7 +91,9 @@ def left(folder: Path) -> dict[str, str]:
 
 
 def record(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "run.json").read_text())
+    path = folder / "run.json"
+    assert path.stat().st_mode & 0o077 == 0, "it tells the seed of DP-SGD's noise"
+    found: dict[str, Any] = json.loads(path.read_text())
     return found
 
 
