@@ -65,7 +65,7 @@ def moved(
         by = trained if case.manifest.by_id[key].split == "train" else never
         for (start, end), draw in zip(case.spans(key), own[key], strict=False):
             out[start:end] = nll[start:end] + by + draw
-        return np.maximum(out, 0)
+        return out
 
     return change
 
@@ -485,7 +485,7 @@ def test_a_full_text_learner_that_moved_all_alike_shows_no_memory(
 def test_drift_of_a_run_on_labels_suppresses_nothing(make_case: Make) -> None:
     """+0.30 and +0.22 against equally hard text, on rows trained on and not."""
     case = make_case(sources=60, tests=40, seed=31)
-    change = moved(case, trained=0.30, never=0.22, other=0.0, spread=0.4)
+    change = moved(case, trained=0.30, never=0.22, other=0.0, spread=0.8)
     result = audit(case, ours=change)
     assert claims(result) == {"ours": {"nothing_shown", "moved"}}
     line = next(x for x in result.verdict if "Delta_sel" in x)
@@ -510,8 +510,9 @@ def test_the_base_with_its_logits_scaled_only_moved(
         return np.asarray(np.log1p(odds))
 
     result = audit(case, ours=scaled)
-    assert claims(result)["ours"] <= {"moved", "nothing_shown"}
-    assert "moved" in claims(result)["ours"]
+    # Sharper logits make what has many alternatives likelier, as formats would.
+    kind = "formats" if scale > 1 else "nothing_shown"
+    assert claims(result) == {"ours": {"moved", kind}}
     silent(result)
 
 
