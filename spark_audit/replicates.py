@@ -69,13 +69,13 @@ def _plain(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _against(rows: Sequence[Contrast]) -> dict[str, Any]:
-    """Baseline of an entry's contrast, and the t test over seeds."""
-    values = np.array([row.value for row in rows], dtype=np.float64)
-    spread = float(np.std(values, ddof=1)) / np.sqrt(len(values))
+    """Baseline of an entry's contrast, and the t test of its null over seeds."""
+    apart = np.array([(row.value or 0.0) - (row.null or 0.0) for row in rows])
+    spread = float(np.std(apart, ddof=1)) / np.sqrt(len(apart))
     p: float | None = None
     if spread > 0:
-        t = abs(float(np.mean(values))) / spread
-        p = float(2 * special.stdtr(len(values) - 1, -t))
+        t = abs(float(np.mean(apart))) / spread
+        p = float(2 * special.stdtr(len(apart) - 1, -t))
     return {"baseline": entry_of(rows[0].baseline), "p": p}
 
 
