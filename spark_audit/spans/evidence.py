@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from spark_audit.identifiers import folded, standing
 from spark_audit.injection import FRAMES
 from spark_audit.manifest import Manifest, ManifestSpan
 from spark_audit.spans import Sums, audited_spans
@@ -68,7 +69,7 @@ def _skeleton(manifest: Manifest) -> tuple[pd.DataFrame, pd.DataFrame]:
         )
         text = example.prompt + example.response
         string = text[span.start : span.end]
-        trained = int(example.split == "train" or _same(string) in known)
+        trained = int(example.split == "train" or folded(string.strip()) in known)
         if span.origin != "injected":
             return trained, 0, 0
         marks = "".join(char for char in string if not char.isalnum())
@@ -103,18 +104,20 @@ def _skeleton(manifest: Manifest) -> tuple[pd.DataFrame, pd.DataFrame]:
     )
 
 
-def _same(string: str) -> str:
-    return string.strip().casefold()
-
-
 def _trained_strings(manifest: Manifest) -> set[str]:
-    """Annotated identifiers of trained rows, those of canaries among them."""
-    return {
-        _same((example.prompt + example.response)[span.start : span.end])
-        for example in manifest.examples
-        if example.split == "train"
-        for span in example.spans
+    """Identifiers that stand in trained rows, annotated there or not."""
+    texts = {e.id: e.prompt + e.response for e in manifest.examples}
+    strings = {
+        split: {
+            folded(texts[example.id][span.start : span.end].strip())
+            for example in manifest.examples
+            if example.split == split
+            for span in example.spans
+        }
+        for split in ("train", "test")
     }
+    rows = [texts[e.id] for e in manifest.examples if e.split == "train"]
+    return strings["train"].union(*standing(rows, strings["test"] - {""}))
 
 
 def _cue(text: str, span: ManifestSpan) -> int:

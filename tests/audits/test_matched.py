@@ -579,6 +579,41 @@ def test_identifiers_that_stand_in_trained_rows_are_never_held_out(
     assert "memory" not in claims(result)["ours"]
 
 
+def test_a_string_in_the_plain_text_of_a_trained_row_is_known(make_case: Make) -> None:
+    case = make_case(sources=12, tests=8, seed=39)
+    content = case.manifest.model_dump(mode="json")
+    rows = {example["id"]: example for example in content["examples"]}
+    test = next(e for e in rows.values() if e["split"] == "test")
+    span = test["spans"][0]
+    string = test["prompt"][span["start"] : span["end"]]
+    train = next(e for e in rows.values() if e["split"] == "train")
+    train["prompt"] = train["prompt"][:50] + f" {string} " + train["prompt"][52:]
+    frame = evidence(case.tables(ours=same), seal(content))
+    spans = frame[frame["role"].isin(["pii", "unmatched"])]
+    known = spans[(spans["split"] == "test") & (spans["trained"] == 1)]
+    assert list(known["example"]) == [test["id"]]
+    assert list(known["start"]) == [span["token_start"]]
+
+
+def test_the_sum_of_low_sensitivity_text_is_that_of_its_tokens(
+    make_case: Make,
+) -> None:
+    case = make_case(sources=6, tests=2, seed=40)
+    change = moved(case, trained=0.1, never=0.2, other=0.3)
+    frame = evidence(case.tables(ours=change), case.manifest)
+    low = frame[frame["role"] == "low"]
+    assert set(low["example"]) == {e.id for e in case.manifest.examples}
+    for row in low.itertuples():
+        example = case.manifest.by_id[row.example]
+        nll = change(row.example, case.reference[row.example])
+        assert row.n_tokens == len(example.low)
+        assert row.nll_sum == pytest.approx(nll[example.low].sum(), rel=1e-5)
+        assert row.ref_sum == pytest.approx(
+            case.reference[row.example][example.low].sum(), abs=1e-6
+        )
+    assert "x" not in set(map(str, frame.to_numpy().ravel()))
+
+
 def test_contrasts_claim_nothing_where_other_text_drifted_unequally(
     make_case: Make,
 ) -> None:
