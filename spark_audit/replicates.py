@@ -11,7 +11,7 @@ belongs to source and seed together twice. Limits are clipped to what a figure c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -29,7 +29,9 @@ from spark_audit.results import (
     number,
 )
 from spark_audit.stats.intervals import ratio_estimate
+from spark_audit.stats.memory import claim_of
 from spark_audit.stats.power import with_mde
+from spark_audit.stats.selectivity import unlike_drift
 
 R = TypeVar("R", bound=Row)
 
@@ -67,26 +69,13 @@ def _plain(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _against(rows: Sequence[Contrast]) -> dict[str, Any]:
-    """Baseline of an entry's contrast, and the t test over seeds.
-
-    Tested is the mean's distance from the range that holds no effect, from 0 to the
-    mean null value: of the mean, because clipping each seed by itself would leave
-    nothing but excesses.
-    """
-    values = np.array([row.value for row in rows], dtype=np.float64)
-    nulls = np.array([row.null or 0.0 for row in rows])
-    mean, null = float(values.mean()), float(nulls.mean())
-    nearest = min(max(mean, min(0.0, null)), max(0.0, null))
+    """Baseline of an entry's contrast, and the t test of its null over seeds."""
+    apart = np.array([(row.value or 0.0) - (row.null or 0.0) for row in rows])
+    spread = float(np.std(apart, ddof=1)) / np.sqrt(len(apart))
     p: float | None = None
-    if nearest == mean:
-        p = 1.0
-    else:
-        # The full bias moves with the seed; no bias does not.
-        apart = values - nulls if nearest == null else values
-        spread = float(np.std(apart, ddof=1)) / np.sqrt(len(apart))
-        if spread > 0:
-            t = abs(float(np.mean(apart))) / spread
-            p = float(2 * special.stdtr(len(apart) - 1, -t))
+    if spread > 0:
+        t = abs(float(np.mean(apart))) / spread
+        p = float(2 * special.stdtr(len(apart) - 1, -t))
     return {"baseline": entry_of(rows[0].baseline), "p": p}
 
 
@@ -274,26 +263,55 @@ HEADLINES = {
     ("extract", "greedy_rate", ""): "rate of verbatim extraction",
     ("noise", "gap", "0.1"): "gap under noise of 0.1",
     ("utility", "last", ""): "final accuracy",
+    ("matched", "memory", ""): "change of identifiers, trained minus never trained,",
     ("matched", "did", ""): "DiD",
     ("matched", "delta_sel", "change"): "change of Delta_sel",
 }
 """Figures of a method with several seeds that are told in words."""
 
 
-def _read(row: Contrast) -> str:
-    """What the interval of a DiD over sources and seeds says."""
-    if row.low is None or row.high is None:
-        return ""
-    null = row.null or 0.0
-    if row.low <= max(0.0, null) and row.high >= min(0.0, null):
-        return " Not separable from no effect once seeds count."
-    way = "LESS" if row.low > 0 else "MORE"
-    return f" With seeds, identifiers are {way} likely relative to equally hard text."
+def _read(row: Contrast, drift: Contrast | None) -> tuple[Claim, str]:
+    """What the interval of a DiD over sources and seeds says.
+
+    ``drift`` is that of low-sensitivity text between the two, over the same.
+    """
+    if row.value is None or row.low is None or row.high is None:
+        return "nothing_shown", ""
+    if row.low <= 0 <= row.high:
+        return "nothing_shown", " Not separable from no effect once seeds count."
+    if drift is None or drift.value is None:
+        return "nothing_shown", " How text drifts in the two is not known."
+    if unlike_drift(row.value, drift.value, drift.low, drift.high):
+        apart = number(drift.value)
+        return "nothing_shown", (
+            f" Low-sensitivity text drifted apart by {apart} nats: unequal drift can "
+            "make such a difference, nothing is claimed."
+        )
+    way = "less" if row.low > 0 else "more"
+    return "moved", (
+        f" With seeds, identifiers are {way} likely relative to equally hard text, "
+        "where other text drifted alike."
+    )
+
+
+def _claim(row: Row, drifts: Mapping[tuple[str, str], Contrast]) -> tuple[Claim, str]:
+    """What a headline claims, and how it is read."""
+    if row.value is None:
+        return "not_tested", ""
+    if isinstance(row, Contrast):
+        return _read(row, drifts.get((row.checkpoint, row.baseline)))
+    return (claim_of(row), "") if row.metric == "memory" else ("moved", "")
 
 
 def _findings(rows: Sequence[Row]) -> list[Finding]:
     """The headlines of methods with several seeds, over sources and seeds."""
     found = []
+    drifts = {
+        (row.checkpoint, row.baseline): row
+        for row in rows
+        if isinstance(row, Contrast)
+        and (row.metric, row.over) == ("low_change", "both")
+    }
     for row in rows:
         name = HEADLINES.get((row.audit, row.metric, row.of))
         if name is None or (row.group, row.over) != ("pooled", "both"):
@@ -311,10 +329,10 @@ def _findings(rows: Sequence[Row]) -> list[Finding]:
         if row.status not in ("ok", "not_estimable"):
             said += f", {row.status.replace('_', ' ').upper()}"
         reason = f" ({row.note})" if row.value is None else ""
+        claim, reading = _claim(row, drifts)
         sentence = (
             f"{who}, mean of its seeds: {name} {said} over sources and seeds{reason}."
-            + (_read(row) if isinstance(row, Contrast) else "")
+            f"{reading}"
         )
-        claim: Claim = "not_tested" if row.value is None else "moved"
         found.append(Finding.on(row, claim, sentence))
     return found

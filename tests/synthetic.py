@@ -66,6 +66,7 @@ def make_case() -> Callable[..., Case]:
         rng = np.random.default_rng(seed)
         examples, pairs, unmatched = [], [], []
         reference: dict[str, np.ndarray] = {}
+        used = 0
         for source in range(sources + tests):
             for row in range(rows):
                 key = f"e{source:03d}-{row}"
@@ -79,6 +80,10 @@ def make_case() -> Callable[..., Case]:
                 unll[0] = -1
                 reference[key] = np.where(unll < 0, 0, unll) / 1e6
                 kinds = [["NAME", "EMAIL"][int(rng.integers(2))] for _ in ranges]
+                text = list("x" * tokens)
+                for start, end in ranges:
+                    used += 1
+                    text[start:end] = chr(0x4E00 + used) * (end - start)
                 eligible = np.ones(tokens, bool)
                 for start, end in ranges:
                     eligible[start - 1 : end + 1] = False
@@ -124,7 +129,7 @@ def make_case() -> Callable[..., Case]:
                         "source_id": f"s{source:03d}",
                         "cluster": f"s{source:03d}",
                         "split": split,
-                        "prompt": "x" * tokens,
+                        "prompt": "".join(text),
                         "response": "",
                         "spans": [
                             {
@@ -146,7 +151,7 @@ def make_case() -> Callable[..., Case]:
                         "reference_unll": [None, *unll[1:].tolist()],
                         "excluded": [[a - 1, b + 1] for a, b in ranges],
                         "classes": "a" * tokens,
-                        "low": [],
+                        "low": np.flatnonzero(eligible)[3::3].tolist(),
                     }
                 )
         content = {

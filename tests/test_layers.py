@@ -61,6 +61,7 @@ INNER = {
         "accuracy": 3,
         "selectivity": 3,
         "balance": 3,
+        "memory": 4,
     },
     "spark_audit.build": {
         "layout": 0,

@@ -3,8 +3,10 @@
 SPARK's difficulty-matched selectivity evaluation: every annotated PII span of a train
 row stands against a non-PII span of the same example with the same number of tokens
 and, on the reference model, the same NLL. ``delta_sel`` is the checkpoint's NLL on
-the PII minus that on the controls; ``did`` its difference to a baseline. Neither is 0
-without an effect: ``rtm_bias`` says what regression to the mean alone would give.
+the PII minus that on the controls; ``did`` its difference to a baseline. Both move in
+any fine-tuning: neither tells memory, nor that anything was suppressed. ``memory`` is
+the change of identifiers in trained rows minus that of identifiers of the same kinds
+in rows never trained on, which formats and drift move alike.
 """
 
 from __future__ import annotations
@@ -28,18 +30,24 @@ from spark_audit.audits import (
     replicate_of,
 )
 from spark_audit.audits import replicates as preset_replicates
-from spark_audit.errors import InputError, NotEstimableError
+from spark_audit.audits._matched_words import (
+    NO_LOW,
+    NO_PAIRS,
+    contrast_finding,
+    interval,
+    memory_finding,
+    selectivity_finding,
+)
+from spark_audit.errors import InputError
 from spark_audit.manifest import Manifest
 from spark_audit.results import (
     AuditResult,
-    Claim,
     Contrast,
     Estimate,
     Family,
     Finding,
     Guard,
     Row,
-    number,
 )
 from spark_audit.spans import (
     REPRODUCED,
@@ -52,15 +60,12 @@ from spark_audit.spans import (
 from spark_audit.spans.evidence import evidence as span_evidence
 from spark_audit.spans.rematch import diagnostics, placebo_table, sensitivity_table
 from spark_audit.stats.balance import effective_clusters
-from spark_audit.stats.bootstrap import cluster_sums, draw_weights, max_t
+from spark_audit.stats.bootstrap import cluster_sums, draw_weights, max_t, sign_flip
 from spark_audit.stats.intervals import ratio_estimate
-from spark_audit.stats.power import mde, with_mde
+from spark_audit.stats.memory import Memory, Sides, memory
+from spark_audit.stats.power import with_mde
 from spark_audit.stats.selectivity import (
-    NOT_SEPARABLE,
-    DidTest,
-    RtmBias,
     delta_sel,
-    did_test,
     estimands,
     rtm_bias_estimate,
     rtm_slope,
@@ -68,8 +73,8 @@ from spark_audit.stats.selectivity import (
 from spark_audit.table import Pass
 
 NOTHING = "Not estimable: the manifest has no identifier to audit."
-NO_PAIRS = "there is no matched span in this group"
 REFERENCE = "it is the matching reference: nothing changed, nothing regresses"
+OLD = "evidence of an earlier version does not say what stands in rows never trained on"
 FEWEST_REPLICATES = 100
 
 SCOPE = (
@@ -78,6 +83,8 @@ SCOPE = (
     "identifiers that nobody annotated, or of sampling.",
     "A small or negative Delta_sel is no proof that nothing leaks: it says that "
     "identifiers are as likely as, or likelier than, other text of equal difficulty.",
+    "Delta_sel and DiD alone show neither memory nor suppression: ordinary fine-tuning "
+    "moves them too, where formats are learned or kinds of text drift unequally.",
 )
 
 
@@ -142,7 +149,7 @@ def conclude(
         return AuditResult(
             findings=[Finding(audit="matched", claim="not_tested", sentence=NOTHING)]
         )
-    tests: dict[str, DidTest] = {}
+    tests: dict[str, np.ndarray] = {}
     references: set[str] = set()
     for split in ("train", "test"):
         part = spans[spans["split"] == split]
@@ -160,36 +167,36 @@ def conclude(
             for name in names:
                 rows += _rows(name, group, found[name], weights, paper=paper)
             for name, baseline in baselines.items():
-                made, test = _contrast(
+                made, scores = _contrast(
                     name, baseline, group, found, weights, seed=seed, paper=paper
                 )
                 contrasts += made
-                if test is not None and any(map(_primary, made)):
-                    tests[name] = test
+                if scores is not None and any(map(_primary, made)):
+                    tests[name] = scores
     if not any(row.group == "pooled" for row in rows):
         rows = [*_missing_rows(names, "pooled"), *rows]
-    contrasts = _adjusted(contrasts, tests, seed)
+    own = {name: spans[spans["checkpoint"] == name] for name in names}
+    for name in names:
+        rows += _memory_rows(name, own[name], reference=name in references)
+    low = {name: _low(part) for name, part in own.items()}
+    for name in names:
+        rows.append(_low_row(name, low[name], reference=name in references))
+    drifts = [_low_contrast(n, other, low) for n, other in baselines.items()]
+    contrasts = [*_adjusted(contrasts, tests, seed), *drifts]
     single = [name for name in names if replicate_of(name) is None]
     entries = {one[0] for name in names if (one := replicate_of(name))}
-    pooled = {
-        (row.checkpoint, row.of): row
-        for row in rows
-        if row.group == "pooled" and row.metric == "delta_sel"
-    }
+    told = {(r.checkpoint, r.metric, r.of, r.group): r for r in rows}
     for name in single:
-        moved = _moved(spans[spans["checkpoint"] == name])
-        sentence = _sentence(
-            name,
-            pooled,
-            reference=name in references,
-            moved=moved,
-            entry=name in entries,
-        )
-        row = pooled.get((name, "change")) or pooled.get((name, ""))
-        findings.append(_finding(row, sentence, checkpoint=name))
-    own = {r.checkpoint: r.value for r in rows if _is_own_nll(r)}
+        known = {key[1:]: row for key, row in told.items() if key[0] == name}
+        entry, reference = name in entries, name in references
+        if not reference:
+            findings.append(memory_finding(name, known, _kind(own[name]), entry=entry))
+        state: dict[str, Any] = {"reference": reference, "entry": entry}
+        moved = _moved(own[name])
+        findings.append(selectivity_finding(name, known, moved, **state))
+    paired = {(r.checkpoint, r.baseline, r.metric, r.group): r for r in contrasts}
     findings += [
-        _finding(row, _contrast_sentence(row, own, entry=row.checkpoint in entries))
+        contrast_finding(row, paired, told, entry=row.checkpoint in entries)
         for row in contrasts
         if _told(row)
     ]
@@ -197,7 +204,7 @@ def conclude(
     return AuditResult(
         rows=rows,
         contrasts=contrasts,
-        guards=_guards(train),
+        guards=[*_guards(train), *_alike(own[names[0]])],
         findings=findings,
         scope=list(SCOPE),
         tables={"matched_diagnostics": diagnostics(spans)},
@@ -277,6 +284,8 @@ def _with_entries(
     parts, pairs = [spans], dict(baselines)
     for entry, names in members.items():
         each = [spans[spans["checkpoint"] == name] for name in names]
+        if len({len(part) for part in each}) > 1:  # some are of an earlier version
+            each = [part[part["role"] != "low"] for part in each]
         sums = np.mean([part["nll_sum"].to_numpy() for part in each], axis=0)
         parts.append(each[0].assign(checkpoint=entry, nll_sum=sums))
         if (other := baselines.get(names[0])) is not None:
@@ -288,7 +297,11 @@ METRICS = ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
 CATALOGUE = {
     **{metric: ("",) for metric in METRICS},
     "delta_sel": ("", "change", "span-weighted", "source-weighted"),
+    "rtm_bias": ("", "change"),
     "did": ("",),
+    "memory": ("",),
+    "pii_change": ("trained", "never-trained"),
+    "low_change": ("",),
 }
 
 
@@ -326,13 +339,12 @@ def _rows(
         )
         for values in (found.pii, found.control)
     ]
+    residual = float(found.residual.sum() / found.tokens.sum())
     bias = Estimate.missing(REFERENCE)
     if not found.is_reference:
         bias = rtm_bias_estimate(
             found.windows, found.checkpoint_windows, weights=weights
-        ).estimate
-    bias = bias.decided(paper=paper)
-    null = {"null": bias.value, "null_low": bias.low, "null_high": bias.high}
+        )
     spans = (found.pii, found.control, found.tokens, found.codes)
     pooled, by_span, by_source = estimands(*spans, weights=weights)
     change = delta_sel(
@@ -345,9 +357,10 @@ def _rows(
         for metric, estimate, more in (
             ("nll_pii", sides[0], {}),
             ("nll_control", sides[1], {}),
-            ("delta_sel", with_mde(pooled), null),
-            ("delta_sel", with_mde(change), {"of": "change", **_shifted(null, found)}),
+            ("delta_sel", with_mde(pooled), {"null": residual}),
+            ("delta_sel", with_mde(change), {"of": "change", "null": 0.0}),
             ("rtm_bias", bias, {}),
+            ("rtm_bias", _shifted(bias, found, residual), {"of": "change"}),
         )
     ]
     if group != "pooled":
@@ -358,30 +371,152 @@ def _rows(
             metric="delta_sel",
             of=of,
             **columns,
-            **null,
         )
         for of, estimate in (("span-weighted", by_span), ("source-weighted", by_source))
     ]
 
 
-def _shifted(null: dict[str, float | None], found: Group) -> dict[str, float | None]:
+def _shifted(bias: Estimate, found: Group, residual: float) -> Estimate:
     """R1 for the change since the reference.
 
     A pair that matching left ``d`` nats apart is expected at ``(1 - beta) gap +
     beta d`` without an effect, so its change at ``(1 - beta) (gap - d)``.
     """
-    try:
-        windows = found.windows
-        beta = rtm_slope(
-            windows.pool,
-            found.checkpoint_windows,
-            windows.pool_clusters,
-            cells=windows.pool_cells,
-        ).beta
-    except NotEstimableError:
-        return dict.fromkeys(null)
-    shift = (1 - beta) * float(found.residual.sum() / found.tokens.sum())
-    return {k: None if bound is None else bound - shift for k, bound in null.items()}
+    if bias.value is None:
+        return bias
+    windows = found.windows
+    beta = rtm_slope(
+        windows.pool,
+        found.checkpoint_windows,
+        windows.pool_clusters,
+        cells=windows.pool_cells,
+    ).beta
+    shift = (1 - beta) * residual
+    limits = ("value", "low", "high", "parity_low", "parity_high")
+    known = {k: bound for k in limits if (bound := getattr(bias, k)) is not None}
+    return replace(bias, **{k: bound - shift for k, bound in known.items()})
+
+
+def _occurrences(part: pd.DataFrame) -> pd.DataFrame | None:
+    """Identifiers of trained rows, and those that stand in no trained row.
+
+    ``None`` where the evidence does not tell them apart.
+    """
+    spans = part[part["role"].isin(["pii", "unmatched"])]
+    if "trained" not in spans or spans["trained"].isna().any():
+        return None
+    return spans[(spans["split"] == "train") | (spans["trained"] == 0)]
+
+
+def _memory(part: pd.DataFrame) -> tuple[Memory, Estimate]:
+    """Trained against never trained: changes, and NLLs on the reference."""
+    spans = _occurrences(part)
+    if spans is None:
+        return Memory.missing(OLD), Estimate.missing(OLD)
+    kinds = [pd.factorize(spans[name])[0] for name in ("type", "form", "cue")]
+    sides = Sides(
+        trained=(spans["split"] == "train").to_numpy(),
+        tokens=spans["n_tokens"].to_numpy(),
+        clusters=pd.factorize(spans["cluster"])[0],
+        strata=np.stack(kinds, axis=1),
+    )
+    before = spans["ref_sum"].to_numpy()
+    change = spans["nll_sum"].to_numpy() - before
+    return memory(change, sides), memory(before, sides).difference
+
+
+def _unequal(before: Estimate) -> float:
+    """Nats by which one side was clearly harder on the reference already; else 0."""
+    if before.value is None:
+        return 0.0
+    if before.low is not None and before.high is not None:
+        return 0.0 if before.low <= 0 <= before.high else abs(before.value)
+    return abs(before.value)
+
+
+def _memory_rows(name: str, part: pd.DataFrame, *, reference: bool) -> list[Row]:
+    """The change of identifiers on either side, and their difference.
+
+    Sides that were unequally hard on the reference drift unequally where drift depends
+    on difficulty; at most, what they differed by is lost. That is the difference's
+    ``null_low`` and ``null_high``.
+    """
+    found, before = _memory(part)
+    if reference:
+        found = Memory.missing(REFERENCE)
+    reach = _unequal(before)
+    null = {"null": 0.0, "null_low": -reach, "null_high": reach}
+    return [
+        Row.of_estimate(
+            estimate,
+            audit="matched",
+            checkpoint=name,
+            metric=metric,
+            of=of,
+            unit="nats",
+            **more,
+        )
+        for metric, of, estimate, more in (
+            ("pii_change", "trained", found.trained, {}),
+            ("pii_change", "never-trained", found.held_out, {}),
+            ("memory", "", found.difference, null),
+        )
+    ]
+
+
+def _kind(part: pd.DataFrame) -> Estimate:
+    """How identifiers never trained on moved against equally hard text, nats."""
+    spans = _occurrences(part)
+    if spans is None:
+        return Estimate.missing(OLD)
+    pii = spans[(spans["split"] == "test") & (spans["role"] == "pii")]
+    control = part[(part["role"] == "control") & part["pair"].isin(pii["pair"])]
+    moved = [
+        pd.Series((side["nll_sum"] - side["ref_sum"]).to_numpy(), index=side["pair"])
+        for side in (pii, control)
+    ]
+    apart = pii.assign(apart=(moved[0] - moved[1]).loc[pii["pair"]].to_numpy())
+    sums = apart.groupby("cluster")
+    return ratio_estimate(sums["apart"].sum(), sums["n_tokens"].sum())
+
+
+def _low(part: pd.DataFrame) -> pd.DataFrame:
+    """Per cluster: change of low-sensitivity text of audited rows, and its tokens."""
+    low = part[(part["role"] == "low") & (part["split"] == "train")]
+    low = low.assign(change=low["nll_sum"] - low["ref_sum"])
+    return low.groupby("cluster")[["change", "n_tokens"]].sum()
+
+
+def _low_estimate(change: pd.Series, tokens: pd.Series) -> Estimate:
+    if not len(tokens):
+        return Estimate.missing(NO_LOW)
+    return ratio_estimate(change.to_numpy(), tokens.to_numpy())
+
+
+def _low_row(name: str, low: pd.DataFrame, *, reference: bool) -> Row:
+    found = _low_estimate(low["change"], low["n_tokens"])
+    if reference:
+        found = Estimate.missing(REFERENCE)
+    row: Row = Row.of_estimate(
+        found, audit="matched", checkpoint=name, metric="low_change", unit="nats"
+    )
+    return row
+
+
+def _low_contrast(name: str, baseline: str, low: dict[str, pd.DataFrame]) -> Contrast:
+    ours, theirs = low[name], low[baseline]
+    found = _low_estimate(ours["change"], ours["n_tokens"][:0])
+    if len(ours) and len(theirs):
+        found = _low_estimate(ours["change"] - theirs["change"], ours["n_tokens"])
+    row: Contrast = Contrast.of_estimate(
+        found,
+        audit="matched",
+        checkpoint=name,
+        baseline=baseline,
+        metric="low_change",
+        unit="nats",
+    )
+    return row
 
 
 def _contrast(
@@ -393,7 +528,8 @@ def _contrast(
     *,
     seed: int,
     paper: bool,
-) -> tuple[list[Contrast], DidTest | None]:
+) -> tuple[list[Contrast], np.ndarray | None]:
+    """DiD and its R1; the per-cluster sums that its test rests on."""
     ours, theirs = found[name], found[baseline]
     columns: dict[str, Any] = {
         "audit": "matched",
@@ -424,45 +560,31 @@ def _contrast(
         theirs.checkpoint_windows,
         weights=weights,
     )
-    test = _test(ours.num - theirs.num, ours.den, bias, seed)
-    if test is not None and estimate.mde is not None and estimate.se is not None:
-        # What is tested is the contrast minus its bias, which is estimated as well.
-        se = max(test.se, estimate.se)
-        estimate = replace(estimate, mde=mde(se, clusters=estimate.clusters))
-    decided = bias.estimate.decided(paper=paper)
-    notes = []
-    if theirs.is_reference:
-        notes.append(
-            "the baseline is the matching reference: DiD is Delta_sel minus the match "
-            "residual, regression to the mean is not removed"
-        )
-    if test is not None and not test.separable:
-        notes.append(test.verdict)
+    scores = ours.num - theirs.num
+    testable = np.count_nonzero(ours.den) > 1
+    note = (
+        "the baseline is the matching reference: DiD is Delta_sel minus the match "
+        "residual"
+        if theirs.is_reference
+        else ""
+    )
     return [
         Contrast.of_estimate(
             estimate.decided(paper=paper),
             metric="did",
-            p=None if test is None else test.p,
-            null=decided.value,
-            null_low=decided.low,
-            null_high=decided.high,
-            note="; ".join(notes),
+            p=float(sign_flip(scores, seed=seed)) if testable else None,
+            null=0.0,
+            note=note,
             **columns,
         ),
-        Contrast.of_estimate(decided, metric="rtm_bias", **columns),
-    ], test
+        Contrast.of_estimate(bias.decided(paper=paper), metric="rtm_bias", **columns),
+    ], scores if testable else None
 
 
 def _family(name: str, baseline: str, group: str) -> Family:
     """The pooled DiD of methods is primary; single seeds and variants are not."""
     single = replicate_of(name) is None and not is_rounded(name, baseline)
     return "primary" if group == "pooled" and single else "exploratory"
-
-
-def _test(num: np.ndarray, den: np.ndarray, bias: RtmBias, seed: int) -> DidTest | None:
-    if bias.estimate.value is None or np.count_nonzero(den) < 2:
-        return None
-    return did_test(num, den, bias, seed=seed)
 
 
 def _primary(row: Contrast) -> bool:
@@ -476,12 +598,12 @@ def _told(row: Contrast) -> bool:
 
 
 def _adjusted(
-    contrasts: list[Contrast], tests: dict[str, DidTest], seed: int
+    contrasts: list[Contrast], tests: dict[str, np.ndarray], seed: int
 ) -> list[Contrast]:
     """The pooled DiD of all checkpoints as one family, by max-T."""
     if not tests:
         return contrasts
-    scores = np.stack([test.scores for test in tests.values()], axis=1)
+    scores = np.stack(list(tests.values()), axis=1)
     adjusted = dict(zip(tests, max_t(scores, seed=seed), strict=True))
     return [
         row.model_copy(update={"p_adjusted": float(adjusted[row.checkpoint])})
@@ -498,169 +620,21 @@ def _moved(spans: pd.DataFrame) -> Estimate:
     return ratio_estimate(sums["change"].sum(), sums["n_tokens"].sum())
 
 
-def _finding(row: Row | None, sentence: str, **columns: Any) -> Finding:
-    claim: Claim = "not_tested" if row is None or row.value is None else "moved"
-    return Finding.on(row, claim, sentence, **{"audit": "matched", **columns})
-
-
-def _sentence(
-    name: str,
-    pooled: dict[tuple[str, str], Row],
-    *,
-    reference: bool,
-    moved: Estimate,
-    entry: bool = False,
-) -> str:
-    """What was found for one checkpoint, in plain words.
-
-    What is read is the change since the reference: what matching left over there is
-    no finding about a checkpoint.
-    """
-    row, change = pooled.get((name, "")), pooled.get((name, "change"))
-    if row is None or row.value is None:
-        reason = NO_PAIRS if row is None else row.note
-        return f"{name}: Delta_sel is not estimable ({reason})."
-    over = f"over {row.n} tokens of matched identifiers in {row.clusters} clusters"
-    if entry:
-        over = f"for the mean of its seeds, {over}"
-    if reference:
-        return (
-            f"{name} scores as the matching reference does: its Delta_sel of "
-            f"{number(row.value)} nats {over} is what matching leaves over, and no "
-            "finding."
+def _alike(part: pd.DataFrame) -> list[Guard]:
+    """Whether identifiers on both sides were equally hard before training."""
+    before = _memory(part)[1]
+    if before.value is None:
+        return []
+    apart = _unequal(before)
+    return [
+        Guard(
+            name="never-trained identifiers",
+            passed=None if apart else True,
+            detail="on the reference, identifiers of trained rows differ from those of "
+            f"rows never trained on by {interval(before)} nats a token"
+            + (": a difference of their changes must clear that" if apart else ""),
         )
-    if change is None or change.value is None:
-        reason = NO_PAIRS if change is None else change.note
-        return f"{name}: Delta_sel {_interval(row)}; its change: {reason}."
-    reading = _reading(change, moved)
-    if entry:
-        reading = "This is over sources alone; over seeds too, see below."
-    return (
-        f"{name}: Delta_sel {_interval(row)} nats {over}, a change of "
-        f"{_interval(change)} since the reference, where regression to the mean alone "
-        f"would give {number(change.null)}. {reading}"
-    )
-
-
-def _interval(row: Row | Estimate) -> str:
-    if row.low is None or row.high is None:
-        return number(row.value)
-    return f"{number(row.value)} [{number(row.low)}, {number(row.high)}]"
-
-
-def _reading(row: Row, moved: Estimate) -> str:
-    """What an interval says against everything from 0 to regression to the mean.
-
-    ``moved`` is the change of the identifiers' own NLL: Delta_sel grows as well when
-    other text is learned faster, which suppresses nothing.
-    """
-    if row.low is None or row.high is None or row.null is None:
-        return "Without an interval or that reference, nothing can be concluded."
-    lowest, highest = _reach(row)
-    if lowest <= row.high and row.low <= highest:
-        return _inseparable(row)
-    rose, fell = _clear(moved)
-    by = f"(their own NLL changed by {_interval(moved)})"
-    beyond = "by more than regression to the mean explains"
-    if row.low > highest:
-        if rose:
-            return (
-                f"Identifiers became less likely {by}, and more so than text of equal "
-                f"difficulty, {beyond}: selective suppression at these spans."
-            )
-        if fell:
-            return (
-                "Equally hard other text became likelier faster than identifiers did, "
-                f"{beyond}; identifiers {by} were not suppressed, only learned less."
-            )
-        return (
-            f"Identifiers became less likely relative to equally hard text, {beyond}; "
-            f"that they became less likely themselves is not shown {by}."
-        )
-    if fell:
-        return (
-            f"Identifiers became MORE likely {by}, and more so than text of equal "
-            "difficulty: the checkpoint remembers identifiers at these spans."
-        )
-    if rose:
-        return (
-            "Equally hard other text lost more than identifiers did; identifiers "
-            f"{by} did not become likelier themselves."
-        )
-    return (
-        f"Identifiers became MORE likely relative to equally hard text, {beyond}; that "
-        f"they became likelier themselves is not shown {by}."
-    )
-
-
-def _clear(moved: Estimate) -> tuple[bool, bool]:
-    """Whether a change is clearly above, and clearly below 0."""
-    if moved.value is None:
-        return False, False
-    if moved.low is None or moved.high is None:  # all clusters agree
-        return moved.value > 0, moved.value < 0
-    return moved.low > 0, moved.high < 0
-
-
-def _reach(row: Row) -> tuple[float, float]:
-    """What regression to the mean can give, uncertainty included: 0 to its far end."""
-    ends = [0.0, *(b for b in (row.null, row.null_low, row.null_high) if b is not None)]
-    return min(ends), max(ends)
-
-
-def _inseparable(row: Row) -> str:
-    lowest, highest = _reach(row)
-    text = (
-        "Not separable from regression to the mean, which can give anything from "
-        f"{number(lowest)} to {number(highest)}: neither suppression nor memorisation "
-        "was shown, and neither is excluded."
-    )
-    if row.mde is None:
-        return text
-    return f"{text} Beyond that range, effects below {number(row.mde)} nats go unseen."
-
-
-def _is_own_nll(row: Row) -> bool:
-    return (row.metric, row.of, row.group) == ("nll_pii", "", "pooled")
-
-
-def _contrast_sentence(
-    row: Contrast, own: Mapping[str, float | None], *, entry: bool = False
-) -> str:
-    """What a correction did; ``own`` is the identifiers' own NLL by checkpoint."""
-    if row.value is None:
-        return f"{row.checkpoint} against {row.baseline}: not estimable ({row.note})."
-    value = row.p if row.p_adjusted is None else row.p_adjusted
-    kind = "p" if row.p_adjusted is None else "adjusted p"
-    p = "no p value" if value is None else f"{kind} {value:.4f}"
-    bias = "unknown" if row.null is None else number(row.null)
-    found = value is not None and value < 1 - row.level
-    if found and NOT_SEPARABLE not in row.note:
-        direction = "LESS" if row.value > 0 else "MORE"
-        reading = (
-            f"Against the baseline, identifiers are {direction} likely relative to "
-            f"equally hard text{_themselves(row, own)}, beyond regression to the mean."
-        )
-    else:
-        reading = _inseparable(row)
-    if entry:
-        reading = "This is over sources alone; over seeds too, see below."
-    return (
-        f"{row.checkpoint} against {row.baseline}: DiD {_interval(row)} nats, "
-        f"{bias} of it expected by regression to the mean, {p}. {reading}"
-    )
-
-
-def _themselves(row: Contrast, own: Mapping[str, float | None]) -> str:
-    """How the identifiers' own NLL differs: a relative change alone can mislead."""
-    mine, other = own.get(row.checkpoint), own.get(row.baseline)
-    if mine is None or other is None:
-        return ""
-    change = mine - other
-    way = "more" if change < 0 else "less"
-    return (
-        f" (taken by themselves they are {way} likely, by {number(abs(change))} nats)"
-    )
+    ]
 
 
 def _guards(train: pd.DataFrame) -> list[Guard]:

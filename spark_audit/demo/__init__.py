@@ -10,8 +10,7 @@ through the tasks as ``spark-train run`` does; ``spark-audit all`` is what audit
 ``er``, ``sd-replay``, ``spark`` and ``spark-no-ul`` are SPARK's comparison; baseline is
 ``sd-replay``, the same run without correction. They learn the labels only, so that
 there is little to find in any of them: ``er-full`` learns the whole text, identifiers
-included, and is the positive control, for canaries and membership. In rows that stand
-once each it remembers no single identifier that the matched audit could see.
+included, and is the positive control, for canaries, membership and the matched audit.
 
 Settings are the paper's but for :data:`SETTINGS`, which says why; sizes are what two
 cores get through in a few minutes. Both were chosen on the seed 1000, from time and

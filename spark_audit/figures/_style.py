@@ -272,7 +272,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a forest: a label, marks, what could be nothing, figures in words."""
+    """A line of a forest: a label, marks, a figure behind them, figures in words."""
 
     label: str
     look: Look
@@ -543,8 +543,7 @@ def grid_of(
 
 
 def reach(row: Row | None) -> tuple[float, float] | None:
-    """What regression to the mean can give, uncertainty included: 0 to its far end."""
-    if row is None or row.null is None:
+    """The interval of a figure that stands behind the marks; without one no band."""
+    if row is None or row.low is None or row.high is None:
         return None
-    ends = [0.0, *(b for b in (row.null, row.null_low, row.null_high) if b is not None)]
-    return min(ends), max(ends)
+    return row.low, row.high

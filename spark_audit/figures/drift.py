@@ -27,7 +27,7 @@ from spark_audit.figures._style import (
 )
 from spark_audit.results import Report, Row
 
-DIAGONAL = "no selectivity: both changed alike"
+DIAGONAL = "both changed alike"
 
 
 @FIGURES.register()
@@ -75,7 +75,7 @@ def draw(report: Report) -> Drawing | None:
     return Drawing(
         name="drift",
         audit="nll",
-        title="Suppression against drift",
+        title="Identifiers against drift",
         caption=(
             "What each checkpoint changed since the untrained base (at the cross): the "
             "NLL of all annotated identifiers against that of low-sensitivity text. "

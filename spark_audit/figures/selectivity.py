@@ -38,9 +38,9 @@ from spark_audit.results import Contrast, Report, Row, number
 
 CHANGE = "change since the reference"
 ITSELF = "Δₛₑₗ itself"
-REGRESSION = "regression to the mean alone"
+REGRESSION = "regression to the mean, if all text drifted alike"
 AXIS = "Δₛₑₗ, nats per token (higher = identifiers less likely than equally hard text)"
-DID = "DiD, nats per token (higher = more selective than the baseline)"
+DID = "DiD, nats per token (higher = less likely than with the baseline)"
 
 
 @FIGURES.register()
@@ -49,14 +49,16 @@ def draw(report: Report) -> Drawing | None:
     changes = rows_of(report, "matched", "delta_sel", of="change")
     plain = rows_of(report, "matched", "delta_sel")
     contrasts = contrasts_of(report, "matched", "did")
+    bands = rows_of(report, "matched", "rtm_bias", of="change")
+    behind = contrasts_of(report, "matched", "rtm_bias")
     if not _known([*changes.values(), *plain.values()]):
         return None
     if not _known(contrasts.values()):
         contrasts = {}
     look = looks(report)
-    panels = [_checkpoints(changes, plain, look)]
+    panels = [_checkpoints(changes, plain, bands, look)]
     if contrasts:
-        panels.append(_contrasts(contrasts, look))
+        panels.append(_contrasts(contrasts, behind, look))
     rows = [*changes.values(), *plain.values(), *contrasts.values()]
     entries = _entries(_known(changes.values()) or bool(contrasts), rows)
     labels = [label for _, label in entries]
@@ -83,9 +85,10 @@ def draw(report: Report) -> Drawing | None:
         caption=(
             "Delta_sel = NLL of identifiers minus NLL of equally hard other text, its "
             "change since the reference (large marks) and itself (small marks); DiD "
-            "compares two checkpoints over the same spans. The grey band is what "
-            "regression to the mean alone can give: a change that does not clear it is "
-            "no finding. "
+            "compares two checkpoints over the same spans. The grey band is the "
+            "interval of what one mechanism would give, regression to the mean if all "
+            "text drifted alike: other drift gives other values, beyond the band too. "
+            "Ordinary fine-tuning moves these figures; they show no memory. "
             + intervals_said(rows)
             + statuses_said([*missing, *contrasts.values()])
             + arrows
@@ -101,14 +104,17 @@ def _known(rows: Iterable[Row]) -> bool:
 
 
 def _checkpoints(
-    changes: dict[str, Row], plain: dict[str, Row], look: dict[str, Look]
+    changes: dict[str, Row],
+    plain: dict[str, Row],
+    bands: dict[str, Row],
+    look: dict[str, Look],
 ) -> list[Line]:
     return [
         Line(
             wrapped(name),
             look[name],
             [Mark.of(changes.get(name)), Mark.of(plain.get(name), light=True)],
-            band=reach(changes.get(name)),
+            band=reach(bands.get(name)),
             text=_text(name, changes.get(name)),
         )
         for name in dict.fromkeys([*plain, *changes])
@@ -116,7 +122,9 @@ def _checkpoints(
 
 
 def _contrasts(
-    contrasts: dict[tuple[str, str], Contrast], look: dict[str, Look]
+    contrasts: dict[tuple[str, str], Contrast],
+    behind: dict[tuple[str, str], Contrast],
+    look: dict[str, Look],
 ) -> list[Line]:
     one = len({baseline for _, baseline in contrasts}) == 1
     return [
@@ -124,7 +132,7 @@ def _contrasts(
             wrapped(name) if one else f"{wrapped(name)}\nvs {wrapped(baseline)}",
             look[name],
             [Mark.of(row)],
-            band=reach(row),
+            band=reach(behind.get((name, baseline))),
             text=said(row),
         )
         for (name, baseline), row in contrasts.items()

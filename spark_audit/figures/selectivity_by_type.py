@@ -37,7 +37,7 @@ from spark_audit.figures._style import (
 from spark_audit.results import Report, Row
 
 CHANGE = "change, with its interval"
-REGRESSION = "regression to the mean alone"
+REGRESSION = "regression to the mean, if all text drifted alike"
 FEW = 6
 """Checkpoints up to which each line has its name."""
 DENSE = 0.16
@@ -63,7 +63,7 @@ def draw(report: Report) -> Drawing | None:
                 name if named else "",
                 look[name],
                 [Mark.of(found.get(name))],
-                band=reach(found.get(name)),
+                band=reach(_band(report, kind, name)),
             )
             for name in names
         ]
@@ -119,6 +119,11 @@ def _changes(report: Report, kind: str) -> dict[str, Row]:
         for name, row in found.items()
         if name != BASE or row.value is not None
     }
+
+
+def _band(report: Report, kind: str, name: str) -> Row | None:
+    group = f"type:{kind}"
+    return rows_of(report, "matched", "rtm_bias", of="change", group=group).get(name)
 
 
 def _any(found: dict[str, Row]) -> bool:

@@ -56,7 +56,12 @@ METRICS = {
     "nll_control": "NLL of controls",
     "delta_sel": "Delta_sel",
     "delta_sel/change": "change since reference",
-    "rtm_bias": "RTM alone",
+    "rtm_bias": "R1 (one mechanism)",
+    "rtm_bias/change": "R1 of the change",
+    "memory": "difference (memory)",
+    "pii_change/trained": "identifiers of trained rows",
+    "pii_change/never-trained": "identifiers of rows never trained on",
+    "low_change": "low-sensitivity text",
     "did": "DiD",
     "top1_rate": "Top-1",
     "top5_rate": "Top-5",
@@ -205,6 +210,7 @@ def blocks(report: Report, *, brief: bool = False) -> list[Block]:
 
 CARRYING = "*"
 GLANCE = (
+    ("matched", "memory", "", "identifiers, trained minus never trained, nats"),
     ("matched", "delta_sel", "change", "change of Delta_sel since reference, nats"),
     ("matched", "did", "", "DiD, nats"),
     ("rank", "top1_rate", "pii", "Top-1 of identifiers"),
@@ -272,8 +278,11 @@ CHANCE = ("canary", "mia", "utility")
 """Audits whose null values are chance itself; elsewhere they are another line's."""
 WIDE = ("matched",)
 """Audits whose variants (``of``) have columns of their own."""
-SHOWN = ("", "change")
+SHOWN = ("", "change", "trained", "never-trained")
 """Those variants; the others stand in the CSV."""
+SIDES = ("pii_change", "memory", "low_change")
+"""Metrics of such an audit that have a table of their own."""
+SIDES_TITLE = "change since the reference, in trained rows and in rows never trained on"
 POOLED = {"mia": "train rows against test rows", "utility": "over test rows"}
 """What the figures of an audit's group ``pooled`` are over, where not train rows."""
 GROUPS = (("type", "by PII type"), ("task", "by task"), ("split", "on test rows"))
@@ -352,7 +361,11 @@ def _chance(rows: Sequence[Row]) -> str:
 
 def _wide(audit: str, rows: Sequence[Row], *, brief: bool) -> list[Block]:
     """One line a checkpoint, one column a metric and variant."""
-    found = [_pooled(audit, rows)]
+    found = [_pooled(audit, [row for row in rows if row.metric not in SIDES])]
+    if beside := [row for row in rows if row.metric in SIDES]:
+        found.append(
+            _pooled(audit, beside, title=SIDES_TITLE, main=("memory", "difference"))
+        )
     if brief:
         return found
     for prefix, title in GROUPS:
@@ -366,7 +379,14 @@ def _column(row: Row) -> str:
     return f"{row.metric}/{row.of}" if row.of else row.metric
 
 
-def _pooled(audit: str, rows: Sequence[Row]) -> Block:
+def _pooled(
+    audit: str,
+    rows: Sequence[Row],
+    *,
+    title: str = "",
+    main: tuple[str, str] = ("delta_sel/change", "change"),
+) -> Block:
+    """``main``: the column, and its name, that counts and smallest effect are of."""
     pooled = [row for row in rows if row.group == "pooled" and row.of in SHOWN]
     metrics = list(dict.fromkeys(_column(row) for row in pooled))
     cells = {(_who(row), _column(row)): row for row in pooled}
@@ -374,24 +394,25 @@ def _pooled(audit: str, rows: Sequence[Row]) -> Block:
     for checkpoint in dict.fromkeys(map(_who, pooled)):
         line = [cells.get((checkpoint, metric)) for metric in metrics]
         first = next(row for row in line if row is not None)
-        main = cells.get((checkpoint, "delta_sel"), first)
+        seen = cells.get((checkpoint, main[0]), first)
+        counted = first if seen.value is None else seen
         lines.append(
             (
                 checkpoint,
                 *("-" if row is None else figure(row) for row in line),
-                number(main.mde),
-                str(main.n),
-                str(main.clusters),
+                number(seen.mde),
+                str(counted.n),
+                str(counted.clusters),
             )
         )
     units = sorted({row.unit for row in pooled if row.unit})
     return Block(
-        title=f"{audit}: {_over(audit)}"
+        title=f"{audit}: {title or _over(audit)}"
         + (f", in {', '.join(units)}" if units else ""),
         header=(
             "checkpoint",
             *(METRICS.get(metric, metric) for metric in metrics),
-            "MDE",
+            f"MDE of the {main[1]}",
             "tokens",
             "clusters",
         ),

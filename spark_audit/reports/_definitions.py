@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from spark_audit.reports import METHODS
 from spark_audit.results import Report
+from spark_audit.stats.selectivity import UNLIKE
 
 DEFINITIONS: Mapping[str, Sequence[tuple[str, str]]] = {
     "": (
@@ -26,21 +27,34 @@ DEFINITIONS: Mapping[str, Sequence[tuple[str, str]]] = {
         (
             "change since reference",
             "Delta_sel minus what matching left over on the reference itself, pair by "
-            "pair: this is what the verdict reads.",
+            "pair. Ordinary fine-tuning moves it: formats are learned, and kinds of "
+            "text drift unequally.",
         ),
         (
-            "RTM alone",
-            "regression to the mean: the Delta_sel that matching on the reference "
-            "gives without any selective effect, when PII and other text drift alike: "
-            "(1 - beta) times the reference gap between them. It can be anything from "
-            "0 to this figure, and a Delta_sel is read against that range, not "
-            "against 0.",
+            "memory",
+            "change of the NLL of identifiers in trained rows since the reference, "
+            "minus that of identifiers of the same kinds (type; where injected, "
+            "format and sentence too) in rows never trained on, which stand in no "
+            "trained row. 0 without memory; below 0, what was trained on is likelier "
+            "than others of its kind; above 0, less likely, which tells it as well. "
+            "Where the two were unequally hard on the reference already, the "
+            "difference must clear that too.",
+        ),
+        (
+            "R1",
+            "what one mechanism, regression to the mean, would give if all text "
+            "drifted alike: (1 - beta) times the reference gap between identifiers "
+            "and other text; for the change, without what matching left over. Drift "
+            "that depends on difficulty or on the kind of token gives other values, "
+            "often of the other sign: R1 is no null, and nothing is tested against it.",
         ),
         (
             "DiD",
-            "Delta_sel of a checkpoint minus that of the baseline, paired by source; "
-            "its own regression to the mean stands beside it and is taken out of the "
-            "test.",
+            "Delta_sel of a checkpoint minus that of the baseline, paired by source. "
+            "Nothing is claimed of it where the drift of low-sensitivity text of the "
+            f"same rows differs between the two by more than {UNLIKE:.0%} of the DiD "
+            "and the paired interval of that difference excludes 0: unequal drift "
+            "can make a DiD. Where it does not, identifiers moved; why is not shown.",
         ),
     ),
     "rank": (

@@ -110,6 +110,19 @@ def tables_of(report: Report) -> list[Table]:
             ("matched",),
         ),
         Table(
+            "memory",
+            "Change of the NLL (nats a token) of annotated identifiers since the "
+            "reference, in trained rows and, of the same kinds, in rows never trained "
+            "on; their difference is below 0 where trained ones are likelier than "
+            "others of their kind.",
+            (
+                Column("Trained", "", "matched", "pii_change", "trained"),
+                Column("Never trained", "", "matched", "pii_change", "never-trained"),
+                Column("Difference", "", "matched", "memory"),
+            ),
+            ("matched",),
+        ),
+        Table(
             "rank",
             "Ranks of the identifiers' tokens in the vocabulary, after their true "
             "prefix (1 = likeliest), and shares of tokens within the first ranks.",

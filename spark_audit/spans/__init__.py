@@ -65,6 +65,11 @@ class Sums:
         first = self._first[example] + start
         return np.asarray(self._prefix[first + length] - self._prefix[first])
 
+    def of_tokens(self, example: int, tokens: Sequence[int]) -> float:
+        """Summed NLL in nats of one example's tokens, wherever they stand."""
+        at = np.asarray(tokens, dtype=np.int64)
+        return float(self(np.full(len(at), example), at, np.ones_like(at)).sum())
+
 
 def audited_spans(
     manifest: Manifest, *, split: str = "train"
@@ -151,7 +156,7 @@ def groups(part: pd.DataFrame, split: str) -> Iterator[tuple[str, pd.DataFrame]]
         yield "split:test", part
         return
     yield "pooled", part
-    pii = part[part["role"] != "window"]
+    pii = part[part["role"].isin(["pii", "control", "unmatched"])]
     for column, prefix in (("task", "task"), ("type", "type")):
         for value in sorted(set(pii[column])):
             spans = pii[pii[column] == value]

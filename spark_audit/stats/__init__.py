@@ -27,13 +27,14 @@ _PLACES = {
     "linearised_se median_estimate percentile_interval rate_estimate ratio_estimate",
     "matching": "dilate eligible_windows match_spans micro_nats "
     "non_overlapping_windows placebo_spans",
+    "memory": "Sides memory",
     "power": "clusters_needed mde mde_normal with_mde",
     "roc": "auc chance_band chance_p delong paired_delong roc_curve split_tpr tost "
     "tpr_at_fpr",
     "roc_clusters": "Design auc_difference auc_estimate auc_replicates auc_test "
     "chance tpr_estimate tpr_replicates",
-    "selectivity": "Windows delta_sel did did_test estimands placebo_test rtm_bias "
-    "rtm_bias_estimate rtm_slope",
+    "selectivity": "Windows delta_sel did estimands rtm_bias rtm_bias_estimate "
+    "rtm_slope unlike_drift",
 }
 _OF = {name: file for file, names in _PLACES.items() for name in names.split()}
 

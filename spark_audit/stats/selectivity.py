@@ -1,4 +1,4 @@
-"""Delta_sel, its contrasts, and what regression to the mean alone would give.
+"""Delta_sel, its contrasts, and what regression to the mean would give by itself.
 
 ``delta_sel = NLL_PII - NLL_control`` over spans matched on a *reference* model (SPARK,
 difficulty-matched selectivity). Matched on one model and measured on another, it is
@@ -10,9 +10,10 @@ inside each group, groups drifting alike, exact matching gives
 
 (the bias that Daw and Hatfield 2018 describe for matching on a pre-period outcome).
 R1 holds at every matched value, so spans that found no control do not change it: the
-gap is that of *all* spans. If instead one line served PII and other text, the bias
-would be zero. So R1 is the far end of a range that starts at 0: it is printed beside a
-figure, never subtracted from it in silence, and tests are made against that range.
+gap is that of *all* spans. It is one mechanism: it supposes that identifiers and other
+text drift by the same number of nats. Drift that depends on how likely a token is, or
+on its class, gives other values, often of the other sign. So R1 is printed beside a
+figure; it is neither subtracted nor the end of a range, and no test is made against it.
 """
 
 from __future__ import annotations
@@ -22,15 +23,14 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import cluster_sums, sign_flip
-from spark_audit.stats.intervals import estimate_of, left_out, ratio_estimate
+from spark_audit.stats.bootstrap import cluster_sums
+from spark_audit.stats.intervals import estimate_of, ratio_estimate
 
-NOT_SEPARABLE = "not separable from regression to the mean"
-SEPARABLE = "at least twice its rtm_bias"
+UNLIKE = 0.1
+"""Share of a contrast that the drift of other text may differ by between two runs."""
 
 
 class Estimands(NamedTuple):
@@ -100,51 +100,26 @@ class Windows:
                 raise ValueError("a cell lies in more than one cluster")
 
 
-@dataclass(frozen=True)
-class RtmBias:
-    """What R1 predicts without any effect, in nats, and each cluster's part in it.
+def unlike_drift(
+    contrast: float, drift: float, low: float | None, high: float | None
+) -> bool:
+    """Whether two runs drifted so unequally that no contrast of theirs says anything.
 
-    ``influence`` has shape ``(C,)`` and sums to 0: the jackknife influence of each
-    cluster on the prediction; ``None`` when the prediction is not estimable.
+    True where the drift of low-sensitivity text differs between them by more than a
+    tenth of the contrast (:data:`UNLIKE`), and its paired interval excludes 0 (or it
+    has none). Text that nobody meant to change moves in ordinary fine-tuning; where it
+    moves unequally, identifiers and equally hard text do so as well.
+
+    Parameters
+    ----------
+    contrast
+        DiD, nats a token.
+    drift, low, high
+        NLL of low-sensitivity text on the one minus that on the other, nats a token,
+        with its interval, ``None`` where there is none.
     """
-
-    estimate: Estimate
-    influence: np.ndarray | None
-
-
-@dataclass(frozen=True)
-class DidTest:
-    """The sign-flip test of a contrast against regression to the mean.
-
-    ``scores`` (shape ``(C,)``) are what was flipped: stacked as columns over a family
-    of checkpoints they go into ``max_t``. The verdict comes before the p value: a
-    contrast that is not separable is no evidence, whatever its p. ``se`` is the
-    standard error (linearised, CR1) of the contrast minus its full bias, which is what
-    a minimum detectable effect must rest on.
-    """
-
-    p: float
-    scores: np.ndarray
-    did: float
-    bias: float
-    se: float
-    verdict: str
-
-    @property
-    def separable(self) -> bool:
-        """Whether the contrast is at least twice the bias, in absolute value."""
-        return self.verdict == SEPARABLE
-
-
-@dataclass(frozen=True)
-class PlaceboTest:
-    """``Delta_sel - rtm_bias`` against placebo draws; the p value is model-based."""
-
-    p: float
-    mean: float
-    sd: float
-    draws: int
-    label: str = "model-based"
+    clear = low is None or high is None or low > 0 or high < 0
+    return clear and abs(drift) > UNLIKE * abs(contrast)
 
 
 def delta_sel(
@@ -301,7 +276,7 @@ def rtm_bias_estimate(
     *,
     weights: np.ndarray | None = None,
     level: float = 0.95,
-) -> RtmBias:
+) -> Estimate:
     """R1 for a checkpoint's Delta_sel, or for its contrast with a baseline.
 
     ``(1 - beta) * gap`` or ``(beta_baseline - beta_checkpoint) * gap``: both are
@@ -347,111 +322,7 @@ def rtm_bias_estimate(
     if np.isfinite(x).all() and float(x @ x) <= 1e-12 * len(x):
         reason = "the pool's windows do not vary on the reference model"
         return _no_bias(reason, sums)
-    estimate = estimate_of(sums, _bias, n=len(x), weights=weights, level=level)
-    if estimate.value is None:
-        return RtmBias(estimate, None)
-    held = sums.any(axis=1)
-    without = left_out(sums[held], _bias)[1]
-    influence = np.zeros(count)
-    influence[held] = (1 / len(without) - 1) * (without - without.mean())
-    return RtmBias(estimate, influence)
-
-
-def did_test(
-    num: ArrayLike,
-    den: ArrayLike,
-    bias: float | RtmBias,
-    *,
-    replicates: int = 9999,
-    seed: int | np.random.Generator,
-) -> DidTest:
-    """Sign-flip test of a contrast that allows for regression to the mean.
-
-    The null hypothesis is that the contrast is due to regression to the mean, to any
-    degree from none to the full bias: the bias nearest to the contrast is subtracted.
-    That is the full bias for a contrast beyond it, none for one of opposite sign, and
-    all of it (p = 1) in between. Subtracting the full bias always would call a
-    contrast of zero significant, or one of opposite sign more so than it is.
-
-    An estimated bias moves with the clusters too: its jackknife influence is taken
-    from each cluster's score (a score bootstrap, Kline and Santos 2012). The scores
-    still sum to ``sum num - bias * sum den``.
-
-    Parameters
-    ----------
-    num, den
-        Shape ``(C,)``: per-cluster sums of the contrast and PII tokens (see
-        :func:`did`). With one checkpoint's own sums it is tested against R1 alone.
-    bias
-        The prediction: :func:`rtm_bias_estimate`'s, or a number taken as known.
-
-    Raises
-    ------
-    NotEstimableError
-        If there are no tokens, or the bias is not estimable.
-    """
-    top, bottom = np.asarray(num, float), np.asarray(den, float)
-    total = float(bottom.sum())
-    if not total > 0:
-        raise NotEstimableError("no cluster holds data")
-    value = float(top.sum()) / total
-    if isinstance(bias, RtmBias):
-        if bias.estimate.value is None or bias.influence is None:
-            raise NotEstimableError(f"rtm_bias is missing: {bias.estimate.note}")
-        predicted, influence = bias.estimate.value, bias.influence
-    else:
-        predicted, influence = float(bias), np.zeros(len(top))
-    nearest = float(np.clip(value, min(0.0, predicted), max(0.0, predicted)))
-    if nearest == value:
-        scores = np.zeros(len(top))
-    elif nearest == predicted:
-        scores = top - predicted * bottom - total * influence
-    else:
-        scores = top
-    spread = top - value * bottom - total * influence
-    held = max(int(np.count_nonzero(bottom)), 2)
-    se = np.sqrt(held / (held - 1) * float(spread @ spread)) / total
-    return DidTest(
-        p=sign_flip(scores, replicates=replicates, seed=seed),
-        scores=scores,
-        did=value,
-        bias=predicted,
-        se=float(se),
-        verdict=SEPARABLE if abs(value) >= 2 * abs(predicted) else NOT_SEPARABLE,
-    )
-
-
-def placebo_test(
-    delta_minus_bias: float, placebo_values: ArrayLike, se_bias: float = 0.0
-) -> PlaceboTest:
-    """Two-sided p of ``Delta_sel - rtm_bias`` against Delta_sel of placebo spans.
-
-    Placebo spans are random non-PII windows matched like PII. They have no gap, so
-    they show the quality and spread of matching and are no null for Delta_sel itself.
-    Each draw is widened by a normal error of ``se_bias`` (in closed form, no random
-    numbers): ``p = (1 + sum_j P(|placebo_j + error| >= |delta|)) / (1 + draws)``.
-
-    Parameters
-    ----------
-    delta_minus_bias
-        Nats.
-    placebo_values
-        Shape ``(draws,)``, nats.
-    se_bias
-        Standard error of the bias, nats.
-    """
-    values = np.asarray(placebo_values, dtype=np.float64)
-    if len(values) < 2 or not np.isfinite(values).all():
-        raise NotEstimableError("a placebo test needs 2 finite draws")
-    size = abs(delta_minus_bias)
-    if se_bias > 0:
-        beyond = special.ndtr((values - size) / se_bias)
-        beyond += special.ndtr((-values - size) / se_bias)
-    else:
-        beyond = (np.abs(values) >= size).astype(np.float64)
-    p = (1 + beyond.sum()) / (1 + len(values))
-    mean, sd = float(values.mean()), float(values.std(ddof=1))
-    return PlaceboTest(float(p), mean, sd, len(values))
+    return estimate_of(sums, _bias, n=len(x), weights=weights, level=level)
 
 
 def _difference_of_ratios(sums: np.ndarray) -> np.ndarray:
@@ -466,9 +337,8 @@ def _bias(sums: np.ndarray) -> np.ndarray:
     return np.asarray(-slope * (span / tokens - x / n))
 
 
-def _no_bias(reason: str, sums: np.ndarray) -> RtmBias:
-    held = int(sums.any(axis=1).sum())
-    return RtmBias(Estimate.missing(reason, clusters=held), None)
+def _no_bias(reason: str, sums: np.ndarray) -> Estimate:
+    return Estimate.missing(reason, clusters=int(sums.any(axis=1).sum()))
 
 
 def _cell_means(

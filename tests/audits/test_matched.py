@@ -6,12 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
+from synthetic import Case
 
 from spark_audit.audits import baselines_of
 from spark_audit.audits.matched import evidence, matched, plan
-from spark_audit.results import AuditResult, Row
+from spark_audit.manifest import seal
+from spark_audit.results import AuditResult, Row, number
 from spark_audit.table import Pass
 
 Make = Callable[..., Any]
@@ -42,6 +45,44 @@ def pooled(result: AuditResult, checkpoint: str, metric: str, of: str = "") -> R
     ]
     assert len(rows) == 1
     return rows[0]
+
+
+def moved(
+    case: Any,
+    *,
+    trained: float,
+    never: float,
+    other: float,
+    spread: float = 0.0,
+    seed: int = 0,
+) -> Callable[[str, np.ndarray], np.ndarray]:
+    """Identifiers of either side and other text moved by so much, spans by a draw."""
+    rng = np.random.default_rng(seed)
+    own = {key: rng.normal(0, spread, 2) for key in case.reference}
+
+    def change(key: str, nll: np.ndarray) -> np.ndarray:
+        out = nll + other
+        by = trained if case.manifest.by_id[key].split == "train" else never
+        for (start, end), draw in zip(case.spans(key), own[key], strict=False):
+            out[start:end] = nll[start:end] + by + draw
+        return out
+
+    return change
+
+
+def claims(result: AuditResult) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for finding in result.findings:
+        found.setdefault(finding.checkpoint, set()).add(finding.claim)
+    return found
+
+
+def silent(result: AuditResult) -> None:
+    """No sentence says memory or suppression of what shows neither."""
+    for line in result.verdict:
+        assert "remember" not in line
+        assert "uppress" not in line
+        assert "beyond regression" not in line
 
 
 def audit(case: Any, /, *, baseline: str | None = None, **changes: Any) -> AuditResult:
@@ -102,7 +143,7 @@ def test_interval_is_the_jackknife_over_sources(make_case: Make) -> None:
     assert row.mde > 2.8 * se
 
 
-def test_pure_shrinkage_is_recognised_as_regression_to_the_mean(
+def test_pure_shrinkage_is_what_regression_to_the_mean_would_give(
     make_case: Make,
 ) -> None:
     """beta = 0.7 with a gap of 1.5 nats gives Delta_sel 0.45 and selects nothing."""
@@ -127,13 +168,20 @@ def test_pure_shrinkage_is_recognised_as_regression_to_the_mean(
     assert delta.value is not None
     assert bias.value == pytest.approx(0.45, abs=0.1)
     assert delta.value == pytest.approx(bias.value, abs=0.1)
-    assert delta.null == bias.value
     assert delta.low is not None
-    assert delta.low > 0, "an interval against zero would have claimed an effect"
-    assert "Not separable from regression to the mean" in result.verdict[0]
+    assert delta.low > 0
+    change = pooled(result, "ours", "delta_sel", "change")
+    own = pooled(result, "ours", "rtm_bias", "change")
+    assert change.null == 0.0
+    assert delta.null == pytest.approx(delta.value - change.value)  # type: ignore[operator]
+    assert own.value == pytest.approx(change.value, abs=0.1)
+    (line,) = [line for line in result.verdict if "Delta_sel" in line]
+    said = f"if all text drifted alike, would give {number(own.value)}."
+    assert said in line
+    assert claims(result) == {"ours": {"moved", "not_tested"}}
 
 
-def test_selective_suppression_and_memorisation_are_told_apart(make_case: Make) -> None:
+def test_what_moved_is_said_and_no_more(make_case: Make) -> None:
     case = make_case(sources=40, seed=6)
     rng = np.random.default_rng(2)
     noise = {key: rng.normal(0, 0.2, 60) for key in case.reference}
@@ -143,9 +191,16 @@ def test_selective_suppression_and_memorisation_are_told_apart(make_case: Make) 
         return lambda key, nll: inner(key, nll) + noise[key]
 
     result = audit(case, hidden=noisy(1.0), leaked=noisy(-1.0), none=noisy(0.0))
-    assert "selective suppression" in result.verdict[0]
-    assert "MORE likely" in result.verdict[1]
-    assert "neither is excluded" in result.verdict[2]
+    said = {line.split(":")[0]: line for line in result.verdict if "Delta_sel" in line}
+    assert "identifiers became less likely" in said["hidden"]
+    assert "identifiers became more likely" in said["leaked"]
+    assert "No move relative to equally hard text was shown" in said["none"]
+    for name, claim in (
+        ("hidden", "moved"),
+        ("leaked", "moved"),
+        ("none", "nothing_shown"),
+    ):
+        assert claims(result)[name] == {claim, "not_tested"}
 
 
 def test_contrast_is_paired_and_adjusted_over_the_family(make_case: Make) -> None:
@@ -189,7 +244,7 @@ def test_reference_as_baseline_is_said(make_case: Make) -> None:
     case = make_case(sources=12, seed=8)
     result = audit(case, baseline="base", base=same, ours=shifted(case, 0.4))
     row = next(r for r in result.contrasts if r.metric == "did")
-    assert "regression to the mean is not removed" in row.note
+    assert "the baseline is the matching reference" in row.note
 
 
 def test_base_that_scores_otherwise_fails_its_guard(make_case: Make) -> None:
@@ -247,8 +302,6 @@ def test_manifest_without_identifiers_gives_no_plan_and_a_sentence(
 ) -> None:
     case = make_case(sources=2, seed=13)
     content = case.manifest.model_dump(mode="json") | {"pairs": [], "unmatched": []}
-    from spark_audit.manifest import seal
-
     empty = seal(content)
     assert plan(empty) == {}
     result = matched({"ours": {}}, empty)
@@ -331,7 +384,6 @@ def test_side_tables_are_complete(make_case: Make) -> None:
     anyone = placebos["any window"]
     assert anyone["draws"] == 20
     assert abs(anyone["mean"]) < 0.1
-    assert anyone["p_model_based"] == pytest.approx(1 / 21, abs=0.02)
     (record,) = result.tables["matched_diagnostics"]
     assert record["leave_one_cluster_out_low"] <= record["leave_one_cluster_out_high"]
     assert 0 < record["controls_after_share"] < 1
@@ -354,8 +406,7 @@ def test_what_matching_left_over_is_no_finding(make_case: Make) -> None:
     assert change.low is not None
     assert change.low < 0 < change.high  # type: ignore[operator]
     assert any("no finding" in line for line in result.verdict)
-    assert any("neither is excluded" in line for line in result.verdict)
-    assert "MORE" not in result.verdict[1]
+    assert claims(result)["ours"] == {"nothing_shown", "not_tested"}
 
 
 def test_direction_of_a_contrast_is_said(make_case: Make) -> None:
@@ -370,10 +421,11 @@ def test_direction_of_a_contrast_is_said(make_case: Make) -> None:
 
     result = audit(case, baseline="p", p=plus(0), up=plus(0.6), down=plus(-0.6))
     said = {line.split()[0]: line for line in result.verdict if "against p" in line}
-    assert "LESS likely" in said["up"]
+    assert "identifiers are less likely relative to equally hard text" in said["up"]
     assert "(taken by themselves they are less likely, by 0." in said["up"]
     assert "(taken by themselves they are more likely, by 0." in said["down"]
-    assert "MORE likely" in said["down"]
+    assert "identifiers are more likely relative to equally hard text" in said["down"]
+    assert all("Low-sensitivity text drifted by " in line for line in said.values())
 
 
 def test_options_are_refused_before_anything_is_scored() -> None:
@@ -394,28 +446,242 @@ def test_same_seed_same_result(make_case: Make) -> None:
     assert first.tables == second.tables
 
 
-@pytest.mark.parametrize(
-    ("other", "own", "words"),
-    [
-        (-0.9, -0.3, "were not suppressed, only learned less"),
-        (-0.1, 0.5, "selective suppression"),
-        (0.9, 0.3, "did not become likelier themselves"),
-        (0.1, -0.5, "remembers identifiers"),
-    ],
-)
-def test_the_verdict_tells_suppression_from_slower_learning(
-    make_case: Make, other: float, own: float, words: str
+@pytest.mark.parametrize(("other", "own"), [(-0.9, -0.3), (-0.1, 0.5), (0.9, 0.3)])
+def test_what_identifiers_did_by_themselves_stands_beside(
+    make_case: Make, other: float, own: float
 ) -> None:
+    """Delta_sel grows as well where other text is learned faster."""
     case = make_case(sources=60)
+    change = moved(case, trained=own, never=own, other=other)
+    line = next(x for x in audit(case, ours=change).verdict if "Delta_sel" in x)
+    assert f"by themselves they changed by {own:.3f}" in line
+    assert "uppress" not in line
 
-    def moved(key: str, nll: np.ndarray) -> np.ndarray:
-        out = nll + other
+
+def test_a_full_text_learner_that_moved_all_alike_shows_no_memory(
+    make_case: Make,
+) -> None:
+    """Formats learned: -2.41 on trained rows, -2.47 on rows never trained on."""
+    case = make_case(sources=60, tests=40, seed=30, gap=3.0)
+    change = moved(case, trained=-2.41, never=-2.47, other=-0.2, spread=0.5)
+    result = audit(case, ours=change)
+    assert claims(result) == {"ours": {"formats", "moved"}}
+    line = next(x for x in result.verdict if "never trained on" in x)
+    assert (
+        "the same on rows never trained on: formats or drift, no memory shown" in line
+    )
+    row = pooled(result, "ours", "memory")
+    assert row.mde is not None
+    assert f"one of {row.mde:.3f} would have been seen" in line
+    trained, never = (
+        pooled(result, "ours", "pii_change", of) for of in ("trained", "never-trained")
+    )
+    assert row.value == pytest.approx(trained.value - never.value)  # type: ignore[operator]
+    assert f"changed by {trained.value:.3f} [" in line
+    assert f"and by {never.value:.3f} [" in line
+    silent(result)
+
+
+def test_drift_of_a_run_on_labels_suppresses_nothing(make_case: Make) -> None:
+    """+0.30 and +0.22 against equally hard text, on rows trained on and not."""
+    case = make_case(sources=60, tests=40, seed=31)
+    change = moved(case, trained=0.30, never=0.22, other=0.0, spread=0.8, seed=1)
+    result = audit(case, ours=change)
+    assert claims(result) == {"ours": {"nothing_shown", "moved"}}
+    line = next(x for x in result.verdict if "Delta_sel" in x)
+    assert "on test rows" in line
+    assert "Ordinary fine-tuning does this too." in line
+    silent(result)
+
+
+@pytest.mark.parametrize("scale", [0.6, 1 / 0.6])
+def test_the_base_with_its_logits_scaled_only_moved(
+    make_case: Make, scale: float
+) -> None:
+    """What is no identifier has 5 alternatives a token, an identifier has 1,000."""
+    case = make_case(sources=80, tests=60, seed=32, gap=1.0)
+
+    def scaled(key: str, nll: np.ndarray) -> np.ndarray:
+        others = np.full(len(nll), 5.0)
         for start, end in case.spans(key):
-            out[start:end] = nll[start:end] + own
-        return out
+            others[start:end] = 1000.0
+        p = np.exp(-np.maximum(nll, 1e-6))
+        odds = others * ((1 - p) / others / p) ** scale
+        return np.asarray(np.log1p(odds))
 
-    result = audit(case, ours=moved)
-    assert words in result.verdict[0]
+    result = audit(case, ours=scaled)
+    # Sharper logits make what has many alternatives likelier, as formats would.
+    kind = "formats" if scale > 1 else "nothing_shown"
+    assert claims(result) == {"ours": {"moved", kind}}
+    silent(result)
+
+
+@pytest.mark.parametrize(("trained", "claim"), [(-0.6, "memory"), (0.6, "betrays")])
+def test_what_moved_on_trained_rows_alone_is_found(
+    make_case: Make, trained: float, claim: str
+) -> None:
+    case = make_case(sources=60, tests=40, seed=33)
+    change = moved(case, trained=-0.5 + trained, never=-0.5, other=-0.3, spread=0.3)
+    result = audit(case, ours=change, base=same)
+    assert claim in claims(result)["ours"]
+    first = result.findings[0]
+    assert (first.claim, first.metric, first.checkpoint) == (claim, "memory", "ours")
+    row = pooled(result, "ours", "memory")
+    assert row.value == pytest.approx(trained, abs=0.25)
+    assert (first.value, first.low, first.high) == (row.value, row.low, row.high)
+    way = "more likely" if claim == "memory" else "LESS likely"
+    size = f"by {abs(row.value or 0):.3f} ["
+    assert f"{way} on trained rows than on never-trained ones {size}" in first.sentence
+    assert pooled(result, "base", "memory").status == "not_estimable"
+    assert claims(result)["base"] == {"nothing_shown"}
+
+
+def test_unequally_hard_sides_are_no_memory(make_case: Make) -> None:
+    """Trained rows 1.5 nats harder before, and all that is hard drifts down."""
+    case = make_case(sources=60, tests=40, seed=34)
+    harder = {e["id"]: e for e in case.manifest.model_dump(mode="json")["examples"]}
+    for key, example in harder.items():
+        if case.manifest.by_id[key].split == "train":
+            unll = example["reference_unll"]
+            for start, end in case.spans(key):
+                unll[start:end] = [u + 1_500_000 for u in unll[start:end]]
+                case.reference[key][start:end] += 1.5
+    content = case.manifest.model_dump(mode="json")
+    tilted = Case(seal(content | {"examples": list(harder.values())}), case.reference)
+    result = audit(tilted, ours=lambda key, nll: 0.6 * nll + 0.8)
+    row = pooled(result, "ours", "memory")
+    assert row.high is not None
+    assert row.high < 0, "an interval against zero would have claimed memory"
+    assert not claims(result)["ours"] & {"memory", "betrays"}
+    assert any("unequally hard on the reference already" in x for x in result.verdict)
+    (guard,) = [g for g in result.guards if g.name == "never-trained identifiers"]
+    assert guard.passed is None
+
+
+def test_identifiers_that_stand_in_trained_rows_are_never_held_out(
+    make_case: Make,
+) -> None:
+    case = make_case(sources=30, tests=20, seed=35)
+    content = case.manifest.model_dump(mode="json")
+    # The test rows' identifiers are those of trained rows, in another case of letters.
+    for example in content["examples"]:
+        text = example["prompt"]
+        for span in example["spans"]:
+            size = span["end"] - span["start"]
+            string = ("Ada" if example["split"] == "train" else "ADA").ljust(size, "7")
+            text = text[: span["start"]] + string[:size] + text[span["end"] :]
+        example["prompt"] = text
+    known = Case(seal(content), case.reference)
+    result = audit(known, ours=moved(case, trained=-1, never=0, other=0, spread=0.2))
+    assert pooled(result, "ours", "memory").status == "not_estimable"
+    line = next(x for x in result.verdict if "not tested" in x)
+    assert "not tested: no identifier stands in rows never trained on" in line
+    assert "memory" not in claims(result)["ours"]
+
+
+def test_a_string_in_the_plain_text_of_a_trained_row_is_known(make_case: Make) -> None:
+    case = make_case(sources=12, tests=8, seed=39)
+    content = case.manifest.model_dump(mode="json")
+    rows = {example["id"]: example for example in content["examples"]}
+    test = next(e for e in rows.values() if e["split"] == "test")
+    span = test["spans"][0]
+    string = test["prompt"][span["start"] : span["end"]]
+    train = next(e for e in rows.values() if e["split"] == "train")
+    train["prompt"] = train["prompt"][:50] + f" {string} " + train["prompt"][52:]
+    frame = evidence(case.tables(ours=same), seal(content))
+    spans = frame[frame["role"].isin(["pii", "unmatched"])]
+    known = spans[(spans["split"] == "test") & (spans["trained"] == 1)]
+    assert list(known["example"]) == [test["id"]]
+    assert list(known["start"]) == [span["token_start"]]
+
+
+def test_the_sum_of_low_sensitivity_text_is_that_of_its_tokens(
+    make_case: Make,
+) -> None:
+    case = make_case(sources=6, tests=2, seed=40)
+    change = moved(case, trained=0.1, never=0.2, other=0.3)
+    frame = evidence(case.tables(ours=change), case.manifest)
+    low = frame[frame["role"] == "low"]
+    assert set(low["example"]) == {e.id for e in case.manifest.examples}
+    for row in low.itertuples():
+        example = case.manifest.by_id[row.example]
+        nll = change(row.example, case.reference[row.example])
+        assert row.n_tokens == len(example.low)
+        assert row.nll_sum == pytest.approx(nll[example.low].sum(), rel=1e-5)
+        assert row.ref_sum == pytest.approx(
+            case.reference[row.example][example.low].sum(), abs=1e-6
+        )
+    assert "x" not in set(map(str, frame.to_numpy().ravel()))
+
+
+def test_contrasts_claim_nothing_where_other_text_drifted_unequally(
+    make_case: Make,
+) -> None:
+    case = make_case(sources=40, seed=36)
+    plain = moved(case, trained=0.2, never=0, other=0.1, spread=0.2)
+    # Other text of low sensitivity drifts as well, its controls less than identifiers.
+    apart = moved(case, trained=0.6, never=0, other=0.3, spread=0.2, seed=1)
+    alike = moved(case, trained=0.6, never=0, other=0.1, spread=0.2, seed=1)
+    result = audit(case, baseline="plain", plain=plain, apart=apart, alike=alike)
+    found = {f.checkpoint: f for f in result.findings if f.metric == "did"}
+    for name in ("apart", "alike"):
+        assert found[name].p_adjusted is not None
+        assert found[name].p_adjusted < 0.05
+    assert found["apart"].claim == "nothing_shown"
+    assert "as unequal drift can make it: nothing is claimed" in found["apart"].sentence
+    assert "drifted by 0.300 nats a token, the baseline's by 0.100 (apart by 0.200" in (
+        found["apart"].sentence
+    )
+    assert found["alike"].claim == "moved"
+    drifts = {c.checkpoint: c for c in result.contrasts if c.metric == "low_change"}
+    assert drifts["apart"].value == pytest.approx(0.2, abs=1e-6)
+    assert pooled(result, "apart", "low_change").value == pytest.approx(0.3, abs=1e-6)
+    silent(result)
+
+
+def test_evidence_of_an_earlier_version_is_read_and_claims_nothing(
+    make_case: Make,
+) -> None:
+    from spark_audit.audits.matched import conclude
+
+    case = make_case(sources=40, tests=30, seed=37)
+    plain = moved(case, trained=0.0, never=0, other=0, spread=0.2)
+    ours = moved(case, trained=-0.8, never=0, other=0, spread=0.2, seed=1)
+    frame = evidence(case.tables(plain=plain, ours=ours), case.manifest)
+    old = frame[frame["role"] != "low"].drop(columns=["trained", "form", "cue"])
+    options: dict[str, Any] = {"paper": False, "seed": 0, "replicates": 100}
+    new = conclude(frame, baselines={"ours": "plain"}, **options)
+    assert "memory" in claims(new)["ours"]
+    result = conclude(old, baselines={"ours": "plain"}, **options)
+    assert claims(result)["ours"] == {"moved", "not_tested", "nothing_shown"}
+    line = next(x for x in result.verdict if "against plain" in x)
+    assert "The drift of low-sensitivity text is not known." in line
+    assert "nothing is claimed" in line
+    # One report of each version side by side.
+    both = pd.concat(
+        [old[old["checkpoint"] == "plain"], frame[frame["checkpoint"] == "ours"]]
+    )
+    mixed = conclude(both, baselines={"ours": "plain"}, **options)
+    assert "memory" in claims(mixed)["ours"]
+    assert any("earlier version" in x for x in mixed.verdict if "plain:" in x)
+
+
+def test_sentence_and_table_have_one_number(make_case: Make) -> None:
+    """R1 and the smallest effect of a change stand in the table as in the sentence."""
+    from spark_audit.reports import _wide
+
+    case = make_case(sources=40, tests=20, seed=38, gap=-0.7)
+    result = audit(case, ours=moved(case, trained=0.0, never=0, other=0.0, spread=0.4))
+    main, sides = _wide("matched", result.rows, brief=True)
+    cells = dict(zip(main.header, main.rows[0], strict=True))
+    line = next(x for x in result.verdict if "Delta_sel" in x)
+    bias = pooled(result, "ours", "rtm_bias", "change")
+    assert f"would give {number(bias.value)}." in line
+    assert cells["R1 of the change"].startswith(number(bias.value))
+    assert f"Changes below {cells['MDE of the change']} nats go unseen" in line
+    beside = dict(zip(sides.header, sides.rows[0], strict=True))
+    memory = next(x for x in result.verdict if "never trained on" in x)
+    assert f"one of {beside['MDE of the difference']} would have been seen" in memory
 
 
 @pytest.mark.slow

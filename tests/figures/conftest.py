@@ -83,10 +83,11 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
         own: dict[str, Any] = {"status": status.get(place, "ok")}
         bare = {"low": None, "high": None, "interval": "none"} if place == 2 else {}
         level = float(random.normal(0.4, 0.6))
-        regression = {"null": 0.1, "null_low": 0.05, "null_high": 0.18}
-        change = BASE_IS_REFERENCE if base else own | bare | regression
+        change = BASE_IS_REFERENCE if base else own | bare
         put(name, "matched", "delta_sel", level, unit="nats")
         put(name, "matched", "delta_sel", level - 0.05, of="change", **change)
+        mechanism = BASE_IS_REFERENCE if base else {}
+        put(name, "matched", "rtm_bias", 0.1, of="change", **mechanism)
         for kind in TYPES:
             gone = kind == "PHONE" and place == 1
             put(
@@ -97,7 +98,7 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
                 of="change",
                 group=f"type:{kind}",
                 width=6.0 if kind == "SSN" and place == 1 else 0.4,
-                **(BASE_IS_REFERENCE if base else UNKNOWN if gone else regression),
+                **(BASE_IS_REFERENCE if base else UNKNOWN if gone else {}),
             )
         if not base and name != methods[0]:
             put(
@@ -106,8 +107,8 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
                 "did",
                 float(random.normal(0.2, 0.3)),
                 baseline=methods[0],
-                **regression,
             )
+            put(name, "matched", "rtm_bias", 0.1, baseline=methods[0])
         for of, at in (("low", 2.0), ("pii", 3.0), ("canary", 4.0)):
             shift = 0.0 if base else float(random.normal(0.5, 0.5))
             put(name, "nll", "nll", at + shift, of=of, unit="nats")

@@ -162,7 +162,10 @@ def test_forest_shows_change_itself_interval_and_what_regression_gives(
             assert not bands
         else:
             (band,) = bands
-            assert close([band.get_x(), band.get_width()], [0.0, 0.18])
+            mechanism = row(report, "matched", "rtm_bias", name, of="change")
+            assert mechanism is not None
+            ends = [band.get_x(), band.get_x() + band.get_width()]
+            assert close(ends, [mechanism.low, mechanism.high])
             assert abs(band.get_y() + band.get_height() / 2 - place) < 1e-9
         large = [line for _, _, line in marks(top, name) if line.get_markersize() > 5]
         for line in large:

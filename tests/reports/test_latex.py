@@ -30,6 +30,11 @@ COLUMNS: dict[str, list[tuple[str, str, str, str]]] = {
         ("matched", "delta_sel", "", "pooled"),
         ("matched", "delta_sel", "change", "pooled"),
     ],
+    "memory": [
+        ("matched", "pii_change", "trained", "pooled"),
+        ("matched", "pii_change", "never-trained", "pooled"),
+        ("matched", "memory", "", "pooled"),
+    ],
     "rank": [
         ("rank", metric, "pii", "pooled")
         for metric in (

@@ -1,0 +1,166 @@
+"""Trained against never trained, beside Welch's t and the plainest sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from spark_audit.results import Row
+from spark_audit.stats.memory import Sides, claim_of, memory
+
+
+def sides(trained: Any, clusters: Any, strata: Any = None, tokens: Any = None) -> Sides:
+    ours = np.asarray(trained, dtype=bool)
+    return Sides(
+        trained=ours,
+        tokens=np.ones(len(ours)) if tokens is None else np.asarray(tokens),
+        clusters=np.asarray(clusters),
+        strata=np.zeros((len(ours), 1), int) if strata is None else np.asarray(strata),
+    )
+
+
+def test_of_one_stratum_is_nearly_welchs_t() -> None:
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.normal(-1, 1, 80), rng.normal(0, 2, 12)])
+    found = memory(x, sides(np.arange(92) < 80, np.arange(92))).difference
+    welch = stats.ttest_ind(x[:80], x[80:], equal_var=False).confidence_interval()
+    assert found.value == pytest.approx(x[:80].mean() - x[80:].mean())
+    assert found.low is not None
+    assert found.high is not None
+    wide = (found.high - found.low) / (welch.high - welch.low)
+    assert 1.0 <= wide < 1.1, "conservative by the factor of the smaller side"
+    assert (found.n, found.clusters) == (80, 92)
+    assert found.mde is not None
+    assert found.mde > 2.8 * (found.se or 0)
+
+
+def test_strata_are_weighed_as_trained_rows_have_them() -> None:
+    """Types apart by 5 nats, mixed 3 to 1 and 1 to 3: no difference within them."""
+    trained = np.repeat([True, True, False, False], [30, 10, 10, 30])
+    kind = np.repeat([0, 1, 0, 1], [30, 10, 10, 30])
+    rng = np.random.default_rng(1)
+    x = 5.0 * kind + rng.normal(0, 0.01, 80)
+    tokens = rng.integers(1, 5, 80)
+    found = memory(x * tokens, sides(trained, np.arange(80), kind[:, None], tokens))
+    ours = [tokens[trained & (kind == k)].sum() for k in (0, 1)]
+    means = [
+        (x * tokens)[~trained & (kind == k)].sum()
+        / tokens[~trained & (kind == k)].sum()
+        for k in (0, 1)
+    ]
+    assert found.held_out.value == pytest.approx(np.average(means, weights=ours))
+    assert found.trained.value == pytest.approx(
+        (x * tokens)[trained].sum() / tokens[trained].sum()
+    )
+    assert found.difference.value == pytest.approx(0, abs=0.01)
+    assert found.difference.n == tokens[trained].sum()
+
+
+def test_a_cluster_on_both_sides_is_left_out_of_both() -> None:
+    """Sources differ by 3 nats; trained and other rows of one differ by 0.1 +- 0.01."""
+    rng = np.random.default_rng(2)
+    level = rng.normal(0, 3, 20)
+    noise = rng.normal(0.1, 0.01, 20)
+    x = np.concatenate([level + noise, level])
+    codes = np.tile(np.arange(20), 2)
+    both = memory(x, sides(np.arange(40) < 20, codes)).difference
+    apart = memory(x, sides(np.arange(40) < 20, np.arange(40))).difference
+    assert both.value == apart.value == pytest.approx(noise.mean())
+    assert both.se == pytest.approx(noise.std(ddof=1) / np.sqrt(20))
+    assert apart.se is not None
+    assert apart.se > 0.8
+    assert both.clusters == 20
+
+
+def test_fine_strata_only_where_each_has_two_clusters() -> None:
+    """The cue is in the stratum of type 0, and not in that of type 1."""
+    trained = [1, 1, 1, 0, 0, 0, 0] + [1, 1, 0, 0, 0]
+    kind = [0] * 7 + [1] * 5
+    cue = [0, 0, 1, 0, 0, 1, 1] + [0, 1, 0, 0, 1]
+    x = np.array([1, 1, 9, 1, 1, 9, 9, 4, 6, 3, 3, 9.0])
+    strata = np.stack([kind, cue], axis=1)
+    found = memory(x, sides(trained, np.arange(12), strata))
+    # 2 of 5 trained ones have cue 0 of type 0, 1 of 5 cue 1, 2 of 5 are of type 1.
+    assert found.held_out.value == pytest.approx(0.4 * 1 + 0.2 * 9 + 0.4 * 5)
+    assert found.trained.value == pytest.approx(np.mean([1, 1, 9, 4, 6]))
+
+
+def test_types_without_two_other_clusters_are_left_out_and_told() -> None:
+    trained = [1, 1, 1, 0, 0, 1, 1, 0]
+    kind = np.array([0, 0, 0, 0, 0, 1, 1, 1])
+    x = np.array([1, 2, 3, 4, 5, 100, 100, 100.0])
+    found = memory(x, sides(trained, np.arange(8), kind[:, None]))
+    assert found.difference.value == pytest.approx(2 - 4.5)
+    assert "2 of 5 identifiers left out" in found.difference.note
+
+
+@pytest.mark.parametrize(
+    ("trained", "clusters", "note"),
+    [
+        ([1, 1, 1], [0, 1, 2], "no identifier stands in rows never trained on"),
+        ([0, 0, 0], [0, 1, 2], "no identifier stands in trained rows"),
+        ([1, 1, 0, 0], [0, 1, 2, 2], "no type of identifier stands in 2 clusters"),
+        ([1, 1, 0, 0], [0, 0, 1, 2], "undefined without one cluster"),
+    ],
+)
+def test_what_cannot_be_compared_says_why(
+    trained: list[int], clusters: list[int], note: str
+) -> None:
+    found = memory(np.arange(float(len(trained))), sides(trained, clusters))
+    for estimate in (found.trained, found.held_out, found.difference):
+        assert estimate.value is None
+    assert note in found.difference.note
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "reach", "claim"),
+    [
+        (-0.5, -0.1, 0.0, "memory"),
+        (-0.5, -0.1, 0.2, "nothing_shown"),
+        (-0.1, 0.1, 0.0, "nothing_shown"),
+        (0.1, 0.5, 0.0, "betrays"),
+        (0.1, 0.5, 0.2, "nothing_shown"),
+        (None, None, 0.0, "nothing_shown"),
+    ],
+)
+def test_a_claim_clears_what_unequal_difficulty_can_give(
+    low: float | None, high: float | None, reach: float, claim: str
+) -> None:
+    row = Row(
+        audit="matched",
+        checkpoint="c",
+        metric="memory",
+        value=-0.3,
+        low=low,
+        high=high,
+        null=0.0,
+        null_low=-reach,
+        null_high=reach,
+    )
+    assert claim_of(row) == claim
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ours", "others"), [(60, 60), (100, 8), (8, 100)])
+@pytest.mark.parametrize("skewed", [False, True])
+def test_it_holds_its_level(ours: int, others: int, skewed: bool) -> None:
+    """No difference: normal clusters of unequal size, and lognormal ones."""
+    rng = np.random.default_rng(3)
+    simulations, missed = 2000, 0
+    count = ours + others
+    for _ in range(simulations):
+        rows = rng.integers(1, 5, count)
+        codes = np.repeat(np.arange(count), rows)
+        effect = np.exp(rng.normal(0, 1, count)) if skewed else rng.normal(0, 1, count)
+        x = effect[codes] + rng.normal(0, 0.5, len(codes))
+        kinds = rng.integers(0, 2, (len(codes), 1))
+        found = memory(x, sides(codes < ours, codes, kinds)).difference
+        assert found.low is not None
+        assert found.high is not None
+        missed += not found.low <= 0 <= found.high
+    # Skew that lies on the small side alone is what no t interval holds.
+    bound = 0.05 if not skewed else 0.13 if min(ours, others) < 10 else 0.065
+    assert stats.binomtest(missed, simulations, bound, "greater").pvalue > 0.001
