@@ -559,7 +559,9 @@ def _finding(name: str, claim: Claim, said: str, row: Row | None = None) -> Find
 class _Tested:
     """One score's test: of its change since the untrained model, or of its AUC.
 
-    ``above`` is what it has beyond the texts alone, where a guard asks for that.
+    ``above`` is what it has beyond the texts alone: a weak difference in topic passes
+    the guard and still moves every score. Where the texts were not tried, a score that
+    a guard doubts can claim nothing.
     """
 
     row: Row
@@ -579,9 +581,9 @@ class _Tested:
     @property
     def claim_p(self) -> float:
         """Of the claim: the larger of both where both are needed."""
-        if not self.doubted:
-            return self.p
-        return 1.0 if self.above is None else max(self.p, self.above.excess_p)
+        if self.above is not None:
+            return max(self.p, self.above.excess_p)
+        return 1.0 if self.doubted else self.p
 
 
 def _concluded(
@@ -605,10 +607,9 @@ def _concluded(
         elif p is None:
             untested.append(attack)
         else:
-            tests[attack] = _Tested(tested, p)
-            if judged.doubted(attack):
-                above = pooled.above_texts(name, attack, more=tests[attack].more)
-                tests[attack] = _Tested(tested, p, doubted=True, above=above)
+            test = _Tested(tested, p, doubted=judged.doubted(attack))
+            above = pooled.above_texts(name, attack, more=test.more)
+            tests[attack] = replace(test, above=above)
     tail = f" Void: {', '.join(sorted(void))}." if void else ""
     if untested:
         tail += f" Without a test: {', '.join(sorted(untested))}."
@@ -625,12 +626,11 @@ def _concluded(
     moved = corrected([test.p for test in tests.values()])
     # A claim's p value is never below that of the change: nor is it once corrected.
     needed = corrected([test.claim_p for test in tests.values()])
-    claims = {a: (needed if tests[a].doubted else moved)[a] for a in tests}
-    if detected := [attack for attack in tests if claims[attack] < 0.05]:
+    if detected := [attack for attack in tests if needed[attack] < 0.05]:
         best = largest(detected)
         test = tests[best]
         said = (
-            f"membership was detected: {_shown(best, test.row)}, {_p(claims[best])} "
+            f"membership was detected: {_shown(best, test.row)}, {_p(needed[best])} "
             f"corrected for {len(tests)} scores{_beyond(test)}. Rows it was trained on "
             f"look {'more' if test.more else 'LESS'} familiar than rows that it was "
             f"not trained on.{tail}"
