@@ -3,8 +3,8 @@
 Members are train rows, non-members test rows; every score is larger for what looks
 more like a member. An AUC is evidence of leakage only if nothing but training tells
 the two sides apart: the untrained model should score 0.5, and so should a classifier
-that sees the texts alone. Where one of them does not, membership is claimed only of a
-score that is above that classifier by more than chance; every figure stands.
+that sees the texts alone. Membership is claimed only of a score that changed since the
+former and is above the latter by more than chance; every figure stands.
 """
 
 from __future__ import annotations

@@ -83,11 +83,10 @@ DEFINITIONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ),
         (
             "texts alone (`blind`)",
-            "a classifier that sees the texts and no model, out of fold. Where it, or "
-            "the untrained model, tells the sides apart, membership is claimed only "
-            "of a score whose AUC is above its by more than the interval of their "
-            "paired difference; `invalid` is a figure only where labels differ "
-            "between the sides.",
+            "a classifier that sees the texts and no model, out of fold. Membership is "
+            "claimed only of a score whose AUC rose since the untrained model and is "
+            "above the classifier's, over the same rows, by more than chance; "
+            "`invalid` is a figure only where labels differ between the sides.",
         ),
     ),
     "noise": (
