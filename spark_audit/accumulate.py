@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spark_audit.audits import BASE, in_order, series_of
+from spark_audit.audits import BASE, evidence_file, in_order, series_of
 from spark_audit.errors import InputError
 from spark_audit.results import CheckpointFacts, Report, by_severity
 
@@ -113,6 +113,11 @@ def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
             "scope": list(dict.fromkeys([*new.scope, *old.scope])),
             "settings": {**old.settings, **new.settings},
             "tables": {**old.tables, **new.tables},
+            "evidence": {
+                name: sha256
+                for name, sha256 in old.evidence.items()
+                if name in map(evidence_file, others)
+            },
             "timing": {**old.timing, **new.timing},
         }
     )

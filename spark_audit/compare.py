@@ -27,7 +27,7 @@ from spark_audit.audits import (
     series_of,
 )
 from spark_audit.errors import InputError, OutputError
-from spark_audit.facts import now, versions
+from spark_audit.facts import now, sha256_file, versions
 from spark_audit.replicates import with_entries
 from spark_audit.reports import SCOPE, read_report
 from spark_audit.results import AuditResult, CheckpointFacts, Guard, Report, by_severity
@@ -65,6 +65,8 @@ def compare(
     InputError
         If the reports are over different manifests, parts of one or number formats,
         share no audit, or no baseline can be chosen.
+    OutputError
+        If evidence is not as it was written.
     """
     reports = [read_report(folder) for folder in folders]
     _check(folders, reports)
@@ -82,6 +84,8 @@ def compare(
     results: dict[str, AuditResult] = {}
     known: set[str] = set()
     left_out: list[str] = []
+    unchecked: list[str] = []
+    sums: dict[str, str] = {}
     for audit in in_order(AUDITS.names()):
         if "conclude" not in AUDITS.get(audit).parts:
             continue
@@ -93,6 +97,7 @@ def compare(
         if differing := _differing(audit, reports):
             left_out.append(f"{audit} (made with another {', '.join(differing)})")
             continue
+        unchecked += _unchecked(audit, folders, reports)
         evidence = _evidence(audit, folders, names)
         found = dict.fromkeys(evidence["checkpoint"])
         entries = dict.fromkeys(map(series_of, found) if of_stages(audit) else found)
@@ -109,6 +114,7 @@ def compare(
         if output is not None:
             table = pa.Table.from_pandas(evidence, preserve_index=False)
             write_parquet(table, _path(output, audit))
+            sums[evidence_file(audit)] = sha256_file(_path(output, audit))
     if not results:
         raise InputError(
             "no audit can be compared"
@@ -142,12 +148,16 @@ def compare(
         findings=by_severity(f for r in results.values() for f in r.findings),
         results=[row for result in results.values() for row in result.rows],
         contrasts=[row for result in results.values() for row in result.contrasts],
-        guards=[*_told(left_out), *(g for r in results.values() for g in r.guards)],
+        guards=[
+            *_told(left_out, unchecked),
+            *(g for r in results.values() for g in r.guards),
+        ],
         scope=[*SCOPE, *(line for r in results.values() for line in r.scope)],
         tables={
             **united([(r.tables, new) for r, new in zip(reports, names, strict=True)]),
             **{k: v for r in results.values() for k, v in r.tables.items()},
         },
+        evidence=sums,
     )
 
 
@@ -163,11 +173,17 @@ def _differing(audit: str, reports: Sequence[Report]) -> list[str]:
     ]
 
 
-def _told(left_out: Sequence[str]) -> list[Guard]:
-    if not left_out:
-        return []
-    detail = f"left out, as some reports lack them or differ: {', '.join(left_out)}"
-    return [Guard(name="audits compared", passed=None, detail=detail)]
+def _told(left_out: Sequence[str], unchecked: Sequence[str]) -> list[Guard]:
+    found = []
+    if left_out:
+        said = f"left out, as some reports lack them or differ: {', '.join(left_out)}"
+        found.append(Guard(name="audits compared", passed=None, detail=said))
+    if unchecked:
+        said = (
+            f"not checked, as no checksum stands in the report: {', '.join(unchecked)}"
+        )
+        found.append(Guard(name="evidence as written", passed=None, detail=said))
+    return found
 
 
 def _check(folders: Sequence[Path], reports: Sequence[Report]) -> None:
@@ -225,6 +241,25 @@ def _default(names: dict[str, str]) -> str:
 
 def _path(folder: Path, audit: str) -> Path:
     return folder / "scores" / evidence_file(audit)
+
+
+def _unchecked(
+    audit: str, folders: Sequence[Path], reports: Sequence[Report]
+) -> list[str]:
+    """Refuse evidence that is not as it was written; name what no report tells of."""
+    found = []
+    for folder, report in zip(folders, reports, strict=True):
+        path = _path(folder, audit)
+        told = report.evidence.get(path.name)
+        if told is None:
+            found.append(f"{folder.name}/{path.name}")
+        elif sha256_file(path) != told:
+            raise OutputError(
+                "is not the file that the report was made from",
+                where=str(path),
+                fix="copy the report's folder again, or audit again",
+            )
+    return found
 
 
 def _evidence(

@@ -32,7 +32,7 @@ from spark_audit.attachments import (
 from spark_audit.audits import AUDITS, baselines_of, evidence_file, originals
 from spark_audit.audits._series import listed
 from spark_audit.errors import IncompleteError, InputError
-from spark_audit.facts import check_writable, now, versions
+from spark_audit.facts import check_writable, now, sha256_file, versions
 from spark_audit.figures import FIGURES, FORMATS, file_name
 from spark_audit.locks import alone
 from spark_audit.manifest import Manifest, check_fit, original, read_manifest
@@ -241,12 +241,15 @@ def _conclude(
     if shown or not adds:
         write_cases(folder, shown)
     written.add(cases_file(folder))
+    sums = dict(report.evidence)
     for name, result in zip(request.audits, results, strict=True):
         if result.evidence is not None and len(result.evidence):
             path = folder / "scores" / evidence_file(name)
             evidence = pa.Table.from_pandas(result.evidence, preserve_index=False)
             write_parquet(evidence, path)
             written.add(path)
+            sums[path.name] = sha256_file(path)
+    report = report.model_copy(update={"evidence": sums})
     written.update(
         write_report(
             report,

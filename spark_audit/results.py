@@ -334,7 +334,10 @@ def _file_names(tables: dict[str, Any]) -> dict[str, Any]:
 
 
 class Report(_Strict):
-    """``report.json``: the truth that every other format is rendered from."""
+    """``report.json``: the truth that every other format is rendered from.
+
+    ``evidence`` has the SHA-256 of each audit's evidence by its name in ``scores/``.
+    """
 
     kind: Literal["spark-audit-report"] = "spark-audit-report"
     schema_version: Literal[2] = 2
@@ -351,6 +354,7 @@ class Report(_Strict):
     guards: list[Guard]
     scope: list[Text]
     tables: Annotated[dict[str, list[dict[str, Any]]], AfterValidator(_file_names)] = {}
+    evidence: dict[Text, Text] = {}
     timing: dict[Text, float] = {}
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:

@@ -1,7 +1,7 @@
 """What the folder of a spark-train run tells of its training, for reports.
 
-Whatever is wrong with these files, the checkpoints beside them are what they are: what
-cannot be read is left out.
+A file that is not as it was written is refused; what a record does not say, or says
+in another way, is left out.
 """
 
 from __future__ import annotations
@@ -13,8 +13,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from spark_audit.facts import read_regular
+from spark_audit.checksums import DAMAGED, fault, intact, intact_file
+from spark_audit.errors import OutputError
+from spark_audit.facts import open_regular, read_regular
 
+RECORD, STATE = "run.json", "state.safetensors"
+"""What a run is, and where one that goes on stands: both hold checksums of the rest."""
+UNCHECKED = "not checked: the run folder carries no checksums"
 WINDOWS = 20
 """Points that a report keeps of each stage's losses."""
 _NO_TERM = ("stage", "part", "step", "probe")
@@ -25,15 +30,119 @@ Records = list[dict[str, Any]]
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """``run.json`` of a run folder, or of the folder above ``stages``; else nothing."""
+    """``run.json`` of a run folder, or of the folder above ``stages``; else nothing.
+
+    Raises
+    ------
+    OutputError
+        If it is not as it was written, or no JSON beside a folder ``stages``.
+    """
     if path.is_file():
         return {}
+    place = _home(path) / RECORD
     try:
-        found = json.loads(read_regular(_home(path) / "run.json"))
-    except (OSError, ValueError, RecursionError):
+        data = read_regular(place)
+    except OSError:
         return {}
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        # Without stages it may be anyone's file.
+        if (place.parent / "stages").is_dir():
+            raise _damaged(place, DAMAGED) from None
+        return {}
+    if intact(data) is False:
+        raise _damaged(place, DAMAGED)
     known = isinstance(found, dict) and found.get("kind") == "spark-train-run"
     return found if known else {}
+
+
+def check_run(path: Path) -> list[str]:
+    """Hold the files of a run folder against their checksums.
+
+    Of a run that goes on, what its last state tells of is held against it. Adapters
+    have checksums of their own, which are looked at when they are opened.
+
+    Returns
+    -------
+    list of str
+        A note where there is nothing to hold them against.
+
+    Raises
+    ------
+    OutputError
+        With the name of a file that is not as it was written.
+    """
+    run, home = read_run(path), _home(path)
+    if not run:
+        return []
+    files, complete = run.get("files"), run.get("status") == "complete"
+    if not complete:
+        try:
+            files = read_state(home / STATE).get("files")
+        except FileNotFoundError:  # it has only begun, or has just ended
+            return []
+    check_files(home, files, grows=not complete)
+    return [] if run.get("seal") and files else [UNCHECKED]
+
+
+def check_files(home: Path, files: object, *, grows: bool) -> None:
+    """Hold files of a run against what was written down of them.
+
+    Parameters
+    ----------
+    files
+        Name -> size and SHA-256; of ``scores/``, which nothing reads, only what is
+        there is looked at.
+    grows
+        More may have been written since.
+
+    Raises
+    ------
+    OutputError
+        With the name of a file that is not as it was written.
+    """
+    for name, told in files.items() if isinstance(files, dict) else ():
+        place = home / name
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise _damaged(home / RECORD, "names a file outside its folder")
+        if place.parent != home and not place.exists():
+            continue
+        if (what := fault(place, told, grows=grows)) is not None:
+            raise _damaged(place, what)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """What the header of a run's state says of the run.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none.
+    OutputError
+        If it is not as it was written.
+    """
+    try:
+        if intact_file(path) is False:
+            raise _damaged(path, DAMAGED)
+        with open_regular(path) as file:
+            size = int.from_bytes(file.read(8), "little")
+            if size > path.stat().st_size:
+                raise _damaged(path, DAMAGED)
+            found = json.loads(json.loads(file.read(size))["__metadata__"]["state"])
+            return dict(found)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _damaged(path, "is damaged or no state of a run") from error
+
+
+def _damaged(path: Path, what: str) -> OutputError:
+    return OutputError(
+        what,
+        where=str(path),
+        fix="copy the run folder again, or remove it and train again",
+    )
 
 
 def trained_order(path: Path) -> tuple[str, ...]:

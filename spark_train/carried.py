@@ -13,7 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from spark_audit.errors import InputError
+from spark_audit.checksums import BLANK, intact_file, sealed
+from spark_audit.errors import OutputError
 from spark_audit.facts import write_atomically
 from spark_train.stream import CARRIED, Stream
 
@@ -50,7 +51,7 @@ class Carried:
                 for group, some in plain.items()
                 for name, value in some.items()
             }
-            data = save(flat)
+            data = sealed(save(flat, metadata={"seal": BLANK}))
             place = folder / CARRIED / f"{self._stream.label(k)}.safetensors"
             write_atomically(place, lambda file: file.write(data), mode=0o600)
             if k > 1:
@@ -63,8 +64,8 @@ class Carried:
 
         Raises
         ------
-        InputError
-            If the file is gone or cannot be read.
+        OutputError
+            If the file is gone, cannot be read, or is damaged.
         """
         folder, device = self._stream.folder, self._stream.student.device
         if folder is None:
@@ -74,10 +75,12 @@ class Carried:
             }
         place = folder / CARRIED / f"{self._stream.label(k)}.safetensors"
         try:
+            if intact_file(place) is False:
+                raise ValueError("other bytes than were written")
             flat = load_file(place, device=str(device))
-        except (OSError, SafetensorError) as error:
-            raise InputError(
-                "is gone or cannot be read",
+        except (OSError, SafetensorError, ValueError) as error:
+            raise OutputError(
+                "is gone or damaged",
                 where=str(place),
                 fix="remove the run folder and train again",
             ) from error

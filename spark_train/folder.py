@@ -3,11 +3,14 @@
 ``run.json`` says what was trained and on what; ``stages/1-fomc/{task,priv}`` are PEFT
 adapters; ``metrics.jsonl`` has a line a step, ``accuracy.csv`` a line a stage; an
 interrupted run goes on from the file ``state.safetensors`` and what its method keeps in
-``carried/``. Everything is written whole or not at all.
+``carried/``. Everything is written whole or not at all, with checksums: those of files
+that grow stand in the state, and once the run is complete in ``run.json``; everything
+else carries its own.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -22,16 +25,17 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from spark_audit.checkpoints import NOISE
+from spark_audit.checkpoints import NOISE, check_whole
+from spark_audit.checksums import BLANK, DAMAGED, Fact, fact_of, intact, sealed
 from spark_audit.errors import InputError, OutputError
 from spark_audit.facts import (
     check_regular,
     read_regular,
     sha256_json,
     write_atomically,
-    write_text,
 )
 from spark_audit.locks import locked
+from spark_audit.runs import RECORD, STATE, check_files, read_state
 from spark_train.loop import State
 from spark_train.lora import CONFIG, WEIGHTS
 from spark_train.settings import difference
@@ -91,6 +95,10 @@ class RunRecord(Start):
         Phase -> seconds by kind of work.
     starts
         Those after the first one, which the record's own fields tell of.
+    files
+        Size and SHA-256 of what a complete run left beside its adapters.
+    seal
+        Checksum of the record; empty in those of earlier versions.
     """
 
     kind: Literal["spark-train-run"] = "spark-train-run"
@@ -107,6 +115,8 @@ class RunRecord(Start):
     seconds: dict[str, dict[str, float]] = {}
     notes: list[str] = []
     starts: list[Start] = []
+    files: dict[str, Fact] = {}
+    seal: str = ""
 
     def fingerprint(self) -> str:
         """A hash of all that a run's weights depend on; of another run, another one."""
@@ -152,9 +162,10 @@ class Folder:
         self.stages = path / "stages"
         self.metrics = path / "metrics.jsonl"
         self.accuracy = path / "accuracy.csv"
-        self._run, self._state = path / "run.json", path / "state.safetensors"
+        self._run, self._state = path / RECORD, path / STATE
         self._lock = path / ".lock"
-        self._lines: list[str] = []
+        self._lines: list[bytes] = []
+        self._hashed = hashlib.sha256()  # of all lines that were written
 
     # --- what the run is ------------------------------------------------------------
 
@@ -165,6 +176,8 @@ class Folder:
         ------
         InputError
             If the folder holds something else.
+        OutputError
+            If the record cannot be read, or is not as it was written.
         """
         if not self._run.exists():
             inside = self.path.iterdir() if self.path.is_dir() else ()
@@ -177,13 +190,17 @@ class Folder:
                 )
             return None
         try:
-            return RunRecord.model_validate_json(read_regular(self._run))
+            data = read_regular(self._run)
+            record = RunRecord.model_validate_json(data)
         except (OSError, ValidationError) as error:
-            raise InputError(
+            raise OutputError(
                 "is no record of a run that can be read",
                 where=str(self._run),
                 fix="give another -o",
             ) from error
+        if intact(data) is False:
+            raise OutputError(DAMAGED, where=str(self._run), fix="give another -o")
+        return record
 
     def check(self, old: RunRecord, new: RunRecord) -> None:
         """Refuse to go on with another run's folder, with what differs."""
@@ -207,10 +224,21 @@ class Folder:
 
     def write(self, record: RunRecord) -> None:
         """Write ``run.json``, for the owner only: it tells DP-SGD's seed."""
-        write_text(self._run, record.model_dump_json(indent=1) + "\n", mode=0o600)
+        open_ = record.model_copy(update={"seal": BLANK})
+        data = sealed((open_.model_dump_json(indent=1) + "\n").encode())
+        write_atomically(self._run, lambda file: file.write(data), mode=0o600)
+
+    def left(self) -> dict[str, Fact]:
+        """Size and SHA-256 of what a run leaves beside its adapters."""
+        scores = sorted((self.path / SCORES).glob("*.parquet"))
+        return {
+            str(path.relative_to(self.path)): fact_of(path)
+            for path in (self.metrics, self.accuracy, *scores)
+            if path.is_file()
+        }
 
     def check_left(self, done: Iterable[str]) -> None:
-        """Make sure that what finished phases left is there.
+        """Make sure that what finished phases left is there, as it was written.
 
         Parameters
         ----------
@@ -221,6 +249,8 @@ class Folder:
         ------
         InputError
             Naming what is gone.
+        CheckpointError
+            Naming what of an adapter is not as it was written.
         """
         for key in done:
             if key.endswith("/answers"):
@@ -234,6 +264,8 @@ class Folder:
                         where=str(self.path),
                         fix="remove the run folder and train again",
                     )
+            if not key.endswith("/answers"):
+                check_whole(self.stages / key, where=str(self.stages / key))
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -290,7 +322,7 @@ class Folder:
 
     def log(self, record: dict[str, Any]) -> None:
         """Keep a step's line until the state is saved."""
-        self._lines.append(json.dumps(record, allow_nan=False) + "\n")
+        self._lines.append(json.dumps(record, allow_nan=False).encode() + b"\n")
 
     def save(self, phase: int, state: State, seconds: dict[str, Any]) -> None:
         """Write the lines kept, then the state that they lead to.
@@ -303,7 +335,7 @@ class Folder:
             What earlier phases took.
         """
         try:
-            with self.metrics.open("a", encoding="utf-8") as file:
+            with self.metrics.open("ab") as file:
                 file.writelines(self._lines)
                 file.flush()
                 os.fsync(file.fileno())
@@ -314,44 +346,61 @@ class Folder:
                 where=str(self.metrics),
                 fix="check free space, then run again: it goes on from here",
             ) from error
+        self._hashed.update(b"".join(self._lines))
         self._lines = []
+        lines: Fact = {"bytes": size, "sha256": self._hashed.hexdigest()}
+        files = {self.metrics.name: lines}
+        if self.accuracy.exists():
+            files[self.accuracy.name] = fact_of(self.accuracy)
         meta = {
             "phase": phase,
             "step": state.step,
-            "metrics_bytes": size,
+            "files": files,
             "seconds": {**seconds, "": state.seconds},
         }
         tensors = {f"weight:{n}": w for n, w in (state.weights or {}).items()}
         tensors |= {f"moment:{n}": w for n, w in (state.moments or {}).items()}
-        data = save(tensors, metadata={"state": json.dumps(meta)})
+        about = {"state": json.dumps(meta), "seal": BLANK}
+        data = sealed(save(tensors, metadata=about))
         write_atomically(self._state, lambda file: file.write(data), mode=0o600)
 
     def restore(self) -> tuple[int, State, dict[str, Any]] | None:
         """The phase, its state, and the seconds of earlier ones; ``None``: none yet.
 
-        Lines of steps behind the state are cut off: they will be taken again.
+        Lines of steps and stages behind the state are cut off: they will be taken
+        again.
 
         Raises
         ------
-        InputError
-            If the state cannot be read, or lines that lead to it are gone.
+        OutputError
+            If the state, or lines that lead to it, are not as they were written.
         """
         if not self._state.exists():
             self.metrics.unlink(missing_ok=True)
             return None
+        meta = read_state(self._state)
         try:
             check_regular(self._state)
             with safe_open(self._state, framework="pt") as file:
-                meta = json.loads(file.metadata()["state"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
-            wanted = int(meta["metrics_bytes"])
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise InputError(
+        except (OSError, SafetensorError) as error:
+            raise OutputError(
                 "cannot be read",
                 where=str(self._state),
                 fix="remove the run folder and train again",
             ) from error
-        self._cut(wanted)
+        if "files" in meta:
+            files = meta["files"]
+        else:  # of an earlier version
+            files = {self.metrics.name: {"bytes": meta["metrics_bytes"]}}
+        check_files(self.path, files, grows=True)
+        for path in (self.metrics, self.accuracy):
+            if path.name in files:
+                self._cut(path, files[path.name]["bytes"])
+            elif "files" in meta:
+                path.unlink(missing_ok=True)
+        with self.metrics.open("rb") as lines:
+            self._hashed = hashlib.file_digest(lines, "sha256")
         seconds = dict(meta["seconds"])
         state = State(
             step=meta["step"],
@@ -361,23 +410,15 @@ class Folder:
         )
         return meta["phase"], state, seconds
 
-    def _cut(self, size: int) -> None:
-        """Cut ``metrics.jsonl`` off; ``truncate`` alone would fill up a short one."""
+    def _cut(self, path: Path, size: int) -> None:
+        """Cut a file off that is known to be as long, or longer."""
         try:
-            there = self.metrics.stat().st_size if self.metrics.exists() else 0
-            if there > size:
-                os.truncate(self.metrics, size)
+            if path.exists() and path.stat().st_size > size:
+                os.truncate(path, size)
         except OSError as error:
             raise OutputError(
-                f"cannot be written ({error.strerror or error})",
-                where=str(self.metrics),
+                f"cannot be written ({error.strerror or error})", where=str(path)
             ) from error
-        if there < size:
-            raise InputError(
-                f"holds {there} bytes of the {size} that were written",
-                where=str(self.metrics),
-                fix="remove the run folder and train again",
-            )
 
     def close(self) -> None:
         """The run is complete: there is nothing to go on from."""

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save
 from transformers.pytorch_utils import Conv1D
 
 from spark_audit.checkpoints import NOISE
+from spark_audit.checksums import BLANK, fact, sealed
 from spark_audit.errors import CheckpointError, InputError, OutputError
 from spark_audit.facts import sha256_file, write_atomically, write_text
 
@@ -262,8 +263,8 @@ def _rank(state: dict[str, torch.Tensor]) -> int:
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 TRAINED_ON = "trained_on.json"
-"""Beside an adapter: the hash of the base whose weights it was trained on, and of the
-frozen noise that belongs to it."""
+"""Beside an adapter: the hash of the base whose weights it was trained on, of the
+frozen noise that belongs to it, and of the adapter's own files."""
 
 
 def save_adapter(
@@ -315,20 +316,23 @@ def save_adapter(
     temporary = place.with_name(f".{place.name}.part")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
-        text = json.dumps(plain, indent=2, sort_keys=True, default=str)
-        write_text(temporary / CONFIG, text + "\n")
+        text = json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n"
+        write_text(temporary / CONFIG, text)
         known = {} if base_sha256 is None else {"base_sha256": base_sha256}
         about: dict[str, str] = {}
         if noise is not None:
             _put(noise, temporary / NOISE, link=link_noise)
             about["noise_sha256"] = sha256_file(noise)
-        if known | about:
-            write_text(temporary / TRAINED_ON, json.dumps(known | about) + "\n")
         data = save(state, metadata={"format": "pt"})
         if about:
             # In the weights' own header, too: they are often copied without the rest.
             data = _saying(data, about)
         write_atomically(temporary / WEIGHTS, lambda file: file.write(data))
+        if known | about:
+            files = {CONFIG: fact(text.encode()), WEIGHTS: fact(data)}
+            told = {**known, **about, "files": files, "seal": BLANK}
+            said = sealed((json.dumps(told) + "\n").encode())
+            write_atomically(temporary / TRAINED_ON, lambda file: file.write(said))
         shutil.rmtree(place, ignore_errors=True)
         os.replace(temporary, place)
     except OSError as error:

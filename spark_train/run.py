@@ -24,6 +24,7 @@ from spark_audit.checkpoints import (
 from spark_audit.errors import InputError
 from spark_audit.examples import Example, data_files, read_examples
 from spark_audit.facts import check_writable, now, seed_for, sha256_file, versions
+from spark_audit.runs import UNCHECKED, check_files
 from spark_audit.scoring import Prompt
 from spark_train.accuracy import accuracy, answer_prompts, read_matrix, write_matrix
 from spark_train.crew import Crew, ElsewhereError, assemble
@@ -125,7 +126,7 @@ def train(
     CheckpointError
         If the base cannot be opened.
     OutputError
-        If the folder cannot be written.
+        If the folder cannot be written, or a file in it is not as it was written.
     """
     notes: list[str] = []
 
@@ -180,8 +181,11 @@ def train(
                 folder.check(old, record)
                 for text in old.notes:
                     tell(text)
+                if not old.seal:
+                    tell(UNCHECKED)
                 if old.status == "complete":
                     folder.check_left(old.seconds)
+                    check_files(folder.path, old.files, grows=False)
                     record = old
                 else:
                     record, changed = old.continued(record)
@@ -490,7 +494,8 @@ class _Work:
                 self.folder.save(number + 1, State(), seconds)
             self.crew.wait()
         if self.crew.first:
-            self.record = self.record.model_copy(update={"status": "complete"})
+            done = {"status": "complete", "files": self.folder.left()}
+            self.record = self.record.model_copy(update=done)
             self._keep(seconds)
             self.folder.close()
         return self._outcome(seconds)

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = {
     "F0": "errors",
     "F1": "registry results facts progress locks",
+    "F1 above facts": "checksums",
     "F1 with files": "examples paper_values console runs workers",
     "F2": "table tokens sources stats pii sensitivity canaries",
     "F2 above canaries": "injection identifiers",

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints._offline import online
+from spark_audit.checksums import DAMAGED, fault, intact
 from spark_audit.errors import CheckpointError, visible
 from spark_audit.facts import check_regular, read_regular, sha256_file, sha256_json
 
@@ -23,6 +24,7 @@ WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 NO_WEIGHTS = ("optimizer", "scheduler", "training_args", "rng_state", "frozen_noise")
 NOISE = "frozen_noise.safetensors"
 """Beside a checkpoint: what is added to its input embeddings, one row a token."""
+_TOLD = "trained_on.json"  # as spark-train calls it
 HUB = "hf:"
 """What a model or data set on the hub is written with; anything else is a path."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -452,9 +454,44 @@ def check_finite(state: Mapping[str, torch.Tensor], *, where: str) -> None:
             )
 
 
+def check_whole(folder: Path, *, where: str) -> bool:
+    """Hold an adapter's files against the checksums that spark-train put beside them.
+
+    Returns
+    -------
+    bool
+        ``False`` for files of an earlier version, which left none.
+
+    Raises
+    ------
+    CheckpointError
+        With the name of a file that is not as it was written.
+    """
+    place = folder / _TOLD
+    if not os.path.lexists(place):
+        return True  # of another maker: there is nothing to hold them against
+    told = read_json(place, where=where)
+    seal, files = intact(read_regular(place)), told.get("files")
+    if seal is None and files is None:
+        return False
+    found: dict[str, str | None]
+    if seal and isinstance(files, dict) and all(Path(n).name == n for n in files):
+        found = {name: fault(folder / name, fact) for name, fact in files.items()}
+    else:
+        found = {_TOLD: DAMAGED}
+    for name, what in found.items():
+        if what is not None:
+            raise CheckpointError(
+                f"{name} {what}",
+                where=where,
+                fix="copy the adapter's folder again, or train again",
+            )
+    return True
+
+
 def written_down(
     folder: Path, files: Iterable[Path], *, where: str
-) -> tuple[str | None, str | None]:
+) -> tuple[str | None, str | None, list[str]]:
     """What spark-train writes down with a checkpoint, ``None`` where it did not.
 
     Parameters
@@ -466,12 +503,19 @@ def written_down(
     Returns
     -------
     tuple
-        ``weights_sha256`` of the base that an adapter was trained on, and the SHA-256
-        of the ``frozen_noise.safetensors`` that belongs to the checkpoint.
+        ``weights_sha256`` of the base that an adapter was trained on, the SHA-256 of
+        the ``frozen_noise.safetensors`` that belongs to the checkpoint, and a note
+        where its files carry no checksums.
+
+    Raises
+    ------
+    CheckpointError
+        If a file is not as it was written.
     """
     noise: Any = None
-    if (folder / "trained_on.json").exists():
-        noise = read_json(folder / "trained_on.json", where=where).get("noise_sha256")
+    checked = check_whole(folder, where=where)
+    if (folder / _TOLD).exists():
+        noise = read_json(folder / _TOLD, where=where).get("noise_sha256")
         if noise is not None and not isinstance(noise, str):
             raise CheckpointError(
                 "trained_on.json holds a noise_sha256 that is no hash", where=where
@@ -479,13 +523,14 @@ def written_down(
     for path in files:
         if noise is None and path.suffix == ".safetensors":
             noise = _metadata(path, where=where).get("noise_sha256")
-    return _trained_on(folder, where=where), noise
+    notes = [] if checked else ["not checked: its files carry no checksums"]
+    return _trained_on(folder, where=where), noise, notes
 
 
 def _trained_on(folder: Path, *, where: str) -> str | None:
     """The hash of the base."""
     for name, keys in (
-        ("trained_on.json", ("base_sha256",)),
+        (_TOLD, ("base_sha256",)),
         ("relearn.json", ("checkpoint", "base_sha256")),
     ):
         if (folder / name).exists():

@@ -20,7 +20,7 @@ from spark_audit.checkpoints import (
 )
 from spark_audit.errors import CheckpointError
 from spark_audit.facts import read_regular
-from spark_audit.runs import read_run
+from spark_audit.runs import check_run, read_run
 
 # How makers number the folders of their stages: TRACE `0`, `1`; O-LoRA and spark-train
 # `1-dbpedia`; `task_1`; the Hugging Face trainer `checkpoint-500`.
@@ -80,6 +80,8 @@ def task_series(path: Path, given: Given) -> Recipe:
     ------
     CheckpointError
         If there is no such stage.
+    OutputError
+        If a file of a training run is not as it was written.
     """
     found = stages(path, where=given.where)
     number, _, part = (given.stage or str(len(found))).partition(":")
@@ -102,7 +104,7 @@ def task_series(path: Path, given: Given) -> Recipe:
     note = f"stage {number} of {len(found)}: {stage.label}"
     if stage.task is not None:
         note += f" ({chosen.name}/)"
-    run = read_run(path)
+    run, unchecked = read_run(path), check_run(path)
     if part != "task" and stage.label not in corrected:
         if corrected:
             note += "; earlier stages were corrected, this one was not"
@@ -113,7 +115,7 @@ def task_series(path: Path, given: Given) -> Recipe:
         inner,
         source=source + (f"@{given.stage}" if given.stage else ""),
         given=replace(inner.given, where=given.where, stage=given.stage),
-        notes=(note, *_unfinished(run, found), *inner.notes),
+        notes=(note, *_unfinished(run, found), *unchecked, *inner.notes),
         stages=tuple(stage.label for stage in found),
     )
 

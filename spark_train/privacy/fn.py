@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from spark_audit.checkpoints import NOISE, input_noise
-from spark_audit.errors import InputError
+from spark_audit.checksums import BLANK, intact_file, sealed
+from spark_audit.errors import OutputError
 from spark_audit.facts import seed_for, write_atomically
 from spark_train.privacy import PRIVACY, Method, Protected
 from spark_train.stream import CARRIED, Stream
@@ -38,14 +39,16 @@ def fn(stream: Stream, method: Method) -> Protected:
         # What the run began with is kept: another library may draw otherwise.
         place = stream.folder / CARRIED / NOISE
         if stream.crew.first and not place.exists():
-            data = save({"noise": noise}, metadata={"format": "pt"})
+            data = sealed(save({"noise": noise}, metadata={"seal": BLANK}))
             write_atomically(place, lambda file: file.write(data))
         stream.crew.wait()
         try:
+            if intact_file(place) is False:
+                raise ValueError("other bytes than were written")
             noise = load_file(place)["noise"]
-        except (OSError, SafetensorError, KeyError) as error:
-            raise InputError(
-                "cannot be read",
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise OutputError(
+                "cannot be read or is damaged",
                 where=str(place),
                 fix="remove the run folder and train again",
             ) from error

@@ -182,8 +182,12 @@ def test_a_run_that_has_not_finished_says_so(
         ]
     assert notes(status="complete", settings=corrects) == []
     assert notes(status="running", kind="other") == []
-    for text in ("", "[1]", "{", "\xff", "[" * 10**5):
+    for text in ("", "{", "\xff", "[" * 10**5):
         (run / "run.json").write_text(text, encoding="latin-1")
+        (problem,) = inspect_checkpoint(str(run), base=str(tiny_base)).problems
+        assert f"{run / 'run.json'}: is damaged" in problem
+    for text in ("[1]", '{"kind": "other"}'):
+        (run / "run.json").write_text(text)
         loaded = open_checkpoint(str(run), base=str(tiny_base), device="cpu")
         assert not [note for note in loaded.notes if "not finished" in note]
 

@@ -14,7 +14,7 @@ import torch
 from plain_training import adapted, make_rows
 from plain_training import make_stream as plain_stream
 
-from spark_audit.errors import InputError
+from spark_audit.errors import OutputError
 from spark_train.carried import Carried
 from spark_train.methods import METHODS, groups
 from spark_train.run import Outcome, train
@@ -63,10 +63,10 @@ def test_what_is_kept_is_read_again(
         # Of a run that is killed now, the last task's end begins again.
         assert [path.name for path in files] == ["2-b.safetensors", "3-c.safetensors"]
         assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
-        with pytest.raises(InputError, match="1-a.safetensors: is gone"):
+        with pytest.raises(OutputError, match="1-a.safetensors: is gone"):
             carried.read(0)
         files[0].write_bytes(b"half")
-        with pytest.raises(InputError, match="cannot be read; remove the run folder"):
+        with pytest.raises(OutputError, match="damaged; remove the run folder"):
             carried.read(1)
 
 
@@ -187,5 +187,5 @@ def test_what_is_carried_must_be_there(
             start()
     (path,) = (tmp_path / "run" / "carried").iterdir()
     path.unlink()
-    with pytest.raises(InputError, match=r"1-yelp.safetensors: is gone"):
+    with pytest.raises(OutputError, match=r"1-yelp.safetensors: is gone"):
         start()

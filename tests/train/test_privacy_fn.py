@@ -124,7 +124,7 @@ def test_each_stage_holds_the_one_draw(made: Path) -> None:
     assert len(noise.unique(dim=0)) == 300
     for file in files:
         said = json.loads((file.parent / "trained_on.json").read_text())
-        assert set(said) == {"base_sha256", "noise_sha256"}
+        assert set(said) == {"base_sha256", "noise_sha256", "files", "seal"}
     record = json.loads((made / "run.json").read_text())
     told = record["privacy"]
     assert told.pop("no_epsilon")
