@@ -15,8 +15,8 @@ from spark_audit import audits
 from spark_audit.audits import baselines_of, evidence_file
 from spark_audit.cli import run as command_line
 from spark_audit.compare import compare
-from spark_audit.errors import InputError
-from spark_audit.facts import now, versions
+from spark_audit.errors import InputError, OutputError
+from spark_audit.facts import now, sha256_file, versions
 from spark_audit.reports import read_report, write_report
 from spark_audit.results import CheckpointFacts, ManifestFacts, Report
 
@@ -175,6 +175,41 @@ def test_an_audit_that_one_report_lacks_is_left_out_aloud(
         InputError, match="no audit can be compared: matched .two.; nll .two."
     ):
         compare([one, two])
+
+
+def test_evidence_is_that_of_its_report(
+    make_case: Callable[..., Any], write: Callable[..., Path], tmp_path: Path
+) -> None:
+    case = make_case()
+    folders = [
+        write("one", case, er=shifted(case, 0.0)),
+        write("two", case, spark=shifted(case, 0.8)),
+    ]
+    (guard,) = [g for g in compare(folders).guards if "as written" in g.name]
+    assert guard.passed is None
+    assert guard.detail.startswith("not checked, ")
+    assert "one/spans.parquet, two/spans.parquet, one/nll.parquet" in guard.detail
+    for folder in folders:
+        files = (folder / "scores").glob("*.parquet")
+        told = {"evidence": {path.name: sha256_file(path) for path in files}}
+        write_report(read_report(folder).model_copy(update=told), folder)
+    report = compare(folders, output=tmp_path / "both")
+    assert not [g for g in report.guards if "as written" in g.name]
+    made = (tmp_path / "both" / "scores").glob("*.parquet")
+    assert report.evidence == {path.name: sha256_file(path) for path in made}
+    for path in (folders[1] / "scores").glob("*.parquet"):
+        whole = path.read_bytes()
+        flipped = bytearray(whole)
+        flipped[len(whole) // 2] ^= 8
+        for damaged in (bytes(flipped), whole[:-1], b""):
+            path.write_bytes(damaged)
+            with pytest.raises(OutputError) as caught:
+                compare(folders)
+            assert str(caught.value) == (
+                f"{path}: is not the file that the report was made from; "
+                "copy the report's folder again, or audit again"
+            )
+        path.write_bytes(whole)
 
 
 def test_the_command_writes_a_report_that_can_be_gated(

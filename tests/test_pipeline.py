@@ -23,6 +23,7 @@ from spark_audit.build import build_manifest
 from spark_audit.cli import run as command_line
 from spark_audit.errors import InputError, OutputError, SparkError
 from spark_audit.examples import Example, Span
+from spark_audit.facts import sha256_file
 from spark_audit.manifest import Manifest, read_manifest, seal, write_manifest
 from spark_audit.pipeline import Request, run
 from spark_audit.reports import entries
@@ -791,6 +792,11 @@ def test_audits_of_the_same_checkpoints_add_up_in_one_folder(
     scores = both.folder / "scores"
     assert (scores / "rank.parquet").exists()
     assert (scores / "nll.parquet").exists()
+    assert both.report.evidence == {
+        f"{audit}.parquet": sha256_file(scores / f"{audit}.parquet")
+        for audit in ("rank", "nll")
+    }
+    assert together.evidence == both.report.evidence
     # The same audit again takes the old one's place.
     again = run(request_of(audits=("nll",))).report
     assert again is not None

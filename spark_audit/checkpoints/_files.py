@@ -21,7 +21,14 @@ from spark_audit.facts import check_regular, read_regular, sha256_file, sha256_j
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 # What trainers save beside weights and what is none.
-NO_WEIGHTS = ("optimizer", "scheduler", "training_args", "rng_state", "frozen_noise")
+NO_WEIGHTS = (
+    "optimizer",
+    "scheduler",
+    "training_args",
+    "rng_state",
+    "frozen_noise",
+    "state.safetensors",
+)
 NOISE = "frozen_noise.safetensors"
 """Beside a checkpoint: what is added to its input embeddings, one row a token."""
 _TOLD = "trained_on.json"  # as spark-train calls it

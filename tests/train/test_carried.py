@@ -65,9 +65,12 @@ def test_what_is_kept_is_read_again(
         assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
         with pytest.raises(OutputError, match="1-a.safetensors: is gone"):
             carried.read(0)
-        files[0].write_bytes(b"half")
-        with pytest.raises(OutputError, match="damaged; remove the run folder"):
-            carried.read(1)
+        whole = files[0].read_bytes()
+        flipped = bytes([*whole[:-1], whole[-1] ^ 1])
+        for broken in (b"half", flipped, whole[:-1], b""):
+            files[0].write_bytes(broken)
+            with pytest.raises(OutputError, match="damaged; remove the run folder"):
+                carried.read(1)
 
 
 @pytest.fixture(scope="module")

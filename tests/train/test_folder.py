@@ -20,9 +20,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
-from spark_audit.errors import InputError, OutputError, SparkError
+from spark_audit.checkpoints import inspect_checkpoint, open_checkpoint
+from spark_audit.checksums import DAMAGED
+from spark_audit.errors import CheckpointError, InputError, OutputError, SparkError
 from spark_audit.facts import write_atomically
+from spark_audit.runs import UNCHECKED
 from spark_train.folder import Folder, RunRecord
 from spark_train.run import Outcome, train
 
@@ -401,20 +406,27 @@ def test_a_folder_of_something_else_is_refused_and_left_as_it_is(
         assert (tmp_path / "run.json").read_text() == text
 
 
-@pytest.fixture
-def stopped(
-    start: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(scope="module")
+def half(
+    start: Callable[..., Outcome], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """The folder of a run that was killed after its first stage."""
 
     def stop(*args: Any, **options: Any) -> None:
         raise Killed
 
-    with monkeypatch.context() as patch:
+    run = tmp_path_factory.mktemp("half") / "run"
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spark_train.distillation.keep_scores", stop)
         with pytest.raises(Killed):
-            start(tmp_path / "run")
-    return tmp_path / "run"
+            start(run)
+    return run
+
+
+@pytest.fixture
+def stopped(half: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(half, tmp_path / "run"))
 
 
 COPY = "copy the run folder again, or remove it and train again"
@@ -425,7 +437,7 @@ def test_a_damaged_state_is_said(start: Callable[..., Outcome], stopped: Path) -
     assert state.stat().st_mode & 0o777 == 0o600
     state.write_bytes(state.read_bytes()[:50])
     said = refusal(lambda: start(stopped), OutputError)
-    assert said == f"{state}: is damaged or no state of a run; {COPY}"
+    assert said == f"{state}: {DAMAGED}; {COPY}"
 
 
 def test_lines_that_are_gone_are_not_filled_up(
@@ -466,6 +478,117 @@ def test_what_a_finished_phase_left_must_be_there(
         assert left(run) == before
     shutil.rmtree(complete / "stages")
     assert " of the run is gone" in refusal(lambda: start(complete))
+
+
+# --- checksums ------------------------------------------------------------------------
+
+ADAPTER_FILES = [
+    f"stages/1-yelp/{part}/{name}"
+    for part in ("task", "priv")
+    for name in ("adapter_config.json", "adapter_model.safetensors", "trained_on.json")
+]
+LOGS = ["run.json", "metrics.jsonl", "accuracy.csv"]
+LEFT = [
+    *(("half", name) for name in (*LOGS, "state.safetensors", *ADAPTER_FILES)),
+    *(("undisturbed", name) for name in (*LOGS, "scores/2-fomc.parquet")),
+    ("undisturbed", "stages/1-yelp/priv/adapter_model.safetensors"),
+]
+
+
+def damaged(data: bytes, how: str) -> bytes:
+    """A file's bytes with one bit flipped at a place of its own, or without an end."""
+    rng = random.Random(f"{how} {len(data)}")
+    if how == "cut":
+        return data[: rng.randrange(len(data))]
+    changed = bytearray(data)
+    changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("how", ["bit", "cut"])
+@pytest.mark.parametrize(("which", "name"), LEFT)
+def test_damage_is_found_on_resume_and_on_audit_by_the_file_s_name(
+    which: str,
+    name: str,
+    how: str,
+    start: Callable[..., Outcome],
+    tiny_base: Path,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> None:
+    run = Path(shutil.copytree(request.getfixturevalue(which), tmp_path / "run"))
+    source = f"{run}@1:task" if "/task/" in name else f"{run}@1"
+    assert inspect_checkpoint(source, base=str(tiny_base)).problems == ()
+    (run / name).write_bytes(damaged((run / name).read_bytes(), how))
+    before = left(run)
+    with pytest.raises((CheckpointError, OutputError)) as caught:
+        start(run)
+    sources = [source]
+    if name.startswith("stages"):  # an adapter says so by itself
+        sources.append(str((run / name).parent))
+    for said in (
+        str(caught.value),
+        *(
+            p
+            for s in sources
+            for p in inspect_checkpoint(s, base=str(tiny_base)).problems
+        ),
+    ):
+        assert Path(name).name in said
+        assert "\n" not in said
+    if name.startswith("stages"):
+        with pytest.raises(CheckpointError, match=Path(name).name):
+            open_checkpoint(sources[1], base=str(tiny_base), device="cpu")
+    assert left(run) == before
+
+
+def test_what_is_written_after_the_state_may_be_anything(
+    start: Callable[..., Outcome], undisturbed: Path, stopped: Path, tiny_base: Path
+) -> None:
+    for name in ("metrics.jsonl", "accuracy.csv"):
+        with (stopped / name).open("ab") as file:
+            file.write(b"\xffhalf a line")
+    assert inspect_checkpoint(str(stopped), base=str(tiny_base)).problems == ()
+    start(stopped)
+    assert left(stopped) == left(undisturbed)
+
+
+def without_checksums(run: Path) -> None:
+    """Make a run folder what an earlier version would have left."""
+    for path in (run / "run.json", *run.glob("stages/*/*/trained_on.json")):
+        told = json.loads(path.read_text())
+        path.write_text(
+            json.dumps({k: v for k, v in told.items() if k not in ("files", "seal")})
+        )
+    state = run / "state.safetensors"
+    if state.exists():
+        with safe_open(state, framework="pt") as file:
+            meta = json.loads(file.metadata()["state"])
+        meta["metrics_bytes"] = meta.pop("files")["metrics.jsonl"]["bytes"]
+        save_file(load_file(state), state, metadata={"state": json.dumps(meta)})
+
+
+def test_a_run_of_an_earlier_version_goes_on_and_is_told(
+    start: Callable[..., Outcome],
+    undisturbed: Path,
+    stopped: Path,
+    tiny_base: Path,
+    tmp_path: Path,
+) -> None:
+    complete = Path(shutil.copytree(undisturbed, tmp_path / "complete"))
+    for run in (stopped, complete):
+        without_checksums(run)
+        found = inspect_checkpoint(str(run), base=str(tiny_base))
+        assert found.problems == ()
+        assert len([note for note in found.notes if "not checked" in note]) == 2
+        assert UNCHECKED in start(run).notes
+    said = {k: v for k, v in left(stopped).items() if "trained_on" not in k}
+    assert said.items() <= left(undisturbed).items()
+    # What it left since is checked.
+    metrics = stopped / "metrics.jsonl"
+    metrics.write_bytes(damaged(metrics.read_bytes(), "bit"))
+    with pytest.raises(OutputError, match=r"metrics.jsonl: is damaged"):
+        start(stopped)
 
 
 # --- what is said of the starts, and what is left of a refused one --------------------

@@ -23,7 +23,7 @@ from spark_audit.checkpoints import (
     open_checkpoints,
     parse_specs,
 )
-from spark_audit.errors import CheckpointError, InputError
+from spark_audit.errors import CheckpointError, InputError, OutputError
 from spark_audit.scoring import Item, score
 from spark_audit.table import Pass
 from spark_train.relearn import relearn
@@ -207,6 +207,12 @@ def test_it_is_the_same_after_a_stop(
     assert (folder / "carried" / NOISE).exists()
     # Whatever would be drawn now: a run keeps what it began with.
     monkeypatch.setattr("spark_train.privacy.fn.drawn", lambda *a, **b: None)
+    kept = folder / "carried" / NOISE
+    whole = kept.read_bytes()
+    kept.write_bytes(bytes([*whole[:-1], whole[-1] ^ 1]))
+    with pytest.raises(OutputError, match=rf"{NOISE}: cannot be read or is damaged"):
+        start(folder)
+    kept.write_bytes(whole)
     start(folder)
     for path in made.glob("stages/*/*/*"):
         assert (folder / path.relative_to(made)).read_bytes() == path.read_bytes()
@@ -460,7 +466,9 @@ def test_relearning_keeps_it(
     assert (out / NOISE).read_bytes() == (adapter / NOISE).read_bytes()
     assert not (out / NOISE).samefile(adapter / NOISE)
     told = json.loads((out / "trained_on.json").read_text())
-    assert told == json.loads((adapter / "trained_on.json").read_text())
+    before = json.loads((adapter / "trained_on.json").read_text())
+    for name in ("base_sha256", "noise_sha256"):
+        assert told[name] == before[name]
     (out / NOISE).unlink()
     with pytest.raises(CheckpointError, match="is missing"):
         opened(out, tied)

@@ -1,0 +1,54 @@
+"""Seals and checksums: no flipped bit and no cut passes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spark_audit.checksums import BLANK, fact, fact_of, fault, intact, sealed
+
+RECORD = {"kind": "x", "lr": 0.1, "hash": "ab" * 32, "seal": BLANK, "text": '"seal"'}
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_any_flipped_bit_breaks_a_seal(indent: int | None) -> None:
+    data = sealed(json.dumps(RECORD, indent=indent).encode())
+    assert intact(data)
+    assert json.loads(data).keys() == RECORD.keys()
+    for at in range(len(data)):
+        for bit in range(8):
+            changed = bytearray(data)
+            changed[at] ^= 1 << bit
+            assert intact(bytes(changed)) is False
+    for size in range(len(data)):
+        assert not intact(data[:size])
+
+
+def test_what_was_never_sealed_is_neither_whole_nor_broken() -> None:
+    data = json.dumps({"kind": "x", "hash": "ab" * 32}).encode()
+    assert intact(data) is None
+    with pytest.raises(ValueError, match="no place"):
+        sealed(data)
+
+
+def test_a_file_is_held_against_its_fact(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"one\ntwo\n")
+    told = fact_of(file)
+    assert told == fact(b"one\ntwo\n")
+    assert fault(file, told) is None
+    start = fact(b"one\n")
+    assert fault(file, start, grows=True) is None
+    assert fault(file, start) == "holds 8 bytes, and 4 were written"
+    file.write_bytes(b"one\ntwp\n")
+    assert fault(file, start, grows=True) is None
+    assert str(fault(file, told)).startswith("is damaged")
+    file.write_bytes(b"oneXtwo\n")
+    assert str(fault(file, start, grows=True)).startswith("is damaged")
+    file.write_bytes(b"on")
+    assert fault(file, start, grows=True) == "holds 2 bytes of the 4 that were written"
+    assert fault(tmp_path, told) == fault(tmp_path / "none", told) == "is gone"
+    for wrong in (None, [], {}, {"bytes": "4"}):
+        assert fault(file, wrong) == "has no checksum that can be read"
