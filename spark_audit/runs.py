@@ -76,14 +76,14 @@ def check_run(path: Path) -> list[str]:
     run, home = read_run(path), _home(path)
     if not run:
         return []
-    files, complete = run.get("files"), run.get("status") == "complete"
+    complete, told = run.get("status") == "complete", run
     if not complete:
         try:
-            files = read_state(home / STATE).get("files")
+            told = read_state(home / STATE)
         except FileNotFoundError:  # it has only begun, or has just ended
-            return []
-    check_files(home, files, grows=not complete)
-    return [] if run.get("seal") and files else [UNCHECKED]
+            told = {"files": {}}
+    check_files(home, told.get("files"), grows=not complete)
+    return [] if run.get("seal") and "files" in told else [UNCHECKED]
 
 
 def check_files(home: Path, files: object, *, grows: bool) -> None:
