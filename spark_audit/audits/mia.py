@@ -671,9 +671,12 @@ def _beyond(test: _Tested) -> str:
     if apart.low is not None and apart.high is not None:
         interval = f" [{number(apart.low)}, {number(apart.high)}]"
     turned = "" if test.more else " (turned round)"
+    own = f"; its AUC{turned} is {number(test.above.score)}, "
+    if test.above.texts <= 0.5:
+        return f"{own}the texts alone give {number(test.above.texts)}: chance or less"
     return (
-        f"; its AUC{turned} is {number(test.above.score)} where the texts alone give "
-        f"{number(test.above.texts)}, a difference of {number(apart.value)}{interval}"
+        f"{own}where the texts alone give {number(test.above.texts)}, a difference of "
+        f"{number(apart.value)}{interval}"
     )
 
 

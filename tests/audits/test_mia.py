@@ -407,7 +407,7 @@ def test_texts_that_differ_stand_beside_every_figure(make_world: Make) -> None:
     blind = row_of(result, "ours", "blind")
     ours = row_of(result, "ours", "reference")
     assert (
-        f"its AUC is {ours.value:.3f} where the texts alone give {blind.value:.3f}"
+        f"its AUC is {ours.value:.3f}, where the texts alone give {blind.value:.3f}"
         in (sure.sentence)
     )
     design = Design.of(
@@ -441,7 +441,7 @@ def test_a_guard_that_fails_by_chance_hides_no_memory(
     result = run(make_world(seed=7), ours=0.5, still=0.0, blind_permutations=20)
     assert guard(result, "blind text classifier").passed is False
     assert finding_of(result, "ours").claim == "membership"
-    assert "where the texts alone give 0." in finding_of(result, "ours").sentence
+    assert "the texts alone give 0." in finding_of(result, "ours").sentence
     assert finding_of(result, "still").claim == "nothing_shown"
 
 
