@@ -25,9 +25,12 @@ from safetensors.torch import save
 from spark_audit.checkpoints import NOISE
 from spark_audit.errors import InputError, OutputError
 from spark_audit.facts import (
+    TEMPORARY,
+    cannot_write,
     check_regular,
     read_regular,
     sha256_json,
+    sweep,
     write_atomically,
     write_text,
 )
@@ -44,13 +47,6 @@ FREE = ("save_every",)
 accuracy depends on them."""
 
 _SHA256 = re.compile("[0-9a-f]{64}")
-# What `write_atomically` leaves of a run's own files when the process is killed.
-_LEFT_BEHIND = re.compile(
-    r"\.writable|"
-    r"\.(run\.json|state\.safetensors|accuracy\.csv|\.writable|"
-    r"frozen_noise\.safetensors|[1-9]\d*-.+\.(parquet|safetensors))"
-    r"\.[a-z0-9_]{8}"
-)
 # The libraries that compute: with others of them a step may round otherwise.
 _COMPUTING = ("torch", "transformers", "peft")
 
@@ -281,10 +277,7 @@ class Folder:
         if not self._run.exists() and _unborn(self.path / CARRIED):
             shutil.rmtree(self.path / CARRIED, ignore_errors=True)
         for folder in (self.path, self.path / SCORES, self.path / CARRIED):
-            for path in folder.iterdir() if folder.is_dir() else ():
-                if _LEFT_BEHIND.fullmatch(path.name):
-                    with suppress(OSError):
-                        path.unlink()
+            sweep(folder)
 
     # --- where it stands ------------------------------------------------------------
 
@@ -368,10 +361,7 @@ class Folder:
             if there > size:
                 os.truncate(self.metrics, size)
         except OSError as error:
-            raise OutputError(
-                f"cannot be written ({error.strerror or error})",
-                where=str(self.metrics),
-            ) from error
+            raise cannot_write(self.metrics, error) from error
         if there < size:
             raise InputError(
                 f"holds {there} bytes of the {size} that were written",
@@ -395,7 +385,7 @@ def _unborn(path: Path) -> bool:
         return True
     except OSError:
         return False
-    return all(name == NOISE or _LEFT_BEHIND.fullmatch(name) for name in inside)
+    return all(name == NOISE or TEMPORARY.fullmatch(name) for name in inside)
 
 
 def _brief(value: Any) -> Any:
