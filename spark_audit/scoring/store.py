@@ -34,6 +34,7 @@ from spark_audit.facts import (
     sha256_json,
     write_atomically,
 )
+from spark_audit.memory import out_of_memory
 from spark_audit.table import Pass, TokenTable
 
 if TYPE_CHECKING:
@@ -169,7 +170,9 @@ class Store:
                 continue
             try:
                 spans, remarks = _read_index(path)
-            except (OSError, ValueError, KeyError, pa.ArrowException):
+            except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+                if out_of_memory(error):
+                    raise
                 self.notes.append(
                     f"score shard {path.name} is damaged; its items are scored again"
                 )

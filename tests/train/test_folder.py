@@ -40,7 +40,8 @@ SETTINGS = (
 PROGRAM = """
 import os, sys
 import spark_train.run
-from spark_train.cli import main
+import spark_train.cli
+from spark_train.__main__ import main
 sys.stdin.readline()
 if child := os.fork():
     print(child, flush=True)
