@@ -120,7 +120,8 @@ TRAIN = (
     "ptpc.steps=2 save_every=2"
 )
 AUDIT = (
-    "spark-audit {} --ckpt ours=lora --base base --manifest m.json -o report --quiet"
+    "spark-audit {} --ckpt ours=lora --base base --manifest m.json -o report --quiet "
+    "--format csv"
 )
 LINES = {
     "import": "spark-audit data import raw --task t --template {text} "
@@ -129,10 +130,10 @@ LINES = {
     "build": "spark-audit manifest build --base base --data data/yelp.jsonl "
     "-o built/m.json --caliper 2 --device cpu --quiet",
     "audit": AUDIT.format("nll"),
-    "render": "spark-audit report report --format md html csv tex",
+    "render": "spark-audit report report --format md,html,csv,latex",
     "compare": "spark-audit compare report other -o both",
     "train": TRAIN,
-    "relearn": "spark-train relearn --ckpt lora --base base --data plain.jsonl "
+    "relearn": "spark-train relearn lora --base base --data plain.jsonl "
     "-o again --steps 2 --batch-size 2 --device cpu --quiet",
     "score": "spark-train score data/yelp.jsonl --base base -o scores/s.parquet "
     "--device cpu --quiet",

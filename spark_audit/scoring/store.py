@@ -292,14 +292,15 @@ def _make_salt(path: Path) -> bytes:
     """Write the salt, or read it once whoever is writing it has ended.
 
     It is written in place, locked: one that a killed worker left half-written belongs
-    to a folder without a score, and is written anew.
+    to a folder without a score, and is written anew; so is one that was removed, by
+    which no score is found any more.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "r+b") as file:
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_EX)
         salt = file.read()
-        if len(salt) >= SALT_BYTES or any(path.parent.glob("*.parquet")):
+        if len(salt) >= SALT_BYTES or (salt and any(path.parent.glob("*.parquet"))):
             return salt
         salt = secrets.token_bytes(SALT_BYTES)
         file.seek(0)

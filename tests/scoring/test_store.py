@@ -350,6 +350,14 @@ def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> N
         Store(tmp_path / "file" / "store").keys(MODEL, ITEMS, Pass())
 
 
+def test_without_its_salt_a_store_begins_anew(tmp_path: Path) -> None:
+    fill(Store(tmp_path), ITEMS)
+    (tmp_path / "salt").unlink()  # as by a removal of the folder that was killed
+    store = Store(tmp_path)
+    assert store.gather(store.keys(MODEL, ITEMS, Pass()), kind=Pass()).ids == ()
+    assert_holds(store, fill(store, ITEMS), ITEMS)
+
+
 @pytest.mark.parametrize("salt", [b"short", b"l" * 33])
 def test_a_salt_of_the_wrong_size_is_an_output_error(
     tmp_path: Path, salt: bytes
