@@ -5,8 +5,8 @@ the same, so that what an interrupted command and its second start leave is, byt
 byte, what an undisturbed one leaves.
 
 A fork can be killed at its ``n``-th file operation below a folder: the making, renaming
-or removing of a file or folder, or an ``fsync``, before which only half of the bytes
-are left in the file.
+or removing of a file or folder, or an ``fsync``, where only half of the bytes of a file
+in the making are left.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import importlib
 import json
 import os
 import resource
-import secrets
 import signal
 import sys
 from pathlib import Path
@@ -52,7 +51,8 @@ def stand_still() -> None:
         module: Any = importlib.import_module(name)
         if name in STILL and hasattr(module, "time"):
             module.time = clock
-    secrets.token_bytes = lambda size: bytes(size)  # the salt
+    store: Any = importlib.import_module("spark_audit.scoring.store")
+    store.secrets = SimpleNamespace(token_bytes=bytes)  # the salt
 
 
 class Killer:
@@ -67,7 +67,8 @@ class Killer:
             number = handle if isinstance(handle, int) else handle.fileno()
             path = os.readlink(f"/proc/self/fd/{number}")
             if self.concerns(path) and self.next():
-                os.ftruncate(number, os.fstat(number).st_size // 2)
+                if path.endswith(".part"):
+                    os.ftruncate(number, os.fstat(number).st_size // 2)
                 os.kill(self.pid, signal.SIGKILL)
             real(handle)
 
