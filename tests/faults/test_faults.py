@@ -80,20 +80,27 @@ def test_commands_interrupted_at_random_times(
 # --- a disk that is full --------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("import", [1_000]),
+        pytest.param("audit", [1_000, 5_000], marks=pytest.mark.slow),
+        pytest.param("train", [1_000, 5_000, 20_000], marks=pytest.mark.slow),
+        pytest.param("relearn", [1_000], marks=pytest.mark.slow),
+    ],
+)
 def test_files_that_cannot_grow_are_told_and_nothing_is_left_half(
-    commands: Commands, fresh: Callable[[str], Path]
+    name: str, sizes: list[int], commands: Commands, fresh: Callable[[str], Path]
 ) -> None:
-    sizes = {"import": (1_000,), "audit": (1_000, 5_000), "train": (5_000,)}
-    for name, some in sizes.items():
-        expected = left(undisturbed(commands, fresh, name))
-        for largest in some:
-            folder = fresh(name)
-            ended = commands.run(folder, LINES[name], largest=largest)
-            assert ended.code == 4, (name, largest, ended)
-            assert "cannot be written (File too large)" in ended.err
-            assert not list(folder.rglob(".spark-*"))
-            assert commands.run(folder, LINES[name]).code == 0
-            assert left(folder) == expected
+    expected = left(undisturbed(commands, fresh, name))
+    for largest in sizes:
+        folder = fresh(name)
+        ended = commands.run(folder, LINES[name], largest=largest)
+        assert ended.code == 4, (name, largest, ended)
+        assert "cannot be written (" in ended.err
+        assert not list(folder.rglob(".spark-*"))
+        assert commands.run(folder, LINES[name]).code == 0
+        assert left(folder) == expected
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from disturbed import LINES, Commands, left
 
 SEED = int(os.environ.get("FAULTS_SEED", "0"))
 """Another one tries other operations."""
-FEW = {"import": 2, "inject": 2, "build": 2, "audit": 2, "train": 2}
+FEW = {"import": 2, "inject": 2, "build": 1, "audit": 2, "train": 2}
 """Command -> how many of its operations are tried where time is short."""
 EVERY = {"import": 1, "inject": 1, "build": 2, "audit": 6, "render": 9, "compare": 60}
 EVERY |= {"train": 9, "relearn": 2, "score": 2}

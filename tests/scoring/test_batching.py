@@ -98,7 +98,6 @@ class Memory:
     "error",
     [
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"),
-        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
         MemoryError("Unable to allocate 2.0 GiB for an array"),
     ],
     ids=lambda error: type(error).__name__,
