@@ -5,6 +5,7 @@ Imported before anything that takes time, and importing nothing that does.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import shlex
@@ -13,8 +14,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from spark_audit.errors import visible
 
@@ -27,13 +29,31 @@ launcher and an init system send several, and what is being written must be fini
 _last: float | None = None
 """When the command that runs now was interrupted."""
 
+_lost = False
+"""Whether the last interrupt was raised where Python can only ignore it."""
+
+SOON = 0.05
+"""Seconds after which an interrupt that got lost comes again."""
+
 
 def _interrupt(signum: int, frame: object) -> None:
-    global _last
+    global _last, _lost
     now = time.monotonic()
-    if signum == signal.SIGINT or _last is None or now - _last > ECHO:
-        _last = now
+    if signum == signal.SIGINT or _lost or _last is None or now - _last > ECHO:
+        _last, _lost = now, False
         raise KeyboardInterrupt
+
+
+def _ignored(unraisable: Any, hook: Callable[[Any], object]) -> None:
+    """An error in a ``__del__`` or the like is told; an interrupt there counts."""
+    global _lost
+    if unraisable.exc_type is not KeyboardInterrupt:
+        hook(unraisable)
+        return
+    _lost = True
+    timer = threading.Timer(SOON, _thread.interrupt_main, [signal.SIGTERM])
+    timer.daemon = True
+    timer.start()
 
 
 def interrupted() -> bool:
@@ -47,8 +67,8 @@ def take_over() -> dict[signal.Signals, object]:
     Signals that are ignored (``nohup``, a job in the background) stay so, and those
     that a program of its own handles are left to it.
     """
-    global _last
-    _last = None
+    global _last, _lost
+    _last, _lost = None, False
     usual = (signal.SIG_DFL, signal.default_int_handler)
     before: dict[signal.Signals, object] = {}
     if threading.current_thread() is threading.main_thread():
@@ -56,6 +76,8 @@ def take_over() -> dict[signal.Signals, object]:
             if (handler := signal.getsignal(one)) in usual:
                 signal.signal(one, _interrupt)
                 before[one] = handler
+    if signal.SIGTERM in before:
+        sys.unraisablehook = partial(_ignored, hook=sys.unraisablehook)
     return before
 
 
@@ -65,10 +87,12 @@ def one_interrupt() -> Iterator[None]:
 
     Python knows signals in its main thread only: in another one nothing is changed.
     """
+    hook = sys.unraisablehook
     before = take_over()
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for one, handler in before.items():
             signal.signal(one, handler)  # type: ignore[arg-type]
 

@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 
 from spark_audit.examples import Example, Span
 
+SEED = int(os.environ.get("FAULTS_SEED", "0"))
+"""Another one tries other operations and times."""
 NAMES = ("Maria Jones", "John Smith", "Peter Brown", "Alice Green", "Robert White")
 WORDS = "the service food good cold said customer paid dollars rate news".split()
 

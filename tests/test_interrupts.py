@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,27 @@ def test_long_after_an_interrupt_that_got_lost_another_one_counts(
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_an_interrupt_where_python_ignores_errors_is_not_lost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Closing:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0)
+
+    def work() -> None:
+        Closing()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    hook = sys.unraisablehook
+    with pytest.raises(KeyboardInterrupt), one_interrupt():
+        work()
+    assert sys.unraisablehook is hook
+    assert capsys.readouterr().err == ""
 
 
 def test_in_a_thread_and_under_handlers_of_ones_own_nothing_changes() -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from disturbed import LINES, Commands, kill, left, rows
+from disturbed import LINES, SEED, Commands, kill, left, rows
 
 from spark_audit.examples import write_examples
 
@@ -39,7 +39,7 @@ def at_random_times(
     began = time.monotonic()
     expected = left(undisturbed(commands, fresh, name))
     length = time.monotonic() - began
-    rng = random.Random(name)
+    rng = random.Random(f"{SEED} {name}")
     folder, finished = fresh(name), False
     for sent in rng.choices(
         (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL), k=count

@@ -9,14 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from disturbed import LINES, Commands, left
+from disturbed import LINES, SEED, Commands, left
 
-SEED = int(os.environ.get("FAULTS_SEED", "0"))
-"""Another one tries other operations."""
 FEW = {"import": 2, "inject": 2, "build": 1, "audit": 2, "train": 2}
 """Command -> how many of its operations are tried where time is short."""
-EVERY = {"import": 1, "inject": 1, "build": 2, "audit": 6, "render": 9, "compare": 60}
-EVERY |= {"train": 9, "relearn": 2, "score": 2}
+EVERY = {"import": 1, "inject": 2, "build": 3, "audit": 8, "render": 15, "compare": 70}
+EVERY |= {"train": 15, "relearn": 4, "score": 2}
 """Command -> every how many operations it is killed; FAULTS_EVERY: for all of them."""
 
 

@@ -40,6 +40,7 @@ def stand_still() -> None:
         *STILL,
         "spark_audit.build",
         "spark_audit.compare",
+        "spark_audit.cli",
         "spark_audit.terminal",
         "spark_audit.reports.html_page",
         "spark_train.cli",
@@ -96,7 +97,7 @@ class Killer:
 
 def begin(order: dict[str, Any]) -> None:
     """In the fork: be the command, and leave."""
-    from spark_audit.interrupts import start
+    from spark_audit.interrupts import SIGNALS, start
 
     os.setsid()
     os.chdir(order["folder"])
@@ -109,9 +110,15 @@ def begin(order: dict[str, Any]) -> None:
     killer = Killer(Path(order["folder"]), order["at"])
     program, *sys.argv[1:] = order["command"]
     module = importlib.import_module(f"{program.replace('-', '_')}.cli")
+
+    def load() -> Any:
+        # Interrupts that came before are heard now.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        return module.run
+
     code: Any = 70
     try:
-        start(program, lambda: module.run)
+        start(program, load)
     except SystemExit as error:
         code = error.code
     sys.stdout.flush()
@@ -121,6 +128,8 @@ def begin(order: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    from spark_audit.interrupts import SIGNALS
+
     stand_still()
     for line in sys.stdin:
         order = json.loads(line)
@@ -128,9 +137,11 @@ def main() -> None:
             _, status = os.waitpid(order["wait"], 0)
             answer = os.waitstatus_to_exitcode(status)
         else:
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
             answer = os.fork()
             if not answer:
                 begin(order)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
 
