@@ -1,6 +1,22 @@
-"""``python -m spark_audit``: the same as ``spark-audit``."""
+"""``python -m spark_audit`` and ``spark-audit``: an interrupt is one from the start."""
 
-from spark_audit.cli import main
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from spark_audit.interrupts import start
+
+
+def _load() -> Callable[[Sequence[str]], int]:
+    from spark_audit.cli import run
+
+    return run
+
+
+def main() -> None:
+    """Console script."""
+    start("spark-audit", _load)
+
 
 if __name__ == "__main__":
     main()

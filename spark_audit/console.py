@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
-import signal
 import sys
 import tempfile
 import traceback
@@ -22,6 +20,8 @@ import typer
 import typer.main
 
 from spark_audit.errors import IncompleteError, InputError, SparkError, visible
+from spark_audit.interrupts import again, interrupted, one_interrupt, say_interrupted
+from spark_audit.memory import out_of_memory
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,11 +91,21 @@ def run_command(
     anew
         Commands that keep nothing of work that was interrupted.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
     _open_streams()
+    with one_interrupt():
+        return _run(arguments, program=program, app=app, several=several, anew=anew)
+
+
+def _run(
+    arguments: Sequence[str],
+    *,
+    program: str,
+    app: Callable[[Sequence[str]], typer.Typer],
+    several: Collection[str],
+    anew: Collection[str],
+) -> int:
     code = 0
     verb = "begin anew" if {*arguments[:1]} & {*anew} else "resume"
-    resume = f"{verb} with: {program} {shlex.join(arguments)}"
     try:
         argv = spread(arguments, several=several)
         command = typer.main.get_command(app(argv))
@@ -109,21 +119,28 @@ def run_command(
             # Typer turns an interrupt into this code; older ones into Abort.
             raise KeyboardInterrupt
         return code
-    except IncompleteError as error:
-        say(f"{program}: {error}\n{resume}")
-        return error.exit_code
-    except SparkError as error:
-        say(f"{program}: error: {error}")
-        return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        say(f"\n{program}: interrupted; {resume}")
-        return 130
+        return say_interrupted(program, arguments, verb=verb)
     except (BrokenPipeError, SystemExit):
         # Whoever read our output has enough (Typer leaves by SystemExit then, with
         # code 1, which is the gate's).
         _drop_output()
         return code
     except Exception as error:
+        if interrupted():  # and a library made something else of it
+            return say_interrupted(program, arguments, verb=verb)
+        if not isinstance(error, IncompleteError) and out_of_memory(error):
+            error = IncompleteError(
+                "out of memory",
+                where=getattr(error, "where", None),
+                fix="end other programs, or use another device or a larger machine",
+            )
+        if isinstance(error, IncompleteError):
+            say(f"{program}: {error}\n{again(program, arguments, verb=verb)}")
+            return error.exit_code
+        if isinstance(error, SparkError):
+            say(f"{program}: error: {error}")
+            return error.exit_code
         usage = getattr(error, "format_message", None)
         if usage is not None:
             # Without any command typer has nothing to say but the help it has shown.
@@ -152,10 +169,6 @@ def _open_streams() -> None:
 def _drop_output() -> None:
     """Write what is left of the output nowhere: Python must not complain at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _interrupt(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _log(error: BaseException, program: str) -> str:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import importlib.metadata
 import json
 import os
 import platform
+import re
+import secrets
 import stat
 import tempfile
+import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from io import BufferedReader
 from pathlib import Path
@@ -35,6 +39,12 @@ PACKAGES = (
     "pyarrow",
     "faker",
 )
+
+TEMPORARY = re.compile(r"\.spark-[0-9a-f]{8}-[0-9a-f]{12}\.part")
+"""Names of files that are being written."""
+
+ELSEWHERE = 3600.0
+"""Seconds without a write after which another machine's temporary file is left over."""
 
 
 def versions() -> dict[str, str]:
@@ -119,8 +129,8 @@ _memo: dict[tuple[str, int, int, int], str] = {}
 
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file's bytes; memoised on path, size, mtime and inode."""
-    stat = path.stat()
-    key = (str(path.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ino)
+    state = path.stat()
+    key = (str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ino)
     if key not in _memo:
         with open_regular(path) as file:
             _memo[key] = hashlib.file_digest(file, "sha256").hexdigest()
@@ -133,38 +143,117 @@ def seed_for(seed: int, *parts: object) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
+@contextlib.contextmanager
+def temporary(folder: Path) -> Iterator[tuple[Path, IO[bytes]]]:
+    """A file of mode 0600 under a name of its own; gone in the end, unless renamed.
+
+    It is locked while it is open: :func:`sweep` leaves it alone as long as this process
+    lives, and removes it afterwards.
+
+    Raises
+    ------
+    OSError
+        If it cannot be made.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    while True:
+        path = folder / f".spark-{_host()}-{secrets.token_hex(6)}.part"
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            try:
+                if not _held(file.fileno(), path):
+                    continue  # swept between its making and its lock
+                yield path, file
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+        return
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed commands left half-written in a folder.
+
+    That are regular files of this user under the names of :func:`temporary` that no
+    process holds. Where a file system's locks may hold on one machine only, those of
+    another machine are left alone for ``ELSEWHERE`` seconds.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            found = [e.path for e in entries if TEMPORARY.fullmatch(e.name)]
+    except OSError:
+        return
+    for path in found:
+        with contextlib.suppress(OSError):
+            # For writing: a lock over a network wants it.
+            handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                state = os.fstat(handle)
+                mine = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid()
+                here = f".spark-{_host()}-" in path
+                if not here and time.time() - state.st_mtime < ELSEWHERE:
+                    continue
+                if mine and _held(handle, path, only_locked=True):
+                    os.unlink(path)
+            finally:
+                os.close(handle)
+
+
+def _held(handle: int, path: str | Path, *, only_locked: bool = False) -> bool:
+    """Take the lock of an open file; whether that is still the one of this name."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: nothing is swept there
+        return not only_locked
+    try:
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _host() -> str:
+    """A machine's mark in the names of its temporary files, 8 hexadecimal digits."""
+    return hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:8]
+
+
+_swept: set[str] = set()
+
+
 def write_atomically(
     path: Path, write: Callable[[IO[bytes]], object], *, mode: int = 0o644
 ) -> None:
     """Write a file whole or not at all: temporary name, fsync, rename.
 
-    It gets ``mode`` less what the process's umask withholds.
+    It gets ``mode`` less what the process's umask withholds. The first write of a
+    process into a folder sweeps it.
 
     Raises
     ------
     OutputError
         If the folder cannot be written or the disk is full; nothing is left behind.
     """
-    temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
+        if (place := os.path.realpath(path.parent)) not in _swept:
+            sweep(path.parent)
+            _swept.add(place)
+        with temporary(path.parent) as (part, file):
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, mode & ~_umask())
-        os.replace(temporary, path)
+            os.fchmod(file.fileno(), mode & ~_umask())
+            os.replace(part, path)
     except OSError as error:
-        raise OutputError(
-            f"cannot be written ({error.strerror or error})",
-            where=str(path),
-            fix="check the folder's permissions and free space, then run again",
-        ) from error
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: Path, error: OSError) -> OutputError:
+    """What is said of a file or folder that cannot be written."""
+    return OutputError(
+        f"cannot be written ({error.strerror or error})",
+        where=str(path),
+        fix="check the folder's permissions and free space, then run again",
+    )
 
 
 def _umask() -> int:
@@ -180,18 +269,20 @@ def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Fail now, not after hours of scoring, if a folder cannot be written.
+    """Fail now, not after hours of scoring, if a folder cannot be written; sweep it.
 
     It is not made: a command that fails for another reason leaves nothing behind.
+
+    Raises
+    ------
+    OutputError
+        If it cannot.
     """
+    sweep(folder)
     place = next(p for p in (folder, *folder.parents) if os.path.lexists(p))
     try:
         # It has no name: nothing of it is left, however this process ends.
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:
-        raise OutputError(
-            f"cannot be written ({error.strerror or error})",
-            where=str(folder),
-            fix="check the folder's permissions and free space, then run again",
-        ) from error
+        raise cannot_write(folder, error) from error

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from spark_audit.errors import OutputError
+from spark_audit.facts import cannot_write
 
 FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 
@@ -49,11 +49,7 @@ def locked(path: Path, *, wait: bool) -> IO[str] | None:
                     return file
             file.close()
     except OSError as error:
-        raise OutputError(
-            f"cannot be written ({error.strerror or error})",
-            where=str(path.parent),
-            fix="check the folder's permissions and free space, then run again",
-        ) from error
+        raise cannot_write(path.parent, error) from error
 
 
 @contextmanager

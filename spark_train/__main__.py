@@ -1,6 +1,22 @@
-"""``python -m spark_train``: the same as ``spark-train``."""
+"""``python -m spark_train`` and ``spark-train``: an interrupt is one from the start."""
 
-from spark_train.cli import main
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from spark_audit.interrupts import start
+
+
+def _load() -> Callable[[Sequence[str]], int]:
+    from spark_train.cli import run
+
+    return run
+
+
+def main() -> None:
+    """Console script."""
+    start("spark-train", _load)
+
 
 if __name__ == "__main__":
     main()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,11 +60,6 @@ LoraTargets = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME...", help="Layers with LoRA; default: q, k, v and o."),
 ]
-
-
-def main() -> None:
-    """Console script."""
-    sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -29,9 +29,12 @@ from spark_audit.checkpoints import NOISE, check_whole
 from spark_audit.checksums import BLANK, DAMAGED, Fact, fact_of, intact, sealed
 from spark_audit.errors import InputError, OutputError
 from spark_audit.facts import (
+    TEMPORARY,
+    cannot_write,
     check_regular,
     read_regular,
     sha256_json,
+    sweep,
     write_atomically,
 )
 from spark_audit.locks import locked
@@ -48,13 +51,6 @@ FREE = ("save_every",)
 accuracy depends on them."""
 
 _SHA256 = re.compile("[0-9a-f]{64}")
-# What `write_atomically` leaves of a run's own files when the process is killed.
-_LEFT_BEHIND = re.compile(
-    r"\.writable|"
-    r"\.(run\.json|state\.safetensors|accuracy\.csv|\.writable|"
-    r"frozen_noise\.safetensors|[1-9]\d*-.+\.(parquet|safetensors))"
-    r"\.[a-z0-9_]{8}"
-)
 # The libraries that compute: with others of them a step may round otherwise.
 _COMPUTING = ("torch", "transformers", "peft")
 
@@ -313,10 +309,7 @@ class Folder:
         if not self._run.exists() and _unborn(self.path / CARRIED):
             shutil.rmtree(self.path / CARRIED, ignore_errors=True)
         for folder in (self.path, self.path / SCORES, self.path / CARRIED):
-            for path in folder.iterdir() if folder.is_dir() else ():
-                if _LEFT_BEHIND.fullmatch(path.name):
-                    with suppress(OSError):
-                        path.unlink()
+            sweep(folder)
 
     # --- where it stands ------------------------------------------------------------
 
@@ -416,9 +409,7 @@ class Folder:
             if path.exists() and path.stat().st_size > size:
                 os.truncate(path, size)
         except OSError as error:
-            raise OutputError(
-                f"cannot be written ({error.strerror or error})", where=str(path)
-            ) from error
+            raise cannot_write(path, error) from error
 
     def close(self) -> None:
         """The run is complete: there is nothing to go on from."""
@@ -436,7 +427,7 @@ def _unborn(path: Path) -> bool:
         return True
     except OSError:
         return False
-    return all(name == NOISE or _LEFT_BEHIND.fullmatch(name) for name in inside)
+    return all(name == NOISE or TEMPORARY.fullmatch(name) for name in inside)
 
 
 def _brief(value: Any) -> Any:

@@ -37,10 +37,13 @@ from spark_audit.checkpoints import (
 from spark_audit.errors import InputError, OutputError
 from spark_audit.examples import Example, data_files, read_examples
 from spark_audit.facts import (
+    TEMPORARY,
     check_writable,
     now,
     seed_for,
     sha256_file,
+    sweep,
+    temporary,
     versions,
     write_text,
 )
@@ -54,6 +57,10 @@ from spark_train.stream import endless
 from spark_train.student import Student
 
 RECORD = "relearn.json"
+PART = ".spark-relearn.part"
+"""Folder of what is not moved up yet."""
+MOVING = "moving.json"
+"""In it: the names of what is being moved up; none of them was there before."""
 _LAST = ("adapter_config.json", "config.json")
 
 Progress = Callable[[str, int, int], None]
@@ -290,6 +297,7 @@ def _check(steps: int, lr: float, batch_size: int) -> None:
 
 def _check_empty(output: Path) -> None:
     place = output.resolve()  # a link to an empty folder is one
+    _sweep(place)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise InputError(
             "is there already, and not empty", where=str(output), fix="give another -o"
@@ -304,27 +312,45 @@ def _in_parts(output: Path) -> Iterator[Path]:
     When anything fails, what was not there before is removed.
     """
     place = output.resolve()
-    there = place.exists()
-    part = place / ".part"
-    moved: list[Path] = []
-    done = False
+    made = [path for path in (place, *place.parents) if not path.exists()]
+    part = place / PART / "new"
     try:
         check_writable(output)
-        yield part
-        with _writing(output):
-            # What makes the folder a checkpoint comes last.
-            for file in sorted(part.iterdir(), key=lambda p: (p.name in _LAST, p.name)):
-                os.replace(file, place / file.name)
-                moved.append(place / file.name)
-        done = True
+        with contextlib.ExitStack() as held:
+            with _writing(output):  # while it is there, others leave the folder alone
+                place.mkdir(parents=True, exist_ok=True)
+                held.enter_context(temporary(place))
+            held.callback(_undo, place)
+            yield part
+            with _writing(output):
+                # What makes the folder a checkpoint comes last.
+                files = sorted(part.iterdir(), key=lambda p: (p.name in _LAST, p.name))
+                write_text(place / PART / MOVING, json.dumps([p.name for p in files]))
+                for file in files:
+                    os.replace(file, place / file.name)
+                (place / PART / MOVING).unlink()
     finally:
-        shutil.rmtree(part, ignore_errors=True)
-        if not done:
-            for file in moved:
-                file.unlink(missing_ok=True)
-            if not there:
-                with contextlib.suppress(OSError):  # someone else's file is in it
-                    place.rmdir()
+        with contextlib.suppress(OSError):  # whole, or someone else's file is in it
+            for path in made:
+                path.rmdir()
+
+
+def _sweep(place: Path) -> None:
+    """Remove what a relearning that was killed has left, if none is at work."""
+    sweep(place)
+    if (place / PART).is_dir() and not any(
+        TEMPORARY.fullmatch(path.name) for path in place.iterdir()
+    ):
+        _undo(place)
+
+
+def _undo(place: Path) -> None:
+    """Remove the parts, and those of them that were moved before all were."""
+    with contextlib.suppress(OSError, ValueError):
+        for name in json.loads((place / PART / MOVING).read_bytes()):
+            if not (place / PART / "new" / name).exists():
+                (place / name).unlink(missing_ok=True)
+    shutil.rmtree(place / PART, ignore_errors=True)
 
 
 @contextmanager

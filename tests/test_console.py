@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,7 @@ from spark_audit.errors import (
     InputError,
     OutputError,
 )
+from spark_audit.interrupts import SIGNALS
 
 
 @pytest.mark.parametrize(
@@ -47,13 +49,6 @@ from spark_audit.errors import (
 )
 def test_several_values_and_snake_case(given: str, read: str) -> None:
     assert spread(given.split(), several=("--ckpt", "--data")) == read.split()
-
-
-@pytest.fixture(autouse=True)
-def _signals_as_before() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 def call(action: Callable[[], None], arguments: list[str] | None = None) -> int:
@@ -78,6 +73,12 @@ def raising(error: BaseException) -> Callable[[], None]:
         raise error
 
     return action
+
+
+def wrapped(error: Exception, cause: Exception) -> Exception:
+    """``raise error from cause``."""
+    error.__cause__ = cause
+    return error
 
 
 @pytest.mark.parametrize(
@@ -135,9 +136,49 @@ def test_defects_of_ours_leave_no_data_behind(
     assert "in action" in log.read_text()
 
 
-def test_a_kill_is_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(lambda: os.kill(os.getpid(), signal.SIGTERM)) == 130
+@pytest.mark.parametrize("sent", SIGNALS)
+def test_every_signal_that_ends_is_an_interrupt(
+    sent: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = [signal.getsignal(one) for one in SIGNALS]
+    assert call(lambda: os.kill(os.getpid(), sent)) == 130
     assert "resume with: try do" in capsys.readouterr().err
+    # A program that calls this one has its own signals again.
+    assert [signal.getsignal(one) for one in SIGNALS] == before
+
+
+def test_an_interrupt_of_which_a_library_made_an_error_is_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def action() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise ImportError("cannot import name") from None
+
+    assert call(action) == 130
+    assert "resume with: try do" in capsys.readouterr().err
+    assert call(raising(InputError("is odd"))) == 2  # and is forgotten afterwards
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory", "/a"),
+        ImportError("libx.so: failed to map segment from shared object"),
+        wrapped(InputError("is not installed", where="y"), MemoryError()),
+        wrapped(OutputError("cannot be written"), OSError(errno.ENOMEM, "")),
+    ],
+    ids=repr,
+)
+def test_the_end_of_memory_is_no_defect(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(raising(error)) == 5
+    lines = capsys.readouterr().err.splitlines()
+    assert "out of memory; end other programs" in lines[0]
+    assert lines[1:] == ["resume with: try do"]
 
 
 def test_a_reader_that_has_enough_is_no_error() -> None:

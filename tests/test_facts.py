@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
 import math
@@ -137,6 +139,104 @@ def test_a_folder_that_is_a_file_cannot_be_written(tmp_path: Path) -> None:
         facts.check_writable(tmp_path / "file" / "folder")
     facts.check_writable(tmp_path / "new" / "folder")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+HALF = """
+import os, signal, sys
+from pathlib import Path
+from spark_audit import facts
+def half(file):
+    file.write(b"half")
+    file.flush()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    os.kill(os.getpid(), signal.SIGKILL)
+facts.write_atomically(Path(sys.argv[1]), half, mode=0o600)
+"""
+
+
+def test_what_a_killed_command_was_writing_is_swept_when_it_is_dead(
+    tmp_path: Path,
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HALF, str(tmp_path / "f.json")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        (part,) = tmp_path.iterdir()
+        assert stat.S_IMODE(part.stat().st_mode) == 0o600
+        facts.sweep(tmp_path)
+        assert part.exists()  # who writes it lives
+        process.stdin.write("\n")
+    assert part.read_bytes() == b"half"
+    facts.write_text(tmp_path / "f.json", "whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["f.json"]
+
+
+def test_nothing_else_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with facts.temporary(tmp_path) as (path, _):
+        ours = path.name
+    host = ours.split("-")[1]
+    other = ours.replace(host, "00000000")
+    for name in (
+        ours,
+        other,
+        f"{ours}.bak",
+        ours[1:],
+        ours.upper(),
+        ".x.json.ab12_xyz",
+    ):
+        (tmp_path / name).write_text("")
+    (tmp_path / f".spark-{host}-{'a' * 12}.part").mkdir()
+    (tmp_path / "target").write_text("")
+    (tmp_path / f".spark-{host}-{'b' * 12}.part").symlink_to(tmp_path / "target")
+    before = {path.name for path in tmp_path.iterdir()}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: os.getuid() + 1)  # another user's
+        facts.sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == before
+    facts.sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == before - {ours}
+    # Another machine's, when nobody has written to it for long.
+    os.utime(tmp_path / other, (0, 0))
+    facts.sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == before - {ours, other}
+
+
+def test_a_file_swept_while_it_was_made_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = fcntl.flock, []
+
+    def flock(handle: int, kind: int) -> None:
+        if not calls:  # another command's sweep comes before the lock
+            (part,) = tmp_path.iterdir()
+            part.unlink()
+        calls.append(kind)
+        real(handle, kind)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with facts.temporary(tmp_path) as (path, _):
+        assert path.exists()
+    assert len(calls) == 2
+
+
+def test_without_locks_files_are_written_and_nothing_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(handle: int, kind: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with facts.temporary(tmp_path) as (path, _):
+        facts.sweep(tmp_path)
+        facts.write_text(tmp_path / "f.txt", "whole")
+        assert path.exists()
+    assert (tmp_path / "f.txt").read_text() == "whole"
 
 
 def test_versions_name_what_figures_depend_on() -> None:

@@ -16,7 +16,8 @@ import torch
 
 from spark_audit.checkpoints._files import check_floats, shown, walk
 from spark_audit.checkpoints._offline import offline
-from spark_audit.errors import CheckpointError
+from spark_audit.errors import CheckpointError, IncompleteError, SparkError
+from spark_audit.memory import out_of_memory
 
 PROBE_LENGTH = 12
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
@@ -260,12 +261,6 @@ def build(
             model, info = found.cls.from_pretrained(None, state_dict=state, **options)
     except CheckpointError:
         raise
-    except torch.OutOfMemoryError as error:
-        raise CheckpointError(
-            "the weights do not fit into memory",
-            where=where,
-            fix="try --dtype bfloat16 or a larger device",
-        ) from error
     except Exception as error:  # transformers raises what its parts raise
         raise _foreign("transformers cannot load it", error, where) from error
     refuse_differences(
@@ -372,7 +367,13 @@ def release(model: Any) -> None:
         tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
 
 
-def _foreign(what: str, error: Exception, where: str) -> CheckpointError:
+def _foreign(what: str, error: Exception, where: str) -> SparkError:
+    if out_of_memory(error):
+        return IncompleteError(
+            "does not fit into memory",
+            where=where,
+            fix="try --dtype bfloat16 or a larger device",
+        )
     text = shown(" ".join(str(error).split("\n", 1)[0].split()))
     fix = None
     if isinstance(error, ImportError):

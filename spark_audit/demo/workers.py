@@ -47,7 +47,8 @@ class Workers:
             The first that a job raised; jobs that have not begun do not.
         """
         # An interrupt is for this process: those that begin here never see one.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        ends = {signal.SIGINT, signal.SIGHUP}
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
         try:
             left = {self._pool.submit(_call, job) for job in jobs}
         finally:

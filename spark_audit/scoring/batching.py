@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import torch
 
 from spark_audit.errors import IncompleteError
+from spark_audit.memory import out_of_memory
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -127,8 +128,8 @@ class Batches(Generic[T]):
             batch = self._items[start : start + sizes[0]]
             try:
                 result = call(batch)
-            except RuntimeError as error:
-                if not _out_of_memory(error):
+            except Exception as error:
+                if not out_of_memory(error):
                     raise
             else:
                 yield batch, result
@@ -151,9 +152,3 @@ class Batches(Generic[T]):
 def token_budget(device: torch.device) -> int:
     """Padded tokens a batch where the user sets nothing."""
     return CPU_TOKENS if device.type == "cpu" else GPU_TOKENS
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    from accelerate.utils.memory import should_reduce_batch_size
-
-    return bool(should_reduce_batch_size(error))

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from spark_audit.errors import CheckpointError, InputError
+from spark_audit.memory import out_of_memory
 from spark_audit.scoring.answers import normalised, stripped
 from spark_audit.scoring.batching import RATIO, Batches, token_budget
 from spark_audit.table import Pass
@@ -257,7 +258,9 @@ class Writer:
                 if self.caches and past is None:
                     return False
                 found, _ = self._step(both, mask, past)
-        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
+        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as e:
+            if out_of_memory(e):
+                raise
             return False
         size = max(float(plain.float().abs().max()), 1.0)
         apart = float((plain.float() - found[:1].float()).abs().max())

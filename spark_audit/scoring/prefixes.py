@@ -21,6 +21,7 @@ from transformers.cache_utils import (
 )
 
 from spark_audit.errors import SparkError
+from spark_audit.memory import out_of_memory
 from spark_audit.scoring import Candidates, Item
 from spark_audit.scoring.batching import Batches
 from spark_audit.scoring.engine import Note, Scorer, check_finite, padded, unwrapped
@@ -107,9 +108,9 @@ class _Way:
         try:
             # Parted where the whole set is.
             cached = self.cached(item, chosen, common=_common(item.rows))
-        except SparkError:
-            raise
         except Exception as error:  # whatever a model raises that knows no such cache
+            if isinstance(error, SparkError) or out_of_memory(error):
+                raise
             return f"its forward does not take a cache ({type(error).__name__})"
         if not np.isfinite(whole).all():
             return ""  # an error of its own, whichever way
@@ -164,7 +165,7 @@ class _Way:
                     stack = None  # freed before the next
                     stack = _Stack(cache, *ids.shape, own=own)
                 return self._sums(ids, mask, goal, lengths, cache=stack.cache)
-            except RuntimeError:
+            except Exception:
                 stack = None  # where memory ended, this is most of it
                 raise
 

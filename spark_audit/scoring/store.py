@@ -9,12 +9,12 @@ scored again.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import itertools
 import json
 import os
 import secrets
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
@@ -28,11 +28,13 @@ import pyarrow.parquet as pq
 
 from spark_audit.errors import OutputError
 from spark_audit.facts import (
+    cannot_write,
     read_regular,
     sha256_file,
     sha256_json,
     write_atomically,
 )
+from spark_audit.memory import out_of_memory
 from spark_audit.table import Pass, TokenTable
 
 if TYPE_CHECKING:
@@ -168,7 +170,9 @@ class Store:
                 continue
             try:
                 spans, remarks = _read_index(path)
-            except (OSError, ValueError, KeyError, pa.ArrowException):
+            except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+                if out_of_memory(error):
+                    raise
                 self.notes.append(
                     f"score shard {path.name} is damaged; its items are scored again"
                 )
@@ -270,20 +274,13 @@ def _salt(folder: Path) -> bytes:
     path = folder / "salt"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not path.exists():
-            _make_salt(path)
-        salt = read_regular(path)
-        for _ in range(50):
-            if len(salt) == SALT_BYTES:
-                return salt
-            time.sleep(0.1)  # another worker is writing it
-            salt = read_regular(path)
+        salt = read_regular(path) if path.exists() else b""
+        if len(salt) < SALT_BYTES:
+            salt = _make_salt(path)
     except OSError as error:
-        raise OutputError(
-            f"cannot be written ({error.strerror or error})",
-            where=str(folder),
-            fix="check the folder's permissions and free space, then run again",
-        ) from error
+        raise cannot_write(folder, error) from error
+    if len(salt) == SALT_BYTES:
+        return salt
     raise OutputError(
         "is no score store's salt",
         where=str(path),
@@ -291,23 +288,23 @@ def _salt(folder: Path) -> bytes:
     )
 
 
-def _make_salt(path: Path) -> None:
-    """Write a whole file, then give it its name only if nobody else has."""
-    salt = secrets.token_bytes(SALT_BYTES)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".salt.")  # mode 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(salt)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return
-        except OSError:  # a file system without hard links
-            with contextlib.suppress(FileExistsError):
-                handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                with os.fdopen(handle, "wb") as file:
-                    file.write(salt)
-    finally:
-        os.unlink(temporary)
+def _make_salt(path: Path) -> bytes:
+    """Write the salt, or read it once whoever is writing it has ended.
+
+    It is written in place, locked: one that a killed worker left half-written belongs
+    to a folder without a score, and is written anew; so is one that was removed, by
+    which no score is found any more.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "r+b") as file:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        salt = file.read()
+        if len(salt) >= SALT_BYTES or (salt and any(path.parent.glob("*.parquet"))):
+            return salt
+        salt = secrets.token_bytes(SALT_BYTES)
+        file.seek(0)
+        file.write(salt)
+        file.flush()
+        os.fsync(file.fileno())
+        return salt

@@ -83,19 +83,28 @@ def test_a_longer_item_stands_alone_and_empty_ones_do_no_harm() -> None:
 class Memory:
     """A device on which a batch of more than ``room`` padded tokens does not fit."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: int, error: Exception | None = None) -> None:
         self.room, self.tried = room, []
+        self.error = error or torch.OutOfMemoryError("CUDA out of memory.")
 
     def __call__(self, batch: list[int]) -> int:
         self.tried.append(list(batch))
         if len(batch) * max(batch) > self.room:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+            raise self.error
         return sum(batch)
 
 
-def test_batches_are_halved_in_place_when_memory_ends() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"),
+        MemoryError("Unable to allocate 2.0 GiB for an array"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_batches_are_halved_in_place_when_memory_ends(error: Exception) -> None:
     lengths = [100] * 40 + [50] * 10
-    device = Memory(room=450)
+    device = Memory(450, error)
     done = list(batches(lengths, tokens=1600).run(device, shrink=lambda: False))
     assert sorted(length for batch, _ in done for length in batch) == sorted(lengths)
     assert all(result == sum(batch) for batch, result in done)

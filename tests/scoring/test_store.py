@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -194,16 +192,12 @@ def test_workers_that_start_at_once_share_one_salt(tmp_path: Path) -> None:
     assert len(set(found)) == 1
 
 
-def test_a_file_system_without_hard_links_gets_a_salt_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def link(*_: Any) -> None:
-        raise PermissionError("no links here")
-
-    monkeypatch.setattr(os, "link", link)
-    salt = Store(tmp_path)._salt
-    assert Store(tmp_path)._salt == salt
-    assert [path.name for path in tmp_path.iterdir()] == ["salt"]
+def test_a_salt_that_was_cut_by_a_kill_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "salt").write_bytes(b"short")
+    store = Store(tmp_path)
+    keys = fill(store, ITEMS)
+    assert_holds(Store(tmp_path), keys, ITEMS)
+    assert len((tmp_path / "salt").read_bytes()) == 32
 
 
 def test_another_workers_shards_are_seen_after_a_refresh(tmp_path: Path) -> None:
@@ -356,11 +350,20 @@ def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> N
         Store(tmp_path / "file" / "store").keys(MODEL, ITEMS, Pass())
 
 
+def test_without_its_salt_a_store_begins_anew(tmp_path: Path) -> None:
+    fill(Store(tmp_path), ITEMS)
+    (tmp_path / "salt").unlink()  # as by a removal of the folder that was killed
+    store = Store(tmp_path)
+    assert store.gather(store.keys(MODEL, ITEMS, Pass()), kind=Pass()).ids == ()
+    assert_holds(store, fill(store, ITEMS), ITEMS)
+
+
+@pytest.mark.parametrize("salt", [b"short", b"l" * 33])
 def test_a_salt_of_the_wrong_size_is_an_output_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, salt: bytes
 ) -> None:
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    (tmp_path / "salt").write_bytes(b"short")
+    fill(Store(tmp_path), ITEMS)
+    (tmp_path / "salt").write_bytes(salt)
     with pytest.raises(OutputError, match="is no score store's salt"):
         Store(tmp_path).keys(MODEL, ITEMS, Pass())
 

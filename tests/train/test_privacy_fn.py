@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -228,7 +229,9 @@ def test_a_start_that_was_killed_before_its_record_is_forgotten(
     (folder / "carried").mkdir(parents=True)
     # A process that ends at once leaves this, here of another seed.
     save_file({"noise": torch.ones(300, 32)}, folder / "carried" / NOISE)
-    (folder / "carried" / f".{NOISE}.ab12_xyz").write_bytes(b"half")
+    half = ".spark-01234567-0123456789ab.part"
+    (folder / "carried" / half).write_bytes(b"half")
+    os.utime(folder / "carried" / half, (0, 0))
     start(folder)
     for path in made.glob("stages/*/*/*"):
         assert (folder / path.relative_to(made)).read_bytes() == path.read_bytes()

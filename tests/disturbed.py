@@ -1,0 +1,174 @@
+"""Commands that are disturbed, how they end, and what they leave."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from spark_audit.examples import Example, Span
+
+SEED = int(os.environ.get("FAULTS_SEED", "0"))
+"""Another one tries other operations and times."""
+NAMES = ("Maria Jones", "John Smith", "Peter Brown", "Alice Green", "Robert White")
+WORDS = "the service food good cold said customer paid dollars rate news".split()
+
+
+def rows(task: str, *, seed: int = 0, count: int = 16) -> list[Example]:
+    """Rows with a name each; every fourth is a test row."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for i in range(count):
+        before, after = (" ".join(rng.choice(WORDS, 6)) for _ in range(2))
+        name = NAMES[i % len(NAMES)]
+        prompt = f"Text: {before}. Contact {name} today. {after}.\nLabel:"
+        start = prompt.index(name)
+        made.append(
+            Example(
+                id=f"{task}-{i:02d}",
+                task=task,
+                prompt=prompt,
+                response=" good" if i % 2 else " cold",
+                split="test" if i % 4 == 3 else "train",
+                source_id=f"{task}-{i // 2:02d}",
+                spans=(Span(start, start + len(name), "NAME"),),
+            )
+        )
+    return made
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended; ``operations`` it made if it was not killed."""
+
+    code: int
+    out: str
+    err: str
+    operations: int
+
+
+class Commands:
+    """Runs commands in folders, each in a fork of one interpreter."""
+
+    def __init__(self, zygote: subprocess.Popen[str], folder: Path) -> None:
+        self._zygote, self._folder = zygote, folder
+        self._numbers = itertools.count()
+
+    def _ask(self, **order: Any) -> int:
+        assert self._zygote.stdin is not None
+        assert self._zygote.stdout is not None
+        self._zygote.stdin.write(json.dumps(order) + "\n")
+        self._zygote.stdin.flush()
+        return int(self._zygote.stdout.readline())
+
+    def begin(
+        self,
+        folder: Path,
+        command: str,
+        *,
+        at: int | None = None,
+        largest: int = 0,
+    ) -> Callable[[], Ended]:
+        """Begin a command; what is returned waits for its end (``.pid``: its number).
+
+        Parameters
+        ----------
+        at
+            The file operation at which it is killed.
+        largest
+            Bytes that a file may have, 0 for any number.
+        """
+        place = self._folder / str(next(self._numbers))
+        pid = self._ask(
+            folder=str(folder),
+            command=command.split(),
+            at=at,
+            largest=largest,
+            out=f"{place}.out",
+            err=f"{place}.err",
+        )
+
+        def wait() -> Ended:
+            code = self._ask(wait=pid)
+            counted = Path(f"{place}.out.count")
+            told = [Path(f"{place}.{n}").read_text() for n in ("out", "err")]
+            count = int(counted.read_text()) if counted.exists() else 0
+            return Ended(code, *told, count)
+
+        wait.pid = pid  # type: ignore[attr-defined]
+        return wait
+
+    def run(self, folder: Path, command: str, **how: Any) -> Ended:
+        """Run one to its end, which is no defect."""
+        ended = self.begin(folder, command, **how)()
+        assert "Traceback" not in ended.err, ended.err
+        assert ended.code != 70, ended.err
+        return ended
+
+
+TRAIN = (
+    "spark-train run --method spark --base base --data data --order yelp,fomc "
+    "--device cpu -o run --quiet --set epochs=1 batch_size=6 lr=0.02 lora.r=4 "
+    "ptpc.steps=2 save_every=2"
+)
+AUDIT = (
+    "spark-audit {} --ckpt ours=lora --base base --manifest m.json -o report --quiet "
+    "--format csv"
+)
+LINES = {
+    "import": "spark-audit data import raw --task t --template {text} "
+    "--map response=label -o t.jsonl",
+    "inject": "spark-audit data inject data -o injected --canaries 2 --doses 1,2",
+    "build": "spark-audit manifest build --base base --data data/yelp.jsonl "
+    "-o built/m.json --caliper 2 --device cpu --quiet",
+    "audit": AUDIT.format("nll"),
+    "render": "spark-audit report report --format md,html,csv,latex",
+    "compare": "spark-audit compare report other -o both",
+    "train": TRAIN,
+    "relearn": "spark-train relearn lora --base base --data plain.jsonl "
+    "-o again --steps 2 --batch-size 2 --device cpu --quiet",
+    "score": "spark-train score data/yelp.jsonl --base base -o scores/s.parquet "
+    "--device cpu --quiet",
+}
+"""Command lines, in the folder :func:`workshop`."""
+
+
+def left(folder: Path) -> dict[str, Any]:
+    """Everything in a folder; of scores the rows, however they fell into shards."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_dir():
+            found[name] = "folder"
+        elif path.parent.name == "store" and path.suffix == ".parquet":
+            shelf = found.setdefault(str(path.parent.relative_to(folder)) + "/*", {})
+            shelf |= shard(path)
+        elif path.name == "run.json":
+            record = json.loads(path.read_text())
+            found[name] = {k: v for k, v in record.items() if k != "starts"}
+        else:
+            mode = path.stat().st_mode & 0o777
+            found[name] = oct(mode), hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def shard(path: Path) -> dict[str, Any]:
+    table = pq.read_table(path).to_pandas()
+    return {
+        str(key): part.drop(columns="key").to_json()
+        for key, part in table.groupby("key", observed=True)
+    }
+
+
+def kill(ended: Callable[[], Ended], sent: signal.Signals) -> None:
+    os.kill(ended.pid, sent)  # type: ignore[attr-defined]

@@ -1,0 +1,74 @@
+"""The end of memory is told from other faults."""
+
+from __future__ import annotations
+
+import errno
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_audit.memory import out_of_memory
+
+
+def test_libraries_say_it_each_in_its_way() -> None:
+    import torch
+
+    for call in (
+        lambda: np.empty(10**15),
+        lambda: pa.allocate_buffer(10**16),
+        lambda: torch.empty(10**14),
+    ):
+        with pytest.raises(Exception, match=r".") as found:
+            call()
+        assert out_of_memory(found.value)
+    assert out_of_memory(torch.OutOfMemoryError("CUDA"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOMEM, "x"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("unable to mmap 12 bytes from file <x>: Cannot allocate memory"),
+        ImportError("libblas.so.3: failed to map segment from shared object"),
+        ImportError("libx.so: cannot allocate memory"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED."),
+    ],
+    ids=repr,
+)
+def test_some_say_it_in_words(error: Exception) -> None:
+    assert out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("shapes do not match"),
+        ImportError("libx.so: cannot allocate memory in static TLS block"),
+        KeyError("out of memory"),
+    ],
+    ids=repr,
+)
+def test_other_faults_are_others(error: Exception) -> None:
+    assert not out_of_memory(error)
+
+
+def test_where_an_error_comes_from_counts() -> None:
+    def damaged(*, hidden: bool) -> None:
+        try:
+            raise MemoryError
+        except MemoryError:
+            error = ValueError("damaged")
+            if hidden:
+                raise error from None
+            raise error  # noqa: B904
+
+    for hidden in (False, True):
+        with pytest.raises(ValueError, match="damaged") as found:
+            damaged(hidden=hidden)
+        assert out_of_memory(found.value) is not hidden
+    ring = ValueError("a")
+    ring.__cause__ = ring
+    assert not out_of_memory(ring)
