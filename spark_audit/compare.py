@@ -27,9 +27,9 @@ from spark_audit.audits import (
     series_of,
 )
 from spark_audit.errors import InputError, OutputError
-from spark_audit.facts import now, versions
+from spark_audit.facts import check_links, now, versions
 from spark_audit.replicates import with_entries
-from spark_audit.reports import SCOPE, read_report
+from spark_audit.reports import FOLDERS, SCOPE, read_report
 from spark_audit.results import AuditResult, CheckpointFacts, Guard, Report, by_severity
 from spark_audit.table import read_parquet, write_parquet
 
@@ -66,6 +66,8 @@ def compare(
         If the reports are over different manifests, parts of one or number formats,
         share no audit, or no baseline can be chosen.
     """
+    if output is not None:
+        check_links(output, *FOLDERS)
     reports = [read_report(folder) for folder in folders]
     _check(folders, reports)
     names = _names(folders, reports)
@@ -148,6 +150,7 @@ def compare(
             **united([(r.tables, new) for r, new in zip(reports, names, strict=True)]),
             **{k: v for r in results.values() for k, v in r.tables.items()},
         },
+        files={"scores": [f"scores/{evidence_file(audit)}" for audit in results]},
     )
 
 

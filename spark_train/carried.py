@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from spark_audit.errors import InputError
-from spark_audit.facts import write_atomically
+from spark_audit.facts import check_regular, write_atomically
 from spark_train.stream import CARRIED, Stream
 
 Tensors = dict[str, dict[str, Tensor]]
@@ -74,6 +74,7 @@ class Carried:
             }
         place = folder / CARRIED / f"{self._stream.label(k)}.safetensors"
         try:
+            check_regular(place)
             flat = load_file(place, device=str(device))
         except (OSError, SafetensorError) as error:
             raise InputError(

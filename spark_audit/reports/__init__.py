@@ -1,13 +1,16 @@
 """Reports: ``report.json`` is the truth, every writer renders it again.
 
 A writer is one file that registers ``write(report, folder, *, manifest, show_text)``
-and returns the files it wrote. What a person reads first, in the terminal and in
+and returns the files it wrote: :func:`write_report` names them in ``report.json``, and
+deletes those that another report named. What a person reads first, in the terminal and in
 every format, are the same :class:`Block` tables, made here once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from inspect import signature
@@ -18,7 +21,7 @@ from pydantic import ValidationError
 
 from spark_audit.audits import carriers, entry_of
 from spark_audit.errors import InputError, OutputError
-from spark_audit.facts import field_path, read_regular
+from spark_audit.facts import check_links, field_path, read_regular
 from spark_audit.figures import drawings, palette
 from spark_audit.manifest import Manifest
 from spark_audit.registry import Registry
@@ -28,6 +31,16 @@ Writer: TypeAlias = "Callable[..., list[Path]]"
 WRITERS: Registry[Writer] = Registry(
     "spark_audit.reports", kind="report format", folder=Path(__file__).parent
 )
+
+FOLDERS = (
+    "tables",
+    "figures",
+    "scores",
+    "scores/store",
+    "scores/tables",
+    "scores/workers",
+)
+"""What a report folder holds besides files; never a link out of it."""
 
 ALIASES = {
     "json": "json-file",
@@ -526,13 +539,15 @@ def read_report(folder: str | Path) -> Report:
     Raises
     ------
     InputError
-        If the folder holds no report, or one that this version cannot read.
+        If the folder holds no report, or one that this version cannot read, or what
+        should be in it is a link out of it.
     """
     folder = Path(folder)
     if folder.is_file():
         raise InputError(
             "is a file", where=str(folder), fix="give the report folder it stands in"
         )
+    check_links(folder, *FOLDERS)
     path = folder / "report.json"
     try:
         text = read_regular(path)
@@ -569,6 +584,10 @@ def write_report(
 ) -> list[Path]:
     """Write a report in the given formats (default: all there are).
 
+    The ``report.json`` in the folder names what was written beside it. Of what the one
+    before named, that goes which would contradict the new one: all that was not written
+    again, or, of a report that is only rendered again, that of the formats given.
+
     Parameters
     ----------
     manifest
@@ -584,7 +603,7 @@ def write_report(
     """
     known = format_names()
     check_formats(formats)
-    _check_links(folder)
+    before = _before(folder)
     options = {
         "manifest": manifest,
         "show_text": show_text,
@@ -592,29 +611,65 @@ def write_report(
         # Drawing takes longest: the page and the files share what is drawn.
         "drawn": cache(lambda: drawings(report)),
     }
-    written: list[Path] = []
-    # With report.json the folder is finished: it is written last.
-    for name in sorted(dict.fromkeys(formats or known), key=lambda n: n == "json"):
+
+    def run(name: str, told: Report) -> list[Path]:
         entry = WRITERS.get(known[name])
         taken = signature(entry.run).parameters
         own = {key: value for key, value in options.items() if key in taken}
-        written += entry.run(report, folder, **own)
+        return entry.run(told, folder, **own)
+
+    asked = list(dict.fromkeys(formats or known))
+    made = {name: run(name, report) for name in asked if name != "json"}
+    written = [path for paths in made.values() for path in paths]
+    now = report if "json" in asked else before
+    if now is not None:
+        now = _settled(folder, before, now, made)
+        # With report.json the folder is finished: it is written last.
+        if "json" in asked:
+            written += run("json", now)
+        elif now != before:
+            run("json", now)
     return written
 
 
-def _check_links(folder: Path) -> None:
-    """Refuse to write elsewhere; ``scores`` may lie on another disk: none write there.
+def _before(folder: Path) -> Report | None:
+    """The report in a folder that is written to; one that cannot be read is none."""
+    check_links(folder, *FOLDERS)
+    try:
+        return read_report(folder)
+    except (InputError, OutputError):
+        return None
 
-    Links to files are no matter: what is written takes their place.
+
+def _settled(
+    folder: Path, before: Report | None, now: Report, made: Mapping[str, Sequence[Path]]
+) -> Report:
+    """The report with the names of what stands beside it; what contradicts it goes.
+
+    Nothing but what the report before names is deleted: other files are the user's.
+
+    Parameters
+    ----------
+    made
+        The files of each format that was written.
     """
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if path.is_symlink() and path.is_dir() and path.name != "scores":
-            if not path.resolve().is_relative_to(folder.resolve()):
-                raise InputError(
-                    "is a link out of the report folder",
-                    where=str(path),
-                    fix="remove it, or give a folder of your own",
-                )
+    old = {} if before is None else before.files
+    bare = now.model_copy(update={"files": old})
+    # Formats that were not written stay where the report is the one that they tell of.
+    kept = old if bare == before else {"scores": now.files.get("scores", [])}
+    files = kept | {
+        kind: sorted(path.relative_to(folder).as_posix() for path in paths)
+        for kind, paths in made.items()
+    }
+    standing = {name for names in files.values() for name in names}
+    for name in {name for names in old.values() for name in names} - standing:
+        with suppress(OSError):
+            (folder / name).unlink()
+    told = {
+        kind: [name for name in names if os.path.lexists(folder / name)]
+        for kind, names in sorted(files.items())
+    }
+    return now.model_copy(update={"files": {k: v for k, v in told.items() if v}})
 
 
 def format_names() -> dict[str, str]:
