@@ -350,7 +350,7 @@ def _of_a_report(files: dict[str, list[str]]) -> dict[str, list[str]]:
 class Report(_Strict):
     """``report.json``: the truth that every other format is rendered from.
 
-    ``files`` names those that stand beside it, by the format that they are of: nothing
+    ``files`` names those that stand beside it, by the writer that they are of: nothing
     else in the folder is ever deleted.
     """
 

@@ -261,8 +261,35 @@ def test_a_fitting_checkpoint_gives_no_note(
 
 def test_full_weights_are_noted(manifest: Manifest, fitting: dict[str, Any]) -> None:
     assert check_fit(manifest, **fitting | {"base_sha256": None}) == [
+        "base not verifiable: full weights name no base",
+        "shapes not compared: the manifest does not hold its base's",
+    ]
+
+
+def test_full_weights_of_another_size_are_refused(
+    manifest: Manifest, fitting: dict[str, Any]
+) -> None:
+    """Architecture, vocabulary and tokenizer are those of the whole family."""
+    merged = fitting | {"base_sha256": None}
+    shape = {"hidden_size": 16, "num_hidden_layers": 2}
+    reference = manifest.reference.model_copy(update={"shape": shape})
+    sized = manifest.model_copy(update={"reference": reference})
+    assert check_fit(sized, **merged, shape=shape) == [
         "base not verifiable: full weights name no base"
     ]
+    with pytest.raises(InputError, match=r"num_hidden_layers \(4 here, 2 in the mani"):
+        check_fit(sized, **merged, shape=shape | {"num_hidden_layers": 4})
+    # A size that one of the two does not state is not compared.
+    assert len(check_fit(sized, **merged, shape={"hidden_size": 16})) == 1
+
+
+def test_a_manifest_of_an_earlier_version_is_written_as_it_was(
+    manifest: Manifest, tmp_path: Path
+) -> None:
+    assert manifest.reference.shape is None
+    assert "shape" not in manifest.model_dump(mode="json")["reference"]
+    write_manifest(manifest, tmp_path / "again.json")
+    assert read_manifest(tmp_path / "again.json") == manifest
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 A writer is one file that registers ``write(report, folder, *, manifest, show_text)``
 and returns the files it wrote: :func:`write_report` names them in ``report.json``, and
-deletes those that another report named. What a person reads first, in the terminal and in
-every format, are the same :class:`Block` tables, made here once.
+deletes those that another report named. What a person reads first, in the terminal and
+in every format, are the same :class:`Block` tables, made here once.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ FOLDERS = (
 )
 """What a report folder holds besides files; never a link out of it."""
 
+JSON = "json-file"
 ALIASES = {
-    "json": "json-file",
+    "json": JSON,
     "csv": "csv-tables",
     "md": "markdown",
     "latex": "latex",
@@ -613,22 +614,22 @@ def write_report(
     }
 
     def run(name: str, told: Report) -> list[Path]:
-        entry = WRITERS.get(known[name])
+        entry = WRITERS.get(name)
         taken = signature(entry.run).parameters
         own = {key: value for key, value in options.items() if key in taken}
         return entry.run(told, folder, **own)
 
-    asked = list(dict.fromkeys(formats or known))
-    made = {name: run(name, report) for name in asked if name != "json"}
+    asked = dict.fromkeys(known[name] for name in formats or known)
+    made = {name: run(name, report) for name in asked if name != JSON}
     written = [path for paths in made.values() for path in paths]
-    now = report if "json" in asked else before
+    now = report if JSON in asked else before
     if now is not None:
         now = _settled(folder, before, now, made)
         # With report.json the folder is finished: it is written last.
-        if "json" in asked:
-            written += run("json", now)
+        if JSON in asked:
+            written += run(JSON, now)
         elif now != before:
-            run("json", now)
+            run(JSON, now)
     return written
 
 
