@@ -14,7 +14,13 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from spark_audit.attachments import read_cases, united, united_cases, write_cases
+from spark_audit.attachments import (
+    cases_file,
+    read_cases,
+    united,
+    united_cases,
+    write_cases,
+)
 from spark_audit.audits import (
     AUDITS,
     BASE,
@@ -127,6 +133,7 @@ def compare(
     if output is not None:
         parts = [(read_cases(f), new) for f, new in zip(folders, names, strict=True)]
         write_cases(output, united_cases(parts))
+    kept = [evidence_file(audit) for audit in results] + [cases_file(Path()).name]
     return Report(
         status=first.status,
         command=list(command),
@@ -150,7 +157,7 @@ def compare(
             **united([(r.tables, new) for r, new in zip(reports, names, strict=True)]),
             **{k: v for r in results.values() for k, v in r.tables.items()},
         },
-        files={"scores": [f"scores/{evidence_file(audit)}" for audit in results]},
+        files={} if output is None else {"scores": [f"scores/{n}" for n in kept]},
     )
 
 

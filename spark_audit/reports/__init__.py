@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from spark_audit.audits import carriers, entry_of
 from spark_audit.errors import InputError, OutputError
 from spark_audit.facts import check_links, field_path, read_regular
-from spark_audit.figures import drawings, palette
+from spark_audit.figures import FIGURES, FORMATS, drawings, file_name, palette
 from spark_audit.manifest import Manifest
 from spark_audit.registry import Registry
 from spark_audit.results import Contrast, Report, Row, number
@@ -642,6 +642,20 @@ def _before(folder: Path) -> Report | None:
         return None
 
 
+def _named(report: Report) -> dict[str, list[str]]:
+    """The files of a report; of one of an earlier version those that it would have."""
+    if "files" in report.model_fields_set:
+        return report.files
+    tables = ["results", "contrasts", "guards", *report.tables, *RETIRED]
+    drawn = [*FIGURES.names(), *RETIRED]
+    return {
+        "csv-tables": [f"tables/{name}.csv" for name in tables],
+        "figures": [f"figures/{file_name(n, form)}" for n in drawn for form in FORMATS],
+        "html-page": ["report.html"],
+        "markdown": ["report.md"],
+    }
+
+
 def _settled(
     folder: Path, before: Report | None, now: Report, made: Mapping[str, Sequence[Path]]
 ) -> Report:
@@ -654,10 +668,12 @@ def _settled(
     made
         The files of each format that was written.
     """
-    old = {} if before is None else before.files
-    bare = now.model_copy(update={"files": old})
+    old = {} if before is None else _named(before)
     # Formats that were not written stay where the report is the one that they tell of.
-    kept = old if bare == before else {"scores": now.files.get("scores", [])}
+    same = (
+        before is not None and now.model_copy(update={"files": before.files}) == before
+    )
+    kept = old if same else {"scores": now.files.get("scores", [])}
     files = kept | {
         kind: sorted(path.relative_to(folder).as_posix() for path in paths)
         for kind, paths in made.items()

@@ -302,6 +302,22 @@ def test_what_an_earlier_report_named_goes_and_nothing_else(
     assert not (tmp_path / "report.md").exists()
 
 
+def test_what_a_report_of_an_earlier_version_left_goes(
+    report: Report, tmp_path: Path
+) -> None:
+    write_report(report, tmp_path, formats=["json", "csv", "md"])
+    old = json.loads((tmp_path / "report.json").read_text())
+    del old["files"]
+    (tmp_path / "report.json").write_text(json.dumps(old))
+    for name in ("cases", "mine"):  # a version before wrote the first
+        (tmp_path / "tables" / f"{name}.csv").write_text("")
+    other = report.model_copy(update={"tables": {}})
+    write_report(other, tmp_path, formats=["json", "csv"])
+    left = {path.name for path in (tmp_path / "tables").iterdir()}
+    assert left == {"results.csv", "contrasts.csv", "guards.csv", "mine.csv"}
+    assert not (tmp_path / "report.md").exists()
+
+
 def test_a_format_that_is_added_later_goes_with_the_report(
     report: Report, tmp_path: Path
 ) -> None:
