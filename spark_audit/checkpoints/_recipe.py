@@ -80,7 +80,7 @@ class Loaded:
     @property
     def shape(self) -> dict[str, int]:
         """Sizes that the model's configuration states, by their names there."""
-        config = getattr(self.model, "config", None)
+        config: Any = getattr(self.model, "config", None)
         text = config.get_text_config() if hasattr(config, "get_text_config") else None
         sizes = {name: getattr(text, name, None) for name in SIZES}
         return {name: size for name, size in sizes.items() if type(size) is int}
