@@ -262,7 +262,7 @@ def _conclude(
         manifest=view,
         show_text=request.show_text,
     )
-    return report
+    return read_report(folder)  # it knows now what stands beside it
 
 
 def _flags(request: Request, manifest: Manifest) -> dict[str, str]:
