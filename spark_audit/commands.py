@@ -500,7 +500,7 @@ def compare(
     """Paired contrasts of reports over one manifest; needs no model."""
     from spark_audit.compare import compare as compared
     from spark_audit.facts import check_writable
-    from spark_audit.reports import write_report
+    from spark_audit.reports import read_report, write_report
     from spark_audit.terminal import show_report
 
     one_of(preset, "--preset", (None, "robust", "paper"))
@@ -517,6 +517,7 @@ def compare(
     )
     if output is not None:
         write_report(found, output)
+        found = read_report(output)
     if json:
         tell_json(found.model_dump(mode="json"))
         return

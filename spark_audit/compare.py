@@ -14,7 +14,13 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from spark_audit.attachments import read_cases, united, united_cases, write_cases
+from spark_audit.attachments import (
+    cases_file,
+    read_cases,
+    united,
+    united_cases,
+    write_cases,
+)
 from spark_audit.audits import (
     AUDITS,
     BASE,
@@ -27,9 +33,9 @@ from spark_audit.audits import (
     series_of,
 )
 from spark_audit.errors import InputError, OutputError
-from spark_audit.facts import now, sha256_file, versions
+from spark_audit.facts import check_links, now, sha256_file, versions
 from spark_audit.replicates import with_entries
-from spark_audit.reports import SCOPE, read_report
+from spark_audit.reports import FOLDERS, SCOPE, read_report
 from spark_audit.results import AuditResult, CheckpointFacts, Guard, Report, by_severity
 from spark_audit.table import read_parquet, write_parquet
 
@@ -68,6 +74,8 @@ def compare(
     OutputError
         If evidence is not as it was written.
     """
+    if output is not None:
+        check_links(output, *FOLDERS)
     reports = [read_report(folder) for folder in folders]
     _check(folders, reports)
     names = _names(folders, reports)
@@ -131,6 +139,7 @@ def compare(
     if output is not None:
         parts = [(read_cases(f), new) for f, new in zip(folders, names, strict=True)]
         write_cases(output, united_cases(parts))
+    kept = [evidence_file(audit) for audit in results] + [cases_file(Path()).name]
     return Report(
         status=first.status,
         command=list(command),
@@ -158,6 +167,7 @@ def compare(
             **{k: v for r in results.values() for k, v in r.tables.items()},
         },
         evidence=sums,
+        files={} if output is None else {"scores": [f"scores/{n}" for n in kept]},
     )
 
 

@@ -364,10 +364,16 @@ def unique_ids(rows: Iterable[tuple[str, Example]]) -> list[Example]:
     return found
 
 
-def read_bytes(path: Path) -> bytes:
-    """A file's bytes; what cannot be read is an ``OutputError``."""
+def read_bytes(path: Path, *, follow: bool = True) -> bytes:
+    """A file's bytes; what cannot be read is an ``OutputError``.
+
+    Parameters
+    ----------
+    follow
+        Links out of the folder: data may lie anywhere.
+    """
     try:
-        return read_regular(path)
+        return read_regular(path, follow=follow)
     except OSError as error:
         raise OutputError(
             f"cannot be read ({error.strerror or error})", where=str(path)

@@ -22,7 +22,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
-from spark_audit.errors import OutputError
+from spark_audit.errors import InputError, OutputError
 
 PACKAGES = (
     "spark-audit",
@@ -77,17 +77,65 @@ def sha256_json(value: Any) -> str:
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
-def open_regular(path: Path) -> BufferedReader:
+def lies_inside(path: Path, *, within: Path | None = None) -> bool:
+    """Whether a path, its links followed, lies in a folder: by default its own.
+
+    Of a snapshot in the hub's cache (``models--ORG--NAME/snapshots/REV``) the files are
+    links into ``blobs`` beside ``snapshots``, which belong to it.
+    """
+    folder = (within or path.parent).resolve()
+    allowed = [folder]
+    for place in (folder, *folder.parents):
+        cache = place.parent.parent
+        if place.parent.name == "snapshots" and cache.name.startswith("models--"):
+            allowed.append(cache / "blobs")
+    # Of links that lead round and round `Path.resolve` makes an error.
+    target = Path(os.path.realpath(path))
+    return any(target.is_relative_to(one) for one in allowed)
+
+
+def check_links(folder: Path, *inside: str) -> None:
+    """Refuse a folder of ours in which what we write, or delete, would be elsewhere.
+
+    Parameters
+    ----------
+    inside
+        Folders in it, and files that are written to in place; patterns, the upper ones
+        first. Other files are no matter: what is written takes the place of a link.
+
+    Raises
+    ------
+    InputError
+        If one is a link out of the folder.
+    """
+    for pattern in inside:
+        for path in sorted(folder.glob(pattern)):
+            if not lies_inside(path, within=folder):
+                raise InputError(
+                    "is a link out of the folder",
+                    where=str(path),
+                    fix="remove it, or give a folder of your own",
+                )
+
+
+def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
     """Open a file for reading, and nothing else.
 
     Every reader comes by here, or by :func:`check_regular`: in a folder from others, a
-    FIFO would block for ever and a device never end.
+    FIFO would block for ever, a device never end, and a link lead to files of ours.
+
+    Parameters
+    ----------
+    follow
+        Links out of the folder too: the user named this file.
 
     Raises
     ------
     OSError
-        Also when the path is no regular file.
+        Also when the path is no regular file, or a link out of its folder.
     """
+    if not follow and not lies_inside(path):
+        raise OSError(errno.ELOOP, "is a link out of its folder", str(path))
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
         mode = os.fstat(handle).st_mode
@@ -101,15 +149,15 @@ def open_regular(path: Path) -> BufferedReader:
         raise
 
 
-def read_regular(path: Path) -> bytes:
-    """The bytes of a regular file; raises as :func:`open_regular`."""
-    with open_regular(path) as file:
+def read_regular(path: Path, *, follow: bool = False) -> bytes:
+    """The bytes of a regular file; takes and raises as :func:`open_regular`."""
+    with open_regular(path, follow=follow) as file:
         return file.read()
 
 
-def check_regular(path: Path) -> None:
-    """Refuse what another library must not open; raises as :func:`open_regular`."""
-    open_regular(path).close()
+def check_regular(path: Path, *, follow: bool = False) -> None:
+    """Refuse what another library must not open; as :func:`open_regular` does."""
+    open_regular(path, follow=follow).close()
 
 
 def field_path(place: Sequence[str | int], schema: Mapping[str, Any]) -> str:
@@ -128,11 +176,14 @@ _memo: dict[tuple[str, int, int, int], str] = {}
 
 
 def sha256_file(path: Path) -> str:
-    """SHA-256 of a file's bytes; memoised on path, size, mtime and inode."""
-    state = path.stat()
-    key = (str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ino)
+    """SHA-256 of a file's bytes; memoised on path, size, mtime and inode.
+
+    Links are followed: it tells nothing of what the file holds.
+    """
+    stat = path.stat()
+    key = (str(path.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ino)
     if key not in _memo:
-        with open_regular(path) as file:
+        with open_regular(path, follow=True) as file:
             _memo[key] = hashlib.file_digest(file, "sha256").hexdigest()
     return _memo[key]
 

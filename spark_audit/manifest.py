@@ -8,7 +8,7 @@ refused with what differs.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -37,7 +37,11 @@ class _Part(BaseModel):
 
 
 class Reference(_Part):
-    """The model that difficulty was measured on."""
+    """The model that difficulty was measured on.
+
+    ``shape`` holds sizes of its configuration, such as ``hidden_size``; manifests of
+    earlier versions have none, and are written again as they were.
+    """
 
     name: str
     weights_sha256: str
@@ -48,6 +52,7 @@ class Reference(_Part):
     vocab_size: int
     usable_vocab: int
     max_positions: int | None
+    shape: dict[str, int] | None = Field(default=None, exclude_if=lambda v: v is None)
 
 
 class Settings(_Part):
@@ -370,7 +375,7 @@ def read_manifest(path: str | Path) -> Manifest:
     """
     path = Path(path)
     try:
-        raw = read_regular(path)
+        raw = read_regular(path, follow=True)
     except OSError as error:
         raise OutputError(
             f"cannot be read ({error.strerror or error})", where=str(path)
@@ -423,6 +428,7 @@ def check_fit(
     architecture: str,
     vocab_size: int,
     base_sha256: str | None,
+    shape: Mapping[str, int] | None = None,
 ) -> list[str]:
     """Refuse a checkpoint that the manifest was not made for.
 
@@ -430,7 +436,9 @@ def check_fit(
     ----------
     base_sha256
         Hash of the base's weights; ``None`` for full weights, whose base cannot be
-        verified: architecture and vocabulary are compared instead.
+        verified: architecture, vocabulary and shape are compared instead.
+    shape
+        Sizes that its configuration states, by their names there.
 
     Returns
     -------
@@ -443,6 +451,7 @@ def check_fit(
         With what differs.
     """
     reference = manifest.reference
+    shape, known = shape or {}, reference.shape or {}
     differs = [
         f"{what} ({_short(theirs)} here, {_short(ours)} in the manifest)"
         for what, theirs, ours in (
@@ -450,6 +459,7 @@ def check_fit(
             ("base weights", base_sha256, reference.weights_sha256),
             ("architecture", architecture, reference.architecture),
             ("vocabulary", vocab_size, reference.vocab_size),
+            *((k, shape[k], known[k]) for k in sorted(shape.keys() & known.keys())),
         )
         if theirs is not None and theirs != ours
     ]
@@ -463,6 +473,8 @@ def check_fit(
     notes = units_of(manifest)
     if base_sha256 is None:
         notes.append("base not verifiable: full weights name no base")
+        if not shape.keys() & known.keys():
+            notes.append("shapes not compared: the manifest does not hold its base's")
     return notes
 
 

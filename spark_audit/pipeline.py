@@ -32,13 +32,25 @@ from spark_audit.attachments import (
 from spark_audit.audits import AUDITS, baselines_of, evidence_file, originals
 from spark_audit.audits._series import listed
 from spark_audit.errors import IncompleteError, InputError
-from spark_audit.facts import check_writable, now, sha256_file, versions
-from spark_audit.figures import FIGURES, FORMATS, file_name
+from spark_audit.facts import (
+    check_links,
+    check_writable,
+    lies_inside,
+    now,
+    sha256_file,
+    versions,
+)
 from spark_audit.locks import alone
 from spark_audit.manifest import Manifest, check_fit, original, read_manifest
 from spark_audit.plans import Lineup, Plans, known, lineup, make_plans
 from spark_audit.replicates import with_entries
-from spark_audit.reports import SCOPE, check_formats, read_report, write_report
+from spark_audit.reports import (
+    FOLDERS,
+    SCOPE,
+    check_formats,
+    read_report,
+    write_report,
+)
 from spark_audit.results import (
     AuditResult,
     CheckpointFacts,
@@ -234,10 +246,10 @@ def _conclude(
     if before is not None:
         report = accumulated(before, report, folder=folder)
         adds = bool(set(audits_of(report)) - set(request.audits))
-    if adds:
-        kept = [evidence_file(audit) for audit in audits_of(report)]
-        written.update(folder / "scores" / name for name in kept)
-        written.update((folder / "scores" / "tables").glob("*.parquet"))
+        if adds:
+            kept = [f"scores/{evidence_file(audit)}" for audit in audits_of(report)]
+            kept += (n for n in before.files.get("scores", ()) if "/tables/" in n)
+            written.update(filter(Path.exists, (folder / name for name in kept)))
     if shown or not adds:
         write_cases(folder, shown)
     written.add(cases_file(folder))
@@ -249,19 +261,18 @@ def _conclude(
             write_parquet(evidence, path)
             written.add(path)
             sums[path.name] = sha256_file(path)
-    report = report.model_copy(update={"evidence": sums})
-    written.update(
-        write_report(
-            report,
-            folder,
-            # The report itself is always written: all else is rendered from it.
-            formats=("json", *request.formats) if request.formats else (),
-            manifest=view,
-            show_text=request.show_text,
-        )
+    names = sorted(path.relative_to(folder).as_posix() for path in written)
+    found = {"evidence": sums, "files": {"scores": names}}
+    report = report.model_copy(update=found)
+    write_report(
+        report,
+        folder,
+        # The report itself is always written: all else is rendered from it.
+        formats=("json", *request.formats) if request.formats else (),
+        manifest=view,
+        show_text=request.show_text,
     )
-    _tidy(folder, written)
-    return report
+    return read_report(folder)  # it knows now what stands beside it
 
 
 def _flags(request: Request, manifest: Manifest) -> dict[str, str]:
@@ -442,6 +453,7 @@ class _Work:
             architecture=checkpoint.architecture,
             vocab_size=len(checkpoint.usable),
             base_sha256=checkpoint.base_sha256,
+            shape=checkpoint.shape,
         )
         keys: dict[Pass, dict[str, str]] = {}
         for wanted, chosen in self._items(checkpoint).items():
@@ -592,6 +604,9 @@ def find_manifest(checkpoint: Loaded, *, folder: Path = MANIFESTS) -> Manifest:
     fitting: list[tuple[Path, Manifest]] = []
     others: list[str] = []
     for path in sorted(folder.glob("*.json")):
+        if not lies_inside(path):
+            others.append(f"{path} (is a link out of the folder)")
+            continue
         try:
             manifest = read_manifest(path)
             check_fit(
@@ -601,6 +616,7 @@ def find_manifest(checkpoint: Loaded, *, folder: Path = MANIFESTS) -> Manifest:
                 architecture=checkpoint.architecture,
                 vocab_size=len(checkpoint.usable),
                 base_sha256=checkpoint.base_sha256,
+                shape=checkpoint.shape,
             )
             original(manifest)
         except InputError as error:
@@ -653,6 +669,7 @@ def _check_folder(
     A folder of another manifest is refused, and one with a finished report that this
     call would not write again.
     """
+    check_links(folder, *FOLDERS)
     before = None
     if (folder / "report.json").exists():
         before = read_report(folder)
@@ -717,16 +734,6 @@ def _check_options(request: Request) -> None:
         if "check" in entry.parts:
             check = entry.part("check")
             check(**known(check, request.audit_options))
-
-
-def _tidy(folder: Path, written: set[Path]) -> None:
-    """Remove what an earlier report left: nothing may contradict ``report.json``."""
-    rendered = ("report.md", "report.html", "tables/*.csv", "tables/*.tex")
-    pictures = [f"figures/{file_name(n, f)}" for n in FIGURES.names() for f in FORMATS]
-    scores = ("scores/*.parquet", "scores/tables/*.parquet")
-    for pattern in (*rendered, *pictures, *scores):
-        for path in set(folder.glob(pattern)) - written:
-            path.unlink(missing_ok=True)
 
 
 class _Clock:

@@ -333,10 +333,26 @@ def _file_names(tables: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+_WRITTEN = re.compile(
+    r"report\.(?:md|html)|tables/[^/\0]+\.(?:csv|tex)|figures/[^/\0]+\.(?:png|svg|pdf)"
+    r"|scores/(?:tables/)?[^/\0]+\.parquet"
+)
+
+
+def _of_a_report(files: dict[str, list[str]]) -> dict[str, list[str]]:
+    for name in (name for names in files.values() for name in names):
+        # They are deleted by these names, whoever wrote the report.
+        if not _WRITTEN.fullmatch(name):
+            raise ValueError("names a file that is none of a report's")
+    return files
+
+
 class Report(_Strict):
     """``report.json``: the truth that every other format is rendered from.
 
     ``evidence`` has the SHA-256 of each audit's evidence by its name in ``scores/``.
+    ``files`` names those that stand beside it, by the writer that they are of: nothing
+    else in the folder is ever deleted.
     """
 
     kind: Literal["spark-audit-report"] = "spark-audit-report"
@@ -356,6 +372,7 @@ class Report(_Strict):
     tables: Annotated[dict[str, list[dict[str, Any]]], AfterValidator(_file_names)] = {}
     evidence: dict[Text, Text] = {}
     timing: dict[Text, float] = {}
+    files: Annotated[dict[Text, list[str]], AfterValidator(_of_a_report)] = {}
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """What it is of and how much it holds."""

@@ -561,7 +561,7 @@ def _field(path: Path, key: str) -> list[Any]:
     """A list in a JSON file; empty where there is no such file."""
     if not path.exists():
         return []
-    content = parse_json(read_bytes(path), place=str(path))
+    content = parse_json(read_bytes(path, follow=False), place=str(path))
     found = content.get(key) if isinstance(content, dict) else None
     return found if isinstance(found, list) else []
 

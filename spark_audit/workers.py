@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, OutputError
+from spark_audit.facts import open_regular
 from spark_audit.locks import alone
 
 NOT_GIVEN = "not given"
@@ -98,7 +99,13 @@ class Worker:
     def _files(self) -> Iterator[tuple[Path, dict[str, Any], bool]]:
         """Files of the same command, what they say, and if their owners are at work."""
         for path in sorted(self._folder.glob(f"{self._what}.*.json")):
-            with path.open(encoding="utf-8") as file:
+            try:
+                opened = open_regular(path)
+            except OSError as error:
+                raise OutputError(
+                    f"cannot be read ({error.strerror})", where=str(path)
+                ) from error
+            with opened as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                     works = False

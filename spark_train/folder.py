@@ -31,6 +31,7 @@ from spark_audit.errors import InputError, OutputError
 from spark_audit.facts import (
     TEMPORARY,
     cannot_write,
+    check_links,
     check_regular,
     read_regular,
     sha256_json,
@@ -273,10 +274,13 @@ class Folder:
         Raises
         ------
         InputError
-            If another process holds it.
+            If another process holds it, or a folder or file in it that is written to
+            in place is a link out of it.
         OutputError
             If the folder cannot be made.
         """
+        check_links(self.path, "stages", "stages/*", "stages/*/*", SCORES, CARRIED)
+        check_links(self.path, self.metrics.name)
         made = [p for p in (self.path, *self.path.parents) if not p.exists()]
         with self._locked():
             try:

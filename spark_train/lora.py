@@ -23,7 +23,12 @@ from transformers.pytorch_utils import Conv1D
 from spark_audit.checkpoints import NOISE
 from spark_audit.checksums import BLANK, fact, sealed
 from spark_audit.errors import CheckpointError, InputError, OutputError
-from spark_audit.facts import sha256_file, write_atomically, write_text
+from spark_audit.facts import (
+    check_regular,
+    sha256_file,
+    write_atomically,
+    write_text,
+)
 
 _ATTENTION = re.compile(r"attn|attention")
 
@@ -377,6 +382,7 @@ def load_adapter(model: Any, folder: Path) -> None:
         If the folder holds no adapter, or another model's.
     """
     try:
+        check_regular(folder / WEIGHTS)
         state = load_file(folder / WEIGHTS)
         own = model.peft_config[ADAPTER].r
         earlier = _rank(state) - own

@@ -81,6 +81,7 @@ INNER = {
         "_adapter_config": 3,
         "_bench": 3,
         "_models": 3,
+        "_tokenizer": 2,
     },
     "spark_audit.reports": {"_latex_text": 0, "_latex_tables": 1},
     "spark_audit.scoring": {

@@ -50,3 +50,20 @@ def test_a_lock_is_no_way_out_of_its_folder(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written"):
         locked(tmp_path / ".lock", wait=False)
     assert (tmp_path / "theirs").read_text() == "kept"
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_lock_empties_nothing(wait: bool, tmp_path: Path) -> None:
+    """Another name of somebody's file, or a file that stood there before."""
+    (tmp_path / "theirs").write_text("kept")
+    os.link(tmp_path / "theirs", tmp_path / ".lock")
+    with alone(tmp_path / ".lock") if wait else locked(tmp_path / ".lock", wait=False):  # type: ignore[union-attr]
+        assert (tmp_path / "theirs").read_text() == "kept"
+    assert (tmp_path / "theirs").read_text() == "kept"
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_lock_that_is_a_fifo_blocks_nothing(wait: bool, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".lock")
+    with pytest.raises(OutputError, match="cannot be written"):
+        locked(tmp_path / ".lock", wait=wait)

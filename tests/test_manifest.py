@@ -250,7 +250,16 @@ def fitting(manifest: Manifest) -> dict[str, Any]:
         "architecture": reference.architecture,
         "vocab_size": reference.vocab_size,
         "base_sha256": reference.weights_sha256,
+        "shape": reference.shape,
     }
+
+
+@pytest.fixture
+def older(manifest: Manifest) -> Manifest:
+    """As versions before shapes wrote it."""
+    content = manifest.model_dump(mode="json")
+    del content["reference"]["shape"]
+    return seal(content)
 
 
 def test_a_fitting_checkpoint_gives_no_note(
@@ -263,6 +272,36 @@ def test_full_weights_are_noted(manifest: Manifest, fitting: dict[str, Any]) -> 
     assert check_fit(manifest, **fitting | {"base_sha256": None}) == [
         "base not verifiable: full weights name no base"
     ]
+
+
+def test_full_weights_are_not_compared_with_shapes_that_are_not_known(
+    older: Manifest, fitting: dict[str, Any]
+) -> None:
+    assert check_fit(older, **fitting | {"base_sha256": None}) == [
+        "base not verifiable: full weights name no base",
+        "shapes not compared: the manifest does not hold its base's",
+    ]
+
+
+def test_full_weights_of_another_size_are_refused(
+    manifest: Manifest, fitting: dict[str, Any]
+) -> None:
+    """Architecture, vocabulary and tokenizer are those of the whole family."""
+    merged = fitting | {"base_sha256": None}
+    shape = merged["shape"]
+    assert shape["hidden_size"] == 32
+    with pytest.raises(InputError, match=r"num_hidden_layers \(4 here, 2 in the mani"):
+        check_fit(manifest, **merged | {"shape": shape | {"num_hidden_layers": 4}})
+    # A size that one of the two does not state is not compared.
+    assert len(check_fit(manifest, **merged | {"shape": {"hidden_size": 32}})) == 1
+
+
+def test_a_manifest_of_an_earlier_version_is_written_as_it_was(
+    older: Manifest, tmp_path: Path
+) -> None:
+    assert "shape" not in older.model_dump(mode="json")["reference"]
+    write_manifest(older, tmp_path / "again.json")
+    assert read_manifest(tmp_path / "again.json") == older
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from spark_audit.examples import Example, Span
 from spark_audit.facts import sha256_file
 from spark_audit.manifest import Manifest, read_manifest, seal, write_manifest
 from spark_audit.pipeline import Request, run
-from spark_audit.reports import entries
+from spark_audit.reports import entries, read_report
 from spark_audit.results import Report
 
 NAMES = [
@@ -458,6 +458,11 @@ def test_manifest_is_found_in_the_working_directory(
     monkeypatch.chdir(empty)
     with pytest.raises(InputError, match="no manifest fits: there is none in manifest"):
         run(request_of(manifest=None))
+    (empty / "manifests").mkdir()
+    (empty / "manifests/m.json").symlink_to(workshop / "manifests/m.json")
+    with pytest.raises(InputError, match="m.json .is a link out of the folder."):
+        run(request_of(manifest=None))
+    shutil.rmtree(empty / "manifests")
     shutil.copytree(workshop / "manifests", empty / "manifests")
     shutil.copy(empty / "manifests/m.json", empty / "manifests/n.json")
     with pytest.raises(InputError, match="several manifests fit: .*m.json, .*n.json"):
@@ -818,6 +823,46 @@ def test_a_finished_report_is_not_lost_without_a_word(
     # More of everything loses nothing.
     more = request_of(audits=("rank", "nll"), ckpt=(*two, f"third={lora}"))
     assert run(more).report is not None
+
+
+@pytest.mark.parametrize("name", ["scores", "scores/tables", "tables"])
+def test_a_report_folder_from_others_leads_nowhere_else(
+    name: str, request_of: Callable[..., Request], tmp_path: Path
+) -> None:
+    request, theirs = request_of(), tmp_path / "theirs"
+    for kept in ("spans.parquet", "tables/ours.plain.parquet", "results.csv"):
+        (theirs / kept).parent.mkdir(parents=True, exist_ok=True)
+        (theirs / kept).write_text("kept")
+    assert request.output is not None
+    (request.output / name).parent.mkdir(parents=True)
+    (request.output / name).symlink_to(theirs)
+    with pytest.raises(InputError, match=f"{name}: is a link out of the folder"):
+        run(request)
+    left = [path for path in theirs.rglob("*") if path.is_file()]
+    assert [path.read_text() for path in left] == ["kept"] * 3
+
+
+def test_of_scores_too_only_what_the_report_named_goes(
+    request_of: Callable[..., Request], workshop: Path
+) -> None:
+    folder = run(request_of(audits=("nll",))).folder
+    tables = folder / "scores" / "tables"
+    shutil.copy(tables / "ours.plain.parquet", folder / "scores" / "mine.parquet")
+    shutil.copy(tables / "ours.plain.parquet", tables / "mine.parquet")
+    assert read_report(folder).files["scores"][0] == "scores/cases.parquet"
+    two = (f"ours={workshop / 'lora'}", f"more={workshop / 'lora'}")
+    run(request_of(audits=("nll",), ckpt=two))
+    assert (tables / "more.plain.parquet").exists()
+    report = read_report(folder)
+    # As if it had been of other checkpoints: what it named goes with it.
+    named = report.files | {"scores": [*report.files["scores"], "scores/old.parquet"]}
+    (folder / "scores" / "old.parquet").write_text("")
+    text = report.model_copy(update={"files": named}).model_dump_json()
+    (folder / "report.json").write_text(text)
+    run(request_of(audits=("nll",), ckpt=two))
+    assert not (folder / "scores" / "old.parquet").exists()
+    for place in (folder / "scores", tables):
+        assert (place / "mine.parquet").exists()
 
 
 def test_names_that_look_alike_in_files_keep_tables_of_their_own(

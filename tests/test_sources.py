@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, SparkError
 from spark_audit.examples import Span, read_examples, write_examples
 from spark_audit.sources import import_examples
 
@@ -148,6 +148,16 @@ def test_datasets_missing_label_is_refused(tmp_path):
     whole.save_to_disk(tmp_path / "d")
     message = refusal(tmp_path / "d", split="train")
     assert message == "SOURCE, row 2, field 'label': is missing"
+
+
+@pytest.mark.parametrize("name", ["state.json", "dataset_info.json", "*.arrow"])
+def test_datasets_with_a_link_out_of_the_folder(tmp_path, name):
+    source = saved(tmp_path / "d", parts=())
+    (file,) = source.glob(name)
+    file.rename(tmp_path / "theirs")
+    file.symlink_to(tmp_path / "theirs")
+    with pytest.raises(SparkError, match="outside of its folder|link out of its"):
+        import_examples(source, task="t", split="train", template=TEMPLATE)
 
 
 def test_datasets_that_is_none(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, OutputError
 from spark_audit.workers import Worker
 
 FLAGS = {"--seed": "0", "--sigmas": "0.1"}
@@ -91,3 +91,20 @@ def test_what_came_to_nothing_counts_for_nothing(tmp_path: Path) -> None:
     assert len(left(tmp_path)) == 3
     work(tmp_path, "0/2", FLAGS)
     assert len(left(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_what_another_worker_left_is_a_file_of_this_folder(
+    kind: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "report" / "scores" / "workers"
+    folder.mkdir(parents=True)
+    planted = folder / "noise.0.json"
+    (tmp_path / "theirs").write_text('{"flags": {"--seed": "secret"}}')
+    if kind == "link":
+        planted.symlink_to(tmp_path / "theirs")
+    else:
+        os.mkfifo(planted)
+    with pytest.raises(OutputError, match=r"noise.0.json: cannot be read \(is "):
+        work(tmp_path / "report", "0/2")
+    assert (tmp_path / "theirs").exists()

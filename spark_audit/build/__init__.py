@@ -202,6 +202,7 @@ def verify(manifest: Manifest, base: Loaded) -> None:
         architecture=base.architecture,
         vocab_size=len(base.usable),
         base_sha256=base.base_sha256 or base.weights_sha256,
+        shape=base.shape,
     )
 
 
@@ -316,4 +317,5 @@ def _reference(loaded: Loaded) -> Record:
         "vocab_size": len(loaded.usable),
         "usable_vocab": int(loaded.usable.sum()),
         "max_positions": loaded.max_positions,
+        "shape": loaded.shape or None,
     }

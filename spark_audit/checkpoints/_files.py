@@ -17,7 +17,13 @@ import torch
 from spark_audit.checkpoints._offline import online
 from spark_audit.checksums import DAMAGED, fault, intact
 from spark_audit.errors import CheckpointError, visible
-from spark_audit.facts import check_regular, read_regular, sha256_file, sha256_json
+from spark_audit.facts import (
+    check_regular,
+    lies_inside,
+    read_regular,
+    sha256_file,
+    sha256_json,
+)
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 # What trainers save beside weights and what is none.
@@ -37,7 +43,7 @@ HUB = "hf:"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _JSON_BYTES = 1 << 27
 # Where transformers looks for more files than those of the folder itself.
-_INNER = ("additional_chat_templates",)
+_INNER = ("additional_chat_templates", "custom_generate")
 # Keys that differ between two savings of the same weights.
 _VOLATILE = ("_name_or_path", "transformers_version")
 # What safetensors writes; a dtype that is not named here holds no usual numbers.
@@ -84,7 +90,8 @@ def locate(
     Raises
     ------
     CheckpointError
-        If nothing is there, it holds a FIFO or a device, or the hub cannot be reached.
+        If nothing is there, it holds a FIFO, a device or a file that is a link out of
+        it, or the hub cannot be reached.
     """
     if not source.strip():
         raise CheckpointError("no path was given", where="checkpoint", fix="give one")
@@ -93,7 +100,7 @@ def locate(
     try:
         path = Path(source).expanduser()
         if path.exists():
-            _check_kinds(path, where=source)
+            check_folder(path, where=source)
             return path
     except (OSError, RuntimeError) as error:
         what = getattr(error, "strerror", None) or error
@@ -104,13 +111,24 @@ def locate(
     raise CheckpointError("there is no such file or folder", where=source, fix=fix)
 
 
-def _check_kinds(path: Path, *, where: str) -> None:
-    """Refuse what would block whoever opens it, here or in another library."""
+def check_folder(path: Path, *, where: str) -> None:
+    """Refuse what would block whoever opens it, or lead elsewhere.
+
+    Other libraries open files of a checkpoint by names that only they know.
+
+    Parameters
+    ----------
+    path
+        The checkpoint's folder, or its only file, which may be a link.
+    """
     found = [path]
     for folder in (path, *(path / name for name in _INNER)):
         if folder.is_dir():
             found += folder.iterdir()
     for entry in found:
+        linked = entry != path and (entry.name in _INNER or not entry.is_dir())
+        if linked and os.path.lexists(entry):
+            check_inside(entry, within=path, where=where)
         if os.path.exists(entry):
             mode = entry.stat().st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -172,16 +190,11 @@ def read_json(path: Path, *, where: str) -> dict[str, Any]:
     return content
 
 
-def check_inside(path: Path, *, where: str) -> None:
-    """Refuse a file that is a link out of its folder (the hub's cache apart)."""
-    root = path.parent
-    if root.parent.name == "snapshots" and root.parent.parent.name.startswith(
-        "models--"
-    ):
-        root = root.parent.parent
-    if not path.resolve().is_relative_to(root.resolve()):
+def check_inside(path: Path, *, within: Path | None = None, where: str) -> None:
+    """Refuse a link out of a folder, by default its own (the hub's cache apart)."""
+    if not lies_inside(path, within=within):
         raise CheckpointError(
-            f"{path.name} is a link out of the folder",
+            f"{shown(path.name)} is a link out of the folder",
             where=where,
             fix="copy the file into the folder, or give the folder it lies in",
         )
@@ -231,7 +244,7 @@ def _shards(index: Path, *, where: str) -> list[Path]:
                 where=where,
                 fix="copy or download the checkpoint again",
             )
-        check_inside(shard, where=where)
+        check_inside(shard, within=index.parent, where=where)
         shards.append(shard)
     return shards
 
@@ -295,7 +308,8 @@ def read_tensors(path: Path, *, meta: bool = False, where: str) -> Any:
     if path.suffix == ".safetensors":
         return _read_safetensors(path, meta=meta, where=where)
     try:
-        check_regular(path)
+        # What the user named may be a link; in folders links were looked at before.
+        check_regular(path, follow=True)
         zipped = zipfile.is_zipfile(path)
         if zipped:
             _check_stored(path, where=where)
@@ -337,7 +351,7 @@ def _metadata(path: Path, *, where: str) -> dict[str, str]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        check_regular(path)
+        check_regular(path, follow=True)
         with safe_open(path, framework="pt") as file:
             return file.metadata() or {}
     except (SafetensorError, OSError) as error:
@@ -356,7 +370,7 @@ def _read_safetensors(path: Path, *, meta: bool, where: str) -> dict[str, torch.
     from safetensors import SafetensorError, safe_open
 
     try:
-        check_regular(path)
+        check_regular(path, follow=True)
         with safe_open(path, framework="pt") as file:
             if not meta:
                 return {key: file.get_tensor(key) for key in file.keys()}

@@ -12,6 +12,14 @@ import numpy as np
 import torch
 
 State = dict[str, torch.Tensor]
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
+)
+"""What a configuration says of a model's tensors, vocabulary apart."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,14 @@ class Loaded:
     notes: tuple[str, ...] = ()
     quantised_from: str | None = None
     activate: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """Sizes that the model's configuration states, by their names there."""
+        config: Any = getattr(self.model, "config", None)
+        text = config.get_text_config() if hasattr(config, "get_text_config") else None
+        sizes = {name: getattr(text, name, None) for name in SIZES}
+        return {name: size for name, size in sizes.items() if type(size) is int}
 
     @contextmanager
     def active(self) -> Iterator[torch.nn.Module]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from spark_audit.checkpoints._files import check_folder
 from spark_audit.errors import CheckpointError
 from spark_audit.facts import read_regular, sha256_json
 
@@ -45,10 +46,12 @@ def read_tokenizer(
     Raises
     ------
     CheckpointError
-        If it brings code, cannot be loaded, or gives no character offsets.
+        If it brings code, is a link out of the folder, cannot be loaded, or gives no
+        character offsets.
     """
     import transformers
 
+    check_folder(folder, where=where)
     settings = _json(folder / "tokenizer_config.json", where=where)
     content = _json(folder / "tokenizer.json", where=where)
     _check_growth(content, where=where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from spark_audit.checkpoints import (
     Given,
     Recipe,
     Stage,
+    check_inside,
     printable,
     recipe,
 )
@@ -31,6 +33,7 @@ _NUMBERED = (
     re.compile(r"checkpoint-(\d+)"),
 )
 _SINGLE = ("config.json", "adapter_config.json")
+_PARTS = ("adapter", "task", "priv")
 
 
 def detect(path: Path) -> bool:
@@ -48,12 +51,17 @@ def stages(path: Path, *, where: str) -> tuple[Stage, ...]:
     Raises
     ------
     CheckpointError
-        If a stage's folder holds no checkpoint, two have one number, or numbering
-        mixes two styles.
+        If a stage's folder holds no checkpoint or is a link out of the series, two have
+        one number, or numbering mixes two styles.
     """
     if path.is_file():
         return _listed(path, where=where)
     numbered = _numbered(_root(path))
+    folders = [folder for _, folder in numbered]
+    for place in (_root(path), *folders, *(f / n for f in folders for n in _PARTS)):
+        # Listed in a text file, stages may lie anywhere.
+        if place != path and os.path.lexists(place):
+            check_inside(place, within=path, where=where)
     numbers = [number for number, _ in numbered]
     for number, folder in numbered:
         if numbers.count(number) > 1:
@@ -166,7 +174,7 @@ def _holds(folder: Path) -> bool:
 
 
 def _is_checkpoint(folder: Path) -> bool:
-    parts = (folder, *(folder / n for n in ("adapter", "task", "priv")))
+    parts = (folder, *(folder / n for n in _PARTS))
     return any(_holds(part) for part in parts)
 
 
@@ -188,7 +196,7 @@ def _stage(folder: Path, *, where: str) -> Stage:
 def _listed(path: Path, *, where: str) -> tuple[Stage, ...]:
     """A text file: one path a line, relative to the file; # begins a comment."""
     try:
-        lines = read_regular(path).decode().splitlines()
+        lines = read_regular(path, follow=True).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError("is no text file of paths", where=where) from error
     found = []

@@ -37,7 +37,9 @@ from spark_audit.demo.workers import Job, workers
 from spark_audit.errors import InputError
 from spark_audit.examples import Example, read_examples, write_examples
 from spark_audit.facts import (
+    check_links,
     check_writable,
+    read_regular,
     seed_for,
     sha256_file,
     versions,
@@ -233,6 +235,7 @@ def _files(out: Path) -> list[Path]:
 
 def _claim(out: Path, seed: int, size: Size) -> None:
     """Claim the folder: training takes most of the time and must not be in vain."""
+    check_links(out, "data", "manifest", "runs", "runs/*")
     check_writable(out)
     mine = {"seed": seed, "size": asdict(size) | {"doses": list(size.doses)}}
     state = out / STATE
@@ -241,7 +244,7 @@ def _claim(out: Path, seed: int, size: Size) -> None:
         write_text(state, json.dumps(mine, indent=1) + "\n")
         return
     try:
-        found = json.loads(state.read_text("utf-8"))
+        found = json.loads(read_regular(state))
     except (OSError, ValueError):
         found = None
     if found != mine:

@@ -1,13 +1,16 @@
 """Reports: ``report.json`` is the truth, every writer renders it again.
 
 A writer is one file that registers ``write(report, folder, *, manifest, show_text)``
-and returns the files it wrote. What a person reads first, in the terminal and in
-every format, are the same :class:`Block` tables, made here once.
+and returns the files it wrote: :func:`write_report` names them in ``report.json``, and
+deletes those that another report named. What a person reads first, in the terminal and
+in every format, are the same :class:`Block` tables, made here once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from inspect import signature
@@ -18,8 +21,8 @@ from pydantic import ValidationError
 
 from spark_audit.audits import carriers, entry_of
 from spark_audit.errors import InputError, OutputError
-from spark_audit.facts import field_path, read_regular
-from spark_audit.figures import drawings, palette
+from spark_audit.facts import check_links, field_path, read_regular
+from spark_audit.figures import FIGURES, FORMATS, drawings, file_name, palette
 from spark_audit.manifest import Manifest
 from spark_audit.registry import Registry
 from spark_audit.results import Contrast, Report, Row, number
@@ -29,8 +32,19 @@ WRITERS: Registry[Writer] = Registry(
     "spark_audit.reports", kind="report format", folder=Path(__file__).parent
 )
 
+FOLDERS = (
+    "tables",
+    "figures",
+    "scores",
+    "scores/store",
+    "scores/tables",
+    "scores/workers",
+)
+"""What a report folder holds besides files; never a link out of it."""
+
+JSON = "json-file"
 ALIASES = {
-    "json": "json-file",
+    "json": JSON,
     "csv": "csv-tables",
     "md": "markdown",
     "latex": "latex",
@@ -526,13 +540,15 @@ def read_report(folder: str | Path) -> Report:
     Raises
     ------
     InputError
-        If the folder holds no report, or one that this version cannot read.
+        If the folder holds no report, or one that this version cannot read, or what
+        should be in it is a link out of it.
     """
     folder = Path(folder)
     if folder.is_file():
         raise InputError(
             "is a file", where=str(folder), fix="give the report folder it stands in"
         )
+    check_links(folder, *FOLDERS)
     path = folder / "report.json"
     try:
         text = read_regular(path)
@@ -569,6 +585,10 @@ def write_report(
 ) -> list[Path]:
     """Write a report in the given formats (default: all there are).
 
+    The ``report.json`` in the folder names what was written beside it. Of what the one
+    before named, that goes which would contradict the new one: all that was not written
+    again, or, of a report that is only rendered again, that of the formats given.
+
     Parameters
     ----------
     manifest
@@ -584,7 +604,7 @@ def write_report(
     """
     known = format_names()
     check_formats(formats)
-    _check_links(folder)
+    before = _before(folder)
     options = {
         "manifest": manifest,
         "show_text": show_text,
@@ -592,29 +612,81 @@ def write_report(
         # Drawing takes longest: the page and the files share what is drawn.
         "drawn": cache(lambda: drawings(report)),
     }
-    written: list[Path] = []
-    # With report.json the folder is finished: it is written last.
-    for name in sorted(dict.fromkeys(formats or known), key=lambda n: n == "json"):
-        entry = WRITERS.get(known[name])
+
+    def run(name: str, told: Report) -> list[Path]:
+        entry = WRITERS.get(name)
         taken = signature(entry.run).parameters
         own = {key: value for key, value in options.items() if key in taken}
-        written += entry.run(report, folder, **own)
+        return entry.run(told, folder, **own)
+
+    asked = dict.fromkeys(known[name] for name in formats or known)
+    made = {name: run(name, report) for name in asked if name != JSON}
+    written = [path for paths in made.values() for path in paths]
+    now = report if JSON in asked else before
+    if now is not None:
+        now = _settled(folder, before, now, made)
+        # With report.json the folder is finished: it is written last.
+        if JSON in asked:
+            written += run(JSON, now)
+        elif now != before:
+            run(JSON, now)
     return written
 
 
-def _check_links(folder: Path) -> None:
-    """Refuse to write elsewhere; ``scores`` may lie on another disk: none write there.
+def _before(folder: Path) -> Report | None:
+    """The report in a folder that is written to; one that cannot be read is none."""
+    check_links(folder, *FOLDERS)
+    try:
+        return read_report(folder)
+    except (InputError, OutputError):
+        return None
 
-    Links to files are no matter: what is written takes their place.
+
+def _named(report: Report) -> dict[str, list[str]]:
+    """The files of a report; of one of an earlier version those that it would have."""
+    if "files" in report.model_fields_set:
+        return report.files
+    tables = ["results", "contrasts", "guards", *report.tables, *RETIRED]
+    drawn = [*FIGURES.names(), *RETIRED]
+    return {
+        "csv-tables": [f"tables/{name}.csv" for name in tables],
+        "figures": [f"figures/{file_name(n, form)}" for n in drawn for form in FORMATS],
+        "html-page": ["report.html"],
+        "markdown": ["report.md"],
+    }
+
+
+def _settled(
+    folder: Path, before: Report | None, now: Report, made: Mapping[str, Sequence[Path]]
+) -> Report:
+    """The report with the names of what stands beside it; what contradicts it goes.
+
+    Nothing but what the report before names is deleted: other files are the user's.
+
+    Parameters
+    ----------
+    made
+        The files of each format that was written.
     """
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if path.is_symlink() and path.is_dir() and path.name != "scores":
-            if not path.resolve().is_relative_to(folder.resolve()):
-                raise InputError(
-                    "is a link out of the report folder",
-                    where=str(path),
-                    fix="remove it, or give a folder of your own",
-                )
+    old = {} if before is None else _named(before)
+    # Formats that were not written stay where the report is the one that they tell of.
+    same = (
+        before is not None and now.model_copy(update={"files": before.files}) == before
+    )
+    kept = old if same else {"scores": now.files.get("scores", [])}
+    files = kept | {
+        kind: sorted(path.relative_to(folder).as_posix() for path in paths)
+        for kind, paths in made.items()
+    }
+    standing = {name for names in files.values() for name in names}
+    for name in {name for names in old.values() for name in names} - standing:
+        with suppress(OSError):
+            (folder / name).unlink()
+    told = {
+        kind: [name for name in names if os.path.lexists(folder / name)]
+        for kind, names in sorted(files.items())
+    }
+    return now.model_copy(update={"files": {k: v for k, v in told.items() if v}})
 
 
 def format_names() -> dict[str, str]:

@@ -42,9 +42,6 @@ def write(
         path = folder / "tables" / f"{name}.csv"
         write_text(path, _csv(header, lines))
         written.append(path)
-    # What an earlier report left here may contradict this one.
-    for path in set((folder / "tables").glob("*.csv")) - set(written):
-        path.unlink(missing_ok=True)
     return written
 
 

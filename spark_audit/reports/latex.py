@@ -45,9 +45,6 @@ def write(
         path = folder / "tables" / f"{name}.tex"
         write_text(path, text)
         written.append(path)
-    # What an earlier report left here may contradict this one.
-    for path in set((folder / "tables").glob("*.tex")) - set(written):
-        path.unlink(missing_ok=True)
     return written
 
 

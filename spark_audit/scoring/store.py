@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 from spark_audit.errors import OutputError
 from spark_audit.facts import (
     cannot_write,
+    check_regular,
     read_regular,
     sha256_file,
     sha256_json,
@@ -256,6 +257,7 @@ def _to_parquet(rows: Mapping[str, Rows], remarks: Sequence[str]) -> bytes:
 
 def _read_index(path: Path) -> tuple[list[tuple[str, slice]], list[str]]:
     """Keys of a shard with their rows, and its remarks; any damage is an error."""
+    check_regular(path)
     if sha256_file(path)[:32] != path.stem:
         raise ValueError(path.name)
     table = pq.read_table(path, columns=["key"])

@@ -12,7 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from spark_audit.checkpoints import inspect_checkpoint, open_checkpoint
+from spark_audit.checkpoints import (
+    inspect_checkpoint,
+    load_tokenizer,
+    open_checkpoint,
+)
 from spark_audit.errors import CheckpointError, InputError
 
 EMBEDDINGS = "model.embed_tokens.weight"
@@ -316,6 +320,46 @@ def test_files_outside_the_folder_are_refused(
     refused(folder, "config.json is a link out of the folder")
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("tokenizer.json", "tokenizer_config.json", "generation_config.json"),
+        *("special_tokens_map.json", "additional_chat_templates/x.jinja"),
+    ],
+)
+def test_no_file_that_another_library_reads_is_a_link_out_of_the_folder(
+    name: str, tiny_base: Path, copied: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = copied(tiny_base)
+    theirs = tmp_path / "theirs"
+    theirs.write_text("{}")
+    if (folder / name).exists():
+        os.replace(folder / name, theirs)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).symlink_to(theirs)
+    said = f"{Path(name).name} is a link out of the folder"
+    refused(folder, said)
+    with pytest.raises(CheckpointError, match=said):
+        load_tokenizer(folder)
+    # Beside a file that is given alone, too.
+    refused(folder / "model.safetensors", said)
+
+
+def test_no_folder_of_a_checkpoint_is_a_link_out_of_it(
+    tiny_base: Path, copied: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = copied(tiny_base)
+    (tmp_path / "theirs").mkdir()
+    (folder / "additional_chat_templates").symlink_to(tmp_path / "theirs")
+    refused(folder, "additional_chat_templates is a link out of the folder")
+    folder = copied(tiny_base, "sharded")
+    os.replace(folder / "model.safetensors", tmp_path / "theirs/model.safetensors")
+    (folder / "sub").symlink_to(tmp_path / "theirs")
+    index = {"weight_map": {EMBEDDINGS: "sub/model.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    refused(folder, "model.safetensors is a link out of the folder")
+
+
 def test_a_linked_folder_and_links_inside_it_are_fine(
     tiny_base: Path, copied: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -467,6 +511,14 @@ def test_a_fetched_model_may_be_links_into_the_cache(
     loaded = open_checkpoint("hf:org/tiny", device="cpu")
     assert (loaded.source, loaded.name) == ("hf:org/tiny", "tiny")
     assert torch.equal(said(loaded), said(base_model))
+    # Of the cache itself only blobs are the snapshot's, wherever the user stands.
+    monkeypatch.chdir(snapshot)
+    assert open_checkpoint(".", device="cpu").weights_sha256 == loaded.weights_sha256
+    for target in (tmp_path / "theirs", repo / "refs"):
+        target.write_text("{}")
+        (snapshot / "tokenizer_config.json").unlink()
+        (snapshot / "tokenizer_config.json").symlink_to(target)
+        refused(snapshot, "tokenizer_config.json is a link out of the folder")
 
 
 def test_the_same_weights_hash_the_same_after_saving_again(

@@ -261,6 +261,21 @@ def test_stages_that_are_not_there(
     refused(run, "stage folder 3-c holds no checkpoint; wait until its training")
 
 
+@pytest.mark.parametrize("name", ["stages", "stages/2-b", "stages/1-a/priv"])
+def test_no_stage_is_a_link_out_of_the_series(
+    name: str, layout: Callable[..., Path], adapters: list[Path]
+) -> None:
+    run = layout("stages/1-a/task", "stages/1-a/priv", "stages/2-b")
+    theirs = run.parent / "theirs"
+    shutil.move(run / name, theirs)
+    (run / name).symlink_to(theirs)
+    refused(run, f"{Path(name).name} is a link out of the folder")
+    (run / name).unlink()
+    shutil.move(theirs, run / name)
+    (run.parent / "link").symlink_to(run)
+    assert labels(run.parent / "link") == ["1-a", "2-b"]
+
+
 def test_numbers_must_be_clear(layout: Callable[..., Path]) -> None:
     refused(layout("1-a", "1-b"), "two stages have the number 1: 1-a, 1-b")
     mixed = layout("task_1", "checkpoint-5", root="mixed")

@@ -52,10 +52,10 @@ def test_every_drawing_is_written_in_three_formats(tmp_path: Path) -> None:
 
 def test_figures_of_an_earlier_report_go_and_other_files_stay(tmp_path: Path) -> None:
     both = report(balance=BALANCE, pair_shares=DISTANCES)
-    write_report(both, tmp_path, formats=["figures"])
+    write_report(both, tmp_path, formats=["figures", "json"])
     mine = tmp_path / "figures" / "mine.png"
     mine.write_bytes(b"kept")
-    write_report(report(balance=BALANCE), tmp_path, formats=["figures"])
+    write_report(report(balance=BALANCE), tmp_path, formats=["figures", "json"])
     assert written(tmp_path) == {
         "balance.png",
         "balance.svg",

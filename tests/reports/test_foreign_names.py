@@ -96,7 +96,7 @@ def test_every_format_is_written_and_shows_names_as_text(
         if path.suffix not in (".png", ".pdf"):
             assert not CONTROL.search(path.read_text(encoding="utf-8")), path.name
     again = read_report(tmp_path)
-    assert again == evil
+    assert again.model_copy(update={"files": {}}) == evil
     # Nothing in a code span is markup.
     text = re.sub(r"(?<!\\)`[^`]*`", "", (tmp_path / "report.md").read_text())
     assert "<img" not in text

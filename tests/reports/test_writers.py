@@ -10,7 +10,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, OutputError
 from spark_audit.reports import (
     ALIASES,
     WRITERS,
@@ -101,6 +101,13 @@ def test_json_is_read_back_unchanged_and_fits_its_schema(
 ) -> None:
     write_report(report, tmp_path, formats=["json"])
     assert read_report(tmp_path) == read_report(str(tmp_path)) == report
+    assert write_report(report, tmp_path)
+    again = read_report(tmp_path)
+    assert again.model_copy(update={"files": {}}) == report
+    assert again.files["csv-tables"][:2] == [
+        "tables/balance.csv",
+        "tables/contrasts.csv",
+    ]
     schema = json.loads((files("spark_audit") / "schemas/report.json").read_text())
     jsonschema.validate(json.loads((tmp_path / "report.json").read_text()), schema)
 
@@ -252,7 +259,7 @@ def test_what_a_report_says_of_itself_writes_nothing_elsewhere(
         read_report(tmp_path / "report.json")
 
 
-@pytest.mark.parametrize("name", ["tables", "figures"])
+@pytest.mark.parametrize("name", ["tables", "figures", "scores"])
 def test_no_link_leads_out_of_the_folder(
     name: str, report: Report, tmp_path: Path
 ) -> None:
@@ -261,7 +268,7 @@ def test_no_link_leads_out_of_the_folder(
         path.mkdir()
     (theirs / "kept.csv").write_text("kept")
     (folder / name).symlink_to(theirs)
-    with pytest.raises(InputError, match=f"{name}: is a link out of the report folder"):
+    with pytest.raises(InputError, match=f"{name}: is a link out of the folder"):
         write_report(report, folder)
     assert [path.name for path in theirs.iterdir()] == ["kept.csv"]
     assert [path.name for path in folder.iterdir()] == [name]
@@ -274,15 +281,101 @@ def test_no_link_leads_out_of_the_folder(
     assert (folder / "tables" / "results.csv").is_file()
 
 
-def test_tables_of_an_earlier_report_go(report: Report, tmp_path: Path) -> None:
-    write_report(report, tmp_path, formats=["csv", "latex"])
+def test_what_an_earlier_report_named_goes_and_nothing_else(
+    report: Report, tmp_path: Path
+) -> None:
+    tables = tmp_path / "tables"
     more = report.model_copy(update={"tables": {"further": [{"a": 1}]}})
-    write_report(more, tmp_path, formats=["csv", "latex"])
-    assert (tmp_path / "tables" / "further.csv").exists()
-    (tmp_path / "tables" / "old.tex").write_text("")
-    write_report(report, tmp_path, formats=["csv", "latex"])
-    names = {path.name for path in (tmp_path / "tables").iterdir()}
-    assert not {"further.csv", "old.tex"} & names
+    write_report(more, tmp_path, formats=["csv", "latex", "md", "json"])
+    assert (tables / "further.csv").exists()
+    for name in ("mine.csv", "mine.tex"):
+        (tables / name).write_text("kept")
+    # The same report again, in one format: the others still tell of it.
+    write_report(more, tmp_path, formats=["md"])
+    assert (tables / "further.csv").exists()
+    assert (tmp_path / "report.md").exists()
+    write_report(report, tmp_path, formats=["csv", "json"])
+    assert {path.name for path in tables.iterdir()} == {
+        *("results.csv", "contrasts.csv", "guards.csv", "balance.csv"),
+        *("mine.csv", "mine.tex"),
+    }
+    assert not (tmp_path / "report.md").exists()
+
+
+def test_what_a_report_of_an_earlier_version_left_goes(
+    report: Report, tmp_path: Path
+) -> None:
+    write_report(report, tmp_path, formats=["json", "csv", "md"])
+    old = json.loads((tmp_path / "report.json").read_text())
+    del old["files"]
+    (tmp_path / "report.json").write_text(json.dumps(old))
+    for name in ("cases", "mine"):  # a version before wrote the first
+        (tmp_path / "tables" / f"{name}.csv").write_text("")
+    other = report.model_copy(update={"tables": {}})
+    write_report(other, tmp_path, formats=["json", "csv"])
+    left = {path.name for path in (tmp_path / "tables").iterdir()}
+    assert left == {"results.csv", "contrasts.csv", "guards.csv", "mine.csv"}
+    assert not (tmp_path / "report.md").exists()
+
+
+def test_a_format_that_is_added_later_goes_with_the_report(
+    report: Report, tmp_path: Path
+) -> None:
+    write_report(report, tmp_path, formats=["json"])
+    assert [path.name for path in write_report(report, tmp_path, formats=["md"])] == [
+        "report.md"
+    ]
+    other = report.model_copy(update={"scope": ["Another."]})
+    write_report(other, tmp_path, formats=["json"])
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../theirs.csv", "tables/../../theirs.csv", "/etc/passwd", "report.json", "a.csv"],
+)
+def test_a_report_names_files_of_its_folder_only(
+    name: str, report: Report, tmp_path: Path
+) -> None:
+    """Somebody else's report.json would have files deleted."""
+    folder = tmp_path / "report"
+    write_report(report, folder, formats=["json"])
+    for path in (tmp_path / "theirs.csv", folder / "a.csv"):
+        path.write_text("kept")
+    foreign = json.loads((folder / "report.json").read_text())
+    foreign["files"] = {"csv-tables": [name]}
+    (folder / "report.json").write_text(json.dumps(foreign))
+    with pytest.raises(InputError, match="field files: .*none of a report's"):
+        read_report(folder)
+    write_report(report, folder, formats=["json"])
+    assert (tmp_path / "theirs.csv").read_text() == "kept"
+    assert (folder / "a.csv").read_text() == "kept"
+
+
+def test_a_named_file_that_is_a_folder_or_a_link_does_no_harm(
+    report: Report, tmp_path: Path
+) -> None:
+    folder = tmp_path / "report"
+    named = {"csv-tables": ["tables/folder.csv", "tables/link.csv"]}
+    other = report.model_copy(update={"files": named, "scope": ["Another."]})
+    (folder / "tables" / "folder.csv").mkdir(parents=True)
+    (tmp_path / "theirs").write_text("kept")
+    (folder / "tables" / "link.csv").symlink_to(tmp_path / "theirs")
+    (folder / "report.json").write_text(other.model_dump_json())
+    write_report(report, folder, formats=["json"])
+    assert (tmp_path / "theirs").read_text() == "kept"
+    assert (folder / "tables" / "folder.csv").is_dir()
+    assert not (folder / "tables" / "link.csv").is_symlink()
+
+
+def test_a_report_that_is_a_link_out_of_its_folder_is_not_read(
+    report: Report, tmp_path: Path
+) -> None:
+    write_report(report, tmp_path / "theirs", formats=["json"])
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "report.json").symlink_to(tmp_path / "theirs/report.json")
+    with pytest.raises(OutputError, match="is a link out of its folder"):
+        read_report(tmp_path / "folder")
 
 
 def test_one_line_a_method_stands_at_a_glance(report: Report) -> None:

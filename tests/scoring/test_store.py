@@ -245,6 +245,18 @@ def test_a_damaged_shard_is_left_out_with_a_note(tmp_path: Path, damage: str) ->
     assert_holds(Store(tmp_path), keys, ITEMS)
 
 
+def test_a_shard_that_is_a_link_out_of_the_folder_is_left_out(tmp_path: Path) -> None:
+    items = [make_item("a", 5)]
+    fill(Store(tmp_path / "theirs"), items)
+    (shard,) = (tmp_path / "theirs").glob("*.parquet")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / shard.name).symlink_to(shard)
+    store = Store(tmp_path / "mine")
+    assert store.notes == [
+        f"score shard {shard.name} is damaged; its items are scored again"
+    ]
+
+
 def test_shards_tell_nothing_about_the_texts(tmp_path: Path) -> None:
     items = [make_item("person-0815", 40), make_item("person-4711", 17)]
     fill(Store(tmp_path), items)
