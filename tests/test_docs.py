@@ -52,6 +52,16 @@ def commands(text: str) -> list[list[str]]:
     return [call for call in words if call and call[0] in PROGRAMS]
 
 
+def test_every_promise_of_security_names_tests_that_there_are() -> None:
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    promises = text.split("## What is not")[0].split("\n- **")[1:]
+    assert len(promises) >= 8
+    for promise in promises:
+        named = re.findall(r"`(tests/[\w/]+\.py)`", promise)
+        assert named, promise
+        assert all((ROOT / name).is_file() for name in named), promise
+
+
 def test_the_two_commands_stand_there_to_the_letter() -> None:
     lines = README.splitlines()
     for command in (
