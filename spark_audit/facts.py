@@ -180,8 +180,8 @@ def sha256_file(path: Path) -> str:
 
     Links are followed: it tells nothing of what the file holds.
     """
-    stat = path.stat()
-    key = (str(path.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ino)
+    state = path.stat()
+    key = (str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ino)
     if key not in _memo:
         with open_regular(path, follow=True) as file:
             _memo[key] = hashlib.file_digest(file, "sha256").hexdigest()

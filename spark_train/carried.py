@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spark_audit.checksums import BLANK, intact_file, sealed
 from spark_audit.errors import OutputError
-from spark_audit.facts import check_regular, write_atomically
+from spark_audit.facts import write_atomically
 from spark_train.stream import CARRIED, Stream
 
 Tensors = dict[str, dict[str, Tensor]]
@@ -75,7 +75,6 @@ class Carried:
             }
         place = folder / CARRIED / f"{self._stream.label(k)}.safetensors"
         try:
-            check_regular(place)
             if intact_file(place) is False:
                 raise ValueError("other bytes than were written")
             flat = load_file(place, device=str(device))

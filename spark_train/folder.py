@@ -280,7 +280,7 @@ class Folder:
             If the folder cannot be made.
         """
         check_links(self.path, "stages", "stages/*", "stages/*/*", SCORES, CARRIED)
-        check_links(self.path, self.metrics.name)
+        check_links(self.path, self.metrics.name, self.accuracy.name)
         made = [p for p in (self.path, *self.path.parents) if not p.exists()]
         with self._locked():
             try:

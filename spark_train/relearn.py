@@ -38,8 +38,10 @@ from spark_audit.errors import InputError, OutputError
 from spark_audit.examples import Example, data_files, read_examples
 from spark_audit.facts import (
     TEMPORARY,
+    check_links,
     check_writable,
     now,
+    read_regular,
     seed_for,
     sha256_file,
     sweep,
@@ -346,9 +348,11 @@ def _sweep(place: Path) -> None:
 
 def _undo(place: Path) -> None:
     """Remove the parts, and those of them that were moved before all were."""
-    with contextlib.suppress(OSError, ValueError):
-        for name in json.loads((place / PART / MOVING).read_bytes()):
-            if not (place / PART / "new" / name).exists():
+    with contextlib.suppress(InputError, OSError, TypeError, ValueError):
+        check_links(place, PART, f"{PART}/*")
+        for name in map(str, json.loads(read_regular(place / PART / MOVING))):
+            # Whoever wrote the list: names of files in this folder, and no paths.
+            if name == Path(name).name and not (place / PART / "new" / name).exists():
                 (place / name).unlink(missing_ok=True)
     shutil.rmtree(place / PART, ignore_errors=True)
 

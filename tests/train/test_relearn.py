@@ -20,7 +20,14 @@ from spark_audit.errors import CheckpointError, InputError, OutputError
 from spark_audit.examples import Canary, Example, Span, read_examples, write_examples
 from spark_audit.identifiers import repeats
 from spark_train.cli import run
-from spark_train.relearn import Relearned, relearn, without_identifiers
+from spark_train.relearn import (
+    MOVING,
+    PART,
+    Relearned,
+    _check_empty,
+    relearn,
+    without_identifiers,
+)
 
 
 def example(key: str, text: str, **more: Any) -> Example:
@@ -429,3 +436,26 @@ def test_nothing_is_written_over(
     told = json.loads(capsys.readouterr().out)
     assert told["checkpoint"] == str(tmp_path / "new")
     assert all(math.isfinite(loss) for loss in told["losses"])
+
+
+@pytest.mark.parametrize("how", ["path", "link", "numbers"])
+def test_what_a_killed_call_left_names_no_file_elsewhere(
+    how: str, tmp_path: Path
+) -> None:
+    """A list from others would have files deleted as those of a relearning."""
+    place, theirs = tmp_path / "out", tmp_path / "theirs"
+    for folder in (place, theirs):
+        folder.mkdir()
+        (folder / "kept").write_text("kept")
+    part = place / PART
+    part.mkdir()
+    names = {"path": ["../theirs/kept", str(theirs / "kept")], "numbers": [1, None]}
+    (theirs / MOVING).write_text('["kept"]')
+    if how == "link":
+        (part / MOVING).symlink_to(theirs / MOVING)
+    else:
+        (part / MOVING).write_text(json.dumps(names[how]))
+    with pytest.raises(InputError, match="not empty"):
+        _check_empty(place)
+    assert (theirs / "kept").exists()
+    assert (place / "kept").exists()
