@@ -93,6 +93,7 @@ def compare(
     known: set[str] = set()
     left_out: list[str] = []
     unchecked: list[str] = []
+    united_evidence: dict[str, pd.DataFrame] = {}
     sums: dict[str, str] = {}
     for audit in in_order(AUDITS.names()):
         if "conclude" not in AUDITS.get(audit).parts:
@@ -119,10 +120,7 @@ def compare(
             replicates=replicates(preset),
         )
         results[audit] = with_entries(result)
-        if output is not None:
-            table = pa.Table.from_pandas(evidence, preserve_index=False)
-            write_parquet(table, _path(output, audit))
-            sums[evidence_file(audit)] = sha256_file(_path(output, audit))
+        united_evidence[audit] = evidence
     if not results:
         raise InputError(
             "no audit can be compared"
@@ -137,6 +135,10 @@ def compare(
             fix=f"choose one of: {', '.join(sorted(known))}",
         )
     if output is not None:
+        for audit, evidence in united_evidence.items():
+            table = pa.Table.from_pandas(evidence, preserve_index=False)
+            write_parquet(table, _path(output, audit))
+            sums[evidence_file(audit)] = sha256_file(_path(output, audit))
         parts = [(read_cases(f), new) for f, new in zip(folders, names, strict=True)]
         write_cases(output, united_cases(parts))
     kept = [evidence_file(audit) for audit in results] + [cases_file(Path()).name]

@@ -237,6 +237,10 @@ def _impossible(
         others = {baseline} if baseline else {row.baseline for row in contrasts}
         if {name, entry_of(name)} & {BASE, *others}:
             return "held against nothing"
+    if name == BASE and (here := [row for row in rows if row.checkpoint == BASE]):
+        measured = any(row.value is not None for row in rows if row.checkpoint != BASE)
+        if measured and all(row.value is None for row in here):
+            return here[0].note  # such as: it is the reference itself
     rounded = {one.name for one in report.checkpoints if one.quantised_from is not None}
     if name in rounded and of_stages(rule.audit):
         return "stages are not rounded"

@@ -289,8 +289,8 @@ def redact(manifest: Manifest) -> Manifest:
     """The manifest without text: it can be read and shown, but not audited with.
 
     Prompts, responses, candidates and what is said of single tokens and spans are left
-    out: with the reference model, scores are as good as text. Ids, offsets, token
-    counts and the balance of all pairs stay. ``redacted_from`` holds the digest of the
+    out, and so is the balance: with the reference model, scores are as good as text.
+    Ids, offsets and token counts stay. ``redacted_from`` holds the digest of the
     original.
     """
     blank = {"prompt": "", "response": "", "reference_unll": [], "classes": ""}
@@ -304,6 +304,8 @@ def redact(manifest: Manifest) -> Manifest:
         {
             **manifest.model_dump(mode="json"),
             "redacted_from": manifest.redacted_from or manifest.digest,
+            # With a pair or two their mean is a span's score.
+            "balance": [],
             "examples": [
                 {**e.model_dump(mode="json"), **blank, "low": []}
                 for e in manifest.examples

@@ -269,6 +269,14 @@ SEVERITY: dict[Claim, int] = {
     "not_tested": 0,
 }
 """How much a claim matters to who must decide: 6 first, 0 last."""
+SAID: dict[str, Claim] = {
+    "training text is extracted": "verbatim",
+    "REMEMBERED": "memory",
+    "remembers identifiers": "memory",
+    "membership was detected": "membership",
+    "over-suppression": "betrays",
+}
+"""How reports of version 1 told of what was detected."""
 DETECTED = 3
 """Claims from this severity on are detections: nothing may fold or cut them."""
 
@@ -393,14 +401,22 @@ class Report(_Strict):
         """Version 1 had sentences, "audit | sentence", where findings are now."""
         if not isinstance(data, dict) or data.get("schema_version") != 1:
             return data
+        known = [one.get("name") for one in data.get("checkpoints", [])]
         rows = data.get("results") or [{}]
         only = rows[0].get("audit", "") if isinstance(rows[0], dict) else ""
         found = []
         for line in data.get("verdict", []):
             audit, bar, text = str(line).partition(" | ")
             said = text if bar else line
+            claims = [claim for words, claim in SAID.items() if words in said]
+            subject = said.partition(": ")[0].partition(" against ")[0]
             found.append(
-                {"audit": audit if bar else only, "claim": "moved", "sentence": said}
+                {
+                    "audit": audit if bar else only,
+                    "checkpoint": subject if subject in known else "",
+                    "claim": claims[0] if claims else "moved",
+                    "sentence": said,
+                }
             )
         kept = {key: value for key, value in data.items() if key != "verdict"}
         return {**kept, "schema_version": 2, "findings": found}

@@ -229,7 +229,12 @@ def _wanted(
         names = dict(zip(("prompt", "response"), pair, strict=True))
         if all(names[field] in row for field in needed):
             return found | {field: names[field] for field in needed} | dict(columns)
-    field = "prompt" if "prompt" in needed else "response"
+    absent = {
+        field
+        for field in needed
+        if not any(pair[field == "response"] in row for pair in _LAYOUTS.values())
+    }
+    field = next(iter(sorted(absent or needed)))
     fix = f"give `--map {field}=COLUMN`"
     if field == "prompt":
         fix += " or `--template`"

@@ -394,8 +394,8 @@ def test_columns_that_are_there_are_listed(tmp_path):
         ({"text": ["Rates"], "label": "x"}, "field 'text': is a list, not text"),
         (
             {"text": "Rates"},
-            "field 'prompt': has no column of a usual name (columns: text);"
-            " give `--map prompt=COLUMN` or `--template`",
+            "field 'response': has no column of a usual name (columns: text);"
+            " give `--map response=COLUMN`",
         ),
         (
             {"Rates rose.": "x"},

@@ -561,7 +561,7 @@ class _Tested:
 
     ``above`` is what it has beyond the texts alone: a weak difference in topic passes
     the guard and still moves every score. Where the texts were not tried, a score that
-    a guard doubts can claim nothing.
+    a guard doubts claims nothing, and the sentence of any other says so.
     """
 
     row: Row
@@ -631,9 +631,9 @@ def _concluded(
         test = tests[best]
         said = (
             f"membership was detected: {_shown(best, test.row)}, {_p(needed[best])} "
-            f"corrected for {len(tests)} scores{_beyond(test)}. Rows it was trained on "
-            f"look {'more' if test.more else 'LESS'} familiar than rows that it was "
-            f"not trained on.{tail}"
+            f"corrected for {len(tests)} scores{_beyond(test) or NOT_TRIED}. Rows it "
+            f"was trained on look {'more' if test.more else 'LESS'} familiar than rows "
+            f"that it was not trained on.{tail}"
         )
         return _finding(name, "membership", said, test.row)
     if confounded := [attack for attack in tests if moved[attack] < 0.05]:
@@ -659,6 +659,7 @@ def _concluded(
     return _finding(name, "nothing_shown", sentence, row)
 
 
+NOT_TRIED = "; what the texts alone tell was not tried"
 NOT_BESIDE = ", and no AUC of the texts alone is there to hold it against"
 
 

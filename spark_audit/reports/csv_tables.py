@@ -32,6 +32,9 @@ def write(
         "guards": (list(Guard.model_fields), [g.model_dump() for g in report.guards]),
     }
     for name, records in report.tables.items():
+        if name == "run_losses":
+            # Of a step they are those of a few rows, and no DP-SGD covers them.
+            continue
         if name == "run_settings":
             # DP-SGD's noise follows from it: it stands in report.json alone.
             records = [r for r in records if r.get("setting") != "seed"]
@@ -54,8 +57,12 @@ def _csv(columns: Sequence[str], records: Sequence[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
+FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""How a formula begins, in full width too."""
+
+
 def _cell(value: Any) -> Any:
     """A cell that no spreadsheet takes for a formula: text may be somebody else's."""
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@")):
+    if isinstance(value, str) and value.lstrip().startswith(FORMULA):
         return f"'{value}"
     return value

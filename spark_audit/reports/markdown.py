@@ -174,12 +174,17 @@ def _inert(text: str) -> str:
 
     Intervals keep their brackets: only what would make a link of them is escaped.
     """
-    text = _TAG.sub("&lt;", visible(text)).replace("](", "]\\(").replace("][", "]\\[")
-    return _LEAD.sub(r"\1\\\2", text)
+    text = _ENTITY.sub("&amp;", visible(text))
+    text = _TAG.sub("&lt;", text).replace("](", "]\\(").replace("][", "]\\[")
+    text = _LEAD.sub(r"\1\\\2", text.strip()).replace("]:", "]\\:").replace("$", "\\$")
+    text = text.replace("://", ":&#47;/")
+    return _MENTION.sub(lambda found: f"&#{ord(found[1])};", text)
 
 
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
-_LEAD = re.compile(r"^(\s*\d*)([#>+*.)-])(?=\s|#|$)")
+_ENTITY = re.compile(r"&(?=#?\w+;)")
+_LEAD = re.compile(r"^(\d*)([#>+*.)-](?=\s|#|$)|~(?=~~)|`(?=``))")
+_MENTION = re.compile(r"(?<![\w&])([@#])(?=\w)|(?<=\bwww)(\.)")
 
 
 def _code(text: str) -> str:

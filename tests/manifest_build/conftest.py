@@ -135,6 +135,7 @@ def reference(tiny_tokenizer: Any) -> Any:
         base_sha256="a" * 64,
         tokenizer=tiny_tokenizer,
         architecture="Arithmetic",
+        shape={},
         usable=np.ones(300, dtype=bool),
         max_positions=256,
         dtype="float32",

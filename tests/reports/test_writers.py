@@ -116,9 +116,13 @@ def test_a_report_of_version_1_is_read(report: Report) -> None:
     old = report.model_dump(mode="json")
     del old["findings"]
     old |= {"schema_version": 1, "verdict": ["nll | x: said.", "alone: said."]}
+    old["verdict"] += ["canary | a|b: canaries are REMEMBERED: 8 of 12."]
     findings = Report.model_validate(old).findings
-    assert [f.sentence for f in findings] == ["x: said.", "alone: said."]
-    assert [f.audit for f in findings] == ["nll", "matched"]
+    assert [f.sentence for f in findings[:2]] == ["x: said.", "alone: said."]
+    assert [f.audit for f in findings] == ["nll", "matched", "canary"]
+    # What was detected then is not folded now.
+    assert [f.detected for f in findings] == [False, False, True]
+    assert findings[2].checkpoint == "a|b"
 
 
 def test_shipped_schema_is_that_of_the_code() -> None:
