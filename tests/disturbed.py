@@ -165,7 +165,7 @@ def left(folder: Path) -> dict[str, Any]:
 def shard(path: Path) -> dict[str, Any]:
     table = pq.read_table(path).to_pandas()
     return {
-        str(key): part.drop(columns="key").to_json()
+        str(key): part.drop(columns="key").to_json(orient="values")
         for key, part in table.groupby("key", observed=True)
     }
 
