@@ -155,7 +155,8 @@ def left(folder: Path) -> dict[str, Any]:
             shelf |= shard(path)
         elif path.name == "run.json":
             record = json.loads(path.read_text())
-            found[name] = {k: v for k, v in record.items() if k != "starts"}
+            # What tells of each start, and the hash of all.
+            found[name] = record | {"starts": None, "seal": None}
         else:
             mode = path.stat().st_mode & 0o777
             found[name] = oct(mode), hashlib.sha256(path.read_bytes()).hexdigest()
@@ -165,7 +166,7 @@ def left(folder: Path) -> dict[str, Any]:
 def shard(path: Path) -> dict[str, Any]:
     table = pq.read_table(path).to_pandas()
     return {
-        str(key): part.drop(columns="key").to_json()
+        str(key): part.drop(columns="key").to_json(orient="values")
         for key, part in table.groupby("key", observed=True)
     }
 
