@@ -138,8 +138,12 @@ def test_another_name_is_no_change(file: Path) -> None:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (b"{", "is not JSON; give a file of `manifest build`"),
-        (b"\xff\xfe{", "is not JSON; give a file of `manifest build`"),
+        (b"{", "is not JSON (column 2)"),
+        (b"\xff\xfe{", "begins with a byte order mark; save as UTF-8 without it"),
+        (
+            b"[" * 100_000,
+            "holds NaN, Infinity, too long a number or too deep a nesting",
+        ),
         (
             b"[]",
             "is no SPARK Audit manifest; give a file of `spark-audit manifest build`",

@@ -1,6 +1,6 @@
 """Families of mutants: what is changed, which commands read it, what may not pass.
 
-A family makes one mutant from a generator and yields command lines, one after the other.
+A family makes one mutant from a generator and yields one command line after the other.
 What it is sent back is the exit code; what was accepted though it is nonsense, it says
 by raising ``Silent``. So it judges with its own eyes: no check is the project's.
 """
@@ -74,7 +74,9 @@ def manifest(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     if (yield ["manifest", "verify", path]) == 0:
         free = ("name", "digest")
         here, there = json.loads(raw), dict(original)
-        if not same(*({k: v for k, v in m.items() if k not in free} for m in (here, there))):
+        if not same(
+            *({k: v for k, v in m.items() if k not in free} for m in (here, there))
+        ):
             raise Silent("its content differs from what the digest is of")
     yield ["manifest", one(rng, ("show", "show")), path, *one(rng, ([], ["--json"]))]
 
@@ -124,7 +126,9 @@ def nonsense(content: dict[str, Any], rng: Rng) -> str:
         "weight": lambda: pair.update(weight=weird),
         "distance": lambda: pair.update(distance=weird),
         "nll": lambda: pair[side].update(nll=weird),
-        "side tokens": lambda: pair[side].update(token_start=ends[0], token_end=ends[1]),
+        "side tokens": lambda: pair[side].update(
+            token_start=ends[0], token_end=ends[1]
+        ),
         "side characters": lambda: pair[side].update(char_start=5, char_end=5),
         "side end": lambda: pair[side].update(char_end=10**9),
         "overlap": lambda: pair.update(control={**pair["pii"], "nll": 1.0}),
@@ -147,7 +151,9 @@ def nonsense(content: dict[str, Any], rng: Rng) -> str:
         "half tokens": lambda: span.update(token_end=None),
         "span type": lambda: span.update(type="\x1b[31mNAME"),
         "kept": lambda: row.update(kept=one(rng, kept)),
-        "response": lambda: row.update(response_token=one(rng, (-1, tokens + 5, 10**9))),
+        "response": lambda: row.update(
+            response_token=one(rng, (-1, tokens + 5, 10**9))
+        ),
         "unll": lambda: row["reference_unll"].__setitem__(
             tokens // 2, one(rng, (-7, 10**40, 10**15))
         ),
