@@ -29,6 +29,8 @@ from fuzz.mutations import (
 )
 from fuzz.scene import AUDIT, Scene, sealed
 
+from spark_audit.figures import FIGURES
+
 Commands = Generator[list[Any], int, None]
 Family = Callable[[Scene, Rng, list[str]], Commands]
 
@@ -510,8 +512,11 @@ def report(scene: Scene, rng: Rng, said: list[str]) -> Commands:
                 raise Silent("a value without a status")
             if not all(map(finite, row.values())):
                 raise Silent("a figure that is no number")
-    formats = one(rng, ("md", "csv", "latex", "html", "figures"))
-    yield ["report", folder, "--format", formats]
+    if rng.random() < 0.5:
+        yield ["report", folder, "--format", one(rng, ("md", "csv", "latex"))]
+    else:
+        # One figure: a page draws all of them, in seconds.
+        yield ["@draw", folder, one(rng, FIGURES.names())]
 
 
 @family(18)

@@ -98,6 +98,13 @@ def _audit(scene: Scene, path: str, name: str) -> None:
     run(read, manifest, **known(run, {"preset": "paper", **options}))
 
 
+def _draw(scene: Scene, folder: str, name: str) -> None:
+    from spark_audit.figures import drawings
+    from spark_audit.reports import read_report
+
+    drawings(read_report(folder), only=[name])
+
+
 def _open(scene: Scene, folder: str, base: str) -> None:
     from spark_audit.checkpoints import open_checkpoint
 
@@ -112,11 +119,12 @@ def _tables(scene: Scene, folder: str) -> None:
 
 
 def _resume(scene: Scene, folder: str) -> None:
-    from spark_train.folder import RunFolder
+    from spark_train.folder import Folder
 
-    record = RunFolder(Path(folder)).read()
+    run = Folder(Path(folder))
+    record = run.read()
     assert record is not None
-    RunFolder(Path(folder)).check(record, record)
+    run.check(record, record)
 
 
 def _store(scene: Scene, folder: str) -> None:
@@ -143,6 +151,7 @@ def _store(scene: Scene, folder: str) -> None:
 
 ACTS: dict[str, Callable[..., None]] = {
     "@audit": _audit,
+    "@draw": _draw,
     "@open": _open,
     "@tables": _tables,
     "@resume": _resume,
