@@ -32,7 +32,7 @@ from spark_audit.audits import (
     replicates,
     series_of,
 )
-from spark_audit.audits._columns import ANY, EVIDENCE
+from spark_audit.audits._columns import ANY, EVIDENCE, KEYS
 from spark_audit.errors import InputError, OutputError
 from spark_audit.facts import check_links, now, sha256_file, versions
 from spark_audit.replicates import with_entries
@@ -284,6 +284,8 @@ def _evidence(
         table = read_parquet(path)
         check_columns(table, EVIDENCE.get(audit, ANY), where=str(path))
         frame = table.to_pandas()
+        if audit in KEYS and frame.duplicated([*KEYS[audit]]).any():
+            raise OutputError("holds a row twice", where=str(path), fix="audit again")
         frame["checkpoint"] = frame["checkpoint"].map(lambda n, r=renamed: r.get(n, n))
         parts.append(frame[~frame["checkpoint"].isin(seen)])
         seen |= set(frame["checkpoint"])

@@ -89,5 +89,13 @@ EVIDENCE: Mapping[str, Mapping[str, Column]] = {
 }
 """Audit -> the columns that its conclusion reads."""
 
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "matched": ("checkpoint", "example", "role", "pair", "start", "n_tokens", "type"),
+    "canary": ("checkpoint", "kind", "canary_id", "part", "example"),
+    "mia": ("checkpoint", "example"),
+    "utility": ("checkpoint", "example"),
+}
+"""Audit -> the columns that no two rows share all of."""
+
 ANY: Mapping[str, Column] = {"checkpoint": _TEXT}
 """Of an audit that is not listed."""

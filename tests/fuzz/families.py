@@ -541,6 +541,11 @@ def evidence(scene: Scene, rng: Rng, said: list[str]) -> Commands:
             what += " (not written)"
         nonsense = what.startswith(("drop", "nested"))
     said.append(f"{path.name}: {what}")
+    if rng.random() < 0.8:
+        # The report's hash fits the file: whoever sends one sends the other.
+        told = json.loads((folder / "report.json").read_bytes())
+        told["evidence"][path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        (folder / "report.json").write_text(json.dumps(told))
     code = yield ["compare", folder, scene.report, "--baseline", "ours", "--json"]
     if code == 0 and nonsense:
         raise Silent("evidence of another shape was concluded from")

@@ -37,6 +37,9 @@ LONG = 50
 """Times as many mutants as in the short run: 10,000."""
 
 
+pytestmark = pytest.mark.xdist_group("fuzz")
+
+
 class Hung(BaseException):
     """No ``except Exception`` holds it."""
 
