@@ -118,7 +118,7 @@ class Settings(_Part):
     tau: Share
     alpha: Share
     canary_contexts: Annotated[int, Field(ge=1, le=MOST)] | None
-    n_candidates: Annotated[int, Field(ge=2, le=MOST)]
+    n_candidates: Whole
 
 
 class ManifestSpan(_Part):

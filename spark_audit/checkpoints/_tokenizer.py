@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -157,12 +158,14 @@ def _check_ids(content: dict[str, Any], *, where: str) -> None:
     Raises
     ------
     CheckpointError
-        Also for a vocabulary of another layout than tokenizer.json has.
+        If one is no whole number from 0, or far beyond any vocabulary.
     """
-    try:
+    # What is of another layout, the tokenizer's own loader refuses.
+    ids: list[Any] = []
+    with contextlib.suppress(
+        AttributeError, IndexError, KeyError, TypeError, ValueError
+    ):
         ids = [*_vocabulary(content).values()]
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        ids = [None]
     if not all(type(i) is int and 0 <= i < _MOST_IDS for i in ids):
         raise CheckpointError(
             "tokenizer.json has a vocabulary that cannot be", where=where, fix=_GIVE

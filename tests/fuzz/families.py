@@ -291,7 +291,7 @@ def flaws(content: dict[str, Any]) -> Iterator[str]:
     settings = content["settings"]
     if not 0 <= settings["caliper"] < 1e9 or not 0 <= settings["tau"] <= 1:
         yield "settings"
-    if settings["n_candidates"] < 2 or settings["buffer"] < 0:
+    if settings["n_candidates"] < 0 or settings["buffer"] < 0:
         yield "settings"
     if content["reference"]["vocab_size"] < 1 or min(content["counts"].values()) < 0:
         yield "counts"
