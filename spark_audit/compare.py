@@ -32,12 +32,13 @@ from spark_audit.audits import (
     replicates,
     series_of,
 )
+from spark_audit.audits._columns import ANY, EVIDENCE, KEYS
 from spark_audit.errors import InputError, OutputError
 from spark_audit.facts import check_links, now, sha256_file, versions
 from spark_audit.replicates import with_entries
 from spark_audit.reports import FOLDERS, SCOPE, read_report
 from spark_audit.results import AuditResult, CheckpointFacts, Guard, Report, by_severity
-from spark_audit.table import read_parquet, write_parquet
+from spark_audit.table import check_columns, read_parquet, write_parquet
 
 FREE = ("replicates", "placebo_draws", "rematched", "blind_permutations")
 """Options that change nothing that is compared."""
@@ -282,9 +283,11 @@ def _evidence(
     seen: set[str] = set()
     for folder, renamed in zip(folders, names, strict=True):
         path = _path(folder, audit)
-        frame = read_parquet(path).to_pandas()
-        if "checkpoint" not in frame:
-            raise OutputError("is no evidence of an audit", where=str(path))
+        table = read_parquet(path)
+        check_columns(table, EVIDENCE.get(audit, ANY), where=str(path))
+        frame = table.to_pandas()
+        if audit in KEYS and frame.duplicated([*KEYS[audit]]).any():
+            raise OutputError("holds a row twice", where=str(path), fix="audit again")
         frame["checkpoint"] = frame["checkpoint"].map(lambda n, r=renamed: r.get(n, n))
         parts.append(frame[~frame["checkpoint"].isin(seen)])
         seen |= set(frame["checkpoint"])

@@ -2,21 +2,30 @@
 
 It is one JSON file. Its ``digest`` is the SHA-256 of its canonical JSON without
 ``digest`` and ``name``; a file that was changed, or that does not fit a checkpoint, is
-refused with what differs.
+refused with what differs. The digest is no signature: whoever writes a file can make
+it, so the content is validated when a file is read, and nothing behind checks again.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from spark_audit.errors import InputError, OutputError
+from spark_audit.examples import parse_json
 from spark_audit.facts import (
     canonical_json,
     field_path,
@@ -29,11 +38,51 @@ Preset = Literal["robust", "paper"]
 Split = Literal["train", "test"]
 TokenRange = tuple[int, int]
 
+MOST = 10**9
+"""No count, position or dose is larger: it is beyond any text or vocabulary."""
+MOST_NATS = 1e4
+"""No token is this unlikely to a model whose logits are finite."""
+
+
+def _plain(text: str) -> str:
+    if not text.strip() or not text.isprintable():
+        raise ValueError("is blank or holds control characters")
+    return text
+
+
+def _once(values: list[str]) -> list[str]:
+    if len(set(values)) < len(values):
+        raise ValueError("holds something twice")
+    return values
+
+
+Name = Annotated[str, Field(max_length=1000), AfterValidator(_plain)]
+"""What names files, rows of tables and lines of a terminal."""
+Whole = Annotated[int, Field(ge=0, le=MOST)]
+Nats = Annotated[float, Field(ge=0, le=MOST_NATS, allow_inf_nan=False)]
+MicroNats = Annotated[int, Field(ge=0, le=round(1e6 * MOST_NATS))]
+Figure = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
 
 class _Part(BaseModel):
     """Base of the manifest's parts: unknown fields are kept, nothing is coerced."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+
+def _inside(field: str, ranges: Collection[tuple[int, int]], length: int) -> None:
+    for start, end in ranges:
+        if not 0 <= start < end <= length:
+            raise ValueError(f"{field}: {start}:{end} is empty or outside 0:{length}")
+
+
+def _once_by(field: str, keys: Iterable[object]) -> None:
+    known: set[object] = set()
+    for i, key in enumerate(keys):
+        if key in known:
+            raise ValueError(f"{field}.{i} stands twice")
+        known.add(key)
 
 
 class Reference(_Part):
@@ -49,27 +98,27 @@ class Reference(_Part):
     model_id: str
     architecture: str
     dtype: str
-    vocab_size: int
-    usable_vocab: int
-    max_positions: int | None
-    shape: dict[str, int] | None = Field(default=None, exclude_if=lambda v: v is None)
+    vocab_size: Annotated[int, Field(ge=1, le=MOST)]
+    usable_vocab: Whole
+    max_positions: Annotated[int, Field(ge=1, le=MOST)] | None
+    shape: dict[str, Whole] | None = Field(default=None, exclude_if=lambda v: v is None)
 
 
 class Settings(_Part):
     """What decided the pairs; audits take their preset from here."""
 
     preset: Preset
-    seed: int
-    caliper: float
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
+    caliper: Nats
     distance: Literal["mean", "profile"]
-    buffer: int
+    buffer: Whole
     controls: Literal["any", "before"]
     exclude_template: bool
-    max_length: int | None
-    tau: float
-    alpha: float
-    canary_contexts: int | None
-    n_candidates: int
+    max_length: Annotated[int, Field(ge=2, le=MOST)] | None
+    tau: Share
+    alpha: Share
+    canary_contexts: Annotated[int, Field(ge=1, le=MOST)] | None
+    n_candidates: Whole
 
 
 class ManifestSpan(_Part):
@@ -79,14 +128,20 @@ class ManifestSpan(_Part):
     its edge reaches past it.
     """
 
-    start: int
-    end: int
-    type: str
+    start: Whole
+    end: Whole
+    type: Name
     origin: Literal["natural", "injected"]
     part: str | None
-    token_start: int | None
-    token_end: int | None
+    token_start: Whole | None
+    token_end: Whole | None
     partial: bool
+
+    @model_validator(mode="after")
+    def _whole(self) -> ManifestSpan:
+        if (self.token_start is None) != (self.token_end is None):
+            raise ValueError("has one end of its tokens without the other")
+        return self
 
 
 class ManifestExample(_Part):
@@ -99,22 +154,54 @@ class ManifestExample(_Part):
     sensitivity. These are empty where the manifest was redacted.
     """
 
-    id: str
-    task: str
-    source_id: str
-    cluster: str
+    id: Name
+    task: Name
+    source_id: Name
+    cluster: Name
     split: Split
     prompt: str = Field(repr=False)
     response: str = Field(repr=False)
     spans: list[ManifestSpan]
-    canary_id: str | None
+    canary_id: Name | None
     template: list[TokenRange] = Field(repr=False)
     kept: TokenRange
-    response_token: int
-    reference_unll: list[int | None] = Field(repr=False)
+    response_token: Whole
+    reference_unll: list[MicroNats | None] = Field(repr=False)
     excluded: list[TokenRange] = Field(repr=False)
     classes: str = Field(repr=False)
-    low: list[int] = Field(repr=False)
+    low: list[Whole] = Field(repr=False)
+
+    @model_validator(mode="after")
+    def _fitting(self) -> ManifestExample:
+        """Every place lies in the text, and its tokens in the tokenisation.
+
+        A redacted manifest has neither; the whole says when that may be.
+        """
+        text = len(self.prompt) + len(self.response) or MOST
+        tokens = len(self.reference_unll) or MOST
+        if len(self.classes) != len(self.reference_unll):
+            raise ValueError("classes and reference_unll are of different lengths")
+        if self.response_token > tokens:
+            raise ValueError("response_token lies outside of the tokens")
+        if any(at >= tokens for at in self.low) or len(set(self.low)) < len(self.low):
+            raise ValueError("low holds a token twice, or one outside of the tokens")
+        _inside("kept", [self.kept], tokens)
+        _inside("excluded", self.excluded, tokens)
+        _inside("template", self.template, text)
+        _inside("spans", [(span.start, span.end) for span in self.spans], text)
+        ordered = sorted((span.start, span.end) for span in self.spans)
+        if any(low[1] > high[0] for low, high in pairwise(ordered)):
+            raise ValueError("spans overlap")
+        _inside(
+            "spans, tokens",
+            [
+                (span.token_start, span.token_end)
+                for span in self.spans
+                if span.token_start is not None and span.token_end is not None
+            ],
+            tokens,
+        )
+        return self
 
     @cached_property
     def unll(self) -> np.ndarray:
@@ -147,17 +234,17 @@ class PairSide(_Part):
     It is null where the manifest was redacted.
     """
 
-    token_start: int
-    token_end: int
-    char_start: int
-    char_end: int
-    nll: float | None
+    token_start: Whole
+    token_end: Whole
+    char_start: Whole
+    char_end: Whole
+    nll: Nats | None
 
 
 class PiiSide(PairSide):
     """The PII side, with its type."""
 
-    type: str
+    type: Name
 
 
 class ManifestPair(_Part):
@@ -169,17 +256,26 @@ class ManifestPair(_Part):
     example: str
     pii: PiiSide
     control: PairSide
-    distance: float | None
-    weight: float
+    distance: Nats | None
+    weight: Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False)]
+
+    @model_validator(mode="after")
+    def _apart(self) -> ManifestPair:
+        pii, control = self.pii, self.control
+        if pii.token_start < control.token_end and control.token_start < pii.token_end:
+            raise ValueError("the control stands on the identifier")
+        if pii.token_end - pii.token_start != control.token_end - control.token_start:
+            raise ValueError("the control is of another length")
+        return self
 
 
 class UnmatchedSpan(_Part):
     """A PII span without a control, and why."""
 
     example: str
-    char_start: int
-    char_end: int
-    type: str
+    char_start: Whole
+    char_end: Whole
+    type: Name
     reason: str
 
 
@@ -187,8 +283,8 @@ class CanaryContext(_Part):
     """Where a canary stands."""
 
     example: str
-    char_start: int
-    char_end: int
+    char_start: Whole
+    char_end: Whole
 
 
 class ManifestCanary(_Part):
@@ -198,16 +294,26 @@ class ManifestCanary(_Part):
     have as many.
     """
 
-    canary_id: str
+    canary_id: Name
     part: Literal["full", "password", "ssn"]
     contexts: list[CanaryContext]
-    candidates: list[str] = Field(repr=False)
-    true_index: int | None
+    candidates: Annotated[list[str], AfterValidator(_once)] = Field(repr=False)
+    true_index: Whole | None
     reason: str | None
-    n_tokens: int | None
-    format: str
-    dose: int
+    n_tokens: Annotated[int, Field(ge=0, le=MOST)] | None
+    format: Name
+    dose: Whole
     held_out: bool
+
+    @model_validator(mode="after")
+    def _ranked(self) -> ManifestCanary:
+        if (self.true_index is not None) != bool(self.candidates):
+            raise ValueError("candidates and true_index stand together or not at all")
+        if self.true_index is not None and self.true_index >= len(self.candidates):
+            raise ValueError("true_index is none of the candidates")
+        if self.candidates and not (self.contexts and self.n_tokens):
+            raise ValueError("it has candidates, but no contexts or no tokens")
+        return self
 
 
 class Membership(_Part):
@@ -216,22 +322,27 @@ class Membership(_Part):
     members: list[str]
     non_members: list[str]
 
+    @model_validator(mode="after")
+    def _apart(self) -> Membership:
+        _once([*self.members, *self.non_members])
+        return self
+
 
 class BalanceRow(_Part):
     """One covariate before and after matching (Love-plot data)."""
 
-    covariate: str
-    mean_pii: float | None
-    mean_pool: float | None
-    mean_control: float | None
-    smd_before: float | None
-    smd_after: float | None
-    variance_ratio_before: float | None
-    variance_ratio_after: float | None
-    ecdf_max_before: float | None
-    ecdf_max_after: float | None
-    ecdf_mean_before: float | None
-    ecdf_mean_after: float | None
+    covariate: Name
+    mean_pii: Figure | None
+    mean_pool: Figure | None
+    mean_control: Figure | None
+    smd_before: Figure | None
+    smd_after: Figure | None
+    variance_ratio_before: Figure | None
+    variance_ratio_after: Figure | None
+    ecdf_max_before: Figure | None
+    ecdf_max_after: Figure | None
+    ecdf_mean_before: Figure | None
+    ecdf_mean_after: Figure | None
     note: str
 
 
@@ -247,7 +358,7 @@ class Manifest(_Part):
     settings: Settings
     versions: dict[str, str]
     data: list[dict[str, Any]]
-    counts: dict[str, int]
+    counts: dict[str, Whole]
     examples: list[ManifestExample]
     pairs: list[ManifestPair]
     unmatched: list[UnmatchedSpan]
@@ -255,6 +366,48 @@ class Manifest(_Part):
     membership: Membership
     balance: list[BalanceRow]
     notes: list[str]
+
+    @model_validator(mode="after")
+    def _joined(self) -> Manifest:
+        """What names an example names one that is here, and a place in it."""
+        _once_by("examples", (example.id for example in self.examples))
+        _once_by("canaries", ((c.canary_id, c.part) for c in self.canaries))
+        sides = ((p.example, p.pii.token_start, p.pii.token_end) for p in self.pairs)
+        _once_by("pairs", sides)
+        whole = self.redacted_from is None
+        for i, example in enumerate(self.examples):
+            if whole and not (example.prompt + example.response and example.classes):
+                raise ValueError(f"examples.{i} has no text or no tokens")
+        self._check_places(whole)
+        listed = {"members": "train", "non_members": "test"}
+        for field, split in listed.items():
+            for key in getattr(self.membership, field):
+                if key not in self.by_id or self.by_id[key].split != split:
+                    raise ValueError(f"membership.{field} holds no {split} row's id")
+        return self
+
+    def _check_places(self, whole: bool) -> None:
+        places = [
+            (f"unmatched.{i}", one.example, (one.char_start, one.char_end))
+            for i, one in enumerate(self.unmatched)
+        ]
+        for i, canary in enumerate(self.canaries):
+            field = f"canaries.{i}.contexts"
+            for one in canary.contexts:
+                places.append((field, one.example, (one.char_start, one.char_end)))
+        for i, pair in enumerate(self.pairs):
+            field, example = f"pairs.{i}", self.by_id.get(pair.example)
+            tokens = len(example.reference_unll) if example else 0
+            for side in (pair.pii, pair.control):
+                places.append((field, pair.example, (side.char_start, side.char_end)))
+                _inside(field, [(side.token_start, side.token_end)], tokens or MOST)
+                if whole and (side.nll is None or pair.distance is None):
+                    raise ValueError(f"{field} has no nll or no distance")
+        for field, key, at in places:
+            if key not in self.by_id:
+                raise ValueError(f"{field} names an example that is not here")
+            text = self.by_id[key].prompt + self.by_id[key].response
+            _inside(field, [at], len(text) or MOST)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """What it is and how much it holds: a notebook prints the last value."""
@@ -382,25 +535,30 @@ def read_manifest(path: str | Path) -> Manifest:
         raise OutputError(
             f"cannot be read ({error.strerror or error})", where=str(path)
         ) from error
-    try:
-        content = json.loads(raw)
-    except ValueError as error:
-        raise InputError(
-            "is not JSON", where=str(path), fix="give a file of `manifest build`"
-        ) from error
+    content = parse_json(raw, place=str(path))
     if not isinstance(content, dict) or content.get("kind") != "spark-audit-manifest":
         raise InputError(
             "is no SPARK Audit manifest",
             where=str(path),
             fix="give a file of `spark-audit manifest build`",
         )
-    if content.get("schema_version") != 1:
+    version = content.get("schema_version")
+    if version != 1:
+        known = isinstance(version, int) and abs(version) < MOST
         raise InputError(
-            f"has schema version {content.get('schema_version')!r}, not 1",
+            f"has schema version {version if known else 'unknown'}, not 1",
             where=str(path),
             fix="build it again with this version of SPARK Audit",
         )
-    if content.get("digest") != digest(content):
+    try:
+        found = digest(content)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            "holds half a surrogate pair or too deep a nesting",
+            where=str(path),
+            fix="build it again, or get the original file",
+        ) from error
+    if content.get("digest") != found:
         raise InputError(
             "was changed after it was built: its digest does not fit its content",
             where=str(path),
@@ -415,8 +573,10 @@ def _validated(raw: bytes, *, where: str) -> Manifest:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         field = field_path(first["loc"], Manifest.model_json_schema())
+        # Whatever a check of ours says stands behind "Value error, ".
+        said = first["msg"].lower().removeprefix("value error, ")
         raise InputError(
-            f"field {field}: {first['msg'].lower()}",
+            f"field {field}: {said}" if field else said,
             where=where,
             fix="build the manifest again with this version of SPARK Audit",
         ) from error

@@ -184,7 +184,7 @@ _RULES: tuple[_Rule, ...] = (
     _rule(
         "PHONE",
         r"""(?<![\w+])(?P<pii>\+(?=(?:[ .()-]{0,2}\d){8,15}(?!\d))[1-9]\d{0,2}
-        (?:[ .-]?\(?\d{1,5}\)?){2,6})(?![\w%-]|[.,]\d)""",
+        (?:[ .-]?\(?\d{1,5}+\)?){2,6})(?![\w%-]|[.,]\d)""",
     ),
     _rule(
         "PHONE",
@@ -212,7 +212,8 @@ _RULES: tuple[_Rule, ...] = (
     ),
     _rule(
         "NAME",
-        rf"(?i:\b(?:sincerely|regards|yours[ ]truly),?)\s*\n\s*{_PERSON_2}[ ]*(?:\n|$)",
+        rf"""(?i:\b(?:sincerely|regards|yours[ ]truly),?)[^\S\n]*+\n\s*+{_PERSON_2}
+        [ ]*(?:\n|$)""",
     ),
 )
 """In order of priority: where two overlap, the earlier rule has it."""
@@ -274,11 +275,21 @@ def _own_hits(
 
 def _resolved(hits: Iterable[Hit], existing: Iterable[Span]) -> list[Span]:
     """Hits in order of priority; one that overlaps what stands already is dropped."""
-    spans = list(existing)
-    for start, end, type in hits:
-        if not any(start < span.end and span.start < end for span in spans):
+    spans, found = list(existing), list(hits)
+    taken = bytearray(max((end for _, end, _ in found), default=0))
+    for span in spans:
+        _mark(taken, span)
+    for start, end, type in found:
+        if taken.find(1, start, end) < 0:
             spans.append(Span(start, end, type))
+            _mark(taken, spans[-1])
     return sorted(spans, key=lambda span: span.start)
+
+
+def _mark(taken: bytearray, span: Span) -> None:
+    """Take the characters of a span, as far as there are any."""
+    end = min(span.end, len(taken))
+    taken[span.start : end] = b"\1" * max(end - span.start, 0)
 
 
 def _by_rules(text: str) -> list[Hit]:
@@ -405,24 +416,25 @@ def precision_recall(
         raise InputError(what, where="precision_recall")
     counts = {type: [0] * 5 for type in PII_TYPES}
     for found, true in zip(annotated, truth, strict=True):
+        theirs, ours = _touching(found), _touching(true)
+        exact = {(span.start, span.end, span.type) for span in true}
         for span in true:
             counts[span.type][0] += 1
-            counts[span.type][2] += _touched(span, found)
+            counts[span.type][2] += theirs(span)
         for span in found:
             counts[span.type][1] += 1
-            counts[span.type][3] += _touched(span, true)
-            counts[span.type][4] += any(
-                (s.start, s.end, s.type) == (span.start, span.end, span.type)
-                for s in true
-            )
+            counts[span.type][3] += ours(span)
+            counts[span.type][4] += (span.start, span.end, span.type) in exact
     return {type: Agreement(*c) for type, c in counts.items() if c[0] or c[1]}
 
 
-def _touched(span: Span, others: Iterable[Span]) -> bool:
-    return any(
-        s.type == span.type and s.start < span.end and span.start < s.end
-        for s in others
-    )
+def _touching(spans: Sequence[Span]) -> Callable[[Span], bool]:
+    """Whether a span shares a character with one of its type among these."""
+    end = max((span.end for span in spans), default=0)
+    taken = {span.type: bytearray(end) for span in spans}
+    for span in spans:
+        _mark(taken[span.type], span)
+    return lambda s: s.type in taken and taken[s.type].find(1, s.start, s.end) >= 0
 
 
 def detection(
@@ -439,6 +451,7 @@ def detection(
     for example in examples:
         natural = [s for s in example.spans if s.origin == "natural"]
         found = _resolved(_own_hits(example, find, templates), natural)
-        annotated.append([s for s in found if s not in natural])
+        known = set(natural)
+        annotated.append([s for s in found if s not in known])
         truth.append([s for s in example.spans if s.origin == "injected"])
     return precision_recall(annotated, truth)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from spark_audit.errors import visible
 
@@ -113,6 +113,7 @@ def _finite(value: float | None) -> float | None:
 
 
 Number = Annotated[float | None, AfterValidator(_finite)]
+Count = Annotated[int, Field(ge=0, le=10**15)]
 Text = Annotated[str, AfterValidator(visible)]
 """Text of a report: it may come from somebody else, and hides nothing."""
 
@@ -159,13 +160,13 @@ class Row(_Strict):
     value: Number = None
     low: Number = None
     high: Number = None
-    level: float = 0.95
+    level: Annotated[float, Field(gt=0, lt=1)] = 0.95
     interval: Interval = "none"
     parity_low: Number = None
     parity_high: Number = None
     unit: Text = ""
-    n: int = 0
-    clusters: int = 0
+    n: Count = 0
+    clusters: Count = 0
     null: Number = None
     null_low: Number = None
     null_high: Number = None
@@ -329,6 +330,7 @@ class Finding(_Strict):
 
 
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_MOST = 1e15
 _TAKEN = ("results", "contrasts", "guards")
 
 
@@ -337,6 +339,8 @@ def _file_names(tables: dict[str, Any]) -> dict[str, Any]:
         # They become names of files, whoever wrote the report.
         if not _FILE.fullmatch(name) or name in _TAKEN:
             raise ValueError("the name of a table is letters, digits, _ and -")
+        for record in tables[name]:
+            _check_record(name, record)
     found: dict[str, Any] = _shown(tables)
     return found
 
@@ -353,6 +357,43 @@ def _of_a_report(files: dict[str, list[str]]) -> dict[str, list[str]]:
         if not _WRITTEN.fullmatch(name):
             raise ValueError("names a file that is none of a report's")
     return files
+
+
+_DRAWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "matching_by_type": (("type", "reasons"), ("matched", "unmatched")),
+    "balance": (("covariate",), ()),
+    "pair_shares": (("of",), ("nats", "share")),
+    "rank_distribution": (("checkpoint", "of"), ("rank", "share")),
+    "canary_by_dose": (("checkpoint", "part"), ("dose",)),
+    "mia_roc": (("checkpoint", "of"), ("fpr", "tpr", "chance_low", "chance_high")),
+    "run_time": (("checkpoint", "stage", "part", "work"), ("seconds",)),
+    "run_losses": (("checkpoint", "stage", "part", "kind"), ("step",)),
+    "accuracy_matrix": (("checkpoint",), ("stage",)),
+}
+"""Tables that figures and pages are made of: their columns of text and of numbers."""
+_TEXTS = ("checkpoint", "note", "after", "says", "work")
+
+
+def _check_record(table: str, record: dict[str, Any]) -> None:
+    """A record is flat, its numbers are finite, and what is drawn has its columns."""
+    texts, numbers = _DRAWN.get(table, ((), ()))
+    for column, value in record.items():
+        text = isinstance(value, str)
+        if value is None or isinstance(value, bool):
+            continue
+        if not text and not isinstance(value, int | float):
+            raise ValueError(
+                f"table {table} holds something else than text and numbers"
+            )
+        if not text and not -_MOST <= value <= _MOST:
+            raise ValueError(f"table {table} holds a number that cannot be")
+        misplaced = table in _DRAWN and text and column not in (*texts, *_TEXTS)
+        if misplaced or (column in _TEXTS and not text):
+            raise ValueError(f"table {table} holds text for a number, or otherwise")
+    lacking = [c for c in texts if not isinstance(record.get(c), str)]
+    lacking += [c for c in numbers if not isinstance(record.get(c), int | float)]
+    if lacking:
+        raise ValueError(f"table {table} lacks {lacking[0]}")
 
 
 class Report(_Strict):
@@ -379,7 +420,7 @@ class Report(_Strict):
     scope: list[Text]
     tables: Annotated[dict[str, list[dict[str, Any]]], AfterValidator(_file_names)] = {}
     evidence: dict[Text, Text] = {}
-    timing: dict[Text, float] = {}
+    timing: dict[Text, Annotated[float, AfterValidator(_finite)]] = {}
     files: Annotated[dict[Text, list[str]], AfterValidator(_of_a_report)] = {}
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:

@@ -23,6 +23,7 @@ UNCHECKED = "not checked: the run folder carries no checksums"
 WINDOWS = 20
 """Points that a report keeps of each stage's losses."""
 _NO_TERM = ("stage", "part", "step", "probe")
+_MOST = 1e300
 _LARGEST = 1 << 26
 """Bytes of a file of metrics beyond which it is not read."""
 
@@ -282,4 +283,5 @@ def _items(value: object) -> Iterable[tuple[str, Any]]:
 def _number(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return math.isfinite(value)
+    # Also no whole number that no float holds.
+    return -_MOST <= value <= _MOST

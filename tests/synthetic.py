@@ -76,6 +76,7 @@ def make_case() -> Callable[..., Case]:
                 ranges = [(s, s + int(rng.integers(2, 5))) for s in starts]
                 for start, end in ranges:
                     nll[start:end] += gap
+                nll = np.maximum(nll, 0.0)
                 unll = np.rint(nll * 1e6).astype(np.int64)
                 unll[0] = -1
                 reference[key] = np.where(unll < 0, 0, unll) / 1e6

@@ -138,8 +138,12 @@ def test_another_name_is_no_change(file: Path) -> None:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (b"{", "is not JSON; give a file of `manifest build`"),
-        (b"\xff\xfe{", "is not JSON; give a file of `manifest build`"),
+        (b"{", "is not JSON (column 2)"),
+        (b"\xff\xfe{", "begins with a byte order mark; save as UTF-8 without it"),
+        (
+            b"[" * 100_000,
+            "holds NaN, Infinity, too long a number or too deep a nesting",
+        ),
         (
             b"[]",
             "is no SPARK Audit manifest; give a file of `spark-audit manifest build`",
@@ -410,3 +414,52 @@ def test_what_a_notebook_prints_is_short_and_without_text(manifest: Manifest) ->
     for canary in manifest.canaries:
         assert not any(candidate in told for candidate in canary.candidates)
     assert max(len(repr(one)) for one in manifest.examples) < 600
+
+
+# --- sealed nonsense ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda m: m["examples"].append(m["examples"][0]), "examples.9 stands twice"),
+        (lambda m: m["pairs"][0].update(weight=-1e300), "field pairs.0.weight"),
+        (lambda m: m["pairs"][0]["pii"].update(nll=1e30), "field pairs.0.pii.nll"),
+        (lambda m: m["pairs"][0].update(example="no"), "pairs.0 names an example that"),
+        (lambda m: m["pairs"].append(m["pairs"][0]), "stands twice"),
+        (
+            lambda m: m["pairs"][0].update(control=m["pairs"][0]["pii"]),
+            "the control stands on the identifier",
+        ),
+        (
+            lambda m: m["examples"][1]["spans"][0].update(end=9999),
+            "field examples.1: spans:",
+        ),
+        (
+            lambda m: m["examples"][1]["spans"].append(m["examples"][1]["spans"][0]),
+            "field examples.1: spans overlap",
+        ),
+        (lambda m: m["examples"][1].update(cluster=""), "field examples.1.cluster"),
+        (
+            lambda m: m["canaries"][0]["candidates"].append(
+                m["canaries"][0]["candidates"][0]
+            ),
+            "field canaries.0.candidates: holds something twice",
+        ),
+        (
+            lambda m: m["membership"]["members"].append("nobody"),
+            "membership.members holds no train row's id",
+        ),
+    ],
+)
+def test_a_digest_is_no_signature(
+    file: Path, change: Callable[[dict[str, Any]], Any], said: str
+) -> None:
+    data = json.loads(file.read_bytes())
+    change(data)
+    data["digest"] = digest(data)
+    file.write_text(json.dumps(data))
+    with pytest.raises(InputError) as caught:
+        read_manifest(file)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -383,3 +383,56 @@ def test_presidio_names_come_from_the_model(monkeypatch):
     got = found("LA: Ann Lee, ann@example.org", detector="presidio")
     pii._language_model.cache_clear()
     assert got == [("NAME", "Ann Lee"), ("EMAIL", "ann@example.org")]
+
+
+# --- time -----------------------------------------------------------------------------
+
+SIZE = 100_000
+PIECES = (
+    "Regards",
+    "Regards\n",
+    "\n",
+    " ",
+    "a",
+    "A",
+    "1",
+    "Aa ",
+    "A-a",
+    "a@b.",
+    "me@example.org ",
+    "4111 ",
+    "+12345678901234a ",
+    "+1 (",
+    "(212) 555-",
+    "ssn ",
+    "password is ",
+    "password for a ",
+    "PIN\t",
+    "passport number ",
+    "GB82 WEST ",
+    "1.2.3.",
+    "12 Aa ",
+    "P.O. Box ",
+    "Mr. A",
+    "my name is ",
+    "Contact A. ",
+)
+"""What rules begin with, and what they repeat."""
+
+
+@pytest.mark.parametrize("rule", pii._RULES, ids=lambda rule: rule.type)
+def test_every_rule_is_fast_on_any_text(rule: pii._Rule) -> None:
+    for piece in PIECES:
+        for text in (piece * SIZE, piece + "\n" * SIZE, piece + " " * SIZE):
+            start = time.process_time()
+            list(rule.find(text[:SIZE]))
+            assert time.process_time() - start < 0.2, piece
+
+
+def test_many_identifiers_in_one_row_take_no_longer_than_they_are() -> None:
+    text = "me@example.org " * 20_000
+    start = time.process_time()
+    spans = annotate(text)
+    assert precision_recall([spans], [spans])["EMAIL"].exact == len(spans) == 20_000
+    assert annotate(text, existing=spans) == spans
+    assert time.process_time() - start < 4

@@ -173,6 +173,8 @@ def fold_olora(
     if len(found) != 1 or raw.get("rank_pattern"):
         return raw, folded, notes
     width = found.pop()
+    if rank is None or alpha is None:
+        raise CheckpointError("adapter_config.json has no r or lora_alpha", where=where)
     if width == rank or width == 0:
         return raw, folded, notes
     if width % rank or raw.get("use_dora"):

@@ -9,7 +9,6 @@ whatever else is set is refused.
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +53,7 @@ def _scale(value: Any) -> bool:
 
 
 def _rate(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and 0 <= value <= 1
+    return type(value) in (int, float) and 0 <= value <= 1
 
 
 def _name(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ from spark_audit.facts import read_regular, sha256_json
 
 _GROWTH = 256
 _ADDED = 64
+_MOST_IDS = 1 << 24
 _GIVE = "give the tokenizer that the model was trained with by --tokenizer"
 _ENDLESS = re.compile(r"[*+]|\{\d*,\}")
 _VOCABULARIES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
@@ -55,6 +57,7 @@ def read_tokenizer(
     settings = _json(folder / "tokenizer_config.json", where=where)
     content = _json(folder / "tokenizer.json", where=where)
     _check_growth(content, where=where)
+    _check_ids(content, where=where)
     if settings.get("auto_map") and not trust_remote_code:
         raise CheckpointError(
             "the tokenizer brings its own code (auto_map)",
@@ -75,7 +78,10 @@ def read_tokenizer(
                 return plain, [f"tokenizer.json as it is: {kind} would change it"]
     except CheckpointError:
         raise
-    except Exception as error:  # a missing converter, a damaged file, wrong JSON
+    except BaseException as error:  # a missing converter, a damaged file, wrong JSON
+        # A panic of Rust is no Exception, so that nobody takes it for an error.
+        if not isinstance(error, Exception) and not _panicked(error):
+            raise
         first = " ".join(str(error).split("\n", 1)[0].split())[:160]
         raise CheckpointError(
             f"the tokenizer cannot be loaded ({type(error).__name__}: {first})",
@@ -144,6 +150,30 @@ def _check_growth(content: dict[str, Any], *, where: str) -> None:
                 where=where,
                 fix=_GIVE,
             )
+
+
+def _check_ids(content: dict[str, Any], *, where: str) -> None:
+    """Refuse ids that are none: every hole below the largest is written out.
+
+    Raises
+    ------
+    CheckpointError
+        If one is no whole number from 0, or far beyond any vocabulary.
+    """
+    # What is of another layout, the tokenizer's own loader refuses.
+    ids: list[Any] = []
+    with contextlib.suppress(
+        AttributeError, IndexError, KeyError, TypeError, ValueError
+    ):
+        ids = [*_vocabulary(content).values()]
+    if not all(type(i) is int and 0 <= i < _MOST_IDS for i in ids):
+        raise CheckpointError(
+            "tokenizer.json has a vocabulary that cannot be", where=where, fix=_GIVE
+        )
+
+
+def _panicked(error: BaseException) -> bool:
+    return type(error).__name__ == "PanicException"
 
 
 def _steps(part: Any) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from spark_audit.audits import carriers, entry_of
 from spark_audit.errors import InputError, OutputError
+from spark_audit.examples import parse_json
 from spark_audit.facts import check_links, field_path, read_regular
 from spark_audit.figures import FIGURES, FORMATS, drawings, file_name, palette
 from spark_audit.manifest import Manifest
@@ -560,6 +561,8 @@ def read_report(folder: str | Path) -> Report:
         raise OutputError(
             f"cannot be read ({error.strerror or error})", where=str(path)
         ) from error
+    # Strictly first: pydantic takes NaN and any depth.
+    parse_json(text, place=str(path))
     try:
         report = Report.model_validate_json(text)
     except ValidationError as error:

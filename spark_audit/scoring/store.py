@@ -36,7 +36,7 @@ from spark_audit.facts import (
     write_atomically,
 )
 from spark_audit.memory import out_of_memory
-from spark_audit.table import Pass, TokenTable
+from spark_audit.table import LAYOUTS, Pass, TokenTable
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints import Loaded
@@ -260,15 +260,41 @@ def _read_index(path: Path) -> tuple[list[tuple[str, slice]], list[str]]:
     check_regular(path)
     if sha256_file(path)[:32] != path.stem:
         raise ValueError(path.name)
-    table = pq.read_table(path, columns=["key"])
-    remarks = json.loads(table.schema.metadata[b"remarks"])
-    spans = [(key, slice(0, 0)) for key in json.loads(table.schema.metadata[b"empty"])]
+    table = pq.read_table(path)
+    _check_layout(table)
+    said = table.schema.metadata or {}
+    remarks, empty = (json.loads(said[name]) for name in (b"remarks", b"empty"))
+    for texts in (remarks, empty):
+        if not isinstance(texts, list) or not all(isinstance(t, str) for t in texts):
+            raise ValueError(path.name)
+    spans = [(key, slice(0, 0)) for key in empty]
     keys = table["key"].combine_chunks()
     codes, names = keys.indices.to_numpy(), keys.dictionary.to_pylist()
     edges = np.flatnonzero(np.diff(codes, prepend=-1, append=-1))
     for start, end in itertools.pairwise(edges.tolist()):
         spans.append((names[codes[start]], slice(start, end)))
     return spans, remarks
+
+
+def _check_layout(table: pa.Table) -> None:
+    """A shard has the columns of one pass, of its types, and nothing is missing.
+
+    Its name fits its bytes, whoever wrote them.
+    """
+    given = {field.name: field.type for field in table.schema}
+    key, position = given.pop("key", None), given.pop("position", None)
+    layouts = (
+        {name: pa.from_numpy_dtype(dtype) for name, dtype in layout.items()}
+        for layout in LAYOUTS.values()
+    )
+    whole = len(table.schema) == len(given) + 2 and given in layouts
+    if not whole or position != pa.int32() or not pa.types.is_dictionary(key):
+        raise ValueError("is no shard")
+    for values in table.itercolumns():
+        if values.null_count or (
+            pa.types.is_floating(values.type) and np.isnan(values.to_numpy()).any()
+        ):
+            raise ValueError("holds nothing or NaN")
 
 
 def _salt(folder: Path) -> bytes:

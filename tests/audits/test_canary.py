@@ -114,6 +114,11 @@ def plant(make_case: Make) -> Callable[..., Planted]:
                     }
                 )
         content = make_case(sources=2, preset=preset).manifest.model_dump(mode="json")
+        blank, used = content["examples"][0], set()
+        for record in records:
+            used |= {context["example"] for context in record["contexts"]}
+        # The rows that canaries stand in; no figure of this audit needs their text.
+        content["examples"] += [{**blank, "id": key} for key in sorted(used)]
         return Planted(seal(content | {"canaries": records}), size)
 
     return make

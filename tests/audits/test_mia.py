@@ -103,6 +103,7 @@ def make_world(make_case: Make) -> Make:
                     label = "good"
                 values = -rng.gamma(2, 1, tokens) + common
                 logp[key] = np.minimum(values, -1e-3) + shifted * member
+                given = np.maximum(np.rint(-logp[key] * 1e6), 0).astype(int)
                 sides["members" if member else "non_members"].append(key)
                 examples.append(
                     {
@@ -119,7 +120,7 @@ def make_world(make_case: Make) -> Make:
                         "response_token": tokens - 1,
                         "reference_unll": [
                             None,
-                            *np.rint(-logp[key] * 1e6).astype(int).tolist(),
+                            *given.tolist(),
                         ],
                         "excluded": [],
                         "classes": "a" * (tokens + 1),

@@ -122,6 +122,19 @@ def test_no_tokenizer_and_damaged_ones(
         open_checkpoint(str(folder), device="cpu")
 
 
+def test_ids_that_no_vocabulary_has(
+    tiny_base: Path, copied: Callable[..., Path]
+) -> None:
+    folder = copied(tiny_base)
+    content = json.loads((folder / "tokenizer.json").read_text())
+    # Every id below the largest would be written out, for minutes.
+    for wrong in (2**31, -1, "1", 1.5):
+        content["model"]["vocab"]["a"] = wrong
+        (folder / "tokenizer.json").write_text(json.dumps(content))
+        with pytest.raises(CheckpointError, match="a vocabulary that cannot be"):
+            open_checkpoint(str(folder), device="cpu")
+
+
 def test_a_slow_tokenizer_is_refused(
     tiny_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

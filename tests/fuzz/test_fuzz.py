@@ -1,0 +1,271 @@
+"""Mutants of every file that may come from others: no crash, no hang, no silent pass.
+
+    SPARK_FUZZ=manifest:17 pytest tests/fuzz        one mutant, by its number
+    SPARK_FUZZ=manifest:0-999 pytest tests/fuzz     a thousand of a family
+    pytest tests/fuzz -m slow                       10,000 of all families
+
+A mutant follows from its family's name and its number alone, as long as the mutations
+and the small audit they are made of stay what they are. The short run takes the first
+200: every family its share.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import unicodedata
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fuzz.families import FAMILIES, Silent
+from fuzz.scene import Scene, make_scene
+
+from spark_audit.cli import run as audit
+from spark_audit.errors import SparkError
+
+CPU_SECONDS = 5.0
+"""Of one command; of the process, so that a busy machine trips nothing."""
+WALL_SECONDS = 60.0
+LONG = 50
+"""Times as many mutants as in the short run: 10,000."""
+
+
+pytestmark = pytest.mark.xdist_group("fuzz")
+
+
+class Hung(BaseException):
+    """No ``except Exception`` holds it."""
+
+
+@pytest.fixture(scope="session")
+def scene(
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+) -> Scene:
+    return make_scene(tmp_path_factory.mktemp("fuzz"), tiny_base, make_adapter)
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    def hang(*_: Any) -> None:
+        raise Hung
+
+    timers = (
+        (signal.ITIMER_PROF, signal.SIGPROF, CPU_SECONDS),
+        (signal.ITIMER_REAL, signal.SIGALRM, WALL_SECONDS),
+    )
+    before = [signal.signal(number, hang) for _, number, _ in timers]
+    for timer, _, seconds in timers:
+        signal.setitimer(timer, seconds)
+    try:
+        yield
+    finally:
+        for (timer, number, _), old in zip(timers, before, strict=True):
+            signal.setitimer(timer, 0)
+            signal.signal(number, old)
+
+
+def called(name: str, words: Sequence[str], scene: Scene) -> int:
+    """What commands call below the command line, with its exit code."""
+    try:
+        ACTS[name](scene, *words)
+    except SparkError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+def _audit(scene: Scene, path: str, name: str) -> None:
+    """One audit of the report's own tables over a changed manifest."""
+    from spark_audit.audits import AUDITS
+    from spark_audit.manifest import read_manifest
+    from spark_audit.plans import known
+    from spark_audit.table import Pass, TokenTable
+
+    manifest = read_manifest(path)
+    tables = scene.report / "scores" / "tables"
+    read = {
+        one: {Pass(): TokenTable.read(tables / f"{one}.plain.parquet")}
+        for one in ("base", "ours")
+    }
+    run = AUDITS.get(name).run
+    options = {"placebo_draws": 0, "rematched": False, "blind_permutations": 9}
+    run(read, manifest, **known(run, {"preset": "paper", **options}))
+
+
+def _draw(scene: Scene, folder: str, name: str) -> None:
+    from spark_audit.figures import drawings
+    from spark_audit.reports import read_report
+
+    drawings(read_report(folder), only=[name])
+
+
+def _open(scene: Scene, folder: str, base: str) -> None:
+    from spark_audit.checkpoints import open_checkpoint
+
+    open_checkpoint(folder, base=base or None, device="cpu")
+
+
+def _tables(scene: Scene, folder: str) -> None:
+    from spark_audit.runs import run_tables, trained_order
+
+    trained_order(Path(folder))
+    run_tables({"run": Path(folder)})
+
+
+def _resume(scene: Scene, folder: str) -> None:
+    from spark_train.folder import Folder
+
+    run = Folder(Path(folder))
+    record = run.read()
+    assert record is not None
+    run.check(record, record)
+
+
+def _store(scene: Scene, folder: str) -> None:
+    import pyarrow.parquet as pq
+
+    from spark_audit.scoring.store import Store
+    from spark_audit.table import LAYOUTS, Pass
+
+    whole = scene.report / "scores" / "store"
+    found = Store(Path(folder))
+    for shard in whole.glob("*.parquet"):
+        table = pq.read_table(shard)
+        keys = table["key"].unique().to_pylist()
+        names = set(table.column_names) - {"key", "position"}
+        kind = next(k for k, layout in LAYOUTS.items() if set(layout) == names)
+        got = found.gather({key: key for key in keys}, kind=Pass(kind))
+        assert set(got.columns) == set(LAYOUTS[kind])
+        for name, values in got.columns.items():
+            if values.dtype != LAYOUTS[kind][name]:
+                raise Silent(f"{name} is {values.dtype}")
+            if not np.isfinite(values[values != -np.inf]).all():
+                raise Silent(f"{name} is no number")
+
+
+ACTS: dict[str, Callable[..., None]] = {
+    "@audit": _audit,
+    "@draw": _draw,
+    "@open": _open,
+    "@tables": _tables,
+    "@resume": _resume,
+    "@store": _store,
+}
+
+
+def steering(text: str) -> str:
+    """The first character of what was shown that would steer a terminal."""
+    for char in text:
+        if char not in "\n\r" and unicodedata.category(char) in ("Cc", "Cf", "Cs"):
+            return f"U+{ord(char):04X}"
+    return ""
+
+
+def tried(
+    family: str, number: int, scene: Scene, capfd: pytest.CaptureFixture[str]
+) -> str:
+    """What is wrong with one mutant; nothing, if all is well."""
+    make, _ = FAMILIES[family]
+    rng = np.random.default_rng([zlib.crc32(family.encode()), number])
+    said: list[str] = []
+    shown: list[str] = []
+    code: int | None = None
+    commands = make(scene, rng, said)
+    try:
+        while True:
+            words = [str(word) for word in commands.send(code)]  # type: ignore[arg-type]
+            shown = words[:2]
+            capfd.readouterr()
+            with limited():
+                if words[0] in ACTS:
+                    code = called(words[0], words[1:], scene)
+                else:
+                    code = audit(words)
+            output = "".join(capfd.readouterr())
+            if code not in (0, 1, 2, 3, 4):
+                raise AssertionError(f"exit {code}: {_where()}")
+            if "Traceback" in output or "panicked" in output:
+                raise AssertionError("a traceback")
+            if char := steering(output):
+                raise AssertionError(f"{char} was shown")
+            if code > 1 and len(output) > 4000:
+                raise AssertionError(f"an error of {len(output)} characters")
+    except StopIteration:
+        return ""
+    except Hung:
+        return f"{number}: hung in {shown} ({'; '.join(said)[:300]})"
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a panic of Rust is no Exception
+        what = f"{type(error).__name__}: {str(error)[:300]}"
+        if not isinstance(error, AssertionError):
+            what += f" at {_frame(error)}"
+        return f"{number}: {what} in {shown} ({'; '.join(said)[:300]})"
+
+
+def _frame(error: BaseException) -> str:
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    mine = [f for f in frames if "spark_" in f.filename] or frames
+    return f"{Path(mine[-1].filename).name}:{mine[-1].lineno}"
+
+
+def _where() -> str:
+    """What the log of a defect says of where it was."""
+    logs = sorted(Path(tempfile.gettempdir()).glob("spark-audit-*.log"))
+    if not logs:
+        return "no log"
+    lines = logs[-1].read_text().splitlines()
+    for log in logs:
+        log.unlink()
+    mine = [line for line in lines if "/spark_" in line][-1:]
+    return f"{lines[0]} at {[line.rpartition('/')[2] for line in mine or lines[-1:]]}"
+
+
+def numbers(family: str, *, times: int = 1) -> range:
+    """Which mutants of a family are asked for."""
+    asked = os.environ.get("SPARK_FUZZ", "")
+    named, _, some = asked.partition(":")
+    if not asked:
+        return range(FAMILIES[family][1] * times)
+    if named != family:
+        return range(0)
+    low, _, high = some.partition("-")
+    return range(int(low), int(high or low) + 1)
+
+
+@pytest.fixture(autouse=True)
+def _quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def test_the_short_run_has_200_mutants() -> None:
+    assert sum(share for _, share in FAMILIES.values()) == 200
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_mutants(family: str, scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
+    found = [tried(family, number, scene, capfd) for number in numbers(family)]
+    assert not [one for one in found if one]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_many_mutants(
+    family: str, scene: Scene, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found = [tried(family, n, scene, capfd) for n in numbers(family, times=LONG)]
+    assert not [one for one in found if one]
