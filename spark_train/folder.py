@@ -332,7 +332,8 @@ class Folder:
             What earlier phases took.
         """
         try:
-            with self.metrics.open("ab") as file:
+            # Losses of single steps are the rows' own: for their owner only.
+            with open(self.metrics, "ab", opener=_private) as file:
                 file.writelines(self._lines)
                 file.flush()
                 os.fsync(file.fileno())
@@ -419,6 +420,10 @@ class Folder:
         """The run is complete: there is nothing to go on from."""
         shutil.rmtree(self.path / CARRIED, ignore_errors=True)
         self._state.unlink(missing_ok=True)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _unborn(path: Path) -> bool:
