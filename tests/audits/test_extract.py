@@ -513,3 +513,112 @@ def test_conclusions_from_stored_evidence_are_the_same(
     assert again.contrasts == direct.contrasts
     assert again.tables == direct.tables
     assert again.verdict == direct.verdict
+
+
+def claims(result: AuditResult, checkpoint: str) -> list[str]:
+    return [f.claim for f in result.findings if f.checkpoint == checkpoint]
+
+
+def test_without_test_rows_the_base_is_the_null(make_case: Make) -> None:
+    case = make_case(sources=12, tests=0, seed=20)
+    known = tables(
+        case, base=nothing, total=everything, many=some(case, 9), one=some(case, 1)
+    )
+    result = extract(known, case.manifest)
+    for name in ("total", "many"):
+        assert claims(result, name) == ["verbatim", "verbatim"]
+        assert "cannot be excluded" not in said(result, name)
+    assert claims(result, "one") == ["nothing_shown", "nothing_shown"]
+    assert claims(result, "base") == ["nothing_shown", "not_tested"]
+    same = extract(
+        {n: {PLAIN: table(case, everything)} for n in ("base", "ours")}, case.manifest
+    )
+    assert claims(same, "ours") == ["nothing_shown", "nothing_shown"]
+    alone = extract(tables(case, ours=everything), case.manifest)
+    assert claims(alone, "ours") == ["moved", "not_tested"]
+
+
+@pytest.mark.parametrize(
+    ("base", "claim"), [(nothing, "verbatim"), (everything, "moved")]
+)
+def test_what_came_back_is_claimed_where_nothing_can_be_compared(
+    make_case: Make, base: Known, claim: str
+) -> None:
+    case = make_case(sources=1, rows=4, seed=17)
+    result = extract(tables(case, base=base, ours=everything), case.manifest)
+    assert claims(result, "ours") == [claim, "not_tested"]
+    (count, _) = (f for f in result.findings if f.checkpoint == "ours")
+    assert count.status == "ok"
+
+
+def test_hits_that_hang_on_ties_are_no_finding(make_case: Make) -> None:
+    case = make_case(sources=12, tests=6, seed=8)
+    manifest = with_canaries(case.manifest, rows=8)
+    tied = {
+        "base": {PLAIN: table(case)},
+        "ours": {PLAIN: table(case, everything, tie=True)},
+    }
+    result = extract(tied, manifest)
+    assert set(claims(result, "ours")) == {"not_tested"}
+    lost = [f for f in result.findings if f.status == "not_resolvable"]
+    assert len(lost) == 2
+    assert "of them hang on ties" in lost[0].sentence
+    assert " 0 (" in lost[0].sentence
+    assert "if ties are won)" in lost[0].sentence
+
+
+def test_canaries_that_come_back_are_verbatim(make_case: Make) -> None:
+    case = make_case(sources=20, tests=6, seed=13)
+    manifest = with_canaries(case.manifest, rows=12)
+    planted = {e.id for e in manifest.examples if e.canary_id and e.split == "train"}
+
+    def trained(key: str, span: int) -> bool:
+        return key in planted
+
+    every = tables(case, base=nothing, ours=trained, all=everything, none=nothing)
+
+    def claim(result: AuditResult, name: str) -> str:
+        (found,) = (
+            f
+            for f in result.findings
+            if f.checkpoint == name and "canaries" in f.sentence
+        )
+        return found.claim
+
+    result = extract(every, manifest)
+    told = [claim(result, name) for name in ("base", "ours", "all", "none")]
+    assert told == ["nothing_shown", "verbatim", "moved", "nothing_shown"]
+    # What the base returns too was not learned here.
+    both = {"base": every["ours"], "ours": every["ours"]}
+    assert claim(extract(both, manifest), "ours") == "moved"
+
+
+def test_a_change_is_claimed_only_where_one_is_detected(make_case: Make) -> None:
+    case = make_case(sources=12, tests=0, seed=12)
+    known = tables(case, plain=nothing, same=nothing, few=some(case, 2), all=everything)
+    result = extract(known, case.manifest, baseline="plain")
+    found = {
+        f.checkpoint: f for f in result.findings if "greedy extraction" in f.sentence
+    }
+    told = [found[name].claim for name in ("same", "few", "all")]
+    assert told == ["nothing_shown", "nothing_shown", "moved"]
+    assert "ROSE: 100.0 points" in found["all"].sentence
+
+
+def test_differences_are_within_100_points_and_found_is_not_excluded(
+    make_case: Make,
+) -> None:
+    case = make_case(sources=12, tests=6, seed=21)
+    train = {e.id for e in case.manifest.examples if e.split == "train"}
+    known = tables(
+        case,
+        base=lambda key, _: key not in train,
+        ours=lambda key, _: key in train,
+    )
+    line = said(extract(known, case.manifest), "ours")
+    assert "by 100.0 [" in line
+    assert ", 100.0] points" in line
+    assert "cannot be excluded" not in line
+    few = said(extract(tables(case, ours=some(case, 1)), case.manifest), "ours")
+    assert "no difference detected" in few
+    assert "cannot be excluded" not in few
