@@ -601,8 +601,8 @@ def _minus(one: _Apart, two: _Apart) -> _Apart:
     high = value + float(np.hypot(one.high - one.value, two.value - two.low))
     # Half the width of a 95 % interval is 1.96 standard errors.
     se = (high - low) / 2 / float(special.ndtri(0.975))
-    ends = (min(1.0, max(-1.0, end)) for end in (value, low, high))
-    return _Apart(*ends, min(1.0, mde_normal(se)))
+    value, low, high = (min(1.0, max(-1.0, end)) for end in (value, low, high))
+    return _Apart(value, low, high, min(1.0, mde_normal(se)))
 
 
 def _since(one: _Apart | None, base: _Apart | None) -> _Apart | None:
@@ -713,7 +713,7 @@ def _canaries_known(
 
 
 def _p_more(hits: int, n: int, others: int, m: int) -> float:
-    counts = [[hits, n - hits], [others, m - others]]
+    counts = np.array([[hits, n - hits], [others, m - others]])
     return float(stats.fisher_exact(counts, alternative="greater").pvalue)
 
 
