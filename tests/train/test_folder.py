@@ -451,6 +451,7 @@ def test_lines_that_are_gone_are_not_filled_up(
     start: Callable[..., Outcome], stopped: Path
 ) -> None:
     metrics = stopped / "metrics.jsonl"
+    assert metrics.stat().st_mode & 0o777 == 0o600
     whole = metrics.read_bytes()
     for kept in (whole[:-7], b""):
         metrics.write_bytes(kept)
