@@ -29,9 +29,11 @@ from spark_audit.audits._ranked import (
     dose_table,
     epsilon_table,
     extrapolated_table,
+    held_out,
     hits_of,
     kinds_moved,
     moved,
+    p_risen,
     paired_table,
     ranked,
     resolved,
@@ -561,21 +563,21 @@ def _findings(
                 )
                 found.append(_finding(name, "confounded", said))
             continue
-        if not uniform:
-            tests = [test for test in control if test.part in known]
-            found.append(_rise(name, frame, tests))
-            continue
-        # Adjusted over all parts, before those that tell nothing are left out.
-        ends = {
-            end: [test for test in tests if test.part in known]
-            for end, tests in two_ended(frame[frame["checkpoint"] == name]).items()
-        }
         records = [
             r
             for r in tables["canary_streisand"]
             if r["checkpoint"] == name and r["part"] in known
         ]
         ahead, behind = _apart(records)
+        if not uniform:
+            tests = [test for test in control if test.part in known]
+            found.append(_rise(name, frame, tests, ahead=ahead))
+            continue
+        # Adjusted over all parts, before those that tell nothing are left out.
+        ends = {
+            end: [test for test in tests if test.part in known]
+            for end, tests in two_ended(frame[frame["checkpoint"] == name]).items()
+        }
         told = [_end_words(name, ours, ends["remembered"], control, mde)]
         if told[0][0] == "memory" and "ahead" in kinds[name]:
             # Chance is no null here: only the held-out canaries tell.
@@ -639,7 +641,9 @@ def _end_words(
     )
 
 
-def _rise(name: str, frame: pd.DataFrame, control: Sequence[Tested]) -> Finding:
+def _rise(
+    name: str, frame: pd.DataFrame, control: Sequence[Tested], *, ahead: str
+) -> Finding:
     """What a checkpoint adds to a base that does not rank by chance."""
     best = next(test for test in control if test.checkpoint == name)
     parts = trained(frame[frame["part"] == best.part])
@@ -648,6 +652,10 @@ def _rise(name: str, frame: pd.DataFrame, control: Sequence[Tested]) -> Finding:
     rise = with_mde(ratio_estimate(change, np.ones(len(both))))
     figures = f"mean change of exposure {number(rise.value, 2)} bits ({best.part})"
     if best.detected:
+        never = held_out(frame[frame["part"] == best.part])
+        kind, before = (never[never["checkpoint"] == one] for one in (name, BASE))
+        if len(kind) and not ahead and p_risen(kind, before) <= 1 - LEVEL:
+            return _finding(name, "confounded", f"{figures}, but {LIFTED}")
         said = (
             f"canaries are REMEMBERED beyond what the base knows: {figures}, of those "
             f"in most rows {best.said}."

@@ -328,9 +328,12 @@ def test_a_base_that_knows_the_canaries_leaves_only_changes(
     tables = {
         "base": {CANDIDATES: known},
         "same": {CANDIDATES: known},
-        "more": {CANDIDATES: planted.table(4.0, seed=1)},
+        "more": {CANDIDATES: planted.table(by_split(4.0, 1.5), seed=1)},
+        "kind": {CANDIDATES: planted.table(4.0, seed=1)},
     }
     result = canary(tables, planted.manifest)
+    assert claims(result, "kind") == {"confounded"}
+    assert "held-out canaries rank as high" in said(result, "kind")
     found = guard(result, "base ranks canaries by chance")
     assert found.passed is False
     assert "not exchangeable" in found.detail
