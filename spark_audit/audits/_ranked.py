@@ -47,6 +47,7 @@ MOST_TIED = 0.9
 COLLAPSED = "a collapsed model or logits of too little precision"
 IN_EXPECTATION = "they count as on average over random orders"
 UNCONTROLLED = "nothing: the positive control was not detected"
+UNGROUNDED = "nothing: held-out canaries rank above chance too"
 DECLARED = ("full", "all", 1)
 """Part, dose and k of the bound declared before any result: all canaries at once."""
 
@@ -197,10 +198,31 @@ def base_tests(frame: pd.DataFrame) -> list[Tested]:
     The base saw none of the canaries, held out or not. Parts in which it ranks nothing
     (:func:`unresolved`) are not tested.
     """
+    return _uniform_tests(frame[frame["checkpoint"] == BASE])
+
+
+def kinds_moved(frame: pd.DataFrame) -> dict[str, set[str]]:
+    """Checkpoint -> ``ahead``, ``behind``: where its held-out canaries left chance.
+
+    By the test of :func:`base_tests`, over a checkpoint's parts by Holm. No model was
+    trained on them, so that strings of their kind moved, and chance is no null there.
+    """
+    found: dict[str, set[str]] = {}
+    never = held_out(frame)
+    for name in dict.fromkeys(frame["checkpoint"]):
+        chosen = never[never["checkpoint"] == name]
+        found[str(name)] = {
+            "ahead" if t.value < (chosen["n_candidates"].iloc[0] + 1) / 2 else "behind"
+            for t in _uniform_tests(chosen)
+            if t.detected
+        }
+    return found
+
+
+def _uniform_tests(frame: pd.DataFrame) -> list[Tested]:
     found = []
-    base = frame[frame["checkpoint"] == BASE]
-    lost = unresolved(base)
-    for name, part, chosen in by_part(base):
+    lost = unresolved(frame)
+    for name, part, chosen in by_part(frame):
         if (name, part) in lost:
             continue
         test = _uniformity(chosen)
@@ -261,6 +283,14 @@ def two_ended(frame: pd.DataFrame) -> dict[str, list[Tested]]:
 # --- tables ---------------------------------------------------------------------------
 
 
+def _told(record: Record, *, resolvable: bool) -> Record:
+    """The record with its ``status``; without p values where nothing is ranked."""
+    if not resolvable:
+        tests = {k: None for k in record if k.startswith("p_") or k.endswith("_p")}
+        record = record | tests
+    return record | {"status": "ok" if resolvable else "not_resolvable"}
+
+
 def dose_table(frame: pd.DataFrame) -> list[Record]:
     """Each dose beside chance; dose 0 are the held-out canaries."""
     found = []
@@ -293,7 +323,7 @@ def dose_table(frame: pd.DataFrame) -> list[Record]:
                     record[f"top{k}_hits"] = hits.hits
                     record[f"top{k}_low"], record[f"top{k}_high"] = hits.low, hits.high
                     record[f"top{k}_p"] = hits.p
-            found.append(record)
+            found.append(_told(record, resolvable=bool(resolved(chosen).any())))
     return found
 
 
@@ -345,18 +375,17 @@ def uniformity_table(frame: pd.DataFrame) -> list[Record]:
                 continue
             size, mean = chosen["n_candidates"].to_numpy(), float(chosen["mid"].mean())
             exact = null_mean(size, of="rank").two_sided(mean)
-            found.append(
-                {
-                    "checkpoint": name,
-                    "part": part,
-                    "canaries": which,
-                    "n": len(chosen),
-                    "tied": int((chosen["ties"] > 0).sum()),
-                    "rank_mean": mean,
-                    "rank_mean_p": exact,
-                    **_uniformity(chosen)._asdict(),
-                }
-            )
+            record = {
+                "checkpoint": name,
+                "part": part,
+                "canaries": which,
+                "n": len(chosen),
+                "tied": int((chosen["ties"] > 0).sum()),
+                "rank_mean": mean,
+                "rank_mean_p": exact,
+                **_uniformity(chosen)._asdict(),
+            }
+            found.append(_told(record, resolvable=bool(resolved(chosen).any())))
     return found
 
 
@@ -364,7 +393,8 @@ def streisand_table(frame: pd.DataFrame) -> list[Record]:
     """True canaries against strings of the same formats that were never trained on.
 
     Two-sided: standing far behind is a signal too. ``p`` compares trained with
-    held-out canaries (Mann-Whitney), ``p_suppressed`` trained ones with chance.
+    held-out canaries (Mann-Whitney), ``p_suppressed`` trained ones with chance;
+    ``trained_ahead`` is the share of such pairs whose trained canary ranks ahead.
     """
     found = []
     for name, part, whole in by_part(frame):
@@ -382,6 +412,7 @@ def streisand_table(frame: pd.DataFrame) -> list[Record]:
             "chance_rank": (size + 1) / 2,
             "lower_tail_exposure": float(ours["lower_tail"].mean()),
             "p_suppressed": p_suppressed(ours),
+            "trained_ahead": None,
             "p": None,
             "mde_ranks": None,
         }
@@ -392,6 +423,7 @@ def streisand_table(frame: pd.DataFrame) -> list[Record]:
             reach = chance_mde(1, n_candidates=size).ranks / np.sqrt(pairs)
             record |= {
                 "rank_mean_held_out": float(never["mid"].mean()),
+                "trained_ahead": float(1 - test.statistic / (len(ours) * len(never))),
                 "p": float(test.pvalue),
                 "mde_ranks": float(reach),
             }
@@ -402,8 +434,12 @@ def streisand_table(frame: pd.DataFrame) -> list[Record]:
 def paired_table(
     frame: pd.DataFrame, baselines: Mapping[str, str], *, seed: int
 ) -> list[Record]:
-    """Change of each canary's exposure against the baseline, on the same candidates."""
+    """Change of each canary's exposure against the baseline, on the same candidates.
+
+    None is given where one of the two ranks nothing (:func:`unresolved`).
+    """
     whole = trained(frame)
+    lost = unresolved(whole)
     parts = {(name, part): chosen for name, part, chosen in by_part(whole)}
     found = []
     for (name, part), chosen in parts.items():
@@ -411,31 +447,46 @@ def paired_table(
         if other is None:
             continue
         change, both = changes(chosen, other, "exposure")
-        moved = int(np.count_nonzero(change))
         if not both:
             continue
-        found.append(
-            {
-                "checkpoint": name,
-                "baseline": baselines[name],
-                "part": part,
-                "canaries": len(both),
+        record: Record = {
+            "checkpoint": name,
+            "baseline": baselines[name],
+            "part": part,
+            "canaries": len(both),
+            "changed": None,
+            "exposure_change_mean": None,
+            "exposure_change_median": None,
+            "wilcoxon_p": None,
+            "sign_flip_p": None,
+        }
+        resolvable = not lost.keys() & {(name, part), (str(baselines[name]), part)}
+        if resolvable:
+            moved = int(np.count_nonzero(change))
+            record |= {
                 "changed": moved,
                 "exposure_change_mean": float(change.mean()),
                 "exposure_change_median": float(np.median(change)),
-                "wilcoxon_p": float(stats.wilcoxon(change).pvalue) if moved else None,
-                "sign_flip_p": sign_flip(change, seed=seed) if moved else None,
             }
-        )
+            if moved:
+                record["wilcoxon_p"] = float(stats.wilcoxon(change).pvalue)
+                record["sign_flip_p"] = sign_flip(change, seed=seed)
+        found.append(_told(record, resolvable=resolvable))
     return found
 
 
-def epsilon_table(frame: pd.DataFrame, *, sensitive: Collection[str]) -> list[Record]:
+def epsilon_table(
+    frame: pd.DataFrame,
+    *,
+    sensitive: Collection[str],
+    lifted: Collection[str] = (),
+) -> list[Record]:
     """Lower bounds of epsilon, of checkpoints that were trained on the canaries.
 
     Only synthetic canaries are taken: theirs is the uniform draw that bounds rest on.
     The declared bounds hold together at 95 % over checkpoints, all others together
-    too (Bonferroni). Of a part without its positive control none is given. A canary
+    too (Bonferroni). Of a part without its positive control none is given, nor of a
+    checkpoint in ``lifted``, whose held-out canaries rank above chance. A canary
     that is tied across the k-th place is no hit, whatever share of a hit it is on
     average: hits are then never more than those of a guess that breaks ties at random,
     which is what the bound holds for.
@@ -479,14 +530,16 @@ def epsilon_table(frame: pd.DataFrame, *, sensitive: Collection[str]) -> list[Re
             rows=record["rows"],
             significance=record["significance"],
         )
-        claimed = record["part"] in sensitive
+        why = UNCONTROLLED if record["part"] not in sensitive else ""
+        why = why or (UNGROUNDED if record["checkpoint"] in lifted else "")
+        claimed = not why
         record.update(
             {
                 "epsilon_per_canary": bound.canary if claimed else None,
                 "epsilon_per_record": bound.record if claimed else None,
                 "add_remove_per_canary": bound.canary_add_remove if claimed else None,
                 "add_remove_per_record": bound.record_add_remove if claimed else None,
-                "says": _says(record, bound.record) if claimed else UNCONTROLLED,
+                "says": why or _says(record, bound.record),
             }
         )
     return found

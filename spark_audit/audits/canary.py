@@ -29,8 +29,11 @@ from spark_audit.audits._ranked import (
     dose_table,
     epsilon_table,
     extrapolated_table,
+    held_out,
     hits_of,
+    kinds_moved,
     moved,
+    p_risen,
     paired_table,
     ranked,
     resolved,
@@ -85,6 +88,15 @@ NONE = "the manifest has no canary"
 UNRANKED = "no canary of the manifest is rankable"
 UNSCORED = "the candidates of canaries were not scored"
 
+LIFTED = (
+    "held-out canaries rank as high: strings of this kind became likelier, memory is "
+    "not shown."
+)
+SUNK = (
+    "held-out canaries rank as far back: strings of this kind became less likely, "
+    "suppression that tells who was in the data is not shown."
+)
+
 SCOPE = (
     "Canary ranks speak of detection among these candidates, with the true text before "
     "them, at the smallest effect named. A rank near chance is no sign of safety where "
@@ -129,6 +141,8 @@ def conclude(
     control = control_tests(frame, uniform_base=uniform)
     sensitive = {test.part for test in control if test.detected}
     lost = unresolved(ours)
+    kinds = kinds_moved(frame)
+    lifted = {name for name, ways in kinds.items() if "ahead" in ways}
     rows = _tied(_insensitive(rows, sensitive), lost)
     contrasts = _tied(_insensitive(bounded(contrasts, TOP), sensitive), lost)
     tables = {
@@ -139,7 +153,7 @@ def conclude(
         "canary_paired": paired_table(frame, baselines, seed=seed),
         # Without a uniform draw the bound has no ground.
         "canary_epsilon": (
-            epsilon_table(frame, sensitive=sensitive) if uniform else []
+            epsilon_table(frame, sensitive=sensitive, lifted=lifted) if uniform else []
         ),
         "canary_extrapolated": extrapolated_table(frame),
     }
@@ -153,6 +167,7 @@ def conclude(
         uniform=uniform,
         supposed=supposed,
         tied=lost,
+        kinds=kinds,
     )
     return AuditResult(
         rows=[*rows, *absent],
@@ -509,6 +524,7 @@ def _findings(
     uniform: bool,
     supposed: bool,
     tied: Mapping[tuple[str, str], str],
+    kinds: Mapping[str, Collection[str]],
 ) -> list[Finding]:
     found = []
     if sensitive and (lost := _lost(control)):
@@ -547,27 +563,34 @@ def _findings(
                 )
                 found.append(_finding(name, "confounded", said))
             continue
+        records = [
+            r
+            for r in tables["canary_streisand"]
+            if r["checkpoint"] == name and r["part"] in known
+        ]
+        ahead, behind = _apart(records)
         if not uniform:
             tests = [test for test in control if test.part in known]
-            found.append(_rise(name, frame, tests))
+            found.append(_rise(name, frame, tests, ahead=ahead))
             continue
         # Adjusted over all parts, before those that tell nothing are left out.
         ends = {
             end: [test for test in tests if test.part in known]
             for end, tests in two_ended(frame[frame["checkpoint"] == name]).items()
         }
-        claim, said = _end_words(name, ours, ends["remembered"], control, mde)
-        found.append(_finding(name, claim, condition + said))
-        records = [
-            r
-            for r in tables["canary_streisand"]
-            if r["checkpoint"] == name and r["part"] in known
-        ]
-        claim, said = _streisand_words(
-            records, ends["suppressed"], ends["remembered"][0]
+        told = [_end_words(name, ours, ends["remembered"], control, mde)]
+        if told[0][0] == "memory" and "ahead" in kinds[name]:
+            # Chance is no null here: only the held-out canaries tell.
+            told = [] if ahead else [("confounded", LIFTED)]
+        told += _streisand_words(
+            records,
+            ends["suppressed"][0],
+            ends["remembered"][0],
+            ahead=ahead,
+            behind=behind,
+            sunk="behind" in kinds[name],
         )
-        if said:
-            found.append(_finding(name, claim, condition + said))
+        found += [_finding(name, claim, condition + said) for claim, said in told]
         # The table holds canaries of our own draw only: no condition.
         if said := _epsilon_words(name, tables["canary_epsilon"]):
             found.append(_finding(name, "memory", said))
@@ -618,7 +641,9 @@ def _end_words(
     )
 
 
-def _rise(name: str, frame: pd.DataFrame, control: Sequence[Tested]) -> Finding:
+def _rise(
+    name: str, frame: pd.DataFrame, control: Sequence[Tested], *, ahead: str
+) -> Finding:
     """What a checkpoint adds to a base that does not rank by chance."""
     best = next(test for test in control if test.checkpoint == name)
     parts = trained(frame[frame["part"] == best.part])
@@ -627,6 +652,10 @@ def _rise(name: str, frame: pd.DataFrame, control: Sequence[Tested]) -> Finding:
     rise = with_mde(ratio_estimate(change, np.ones(len(both))))
     figures = f"mean change of exposure {number(rise.value, 2)} bits ({best.part})"
     if best.detected:
+        never = held_out(frame[frame["part"] == best.part])
+        kind, before = (never[never["checkpoint"] == one] for one in (name, BASE))
+        if len(kind) and not ahead and p_risen(kind, before) <= 1 - LEVEL:
+            return _finding(name, "confounded", f"{figures}, but {LIFTED}")
         said = (
             f"canaries are REMEMBERED beyond what the base knows: {figures}, of those "
             f"in most rows {best.said}."
@@ -637,40 +666,68 @@ def _rise(name: str, frame: pd.DataFrame, control: Sequence[Tested]) -> Finding:
     return _finding(name, "nothing_shown", said)
 
 
+def _apart(records: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Where true strings rank ahead of never-inserted ones, and behind; by Holm."""
+    compared = [r for r in records if r["p"] is not None]
+    told = {True: "", False: ""}
+    if not compared:
+        return told[True], told[False]
+    ps = holm([r["p"] for r in compared])
+    for p, record in sorted(zip(ps, compared, strict=True), key=lambda one: one[0]):
+        ahead = record["trained_ahead"] > 0.5
+        if p <= 1 - LEVEL and not told[ahead]:
+            told[ahead] = _places(record, p, len(compared))
+    return told[True], told[False]
+
+
+def _places(record: Mapping[str, Any], p: float, over: int) -> str:
+    return (
+        f"mean rank {number(record['rank_mean_trained'], 1)} against "
+        f"{number(record['rank_mean_held_out'], 1)} ({record['part']}, "
+        f"{said(p, over)})"
+    )
+
+
 def _streisand_words(
-    records: Sequence[Mapping[str, Any]], suppressed: Sequence[Tested], best: Tested
-) -> tuple[Claim, str]:
+    records: Sequence[Mapping[str, Any]],
+    low: Tested,
+    best: Tested,
+    *,
+    ahead: str,
+    behind: str,
+    sunk: bool,
+) -> list[tuple[Claim, str]]:
     """True strings against never-inserted ones, at either end."""
-    low = suppressed[0]
-    if low.detected:
-        return "betrays", (
+    found: list[tuple[Claim, str]] = []
+    if low.detected and sunk and not behind:
+        found.append(("confounded", SUNK))
+    elif low.detected:
+        said = (
             f"true canaries stand FURTHER BACK than chance ({low.part}: lower-tail "
             f"exposure {number(low.value, 2)} bits, {low.said}): over-suppression "
             "tells who was in the data, as memorisation does."
         )
+        found.append(("betrays", said))
+    differ = "true canaries differ from never-inserted ones, they rank"
+    if ahead:
+        found.append(("memory", f"{differ} AHEAD: {ahead}."))
+    elif behind and not low.detected:
+        said = f"{differ} behind, though not behind chance: {behind}."
+        found.append(("confounded", said))
+    # Chance has told more than so few held-out canaries can.
+    if found or best.detected:
+        return found
     compared = [r for r in records if r["p"] is not None]
     if not compared:
-        return "not_tested", (
-            "" if best.detected else "no held-out canaries to compare true ones with."
-        )
+        return [("not_tested", "no held-out canaries to compare true ones with.")]
     ps = holm([r["p"] for r in compared])
     at = int(np.argmin(ps))
-    least = compared[at]
-    places = (
-        f"mean rank {number(least['rank_mean_trained'], 1)} against "
-        f"{number(least['rank_mean_held_out'], 1)} ({least['part']}, "
-        f"{said(ps[at], len(ps))})"
+    said = (
+        "no difference between true and never-inserted canaries detected: "
+        f"{_places(compared[at], ps[at], len(ps))}; differences below "
+        f"{number(compared[at]['mde_ranks'], 1)} ranks go unseen."
     )
-    if ps[at] <= 1 - LEVEL:
-        claim: Claim = "memory" if best.detected else "betrays"
-        return claim, f"true canaries differ from never-inserted ones: {places}."
-    if best.detected:
-        # Chance has told more than so few held-out canaries can.
-        return "nothing_shown", ""
-    return "nothing_shown", (
-        f"no difference between true and never-inserted canaries detected: {places}; "
-        f"differences below {number(least['mde_ranks'], 1)} ranks go unseen."
-    )
+    return [("nothing_shown", said)]
 
 
 def _epsilon_words(name: str, table: Sequence[Mapping[str, Any]]) -> str:
@@ -714,17 +771,18 @@ def _contrast_findings(
         head = f"{row.checkpoint} against {row.baseline}: exposure of canaries"
         if row.value is None or row.low is None or row.high is None:
             said = f"{head} did not change, or it cannot be estimated ({row.note})."
-            found.append(Finding.on(row, "moved", said))
+            found.append(Finding.on(row, "nothing_shown", said))
             continue
         p = wilcoxon.get((row.checkpoint, row.of))
         change = f"{number(row.value, 2)} [{row.low:.2f}, {row.high:.2f}] bits" + (
             "" if p is None else f" (Wilcoxon p {p:.2g})"
         )
-        if not moved(row):
+        claim: Claim = "moved" if moved(row) else "nothing_shown"
+        if claim == "nothing_shown":
             tail = "" if row.mde is None else f"; below {number(row.mde, 2)} go unseen"
             said = f"{head}: no change detected, {change}{tail}."
         else:
             way = "ROSE" if row.value > 0 else "fell"
             said = f"{head} {way}: {change}."
-        found.append(Finding.on(row, "moved", said))
+        found.append(Finding.on(row, claim, said))
     return found

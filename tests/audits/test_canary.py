@@ -328,9 +328,12 @@ def test_a_base_that_knows_the_canaries_leaves_only_changes(
     tables = {
         "base": {CANDIDATES: known},
         "same": {CANDIDATES: known},
-        "more": {CANDIDATES: planted.table(4.0, seed=1)},
+        "more": {CANDIDATES: planted.table(by_split(4.0, 1.5), seed=1)},
+        "kind": {CANDIDATES: planted.table(4.0, seed=1)},
     }
     result = canary(tables, planted.manifest)
+    assert claims(result, "kind") == {"confounded"}
+    assert "held-out canaries rank as high" in said(result, "kind")
     found = guard(result, "base ranks canaries by chance")
     assert found.passed is False
     assert "not exchangeable" in found.detail
@@ -406,6 +409,68 @@ def test_streisand_compares_with_the_held_out(plant: Callable[..., Planted]) -> 
     assert "no held-out canaries to compare" in said(alone, "quiet")
 
 
+def claims(result: AuditResult, checkpoint: str) -> set[str]:
+    return {f.claim for f in result.findings if f.checkpoint == checkpoint}
+
+
+def by_split(trained: float, held_out: float) -> Shift:
+    return lambda canary: held_out if canary["held_out"] else trained
+
+
+def test_a_difference_to_the_held_out_is_read_with_its_sign(
+    plant: Callable[..., Planted],
+) -> None:
+    planted = plant()
+    tables = planted.tables(
+        ahead=trained_only(2.5),
+        pushed=trained_only(-2.5),
+        others=by_split(0.0, 1.5),
+    )
+    result = canary(tables, planted.manifest)
+    shares = {
+        r["checkpoint"]: r["trained_ahead"]
+        for r in result.tables["canary_streisand"]
+        if r["part"] == "full"
+    }
+    assert shares["ahead"] > 0.9
+    assert max(shares["pushed"], shares["others"]) < 0.25
+    assert "they rank AHEAD" in said(result, "ahead")
+    assert claims(result, "ahead") == {"memory"}
+    assert claims(result, "pushed") == {"nothing_shown", "betrays"}
+    # Behind strings of their kind, yet as chance has it.
+    assert "they rank behind" in said(result, "others")
+    assert claims(result, "others") == {"nothing_shown", "confounded"}
+
+
+def test_held_out_canaries_that_rank_high_withhold_what_rests_on_chance(
+    plant: Callable[..., Planted],
+) -> None:
+    planted = plant()
+    tables = planted.tables(
+        base=0,
+        kind=2.5,
+        more=by_split(4.0, 1.2),
+        memory=trained_only(2.5),
+        sunk=-2.5,
+    )
+    result = canary(tables, planted.manifest)
+    assert said(result, "kind").startswith(
+        "kind: held-out canaries rank as high: strings of this kind became likelier, "
+        "memory is not shown."
+    )
+    assert claims(result, "kind") == {"confounded"}
+    assert claims(result, "more") == {"memory"}
+    assert said(result, "more").startswith("more: true canaries differ from never-ins")
+    assert "rank as far back" in said(result, "sunk")
+    assert claims(result, "sunk") == {"nothing_shown", "confounded"}
+    told = {name: "eps-DP" in said(result, name) for name in ("kind", "more", "memory")}
+    assert told == {"kind": False, "more": False, "memory": True}
+    for record in result.tables["canary_epsilon"]:
+        if record["checkpoint"] in ("kind", "more"):
+            assert record["epsilon_per_record"] is None
+            assert "held-out canaries" in record["says"]
+
+
 def test_paired_changes_on_the_same_candidates(plant: Callable[..., Planted]) -> None:
     planted = plant()
     tables = {
@@ -443,6 +508,11 @@ def test_paired_changes_on_the_same_candidates(plant: Callable[..., Planted]) ->
         if (r["checkpoint"], r["part"]) == ("same", "full")
     )
     assert (still["changed"], still["wilcoxon_p"]) == (0, None)
+    assert {r["status"] for r in result.tables["canary_paired"]} == {"ok"}
+    claims = {
+        f.checkpoint: f.claim for f in result.findings if "exposure of" in f.sentence
+    }
+    assert claims == {"ours": "moved", "same": "nothing_shown"}
 
 
 def test_epsilon_is_bounded_per_canary_and_per_record(
@@ -548,7 +618,8 @@ def test_a_draw_that_nobody_checked_makes_the_verdict_conditional(
 ) -> None:
     planted = plant(format="by hand")
     condition = "if the canaries were drawn uniformly, "
-    result = canary(planted.tables(loud=3.0, quiet=0.0), planted.manifest)
+    tables = planted.tables(loud=trained_only(3.0), quiet=0.0)
+    result = canary(tables, planted.manifest)
     assert f"loud: {condition}canaries are REMEMBERED" in said(result, "loud")
     assert f"quiet: {condition}memorisation" in said(result, "quiet")
     assert guard(result, "base ranks canaries by chance").passed is None
@@ -666,8 +737,20 @@ def test_where_all_are_tied_nothing_is_resolvable(
         if record["checkpoint"] == "flat":
             assert record["tied"] == record["canaries"]
             assert record["top1_hits"] == pytest.approx(20 / 64)
-            assert min(record[f"top{k}_p"] for k in (1, 10)) > 0.5
-            assert min(record["p_remembered"], record["p_suppressed"]) > 0.3
+            assert record["status"] == "not_resolvable"
+            for of in ("top1_p", "top10_p", "p_remembered", "p_suppressed"):
+                assert record[of] is None
+    for record in result.tables["canary_uniformity"]:
+        collapsed = record["checkpoint"] == "flat"
+        assert record["status"] == ("not_resolvable" if collapsed else "ok")
+        for of in ("rank_mean_p", "z_p", "ks_p", "cvm_p"):
+            assert (record[of] is None) is collapsed
+    paired = result.tables["canary_paired"]
+    assert {r["checkpoint"] for r in paired} == {"loud"}
+    for record in paired:
+        assert record["status"] == "not_resolvable"
+        for of in ("exposure_change_mean", "wilcoxon_p", "sign_flip_p", "changed"):
+            assert record[of] is None
     flat_bounds = [
         r for r in result.tables["canary_epsilon"] if r["checkpoint"] == "flat"
     ]
