@@ -371,7 +371,7 @@ _DRAWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "accuracy_matrix": (("checkpoint",), ("stage",)),
 }
 """Tables that figures and pages are made of: their columns of text and of numbers."""
-_TEXTS = ("checkpoint", "note", "after", "says", "work")
+_TEXTS = ("checkpoint", "note", "after", "says", "status", "work")
 
 
 def _check_record(table: str, record: dict[str, Any]) -> None:
