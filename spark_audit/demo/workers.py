@@ -32,6 +32,9 @@ EVERY = 0.2
 """Seconds between two looks at what jobs have told."""
 
 
+ENDED = "one of its processes was ended from outside (for want of memory?)"
+
+
 class Workers:
     """What :func:`workers` gives."""
 
@@ -53,6 +56,7 @@ class Workers:
             left = {self._pool.submit(_call, job) for job in jobs}
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        alive: set[int | None] = set()
         while left:
             done, left = wait(left, timeout=EVERY, return_when=FIRST_EXCEPTION)
             self.show()
@@ -60,10 +64,13 @@ class Workers:
                 try:
                     future.result()
                 except BrokenExecutor as error:
-                    raise IncompleteError(
-                        "one of its processes was ended from outside (for want of "
-                        "memory?)"
-                    ) from error
+                    raise IncompleteError(ENDED) from error
+            # The pool looks at the processes that it had when a job was last handed in:
+            # it can miss the death of one that it began after that.
+            now = {process.pid for process in multiprocessing.active_children()}
+            if left and alive - now:
+                raise IncompleteError(ENDED)
+            alive = now
         self.show()
 
     def show(self) -> None:
