@@ -118,6 +118,7 @@ def make_world(make_case: Make) -> Make:
                         "spans": [],
                         "kept": [0, tokens + 1],
                         "response_token": tokens - 1,
+                        "low": [],
                         "reference_unll": [
                             None,
                             *given.tolist(),
