@@ -35,6 +35,9 @@ for arguments in json.loads(sys.argv[1]):
     code = run(arguments)
     for stream in (sys.stdout, sys.stderr):
         print(f"{code} <end>", file=stream, flush=True)
+import torch.distributed as group
+if group.is_initialized():  # its threads must not outlive it: that aborts at exit
+    group.destroy_process_group()
 """
 SETTINGS = (
     "epochs=1",
@@ -178,7 +181,8 @@ def test_two_processes_give_what_one_gives(
     for mine, other in zip(one, two, strict=True):
         for name, value in mine.items():
             if isinstance(value, float):
-                assert math.isclose(value, other[name], rel_tol=1e-5, abs_tol=1e-7), (
+                # float32 sums in another order: how far apart depends on the processor.
+                assert math.isclose(value, other[name], rel_tol=1e-4, abs_tol=1e-7), (
                     mine["step"],
                     name,
                 )
