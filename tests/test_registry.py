@@ -110,7 +110,8 @@ import importlib, sys
 from spark_audit.registry import Registry
 for package in {sorted(REGISTRIES)!r}:
     folder = importlib.import_module(package)
-    registry, = (r for r in vars(folder).values() if isinstance(r, Registry))
+    found = {{id(r): r for r in vars(folder).values() if isinstance(r, Registry)}}
+    registry, = (r for r in found.values() if r.package == package)
     assert all(registry.summary(name) for name in registry.names())
     loaded = [f"{{package}}.{{n.replace('-', '_')}}" for n in registry.names()]
     assert not set(loaded) & set(sys.modules), loaded
