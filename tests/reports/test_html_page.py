@@ -219,6 +219,7 @@ def manifest(make_case: Callable[..., Any]) -> Manifest:  # noqa: F811
             "kept": [0, length],
             "response_token": length,
             "reference_unll": [None] * length,
+            "low": [],
             "classes": "a" * length,
             "excluded": [],
         }
