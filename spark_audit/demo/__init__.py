@@ -178,7 +178,8 @@ def run_demo(
         if report.versions == versions():
             if not formats and not all((out / page).exists() for page in PAGES):
                 write_report(report, out, manifest=read_manifest(_path(out)))
-            return Outcome(out, report)
+            # It names what stands beside it, and that may be more by now.
+            return Outcome(out, read_report(out))
     with one_thread():
         tell("making data", 0, 1)
         background, audited = make_data(seed, size)

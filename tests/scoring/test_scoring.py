@@ -212,11 +212,13 @@ from spark_audit import scoring
 from spark_audit.scoring import engine
 from spark_audit.scoring.store import Store
 import spark_audit.scoring.store as store_module
+from spark_audit.table import COLUMNS
 
 store_module.FLUSH_SECONDS = float(sys.argv[1])
 def run(loaded, items, settings, *, batch_size, emit, note):
     for item in items:
-        emit(item, {{"nll": np.ones(len(item.ids) - 1, np.float32)}})
+        n = len(item.ids) - 1
+        emit(item, {{name: np.ones(n, kind) for name, kind in COLUMNS.items()}})
         print(item.key, flush=True)
         time.sleep(0.1)
 engine.run = run

@@ -28,7 +28,8 @@ def nearest(others: np.ndarray, own: np.ndarray) -> np.ndarray:
         },
         options={"maxiter": 500, "ftol": 1e-15},
     )
-    assert found.success, found.message
+    # 8: it cannot get any closer, which on some processors is how it ends at ftol.
+    assert found.status in (0, 8), found.message
     return np.asarray(found.x)
 
 
