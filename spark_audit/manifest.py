@@ -449,8 +449,8 @@ def redact(manifest: Manifest) -> Manifest:
     blank = {"prompt": "", "response": "", "reference_unll": [], "classes": ""}
     unscored = {"nll": None}
     told = (
-        "redacted: prompts, responses, canary candidates and the scores of tokens and "
-        "spans were left out"
+        "redacted: prompts, responses, canary candidates, the scores of tokens and "
+        "spans, and checksums of data files were left out"
     )
     note = [] if told in manifest.notes else [told]
     return seal(
@@ -459,6 +459,10 @@ def redact(manifest: Manifest) -> Manifest:
             "redacted_from": manifest.redacted_from or manifest.digest,
             # With a pair or two their mean is a span's score.
             "balance": [],
+            # Of few rows a guess could be held against their checksum.
+            "data": [
+                {k: v for k, v in e.items() if k != "sha256"} for e in manifest.data
+            ],
             "examples": [
                 {**e.model_dump(mode="json"), **blank, "low": []}
                 for e in manifest.examples

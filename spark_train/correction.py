@@ -21,9 +21,9 @@ ROLE = "correction"
 """Current and replayed rows are read together; a row's task tells them apart."""
 TEACHER = "teacher"
 
-PROBE = 4
+PROBE = 5
 """Rows of each kind (with identifiers, any, replayed) whose terms are told before the
-first step and after the last."""
+first step and after the last. Fewer would be too few to share their mean."""
 
 
 def correction(stream: Stream, k: int) -> Phase:

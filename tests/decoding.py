@@ -209,3 +209,34 @@ class _Tables(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._open:
             self.found[-1][-1][-1] += data
+
+
+# --- differences of figures -----------------------------------------------------------
+
+
+def lines_of(path: Path) -> list[dict[str, str]]:
+    """A CSV's lines by column."""
+    return list(csv.DictReader(path.read_text("utf-8").splitlines()))
+
+
+def left_over(
+    rows: Sequence[dict[str, str]], kind: str
+) -> tuple[float, int, int] | None:
+    """What the pooled figure leaves of a partition whose shown groups are taken off.
+
+    Returns
+    -------
+    tuple
+        Mean NLL of the rest, its tokens, and the clusters that it is of; none where
+        nothing is left.
+    """
+    groups = [row for row in rows if row["group"].startswith(f"{kind}:")]
+    (pooled,) = (row for row in rows if row["group"] == "pooled")
+    shown = [row for row in groups if row["value"]]
+    tokens = int(pooled["n"]) - sum(int(row["n"]) for row in shown)
+    if not tokens or not pooled["value"]:
+        return None
+    total = float(pooled["value"]) * int(pooled["n"])
+    total -= sum(float(row["value"]) * int(row["n"]) for row in shown)
+    clusters = sum(int(row["clusters"]) for row in groups if not row["value"])
+    return total / tokens, tokens, clusters

@@ -8,15 +8,30 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
-from decoding import Attacker, Figure, figure, tables_of
+from decoding import Attacker, Figure, figure, left_over, lines_of, tables_of
+from synthetic import Case
 
 from spark_audit.attachments import read_cases
+from spark_audit.audits.matched import conclude, matched
 from spark_audit.build import build_manifest
 from spark_audit.cli import run as command_line
 from spark_audit.examples import Example, Span, write_examples
 from spark_audit.manifest import Manifest, read_manifest, write_manifest
 from spark_audit.pipeline import Request, run
+from spark_audit.reports import csv_tables, read_report, write_report
+from spark_audit.reports._disclosure import (
+    APART,
+    BESIDE,
+    FEWEST,
+    FINE,
+    ONE_CLUSTER,
+    WITHHELD,
+    disclosed,
+)
+from spark_audit.results import ManifestFacts, Report
 from spark_audit.table import read_parquet
 from spark_train.cli import run as training_line
 
@@ -131,6 +146,7 @@ def test_nothing_that_can_be_shared_gives_text_back(
         assert attacker.recovered(path, texts) == set(), path
     # Nor is anything left that is told of a single span.
     told = json.loads(redacted.read_bytes())
+    assert not any("sha256" in entry for entry in told["data"])
     for example in told["examples"]:
         assert example["reference_unll"] == example["low"] == []
         assert example["classes"] == ""
@@ -235,3 +251,236 @@ def test_hidden_words_cannot_be_tried_out_against_printed_scores(
             for at, token in enumerate(tokens):
                 assert (token["score"] is not None) == (at < end)
                 assert (token["nll"] is not None) == (0 < at < end)
+
+
+# --- small groups ---------------------------------------------------------------------
+
+NEAR = 0.05
+"""Nats a token: nearer than this a span's mean NLL tells a guess from others."""
+
+
+@pytest.fixture
+def small(make_case: Callable[..., Case]) -> tuple[Report, pd.DataFrame]:
+    """Many clusters, of which one alone has an SSN; and the spans of ``ours``."""
+    case = make_case(sources=40, tests=12)
+    rng = np.random.default_rng(1)
+    tables = case.tables(
+        base=lambda key, nll: nll, ours=lambda key, nll: nll * rng.uniform(0.8, 1.3)
+    )
+    made = matched(tables, case.manifest, replicates=100, placebo_draws=2)
+    assert made.evidence is not None
+    spans = made.evidence
+    train = spans[(spans["split"] == "train") & (spans["role"] == "pii")]
+    train = train[train["checkpoint"] == "ours"]
+    sizes = train["cluster"].value_counts()
+    alone = spans["cluster"] == sizes[sizes == 1].index[0]
+    spans = spans.assign(type=spans["type"].where(~alone, "SSN"))
+    again = conclude(spans, baselines={}, paper=False, seed=0, replicates=100)
+    report = Report(
+        status="complete",
+        command=["spark-audit", "demo", "--seed", "4711"],
+        created="2026-01-01T00:00:00+00:00",
+        versions={},
+        settings={"seed": 4711},
+        manifest=ManifestFacts(
+            name="m",
+            digest="d" * 64,
+            n_sources=40,
+            n_clusters=train["cluster"].nunique(),
+            n_spans=len(train),
+            n_tokens=int(train["n_tokens"].sum()),
+        ),
+        checkpoints=[],
+        findings=again.findings,
+        results=again.rows,
+        contrasts=[],
+        guards=again.guards,
+        scope=[],
+        tables=made.tables | again.tables,
+    )
+    return report, spans[spans["checkpoint"] == "ours"]
+
+
+def own_rows(folder: Path, metric: str = "nll_pii") -> list[dict[str, str]]:
+    lines = lines_of(folder / "tables" / "results.csv")
+    key = {"checkpoint": "ours", "metric": metric, "of": ""}
+    return [row for row in lines if key.items() <= row.items()]
+
+
+def test_a_small_group_is_not_what_the_pooled_figure_leaves(
+    small: tuple[Report, pd.DataFrame], tmp_path: Path
+) -> None:
+    report, spans = small
+    (ssn,) = spans[(spans["type"] == "SSN") & (spans["role"] == "pii")].itertuples()
+    truth = ssn.nll_sum / ssn.n_tokens
+    lines = csv_tables.write(report, tmp_path / "raw")
+    assert lines
+    raw = [row for row in own_rows(tmp_path / "raw") if row["group"] != "type:SSN"]
+    found = left_over(raw, "type")
+    assert found is not None
+    assert found[0] == pytest.approx(truth, abs=1e-9)  # the attack works
+    write_report(report, tmp_path)
+    rows = own_rows(tmp_path)
+    states = {row["group"]: row for row in rows}
+    assert states["type:SSN"]["value"] == ""
+    assert states["type:SSN"]["status"] == "not_estimable"
+    assert states["type:SSN"]["note"] in (
+        WITHHELD,
+        "only 1 cluster holds data, an interval needs 2",
+    )
+    found = left_over(rows, "type")
+    assert found is not None
+    assert found[2] >= FEWEST + 1
+    assert abs(found[0] - truth) > NEAR
+    page = (tmp_path / "report.md").read_text()
+    assert BESIDE in page
+    assert "| withheld |" in page
+    # What is private tells all, and what is decided is of it.
+    kept = read_report(tmp_path)
+    assert kept.results == report.results
+    assert kept.findings == report.findings
+
+
+def test_no_cluster_is_what_two_pools_differ_by(
+    small: tuple[Report, pd.DataFrame], tmp_path: Path
+) -> None:
+    """Leave-one-out extremes told it; of any two pools rounding leaves a guess."""
+    report, spans = small
+    (raw,) = (
+        r for r in report.tables["matched_diagnostics"] if r["checkpoint"] == "ours"
+    )
+    sums = spans[spans["split"] == "train"].assign(
+        apart=lambda f: f["nll_sum"] * np.where(f["role"] == "pii", 1, -1)
+    )
+    sums = sums[sums["role"].isin(["pii", "control"])].groupby("cluster")
+    apart, tokens = sums["apart"].sum(), sums["n_tokens"].sum() // 2
+    without = (apart.sum() - apart) / (tokens.sum() - tokens)
+    assert without.min() == pytest.approx(raw["leave_one_cluster_out_low"], abs=1e-9)
+    write_report(report, tmp_path)
+    for line in lines_of(tmp_path / "tables" / "matched_diagnostics.csv"):
+        assert line["leave_one_cluster_out_low"] == ""
+        assert line["note"] == ONE_CLUSTER
+    rng = np.random.default_rng(0)
+    near = []
+    for _ in range(300):
+        size = int(rng.integers(FEWEST + 1, 200))
+        nll, length = rng.gamma(2.0, 1.5, size), rng.integers(2, 9, size)
+        pools = [nll * length, (nll * length)[1:]], [length, length[1:]]
+        told = [
+            disclosed_value(float(x.sum() / n.sum()), len(n), report)
+            for x, n in zip(*pools, strict=True)
+        ]
+        one, rest = (v * n.sum() for v, n in zip(told, pools[1], strict=True))
+        near.append(abs((one - rest) / length[0] - nll[0]) < NEAR)
+    # As many as fall there by chance: a tenth of a nat of what is open by one.
+    assert np.mean(near) < 0.2
+
+
+def disclosed_value(value: float, clusters: int, report: Report) -> float:
+    """A pooled figure as files tell it that had an interval of no width."""
+    row = report.results[0].model_copy(
+        update={"value": value, "low": value, "high": value, "clusters": clusters}
+    )
+    found = disclosed(report.model_copy(update={"results": [row], "findings": []}))
+    assert found.results[0].value is not None
+    return found.results[0].value
+
+
+def test_one_pair_tells_nothing_but_that_it_is_there(
+    small: tuple[Report, pd.DataFrame], tmp_path: Path
+) -> None:
+    report, _ = small
+    facts = report.manifest.model_copy(update={"n_clusters": 1, "n_spans": 1})
+    tables = {
+        "balance": [
+            {
+                "covariate": "nll_mean",
+                "mean_pii": 3.14159265,
+                "mean_control": 3.14271828,
+                "smd_after": None,
+                "note": "",
+            }
+        ],
+        "pair_shares": [{"of": "nll_pii", "nats": 3.5, "share": 1.0}],
+        "matched_sensitivity": [
+            {"variant": "x", "clusters": 1, "delta_sel": 0.00112563, "note": ""}
+        ],
+    }
+    sentence = "ours: Delta_sel 3.14159265 [3.1, 3.2] nats over 4 tokens."
+    finding = report.findings[0].model_copy(update={"sentence": sentence})
+    one = report.model_copy(
+        update={
+            "manifest": facts,
+            "tables": tables,
+            "findings": [finding.model_copy(update={"metric": ""})],
+            "results": [r.model_copy(update={"clusters": 1}) for r in report.results],
+        }
+    )
+    write_report(one, tmp_path)
+    told = [p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".png"]
+    for path in told:
+        text = path.read_bytes()
+        if path.name != "report.json":
+            assert not re.search(rb"3\.14\d|0\.001\d|--seed 4711|seed 4711", text), path
+    (line,) = lines_of(tmp_path / "tables" / "balance.csv")
+    assert line["note"] == WITHHELD
+    assert line["mean_pii"] == line["mean_control"] == ""
+    assert "Delta_sel withheld nats" in (tmp_path / "report.md").read_text()
+
+
+def test_a_point_of_a_curve_is_of_several_rows(
+    small: tuple[Report, pd.DataFrame],
+) -> None:
+    where = {"checkpoint": "x", "stage": "1-news", "part": "priv", "kind": "steps"}
+    losses = [where | {"step": step, "ul": 1.5, "old": 2.5} for step in (2, 4, 5)]
+    sizes = {"ptpc.batch_size": 3, "ptpc.old_batch_size": 1, "seed": 7}
+    settings = [
+        {"checkpoint": "x", "setting": name, "value": size}
+        for name, size in sizes.items()
+    ]
+    tables = {"run_losses": losses, "run_settings": settings}
+    shown = disclosed(small[0].model_copy(update={"tables": tables})).tables
+    assert [(r["ul"], r["old"]) for r in shown["run_losses"]] == [
+        (1.5, None),
+        (1.5, None),
+        (None, None),
+    ]
+    assert shown["run_settings"] == settings[:2]
+    assert losses[2]["ul"] == 1.5
+
+
+def test_a_usual_report_loses_nothing_but_digits(
+    make_case: Callable[..., Case],
+    small: tuple[Report, pd.DataFrame],
+) -> None:
+    report, _ = small
+    few = ("type:SSN", "type:NAME", "type:EMAIL")
+    results = [row for row in report.results if row.group not in few]
+    usual = report.model_copy(update={"results": results})
+    shown = disclosed(usual)
+    assert len(shown.results) == len(results)
+    for before, after in zip(results, shown.results, strict=True):
+        assert (after.status, after.interval, after.n, after.clusters) == (
+            before.status,
+            before.interval,
+            before.n,
+            before.clusters,
+        )
+        for name in ("value", "low", "high", "null", "mde"):
+            old, new = getattr(before, name), getattr(after, name)
+            assert (old is None) == (new is None)
+            if old is not None and before.low is not None and before.high is not None:
+                error = (before.high - before.low) / 4
+                # Half a step, and a step of 1, 2, 5 is at most 2.5 times what is asked.
+                most = 1.25 * max(error / FINE, APART / before.clusters)
+                assert abs(old - new) <= most
+    assert [f.claim for f in shown.findings] == [f.claim for f in usual.findings]
+    assert not any("withheld" in f.sentence for f in shown.findings)
+    assert shown == disclosed(shown)
+    for name, records in usual.tables.items():
+        kept = shown.tables[name]
+        assert len(kept) == len(records)
+        if name != "matched_diagnostics":
+            for before_, after_ in zip(records, kept, strict=True):
+                nothing = [k for k, v in before_.items() if v is None]
+                assert nothing == [k for k, v in after_.items() if v is None]

@@ -152,6 +152,8 @@ def test_what_leaves_the_paper_is_a_setting_with_its_reason() -> None:
 
 
 def test_the_manifest_is_that_of_the_files_in_the_folder(outcome: Outcome) -> None:
+    # It tells the seed, as run.json does.
+    assert (outcome.folder / demo.STATE).stat().st_mode & 0o077 == 0
     manifest = read_manifest(outcome.folder / "manifest" / "demo.json")
     rows = read_examples(*sorted((outcome.folder / "data").glob("*.jsonl")))
     assert sorted(e.id for e in manifest.examples) == sorted(row.id for row in rows)

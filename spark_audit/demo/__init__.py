@@ -242,7 +242,8 @@ def _claim(out: Path, seed: int, size: Size) -> None:
     state = out / STATE
     others = sorted(p.name for p in out.glob("[!.]*"))
     if not others:
-        write_text(state, json.dumps(mine, indent=1) + "\n")
+        # As run.json it tells the seed.
+        write_text(state, json.dumps(mine, indent=1) + "\n", mode=0o600)
         return
     try:
         found = json.loads(read_regular(state))

@@ -26,6 +26,7 @@ from spark_audit.facts import check_links, field_path, read_regular
 from spark_audit.figures import FIGURES, FORMATS, drawings, file_name, palette
 from spark_audit.manifest import Manifest
 from spark_audit.registry import Registry
+from spark_audit.reports._disclosure import disclosed, withheld
 from spark_audit.results import Contrast, Report, Row, number
 
 Writer: TypeAlias = "Callable[..., list[Path]]"
@@ -128,7 +129,7 @@ PRIVATE = (
     "from its tokens' scores), the manifest, and whatever shows words of examples; "
     "`report.json` tells the seeds and losses of runs. All of these are for their "
     "owner only. Tables, figures, and pages without words hold no figure of a single "
-    "token or span."
+    "token or span: those of few clusters are withheld, all others rounded."
 )
 """Which files of a report can be shared; stands in every format for people."""
 
@@ -150,7 +151,7 @@ class Block:
 def figure(row: Row) -> str:
     """Value and decision interval of a row, or why there is none."""
     if row.status == "not_estimable":
-        return "not estimable"
+        return "withheld" if withheld(row) else "not estimable"
     text = _number(row.value)
     if row.low is not None or row.high is not None:
         text += f" [{_number(row.low)}, {_number(row.high)}]"
@@ -517,14 +518,16 @@ def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
     for row in rows:
         if row.status == "not_estimable":
             place = row.group.partition(":")[2] or row.checkpoint
-            reasons.setdefault(row.note, []).append(place)
+            # A reason to withhold says so itself.
+            lead = "" if withheld(row) else "not estimable for "
+            reasons.setdefault(f"{lead}{{}}: {row.note}", []).append(place)
     few = {
         row.group.partition(":")[2] or row.checkpoint
         for row in rows
         if row.status == "ok" and row.metric == "delta_sel" and row.clusters < FEW
     }
     found = [
-        f"not estimable for {', '.join(dict.fromkeys(places))}: {reason}"
+        reason.replace("{}", ", ".join(dict.fromkeys(places)), 1)
         for reason, places in reasons.items()
     ]
     if few:
@@ -588,6 +591,9 @@ def write_report(
 ) -> list[Path]:
     """Write a report in the given formats (default: all there are).
 
+    All but ``report.json`` hold it as it can be shared, pages with words too: else the
+    two would differ, and what is copied from one would undo the other.
+
     The ``report.json`` in the folder names what was written beside it. Of what the one
     before named, that goes which would contradict the new one: all that was not written
     again, or, of a report that is only rendered again, that of the formats given.
@@ -607,13 +613,14 @@ def write_report(
     """
     known = format_names()
     check_formats(formats)
+    shared = disclosed(report)
     before = _before(folder)
     options = {
         "manifest": manifest,
         "show_text": show_text,
         "further": further,
         # Drawing takes longest: the page and the files share what is drawn.
-        "drawn": cache(lambda: drawings(report)),
+        "drawn": cache(lambda: drawings(shared)),
     }
 
     def run(name: str, told: Report) -> list[Path]:
@@ -623,7 +630,7 @@ def write_report(
         return entry.run(told, folder, **own)
 
     asked = dict.fromkeys(known[name] for name in formats or known)
-    made = {name: run(name, report) for name in asked if name != JSON}
+    made = {name: run(name, shared) for name in asked if name != JSON}
     written = [path for paths in made.values() for path in paths]
     now = report if JSON in asked else before
     if now is not None:

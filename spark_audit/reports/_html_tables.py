@@ -13,7 +13,7 @@ from spark_audit.audits import entry_of
 from spark_audit.reports import DRAWN, Block
 from spark_audit.results import Report, number
 
-MISSING = ("", "-", "not estimable")
+MISSING = ("", "-", "not estimable", "withheld")
 """Cells without a figure; they sort last."""
 
 _VALUE = re.compile(
@@ -126,7 +126,7 @@ def _grid(block: Block, switches: Switches, *, id: str) -> Grid:
 def _flag(text: str) -> str:
     if _MARKED.search(text):
         return "void"
-    if text == "not estimable":
+    if text in ("not estimable", "withheld"):
         return "none"
     return "long" if len(text) > _WIDTH else ""
 

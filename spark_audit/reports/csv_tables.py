@@ -35,9 +35,6 @@ def write(
         if name == "run_losses":
             # Of a step they are those of a few rows, and no DP-SGD covers them.
             continue
-        if name == "run_settings":
-            # DP-SGD's noise follows from it: it stands in report.json alone.
-            records = [r for r in records if r.get("setting") != "seed"]
         columns = list(dict.fromkeys(key for record in records for key in record))
         tables[name] = (columns, records)
     written = []

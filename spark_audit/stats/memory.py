@@ -113,9 +113,12 @@ def memory(change: ArrayLike, sides: Sides, *, level: float = 0.95) -> Memory:
         else ""
     )
 
-    def estimate(statistic: Statistic) -> Estimate:
+    def estimate(statistic: Statistic, side: int | None = None) -> Estimate:
         found = _estimate(table, statistic, freedom=freedom, level=level)
         found = replace(found, n=round(float(sums[1].sum())))
+        if side is not None:
+            held = int(sums[side].any(axis=0).sum())
+            found = replace(found, clusters=held)
         return found.noting(note) if note else found
 
     def trained(totals: np.ndarray) -> np.ndarray:
@@ -128,8 +131,8 @@ def memory(change: ArrayLike, sides: Sides, *, level: float = 0.95) -> Memory:
         return np.asarray((weights * top / others).sum(-1))
 
     return Memory(
-        trained=estimate(trained),
-        held_out=estimate(held_out),
+        trained=estimate(trained, 1),
+        held_out=estimate(held_out, 3),
         difference=estimate(lambda totals: trained(totals) - held_out(totals)),
     )
 

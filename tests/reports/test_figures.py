@@ -21,7 +21,7 @@ def report(**tables: list[dict[str, float | str]]) -> Report:
         created="2026-01-01T00:00:00+00:00",
         versions={},
         manifest=ManifestFacts(
-            name="m", digest="d" * 64, n_sources=1, n_clusters=1, n_spans=1, n_tokens=1
+            name="m", digest="d" * 64, n_sources=9, n_clusters=9, n_spans=9, n_tokens=9
         ),
         checkpoints=[],
         results=[],
