@@ -107,7 +107,8 @@ def _unseeded(command: Iterable[str]) -> Iterator[str]:
 
 def _partition(row: Row) -> tuple[str, ...]:
     """Figures with the same key are of parts of one pool."""
-    place = (row.audit, row.checkpoint, row.over, row.group.partition(":")[0])
+    place: tuple[str, ...] = (row.audit, row.checkpoint, row.over)
+    place = (*place, row.group.partition(":")[0])
     if isinstance(row, Contrast):
         place = (*place, row.baseline)
     return place if row.metric in DIFFERENCE else (*place, row.metric, row.of)
