@@ -12,12 +12,19 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
 from spark_audit.errors import InputError, OutputError
-from spark_audit.facts import read_regular, write_atomically
+from spark_audit.facts import (
+    data_bytes,
+    open_regular,
+    parse_json,
+    read_regular,
+    write_atomically,
+)
 
 Split = Literal["train", "test"]
 Origin = Literal["natural", "injected"]
@@ -39,6 +46,8 @@ SPLIT_FIX = (
     "give `--split train` or `--split test`, or import a folder whose files are named"
     " train* and test* (or eval*, dev*)"
 )
+LINE_BYTES = 1 << 24
+"""The longest line of a file of examples that is read."""
 _TASK = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]*")
 
 
@@ -364,60 +373,60 @@ def unique_ids(rows: Iterable[tuple[str, Example]]) -> list[Example]:
     return found
 
 
-def read_bytes(path: Path, *, follow: bool = True) -> bytes:
-    """A file's bytes; what cannot be read is an ``OutputError``.
-
-    Parameters
-    ----------
-    follow
-        Links out of the folder: data may lie anywhere.
-    """
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What cannot be read is an ``OutputError``."""
     try:
-        return read_regular(path, follow=follow)
+        yield
     except OSError as error:
         raise OutputError(
             f"cannot be read ({error.strerror or error})", where=str(path)
         ) from error
 
 
-def parse_json(raw: bytes, *, place: str) -> Any:
-    """Strict JSON: UTF-8 without byte order mark, no NaN, no Infinity."""
-    if raw.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
-        fix = "save as UTF-8 without it"
-        raise InputError("begins with a byte order mark", where=place, fix=fix)
-    try:
-        return json.loads(raw.decode(), parse_constant=_refuse)
-    except UnicodeDecodeError as error:
-        raise InputError("is not UTF-8", where=place, fix="save as UTF-8") from error
-    except json.JSONDecodeError as error:
-        # Of the decoder's message, its kind and position: never a piece of the text.
-        what = f"is not JSON (line {error.lineno}, column {error.colno})"
-        if error.lineno == 1:
-            what = f"is not JSON (column {error.colno})"
-        raise InputError(what, where=place) from error
-    except (ValueError, RecursionError) as error:
-        what = "holds NaN, Infinity, too long a number or too deep a nesting"
-        raise InputError(what, where=place) from error
+def read_bytes(path: Path, *, follow: bool = True, head: int | None = None) -> bytes:
+    """A file's bytes; what cannot be read is an ``OutputError``.
 
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
+    Parameters
+    ----------
+    follow
+        Links out of the folder: data may lie anywhere.
+    head
+        So many bytes of its beginning only.
+    """
+    with _reading(path):
+        if head is None:
+            return read_regular(path, follow=follow, most=data_bytes())
+        with open_regular(path, follow=follow) as file:
+            return file.read(head)
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """``(file:line, object)`` of each line of a JSON-lines file."""
-    raw = read_bytes(path)
-    if not raw.strip():
-        raise InputError("is empty", where=str(path))
+    lines, empty = _lines(path), True
     # Only \n ends a row: str.splitlines would also split at U+2028 inside a text.
-    for number, line in enumerate(raw.removesuffix(b"\n").split(b"\n"), start=1):
+    for number, line in enumerate(lines, start=1):
         place = f"{path}:{number}"
+        if len(line) > LINE_BYTES:
+            raise InputError(f"is longer than {LINE_BYTES:,} bytes", where=place)
         if not line.strip():
+            if empty and not any(map(bytes.strip, lines)):
+                break
             raise InputError("is a blank line", where=place, fix="remove it")
+        empty = False
         row = parse_json(line, place=place)
         if not isinstance(row, dict):
             raise InputError(f"is {_kind(row)}, not an object", where=place)
         yield place, row
+    if empty:
+        raise InputError("is empty", where=str(path))
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Lines as they are read, each a byte longer than it may be at the most."""
+    with _reading(path), open_regular(path, follow=True) as file:
+        while line := file.readline(LINE_BYTES + 1):
+            yield line.removesuffix(b"\n")
 
 
 # --- fixed wording --------------------------------------------------------------------

@@ -43,6 +43,10 @@ PACKAGES = (
 TEMPORARY = re.compile(r"\.spark-[0-9a-f]{8}-[0-9a-f]{12}\.part")
 """Names of files that are being written."""
 
+SETTINGS_BYTES = 1 << 24
+"""The largest file of settings that is read; the largest real ones are 10 MB."""
+_DATA_BYTES = 1 << 31
+
 ELSEWHERE = 3600.0
 """Seconds without a write after which another machine's temporary file is left over."""
 
@@ -149,10 +153,82 @@ def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
         raise
 
 
-def read_regular(path: Path, *, follow: bool = False) -> bytes:
-    """The bytes of a regular file; takes and raises as :func:`open_regular`."""
+def read_regular(
+    path: Path, *, follow: bool = False, most: int = SETTINGS_BYTES
+) -> bytes:
+    """The bytes of a regular file; takes and raises as :func:`open_regular`.
+
+    Parameters
+    ----------
+    most
+        Bytes beyond which nothing is read: of holes, a file can be of any size.
+    """
     with open_regular(path, follow=follow) as file:
-        return file.read()
+        return read_whole(file, most=most)
+
+
+def read_whole(file: BufferedReader, *, most: int = SETTINGS_BYTES) -> bytes:
+    """The bytes of an open file; an ``OSError`` where there are more than ``most``."""
+    if os.fstat(file.fileno()).st_size > most:
+        raise OSError(errno.EFBIG, f"is larger than {most / 1e6:,.0f} MB", file.name)
+    return file.read()
+
+
+def data_bytes() -> int:
+    """How large a file of data may be that is read whole: by this machine's memory."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
+    return min(_DATA_BYTES, memory // 4)
+
+
+def parse_json(raw: bytes, *, place: str, finite: bool = True) -> Any:
+    """Strict JSON: UTF-8 without byte order mark, each key once, no NaN, no Infinity.
+
+    Of a key that stands twice one reader takes the first value, another the last.
+
+    Parameters
+    ----------
+    finite
+        Whether NaN and Infinity are refused, which some configurations hold.
+
+    Raises
+    ------
+    InputError
+        With the place; what the file holds is never said.
+    """
+    if raw.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
+        fix = "save as UTF-8 without it"
+        raise InputError("begins with a byte order mark", where=place, fix=fix)
+    try:
+        return json.loads(
+            raw.decode(),
+            parse_constant=_refuse if finite else None,
+            object_pairs_hook=_once,
+        )
+    except UnicodeDecodeError as error:
+        raise InputError("is not UTF-8", where=place, fix="save as UTF-8") from error
+    except json.JSONDecodeError as error:
+        # Of the decoder's message, its kind and position: never a piece of the text.
+        what = f"is not JSON (line {error.lineno}, column {error.colno})"
+        if error.lineno == 1:
+            what = f"is not JSON (column {error.colno})"
+        raise InputError(what, where=place) from error
+    except KeyError as error:
+        what = "holds an object in which a key stands twice"
+        raise InputError(what, where=place, fix="keep the one that is meant") from error
+    except (ValueError, RecursionError) as error:
+        what = "holds NaN, Infinity, too long a number or too deep a nesting"
+        raise InputError(what, where=place) from error
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise KeyError
+    return found
 
 
 def check_regular(path: Path, *, follow: bool = False) -> None:

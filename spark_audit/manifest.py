@@ -25,10 +25,11 @@ from pydantic import (
 )
 
 from spark_audit.errors import InputError, OutputError
-from spark_audit.examples import parse_json
 from spark_audit.facts import (
     canonical_json,
+    data_bytes,
     field_path,
+    parse_json,
     read_regular,
     sha256_json,
     write_atomically,
@@ -534,7 +535,7 @@ def read_manifest(path: str | Path) -> Manifest:
     """
     path = Path(path)
     try:
-        raw = read_regular(path, follow=True)
+        raw = read_regular(path, follow=True, most=data_bytes())
     except OSError as error:
         raise OutputError(
             f"cannot be read ({error.strerror or error})", where=str(path)

@@ -6,7 +6,6 @@ in another way, is left out.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
@@ -14,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from spark_audit.checksums import DAMAGED, fault, intact, intact_file
-from spark_audit.errors import OutputError
-from spark_audit.facts import open_regular, read_regular
+from spark_audit.errors import InputError, OutputError
+from spark_audit.facts import SETTINGS_BYTES, open_regular, parse_json, read_regular
 
 RECORD, STATE = "run.json", "state.safetensors"
 """What a run is, and where one that goes on stands: both hold checksums of the rest."""
@@ -43,11 +42,10 @@ def read_run(path: Path) -> dict[str, Any]:
     place = _home(path) / RECORD
     try:
         data = read_regular(place)
-    except OSError:
+        found = parse_json(data, place=str(place), finite=False)
+    except (FileNotFoundError, NotADirectoryError):
         return {}
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
+    except (OSError, InputError):
         # Without stages it may be anyone's file.
         if (place.parent / "stages").is_dir():
             raise _damaged(place, DAMAGED) from None
@@ -128,13 +126,14 @@ def read_state(path: Path) -> dict[str, Any]:
             raise _damaged(path, DAMAGED)
         with open_regular(path) as file:
             size = int.from_bytes(file.read(8), "little")
-            if size > path.stat().st_size:
+            if size > SETTINGS_BYTES:
                 raise _damaged(path, DAMAGED)
-            found = json.loads(json.loads(file.read(size))["__metadata__"]["state"])
-            return dict(found)
+            header = parse_json(file.read(size), place=str(path))
+            told = str(header["__metadata__"]["state"]).encode()
+            return dict(parse_json(told, place=str(path), finite=False))
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, InputError, ValueError, LookupError, TypeError) as error:
         raise _damaged(path, "is damaged or no state of a run") from error
 
 
@@ -260,15 +259,13 @@ def _record(stage: str, part: str, kind: str, window: Records) -> dict[str, Any]
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        if path.stat().st_size > _LARGEST:
-            return
-        text = read_regular(path).decode()
-    except (OSError, UnicodeDecodeError):
+        lines = read_regular(path, most=_LARGEST).splitlines()
+    except OSError:
         return
-    for line in text.splitlines():
+    for line in lines:
         try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
+            found = parse_json(line, place=str(path), finite=False)
+        except InputError:
             continue
         if not isinstance(found, dict) or not _number(found.get("step")):
             continue

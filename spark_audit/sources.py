@@ -28,7 +28,6 @@ from spark_audit.examples import (
     from_row,
     json_lines,
     located,
-    parse_json,
     read_bytes,
     spans_field,
     task_templates,
@@ -36,7 +35,7 @@ from spark_audit.examples import (
     text_field,
     unique_ids,
 )
-from spark_audit.facts import check_regular
+from spark_audit.facts import check_regular, parse_json
 
 Format = Literal["auto", "jsonl", "csv", "parquet", "datasets", "trace", "olora"]
 Row = dict[str, Any]
@@ -411,7 +410,7 @@ def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row
         )
     if format != "auto":
         return named[format]
-    head = read_bytes(path)[:64]
+    head = read_bytes(path, head=64)
     if head.startswith(b"PAR1"):
         return _parquet
     head = head.removeprefix(b"\xef\xbb\xbf").lstrip()

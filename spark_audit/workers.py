@@ -14,13 +14,25 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from spark_audit.errors import InputError, OutputError
-from spark_audit.facts import open_regular
+from spark_audit.facts import open_regular, parse_json, read_whole
 from spark_audit.locks import alone
 
 NOT_GIVEN = "not given"
+
+
+class Told(BaseModel):
+    """What the file of a worker says."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    part: str
+    flags: dict[str, str]
+    done: bool
 
 
 class Worker:
@@ -51,7 +63,7 @@ class Worker:
             return
         with self._alone():
             for path, told, _ in self._files():
-                if told["flags"] == self._flags:
+                if told.flags == self._flags:
                     path.unlink(missing_ok=True)
 
     @contextmanager
@@ -69,7 +81,7 @@ class Worker:
         made = [path for path in self._folder.parents[:2] if not path.exists()]
         with self._alone():
             for path, told, works in self._files():
-                if works or (told["done"] and told["part"] != self._part):
+                if works or (told.done and told.part != self._part):
                     self._check(told, works=works)
                 else:
                     path.unlink(missing_ok=True)
@@ -93,34 +105,37 @@ class Worker:
         file.seek(0)
         file.truncate()
         told = {"part": self._part, "flags": self._flags, "done": self.done}
-        json.dump(told, file)
+        file.write(json.dumps(told))
         file.flush()
 
-    def _files(self) -> Iterator[tuple[Path, dict[str, Any], bool]]:
+    def _files(self) -> Iterator[tuple[Path, Told, bool]]:
         """Files of the same command, what they say, and if their owners are at work."""
         for path in sorted(self._folder.glob(f"{self._what}.*.json")):
             try:
-                opened = open_regular(path)
+                with open_regular(path) as file:
+                    works = False
+                    try:
+                        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        works = True
+                    told = parse_json(read_whole(file), place=str(path))
+                    yield path, Told.model_validate(told), works
             except OSError as error:
                 raise OutputError(
                     f"cannot be read ({error.strerror})", where=str(path)
                 ) from error
-            with opened as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                    works = False
-                except BlockingIOError:
-                    works = True
-                try:
-                    told = json.load(file)
-                except ValueError:  # its owner was killed before it had told anything
-                    path.unlink(missing_ok=True)
-                else:
-                    yield path, told, works
+            except InputError:  # its owner was killed before it had told anything
+                path.unlink(missing_ok=True)
+            except ValidationError as error:
+                raise OutputError(
+                    "is not what a worker of this version writes",
+                    where=str(path),
+                    fix="remove it when no worker is at work",
+                ) from error
 
-    def _check(self, told: Mapping[str, Any], *, works: bool) -> None:
+    def _check(self, told: Told, *, works: bool) -> None:
         assert self._part is not None
-        part, flags = told["part"], told["flags"]
+        part, flags = told.part, told.flags
         differs = [
             f"{flag} {flags.get(flag, NOT_GIVEN)} (here {mine})"
             for flag, mine in self._flags.items()

@@ -33,6 +33,7 @@ from spark_audit.facts import (
     cannot_write,
     check_links,
     check_regular,
+    parse_json,
     read_regular,
     sha256_json,
     sweep,
@@ -188,8 +189,9 @@ class Folder:
             return None
         try:
             data = read_regular(self._run)
+            parse_json(data, place=str(self._run), finite=False)
             record = RunRecord.model_validate_json(data)
-        except (OSError, ValidationError) as error:
+        except (OSError, InputError, ValidationError) as error:
             raise OutputError(
                 "is no record of a run that can be read",
                 where=str(self._run),

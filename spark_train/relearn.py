@@ -41,6 +41,7 @@ from spark_audit.facts import (
     check_links,
     check_writable,
     now,
+    parse_json,
     read_regular,
     seed_for,
     sha256_file,
@@ -350,7 +351,8 @@ def _undo(place: Path) -> None:
     """Remove the parts, and those of them that were moved before all were."""
     with contextlib.suppress(InputError, OSError, TypeError, ValueError):
         check_links(place, PART, f"{PART}/*")
-        for name in map(str, json.loads(read_regular(place / PART / MOVING))):
+        moving = read_regular(place / PART / MOVING)
+        for name in map(str, parse_json(moving, place=MOVING)):
             # Whoever wrote the list: names of files in this folder, and no paths.
             if name == Path(name).name and not (place / PART / "new" / name).exists():
                 (place / name).unlink(missing_ok=True)

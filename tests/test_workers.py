@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -91,6 +92,31 @@ def test_what_came_to_nothing_counts_for_nothing(tmp_path: Path) -> None:
     assert len(left(tmp_path)) == 3
     work(tmp_path, "0/2", FLAGS)
     assert len(left(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {},
+        {"part": "1/2", "done": True},
+        {"part": "1/2", "flags": {}},
+        {"part": 1, "flags": {}, "done": True},
+        {"part": "1/2", "flags": {"--seed": 0}, "done": True},
+        [],
+    ],
+    ids=str,
+)
+def test_what_no_worker_has_told_is_refused(told: object, tmp_path: Path) -> None:
+    folder = tmp_path / "scores" / "workers"
+    folder.mkdir(parents=True)
+    planted = folder / "noise.0.json"
+    planted.write_text(json.dumps(told))
+    message = "noise.0.json: is not what a worker of this version writes; remove it"
+    with pytest.raises(OutputError, match=message):
+        work(tmp_path, "0/2")
+    with pytest.raises(OutputError, match=message):
+        worker(tmp_path, "0/2").finish()
+    assert left(tmp_path) == [planted]
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo"])

@@ -16,10 +16,12 @@ import torch
 
 from spark_audit.checkpoints._offline import online
 from spark_audit.checksums import DAMAGED, fault, intact
-from spark_audit.errors import CheckpointError, visible
+from spark_audit.errors import CheckpointError, InputError, visible
 from spark_audit.facts import (
+    SETTINGS_BYTES,
     check_regular,
     lies_inside,
+    parse_json,
     read_regular,
     sha256_file,
     sha256_json,
@@ -37,11 +39,18 @@ NO_WEIGHTS = (
 )
 NOISE = "frozen_noise.safetensors"
 """Beside a checkpoint: what is added to its input embeddings, one row a token."""
+NOISE_ADDED = "the frozen noise beside it is added to input embeddings"
 _TOLD = "trained_on.json"  # as spark-train calls it
 HUB = "hf:"
 """What a model or data set on the hub is written with; anything else is a path."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_JSON_BYTES = 1 << 27
+WORDS_BYTES = 1 << 26
+"""The largest file of a tokenizer that is read; the largest real ones are 34 MB."""
+# What transformers and PEFT read whole, besides what is read here.
+_READ_WHOLE = re.compile(
+    r"(adapter_|generation_)?config\.json|(tokenizer|vocab|merges|spiece|chat_template"
+    r"|sentencepiece|added_tokens|special_tokens).*|.*\.(index\.json|jinja)"
+)
 # Where transformers looks for more files than those of the folder itself.
 _INNER = ("additional_chat_templates", "custom_generate")
 # Keys that differ between two savings of the same weights.
@@ -112,7 +121,7 @@ def locate(
 
 
 def check_folder(path: Path, *, where: str) -> None:
-    """Refuse what would block whoever opens it, or lead elsewhere.
+    """Refuse what would block whoever opens it, lead elsewhere or fill the memory.
 
     Other libraries open files of a checkpoint by names that only they know.
 
@@ -130,10 +139,14 @@ def check_folder(path: Path, *, where: str) -> None:
         if linked and os.path.lexists(entry):
             check_inside(entry, within=path, where=where)
         if os.path.exists(entry):
-            mode = entry.stat().st_mode
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                what = "is" if entry == path else f"holds {shown(entry.name)}, which is"
+            state = entry.stat()
+            what = "is" if entry == path else f"holds {shown(entry.name)}, which is"
+            if not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
                 raise CheckpointError(f"{what} neither file nor folder", where=where)
+            if state.st_size > WORDS_BYTES and _READ_WHOLE.fullmatch(entry.name):
+                raise CheckpointError(
+                    f"{what} larger than {WORDS_BYTES / 1e6:.0f} MB", where=where
+                )
 
 
 def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
@@ -173,17 +186,20 @@ def printable(source: str) -> str:
     return path.name if path.name not in ("", "..") else path.resolve().name
 
 
-def read_json(path: Path, *, where: str) -> dict[str, Any]:
-    """Read a JSON object that lies inside its folder."""
+def read_json(path: Path, *, most: int = SETTINGS_BYTES, where: str) -> dict[str, Any]:
+    """Read a JSON object of at most so many bytes that lies inside its folder."""
     check_inside(path, where=where)
     try:
-        raw = read_regular(path)
-        if len(raw) > _JSON_BYTES:
-            raise CheckpointError(f"{path.name} is larger than any", where=where)
-        content = json.loads(raw.decode())
-    except (OSError, ValueError, RecursionError) as error:
+        raw = read_regular(path, most=most)
+        content = parse_json(raw, place=path.name, finite=False)
+    except OSError as error:
         raise CheckpointError(
-            f"{path.name} cannot be read ({one_line(error)})", where=where
+            f"{path.name} cannot be read ({error.strerror or one_line(error)})",
+            where=where,
+        ) from error
+    except InputError as error:
+        raise CheckpointError(
+            f"{path.name} cannot be read: it {error.what}", where=where, fix=error.fix
         ) from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path.name} is no JSON object", where=where)

@@ -39,6 +39,7 @@ from spark_audit.examples import Example, read_examples, write_examples
 from spark_audit.facts import (
     check_links,
     check_writable,
+    parse_json,
     read_regular,
     seed_for,
     sha256_file,
@@ -246,8 +247,8 @@ def _claim(out: Path, seed: int, size: Size) -> None:
         write_text(state, json.dumps(mine, indent=1) + "\n", mode=0o600)
         return
     try:
-        found = json.loads(read_regular(state))
-    except (OSError, ValueError):
+        found = parse_json(read_regular(state), place=str(state))
+    except (OSError, InputError):
         found = None
     if found != mine:
         raise InputError(

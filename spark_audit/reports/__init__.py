@@ -21,8 +21,13 @@ from pydantic import ValidationError
 
 from spark_audit.audits import carriers, entry_of
 from spark_audit.errors import InputError, OutputError
-from spark_audit.examples import parse_json
-from spark_audit.facts import check_links, field_path, read_regular
+from spark_audit.facts import (
+    check_links,
+    data_bytes,
+    field_path,
+    parse_json,
+    read_regular,
+)
 from spark_audit.figures import FIGURES, FORMATS, drawings, file_name, palette
 from spark_audit.manifest import Manifest
 from spark_audit.registry import Registry
@@ -555,7 +560,7 @@ def read_report(folder: str | Path) -> Report:
     check_links(folder, *FOLDERS)
     path = folder / "report.json"
     try:
-        text = read_regular(path)
+        text = read_regular(path, most=data_bytes())
     except FileNotFoundError as error:
         raise InputError(
             "holds no report.json", where=str(folder), fix="give a report folder"
