@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.main
 
-from spark_audit.errors import IncompleteError, InputError, SparkError, visible
+from spark_audit.errors import (
+    IncompleteError,
+    InputError,
+    SparkError,
+    panicked,
+    visible,
+)
 from spark_audit.interrupts import again, interrupted, one_interrupt, say_interrupted
 from spark_audit.memory import out_of_memory
 
@@ -126,7 +132,9 @@ def _run(
         # code 1, which is the gate's).
         _drop_output()
         return code
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and not panicked(error):
+            raise
         if interrupted():  # and a library made something else of it
             return say_interrupted(program, arguments, verb=verb)
         if not isinstance(error, IncompleteError) and out_of_memory(error):

@@ -30,6 +30,14 @@ def visible(text: str, *, keep: str = "") -> str:
     )
 
 
+def panicked(error: BaseException) -> bool:
+    """Whether a library in Rust has failed: no ``Exception``, so that none catches it.
+
+    Its class cannot be imported.
+    """
+    return type(error).__name__ == "PanicException"
+
+
 class SparkError(Exception):
     """Base of the family.
 

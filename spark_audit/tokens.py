@@ -8,14 +8,15 @@ tokens carry the blank before a word.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, panicked
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def encode(tokenizer: Any, texts: Sequence[str]) -> list[Encoding]:
     Raises
     ------
     InputError
-        If the tokenizer gives no offset mapping (a "slow" tokenizer).
+        If the tokenizer gives no offset mapping (a "slow" tokenizer), or fails.
     """
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(
@@ -124,13 +125,14 @@ def encode(tokenizer: Any, texts: Sequence[str]) -> list[Encoding]:
         )
     if not texts:
         return []
-    out = tokenizer(
-        list(texts),
-        return_offsets_mapping=True,
-        return_special_tokens_mask=True,
-        return_attention_mask=False,
-        verbose=False,
-    )
+    with _tokenising(tokenizer):
+        out = tokenizer(
+            list(texts),
+            return_offsets_mapping=True,
+            return_special_tokens_mask=True,
+            return_attention_mask=False,
+            verbose=False,
+        )
     return [
         _encoding(text, ids, offsets, special)
         for text, ids, offsets, special in zip(
@@ -146,11 +148,31 @@ def encode(tokenizer: Any, texts: Sequence[str]) -> list[Encoding]:
 def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     """Token ids alone, as ``tokenizer(text)`` gives them."""
     inner = getattr(tokenizer, "backend_tokenizer", None)
-    if inner is None or inner.truncation or inner.padding:
-        found = tokenizer(list(texts), return_attention_mask=False, verbose=False)
-        return list(found["input_ids"])
-    # Without offsets and Python lists of masks: up to twice as fast.
-    return [encoding.ids for encoding in inner.encode_batch_fast(list(texts))]
+    with _tokenising(tokenizer):
+        if inner is None or inner.truncation or inner.padding:
+            found = tokenizer(list(texts), return_attention_mask=False, verbose=False)
+            return list(found["input_ids"])
+        # Without offsets and Python lists of masks: up to twice as fast.
+        return [encoding.ids for encoding in inner.encode_batch_fast(list(texts))]
+
+
+@contextmanager
+def _tokenising(tokenizer: Any) -> Iterator[None]:
+    """A file that loads may still not know what to do with some text.
+
+    What the library says of it is left out: it may quote the text.
+    """
+    try:
+        yield
+    except BaseException as error:
+        # The library's own errors are of no narrower class.
+        if type(error) is not Exception and not panicked(error):
+            raise
+        raise InputError(
+            "the tokenizer fails on a text",
+            where=type(tokenizer).__name__,
+            fix="give the tokenizer that the model was trained with by --tokenizer",
+        ) from None
 
 
 # Every character that str.isspace calls white space lies below U+3001.

@@ -136,6 +136,23 @@ def test_defects_of_ours_leave_no_data_behind(
     assert "in action" in log.read_text()
 
 
+def test_a_panic_is_no_traceback_and_not_the_gates_code(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    from tokenizers import pre_tokenizers
+
+    def panics() -> None:
+        pre_tokenizers.FixedLength(0).pre_tokenize_str("Jane Roe")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert call(panics) == 70
+    err = capsys.readouterr().err
+    assert "try: a defect of ours (PanicException)" in err
+    assert "Jane" not in err
+
+
 @pytest.mark.parametrize("sent", SIGNALS)
 def test_every_signal_that_ends_is_an_interrupt(
     sent: signal.Signals, capsys: pytest.CaptureFixture[str]

@@ -5,20 +5,46 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from spark_audit.checkpoints._files import check_folder
-from spark_audit.errors import CheckpointError
-from spark_audit.facts import read_regular, sha256_json
+from spark_audit.checkpoints._files import (
+    WORDS_BYTES,
+    check_folder,
+    one_line,
+    read_json,
+    shown,
+)
+from spark_audit.errors import CheckpointError, panicked
+from spark_audit.facts import sha256_file, sha256_json
 
 _GROWTH = 256
 _ADDED = 64
 _MOST_IDS = 1 << 24
 _GIVE = "give the tokenizer that the model was trained with by --tokenizer"
 _ENDLESS = re.compile(r"[*+]|\{\d*,\}")
+_TRY_BYTES = 1 << 31
+_TRY_SECONDS = 20
+# Isolated (-I): what lies in the working directory or is named by variables is not run.
+_TRY = """
+import contextlib, resource, sys
+sys.path.append(sys.argv[2])
+from tokenizers import Tokenizer
+with contextlib.suppress(Exception):
+    resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[3]),) * 2)
+with contextlib.suppress(Exception):
+    tokenizer = Tokenizer.from_file(sys.argv[1])
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    for text in ("a", " ", "".join(map(chr, [*range(1, 600), *range(0x2190, 0x2200)]))):
+        tokenizer.decode(tokenizer.encode(text + "\\u4e16\\U0001f600 </s>").ids)
+"""
+_tried: set[str] = set()
+"""Files of tokenizers that a process of its own has loaded, by their bytes."""
 _VOCABULARIES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 
@@ -54,16 +80,23 @@ def read_tokenizer(
     import transformers
 
     check_folder(folder, where=where)
-    settings = _json(folder / "tokenizer_config.json", where=where)
-    content = _json(folder / "tokenizer.json", where=where)
+    settings, content = (
+        read_json(folder / name, most=WORDS_BYTES, where=where)
+        if (folder / name).exists()
+        else {}
+        for name in ("tokenizer_config.json", "tokenizer.json")
+    )
     _check_growth(content, where=where)
     _check_ids(content, where=where)
+    if content:
+        _try_apart(folder / "tokenizer.json", where=where)
     if settings.get("auto_map") and not trust_remote_code:
         raise CheckpointError(
             "the tokenizer brings its own code (auto_map)",
             where=where,
             fix="read the code, then add --trust-remote-code",
         )
+    notes: list[str] = []
     try:
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trust_remote_code
@@ -75,37 +108,62 @@ def read_tokenizer(
             )
             if plain.get_vocab() == vocabulary:
                 kind = type(tokenizer).__name__
-                return plain, [f"tokenizer.json as it is: {kind} would change it"]
-    except CheckpointError:
-        raise
+                tokenizer = plain
+                notes = [f"tokenizer.json as it is: {kind} would change it"]
+        if fast := getattr(tokenizer, "is_fast", False):
+            policy(tokenizer, bos=None)
     except BaseException as error:  # a missing converter, a damaged file, wrong JSON
-        # A panic of Rust is no Exception, so that nobody takes it for an error.
-        if not isinstance(error, Exception) and not _panicked(error):
+        if not isinstance(error, Exception) and not panicked(error):
             raise
-        first = " ".join(str(error).split("\n", 1)[0].split())[:160]
-        raise CheckpointError(
-            f"the tokenizer cannot be loaded ({type(error).__name__}: {first})",
-            where=where,
-            fix="give a folder with tokenizer.json by --tokenizer",
-        ) from error
-    if not getattr(tokenizer, "is_fast", False):
+        raise _unloadable(one_line(error), where) from error
+    if not fast:
         raise CheckpointError(
             f"{type(tokenizer).__name__} is a slow tokenizer without character offsets",
             where=where,
             fix="convert it (save_pretrained of its fast version writes "
             "tokenizer.json) and give that folder by --tokenizer",
         )
-    return tokenizer, []
+    return tokenizer, notes
 
 
-def _json(path: Path, *, where: str) -> dict[str, Any]:
-    if not path.exists():
-        return {}
+def _unloadable(why: str, where: str) -> CheckpointError:
+    return CheckpointError(
+        f"the tokenizer cannot be loaded ({shown(why)})",
+        where=where,
+        fix="give a folder with tokenizer.json by --tokenizer",
+    )
+
+
+def _try_apart(path: Path, *, where: str) -> None:
+    """Load and use tokenizer.json in a process of its own first.
+
+    Some files make the library, which is Rust, end the whole process, take all memory,
+    or print what no error can hold back.
+
+    Raises
+    ------
+    CheckpointError
+        If that process does not come to its end. An ordinary error is for later.
+    """
+    import tokenizers
+
+    home = str(Path(tokenizers.__file__).parents[1])
+    if (digest := sha256_file(path)) in _tried or not sys.executable:
+        return
     try:
-        content = json.loads(read_regular(path).decode())
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path.name} is no JSON", where=where) from error
-    return content if isinstance(content, dict) else {}
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", _TRY, str(path), home, str(_TRY_BYTES)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TRY_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _unloadable(f"it takes more than {_TRY_SECONDS} s", where) from error
+    if done.returncode:
+        panic = re.search(r"PanicException: (.*)", done.stderr.decode(errors="replace"))
+        why = panic[1][:160] if panic else "it ends the process that loads it"
+        raise _unloadable(why, where)
+    _tried.add(digest)
 
 
 def _check_growth(content: dict[str, Any], *, where: str) -> None:
@@ -170,10 +228,6 @@ def _check_ids(content: dict[str, Any], *, where: str) -> None:
         raise CheckpointError(
             "tokenizer.json has a vocabulary that cannot be", where=where, fix=_GIVE
         )
-
-
-def _panicked(error: BaseException) -> bool:
-    return type(error).__name__ == "PanicException"
 
 
 def _steps(part: Any) -> list[dict[str, Any]]:
