@@ -396,8 +396,9 @@ def inspect(
         facts["stages"] = ", ".join(found.stages)
     for number, note in enumerate(found.notes, start=1):
         facts[f"note {number}"] = note
-    # Only headers are read: NaN, or an adapter without effect, show on opening.
-    facts["would load"] = "no" if found.problems else "yes, by its headers"
+    # Of what is large headers are read: NaN, or no effect, shows on opening only.
+    would = "yes" if found.opened else "yes, by its headers"
+    facts["would load"] = "no" if found.problems else would
     show_facts(facts, as_json=json)
     if found.problems:
         raise CheckpointError("; ".join(found.problems))

@@ -16,7 +16,6 @@ from typing import Any
 from spark_audit.checkpoints._adapter_config import (
     adapter_config,
     changes_base,
-    check_trained,
     prepared,
 )
 from spark_audit.checkpoints._bench import PREFIX, Bench, input_noise
@@ -24,6 +23,7 @@ from spark_audit.checkpoints._files import (
     HUB,
     NO_WEIGHTS,
     NOISE,
+    NOISE_ADDED,
     WEIGHT_SUFFIXES,
     check_dense,
     check_filled,
@@ -51,9 +51,11 @@ from spark_audit.checkpoints._models import (
     check_buffers,
     check_layers,
     check_probe,
+    check_quantised,
     check_weights,
     head_rows,
     logits,
+    pick_device,
     probe_ids,
     quiet,
     release,
@@ -98,6 +100,7 @@ __all__ = [
     "HUB",
     "Loaded",
     "NOISE",
+    "NOISE_ADDED",
     "NO_WEIGHTS",
     "PREFIX",
     "Recipe",
@@ -118,7 +121,7 @@ __all__ = [
     "check_layers",
     "check_kinds",
     "check_probe",
-    "check_trained",
+    "check_quantised",
     "check_weights",
     "check_whole",
     "content_sha256",
@@ -136,6 +139,7 @@ __all__ = [
     "open_checkpoint",
     "open_checkpoints",
     "parse_specs",
+    "pick_device",
     "policy",
     "prepared",
     "printable",
@@ -160,6 +164,8 @@ __all__ = [
     "written_down",
 ]
 
+SMALL_BYTES = 1 << 26
+"""Of weights that looking at a checkpoint opens: in seconds, and below 1 GB."""
 DTYPES = ("float32", "bfloat16", "float16", "auto")
 
 FORMATS: Registry[Callable[[Path, Given], Recipe]] = Registry(
@@ -398,12 +404,25 @@ def inspect_checkpoint(
     trust_remote_code: bool = False,
     revision: str | None = None,
 ) -> Found:
-    """What a checkpoint is and whether it would load, from headers alone.
+    """What a checkpoint is and whether it would load.
+
+    What is small is opened, on the CPU, as an audit opens it. Of what is larger
+    headers are read, and an adapter's numbers: NaN in a base, or an adapter that
+    changes nothing, show on opening only.
 
     Full weights say nowhere which base they come from. Where one is given they are
     compared with it: opening does not ask, an audit would be of two different models.
-    Numbers are not read: NaN and an adapter without effect show on opening only.
     """
+    from spark_audit.checkpoints._beside import NOT_VERIFIABLE, compare_with_base
+    from spark_audit.checkpoints._plan import (
+        base_recipe,
+        bytes_of,
+        check_base,
+        rehearse,
+        same_path,
+    )
+    from spark_audit.checkpoints._stand import Stand, remarks, tokenizer_of
+
     given = Given(
         base=base,
         lora_alpha=lora_alpha,
@@ -411,37 +430,39 @@ def inspect_checkpoint(
         trust_remote_code=trust_remote_code,
         revision=revision,
     )
-    from spark_audit.checkpoints._beside import NOT_VERIFIABLE, compare_with_base
-    from spark_audit.checkpoints._plan import (
-        base_recipe,
-        check_base,
-        rehearse,
-        same_path,
-    )
-    from spark_audit.checkpoints._stand import tokenizer_of
-
     facts: dict[str, str] = {}
     problems: list[str] = []
     notes: list[str] = []
     made: Recipe | None = None
+    opened = False
     try:
         with quiet():
             made = recipe(source, given)
             notes += made.notes
             facts |= _facts(made)
             shared = made if made.weights else base_recipe(made, given)
-            facts |= rehearse(made, shared)
+            seen = rehearse(made, shared)
+            facts |= seen.facts
             if made.weights is None:
                 check_base(made, shared)
-            rows = int(facts.pop("rows"))
-            vocabulary, tokenizer_id, more = tokenizer_of(made, shared, known={})
-            usable = usable_rows(vocabulary, rows, where=source)
-            notes += [*more, policy(vocabulary, bos=None)]
-            facts["vocabulary"] = f"{int(usable.sum())} tokens in {rows} rows"
+            words, tokenizer_id, more = tokenizer_of(made, shared, known={})
+            usable = usable_rows(words, seen.rows, where=source)
+            more += remarks(seen.found, seen.model, words, usable)
+            notes += [*seen.notes, *more]
+            facts["vocabulary"] = f"{int(usable.sum())} tokens in {seen.rows} rows"
             facts["tokenizer_sha256"] = tokenizer_id
             if made.weights and base and not same_path(base, source):
                 notes.append(NOT_VERIFIABLE)
-                notes.append(compare_with_base(made, vocabulary))
+                notes.append(compare_with_base(made, words))
+            assert shared.weights is not None
+            adapter = made.adapter.files if made.adapter else ()
+            small = bytes_of([*shared.weights.files, *adapter]) <= SMALL_BYTES
+            # What is quantised may open on a GPU only, which others may be using.
+            if small and not seen.found.quantised:
+                stand = Stand(shared, replace(given, device="cpu"))
+                next(stand.load(source, made, is_base=False))
+                stand.release()
+                opened = True
     except SparkError as error:
         problems.append(str(error))
     return Found(
@@ -451,6 +472,7 @@ def inspect_checkpoint(
         notes=tuple(notes),
         stages=() if made is None else made.stages,
         problems=tuple(problems),
+        opened=opened,
     )
 
 

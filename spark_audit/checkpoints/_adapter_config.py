@@ -16,7 +16,12 @@ from spark_audit.checkpoints._adapter_fields import (
     WITHOUT_EFFECT,
     checked,
 )
-from spark_audit.checkpoints._files import check_filled, check_floats, shown
+from spark_audit.checkpoints._files import (
+    check_filled,
+    check_finite,
+    check_floats,
+    shown,
+)
 from spark_audit.errors import CheckpointError
 
 State = dict[str, torch.Tensor]
@@ -108,12 +113,16 @@ def prepared(
     ------
     CheckpointError
         If a tensor is empty or holds other than floating-point numbers, the
-        configuration has a field that is not opened, or O-LoRA's parts do not fit.
+        configuration has a field that is not opened, or O-LoRA's parts do not fit;
+        unless only headers were read, also for NaN and for LoRA without effect.
     """
     check_floats(state, where=where)
     adapter_config(raw, where=where)
     raw, state, notes = fold_olora(raw, state, where=where)
     check_filled(state, where=where)
+    if not any(tensor.is_meta for tensor in state.values()):
+        check_finite(state, where=where)
+        _check_trained(state, where=where)
     return raw, state, notes
 
 
@@ -136,7 +145,9 @@ def fold_olora(
     O-LoRA concatenates the low-rank parts of all tasks and keeps the configuration's
     ``r`` and ``lora_alpha``; its scale is ``lora_alpha / r`` at any width. An adapter
     of width m r is therefore loaded as rank m r with alpha m ``lora_alpha``. Parts that
-    were saved apart (``loranew_A``, ``loranew_B``) are added.
+    were saved apart (``loranew_A``, ``loranew_B``) are added. O-LoRA, and TRACE's copy
+    of it, write the width of the joined parts down (``r_sum``): without it, or with
+    another one, the configuration is not that of these weights.
 
     Returns
     -------
@@ -165,11 +176,7 @@ def fold_olora(
     if joined:
         notes.append(f"O-LoRA: {joined} loranew tensors added to the earlier ones")
     rank, alpha = raw.get("r", 8), raw.get("lora_alpha", 8)
-    found = {
-        int(tensor.shape[0])
-        for key, tensor in folded.items()
-        if re.search(r"\.lora_A\.weight$", key)
-    }
+    found, earlier = _widths(folded), _widths(state)
     if len(found) != 1 or raw.get("rank_pattern"):
         return raw, folded, notes
     width = found.pop()
@@ -177,11 +184,13 @@ def fold_olora(
         raise CheckpointError("adapter_config.json has no r or lora_alpha", where=where)
     if width == rank or width == 0:
         return raw, folded, notes
-    if width % rank or raw.get("use_dora"):
+    joined_as = [*earlier] == [raw.get("r_sum")] and width - min(earlier) in (0, rank)
+    if width % rank or raw.get("use_dora") or not joined_as:
         raise CheckpointError(
             f"lora_A has rank {width}, adapter_config.json says r={rank}",
             where=where,
-            fix="give the adapter_config.json that was saved with these weights",
+            fix="give the adapter_config.json that was saved with these weights (that "
+            "of O-LoRA says r_sum, too)",
         )
     times = width // rank
     # rsLoRA scales by the square root of the rank.
@@ -190,12 +199,20 @@ def fold_olora(
     alpha = int(alpha) if float(alpha).is_integer() else alpha
     notes.append(
         f"O-LoRA: rank {width} = {times} x {rank}, loaded with alpha {alpha} (the "
-        f"scale stays alpha/r of the configuration)"
+        f"scale stays alpha/r of the configuration, as its r_sum tells)"
     )
     return {**raw, "r": width, "lora_alpha": alpha}, folded, notes
 
 
-def check_trained(state: State, *, where: str) -> None:
+def _widths(state: State) -> set[int]:
+    return {
+        int(tensor.shape[0])
+        for key, tensor in state.items()
+        if re.search(r"\.lora_A\.weight$", key)
+    }
+
+
+def _check_trained(state: State, *, where: str) -> None:
     """Some ``lora_B`` of a LoRA adapter is not zero."""
     parts = {
         key: tensor

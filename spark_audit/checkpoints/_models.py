@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,12 @@ import torch
 
 from spark_audit.checkpoints._files import check_floats, shown, walk
 from spark_audit.checkpoints._offline import offline
-from spark_audit.errors import CheckpointError, IncompleteError, SparkError
+from spark_audit.errors import (
+    CheckpointError,
+    IncompleteError,
+    InputError,
+    SparkError,
+)
 from spark_audit.memory import out_of_memory
 
 PROBE_LENGTH = 12
@@ -24,6 +30,7 @@ _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 # How configurations call what each takes modules of its own.
 _COUNT = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?(?:layers?|blocks|experts)$|layers$")
 MOST_LAYERS = 1000
+MOST_POSITIONS = 1 << 31
 MOST_BUFFERS = 1 << 28
 
 
@@ -88,8 +95,7 @@ class Architecture:
     @property
     def max_positions(self) -> int | None:
         """Context length, ``None`` when the configuration states none."""
-        value = getattr(self.text, "max_position_embeddings", None)
-        return int(value) if value else None
+        return getattr(self.text, "max_position_embeddings", None) or None
 
 
 def architecture(
@@ -125,6 +131,14 @@ def architecture(
             f"{name} is an encoder-decoder model, not a causal language model",
             where=where,
             fix="give a decoder-only model",
+        )
+    stated = getattr(config.get_text_config(), "max_position_embeddings", None)
+    whole = stated is None or type(stated) is int
+    if not whole or not 0 <= (stated or 0) < MOST_POSITIONS:
+        raise CheckpointError(
+            "config.json says max_position_embeddings, but no length of a context",
+            where=where,
+            fix="give the config.json that was saved with these weights",
         )
     mapping = auto._model_mapping
     remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
@@ -203,6 +217,32 @@ def check_buffers(found: Architecture, *, where: str) -> None:
             where=where,
             fix="give the config.json that was saved with these weights",
         )
+
+
+def check_quantised(found: Architecture, *, device: str, where: str) -> None:
+    """Refuse weights that are stored in a way which cannot be read here.
+
+    Transformers passes over a method that it does not know, and takes the weights for
+    plain ones.
+    """
+    from transformers.quantizers import auto
+
+    quantizer: Any = auto.AutoHfQuantizer
+    said = found.config.quantization_config
+    try:
+        if not quantizer.supports_quant_method(said):
+            raise CheckpointError(
+                "config.json names a quant_method that transformers does not know",
+                where=where,
+                fix="upgrade transformers, or give weights that are not quantised",
+            )
+        quantizer.from_config(said, pre_quantized=True).validate_environment(
+            device_map=None if device == "cpu" else {"": device}, weights_only=True
+        )
+    except CheckpointError:
+        raise
+    except Exception as error:  # each method checks its fields in its own way
+        raise _foreign("transformers cannot load it", error, where) from error
 
 
 def build(
@@ -359,6 +399,25 @@ def head_rows(model: Any) -> int:
     if head is not None and hasattr(head, "weight"):
         return int(head.weight.shape[0])
     return int(model.config.get_text_config().vocab_size)
+
+
+def pick_device(device: str) -> str:
+    """``auto`` is CUDA when there is one, else the CPU.
+
+    Workers that a launcher started on one machine each take a GPU of their own.
+    """
+    if device == "auto" and torch.cuda.is_available():
+        rank = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", ""))
+        if rank.isdecimal():
+            return f"cuda:{int(rank) % torch.cuda.device_count()}"
+        return "cuda"
+    if device == "auto":
+        return "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(
+            "there is no CUDA device here", where="--device", fix="use --device cpu"
+        )
+    return device
 
 
 def release(model: Any) -> None:

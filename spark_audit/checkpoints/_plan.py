@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,6 +14,8 @@ from spark_audit.checkpoints import (
     BASE,
     HUB,
     NOISE,
+    NOISE_ADDED,
+    Architecture,
     Bench,
     Given,
     Recipe,
@@ -23,11 +26,13 @@ from spark_audit.checkpoints import (
     changes_base,
     check_buffers,
     check_layers,
+    check_quantised,
     check_weights,
     content_sha256,
     frozen_noise,
     head_rows,
     locate,
+    pick_device,
     prepared,
     read_json,
     recipe,
@@ -36,6 +41,9 @@ from spark_audit.checkpoints import (
 from spark_audit.errors import CheckpointError, InputError
 
 Item = tuple[str, Recipe]
+State = dict[str, torch.Tensor]
+FEW_BYTES = 1 << 28
+"""Of an adapter whose numbers are looked at before its base is loaded."""
 
 
 class Plan:
@@ -198,13 +206,24 @@ def same_path(one: str, other: str) -> bool:
     return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
 
 
-def rehearse(item: Recipe, shared: Recipe) -> dict[str, str]:
-    """Put a checkpoint together without any numbers: names and shapes must fit.
+@dataclass(frozen=True)
+class Rehearsal:
+    """What is known of a checkpoint from headers, and from an adapter's numbers.
 
-    Returns
-    -------
-    dict
-        What is known after it: architecture, parameters, rows of the head, context.
+    ``model`` is on the meta device; ``None`` for own code and quantised weights.
+    """
+
+    found: Architecture
+    model: Any | None
+    rows: int
+    facts: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def rehearse(item: Recipe, shared: Recipe) -> Rehearsal:
+    """Put a checkpoint together without its numbers: names and shapes must fit.
+
+    An adapter's numbers are read where they are few.
     """
     assert shared.weights is not None
     where = shared.given.where
@@ -218,15 +237,21 @@ def rehearse(item: Recipe, shared: Recipe) -> dict[str, str]:
         where=where,
     )
     facts = {"context": str(found.max_positions or "not stated")}
+    if found.quantised:
+        device = pick_device(shared.given.device)
+        check_quantised(found, device=device, where=where)
+    if found.cls is not None:
+        check_buffers(found, where=where)
     if found.cls is None or found.quantised:
-        rows = str(getattr(found.text, "vocab_size", 0))
-        return facts | {"weights checked": "no (own code or quantised)", "rows": rows}
-    check_buffers(found, where=where)
+        facts["weights checked"] = "no (own code or quantised)"
+        rows = getattr(found.text, "vocab_size", 0)
+        notes = [] if item.adapter is None else _adapter(item)[2]
+        return Rehearsal(found, None, rows, facts, tuple(notes))
     model = build(found, state=state, device="meta", where=where)
     check_weights(model, state, where=where)
+    rows, notes = head_rows(model), []
     facts["architecture"] = type(model).__name__
     facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
-    facts["rows"] = str(head_rows(model))
     where = item.given.where
     shape = model.get_input_embeddings().weight.shape
     noise = frozen_noise(
@@ -234,13 +259,28 @@ def rehearse(item: Recipe, shared: Recipe) -> dict[str, str]:
     )
     if noise is not None:
         facts["frozen noise"] = f"on input embeddings, {noise.shape[0]} rows"
+        notes.append(NOISE_ADDED)
     if item.adapter is None:
-        return facts
-    parts = {k: t.to("meta") for k, t in item.adapter.read(True).items()}
-    raw, parts, _ = prepared(item.adapter.config, parts, where=where)
+        return Rehearsal(found, model, rows, facts, tuple(notes))
+    raw, parts, more = _adapter(item)
+    parts = {name: tensor.to("meta") for name, tensor in parts.items()}
     if changes_base(raw):
         # How the base is replaced takes its weights; shapes do not.
         raw = {**raw, "init_lora_weights": True}
     with torch.device("meta"):
-        Bench(model).attach(adapter_config(raw, where=where), parts, where=where)
-    return facts
+        _, others = Bench(model).attach(
+            adapter_config(raw, where=where), parts, where=where
+        )
+    return Rehearsal(found, model, rows, facts, (*more, *others, *notes))
+
+
+def _adapter(item: Recipe) -> tuple[dict[str, Any], State, list[str]]:
+    assert item.adapter is not None
+    few = bytes_of(item.adapter.files) <= FEW_BYTES
+    state = item.adapter.read(not few)
+    return prepared(item.adapter.config, state, where=item.given.where)
+
+
+def bytes_of(files: Sequence[Path]) -> int:
+    """The size of several files."""
+    return sum(path.stat().st_size for path in files)

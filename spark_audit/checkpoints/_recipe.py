@@ -187,10 +187,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Found:
-    """What ``spark-audit inspect`` prints; nothing was loaded.
+    """What ``spark-audit inspect`` prints.
 
     ``problems`` holds what would make opening, or an audit beside the base that was
-    given, fail; it is empty when nothing would.
+    given, fail; it is empty when nothing would. ``opened`` is whether that was tried,
+    or follows from headers.
     """
 
     source: str
@@ -199,3 +200,4 @@ class Found:
     notes: tuple[str, ...]
     stages: tuple[str, ...]
     problems: tuple[str, ...]
+    opened: bool

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -15,6 +14,8 @@ import torch
 
 from spark_audit.checkpoints import (
     NOISE,
+    NOISE_ADDED,
+    Architecture,
     Bench,
     Given,
     Loaded,
@@ -25,7 +26,6 @@ from spark_audit.checkpoints import (
     changes_base,
     check_finite,
     check_probe,
-    check_trained,
     content_sha256,
     frozen_noise,
     has_tokenizer,
@@ -34,6 +34,7 @@ from spark_audit.checkpoints import (
     input_noise,
     locate,
     logits,
+    pick_device,
     policy,
     prepared,
     probe_ids,
@@ -41,12 +42,13 @@ from spark_audit.checkpoints import (
     read_tokenizer,
     release,
     rounded,
+    shown,
     swapped,
     tokenizer_sha256,
     untied,
     usable_rows,
 )
-from spark_audit.errors import CheckpointError, InputError
+from spark_audit.errors import CheckpointError
 from spark_audit.facts import sha256_json
 
 # PEFT writes these in any order.
@@ -108,13 +110,13 @@ class Stand:
             notes += more
         noise, noise_sha256 = self._noise(item)
         if noise is not None:
-            notes.append("the frozen noise beside it is added to input embeddings")
+            notes.append(NOISE_ADDED)
         tokenizer, tokenizer_id, more = self._tokenizer(item)
         usable = usable_rows(tokenizer, self.rows, where=where)
         dtype = str(next(self.model.parameters()).dtype).removeprefix("torch.")
         attention = str(getattr(self.model.config, "_attn_implementation", "eager"))
         notes += [*more, f"loaded as {dtype}, attention {attention}"]
-        notes += self._remarks(tokenizer, usable)
+        notes += remarks(self.found, self.model, tokenizer, usable)
         borrowed = item.weights is None
         own_sha256 = adapter_sha256 if borrowed else self.weights_sha256
         assert own_sha256 is not None
@@ -171,8 +173,6 @@ class Stand:
         raw, state, notes = prepared(
             item.adapter.config, item.adapter.read(False), where=where
         )
-        check_finite(state, where=where)
-        check_trained(state, where=where)
         on, more = self.bench.attach(
             adapter_config(raw, where=where),
             state,
@@ -200,24 +200,6 @@ class Stand:
     def _tokenizer(self, item: Recipe) -> Read:
         return tokenizer_of(item, self.shared, known=self._tokenizers)
 
-    def _remarks(self, tokenizer: Any, usable: np.ndarray) -> list[str]:
-        bos = getattr(self.found.text, "bos_token_id", None)
-        remarks = [policy(tokenizer, bos=bos)]
-        if padded := int((~usable).sum()):
-            remarks.append(
-                f"{padded} of {self.rows} rows of the head are no token: left out of "
-                f"softmax and ranks"
-            )
-        if untied(self.model):
-            remarks.append(
-                "the configuration ties head and embeddings, the file holds two "
-                "different ones: used as they are"
-            )
-        if self.quantisation:
-            kind = self.quantisation.get("quant_method", "unnamed method")
-            remarks.append(f"quantised weights ({kind})")
-        return remarks
-
     def _max_positions(self, on: str | None) -> int | None:
         stated = self.found.max_positions
         if stated is None or on is None:
@@ -240,6 +222,28 @@ def _activated(
         if noise is not None:
             stack.enter_context(input_noise(bench.model, noise))
         yield
+
+
+def remarks(
+    found: Architecture, model: Any | None, tokenizer: Any, usable: np.ndarray
+) -> list[str]:
+    """Notes on vocabulary and weights; ``model`` is ``None`` where none is built."""
+    notes = [policy(tokenizer, bos=getattr(found.text, "bos_token_id", None))]
+    if padded := int((~usable).sum()):
+        notes.append(
+            f"{padded} of {len(usable)} rows of the head are no token: left out of "
+            f"softmax and ranks"
+        )
+    if model is not None and untied(model):
+        notes.append(
+            "the configuration ties head and embeddings, the file holds two "
+            "different ones: used as they are"
+        )
+    if found.quantised:
+        said = found.config.quantization_config
+        kind = said.get("quant_method") if isinstance(said, dict) else None
+        notes.append(f"quantised weights ({shown(kind or 'unnamed method')})")
+    return notes
 
 
 def tokenizer_of(item: Recipe, shared: Recipe, *, known: dict[Path, Read]) -> Read:
@@ -305,22 +309,3 @@ def choose_tokenizer(
         where=given.where,
         fix="give its base by --base, or a folder with tokenizer.json by --tokenizer",
     )
-
-
-def pick_device(device: str) -> str:
-    """``auto`` is CUDA when there is one, else the CPU.
-
-    Workers that a launcher started on one machine each take a GPU of their own.
-    """
-    if device == "auto" and torch.cuda.is_available():
-        rank = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", ""))
-        if rank.isdecimal():
-            return f"cuda:{int(rank) % torch.cuda.device_count()}"
-        return "cuda"
-    if device == "auto":
-        return "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(
-            "there is no CUDA device here", where="--device", fix="use --device cpu"
-        )
-    return device

@@ -252,12 +252,15 @@ def _lora_config(file: Path, lora: State, given: Given) -> tuple[dict[str, Any],
             fix="give --lora-alpha, or put adapter_config.json beside the file",
         )
     ranks: dict[str, int] = {}
+    joined = 0
     for key, tensor in lora.items():
         if match := _RANK.fullmatch(key):
             name = match["module"].removeprefix(PREFIX)
             # O-LoRA scales by the rank of its newest part.
             if match["new"] or name not in ranks:
                 ranks[name] = int(tensor.shape[0])
+            if not match["new"]:
+                joined = int(tensor.shape[0])
     if not ranks:
         raise CheckpointError("has LoRA tensors, but no lora_A", where=given.where)
     usual = max(set(ranks.values()), key=list(ranks.values()).count)
@@ -266,6 +269,7 @@ def _lora_config(file: Path, lora: State, given: Given) -> tuple[dict[str, Any],
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "r": usual,
+        "r_sum": joined,
         "lora_alpha": given.lora_alpha,
         "target_modules": sorted(ranks),
         "rank_pattern": other,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import builtins
 import json
 import os
+import resource
 import signal
 import socket
+import struct
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -314,6 +318,106 @@ def test_names_of_tensors_are_shown_without_escapes(
     refused(full, r"tensor a\x1b]0;x\x07\u202e.weight is unexpected")
 
 
+# ----------------------------------------------------- looked at, and then opened
+
+
+def test_another_rank_than_the_tensors_have(
+    tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
+) -> None:
+    """With ``r`` 1 beside tensors of 16, what is added would be 16 times as much."""
+    folder = make_adapter(tmp_path / "a", r=16, alpha=16)
+    file = folder / "adapter_config.json"
+    change(file, r=1)
+    message = "lora_A has rank 16, adapter_config.json says r=1"
+    refused(folder, message, base=str(tiny_base))
+    (problem,) = inspect_checkpoint(str(folder), base=str(tiny_base)).problems
+    assert message in problem
+    # O-LoRA's own say how wide they are: both tell what was made of it.
+    change(file, r=4, r_sum=16)
+    told = "O-LoRA: rank 16 = 4 x 4, loaded with alpha 64"
+    opened = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    seen = inspect_checkpoint(str(folder), base=str(tiny_base))
+    assert any(note.startswith(told) for note in opened.notes)
+    assert [n for n in opened.notes if not n.startswith("loaded as")] == [*seen.notes]
+
+
+Spoil = Callable[[Path], object]
+
+
+def _numbers(value: float, *only: str) -> Spoil:
+    def spoil(folder: Path) -> None:
+        (file,) = folder.glob("*model.safetensors")
+        state = load_file(file)
+        for name in state:
+            if any(part in name for part in only):
+                state[name].view(-1)[-3:] = value
+                if not value:
+                    state[name].zero_()
+        save_file(state, file, metadata={"format": "pt"})
+
+    return spoil
+
+
+def _config(**changes: Any) -> Spoil:
+    return lambda folder: change(folder / "config.json", **changes)
+
+
+NAN, INF = float("nan"), float("inf")
+SPOILT: dict[str, Spoil] = {
+    "context-negative": _config(max_position_embeddings=-5),
+    "context-huge": _config(max_position_embeddings=10**400),
+    "quant-unknown": _config(quantization_config={"quant_method": "nope"}),
+    "quant-number": _config(quantization_config={"quant_method": 7}),
+    "quant-text": _config(quantization_config="x"),
+    "quant-missing": _config(quantization_config={"quant_method": "gptq", "bits": 4}),
+    "tuples": _config(return_dict=False),
+    "nan": _numbers(NAN, "norm"),
+    "overflow": _numbers(3e38, "lm_head"),
+    "adapter-nan": _numbers(NAN, "lora"),
+    "adapter-inf": _numbers(INF, "lora"),
+    "adapter-overflow": _numbers(1e38, "lora"),
+    "adapter-untrained": _numbers(0.0, "lora_B"),
+    "adapter-without-effect": _numbers(0.0, "lora_A"),
+    "adapter-alpha": lambda folder: change(
+        folder / "adapter_config.json", lora_alpha=1e-30
+    ),
+    "noise": lambda folder: save_file(
+        {"noise": torch.full((300, 32), NAN)}, folder / "frozen_noise.safetensors"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+@pytest.mark.usefixtures("measured")
+def test_what_opening_refuses_is_told_before(
+    name: str,
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    copied: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    adapter = name.startswith("adapter")
+    folder = make_adapter(tmp_path / "a") if adapter else copied(tiny_base)
+    assert inspect_checkpoint(str(folder), base=str(tiny_base)).opened
+    SPOILT[name](folder)
+    with pytest.raises(CheckpointError) as error:
+        open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    assert "\n" not in str(error.value)
+    seen = inspect_checkpoint(str(folder), base=str(tiny_base))
+    assert seen.problems == (str(error.value),)
+    # Of what is large only some of it shows, and it does not say more than it saw.
+    monkeypatch.setattr("spark_audit.checkpoints.SMALL_BYTES", 0)
+    seen = inspect_checkpoint(str(folder), base=str(tiny_base))
+    assert not seen.opened
+    if name.split("-")[0] in ("context", "quant") or name in (
+        "adapter-nan",
+        "adapter-inf",
+        "adapter-untrained",
+    ):
+        assert seen.problems == (str(error.value),)
+
+
 # ---------------------------------------------------------------- hangs, memory
 
 
@@ -406,6 +510,150 @@ def test_a_fifo_as_a_file_of_data(tmp_path: Path) -> None:
         with pytest.raises(SparkError):
             read()
     assert read_run(tmp_path) == {}
+
+
+@pytest.fixture
+def measured() -> Iterator[None]:
+    """Within 5 s and 1 GB more than before."""
+    begun, before = time.monotonic(), _peak()
+    yield
+    assert time.monotonic() - begun < 5
+    assert _peak() - before < 1e9
+
+
+def _peak() -> float:
+    return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@pytest.mark.parametrize(
+    ("name", "of_adapter"),
+    [
+        ("config.json", False),
+        ("model.safetensors", False),
+        ("model.safetensors.index.json", False),
+        ("pytorch_model.bin", False),
+        ("tokenizer.json", False),
+        ("tokenizer_config.json", False),
+        ("vocab.txt", False),
+        ("merges.txt", False),
+        ("special_tokens_map.json", False),
+        ("chat_template.jinja", False),
+        ("generation_config.json", False),
+        ("adapter_config.json", True),
+        ("adapter_model.safetensors", True),
+        ("adapter_model.bin", True),
+        ("trained_on.json", True),
+        ("frozen_noise.safetensors", True),
+    ],
+)
+@pytest.mark.usefixtures("measured")
+def test_a_file_of_holes(
+    name: str,
+    of_adapter: bool,
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    copied: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    """``truncate -s 50G config.json``: any size, and nothing on the disk."""
+    folder = make_adapter(tmp_path / "a") if of_adapter else copied(tiny_base)
+    for old in folder.glob("*model.*" if "model" in name else name):
+        old.unlink()
+    (folder / name).touch()
+    os.truncate(folder / name, 50 << 30)
+    refused(folder, "", base=str(tiny_base))
+    assert inspect_checkpoint(str(folder), base=str(tiny_base)).problems
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_file_of_holes_as_data(tmp_path: Path) -> None:
+    from spark_audit.examples import read_examples
+    from spark_audit.manifest import read_manifest
+    from spark_audit.reports import read_report
+    from spark_audit.runs import read_run
+    from spark_audit.sources import import_examples
+    from spark_train.accuracy import read_matrix
+
+    (tmp_path / "stages").mkdir()
+    names = ("x.jsonl", "report.json", "run.json", "train.csv", "x.parquet")
+    for name in (*names, "state.safetensors"):
+        (tmp_path / name).write_bytes({"x.parquet": b"PAR1"}.get(name, b""))
+        os.truncate(tmp_path / name, 50 << 30)
+    for read in (
+        lambda: read_examples(tmp_path / "x.jsonl"),
+        lambda: read_manifest(tmp_path / "x.jsonl"),
+        lambda: read_report(tmp_path),
+        lambda: read_run(tmp_path),
+        lambda: read_matrix(tmp_path / "train.csv"),
+        lambda: import_examples(tmp_path / "x.jsonl", task="t", split="train"),
+        lambda: import_examples(tmp_path / "train.csv", task="t", split="train"),
+        lambda: import_examples(tmp_path / "x.parquet", task="t", split="train"),
+    ):
+        with pytest.raises(SparkError) as error:
+            read()
+        assert "\n" not in str(error.value)
+
+
+TWICE = '{"r": 1, "r": 4}'
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "model.safetensors.index.json",
+        "adapter_config.json",
+        "trained_on.json",
+    ],
+)
+def test_a_key_that_stands_twice_in_a_checkpoint(
+    name: str,
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    copied: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    """One reader takes the first value, another the last."""
+    folder = copied(tiny_base)
+    if name in ("adapter_config.json", "trained_on.json"):
+        folder = make_adapter(tmp_path / "a")
+    if "index" in name:
+        (folder / "model.safetensors").unlink()
+    text = (folder / name).read_text() if (folder / name).exists() else "{}"
+    (folder / name).write_text('{"a": [' + TWICE + "]," + text.lstrip("{\n "))
+    if text == "{}":
+        (folder / name).write_text('{"a": [' + TWICE + "]}")
+    message = f"{name} cannot be read: it holds an object in which a key stands twice"
+    refused(folder, message, base=str(tiny_base))
+    (problem,) = inspect_checkpoint(str(folder), base=str(tiny_base)).problems
+    assert message in problem
+
+
+def test_a_key_that_stands_twice_in_data(tmp_path: Path) -> None:
+    from spark_audit.examples import read_examples
+    from spark_audit.manifest import read_manifest
+    from spark_audit.reports import read_report
+    from spark_audit.runs import read_run
+    from spark_audit.sources import import_examples
+    from spark_train.folder import Folder
+
+    (tmp_path / "stages").mkdir()
+    for name in ("x.jsonl", "report.json", "run.json", "x.json"):
+        listed = f"[{TWICE}]" if name == "x.json" else TWICE
+        (tmp_path / name).write_text(listed)
+    for read in (
+        lambda: read_examples(tmp_path / "x.jsonl"),
+        lambda: read_manifest(tmp_path / "report.json"),
+        lambda: read_report(tmp_path),
+        lambda: import_examples(tmp_path / "x.json", task="t", split="train"),
+    ):
+        with pytest.raises(SparkError, match="a key stands twice"):
+            read()
+    for read in (lambda: read_run(tmp_path), lambda: Folder(tmp_path).read()):
+        with pytest.raises(SparkError):
+            read()
 
 
 @pytest.mark.parametrize(
@@ -545,3 +793,67 @@ def test_a_tokenizer_that_makes_texts_longer(
     change(folder / "tokenizer.json", **{part: many if part == "normalizer" else step})
     refused(folder, message)
     assert message in inspect_checkpoint(str(folder)).problems[0]
+
+
+def _charsmap(units: bytes) -> dict[str, Any]:
+    """A Precompiled normaliser: the size of a trie, its units, its strings."""
+    content = base64.b64encode(units + b"abc\0").decode()
+    return {"normalizer": {"type": "Precompiled", "precompiled_charsmap": content}}
+
+
+def _bpe(prefix: str, *tokens: str) -> dict[str, Any]:
+    vocab = {token: i for i, token in enumerate(tokens)}
+    model = {"type": "BPE", "vocab": vocab, "merges": [list(tokens[:2])]}
+    return {"model": model | {"continuing_subword_prefix": prefix}, "added_tokens": []}
+
+
+def _single(*pieces: dict[str, Any]) -> dict[str, Any]:
+    step = {"type": "TemplateProcessing", "single": [*pieces], "pair": []}
+    return {"post_processor": step | {"special_tokens": {}}}
+
+
+PANICS: dict[str, dict[str, Any]] = {
+    "trie": _charsmap(struct.pack("<I", 1024) + b"\xff" * 1024),
+    "trie-size": _charsmap(b"\xff" * 4),
+    "prefix": _bpe("###############", "a", "b", "ab"),
+    # A panic that cannot be caught: the process ends.
+    "prefix-abort": _bpe("x", "a", "\u00e9", "a\u00e9"),
+    "template": _single({"SpecialToken": {"id": "Z", "type_id": 0}}),
+    "sequence": _single({"Sequence": {"id": "B", "type_id": 0}}),
+    "replace": {
+        "normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "z"}
+    },
+    "length": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+}
+
+
+@pytest.mark.parametrize("name", PANICS)
+def test_a_tokenizer_that_makes_its_library_panic(
+    name: str,
+    tiny_base: Path,
+    copied: Callable[..., Path],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Rust's panics are no ``Exception``, print by themselves, or end the process."""
+    folder = copied(tiny_base)
+    change(folder / "tokenizer.json", **PANICS[name])
+    capfd.readouterr()
+    message = "the tokenizer cannot be loaded ("
+    refused(folder, message)
+    assert message in inspect_checkpoint(str(folder)).problems[0]
+    assert "panic" not in capfd.readouterr().err
+
+
+def test_a_tokenizer_that_fails_on_some_text(
+    tiny_base: Path, copied: Callable[..., Path]
+) -> None:
+    from spark_audit.tokens import encode, token_ids
+
+    folder = copied(tiny_base)
+    model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "U"}
+    change(folder / "tokenizer.json", model=model, added_tokens=[], post_processor=None)
+    tokenizer = load_tokenizer(folder)
+    for read in (encode, token_ids):
+        with pytest.raises(SparkError, match="the tokenizer fails on a text") as error:
+            read(tokenizer, ["Jane Roe"])
+        assert "Jane" not in str(error.value)

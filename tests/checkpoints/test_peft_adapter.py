@@ -317,6 +317,7 @@ def test_o_lora_is_loaded_with_its_scale(
     # save_loranew=True: the newest part lies in the file under names of its own.
     apart = tmp_path / "apart"
     shutil.copytree(joined, apart)
+    change_config(apart, r_sum=4)
     state = first | {k.replace(".lora_", ".loranew_"): v for k, v in second.items()}
     save_file(state, apart / "adapter_model.safetensors")
     loaded = open_checkpoint(str(apart), base=str(tiny_base), device="cpu")
@@ -344,8 +345,11 @@ def test_o_lora_is_loaded_with_its_scale(
     loaded = open_checkpoint(str(joined), base=str(tiny_base), device="cpu")
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
 
-    change_config(joined, r=3)
-    refused(joined, tiny_base, "lora_A has rank 8, adapter_config.json says r=3")
+    # What it joined is written down, or the file is of other weights.
+    message = "lora_A has rank 8, adapter_config.json says r="
+    for changes in ({"r": 3}, {"r_sum": 4}, {"r_sum": 0}, {"r_sum": None}):
+        change_config(joined, **({"r": 4, "r_sum": 8} | changes))
+        refused(joined, tiny_base, message)
 
 
 def test_rslora_keeps_its_scale_when_parts_are_joined(
@@ -362,6 +366,7 @@ def test_rslora_keeps_its_scale_when_parts_are_joined(
         axis = 0 if "lora_A" in key else 1
         state[key] = torch.cat([state[key], torch.zeros_like(state[key])], dim=axis)
     save_file(state, folder / "adapter_model.safetensors")
+    change_config(folder, r_sum=8)
     loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
 
