@@ -146,8 +146,9 @@ def fold_olora(
     ``r`` and ``lora_alpha``; its scale is ``lora_alpha / r`` at any width. An adapter
     of width m r is therefore loaded as rank m r with alpha m ``lora_alpha``. Parts that
     were saved apart (``loranew_A``, ``loranew_B``) are added. O-LoRA, and TRACE's copy
-    of it, write the width of the joined parts down (``r_sum``): without it, or with
-    another one, the configuration is not that of these weights.
+    of it, write the width of the joined parts down (``r_sum``): with another one, the
+    configuration is not that of these weights. Without one, whole multiples are taken
+    as O-LoRA's and a note says so; ``r = 1`` is not, for any width is a multiple of it.
 
     Returns
     -------
@@ -184,7 +185,10 @@ def fold_olora(
         raise CheckpointError("adapter_config.json has no r or lora_alpha", where=where)
     if width == rank or width == 0:
         return raw, folded, notes
-    joined_as = [*earlier] == [raw.get("r_sum")] and width - min(earlier) in (0, rank)
+    written = raw.get("r_sum")
+    joined_as = [*earlier] == [written] and width - min(earlier) in (0, rank)
+    if written is None:
+        joined_as = rank > 1
     if width % rank or raw.get("use_dora") or not joined_as:
         raise CheckpointError(
             f"lora_A has rank {width}, adapter_config.json says r={rank}",
@@ -197,9 +201,17 @@ def fold_olora(
     factor = math.sqrt(times) if raw.get("use_rslora") else times
     alpha = alpha * factor
     alpha = int(alpha) if float(alpha).is_integer() else alpha
+    why = (
+        "as its r_sum tells"
+        if written is not None
+        else (
+            "by its width alone, for it has no r_sum: if it is not of O-LoRA, give its "
+            "own adapter_config.json"
+        )
+    )
     notes.append(
         f"O-LoRA: rank {width} = {times} x {rank}, loaded with alpha {alpha} (the "
-        f"scale stays alpha/r of the configuration, as its r_sum tells)"
+        f"scale stays alpha/r of the configuration, {why})"
     )
     return {**raw, "r": width, "lora_alpha": alpha}, folded, notes
 

@@ -347,9 +347,14 @@ def test_o_lora_is_loaded_with_its_scale(
 
     # What it joined is written down, or the file is of other weights.
     message = "lora_A has rank 8, adapter_config.json says r="
-    for changes in ({"r": 3}, {"r_sum": 4}, {"r_sum": 0}, {"r_sum": None}):
+    for changes in ({"r": 3}, {"r_sum": 4}, {"r_sum": 0}, {"r": 1, "r_sum": None}):
         change_config(joined, **({"r": 4, "r_sum": 8} | changes))
         refused(joined, tiny_base, message)
+    # Not written down at all, it is told by width, and that is said.
+    change_config(joined, r=4, r_sum=None)
+    loaded = open_checkpoint(str(joined), base=str(tiny_base), device="cpu")
+    assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
+    assert any("by its width alone" in note for note in loaded.notes)
 
 
 def test_rslora_keeps_its_scale_when_parts_are_joined(
