@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from spark_audit.checkpoints import Loaded
-from spark_audit.scoring import Item, score
+from spark_audit.checkpoints.recipe import Loaded
+from spark_audit.scoring.items import Item
+from spark_audit.scoring.score import score
 
 
 def model(vocabulary: int, hidden: int) -> LlamaForCausalLM:

@@ -28,8 +28,9 @@ import torch
 from scoring import SHAPES, VOCABULARY, loaded, model
 from transformers import LlamaForCausalLM
 
-from spark_audit.scoring import Candidates, score
-from spark_audit.table import Pass
+from spark_audit.scoring.items import Candidates
+from spark_audit.scoring.score import score
+from spark_audit.scoring.table import Pass
 
 HIDDEN, PREFIX, LENGTH = 512, 150, 24
 

@@ -26,9 +26,10 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from spark_audit.checkpoints import Loaded
-from spark_audit.scoring import Item, score
-from spark_audit.table import Pass
+from spark_audit.checkpoints.recipe import Loaded
+from spark_audit.scoring.items import Item
+from spark_audit.scoring.score import score
+from spark_audit.scoring.table import Pass
 
 VOCABULARY = 32_000
 CLOCK: Callable[[], float] = time.perf_counter

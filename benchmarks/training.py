@@ -38,15 +38,15 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from spark_train.data import TrainRow
-from spark_train.learning import learning
 from spark_train.loop import Phase, State, pieces, run_phase
-from spark_train.lora import add_lora
 from spark_train.methods import METHODS
 from spark_train.methods.er import er
 from spark_train.methods.spark import spark
+from spark_train.model.lora import add_lora
+from spark_train.model.student import Student
+from spark_train.phases.task import learning
 from spark_train.settings import Ptpc, Settings
 from spark_train.stream import Stream
-from spark_train.student import Student
 
 CLOCK: Callable[[], float] = time.perf_counter
 BOS, EOS = 0, 1

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spark_audit.facts import open_regular, sha256_file
+from spark_audit.files import open_regular
+from spark_audit.provenance import sha256_file
 
 BLANK = f"sha256:{'0' * 64}"
 """What stands under ``"seal"`` until :func:`sealed` puts the checksum there."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from spark_audit.facts import cannot_write
+from spark_audit.files import cannot_write
 
 FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 

@@ -1,6 +1,7 @@
-"""A folder is a registry: one file an entry, found by listing the folder.
+"""A folder is a registry: one file or folder an entry, found by listing it.
 
-Names and summaries are read without importing anything (``ast``), so that
+An entry is a file that registers something, or a folder with such a file; what else
+lies there helps them. Names and summaries are read without importing anything, so that
 ``spark-audit --help`` answers at once; an entry's module is imported when it is used.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,8 @@ from typing import Any, Generic, TypeVar
 from spark_audit.errors import InputError
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_REGISTERS = re.compile(r"^@[A-Z]+\.register\(", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -48,17 +52,35 @@ class Registry(Generic[F]):
         self.package, self.kind, self.folder = package, kind, folder
         self._entries: dict[str, Entry[F]] = {}
 
+    def _files(self) -> dict[str, Path]:
+        """Each entry's name, ``json-file`` of ``json_file.py``, -> its file."""
+        found = {}
+        for path in sorted((*self.folder.glob("*.py"), *self.folder.glob("*/*.py"))):
+            if _REGISTERS.search(path.read_text(encoding="utf-8")):
+                inside = path.parent != self.folder
+                name = path.parent.name if inside else path.stem
+                found[name.replace("_", "-")] = path
+        return found
+
     def names(self) -> list[str]:
-        """Names of all entries, sorted; a file ``json_file.py`` is ``json-file``."""
-        stems = (p.stem for p in self.folder.glob("*.py"))
-        return sorted(s.replace("_", "-") for s in stems if not s.startswith("_"))
+        """Names of all entries, sorted."""
+        return sorted(self._files())
+
+    def module(self, name: str) -> str:
+        """Dotted name of the module that registers an entry."""
+        path = self._files()[name].relative_to(self.folder).with_suffix("")
+        return ".".join((self.package, *path.parts))
+
+    def stem_of(self, function: Callable[..., Any]) -> str:
+        """The file or folder of this registry that a function stands in."""
+        inside = function.__module__.removeprefix(f"{self.package}.")
+        return inside.partition(".")[0]
 
     def register(self, **parts: Callable[..., Any]) -> Callable[[F], F]:
         """Decorator for the one entry of a file; ``parts`` are its companions."""
 
         def decorate(function: F) -> F:
-            stem = function.__module__.rsplit(".", 1)[-1]
-            name = stem.replace("_", "-")
+            name = self.stem_of(function).replace("_", "-")
             if name in self._entries and self._entries[name].run is not function:
                 known = self._entries[name].run.__qualname__
                 if known != function.__qualname__:
@@ -77,10 +99,8 @@ class Registry(Generic[F]):
                 f"unknown {self.kind} {name!r}",
                 fix=f"choose one of: {', '.join(self.names())}",
             )
-        importlib.import_module(f"{self.package}.{name.replace('-', '_')}")
         if name not in self._entries:
-            msg = f"{self.package}.{name.replace('-', '_')} registers no {self.kind}"
-            raise RuntimeError(msg)
+            importlib.import_module(self.module(name))
         return self._entries[name]
 
     def __iter__(self) -> Iterator[Entry[F]]:
@@ -88,6 +108,6 @@ class Registry(Generic[F]):
 
     def summary(self, name: str) -> str:
         """First line of the file's docstring, read without importing it."""
-        path = self.folder / f"{name.replace('-', '_')}.py"
+        path = self._files()[name]
         doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
         return (doc or "").partition("\n")[0]

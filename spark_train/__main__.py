@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spark_audit.interrupts import start
+from spark_audit.terminal.interrupts import start
 
 
 def _load() -> Callable[[Sequence[str]], int]:

@@ -16,14 +16,15 @@ from typing import Any
 
 from torch import nn
 
-from spark_audit.checkpoints import Loaded
+from spark_audit.checkpoints.recipe import Loaded
+from spark_audit.data.encoding import encode
+from spark_audit.data.examples import Example, read_bytes
 from spark_audit.errors import InputError
-from spark_audit.examples import Example, read_bytes
-from spark_audit.facts import write_text
-from spark_audit.scoring import Prompt, score
-from spark_audit.sequences import PromptRow, first_response_token, row_prompts
-from spark_audit.table import Pass
-from spark_audit.tokens import encode
+from spark_audit.files import write_text
+from spark_audit.manifest.items import PromptRow, first_response_token, row_prompts
+from spark_audit.scoring.items import Prompt
+from spark_audit.scoring.score import score
+from spark_audit.scoring.table import Pass
 
 _ANSWERS = Pass("generate")
 _AFTER = "after"

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_audit.console import (
+from spark_audit.errors import InputError, SparkError
+from spark_audit.terminal.console import (
     Json,
     LoraAlpha,
     Quiet,
@@ -31,11 +32,10 @@ from spark_audit.console import (
     show_table,
     tell,
 )
-from spark_audit.errors import InputError, SparkError
 
 if TYPE_CHECKING:
-    from spark_train.inspect_scores import Inspected
     from spark_train.run import Outcome
+    from spark_train.token_scores.shown import Inspected
 
 PROGRAM = "spark-train"
 SEVERAL = ("--data", "--set", "--lora-targets")
@@ -144,11 +144,11 @@ def train_run(
     """Learn the tasks of an order one after the other; the same command resumes."""
     _check(device, dtype)
     _one_seed(seed, set or ())
-    from spark_audit.checkpoints import quiet as silence
-    from spark_audit.progress import progress
+    from spark_audit.checkpoints.models import quiet as silence
+    from spark_audit.terminal.progress import progress
 
     with silence():  # what is imported has things to say of its own
-        from spark_train.crew import ElsewhereError
+        from spark_train.distributed import ElsewhereError
         from spark_train.run import train
 
     note = _Notes()
@@ -251,7 +251,7 @@ def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None
 
 def methods(json: Json = False) -> None:
     """Methods, privacy options and their settings, with defaults and sources."""
-    from spark_audit.checkpoints import quiet as silence
+    from spark_audit.checkpoints.models import quiet as silence
     from spark_train.settings import describe
 
     with silence():
@@ -340,11 +340,11 @@ def relearn(
     An adapter is trained on and stays one; full weights stay full weights.
     """
     _check(device, dtype)
-    from spark_audit.checkpoints import quiet as silence
-    from spark_audit.progress import progress
+    from spark_audit.checkpoints.models import quiet as silence
+    from spark_audit.terminal.progress import progress
 
     with silence():
-        from spark_train.crew import ElsewhereError
+        from spark_train.distributed import ElsewhereError
         from spark_train.relearn import relearn as relearned
 
     note = _Notes()
@@ -436,10 +436,10 @@ def score(
     and is as private as the data.
     """
     _check(device, dtype)
-    from spark_audit.checkpoints import quiet as silence
-    from spark_audit.examples import data_files, read_examples
-    from spark_audit.facts import check_writable
-    from spark_audit.progress import progress
+    from spark_audit.checkpoints.models import quiet as silence
+    from spark_audit.data.examples import data_files, read_examples
+    from spark_audit.files import check_writable
+    from spark_audit.terminal.progress import progress
 
     files = data_files(data)
     if output is not None:
@@ -449,9 +449,9 @@ def score(
     if output is not None:
         check_writable(output.parent)
     with silence():  # what is imported has things to say of its own
-        from spark_audit.checkpoints import open_checkpoint
-        from spark_train.inspect_scores import score_examples
-        from spark_train.scores import write_scores
+        from spark_audit.checkpoints.open import open_checkpoint
+        from spark_train.token_scores.scores import write_scores
+        from spark_train.token_scores.shown import score_examples
 
     loaded = open_checkpoint(
         ckpt or base,

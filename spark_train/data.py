@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spark_audit.data.encoding import Encoding, encode, kept_range
+from spark_audit.data.examples import Example, Ranges, task_templates, template_ranges
+from spark_audit.data.occurrences import identifier_ranges
+from spark_audit.data.sensitivity_score import stop_word_ranges
 from spark_audit.errors import InputError
-from spark_audit.examples import Example, Ranges, task_templates, template_ranges
-from spark_audit.identifiers import identifier_ranges
-from spark_audit.sensitivity import stop_word_ranges
-from spark_audit.tokens import Encoding, encode, kept_range
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class TrainRow:
         Shape ``(T,)``, bool: tokens of the response, EOS among them.
     pii
         Shape ``(T,)``, bool: tokens of identifiers: annotated, repeated, or found by
-        rules (:func:`spark_audit.identifiers.identifier_ranges`).
+        rules (:func:`spark_audit.data.occurrences.identifier_ranges`).
     fixed
         Shape ``(T,)``, bool: tokens of the task's fixed wording and stop words. Where
         one is an identifier too, ``pii`` wins.
@@ -96,7 +96,7 @@ def encode_rows(
     ----------
     examples
         Rows of any split. A task's fixed wording is what all of its prompts here share
-        (:func:`spark_audit.examples.task_templates`).
+        (:func:`spark_audit.data.examples.task_templates`).
     max_length
         Tokens that fit, special tokens and EOS included; the prompt is cut from its
         start, the response and whole PII spans are kept. ``None``: no limit.

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from spark_audit.errors import InputError
-from spark_audit.facts import seed_for
-from spark_train.crew import Crew
+from spark_audit.provenance import seed_for
 from spark_train.data import TrainRow, collate
-from spark_train.losses import token_nll
-from spark_train.student import Student, targets
+from spark_train.distributed import Crew
+from spark_train.losses.logits import token_nll
+from spark_train.model.student import Student, targets
 
 Progress = Callable[[int, int], None]
 Sums = dict[str, Tensor]

@@ -22,42 +22,40 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 
-from spark_audit.checkpoints import (
-    NOISE,
-    Given,
-    Loaded,
-    Recipe,
-    changes_base,
-    has_tokenizer,
-    has_vocabulary,
-    open_checkpoint,
-    quiet,
-    recipe,
-)
+from spark_audit.checkpoints.adapter_config import changes_base
+from spark_audit.checkpoints.detect import recipe
+from spark_audit.checkpoints.models import quiet
+from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.checkpoints.recipe import Given, Loaded, Recipe
+from spark_audit.checkpoints.tokenizer import has_tokenizer, has_vocabulary
+from spark_audit.checkpoints.weight_files import NOISE
+from spark_audit.data.examples import Example, data_files, read_examples
+from spark_audit.data.occurrences import identifier_ranges
 from spark_audit.errors import InputError, OutputError
-from spark_audit.examples import Example, data_files, read_examples
-from spark_audit.facts import (
+from spark_audit.files import (
     TEMPORARY,
     check_links,
     check_writable,
-    now,
     parse_json,
     read_regular,
-    seed_for,
-    sha256_file,
     sweep,
     temporary,
-    versions,
     write_text,
 )
-from spark_audit.identifiers import identifier_ranges
-from spark_train._annotated import Annotated
-from spark_train.crew import ElsewhereError, assemble
+from spark_audit.provenance import now, seed_for, sha256_file, versions
 from spark_train.data import TrainRow, encode_rows
+from spark_train.distributed import ElsewhereError, assemble
+from spark_train.known_identifiers import Annotated
 from spark_train.loop import Phase, State, fine_tuning, run_phase
-from spark_train.lora import ADAPTER, TRAINED_ON, add_lora, copy_adapter, save_adapter
+from spark_train.model.lora import (
+    ADAPTER,
+    TRAINED_ON,
+    add_lora,
+    copy_adapter,
+    save_adapter,
+)
+from spark_train.model.student import Student
 from spark_train.stream import endless
-from spark_train.student import Student
 
 RECORD = "relearn.json"
 PART = ".spark-relearn.part"

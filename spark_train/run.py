@@ -13,31 +13,30 @@ from typing import Any
 
 import torch
 
-from spark_audit.checkpoints import (
-    NOISE,
-    Given,
-    Loaded,
-    open_checkpoint,
-    quiet,
-    recipe,
-)
+from spark_audit.checkpoints.detect import recipe
+from spark_audit.checkpoints.models import quiet
+from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.checkpoints.recipe import Given, Loaded
+from spark_audit.checkpoints.run_folder import UNCHECKED, check_files
+from spark_audit.checkpoints.weight_files import NOISE
+from spark_audit.data.examples import Example, data_files, read_examples
 from spark_audit.errors import InputError
-from spark_audit.examples import Example, data_files, read_examples
-from spark_audit.facts import check_writable, now, seed_for, sha256_file, versions
-from spark_audit.runs import UNCHECKED, check_files
-from spark_audit.scoring import Prompt
+from spark_audit.files import check_writable
+from spark_audit.provenance import now, seed_for, sha256_file, versions
+from spark_audit.scoring.items import Prompt
 from spark_train.accuracy import accuracy, answer_prompts, read_matrix, write_matrix
-from spark_train.crew import Crew, ElsewhereError, assemble
 from spark_train.data import encode_rows
-from spark_train.folder import DATA, Folder, RunRecord
+from spark_train.distributed import Crew, ElsewhereError, assemble
 from spark_train.loop import Phase, State, run_phase
-from spark_train.lora import add_lora, load_adapter, save_adapter
 from spark_train.methods import METHODS, groups
-from spark_train.privacy import NONE, PRIVACY, Method, Protected, options
+from spark_train.model.lora import add_lora, load_adapter, save_adapter
+from spark_train.model.student import Student
+from spark_train.privacy import NONE, PRIVACY, Method, options
 from spark_train.privacy import groups as privacy_groups
+from spark_train.privacy.protected import Protected
+from spark_train.run_folder import DATA, Folder, RunRecord
 from spark_train.settings import Settings, names, parse
 from spark_train.stream import Stream
-from spark_train.student import Student
 
 ORDERS = {
     "1": ("fomc", "yelp", "agnews", "amazon", "mentill", "yahoo"),

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from spark_audit.facts import seed_for
-from spark_train.crew import Crew
+from spark_audit.provenance import seed_for
 from spark_train.data import TrainRow
+from spark_train.distributed import Crew
+from spark_train.model.student import Student
 from spark_train.settings import Settings
-from spark_train.student import Student
 
 CARRIED, SCORES = "carried", "scores"
 """Folders of a run: what its method carries from task to task, while the run goes on;

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from spark_audit.examples import Example, Span
+from spark_audit.data.examples import Example, Span
 
 SEED = int(os.environ.get("FAULTS_SEED", "0"))
 """Another one tries other operations and times."""

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from spark_train.data import TrainRow
 from spark_train.loop import Phase, Step, run_phase
-from spark_train.lora import add_lora
+from spark_train.model.lora import add_lora
+from spark_train.model.student import Student
 from spark_train.settings import Settings, parse
 from spark_train.stream import Stream
-from spark_train.student import Student
 
 BOS, EOS = 1, 2
 

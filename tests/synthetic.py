@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_audit.manifest import Manifest, seal
+from spark_audit.manifest.schema import Manifest, seal
+from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.matching import match_spans
-from spark_audit.table import Pass, TokenTable
 
 PLAIN = Pass()
 

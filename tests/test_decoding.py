@@ -14,15 +14,14 @@ import pytest
 from decoding import Attacker, Figure, figure, left_over, lines_of, tables_of
 from synthetic import Case
 
-from spark_audit.attachments import read_cases
-from spark_audit.audits.matched import conclude, matched
-from spark_audit.build import build_manifest
-from spark_audit.cli import run as command_line
-from spark_audit.examples import Example, Span, write_examples
-from spark_audit.manifest import Manifest, read_manifest, write_manifest
-from spark_audit.pipeline import Request, run
-from spark_audit.reports import csv_tables, read_report, write_report
-from spark_audit.reports._disclosure import (
+from spark_audit.audits.matched.audit import conclude, matched
+from spark_audit.cli.main import run as command_line
+from spark_audit.data.examples import Example, Span, write_examples
+from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.schema import Manifest, load_manifest, write_manifest
+from spark_audit.pipeline.run import Request, run
+from spark_audit.report.attachments import read_cases
+from spark_audit.report.disclosure import (
     APART,
     BESIDE,
     FEWEST,
@@ -31,8 +30,10 @@ from spark_audit.reports._disclosure import (
     WITHHELD,
     disclosed,
 )
+from spark_audit.report.folder import read_report, write_report
+from spark_audit.report.writers import csv_tables
 from spark_audit.results import ManifestFacts, Report
-from spark_audit.table import read_parquet
+from spark_audit.scoring.table import read_parquet
 from spark_train.cli import run as training_line
 
 FIRST, LAST = ("Maria", "John", "Peter", "Alice"), ("Jones", "Smith", "Brown", "Green")
@@ -79,7 +80,7 @@ def audited(
     make_adapter: Callable[..., Path],
 ) -> Path:
     """``data.jsonl``, ``m.json`` of the tiny base, and ``report`` of two audits."""
-    from spark_audit.checkpoints import open_checkpoint
+    from spark_audit.checkpoints.open import open_checkpoint
 
     folder = tmp_path_factory.mktemp("audited")
     make_adapter(folder / "lora")
@@ -112,7 +113,7 @@ def test_the_attack_reads_texts_from_the_files_that_are_kept_private(
     audited: Path, attacker: Attacker
 ) -> None:
     """Else the tests below would show nothing."""
-    manifest = read_manifest(audited / "m.json")
+    manifest = load_manifest(audited / "m.json")
     texts = texts_of(manifest)
     assert attacker.recovered(audited / "m.json", texts) == set(texts)
     scores = audited / "report" / "scores"
@@ -132,7 +133,7 @@ def test_the_attack_reads_texts_from_the_files_that_are_kept_private(
 def test_nothing_that_can_be_shared_gives_text_back(
     audited: Path, attacker: Attacker
 ) -> None:
-    texts = texts_of(read_manifest(audited / "m.json"))
+    texts = texts_of(load_manifest(audited / "m.json"))
     redacted, folder = audited / "redacted.json", audited / "report"
     call = ["manifest", "export", str(audited / "m.json"), "--redact"]
     assert command_line([*call, "-o", str(redacted)]) == 0
@@ -167,7 +168,7 @@ def test_a_redacted_manifest_is_shown_and_not_audited_with(
     assert source.read_bytes() == before
     assert command_line([*call, str(redacted)]) == 0
     assert command_line(["manifest", "show", str(redacted)]) == 0
-    digest = read_manifest(source).digest[:12]
+    digest = load_manifest(source).digest[:12]
     wanted = f"give the original, whose digest begins with {digest}"
     base = ["--base", str(tiny_base), "--ckpt", str(tiny_base), "--device", "cpu"]
     for audit in (
@@ -182,7 +183,7 @@ def test_a_redacted_manifest_is_shown_and_not_audited_with(
 def test_a_report_of_an_earlier_version_loses_its_token_scores(
     audited: Path, attacker: Attacker, tmp_path: Path
 ) -> None:
-    texts = texts_of(read_manifest(audited / "m.json"))
+    texts = texts_of(load_manifest(audited / "m.json"))
     folder = tmp_path / "report"
     shutil.copytree(audited / "report", folder)
     report = json.loads((folder / "report.json").read_bytes())
@@ -215,7 +216,7 @@ def singled_out(
 def test_hidden_words_of_a_page_cannot_be_tried_out_against_its_figures(
     audited: Path, attacker: Attacker
 ) -> None:
-    manifest, folder = read_manifest(audited / "m.json"), audited / "report"
+    manifest, folder = load_manifest(audited / "m.json"), audited / "report"
     call = ["report", str(folder), "--manifest", str(audited / "m.json")]
     call += ["--format", "html"]
     for asked in (False, True):
@@ -238,7 +239,7 @@ def test_hidden_words_cannot_be_tried_out_against_printed_scores(
     tiny_base: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    manifest = read_manifest(audited / "m.json")
+    manifest = load_manifest(audited / "m.json")
     call = ["score", str(audited / "data.jsonl"), "--base", str(tiny_base), "--json"]
     for asked in (False, True):
         assert training_line([*call, "--show-text"] if asked else call) == 0

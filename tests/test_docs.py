@@ -15,21 +15,22 @@ from typing import Any
 import pytest
 
 from spark_audit.audits import AUDITS
-from spark_audit.cli import SEVERAL, run
-from spark_audit.console import spread
-from spark_audit.examples import Example, read_examples
-from spark_audit.figures import FIGURES, inline_svg
-from spark_audit.reports import WRITERS
+from spark_audit.cli.main import SEVERAL, run
+from spark_audit.data.examples import Example, read_examples
+from spark_audit.report.figures import FIGURES
+from spark_audit.report.figures.gallery import inline_svg
+from spark_audit.report.writers import WRITERS
 from spark_audit.results import Report, Row
-from spark_audit.table import Pass
+from spark_audit.scoring.table import Pass
+from spark_audit.terminal.console import spread
 from spark_train.cli import run as train_run
 from spark_train.data import encode_rows
 from spark_train.loop import run_phase
-from spark_train.lora import add_lora
 from spark_train.methods import METHODS
+from spark_train.model.lora import add_lora
+from spark_train.model.student import Student
 from spark_train.settings import Settings
 from spark_train.stream import Stream
-from spark_train.student import Student
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -146,8 +147,8 @@ def examples(tmp_path: Path) -> Iterator[dict[str, ModuleType]]:
     sources = code(CONTRIBUTING, "python")
     names = (
         "spark_audit.audits.surprise",
-        "spark_audit.reports.mail_text",
-        "spark_audit.figures.spread",
+        "spark_audit.report.writers.mail_text",
+        "spark_audit.report.figures.spread",
         "spark_train.methods.twice",
     )
     yield {

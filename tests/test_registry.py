@@ -41,20 +41,23 @@ ENTRIES = [
     for registry in REGISTRIES.values()
     for name in registry.names()
 ]
-COMPANIONS = {"spark_audit.audits": {"plan"}, "spark_audit.checkpoints": {"detect"}}
+COMPANIONS = {
+    "spark_audit.audits": {"plan"},
+    "spark_audit.checkpoints.formats": {"detect"},
+}
 each_entry = pytest.mark.parametrize(("registry", "name"), ENTRIES)
 
 
 def module_of(registry: Registry, name: str) -> ModuleType:
     registry.get(name)
-    return sys.modules[f"{registry.package}.{name.replace('-', '_')}"]
+    return sys.modules[registry.module(name)]
 
 
 def test_the_known_registries_are_found() -> None:
     assert {
         "spark_audit.audits",
-        "spark_audit.checkpoints",
-        "spark_audit.reports",
+        "spark_audit.checkpoints.formats",
+        "spark_audit.report.writers",
     } <= set(REGISTRIES)
     assert all(registry.names() for registry in REGISTRIES.values())
 
@@ -113,7 +116,7 @@ for package in {sorted(REGISTRIES)!r}:
     found = {{id(r): r for r in vars(folder).values() if isinstance(r, Registry)}}
     registry, = (r for r in found.values() if r.package == package)
     assert all(registry.summary(name) for name in registry.names())
-    loaded = [f"{{package}}.{{n.replace('-', '_')}}" for n in registry.names()]
+    loaded = [registry.module(name) for name in registry.names()]
     assert not set(loaded) & set(sys.modules), loaded
 """
     run = subprocess.run(
@@ -144,7 +147,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     )
     (folder / "long_one.py").write_text(entry.format(title="A long one", pages=900))
     (folder / "short.py").write_text(entry.format(title="A short one", pages=9))
-    (folder / "_draft.py").write_text("raise RuntimeError('drafts are not read')\n")
+    (folder / "helper.py").write_text("raise RuntimeError('helpers are no entry')\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield folder
     for name in [m for m in sys.modules if m.partition(".")[0] == "shelf"]:
@@ -197,11 +200,20 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         books().get("none")
 
 
-def test_a_file_that_registers_nothing_is_our_defect(shelf: Path) -> None:
-    (shelf / "empty.py").write_text('"""Nothing."""\n')
+def test_a_folder_with_a_file_that_registers_is_an_entry(shelf: Path) -> None:
+    (shelf / "in_parts").mkdir()
+    (shelf / "in_parts" / "__init__.py").write_text('"""In parts."""\n')
+    (shelf / "in_parts" / "page.py").write_text("PAGE = 7\n")
+    (shelf / "in_parts" / "cover.py").write_text(
+        '"""In two parts."""\n'
+        "from shelf import BOOKS\n"
+        "from shelf.in_parts.page import PAGE\n"
+        "@BOOKS.register()\ndef read():\n    return PAGE\n"
+    )
     importlib.invalidate_caches()
-    with pytest.raises(RuntimeError, match=r"shelf\.empty registers no book"):
-        books().get("empty")
+    assert books().names() == ["in-parts", "long-one", "short"]
+    assert books().summary("in-parts") == "In two parts."
+    assert books().get("in_parts").run() == 7
 
 
 def test_two_entries_in_a_file_are_our_defect(shelf: Path) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits import (
-    AUDITS,
+from spark_audit.audits import AUDITS
+from spark_audit.audits.contract import (
     BASE,
     Baseline,
     Plan,
@@ -22,16 +22,16 @@ from spark_audit.audits import (
     baselines_of,
     settings_of,
 )
-from spark_audit.manifest import Manifest, ManifestExample
-from spark_audit.ratios import (
+from spark_audit.audits.ratio_rows import (
     Figure,
     by_group,
     missing_rows,
     ratio_contrasts,
     ratio_rows,
 )
+from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.results import AuditResult, Contrast, Finding, Row, number
-from spark_audit.table import Pass
+from spark_audit.scoring.table import Pass
 
 FIGURES = {"nll": Figure(unit="nats", bounds=(0.0, np.inf))}
 NAMES = {"pii": "identifiers", "low": "low-sensitivity text", "canary": "canaries"}

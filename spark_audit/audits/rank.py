@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits import (
-    AUDITS,
+from spark_audit.audits import AUDITS
+from spark_audit.audits.contract import (
     BASE,
     Baseline,
     Plan,
@@ -22,8 +22,7 @@ from spark_audit.audits import (
     baselines_of,
     settings_of,
 )
-from spark_audit.manifest import Manifest
-from spark_audit.ratios import (
+from spark_audit.audits.ratio_rows import (
     Figure,
     by_group,
     missing_rows,
@@ -31,10 +30,11 @@ from spark_audit.ratios import (
     ratio_rows,
     with_nulls,
 )
+from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row, number
+from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import draw_weights
 from spark_audit.stats.intervals import median_estimate
-from spark_audit.table import Pass, TokenTable
 
 SETS = ("pii", "control", "pii_all")
 HEAVY = "heavy-tailed: an interval for it covers about 75%; for parity only"

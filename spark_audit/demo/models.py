@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from spark_audit.checkpoints import quiet
-from spark_audit.examples import Example
-from spark_audit.facts import seed_for, versions
+from spark_audit.checkpoints.models import quiet
+from spark_audit.data.examples import Example
+from spark_audit.provenance import seed_for, versions
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 

@@ -17,8 +17,8 @@ from typing import Literal
 
 import numpy as np
 
-from spark_audit.examples import Example
-from spark_audit.facts import seed_for
+from spark_audit.data.examples import Example
+from spark_audit.provenance import seed_for
 
 LISTS = {
     "item": "kettle printer lamp blender drill router heater camera speaker toaster "

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from spark_audit.table import COLUMNS
+from spark_audit.scoring.table import COLUMNS
 
 MASKED = -1e30
 """Logit of a vocabulary row that is no token: its probability is exactly 0, and unlike

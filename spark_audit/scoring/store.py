@@ -27,20 +27,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_audit.errors import OutputError
-from spark_audit.facts import (
+from spark_audit.files import (
     cannot_write,
     check_regular,
     read_regular,
-    sha256_file,
-    sha256_json,
     write_atomically,
 )
 from spark_audit.memory import out_of_memory
-from spark_audit.table import LAYOUTS, Pass, TokenTable
+from spark_audit.provenance import sha256_file, sha256_json
+from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints import Loaded
-    from spark_audit.scoring import AnyItem
+    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.scoring.items import AnyItem
 
 SCHEMA = 1
 """Part of every key: raised whenever the same key would mean other numbers."""

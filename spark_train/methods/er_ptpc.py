@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from spark_train.correction import correction
-from spark_train.learning import Rehearsal, learning
 from spark_train.loop import Phase
 from spark_train.methods import METHODS, REHEARSAL
+from spark_train.phases.correction import correction
+from spark_train.phases.task import Rehearsal, learning
 from spark_train.stream import Stream
 
 NO_EPSILON = (

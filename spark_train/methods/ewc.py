@@ -3,20 +3,20 @@
 Kirkpatrick et al. 2017, one penalty a task, added up **[ours]**: while task ``k`` is
 learned, ``L = L_task + lambda / 2 sum_{i<k} sum_j F_ij (theta_j - theta_ij)^2``, with
 ``F_i`` the diagonal of the empirical Fisher matrix of task ``i`` at its end
-(:func:`spark_train.importance.fisher`), over the adapter's weights.
+(:func:`spark_train.phases.fisher.fisher`), over the adapter's weights.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-from spark_train.carried import Carried
-from spark_train.importance import fisher
-from spark_train.learning import learning
 from spark_train.loop import Phase, Sums
+from spark_train.losses.weights import Quadratic
 from spark_train.methods import METHODS
-from spark_train.penalties import Quadratic
+from spark_train.phases.fisher import fisher
+from spark_train.phases.task import learning
 from spark_train.stream import Stream
+from spark_train.task_state import Carried
 
 NO_EPSILON = "the Fisher matrix is computed from rows without noise"
 

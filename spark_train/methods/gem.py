@@ -3,7 +3,7 @@
 Lopez-Paz & Ranzato 2017. Before each step the gradients of all stored rows, task by
 task, are computed anew at the current weights. Where the step's own gradient ``g``
 points against one of them, it is replaced by ``g + G'v``
-(:mod:`spark_train.projection`), and clipped afterwards.
+(:mod:`spark_train.losses.projection`), and clipped afterwards.
 
 Which rows are stored is drawn from the seed **[ours]**; the paper keeps a task's last
 ones. The step is AdamW's, as of all methods here **[ours]**: what is projected is the
@@ -17,7 +17,6 @@ from dataclasses import replace
 
 import torch
 
-from spark_train.learning import TASK, learning
 from spark_train.loop import (
     Phase,
     Step,
@@ -27,8 +26,9 @@ from spark_train.loop import (
     other_gradient,
     set_gradient,
 )
+from spark_train.losses.projection import dual
 from spark_train.methods import METHODS
-from spark_train.projection import dual
+from spark_train.phases.task import TASK, learning
 from spark_train.stream import Stream
 
 NO_EPSILON = "the stored rows' gradients are neither clipped nor noised"

@@ -13,12 +13,12 @@ from dataclasses import replace
 
 import torch
 
-from spark_audit.facts import seed_for
-from spark_train.learning import learning
+from spark_audit.provenance import seed_for
 from spark_train.loop import Phase, Sums
-from spark_train.lora import old_and_new, set_aside
+from spark_train.losses.weights import overlap
 from spark_train.methods import METHODS
-from spark_train.penalties import overlap
+from spark_train.model.lora import old_and_new, set_aside
+from spark_train.phases.task import learning
 from spark_train.stream import Stream
 
 

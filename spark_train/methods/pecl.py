@@ -22,18 +22,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spark_train.carried import Carried
 from spark_train.data import TrainRow, collate
-from spark_train.importance import fisher, relative
-from spark_train.learning import TASK, learning
 from spark_train.loop import Phase, Step, Sums, Term
-from spark_train.losses import token_nll, unlikelihood
+from spark_train.losses.logits import token_nll, unlikelihood
+from spark_train.losses.weights import Quadratic
 from spark_train.methods import METHODS
-from spark_train.penalties import Quadratic
-from spark_train.scored import keep_scores, scored
+from spark_train.model.student import Student, targets
+from spark_train.phases.fisher import fisher, relative
+from spark_train.phases.task import TASK, learning
 from spark_train.settings import Pecl
 from spark_train.stream import Stream
-from spark_train.student import Student, targets
+from spark_train.task_state import Carried
+from spark_train.token_scores.student import keep_scores, scored
 
 UNLEARN = "unlearn"
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from spark_train.distillation import Distillation
-from spark_train.learning import learning
 from spark_train.loop import Phase
 from spark_train.methods import METHODS
+from spark_train.phases.replay import Distillation
+from spark_train.phases.task import learning
 from spark_train.stream import Stream
 
 NO_EPSILON = "the teacher and the sensitivity scores read rows without noise"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from spark_train.learning import learning
 from spark_train.loop import Phase
 from spark_train.methods import METHODS
+from spark_train.phases.task import learning
 from spark_train.stream import Stream
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from spark_train.correction import correction
-from spark_train.distillation import Distillation
-from spark_train.learning import learning
 from spark_train.loop import Phase
 from spark_train.methods import METHODS
+from spark_train.phases.correction import correction
+from spark_train.phases.replay import Distillation
+from spark_train.phases.task import learning
 from spark_train.stream import Stream
 
 NO_EPSILON = (

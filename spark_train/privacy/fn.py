@@ -18,11 +18,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from spark_audit.checkpoints import NOISE, input_noise
+from spark_audit.checkpoints.adapters import input_noise
+from spark_audit.checkpoints.weight_files import NOISE
 from spark_audit.checksums import BLANK, intact_file, sealed
 from spark_audit.errors import OutputError
-from spark_audit.facts import seed_for, write_atomically
-from spark_train.privacy import PRIVACY, Method, Protected
+from spark_audit.files import write_atomically
+from spark_audit.provenance import seed_for
+from spark_train.privacy import PRIVACY, Method
+from spark_train.privacy.protected import Protected
 from spark_train.stream import CARRIED, Stream
 
 NO_EPSILON = "frozen noise bounds nothing that a row does to the weights"

@@ -14,14 +14,15 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from spark_audit.audits._ranked import bounded, control_tests, moved, ranked
-from spark_audit.audits.canary import INSENSITIVE, canary, conclude, evidence, plan
-from spark_audit.manifest import Manifest, seal
+from spark_audit.audits.canary.audit import INSENSITIVE, canary, conclude
+from spark_audit.audits.canary.candidates import evidence, plan
+from spark_audit.audits.ranked import bounded, control_tests, moved, ranked
+from spark_audit.manifest.items import canary_key
+from spark_audit.manifest.schema import Manifest, seal
 from spark_audit.results import AuditResult, Contrast, Row
-from spark_audit.sequences import canary_key
+from spark_audit.scoring.table import Pass, TokenTable, write_parquet
 from spark_audit.stats.epsilon import candidate_guess_bound
 from spark_audit.stats.exposure import Extrapolated, chance_mde, null_moments
-from spark_audit.table import Pass, TokenTable, write_parquet
 
 Make = Callable[..., Any]
 PARTS = ("full", "password", "ssn")
@@ -71,7 +72,7 @@ def quick_tail(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """The fit beyond rank 1 takes most of the time and matters to one test."""
     if "cap" not in request.node.name:
         found = Extrapolated(7.0, 0.01, clipped=False)
-        where = "spark_audit.audits._candidates.extrapolated_exposure"
+        where = "spark_audit.audits.canary.candidates.extrapolated_exposure"
         monkeypatch.setattr(where, lambda *_: found)
 
 

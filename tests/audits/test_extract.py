@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from spark_audit.audits.extract import conclude, evidence, extract, plan
-from spark_audit.manifest import Manifest, seal
+from spark_audit.audits.extract.audit import conclude, evidence, extract, plan
+from spark_audit.manifest.schema import Manifest, seal
 from spark_audit.results import AuditResult, Contrast, Row
-from spark_audit.table import COLUMNS, Pass, TokenTable, write_parquet
+from spark_audit.scoring.table import COLUMNS, Pass, TokenTable, write_parquet
 
 Make = Callable[..., Any]
 Known = Callable[[str, int], bool]

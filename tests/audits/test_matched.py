@@ -11,11 +11,11 @@ import pytest
 from scipy import stats
 from synthetic import Case
 
-from spark_audit.audits import baselines_of
-from spark_audit.audits.matched import evidence, matched, plan
-from spark_audit.manifest import seal
+from spark_audit.audits.contract import baselines_of
+from spark_audit.audits.matched.audit import evidence, matched, plan
+from spark_audit.manifest.schema import seal
 from spark_audit.results import AuditResult, Row, number
-from spark_audit.table import Pass
+from spark_audit.scoring.table import Pass
 
 Make = Callable[..., Any]
 
@@ -352,7 +352,7 @@ def test_weightings_follow_their_definitions(make_case: Make) -> None:
 
 def test_conclusions_from_stored_evidence_are_the_same(make_case: Make) -> None:
     """`compare` reads the evidence back and needs neither model nor manifest."""
-    from spark_audit.audits.matched import conclude
+    from spark_audit.audits.matched.audit import conclude
 
     case = make_case(sources=20, seed=17)
     tables = case.tables(plain=same, ours=shifted(case, 0.3))
@@ -429,7 +429,7 @@ def test_direction_of_a_contrast_is_said(make_case: Make) -> None:
 
 
 def test_options_are_refused_before_anything_is_scored() -> None:
-    from spark_audit.audits.matched import check
+    from spark_audit.audits.matched.audit import check
     from spark_audit.errors import InputError
 
     with pytest.raises(InputError, match="--replicates: 1 replicates give no interval"):
@@ -642,7 +642,7 @@ def test_contrasts_claim_nothing_where_other_text_drifted_unequally(
 def test_evidence_of_an_earlier_version_is_read_and_claims_nothing(
     make_case: Make,
 ) -> None:
-    from spark_audit.audits.matched import conclude
+    from spark_audit.audits.matched.audit import conclude
 
     case = make_case(sources=40, tests=30, seed=37)
     plain = moved(case, trained=0.0, never=0, other=0, spread=0.2)
@@ -668,7 +668,7 @@ def test_evidence_of_an_earlier_version_is_read_and_claims_nothing(
 
 def test_sentence_and_table_have_one_number(make_case: Make) -> None:
     """R1 and the smallest effect of a change stand in the table as in the sentence."""
-    from spark_audit.reports import _wide
+    from spark_audit.report.tables import _wide
 
     case = make_case(sources=40, tests=20, seed=38, gap=-0.7)
     result = audit(case, ours=moved(case, trained=0.0, never=0, other=0.0, spread=0.4))

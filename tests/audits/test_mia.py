@@ -10,17 +10,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import spark_audit.audits.mia as mia_module
+import spark_audit.audits.mia.audit as mia_module
 from spark_audit.audits import AUDITS
-from spark_audit.audits._mia_estimates import Group
-from spark_audit.audits.mia import check, conclude, evidence, mia, plan
+from spark_audit.audits.mia.audit import check, conclude, evidence, mia, plan
+from spark_audit.audits.mia.estimates import Group
+from spark_audit.audits.mia.scores import ATTACKS
 from spark_audit.errors import InputError
-from spark_audit.manifest import Manifest, redact, seal
-from spark_audit.membership import ATTACKS
+from spark_audit.manifest.schema import Manifest, redact, seal
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
+from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.roc import auc, tpr_at_fpr
 from spark_audit.stats.roc_clusters import Design, auc_difference
-from spark_audit.table import Pass, TokenTable
 
 PLAIN = Pass()
 WORDS = np.array([f"word{i}" for i in range(400)])
@@ -29,7 +29,7 @@ Make = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def _few_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_audit.audits.mia.MOST_REPLICATES", 200)
+    monkeypatch.setattr("spark_audit.audits.mia.audit.MOST_REPLICATES", 200)
 
 
 @dataclass(frozen=True)

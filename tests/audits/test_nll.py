@@ -10,7 +10,7 @@ import pytest
 
 from spark_audit import audits
 from spark_audit.audits.nll import plan
-from spark_audit.table import Pass
+from spark_audit.scoring.table import Pass
 
 PLAIN = Pass()
 

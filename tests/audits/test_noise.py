@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_audit.audits.noise import check, conclude, evidence, noise, plan
+from spark_audit.audits.noise.audit import check, conclude, evidence, noise, plan
 from spark_audit.errors import InputError
-from spark_audit.manifest import Manifest, seal
+from spark_audit.manifest.schema import Manifest, seal
 from spark_audit.results import Contrast, Row
+from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.intervals import jackknife_of
-from spark_audit.table import Pass, TokenTable
 
 SIGMAS = "0.01,0.1"
 OPTIONS: dict[str, Any] = {"sigmas": SIGMAS, "draws": 2}

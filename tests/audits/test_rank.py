@@ -11,7 +11,7 @@ import pytest
 
 from spark_audit import audits
 from spark_audit.audits.rank import plan
-from spark_audit.table import Pass, TokenTable
+from spark_audit.scoring.table import Pass, TokenTable
 
 PLAIN = Pass()
 

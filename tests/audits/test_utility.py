@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.utility import check, conclude, evidence, plan, utility
+from spark_audit.audits.utility.audit import check, conclude, evidence, plan, utility
 from spark_audit.errors import InputError
-from spark_audit.manifest import Manifest, seal
+from spark_audit.manifest.items import labels_key, task_labels
+from spark_audit.manifest.schema import Manifest, seal
 from spark_audit.results import AuditResult, Contrast, Row
-from spark_audit.sequences import labels_key, task_labels
+from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.accuracy import accuracy_metrics
-from spark_audit.table import Pass, TokenTable
 
 GENERATE, CANDIDATES = Pass("generate"), Pass("candidates")
 TASKS = ("yelp", "fomc", "agnews")

@@ -20,12 +20,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from spark_audit.checkpoints import (
-    adapter_config,
+from spark_audit.checkpoints.adapter_config import adapter_config
+from spark_audit.checkpoints.models import quiet
+from spark_audit.checkpoints.open import (
     inspect_checkpoint,
     load_tokenizer,
     open_checkpoint,
-    quiet,
 )
 from spark_audit.errors import CheckpointError, SparkError
 
@@ -179,7 +179,7 @@ def test_every_type_and_field_of_peft_is_listed_or_refused() -> None:
 
     import peft.mapping
 
-    from spark_audit.checkpoints._adapter_fields import FIELDS, WITHOUT_EFFECT
+    from spark_audit.checkpoints.adapter_fields import FIELDS, WITHOUT_EFFECT
 
     for name, cls in peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING.items():
         kind = str(getattr(name, "value", name))
@@ -247,7 +247,7 @@ def test_tables_other_than_text_are_never_decoded(
     asked: list[object], tmp_path: Path
 ) -> None:
     datasets = pytest.importorskip("datasets", reason="the extra `hub`")
-    from spark_audit.sources import import_examples
+    from spark_audit.data.importers import import_examples
 
     url = {"path": "http://host.invalid/beacon.png", "bytes": None}
     rows = {"text": ["a"], "label": ["b"], "photo": [url], "photos": [[url]]}
@@ -407,7 +407,7 @@ def test_what_opening_refuses_is_told_before(
     seen = inspect_checkpoint(str(folder), base=str(tiny_base))
     assert seen.problems == (str(error.value),)
     # Of what is large only some of it shows, and it does not say more than it saw.
-    monkeypatch.setattr("spark_audit.checkpoints.SMALL_BYTES", 0)
+    monkeypatch.setattr("spark_audit.checkpoints.open.SMALL_BYTES", 0)
     seen = inspect_checkpoint(str(folder), base=str(tiny_base))
     assert not seen.opened
     if name.split("-")[0] in ("context", "quant") or name in (
@@ -489,19 +489,19 @@ def test_a_fifo_as_a_file(
 
 
 def test_a_fifo_as_a_file_of_data(tmp_path: Path) -> None:
-    from spark_audit.examples import read_examples
-    from spark_audit.manifest import read_manifest
-    from spark_audit.reports import read_report
-    from spark_audit.runs import read_run
-    from spark_audit.sources import import_examples
-    from spark_audit.table import read_parquet
+    from spark_audit.checkpoints.run_folder import read_run
+    from spark_audit.data.examples import read_examples
+    from spark_audit.data.importers import import_examples
+    from spark_audit.manifest.schema import load_manifest
+    from spark_audit.report.folder import read_report
+    from spark_audit.scoring.table import read_parquet
 
     for name in ("x.jsonl", "report.json", "run.json", "train.csv"):
         os.mkfifo(tmp_path / name)
     fifo = tmp_path / "x.jsonl"
     for read in (
         lambda: read_examples(fifo),
-        lambda: read_manifest(fifo),
+        lambda: load_manifest(fifo),
         lambda: read_report(tmp_path),
         lambda: read_parquet(fifo),
         lambda: import_examples(fifo, task="t", split="train"),
@@ -567,11 +567,11 @@ def test_a_file_of_holes(
 
 @pytest.mark.usefixtures("measured")
 def test_a_file_of_holes_as_data(tmp_path: Path) -> None:
-    from spark_audit.examples import read_examples
-    from spark_audit.manifest import read_manifest
-    from spark_audit.reports import read_report
-    from spark_audit.runs import read_run
-    from spark_audit.sources import import_examples
+    from spark_audit.checkpoints.run_folder import read_run
+    from spark_audit.data.examples import read_examples
+    from spark_audit.data.importers import import_examples
+    from spark_audit.manifest.schema import load_manifest
+    from spark_audit.report.folder import read_report
     from spark_train.accuracy import read_matrix
 
     (tmp_path / "stages").mkdir()
@@ -581,7 +581,7 @@ def test_a_file_of_holes_as_data(tmp_path: Path) -> None:
         os.truncate(tmp_path / name, 50 << 30)
     for read in (
         lambda: read_examples(tmp_path / "x.jsonl"),
-        lambda: read_manifest(tmp_path / "x.jsonl"),
+        lambda: load_manifest(tmp_path / "x.jsonl"),
         lambda: read_report(tmp_path),
         lambda: read_run(tmp_path),
         lambda: read_matrix(tmp_path / "train.csv"),
@@ -632,12 +632,12 @@ def test_a_key_that_stands_twice_in_a_checkpoint(
 
 
 def test_a_key_that_stands_twice_in_data(tmp_path: Path) -> None:
-    from spark_audit.examples import read_examples
-    from spark_audit.manifest import read_manifest
-    from spark_audit.reports import read_report
-    from spark_audit.runs import read_run
-    from spark_audit.sources import import_examples
-    from spark_train.folder import Folder
+    from spark_audit.checkpoints.run_folder import read_run
+    from spark_audit.data.examples import read_examples
+    from spark_audit.data.importers import import_examples
+    from spark_audit.manifest.schema import load_manifest
+    from spark_audit.report.folder import read_report
+    from spark_train.run_folder import Folder
 
     (tmp_path / "stages").mkdir()
     for name in ("x.jsonl", "report.json", "run.json", "x.json"):
@@ -645,7 +645,7 @@ def test_a_key_that_stands_twice_in_data(tmp_path: Path) -> None:
         (tmp_path / name).write_text(listed)
     for read in (
         lambda: read_examples(tmp_path / "x.jsonl"),
-        lambda: read_manifest(tmp_path / "report.json"),
+        lambda: load_manifest(tmp_path / "report.json"),
         lambda: read_report(tmp_path),
         lambda: import_examples(tmp_path / "x.json", task="t", split="train"),
     ):
@@ -731,7 +731,7 @@ def test_a_mismatch_is_told_before_memory_is_taken(
     copied: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from spark_audit.checkpoints import _stand
+    from spark_audit.checkpoints import base_model as _stand
 
     def loads(*_: object, **__: object) -> None:
         raise AssertionError("weights were loaded")
@@ -847,7 +847,7 @@ def test_a_tokenizer_that_makes_its_library_panic(
 def test_a_tokenizer_that_fails_on_some_text(
     tiny_base: Path, copied: Callable[..., Path]
 ) -> None:
-    from spark_audit.tokens import encode, token_ids
+    from spark_audit.data.encoding import encode, token_ids
 
     folder = copied(tiny_base)
     model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "U"}

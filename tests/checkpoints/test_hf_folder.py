@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from spark_audit.checkpoints import (
+from spark_audit.checkpoints.open import (
     inspect_checkpoint,
     load_tokenizer,
     open_checkpoint,

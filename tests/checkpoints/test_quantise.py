@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from spark_audit.checkpoints import Spec, open_checkpoint, open_checkpoints
+from spark_audit.checkpoints.open import open_checkpoint, open_checkpoints
+from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import CheckpointError, InputError
 
 pytest.importorskip("torchao", reason="torchao is not installed")
@@ -119,7 +120,7 @@ def test_unknown_kind_and_missing_library(
     specs = [Spec("m", (str(tiny_base),))]
     with pytest.raises(InputError, match="choose one of: int8, int4"):
         next(open_checkpoints(specs, quantize=["int2"]))
-    from spark_audit.checkpoints import _quantise
+    from spark_audit.checkpoints import quantise as _quantise
 
     _quantise._torchao.cache_clear()
     monkeypatch.setitem(sys.modules, "torchao.quantization", None)

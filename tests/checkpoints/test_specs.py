@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_audit.checkpoints import Spec, parse_specs, split_stage
+from spark_audit.checkpoints.specs import Spec, parse_specs, split_stage
 from spark_audit.errors import InputError
 
 

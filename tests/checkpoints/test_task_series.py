@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from spark_audit.checkpoints import (
-    Spec,
+from spark_audit.checkpoints.detect import series
+from spark_audit.checkpoints.open import (
     expand,
     inspect_checkpoint,
     open_checkpoint,
     open_checkpoints,
-    series,
 )
+from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import CheckpointError
 
 

@@ -12,15 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_audit.checkpoints import (
-    load_tokenizer,
-    open_checkpoint,
-    policy,
-    tokenizer_sha256,
-    usable_rows,
-)
+from spark_audit.checkpoints.open import load_tokenizer, open_checkpoint
+from spark_audit.checkpoints.tokenizer import policy, tokenizer_sha256, usable_rows
 from spark_audit.errors import CheckpointError
-from spark_audit.facts import canonical_json
+from spark_audit.provenance import canonical_json
 
 
 def test_the_hash_is_that_of_tokenizer_json_without_truncation_and_padding(

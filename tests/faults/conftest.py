@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from disturbed import LINES, Commands, rows
 
-from spark_audit.examples import Example, write_examples
+from spark_audit.data.examples import Example, write_examples
 
 
 @pytest.fixture(scope="session")

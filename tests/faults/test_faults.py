@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from disturbed import LINES, SEED, Commands, kill, left, rows
 
-from spark_audit.examples import write_examples
+from spark_audit.data.examples import write_examples
 
 RESUMED = ("build", "audit", "train", "relearn")
 

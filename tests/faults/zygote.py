@@ -23,29 +23,32 @@ from typing import Any
 
 OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link")
 STILL = (
-    "spark_audit.pipeline",
-    "spark_audit.checkpoints",
+    "spark_audit.pipeline.run",
+    "spark_audit.checkpoints.open",
     "spark_audit.scoring.store",
     "spark_train.loop",
     "spark_train.run",
 )
 
 
-def stand_still() -> None:
-    from spark_audit import facts
+LINES = {"spark-audit": "spark_audit.cli.main", "spark-train": "spark_train.cli"}
 
-    facts.now = lambda: "2026-01-01T00:00:00+00:00"
+
+def stand_still() -> None:
+    from spark_audit import provenance
+
+    provenance.now = lambda: "2026-01-01T00:00:00+00:00"
     clock = SimpleNamespace(monotonic=lambda: 0.0, perf_counter=lambda: 0.0)
     for name in (
         *STILL,
-        "spark_audit.build",
-        "spark_audit.compare",
-        "spark_audit.cli",
-        "spark_audit.terminal",
-        "spark_audit.reports.html_page",
+        "spark_audit.manifest.build",
+        "spark_audit.pipeline.compare",
+        "spark_audit.cli.main",
+        "spark_audit.cli.show",
+        "spark_audit.report.writers.html_page.page",
         "spark_train.cli",
         "spark_train.relearn",
-        "spark_train.inspect_scores",
+        "spark_train.token_scores.shown",
         "spark_train.methods.seqft",
         "spark_train.methods.spark",
     ):
@@ -97,7 +100,7 @@ class Killer:
 
 def begin(order: dict[str, Any]) -> None:
     """In the fork: be the command, and leave."""
-    from spark_audit.interrupts import SIGNALS, start
+    from spark_audit.terminal.interrupts import SIGNALS, start
 
     os.setsid()
     os.chdir(order["folder"])
@@ -109,7 +112,7 @@ def begin(order: dict[str, Any]) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["largest"],) * 2)
     killer = Killer(Path(order["folder"]), order["at"])
     program, *sys.argv[1:] = order["command"]
-    module = importlib.import_module(f"{program.replace('-', '_')}.cli")
+    module = importlib.import_module(LINES[program])
 
     def load() -> Any:
         # Interrupts that came before are heard now.
@@ -128,7 +131,7 @@ def begin(order: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    from spark_audit.interrupts import SIGNALS
+    from spark_audit.terminal.interrupts import SIGNALS
 
     stand_still()
     for line in sys.stdin:

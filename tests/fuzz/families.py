@@ -29,7 +29,7 @@ from fuzz.mutations import (
 )
 from fuzz.scene import AUDIT, Scene, sealed
 
-from spark_audit.figures import FIGURES
+from spark_audit.report.figures import FIGURES
 
 Commands = Generator[list[Any], int, None]
 Family = Callable[[Scene, Rng, list[str]], Commands]

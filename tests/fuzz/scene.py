@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_audit import demo
-from spark_audit.cli import run as audit
-from spark_audit.examples import write_examples
+from spark_audit.cli.main import run as audit
+from spark_audit.data.examples import write_examples
+from spark_audit.demo import run as demo
 from spark_train.cli import run as train
 
 

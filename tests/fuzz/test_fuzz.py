@@ -27,7 +27,7 @@ import pytest
 from fuzz.families import FAMILIES, Silent
 from fuzz.scene import Scene, make_scene
 
-from spark_audit.cli import run as audit
+from spark_audit.cli.main import run as audit
 from spark_audit.errors import SparkError
 
 CPU_SECONDS = 5.0
@@ -86,11 +86,11 @@ def called(name: str, words: Sequence[str], scene: Scene) -> int:
 def _audit(scene: Scene, path: str, name: str) -> None:
     """One audit of the report's own tables over a changed manifest."""
     from spark_audit.audits import AUDITS
-    from spark_audit.manifest import read_manifest
-    from spark_audit.plans import known
-    from spark_audit.table import Pass, TokenTable
+    from spark_audit.manifest.schema import load_manifest
+    from spark_audit.pipeline.plans import known
+    from spark_audit.scoring.table import Pass, TokenTable
 
-    manifest = read_manifest(path)
+    manifest = load_manifest(path)
     tables = scene.report / "scores" / "tables"
     read = {
         one: {Pass(): TokenTable.read(tables / f"{one}.plain.parquet")}
@@ -102,27 +102,27 @@ def _audit(scene: Scene, path: str, name: str) -> None:
 
 
 def _draw(scene: Scene, folder: str, name: str) -> None:
-    from spark_audit.figures import drawings
-    from spark_audit.reports import read_report
+    from spark_audit.report.figures.gallery import drawings
+    from spark_audit.report.folder import read_report
 
     drawings(read_report(folder), only=[name])
 
 
 def _open(scene: Scene, folder: str, base: str) -> None:
-    from spark_audit.checkpoints import open_checkpoint
+    from spark_audit.checkpoints.open import open_checkpoint
 
     open_checkpoint(folder, base=base or None, device="cpu")
 
 
 def _tables(scene: Scene, folder: str) -> None:
-    from spark_audit.runs import run_tables, trained_order
+    from spark_audit.checkpoints.run_folder import run_tables, trained_order
 
     trained_order(Path(folder))
     run_tables({"run": Path(folder)})
 
 
 def _resume(scene: Scene, folder: str) -> None:
-    from spark_train.folder import Folder
+    from spark_train.run_folder import Folder
 
     run = Folder(Path(folder))
     record = run.read()
@@ -134,7 +134,7 @@ def _store(scene: Scene, folder: str) -> None:
     import pyarrow.parquet as pq
 
     from spark_audit.scoring.store import Store
-    from spark_audit.table import LAYOUTS, Pass
+    from spark_audit.scoring.table import LAYOUTS, Pass
 
     whole = scene.report / "scores" / "store"
     found = Store(Path(folder))

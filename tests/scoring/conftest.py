@@ -14,7 +14,7 @@ def make_loaded() -> Callable[..., Any]:
     """``make_loaded(model, **fields)``: a :class:`Loaded` around a module."""
 
     def make(model: Any, **fields: Any) -> Any:
-        from spark_audit.checkpoints import Loaded
+        from spark_audit.checkpoints.recipe import Loaded
 
         rows = model.get_output_embeddings().weight.shape[0]
         known: dict[str, Any] = {
@@ -44,7 +44,7 @@ def make_items() -> Callable[..., Any]:
     """``make_items(lengths, vocabulary=300, seed=0)``: random items ``t00``, ..."""
 
     def make(lengths: Sequence[int], *, vocabulary: int = 300, seed: int = 0) -> Any:
-        from spark_audit.scoring import Item
+        from spark_audit.scoring.items import Item
 
         rng = np.random.default_rng(seed)
         return [

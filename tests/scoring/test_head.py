@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spark_audit.scoring.head import Columns, Head, Transform, _blocks
-from spark_audit.table import COLUMNS
+from spark_audit.scoring.table import COLUMNS
 
 CPU = torch.device("cpu")
 

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_audit.errors import OutputError
-from spark_audit.scoring import Candidates, Item, Prompt
+from spark_audit.scoring.items import Candidates, Item, Prompt
 from spark_audit.scoring.store import Store
-from spark_audit.table import COLUMNS, LAYOUTS, Pass
+from spark_audit.scoring.table import COLUMNS, LAYOUTS, Pass
 
 MODEL: Any = SimpleNamespace(model_id="m1", usable=np.ones(50, dtype=bool))
 

@@ -11,11 +11,7 @@ from scipy import stats
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import (
-    cluster_sums,
-    draw_weights,
-    ratio_replicates,
-)
+from spark_audit.stats.bootstrap import cluster_sums, draw_weights, ratio_replicates
 from spark_audit.stats.intervals import NO_SPREAD, jackknife_t
 from spark_audit.stats.selectivity import (
     Windows,

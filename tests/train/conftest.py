@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spark_audit.examples import Example, Span, write_examples
+from spark_audit.data.examples import Example, Span, write_examples
 
 WORDS = "service food cold good fine rate raised basis points news read again".split()
 NAMES = ("Maria Jones", "John Smith", "Maria Smith")

@@ -12,13 +12,14 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from spark_audit.checkpoints import Loaded, open_checkpoint
+from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.checkpoints.recipe import Loaded
+from spark_audit.data.examples import Canary, Example, write_examples
 from spark_audit.errors import InputError, OutputError
-from spark_audit.examples import Canary, Example, write_examples
-from spark_audit.pipeline import Request, run
-from spark_audit.sequences import MORE_TOKENS
+from spark_audit.manifest.items import MORE_TOKENS
+from spark_audit.pipeline.run import Request, run
 from spark_train.accuracy import accuracy, answer_prompts, read_matrix, write_matrix
-from spark_train.lora import add_lora
+from spark_train.model.lora import add_lora
 from spark_train.run import train
 
 WORDS = "service food cold good fine rate raised basis points news read again".split()
@@ -207,10 +208,10 @@ def test_a_runs_matrix_is_what_the_audit_says_of_its_folder(
 def test_prompts_are_those_of_the_manifest(
     tiny_base: Path, tiny_tokenizer: Any
 ) -> None:
-    from spark_audit.audits.utility import plan
-    from spark_audit.build.tasks import task_manifest
-    from spark_audit.sequences import items_for
-    from spark_audit.table import Pass
+    from spark_audit.audits.utility.audit import plan
+    from spark_audit.manifest.items import items_for
+    from spark_audit.manifest.tasks import task_manifest
+    from spark_audit.scoring.table import Pass
 
     loaded = open_checkpoint(str(tiny_base), device="cpu")
     rows = examples()

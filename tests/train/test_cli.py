@@ -261,7 +261,7 @@ def test_an_interrupt_of_what_keeps_nothing_says_so(
     def stop(*paths: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spark_audit.examples.read_examples", stop)
+    monkeypatch.setattr("spark_audit.data.examples.read_examples", stop)
     (tmp_path / "a.jsonl").touch()
     assert run(["score", str(tmp_path), "--base", "b"]) == 130
     line = capsys.readouterr().err.splitlines()[-1]
@@ -556,7 +556,7 @@ def test_scores_are_the_formula_on_the_checkpoint(
     told = json.loads(capsys.readouterr().out)["examples"]
     assert [one["example"] for one in told] == ["row-0", "row-1", "row-2"]
 
-    from spark_audit.examples import read_examples
+    from spark_audit.data.examples import read_examples
     from spark_train.data import encode_rows
 
     base = AutoModelForCausalLM.from_pretrained(tiny_base)

@@ -24,9 +24,9 @@ from plain_training import (
     same,
 )
 
-from spark_train.correction import correction
 from spark_train.data import TrainRow
 from spark_train.loop import run_phase
+from spark_train.phases.correction import correction
 from spark_train.stream import Stream
 
 ROWS = make_rows(a=9, b=8, c=5)

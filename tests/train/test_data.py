@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spark_audit.data.encoding import encode
+from spark_audit.data.examples import Example, Span
 from spark_audit.errors import InputError
-from spark_audit.examples import Example, Span
-from spark_audit.sequences import first_response_token
-from spark_audit.tokens import encode
+from spark_audit.manifest.items import first_response_token
 from spark_train.data import collate, encode_rows
 
 EXAMPLE = Example(

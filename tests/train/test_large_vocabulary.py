@@ -16,10 +16,12 @@ import pytest
 import torch
 
 from spark_audit.audits import AUDITS
-from spark_audit.checkpoints import Loaded, Spec, open_checkpoints
-from spark_audit.demo import make_examples
-from spark_audit.examples import Example, read_examples, write_examples
-from spark_audit.injection import inject
+from spark_audit.checkpoints.open import open_checkpoints
+from spark_audit.checkpoints.recipe import Loaded
+from spark_audit.checkpoints.specs import Spec
+from spark_audit.data.examples import Example, read_examples, write_examples
+from spark_audit.data.injection import inject
+from spark_audit.demo.text import make_examples
 from spark_train.data import encode_rows
 
 ROWS, TOKENS = 151_936, 151_665
@@ -38,8 +40,8 @@ from pathlib import Path
 import pandas, peft, pyarrow.parquet, scipy.stats, sklearn.linear_model, torch
 import sklearn.feature_extraction.text
 
-from spark_audit.checkpoints import open_checkpoint
-from spark_audit.cli import run as audit
+from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.cli.main import run as audit
 from spark_train.cli import run as train
 
 torch.set_num_threads(1)
@@ -73,7 +75,7 @@ def wide_tokenizer(texts: list[str]) -> Any:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-    from spark_audit import demo
+    from spark_audit.demo import run as demo
 
     small = demo.make_tokenizer(texts)
     content = json.loads(small.backend_tokenizer.to_str())

@@ -13,11 +13,9 @@ import plain_training as plain
 import pytest
 import torch
 
+from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
-from spark_audit.examples import Example
-from spark_train.correction import correction
 from spark_train.data import TrainRow, collate, encode_rows
-from spark_train.learning import Rehearsal, learning
 from spark_train.loop import (
     Phase,
     State,
@@ -28,6 +26,8 @@ from spark_train.loop import (
     response_loss,
     run_phase,
 )
+from spark_train.phases.correction import correction
+from spark_train.phases.task import Rehearsal, learning
 
 ROWS = [
     Example(f"r{i}", "t", f"{a} said it was {b}. Label:", f" {c}", "train", f"r{i}")

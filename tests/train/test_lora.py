@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from spark_audit.errors import InputError, OutputError
-from spark_train.lora import add_lora, attention_projections, save_adapter
+from spark_train.model.lora import add_lora, attention_projections, save_adapter
 
 SMALL: dict[str, dict[str, Any]] = {
     "opt": {"word_embed_proj_dim": 32, "ffn_dim": 64},
@@ -135,7 +135,7 @@ def test_an_adapter_says_which_base_it_was_trained_on(
 def test_an_adapter_that_cannot_be_written_leaves_nothing(
     make: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import spark_train.lora as module
+    import spark_train.model.lora as module
 
     def full_disk(path: Path, write: object) -> None:
         raise OutputError("no space", where=str(path))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from spark_train.losses import (
+from spark_train.losses.logits import (
     demoted_kl,
     kl,
     outside_mass,

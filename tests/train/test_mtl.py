@@ -10,9 +10,9 @@ from typing import Any
 
 from plain_training import adapted, make_rows, make_stream
 
-from spark_audit.checkpoints import series
-from spark_audit.pipeline import Request
-from spark_audit.pipeline import run as audit
+from spark_audit.checkpoints.detect import series
+from spark_audit.pipeline.run import Request
+from spark_audit.pipeline.run import run as audit
 from spark_train.cli import run as command
 from spark_train.methods import METHODS
 

@@ -22,9 +22,10 @@ from plain_training import (
 )
 from safetensors.torch import load_file
 
-from spark_audit.checkpoints import open_checkpoint
+from spark_audit.checkpoints.open import open_checkpoint
 from spark_train.loop import run_phase
-from spark_train.lora import (
+from spark_train.methods import METHODS
+from spark_train.model.lora import (
     EARLIER,
     add_lora,
     load_adapter,
@@ -32,9 +33,8 @@ from spark_train.lora import (
     save_adapter,
     set_aside,
 )
-from spark_train.methods import METHODS
+from spark_train.model.student import Student
 from spark_train.run import train
-from spark_train.student import Student
 
 ROWS = make_rows(a=6, b=5, c=4)
 FEW = ("epochs=2", "batch_size=3", "lr=0.01")

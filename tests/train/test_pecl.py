@@ -22,10 +22,10 @@ from plain_training import (
     same,
 )
 
-from spark_train.importance import fisher
 from spark_train.loop import run_phase
 from spark_train.methods import METHODS
 from spark_train.methods.pecl import held, sensitive, sigmas
+from spark_train.phases.fisher import fisher
 from spark_train.settings import Pecl
 
 ROWS = make_rows(a=6, b=5, c=4)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from spark_audit.checkpoints import open_checkpoint
-from spark_train.folder import Folder
+from spark_audit.checkpoints.open import open_checkpoint
 from spark_train.methods import METHODS, groups
 from spark_train.privacy import PRIVACY
 from spark_train.run import Outcome, train
+from spark_train.run_folder import Folder
 
 SETTINGS = (
     "epochs=1",

@@ -16,21 +16,22 @@ import torch
 from safetensors.torch import load_file
 from scipy import optimize, stats
 
-from spark_audit.checkpoints import open_checkpoint, quiet
+from spark_audit.checkpoints.models import quiet
+from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.data.examples import read_examples
 from spark_audit.errors import InputError
-from spark_audit.examples import read_examples
-from spark_train.accounting import Stretch, epsilon, noise_for
-from spark_train.crew import Crew
 from spark_train.data import TrainRow, encode_rows
-from spark_train.folder import Folder
+from spark_train.distributed import Crew
 from spark_train.loop import Clock, Phase, accumulate, flat_gradient, run_phase
-from spark_train.lora import add_lora
 from spark_train.methods import METHODS
+from spark_train.model.lora import add_lora
+from spark_train.model.student import Student
+from spark_train.privacy.accounting import Stretch, epsilon, noise_for
 from spark_train.privacy.dpsgd import clipped, dpsgd, drawn
 from spark_train.run import Outcome, train
+from spark_train.run_folder import Folder
 from spark_train.settings import parse
 from spark_train.stream import Stream
-from spark_train.student import Student
 
 TASKS = ("yelp", "fomc", "agnews")
 CLAIMED = {"seqft", "er", "olora", "mtl"}

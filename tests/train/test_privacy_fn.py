@@ -16,21 +16,22 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from spark_audit.checkpoints import (
-    Loaded,
-    input_noise,
+from spark_audit.checkpoints.adapters import input_noise
+from spark_audit.checkpoints.open import (
     inspect_checkpoint,
     open_checkpoint,
     open_checkpoints,
-    parse_specs,
 )
+from spark_audit.checkpoints.recipe import Loaded
+from spark_audit.checkpoints.specs import parse_specs
 from spark_audit.errors import CheckpointError, InputError, OutputError
-from spark_audit.scoring import Item, score
-from spark_audit.table import Pass
+from spark_audit.scoring.items import Item
+from spark_audit.scoring.score import score
+from spark_audit.scoring.table import Pass
+from spark_train.model.student import Student
 from spark_train.relearn import relearn
 from spark_train.run import Outcome, train
 from spark_train.settings import parse
-from spark_train.student import Student
 
 NOISE = "frozen_noise.safetensors"
 SHORT = ("epochs=2", "batch_size=4", "lr=0.02", "lora.r=4", "fn.sigma=0.5")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import lsq_linear, minimize
 
-from spark_train.projection import dual
+from spark_train.losses.projection import dual
 
 
 def project(others: np.ndarray, own: np.ndarray, *, margin: float = 0.0) -> np.ndarray:

@@ -15,10 +15,16 @@ import numpy as np
 import pytest
 import torch
 
-from spark_audit.checkpoints import open_checkpoint
+from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.data.examples import (
+    Canary,
+    Example,
+    Span,
+    read_examples,
+    write_examples,
+)
+from spark_audit.data.occurrences import repeats
 from spark_audit.errors import CheckpointError, InputError, OutputError
-from spark_audit.examples import Canary, Example, Span, read_examples, write_examples
-from spark_audit.identifiers import repeats
 from spark_train.cli import run
 from spark_train.relearn import (
     MOVING,
@@ -96,7 +102,7 @@ def test_identifiers_annotated_in_other_rows_count() -> None:
 
 
 def test_the_search_agrees_with_a_search_for_each_string() -> None:
-    from spark_train._annotated import Annotated
+    from spark_train.known_identifiers import Annotated
 
     rng = np.random.default_rng(0)
     alphabet = np.array(list("abcA ß-1"))

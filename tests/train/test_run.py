@@ -15,14 +15,15 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, MambaConfig
 
-from spark_audit.checkpoints import open_checkpoint, series
-from spark_audit.pipeline import Request
-from spark_audit.pipeline import run as audit
+from spark_audit.checkpoints.detect import series
+from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.pipeline.run import Request
+from spark_audit.pipeline.run import run as audit
 from spark_train.accuracy import read_matrix
 from spark_train.cli import run
-from spark_train.folder import RunRecord
 from spark_train.methods import METHODS, groups
 from spark_train.run import ORDERS, Outcome, train
+from spark_train.run_folder import RunRecord
 
 TASKS = ("yelp", "fomc")
 COMMON = ("epochs=3", "batch_size=4", "lr=0.02", "lora.r=4", "save_every=5")

@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from spark_audit.errors import InputError
-from spark_train.settings import (
-    GROUPS,
-    Settings,
-    describe,
-    difference,
-    names,
-    parse,
-)
+from spark_train.settings import GROUPS, Settings, describe, difference, names, parse
 
 FIXED = """
 epochs lr batch_size loss.scope max_length seed save_every replay.enabled replay.ratio

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from spark_audit.errors import CheckpointError
 from spark_train.data import Batch, TrainRow, collate
-from spark_train.lora import add_lora
-from spark_train.losses import token_nll
-from spark_train.student import Student, targets
+from spark_train.losses.logits import token_nll
+from spark_train.model.lora import add_lora
+from spark_train.model.student import Student, targets
 
 ROWS = make_rows(a=5)["a"]
 KINDS = {

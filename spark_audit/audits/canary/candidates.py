@@ -1,0 +1,146 @@
+"""Candidates of canaries: what the canary audit scores, and the ranks that gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.contract import Plan, Tables
+from spark_audit.manifest.items import canary_key
+from spark_audit.manifest.schema import CanaryContext, Manifest, ManifestCanary
+from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.exposure import (
+    candidate_ranks,
+    extrapolated_exposure,
+    posterior_bits,
+)
+
+CANDIDATES = Pass("candidates")
+
+COLUMNS = (
+    "checkpoint kind canary_id part example format dose held_out contexts n_candidates "
+    "rank ties nll_sum nll_mean posterior_bits extrapolated extrapolated_ks "
+    "extrapolated_clipped"
+).split()
+
+
+def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
+    """Candidates of every canary that can be ranked.
+
+    ``robust`` ranks a canary in its first row by id, ``paper`` in all that the manifest
+    lists.
+    """
+    keys = [
+        canary_key(canary.canary_id, canary.part, context.example)
+        for canary in manifest.canaries
+        if canary.candidates
+        for context in _contexts(canary, preset or manifest.settings.preset)
+    ]
+    return {CANDIDATES: sorted(keys)} if keys else {}
+
+
+def evidence(
+    tables: Tables, manifest: Manifest, *, preset: str | None = None
+) -> pd.DataFrame:
+    """One row a checkpoint, canary, part and context, and one over its contexts.
+
+    ``kind`` is ``context``; ``canary``, ranked once by each candidate's NLL averaged
+    over contexts; ``unrankable`` or ``unscored``, without figures. ``rank`` is strict;
+    ``nll_mean`` (nats a token), ``nll_sum`` and ``posterior_bits`` are the true
+    string's; ``extrapolated`` is given to canaries at rank 1.
+    """
+    chosen = preset or manifest.settings.preset
+    records: list[dict[str, Any]] = []
+    for name, passes in tables.items():
+        table = passes.get(CANDIDATES)
+        for canary in manifest.canaries:
+            head = {
+                "checkpoint": name,
+                "canary_id": canary.canary_id,
+                "part": canary.part,
+                "example": "",
+                "format": canary.format,
+                "dose": canary.dose,
+                "held_out": canary.held_out,
+                "contexts": 0,
+                "n_candidates": len(canary.candidates),
+            }
+            contexts = _contexts(canary, chosen)
+            if not canary.candidates or canary.true_index is None or not contexts:
+                records.append(head | {"kind": "unrankable"})
+                continue
+            keys = [
+                canary_key(canary.canary_id, canary.part, context.example)
+                for context in contexts
+            ]
+            if table is None or any(key not in table for key in keys):
+                records.append(head | {"kind": "unscored"})
+                continue
+            records += _records(head, contexts, keys, canary.true_index, table)
+    frame = pd.DataFrame.from_records(records, columns=COLUMNS)
+    whole = {"dose": np.int64, "contexts": np.int64, "n_candidates": np.int64}
+    filled = {"rank": 0, "ties": 0, "extrapolated_clipped": False}
+    types = {"rank": np.int64, "ties": np.int64, "extrapolated_clipped": bool}
+    numbers = "nll_sum nll_mean posterior_bits extrapolated extrapolated_ks".split()
+    return (
+        frame.astype({name: object for name in filled})
+        .fillna(filled)
+        .astype(whole | types | {"held_out": bool} | dict.fromkeys(numbers, np.float64))
+    )
+
+
+def _contexts(canary: ManifestCanary, preset: str) -> list[CanaryContext]:
+    contexts = sorted(canary.contexts, key=lambda context: context.example)
+    return contexts if preset == "paper" else contexts[:1]
+
+
+def _records(
+    head: dict[str, Any],
+    contexts: Sequence[CanaryContext],
+    keys: Sequence[str],
+    true: int,
+    table: TokenTable,
+) -> Iterator[dict[str, Any]]:
+    """The rows of one canary part: one a context, then the one over contexts."""
+    sums, means = (
+        np.stack([table.columns[column][table.rows(key)] for key in keys]).astype(
+            np.float64
+        )
+        for column in ("nll_sum", "nll_mean")
+    )
+    for context, total, mean in zip(contexts, sums, means, strict=True):
+        yield head | {
+            "kind": "context",
+            "example": context.example,
+            "contexts": 1,
+            **_figures(total, mean, true),
+        }
+    whole = head | {
+        "kind": "canary",
+        "contexts": len(keys),
+        **_figures(sums.mean(axis=0), means.mean(axis=0), true),
+    }
+    others = np.delete(means.mean(axis=0), true)
+    first = whole["rank"] == 1 and not whole["ties"]
+    if first and len(others) >= 20 and np.ptp(others) > 0:
+        tail = extrapolated_exposure(whole["nll_mean"], others)
+        whole |= {
+            "extrapolated": tail.exposure,
+            "extrapolated_ks": tail.ks,
+            "extrapolated_clipped": tail.clipped,
+        }
+    yield whole
+
+
+def _figures(total: np.ndarray, mean: np.ndarray, true: int) -> dict[str, Any]:
+    ranks = candidate_ranks(mean, true)
+    return {
+        "rank": int(ranks.low[0]),
+        "ties": int(ranks.high[0] - ranks.low[0]),
+        "nll_sum": float(total[true]),
+        "nll_mean": float(mean[true]),
+        "posterior_bits": float(posterior_bits(total, true)[0]),
+    }

@@ -1,0 +1,304 @@
+"""Estimates of the ``mia`` audit by group of rows, each made once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.contract import BASE
+from spark_audit.audits.mia.scores import ATTACKS, FEWEST
+from spark_audit.errors import NotEstimableError
+from spark_audit.provenance import seed_for
+from spark_audit.results import Estimate
+from spark_audit.stats.intervals import percentile_interval
+from spark_audit.stats.power import with_mde
+from spark_audit.stats.roc import Band, tpr_at_fpr
+from spark_audit.stats.roc_clusters import (
+    Design,
+    auc_difference,
+    auc_estimate,
+    auc_replicates,
+    auc_test,
+    chance,
+    tpr_estimate,
+    tpr_replicates,
+)
+
+FPRS = {"tpr_at_fpr_5": 0.05, "tpr_at_fpr_1": 0.01, "tpr_at_fpr_0.1": 0.001}
+METRICS = ("auc", *FPRS)
+NO_ROWS = "the manifest has no members or no non-members"
+REASONS = {
+    "response": "no response token was scored",
+    "minkpp10": "the score table has no moments of the next-token distribution",
+    "zlib": "the manifest holds no text",
+    "reference": "the untrained model was not scored beside it",
+    "blind": "the blind text classifier was not run",
+}
+ITSELF = "it is the reference itself"
+TOO_FEW = f"fewer than {FEWEST} members or {FEWEST} non-members"
+
+
+@dataclass(frozen=True)
+class Known:
+    """Facts of the examples, and scores by checkpoint, shape ``(attacks, n)``."""
+
+    facts: pd.DataFrame
+    scores: Mapping[str, np.ndarray]
+    seed: int
+    replicates: int
+    paper: bool
+
+    def of(self, name: str, attack: str) -> np.ndarray:
+        """Scores of all examples, shape ``(n,)``, NaN where there is none."""
+        return np.asarray(self.scores[name][(*ATTACKS, "blind").index(attack)])
+
+    def design(self, rows: np.ndarray, *, by_task: bool = True) -> Design:
+        """Sides, clusters and tasks of some rows."""
+        part = self.facts.iloc[rows]
+        task = part["task"].to_numpy(str) if by_task else None
+        return Design.of(part["member"], part["cluster"].to_numpy(str), task)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Rows that have a score, their design and the weights of its resamples."""
+
+    rows: np.ndarray
+    design: Design
+    weights: np.ndarray
+
+
+class AboveTexts(NamedTuple):
+    """A score against the texts alone, over the rows that have both.
+
+    ``difference`` is that of the AUCs ``score`` and ``texts``; paired DeLong over
+    clusters takes the out-of-fold scores as given. That they were fitted on other rows
+    of the same draw is not in its variance, so it decides nothing by itself: the
+    score must have changed since the untrained model as well.
+    """
+
+    difference: Estimate
+    p: float
+    score: float
+    texts: float
+
+    @property
+    def excess_p(self) -> float:
+        """Two-sided p value where the score is above, else 1."""
+        return self.p if (self.difference.value or 0.0) > 0 else 1.0
+
+
+@dataclass
+class Group:
+    """The rows of one group; estimates and resamples are kept once made."""
+
+    known: Known
+    name: str
+    rows: np.ndarray
+    _drawn: dict[bytes, Drawn] = field(default_factory=dict)
+    _resampled: dict[tuple[str, str, bytes], np.ndarray] = field(default_factory=dict)
+    _chance: dict[tuple[float, bytes], Band] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str:
+        """Why nothing can be estimated; empty if something can."""
+        return "" if len(self.rows) else TOO_FEW
+
+    def drawn(self, *scores: np.ndarray) -> Drawn:
+        """The rows for which all of the scores are known."""
+        kept = np.isfinite(np.stack([values[self.rows] for values in scores])).all(0)
+        key = kept.tobytes()
+        if key not in self._drawn:
+            rows = self.rows[kept]
+            design = self.known.design(rows)
+            seed = seed_for(self.known.seed, "mia", self.name)
+            weights = design.draw(replicates=self.known.replicates, seed=seed)
+            self._drawn[key] = Drawn(rows, design, weights)
+        return self._drawn[key]
+
+    def resampled(self, name: str, attack: str, drawn: Drawn) -> np.ndarray:
+        """AUC and rates at :data:`FPRS` in every resample, shape ``(4, B)``."""
+        # The blind scores are the same beside every checkpoint.
+        key = ("" if attack == "blind" else name, attack, drawn.rows.tobytes())
+        if key not in self._resampled:
+            values = self.known.of(name, attack)[drawn.rows]
+            rates = tpr_replicates(
+                drawn.design, values, list(FPRS.values()), drawn.weights
+            )
+            area = auc_replicates(drawn.design, values, drawn.weights)
+            self._resampled[key] = np.concatenate([area[None], rates])
+        return self._resampled[key]
+
+    def usable(self, name: str, attack: str) -> str:
+        """Why a checkpoint has no such score here; empty if it has."""
+        if self.reason:
+            return self.reason
+        values = self.known.of(name, attack)[self.rows]
+        if np.isfinite(values).any():
+            return ""
+        if name == BASE and attack == "reference":
+            return ITSELF
+        return REASONS.get(attack, "nothing was scored")
+
+    def auc(self, name: str, attack: str) -> Estimate:
+        """AUC with its interval and minimum detectable effect."""
+        if reason := self.usable(name, attack):
+            return Estimate.missing(reason)
+        values = self.known.of(name, attack)
+        drawn = self.drawn(values)
+        estimate = auc_estimate(
+            drawn.design,
+            values[drawn.rows],
+            replicates=self.resampled(name, attack, drawn)[0],
+        )
+        if lacking := len(self.rows) - len(drawn.rows):
+            estimate = estimate.noting(f"{lacking} rows have no such score")
+        return with_mde(estimate).decided(paper=self.known.paper)
+
+    def tpr(self, name: str, attack: str, metric: str) -> Estimate:
+        """TPR at a budget of false positives with its interval."""
+        if reason := self.usable(name, attack):
+            return Estimate.missing(reason)
+        values = self.known.of(name, attack)
+        drawn = self.drawn(values)
+        estimate = tpr_estimate(
+            drawn.design,
+            values[drawn.rows],
+            FPRS[metric],
+            replicates=self.resampled(name, attack, drawn)[METRICS.index(metric)],
+        )
+        return with_mde(estimate).decided(paper=self.known.paper)
+
+    def chance(self, name: str, attack: str, metric: str) -> dict[str, float | None]:
+        """Chance value of a TPR as columns of a row."""
+        drawn = self.drawn(self.known.of(name, attack))
+        band = self.band(drawn, FPRS[metric])
+        if band is None:
+            return {}
+        return {"null": band.mean, "null_low": band.low, "null_high": band.high}
+
+    def band(self, drawn: Drawn, fpr: float) -> Band | None:
+        """TPR at a budget of a score that knows nothing; ``None``: no such band."""
+        key = (fpr, drawn.rows.tobytes())
+        if key not in self._chance:
+            seed = seed_for(self.known.seed, "mia", "chance")
+            try:
+                self._chance[key] = chance(drawn.design, fpr, seed=seed)
+            except NotEstimableError:
+                return None
+        return self._chance[key]
+
+    def rate(self, name: str, attack: str, drawn: Drawn, fpr: float) -> float | None:
+        """TPR at a budget, averaged over tasks; ``None`` where there is none."""
+        values = self.known.of(name, attack)[drawn.rows]
+        try:
+            found = [
+                tpr_at_fpr(values[x], values[y], fpr) for x, y in drawn.design.tasks()
+            ]
+        except NotEstimableError:
+            return None
+        return float(np.mean([tpr.value for tpr in found]))
+
+    def p(self, name: str, attack: str) -> float | None:
+        """Two-sided p value of an AUC of 0.5; ``None`` where there is none."""
+        values = self.known.of(name, attack)
+        drawn = self.drawn(values)
+        try:
+            return auc_test(drawn.design, values[drawn.rows])
+        except NotEstimableError:
+            return None
+
+    def above_texts(self, name: str, attack: str, *, more: bool) -> AboveTexts | None:
+        """AUC of a score minus that of the texts alone; ``None`` where there is none.
+
+        Parameters
+        ----------
+        more
+            Whether members score higher; else the score is turned round first, as who
+            attacks with it would.
+        """
+        if self.usable(name, attack) or self.usable(name, "blind"):
+            return None
+        ours, texts = (self.known.of(name, which) for which in (attack, "blind"))
+        drawn = self.drawn(ours, texts)
+        pair = (ours if more else -ours)[drawn.rows], texts[drawn.rows]
+        estimate, p = auc_difference(drawn.design, *pair)
+        alone = auc_estimate(drawn.design, pair[1]).value
+        if estimate.value is None or alone is None or p is None:
+            return None
+        return AboveTexts(estimate, p, estimate.value + alone, alone)
+
+    def differences(
+        self, name: str, other: str, attack: str
+    ) -> Iterator[tuple[str, Estimate, float | None]]:
+        """Metric, difference to another checkpoint over the same rows, p value."""
+        if reason := self.usable(name, attack) or self.usable(other, attack):
+            yield "auc", Estimate.missing(reason), None
+            return
+        ours, theirs = (self.known.of(which, attack) for which in (name, other))
+        drawn = self.drawn(ours, theirs)
+        pair = ours[drawn.rows], theirs[drawn.rows]
+        apart = self.resampled(name, attack, drawn) - self.resampled(
+            other, attack, drawn
+        )
+        estimate, p = auc_difference(drawn.design, *pair, replicates=apart[0])
+        found = [("auc", estimate, p)]
+        if estimate.value is not None:
+            found += [
+                (metric, rate_difference(drawn, pair, fpr, replicates), None)
+                for (metric, fpr), replicates in zip(
+                    FPRS.items(), apart[1:], strict=True
+                )
+            ]
+        for metric, each, p in found:
+            shown = with_mde(each, null=0.0).decided(paper=self.known.paper)
+            yield metric, shown, p
+
+
+def rows_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Rows of each group: of the tasks with enough of both sides, and by task."""
+    tasks: dict[str, np.ndarray] = {}
+    for task in sorted(set(facts["task"])):
+        rows = np.flatnonzero(facts["task"] == task)
+        members = int(facts["member"].to_numpy(bool)[rows].sum())
+        enough = min(members, len(rows) - members) >= FEWEST
+        tasks[f"task:{task}"] = rows if enough else rows[:0]
+    pooled = np.sort(np.concatenate(list(tasks.values())))
+    return {"pooled": pooled, **tasks}
+
+
+def rate_difference(
+    drawn: Drawn,
+    pair: tuple[np.ndarray, np.ndarray],
+    fpr: float,
+    replicates: np.ndarray,
+) -> Estimate:
+    """Difference of two rates with the percentile interval of its resamples."""
+    rates = []
+    resolvable = True
+    for values in pair:
+        found = [tpr_at_fpr(values[x], values[y], fpr) for x, y in drawn.design.tasks()]
+        rates.append(float(np.mean([tpr.value for tpr in found])))
+        resolvable &= all(tpr.resolvable for tpr in found)
+    estimate = Estimate(
+        rates[0] - rates[1],
+        n=len(drawn.rows),
+        clusters=drawn.design.n_clusters,
+        status="ok" if resolvable else "not_resolvable",
+    )
+    low, high = percentile_interval(replicates)
+    if not high > low:
+        return estimate.noting("resamples agree: no interval")
+    return replace(
+        estimate,
+        low=low,
+        high=high,
+        interval="percentile",
+        se=float(np.nanstd(replicates)),
+        parity_low=low,
+        parity_high=high,
+    )

@@ -1,0 +1,469 @@
+"""How Gaussian noise on input embeddings changes the probability of identifiers.
+
+SPARK's table of embedding perturbation: the relative change of the mean probability of
+identifier tokens and of low-sensitivity tokens, and the gap between the two, here with
+its sign (SPARK prints the absolute value).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, cast
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits import AUDITS
+from spark_audit.audits.contract import (
+    BASE,
+    Baseline,
+    Plan,
+    Tables,
+    baselines_of,
+    settings_of,
+)
+from spark_audit.audits.noise.perturbed import (
+    DRAWS,
+    SIGMAS,
+    STATISTICS,
+    UNITS,
+    Sums,
+    gap_difference,
+    noise_passes,
+    scales,
+    token_sets,
+)
+from spark_audit.audits.noise.perturbed import evidence as perturbed_evidence
+from spark_audit.errors import InputError, NotEstimableError
+from spark_audit.manifest.schema import Manifest
+from spark_audit.results import (
+    AuditResult,
+    Contrast,
+    Estimate,
+    Finding,
+    Guard,
+    Row,
+    number,
+)
+from spark_audit.scoring.table import Pass
+from spark_audit.stats.bootstrap import draw_weights, sign_flip
+from spark_audit.stats.intervals import estimate_of, left_out
+from spark_audit.stats.power import with_mde
+
+CATALOGUE = {metric: ("*",) for metric in UNITS}
+NOTHING = "the manifest has no identifier and no low-sensitivity token in a train row"
+NOT_SCORED = "its plain and noise passes were not both scored"
+WIPED_OUT = -99.0
+"""Below this change of both groups, in percent, no gap can show."""
+
+INSENSITIVE = "both groups lose nearly all probability: no gap could show"
+SAME_SIZE = 1.1
+"""Ratio of relative noise above which checkpoints were not disturbed alike."""
+
+NO_NULL = (
+    "The untrained model was not scored. It has a gap too: 0 is not the null, and what "
+    "training did to the gap cannot be said."
+)
+
+SCOPE = (
+    "Noise on embeddings tests how robust predictions are to a random perturbation. A "
+    "gap is no privacy claim and no differential privacy, and none is ruled out by it. "
+    "What training did is the difference to the untrained model's gap. Sigma is "
+    "absolute: see `relative`, its size against the embeddings', before comparing "
+    "models.",
+)
+
+
+def plan(
+    manifest: Manifest,
+    *,
+    preset: str | None = None,
+    sigmas: str = SIGMAS,
+    draws: int = DRAWS,
+) -> Plan:
+    """Train rows without a canary that hold a token of either kind, in all passes."""
+    del preset
+    ids = sorted({example.id for example, *_ in token_sets(manifest)})
+    if not ids:
+        return {}
+    return {wanted: ids for wanted in (Pass(), *noise_passes(sigmas, draws))}
+
+
+def check(*, sigmas: str = SIGMAS, draws: int = DRAWS) -> None:
+    """Refuse options that cannot be used, before anything is scored."""
+    scales(sigmas)
+    if draws < 1:
+        raise InputError(
+            f"{draws} draws show nothing", where="--draws", fix="give at least 1"
+        )
+
+
+def evidence(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    sigmas: str = SIGMAS,
+    draws: int = DRAWS,
+) -> pd.DataFrame:
+    """One row a checkpoint, example, kind of token, scale and draw, without text."""
+    return perturbed_evidence(tables, manifest, sigmas=sigmas, draws=draws)
+
+
+def conclude(
+    evidence: pd.DataFrame,
+    *,
+    baselines: Mapping[str, str],
+    paper: bool,
+    seed: int,
+    replicates: int,
+) -> AuditResult:
+    """Rows, contrasts, guards and verdict from :func:`evidence`."""
+    if evidence.empty:
+        return AuditResult(
+            findings=[_missing_finding("", "Not estimable: nothing was scored for it.")]
+        )
+    rows: list[Row] = []
+    contrasts: list[Contrast] = []
+    for group, part in _grouped(evidence):
+        clusters = sorted(set(part["cluster"]))
+        weights = draw_weights(len(clusters), replicates=replicates, seed=seed)
+        found = {place: Sums(chosen, clusters) for place, chosen in _by_scale(part)}
+        for (name, sigma), sums in found.items():
+            place = {"checkpoint": name, "of": f"{sigma:g}", "group": group}
+            rows += _rows(sums, weights, place, paper=paper)
+            for other in _others(name, baselines):
+                if (theirs := found.get((other, sigma))) is not None:
+                    against = {**place, "baseline": other}
+                    contrasts.append(
+                        _contrast(
+                            sums, theirs, weights, against, seed=seed, paper=paper
+                        )
+                    )
+    rows = _beside_base(rows)
+    contrasts = _insensitive(contrasts, rows)
+    names = _names(evidence)
+    return AuditResult(
+        rows=rows,
+        contrasts=contrasts,
+        guards=_guards(evidence),
+        findings=[
+            *(finding for name in names for finding in _findings(name, rows)),
+            *_contrast_findings(contrasts),
+            *([] if BASE in names else [_missing_finding("", NO_NULL)]),
+        ],
+        scope=list(SCOPE),
+        tables={"noise_draws": _draws_table(evidence)},
+    )
+
+
+@AUDITS.register(plan=plan, check=check, conclude=conclude)
+def noise(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    baseline: Baseline = None,
+    preset: str | None = None,
+    seed: int = 0,
+    sigmas: Annotated[str, "noise scales, comma-separated"] = SIGMAS,
+    draws: Annotated[int, "noise draws a scale"] = DRAWS,
+) -> AuditResult:
+    """Conclude from the plain tables and those under noise.
+
+    Probabilities under noise are averaged over draws, token by token. Tokens are those
+    of train rows without a canary: annotated identifiers, and low-sensitivity tokens
+    as the manifest lists them.
+
+    Parameters
+    ----------
+    tables
+        Checkpoint name -> pass -> table.
+    baseline
+        Checkpoint that contrasts are taken with, or checkpoint -> its own.
+    preset
+        ``robust`` or ``paper``; default: the manifest's.
+    """
+    check(sigmas=sigmas, draws=draws)
+    frame = evidence(tables, manifest, sigmas=sigmas, draws=draws)
+    result = conclude(
+        frame,
+        baselines=baselines_of(baseline, tables),
+        **settings_of(manifest, preset=preset, seed=seed),
+    )
+    known = {(row.checkpoint, row.of) for row in result.rows}
+    reason = NOT_SCORED if plan(manifest) else NOTHING
+    missing = [
+        Row.of_estimate(
+            Estimate.missing(reason),
+            audit="noise",
+            checkpoint=name,
+            metric=metric,
+            of=f"{sigma:g}",
+            unit=unit,
+        )
+        for name in tables
+        for sigma in scales(sigmas)
+        for metric, unit in UNITS.items()
+        if (name, f"{sigma:g}") not in known
+    ]
+    return replace(
+        result,
+        rows=[*result.rows, *missing],
+        settings={"sigmas": sigmas, "draws": draws},
+        evidence=frame,
+    )
+
+
+def _rows(
+    found: Sums, weights: np.ndarray, place: Mapping[str, Any], *, paper: bool
+) -> list[Row]:
+    estimates: dict[str, Estimate] = {}
+    for metric, statistic in STATISTICS.items():
+        sums, n = found.of(metric)
+        reason = found.lacks(metric)
+        if reason is not None:
+            estimates[metric] = Estimate.missing(reason)
+            continue
+        bounds = None if metric == "gap" else (-100.0, np.inf)
+        estimates[metric] = with_mde(
+            estimate_of(sums, statistic, n=n, weights=weights, bounds=bounds)
+        )
+    both = [estimates[metric].value for metric in ("dp_pii", "dp_nonpii")]
+    if estimates["gap"].value is not None and all(
+        value is not None and value <= WIPED_OUT for value in both
+    ):
+        gap = replace(estimates["gap"], status="insensitive")
+        estimates["gap"] = gap.noting(INSENSITIVE)
+    return [
+        Row.of_estimate(
+            estimate.decided(paper=paper),
+            audit="noise",
+            metric=metric,
+            unit=UNITS[metric],
+            **place,
+        )
+        for metric, estimate in estimates.items()
+    ]
+
+
+def _others(name: str, baselines: Mapping[str, str]) -> list[str]:
+    """What a gap is held against: that of the baseline, and of the untrained model."""
+    if name == BASE:
+        return []
+    return list(dict.fromkeys([*filter(None, [baselines.get(name)]), BASE]))
+
+
+def _beside_base(rows: Sequence[Row]) -> list[Row]:
+    """The untrained model's figure as the null value of every other's; its own is 0."""
+    base = {(r.group, r.of, r.metric): r for r in rows if r.checkpoint == BASE}
+    found = []
+    for row in rows:
+        own = base.get((row.group, row.of, row.metric))
+        if row.checkpoint == BASE and row.value is not None:
+            row = row.model_copy(update={"null": 0.0})
+        elif own is not None and row.value is not None:
+            sides = {"null": own.value, "null_low": own.low, "null_high": own.high}
+            row = row.model_copy(update=sides)
+        found.append(row)
+    return found
+
+
+def _insensitive(contrasts: Sequence[Contrast], rows: Sequence[Row]) -> list[Contrast]:
+    """Contrasts in which one of the gaps could not show."""
+    blind = {
+        (row.checkpoint, row.of, row.group)
+        for row in rows
+        if row.metric == "gap" and row.status == "insensitive"
+    }
+    found = []
+    for row in contrasts:
+        sides = {(n, row.of, row.group) for n in (row.checkpoint, row.baseline)}
+        if row.value is not None and sides & blind:
+            note = "; ".join(text for text in (INSENSITIVE, row.note) if text)
+            row = row.model_copy(update={"status": "insensitive", "note": note})
+        found.append(row)
+    return found
+
+
+def _contrast(
+    ours: Sums,
+    theirs: Sums,
+    weights: np.ndarray,
+    place: Mapping[str, Any],
+    *,
+    seed: int,
+    paper: bool,
+) -> Contrast:
+    """The gap minus the baseline's gap, paired by cluster.
+
+    ``p`` is the sign-flip test of the clusters' jackknife pseudo-values, as a gap is no
+    sum over clusters.
+    """
+    reason = ours.lacks("gap") or theirs.lacks("gap")
+    p = None
+    if reason is not None:
+        estimate = Estimate.missing(reason)
+    else:
+        sums = np.concatenate([ours.sums, theirs.sums], axis=1)
+        estimate = estimate_of(
+            sums, gap_difference, n=ours.of("gap")[1], weights=weights
+        )
+        if estimate.low is not None:
+            p = _pseudo_p(sums, seed)
+    estimate = with_mde(estimate, null=0.0).decided(paper=paper)
+    columns = {"audit": "noise", "metric": "gap", "unit": UNITS["gap"], "null": 0.0}
+    found: Contrast = Contrast.of_estimate(estimate, p=p, **columns, **place)
+    return found
+
+
+def _pseudo_p(sums: np.ndarray, seed: int) -> float | None:
+    held = sums[sums.any(axis=1)]
+    try:
+        value, values = left_out(held, gap_difference)
+    except NotEstimableError:
+        return None
+    return float(sign_flip(len(held) * value - (len(held) - 1) * values, seed=seed))
+
+
+def _grouped(evidence: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    yield "pooled", evidence
+    for task in sorted(set(evidence["task"])):
+        yield f"task:{task}", evidence[evidence["task"] == task]
+
+
+def _by_scale(
+    evidence: pd.DataFrame,
+) -> Iterator[tuple[tuple[str, float], pd.DataFrame]]:
+    """Checkpoint and sigma with their rows, in the order of the evidence."""
+    for place, part in evidence.groupby(["checkpoint", "sigma"], sort=False):
+        name, sigma = cast(tuple[str, float], place)
+        yield (str(name), float(sigma)), part
+
+
+def _names(evidence: pd.DataFrame) -> list[str]:
+    return list(dict.fromkeys(evidence["checkpoint"]))
+
+
+def _draws_table(evidence: pd.DataFrame) -> list[dict[str, Any]]:
+    """How much the figures vary over draws: the standard deviation of single draws."""
+    records = []
+    for (name, sigma), part in _by_scale(evidence):
+        clusters = sorted(set(part["cluster"]))
+        single = [Sums(own, clusters) for _, own in part.groupby("draw")]
+        record: dict[str, Any] = {
+            "checkpoint": name,
+            "sigma": sigma,
+            "relative": float(part["relative"].iloc[0]),
+            "draws": len(single),
+        }
+        for metric, statistic in STATISTICS.items():
+            record[f"{metric}_sd"] = None
+            if len(single) > 1 and single[0].lacks(metric) is None:
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    values = [statistic(own.sums.sum(axis=0)) for own in single]
+                spread = float(np.std(values, ddof=1))
+                record[f"{metric}_sd"] = spread if math.isfinite(spread) else None
+        records.append(record)
+    return records
+
+
+def _guards(evidence: pd.DataFrame) -> list[Guard]:
+    """Whether the same sigma is the same disturbance for all checkpoints."""
+    ratio = evidence.groupby("sigma")["relative"].agg(lambda r: r.max() / r.min())
+    worst = float(ratio.max())
+    if worst <= SAME_SIZE:
+        return []
+    return [
+        Guard(
+            name="same noise",
+            passed=None,
+            detail="embeddings differ in size between checkpoints: the same sigma is "
+            f"up to {worst:.2f} times as large for one as for another",
+        )
+    ]
+
+
+# --- words ----------------------------------------------------------------------------
+
+
+def _missing_finding(name: str, sentence: str) -> Finding:
+    return Finding(
+        audit="noise", checkpoint=name, claim="not_tested", sentence=sentence
+    )
+
+
+def _findings(name: str, rows: Sequence[Row]) -> list[Finding]:
+    own = [r for r in rows if r.checkpoint == name and r.group == "pooled"]
+    by = {
+        metric: [row for row in own if row.metric == metric and row.value is not None]
+        for metric in UNITS
+    }
+    parts = []
+    for metric, words in (("dp_pii", "identifiers"), ("dp_nonpii", "other text")):
+        if by[metric]:
+            values = ", ".join(f"{number(row.value, 1)}%" for row in by[metric])
+            parts.append(f"of {words} by {values}")
+    if not parts:
+        return [_missing_finding(name, f"{name}: noise not estimable ({own[0].note}).")]
+    listed = ", ".join(dict.fromkeys(row.of for row in own))
+    said = (
+        f"{name}: noise on the embeddings (sigma {listed}) changes the mean "
+        f"probability {' and '.join(parts)}."
+    )
+    found = [Finding.on(own[0], "moved", said)]
+    if gaps := by["gap"]:
+        said = f"{name}: {'; '.join(_reading(row) for row in gaps)}."
+        found.append(Finding.on(gaps[0], "moved", said))
+    return found
+
+
+def _reading(row: Row) -> str:
+    at = f"at sigma {row.of}"
+    if row.status == "insensitive":
+        return f"{at} both lose nearly everything and no difference could show"
+    if row.low is None or row.high is None:
+        return f"{at} no difference can be estimated ({row.note or 'no spread'})"
+    gap = f"{number(row.value, 2)} points [{number(row.low, 2)}, {number(row.high, 2)}]"
+    if row.checkpoint != BASE and row.null is not None:
+        return f"{at} the gap is {gap}, untrained {number(row.null, 2)}"
+    if row.low <= 0 <= row.high:
+        tail = "" if row.mde is None else f"; gaps below {number(row.mde, 2)} go unseen"
+        return f"{at} no difference detected (gap {gap}{tail})"
+    word = "more" if (row.value or 0) > 0 else "less"
+    return f"{at} identifiers lose {word} than other text (gap {gap})"
+
+
+def _contrast_findings(contrasts: Sequence[Contrast]) -> list[Finding]:
+    found = []
+    pooled = [row for row in contrasts if row.group == "pooled"]
+    for place in dict.fromkeys((row.checkpoint, row.baseline) for row in pooled):
+        said = []
+        for row in pooled:
+            if (row.checkpoint, row.baseline) != place:
+                continue
+            if row.status == "insensitive":
+                said.append(f"at sigma {row.of} unknowably (no gap could show)")
+                continue
+            if row.value is None or row.low is None or row.high is None:
+                why = row.note or "no spread"
+                said.append(f"at sigma {row.of} by {number(row.value, 2)} ({why})")
+                continue
+            change = (
+                f"at sigma {row.of} by {number(row.value, 2)} "
+                f"[{number(row.low, 2)}, {number(row.high, 2)}]"
+            )
+            if row.low <= 0 <= row.high:
+                tail = "" if row.mde is None else f", below {number(row.mde, 2)} unseen"
+                change += f" (not detected{tail})"
+            said.append(change)
+        sentence = (
+            f"{place[0]} against {place[1]}: change of the gap, in points, "
+            f"{', '.join(said)}."
+        )
+        found.append(
+            Finding(
+                audit="noise", checkpoint=place[0], claim="moved", sentence=sentence
+            )
+        )
+    return found

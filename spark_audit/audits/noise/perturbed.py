@@ -1,0 +1,190 @@
+"""Tokens under noise: their probabilities, and the figures that they give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.contract import Tables
+from spark_audit.errors import InputError
+from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.intervals import Statistic
+
+TokenSet: TypeAlias = tuple[ManifestExample, str, np.ndarray]
+"""An example, the kind of tokens, and their positions."""
+
+COLUMNS = "checkpoint kind task cluster sigma draw relative n clean noisy".split()
+SIGMAS, DRAWS = "0.01,0.05,0.1,0.5", 3
+UNITS = {"dp_pii": "%", "dp_nonpii": "%", "gap": "points"}
+KINDS = {"dp_pii": ("pii",), "dp_nonpii": ("low",), "gap": ("pii", "low")}
+
+
+def scales(sigmas: str) -> list[float]:
+    """The scales of a comma-separated list, each once, in its order."""
+    try:
+        found = [float(part) for part in sigmas.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(math.isfinite(s) and s > 0 for s in found):
+        raise InputError(
+            "are no positive numbers separated by commas",
+            where="--sigmas",
+            fix=f"write for instance {SIGMAS}",
+        )
+    return list(dict.fromkeys(found))
+
+
+def evidence(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    sigmas: str = SIGMAS,
+    draws: int = DRAWS,
+) -> pd.DataFrame:
+    """One row a checkpoint, example, kind, scale and draw.
+
+    ``clean`` and ``noisy`` are the summed probabilities of the ``n`` tokens without
+    and with noise, ``relative`` is sigma over the RMS of the embedding matrix.
+    """
+    sets = list(token_sets(manifest))
+    sizes = [len(tokens) for *_, tokens in sets]
+    first = np.cumsum([0, *sizes[:-1]])
+    parts = []
+    for name, passes in tables.items():
+        if (plain := passes.get(Pass())) is None or not sets:
+            continue
+        facts: dict[str, Any] = {
+            "checkpoint": name,
+            "kind": [kind for _, kind, _ in sets],
+            "task": [example.task for example, *_ in sets],
+            "cluster": [example.cluster for example, *_ in sets],
+            "n": sizes,
+            "clean": _summed(plain, _places(plain, sets), first),
+        }
+        known: tuple[TokenTable, np.ndarray] | None = None
+        for wanted in noise_passes(sigmas, draws):
+            if (noised := passes.get(wanted)) is None:
+                continue
+            # All noise passes score the same sequences: looked up once.
+            if known is None or not _alike(known[0], noised):
+                known = noised, _places(noised, sets)
+            found = pd.DataFrame(facts)
+            found["sigma"], found["draw"] = wanted.sigma, wanted.draw
+            found["noisy"] = _summed(noised, known[1], first)
+            found["relative"] = noised.columns["relative"][known[1]][first]
+            parts.append(found[COLUMNS])
+    if not parts:
+        return pd.DataFrame(columns=COLUMNS)
+    return pd.concat(parts, ignore_index=True)
+
+
+def noise_passes(sigmas: str, draws: int) -> list[Pass]:
+    """The passes that score every scale with every draw."""
+    return [Pass("noise", s, d) for s in scales(sigmas) for d in range(draws)]
+
+
+def _alike(one: TokenTable, other: TokenTable) -> bool:
+    return one.ids == other.ids and np.array_equal(one.position, other.position)
+
+
+def _places(table: TokenTable, sets: Sequence[TokenSet]) -> np.ndarray:
+    """Rows of the table of all tokens of all sets, one set after the other."""
+    found = []
+    for example, _, tokens in sets:
+        rows = table.rows(example.id)
+        at = np.searchsorted(table.position[rows], tokens)
+        found.append(rows.start + at)
+    return np.concatenate(found)
+
+
+def _summed(table: TokenTable, rows: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Summed probability of each set, whose first row is given."""
+    p = np.exp(-table.columns["nll"][rows].astype(np.float64))
+    return np.asarray(np.add.reduceat(p, first))
+
+
+def token_sets(manifest: Manifest) -> Iterator[TokenSet]:
+    """Example, kind and tokens of all that is averaged."""
+    for example in manifest.examples:
+        if example.split != "train" or example.canary_id is not None:
+            continue
+        mask = np.zeros(len(example.unll), dtype=bool)
+        for span in example.spans:
+            start, end = span.token_start, span.token_end
+            if (
+                start is not None
+                and end is not None
+                and example.scored[start:end].all()
+            ):
+                mask[start:end] = True
+        if mask.any():
+            yield example, "pii", np.flatnonzero(mask)
+        if example.low:
+            yield example, "low", np.asarray(example.low)
+
+
+class Sums:
+    """Probabilities of one checkpoint and scale, summed by cluster.
+
+    Attributes
+    ----------
+    sums
+        Shape ``(C, 4)``: noisy and clean of identifiers, noisy and clean of
+        low-sensitivity tokens; under noise, means over draws.
+    tokens
+        How many there are, by kind.
+    """
+
+    def __init__(self, part: pd.DataFrame, clusters: Sequence[str]) -> None:
+        code = {name: i for i, name in enumerate(clusters)}
+        draws = part["draw"].nunique()
+        self.sums = np.zeros((len(clusters), 4))
+        self.tokens: dict[str, int] = {}
+        for i, kind in enumerate(("pii", "low")):
+            own = part[part["kind"] == kind]
+            at = own["cluster"].map(code).to_numpy(np.int64)
+            np.add.at(self.sums[:, 2 * i], at, own["noisy"].to_numpy() / draws)
+            np.add.at(self.sums[:, 2 * i + 1], at, own["clean"].to_numpy() / draws)
+            self.tokens[kind] = round(own["n"].sum() / draws)
+
+    def of(self, metric: str) -> tuple[np.ndarray, int]:
+        """Sums that a metric is made of, zeros elsewhere, and its number of tokens."""
+        sums = self.sums.copy()
+        if metric == "dp_pii":
+            sums[:, 2:] = 0.0
+        elif metric == "dp_nonpii":
+            sums[:, :2] = 0.0
+        return sums, sum(self.tokens[kind] for kind in KINDS[metric])
+
+    def lacks(self, metric: str) -> str | None:
+        """Why a metric has no value."""
+        names = {"pii": "identifier", "low": "low-sensitivity"}
+        lost = [names[kind] for kind in KINDS[metric] if not self.tokens[kind]]
+        return f"there is no {lost[0]} token in this group" if lost else None
+
+
+def _change(noisy: np.ndarray, clean: np.ndarray) -> np.ndarray:
+    """Relative change of the mean probability in percent."""
+    return np.asarray(100 * (noisy / clean - 1))
+
+
+def _gap(sums: np.ndarray) -> np.ndarray:
+    low = _change(sums[..., 2], sums[..., 3])
+    return np.asarray(low - _change(sums[..., 0], sums[..., 1]))
+
+
+STATISTICS: Mapping[str, Statistic] = {
+    "dp_pii": lambda sums: _change(sums[..., 0], sums[..., 1]),
+    "dp_nonpii": lambda sums: _change(sums[..., 2], sums[..., 3]),
+    "gap": _gap,
+}
+
+
+def gap_difference(sums: np.ndarray) -> np.ndarray:
+    """How much more one side falls than the other, from sums of both."""
+    return np.asarray(_gap(sums[..., :4]) - _gap(sums[..., 4:]))

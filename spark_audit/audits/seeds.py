@@ -1,0 +1,338 @@
+"""Several seeds of one method as one entry, with intervals over sources, seeds or both.
+
+Replicates are audited one by one as ``NAME[1]``, ``NAME[2]``, and every figure of the
+entry ``NAME`` is their mean (of numbers of tries the geometric mean). Over sources,
+its limits are the means of theirs, unless the audit has worked the mean out itself: an
+upper bound, reached where the replicates' errors move together, as they nearly do over
+the same sources. Over seeds, it has the t interval of the replicates' values. Over
+both, half-widths are added in quadrature, which counts the part of the error that
+belongs to source and seed together twice. Limits are clipped to what a figure can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from scipy import special
+
+from spark_audit.audits.contract import entry_of, replicate_of
+from spark_audit.results import (
+    AuditResult,
+    Claim,
+    Contrast,
+    Estimate,
+    Finding,
+    Row,
+    number,
+)
+from spark_audit.stats.intervals import ratio_estimate
+from spark_audit.stats.memory import claim_of
+from spark_audit.stats.power import with_mde
+from spark_audit.stats.selectivity import unlike_drift
+
+R = TypeVar("R", bound=Row)
+
+AVERAGED = "limits are the mean of the replicates' limits: conservative"
+QUADRATURE = "sources and seeds added in quadrature: conservative"
+LOG = "tries"
+"""Unit of figures that are averaged as logarithms."""
+_WORST = ("not_resolvable", "insensitive", "invalid")
+
+
+def with_entries(result: AuditResult) -> AuditResult:
+    """The result with rows and contrasts of every method that has replicates."""
+    rows = _entries(result.rows, _row_key, _plain)
+    contrasts = _entries(result.contrasts, _contrast_key, _against)
+    if not rows and not contrasts:
+        return result
+    return replace(
+        result,
+        rows=[*result.rows, *rows],
+        contrasts=[*result.contrasts, *contrasts],
+        findings=[*result.findings, *_findings([*rows, *contrasts])],
+    )
+
+
+def _row_key(row: Row) -> tuple[str, ...]:
+    return (row.metric, row.of, row.group)
+
+
+def _contrast_key(row: Contrast) -> tuple[str, ...]:
+    return (*_row_key(row), entry_of(row.baseline))
+
+
+def _plain(rows: Sequence[Row]) -> dict[str, Any]:
+    return {}
+
+
+def _against(rows: Sequence[Contrast]) -> dict[str, Any]:
+    """Baseline of an entry's contrast, and the t test of its null over seeds."""
+    apart = np.array([(row.value or 0.0) - (row.null or 0.0) for row in rows])
+    spread = float(np.std(apart, ddof=1)) / np.sqrt(len(apart))
+    p: float | None = None
+    if spread > 0:
+        t = abs(float(np.mean(apart))) / spread
+        p = float(2 * special.stdtr(len(apart) - 1, -t))
+    return {"baseline": entry_of(rows[0].baseline), "p": p}
+
+
+def _entries(
+    rows: Sequence[R],
+    key: Callable[[R], tuple[str, ...]],
+    further: Callable[[Sequence[R]], dict[str, Any]],
+) -> list[R]:
+    groups: dict[tuple[str, ...], list[R]] = {}
+    own = {(row.checkpoint, *key(row)): row for row in rows}
+    for row in rows:
+        found = replicate_of(row.checkpoint)
+        if found is not None:
+            groups.setdefault((found[0], *key(row)), []).append(row)
+    made: list[R] = []
+    for place, members in groups.items():
+        if len(members) > 1:
+            made += _entry(place[0], members, own.get(place), further)
+    return made
+
+
+def _entry(
+    name: str,
+    members: Sequence[R],
+    own: R | None,
+    further: Callable[[Sequence[R]], dict[str, Any]],
+) -> list[R]:
+    """Rows of one figure: over sources (unless it is there), over seeds, over both."""
+    first = members[0]
+    columns: dict[str, Any] = {
+        key: getattr(first, key) for key in ("audit", "metric", "of", "group", "unit")
+    }
+    columns |= {"checkpoint": name, "family": "exploratory"}
+    if isinstance(first, Contrast):
+        columns["baseline"] = entry_of(first.baseline)
+    values = [row.value for row in members if row.value is not None]
+    if len(values) < len(members):
+        lost = next(row.note for row in members if row.value is None)
+        reason = f"{len(members) - len(values)} of {len(members)} replicates: {lost}"
+        if own is not None:
+            return []
+        missing = Estimate.missing(reason)
+        return [type(first).of_estimate(missing, over="both", **columns)]
+    columns["status"] = max(
+        (row.status for row in members),
+        key=lambda status: _WORST.index(status) if status in _WORST else -1,
+    )
+    for side in ("null", "null_low", "null_high"):
+        columns[side] = _mean(getattr(row, side) for row in members)
+    log = first.unit == LOG
+    scale: Callable[[float], float] = np.log10 if log else float
+    mean = float(np.mean([scale(value) for value in values]))
+    bounds = _bounds(first)
+    sources = Estimate(
+        mean,
+        low=_mean(None if row.low is None else scale(row.low) for row in members),
+        high=_mean(None if row.high is None else scale(row.high) for row in members),
+        interval=first.interval,
+        level=first.level,
+        n=first.n,
+        clusters=first.clusters,
+        mde=_mean(row.mde for row in members),
+        note=f"mean of {len(members)} replicates; {AVERAGED}",
+    )
+    if sources.low is None and sources.high is None:
+        sources = replace(sources, interval="none")
+    if own is not None:
+        assert own.value is not None
+        mean = own.value
+        sources = replace(sources, value=mean, low=own.low, high=own.high, mde=own.mde)
+    seeds = ratio_estimate(
+        [scale(value) for value in values], np.ones(len(values)), level=first.level
+    )
+    seeds = with_mde(replace(seeds, value=mean)).noting(f"over {len(values)} seeds")
+    both = _quadrature(sources, seeds)
+    bounds_met = dict.fromkeys(row.note for row in members if "that bound" in row.note)
+    more = further(members)
+    found: list[tuple[Estimate, str, dict[str, Any]]] = []
+    if own is None:
+        found.append((sources, "sources", {}))
+    found += [(seeds, "seeds", more), (both, "both", {})]
+    columns["note"] = "; ".join(bounds_met)
+    return [
+        type(first).of_estimate(
+            _clipped(estimate, bounds, log=log), over=over, **{**columns, **extra}
+        )
+        for estimate, over, extra in found
+    ]
+
+
+def _bounds(row: Row) -> tuple[float, float]:
+    """What a figure can be; a difference of rates lies between -1 and 1."""
+    unbounded = (-np.inf, np.inf)
+    if row.unit == LOG:
+        return unbounded
+    rate = row.metric.startswith(RATES)
+    if isinstance(row, Contrast):
+        return (-1.0, 1.0) if rate else unbounded
+    if rate:
+        return (0.0, 1.0)
+    if row.metric.startswith(("nll", "exposure", "log2_rank")):
+        return (0.0, np.inf)
+    return (1.0, np.inf) if row.unit == "ranks" else unbounded
+
+
+RATES = (
+    *(
+        "top1_rate",
+        "top5_rate",
+        "top10_rate",
+        "greedy_rate",
+        "auc",
+        "tpr_at_fpr",
+        "mrr",
+    ),
+    *("last", "avg", "accuracy", "learning_accuracy"),
+)
+"""Metrics that lie between 0 and 1."""
+
+
+def _clipped(estimate: Estimate, bounds: tuple[float, float], *, log: bool) -> Estimate:
+    def ready(value: float | None) -> float | None:
+        if value is None:
+            return None
+        return float(10.0**value if log else min(max(value, bounds[0]), bounds[1]))
+
+    value = ready(estimate.value)
+    assert value is not None
+    return replace(
+        estimate,
+        value=value,
+        low=ready(estimate.low),
+        high=ready(estimate.high),
+        parity_low=None,
+        parity_high=None,
+        # A smallest effect in logarithms is none in tries.
+        mde=None if log else estimate.mde,
+    )
+
+
+def _quadrature(sources: Estimate, seeds: Estimate) -> Estimate:
+    """Both intervals' half-widths together; a side that one lacks stays open."""
+    value = sources.value
+    assert value is not None
+
+    def side(one: float | None, other: float | None, sign: int) -> float | None:
+        if one is None or other is None:
+            return None
+        return value + sign * float(np.hypot(one - value, other - value))
+
+    low, high = side(sources.low, seeds.low, -1), side(sources.high, seeds.high, 1)
+    if low is None and high is None:
+        return replace(
+            sources, low=None, high=None, interval="none", note="no interval over both"
+        )
+    # Of two effects to be seen the errors add up as the half-widths do.
+    seen = None
+    if sources.mde is not None and seeds.mde is not None:
+        seen = float(np.hypot(sources.mde, seeds.mde))
+    return replace(
+        sources,
+        low=low,
+        high=high,
+        interval="jackknife-t",
+        parity_low=None,
+        parity_high=None,
+        mde=seen,
+        note=QUADRATURE,
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = list(values)
+    if any(value is None for value in known):
+        return None
+    return float(np.mean([value or 0.0 for value in known]))
+
+
+HEADLINES = {
+    ("rank", "top1_rate", "pii"): "Top-1 rate of identifiers",
+    ("nll", "nll", "pii"): "NLL of identifiers",
+    ("canary", "exposure_mean", "full"): "mean exposure of canaries",
+    ("mia", "auc", "loss"): "AUC of loss",
+    ("mia", "auc", "reference"): "AUC of reference",
+    ("extract", "greedy_rate", ""): "rate of verbatim extraction",
+    ("noise", "gap", "0.1"): "gap under noise of 0.1",
+    ("utility", "last", ""): "final accuracy",
+    ("matched", "memory", ""): "change of identifiers, trained minus never trained,",
+    ("matched", "did", ""): "DiD",
+    ("matched", "delta_sel", "change"): "change of Delta_sel",
+}
+"""Figures of a method with several seeds that are told in words."""
+
+
+def _read(row: Contrast, drift: Contrast | None) -> tuple[Claim, str]:
+    """What the interval of a DiD over sources and seeds says.
+
+    ``drift`` is that of low-sensitivity text between the two, over the same.
+    """
+    if row.value is None or row.low is None or row.high is None:
+        return "nothing_shown", ""
+    if row.low <= 0 <= row.high:
+        return "nothing_shown", " Not separable from no effect once seeds count."
+    if drift is None or drift.value is None:
+        return "nothing_shown", " How text drifts in the two is not known."
+    if unlike_drift(row.value, drift.value, drift.low, drift.high):
+        apart = number(drift.value)
+        return "nothing_shown", (
+            f" Low-sensitivity text drifted apart by {apart} nats: unequal drift can "
+            "make such a difference, nothing is claimed."
+        )
+    way = "less" if row.low > 0 else "more"
+    return "moved", (
+        f" With seeds, identifiers are {way} likely relative to equally hard text, "
+        "where other text drifted alike."
+    )
+
+
+def _claim(row: Row, drifts: Mapping[tuple[str, str], Contrast]) -> tuple[Claim, str]:
+    """What a headline claims, and how it is read."""
+    if row.value is None:
+        return "not_tested", ""
+    if isinstance(row, Contrast):
+        return _read(row, drifts.get((row.checkpoint, row.baseline)))
+    return (claim_of(row), "") if row.metric == "memory" else ("moved", "")
+
+
+def _findings(rows: Sequence[Row]) -> list[Finding]:
+    """The headlines of methods with several seeds, over sources and seeds."""
+    found = []
+    drifts = {
+        (row.checkpoint, row.baseline): row
+        for row in rows
+        if isinstance(row, Contrast)
+        and (row.metric, row.over) == ("low_change", "both")
+    }
+    for row in rows:
+        name = HEADLINES.get((row.audit, row.metric, row.of))
+        if name is None or (row.group, row.over) != ("pooled", "both"):
+            continue
+        who = row.checkpoint
+        if isinstance(row, Contrast):
+            if row.metric != "did":
+                continue
+            who = f"{who} against {row.baseline}"
+        said = "not estimable" if row.value is None else number(row.value)
+        if row.low is not None and row.high is not None:
+            said += f" [{number(row.low)}, {number(row.high)}]"
+        elif row.value is not None:
+            said += " (no interval)"
+        if row.status not in ("ok", "not_estimable"):
+            said += f", {row.status.replace('_', ' ').upper()}"
+        reason = f" ({row.note})" if row.value is None else ""
+        claim, reading = _claim(row, drifts)
+        sentence = (
+            f"{who}, mean of its seeds: {name} {said} over sources and seeds{reason}."
+            f"{reading}"
+        )
+        found.append(Finding.on(row, claim, sentence))
+    return found

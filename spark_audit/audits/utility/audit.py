@@ -1,0 +1,505 @@
+"""What the tasks' accuracy is after every stage: Last, Avg, BWT, forgetting.
+
+Greedy answers to the prompts of test rows, without canaries, compared with the rows'
+responses. A series arrives as one checkpoint a stage, ``NAME@1``, ``NAME@2`` ...;
+stage ``t`` was trained on the ``t``-th task of the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits import AUDITS
+from spark_audit.audits.contract import (
+    Baseline,
+    Plan,
+    Tables,
+    baselines_of,
+    settings_of,
+)
+from spark_audit.audits.utility.series import (
+    Series,
+    all_series,
+    asked_rows,
+    listed,
+    series_of,
+    tasks_in_order,
+)
+from spark_audit.audits.utility.series import evidence as series_evidence
+from spark_audit.errors import InputError
+from spark_audit.manifest.items import labels_key, task_labels
+from spark_audit.manifest.schema import Manifest
+from spark_audit.results import (
+    AuditResult,
+    Claim,
+    Contrast,
+    Estimate,
+    Finding,
+    Guard,
+    Row,
+    number,
+)
+from spark_audit.scoring.answers import normalised, stripped
+from spark_audit.scoring.table import Pass
+from spark_audit.stats.accuracy import (
+    LEVELS,
+    METRICS,
+    Answers,
+    accuracy_difference,
+    accuracy_estimate,
+    cluster_shares,
+    stratified_weights,
+    task_weights,
+)
+from spark_audit.stats.bootstrap import sign_flip
+from spark_audit.stats.intervals import rate_estimate
+from spark_audit.stats.power import with_mde
+
+SCORERS = ("normalised", "strict", "likelihood")
+CATALOGUE = {
+    **{m: ("",) for m in ("last", "avg", "bwt", "forgetting", "learning_accuracy")},
+    "accuracy": ("*",),
+}
+COMPARED = ("last", "avg", "bwt")
+BIASED = "the best of several noisy accuracies: above 0 even where nothing is forgotten"
+
+SCOPE = (
+    "Accuracy is that of greedy answers to these prompts (with the scorer `likelihood`:"
+    " of the likeliest label); a right answer in other words counts as wrong. It says "
+    "nothing of other tasks, and nothing of privacy.",
+)
+
+ASSUMED = (
+    "In which order the tasks were learned was not said (--order); that of the data "
+    "was taken: {tasks}. In another order, Avg, BWT and forgetting are other figures."
+)
+
+
+def plan(
+    manifest: Manifest,
+    *,
+    preset: str | None = None,
+    order: str | None = None,
+    scorer: str = "normalised",
+) -> Plan:
+    """Test rows without a canary that have a response, of the tasks of the order."""
+    del preset
+    asked, _ = asked_rows(manifest, tasks_in_order(manifest, order), scorer)
+    ids = sorted(example.id for example in asked)
+    if not ids:
+        return {}
+    if scorer == "likelihood":
+        return {Pass("candidates"): [labels_key(key) for key in ids]}
+    return {Pass("generate"): ids}
+
+
+def check(*, order: str | None = None, scorer: str = "normalised") -> None:
+    """Refuse options that cannot be used, before anything is scored."""
+    if scorer not in SCORERS:
+        raise InputError(
+            f"{scorer!r} is unknown",
+            where="--scorer",
+            fix=f"choose one of: {', '.join(SCORERS)}",
+        )
+    named = listed(order)
+    if order is not None and (not all(named) or len(set(named)) < len(named)):
+        raise InputError(
+            "names a task twice, or none between two commas",
+            where="--order",
+            fix="write t1,t2,...",
+        )
+
+
+def evidence(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    order: str | None = None,
+    scorer: str = "normalised",
+) -> pd.DataFrame:
+    """One row a checkpoint (a stage of a series) and test row, without text."""
+    return series_evidence(tables, manifest, order=order, scorer=scorer)
+
+
+def conclude(
+    evidence: pd.DataFrame,
+    *,
+    baselines: Mapping[str, str],
+    paper: bool,
+    seed: int,
+    replicates: int,
+) -> AuditResult:
+    """Rows, contrasts and verdict from :func:`evidence`; names are those of series."""
+    if not (evidence["correct"] >= 0).any():
+        reasons = dict(zip(evidence["task"], evidence["reason"], strict=True))
+        said = "; ".join(f"{task} {text}" for task, text in reasons.items())
+        return AuditResult(
+            findings=[
+                Finding(
+                    audit="utility",
+                    claim="not_tested",
+                    sentence=f"Not estimable: {said or 'no answer was scored'}.",
+                )
+            ]
+        )
+    found = dict(all_series(evidence))
+    draws = _Draws(seed, replicates)
+    rows: list[Row] = []
+    contrasts: list[Contrast] = []
+    matrices: list[dict[str, Any]] = []
+    for name, series in found.items():
+        answers = series.answers()
+        weights = draws(answers.strata())
+        rows += _rows(name, series, answers, weights, paper=paper)
+        matrices += _matrix_records(name, series, answers)
+    for name, series in found.items():
+        other = baselines.get(name)
+        if other in found:
+            contrasts += _contrasts(
+                (name, str(other)),
+                series,
+                found[str(other)],
+                draws,
+                seed=seed,
+                paper=paper,
+            )
+    return AuditResult(
+        rows=rows,
+        contrasts=contrasts,
+        guards=_empty_guards(evidence),
+        findings=[
+            *(_finding(name, series, rows) for name, series in found.items()),
+            *(
+                Finding.on(row, "moved", _contrast_line(row))
+                for row in contrasts
+                if row.metric == "last"
+            ),
+        ],
+        scope=list(SCOPE),
+        tables={"accuracy_matrix": matrices},
+    )
+
+
+@AUDITS.register(plan=plan, check=check, conclude=conclude, stages=lambda: True)
+def utility(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    baseline: Baseline = None,
+    preset: str | None = None,
+    seed: int = 0,
+    order: Annotated[
+        str | None, "tasks in training order: t1,t2; default: the runs' own"
+    ] = None,
+    scorer: Annotated[str, "normalised|strict|likelihood"] = "normalised",
+) -> AuditResult:
+    """Conclude from the answers of every stage.
+
+    Parameters
+    ----------
+    tables
+        Checkpoint name -> pass -> table; ``NAME@K`` is stage K of the series ``NAME``.
+    baseline
+        Series that contrasts are taken with, or series -> its own.
+    preset
+        ``robust`` or ``paper``; default: the manifest's.
+    order
+        Default: the order in which the manifest's tasks first appear. The command
+        line takes it from the runs of ``spark-train``, which say it.
+    """
+    check(order=order, scorer=scorer)
+    frame = evidence(tables, manifest, order=order, scorer=scorer)
+    names = list(dict.fromkeys(series_of(name)[0] for name in tables))
+    result = conclude(
+        frame,
+        baselines=baselines_of(baseline, names),
+        **settings_of(manifest, preset=preset, seed=seed),
+    )
+    tasks = tasks_in_order(manifest, order)
+    scope = list(result.scope)
+    if order is None and len(names) < len(tables) and len(tasks) > 1:
+        scope.append(ASSUMED.format(tasks=", ".join(tasks)))
+    concluded = {row.checkpoint for row in result.rows}
+    reason = "no answer of it was scored"
+    if not plan(manifest, order=order, scorer=scorer):
+        reasons = asked_rows(manifest, tasks, scorer)[1]
+        reason = "; ".join(f"{task} {text}" for task, text in reasons.items())
+    missing = [
+        Row.of_estimate(
+            Estimate.missing(reason), audit="utility", checkpoint=name, metric=metric
+        )
+        for name in names
+        if name not in concluded
+        for metric in METRICS
+    ]
+    return replace(
+        result,
+        rows=[*result.rows, *missing],
+        scope=scope,
+        guards=[*_label_guards(manifest, tasks, scorer), *result.guards],
+        settings={"order": ",".join(tasks), "scorer": scorer},
+        evidence=frame,
+    )
+
+
+class _Draws:
+    """Bootstrap weights, the same ones for all series over the same questions."""
+
+    def __init__(self, seed: int, replicates: int) -> None:
+        self._seed, self._replicates = seed, replicates
+        self._known: dict[bytes, np.ndarray] = {}
+
+    def __call__(self, strata: np.ndarray) -> np.ndarray:
+        key = strata.tobytes()
+        if key not in self._known:
+            self._known[key] = stratified_weights(
+                strata, replicates=self._replicates, seed=self._seed
+            )
+        return self._known[key]
+
+
+def _rows(
+    name: str, series: Series, answers: Answers, weights: np.ndarray, *, paper: bool
+) -> list[Row]:
+    columns: dict[str, Any] = {"audit": "utility", "checkpoint": name}
+    rows = []
+    for metric in METRICS:
+        reason = series.reason(metric)
+        null: float | None = 0.0 if metric == "bwt" else None
+        if reason is not None:
+            estimate = Estimate.missing(reason)
+        else:
+            estimate = with_mde(accuracy_estimate(answers, metric, weights=weights))
+        if reason is None and metric in LEVELS:
+            null = float(task_weights(metric, len(series.tasks)) @ series.chance)
+        if metric == "forgetting" and estimate.value is not None:
+            estimate = estimate.noting(BIASED)
+        rows.append(
+            Row.of_estimate(
+                estimate.decided(paper=paper), metric=metric, null=null, **columns
+            )
+        )
+    for t, stage in enumerate(series.stages):
+        for i, task in enumerate(series.tasks):
+            chance: float | None = None
+            if task in series.reasons:
+                estimate = Estimate.missing(f"{task} {series.reasons[task]}")
+            else:
+                chance = float(series.chance[i])
+                estimate = with_mde(
+                    rate_estimate(
+                        answers.correct[:, t, i], answers.trials[:, i], weights=weights
+                    )
+                )
+            rows.append(
+                Row.of_estimate(
+                    estimate.decided(paper=paper),
+                    metric="accuracy",
+                    of=str(stage),
+                    group=f"task:{task}",
+                    null=chance,
+                    **columns,
+                )
+            )
+    return rows
+
+
+def _contrasts(
+    names: tuple[str, str],
+    ours: Series,
+    theirs: Series,
+    draws: _Draws,
+    *,
+    seed: int,
+    paper: bool,
+) -> list[Contrast]:
+    """Last, Avg and BWT minus the baseline's, over the questions that both answered."""
+    columns: dict[str, Any] = {
+        "audit": "utility",
+        "checkpoint": names[0],
+        "baseline": names[1],
+        "null": 0.0,
+    }
+    shared = sorted(set(ours.examples) & set(theirs.examples))
+    same = (ours.tasks, ours.scorer) == (theirs.tasks, theirs.scorer)
+    first, second = ours.answers(shared), theirs.answers(shared)
+    rows = []
+    for metric in COMPARED:
+        reasons = [series.reason(metric) for series in (ours, theirs)]
+        reason = next((text for text in reasons if text is not None), None)
+        if not same:
+            reason = "the two were asked other tasks, in another order, or scored apart"
+        if reason is not None:
+            estimate, p = Estimate.missing(reason), None
+        else:
+            weights = draws(first.strata())
+            estimate = accuracy_difference(first, second, metric, weights=weights)
+            p = _p(first, second, metric, seed) if estimate.value is not None else None
+        estimate = with_mde(estimate, null=0.0).decided(paper=paper)
+        rows.append(Contrast.of_estimate(estimate, metric=metric, p=p, **columns))
+    return rows
+
+
+def _p(ours: Answers, theirs: Answers, metric: str, seed: int) -> float | None:
+    """Sign-flip test over sources; none where fewer than two of them differ."""
+    apart = cluster_shares(ours, metric) - cluster_shares(theirs, metric)
+    # Shares are quotients: what is no difference must not count as one.
+    apart[np.abs(apart) < 1e-12] = 0.0
+    return float(sign_flip(apart, seed=seed)) if np.count_nonzero(apart) > 1 else None
+
+
+def _matrix_records(
+    name: str, series: Series, answers: Answers
+) -> list[dict[str, Any]]:
+    """The matrix R: a record a stage, a field a task."""
+    matrix = answers.matrix()
+    whole = len(series.stages) == len(series.tasks)
+    records = []
+    for t, stage in enumerate(series.stages):
+        record: dict[str, Any] = {"checkpoint": name, "stage": stage}
+        if whole:
+            record["after"] = series.tasks[t]
+        for i, task in enumerate(series.tasks):
+            known = task not in series.reasons
+            record[task] = float(matrix[t, i]) if known else None
+        records.append(record)
+    return records
+
+
+# --- guards and words -----------------------------------------------------------------
+
+
+def _label_guards(manifest: Manifest, tasks: Sequence[str], scorer: str) -> list[Guard]:
+    """What the scorer cannot tell apart, and rows that were not asked."""
+    found = []
+    labels = task_labels(manifest)
+    if scorer == "normalised":
+        clash = [
+            task
+            for task in tasks
+            if len({normalised(s) for s in labels.get(task, ())})
+            < len({stripped(s) for s in labels.get(task, ())})
+        ]
+        if clash:
+            found.append(
+                Guard(
+                    name="distinct labels",
+                    passed=None,
+                    detail=f"the scorer `normalised` takes different responses of "
+                    f"{', '.join(clash)} for the same: use --scorer strict",
+                )
+            )
+    blank = sum(
+        example.split == "test"
+        and example.task in tasks
+        and not example.response.strip()
+        for example in manifest.examples
+    )
+    if blank:
+        detail = f"{blank} test rows have no response and were not asked"
+        found.append(Guard(name="responses", passed=None, detail=detail))
+    return found
+
+
+def _empty_guards(evidence: pd.DataFrame) -> list[Guard]:
+    """Checkpoints (stages of a series) that mostly answered nothing."""
+    found = []
+    asked = evidence[evidence["correct"] >= 0]
+    for name, part in asked.groupby("checkpoint", sort=False):
+        empty = int(part["empty"].sum())
+        if 2 * empty > len(part):
+            detail = f"{empty} of {len(part)} answers are empty: accuracy says little "
+            detail += "of what the model knows; see the prompts' format"
+            found.append(
+                Guard(
+                    name="empty answers",
+                    checkpoint=str(name),
+                    passed=None,
+                    detail=detail,
+                )
+            )
+    return found
+
+
+def _finding(name: str, series: Series, rows: Sequence[Row]) -> Finding:
+    last = next(
+        row
+        for row in rows
+        if (row.checkpoint, row.group, row.metric) == (name, "pooled", "last")
+    )
+    claim: Claim = "not_tested" if last.value is None else "moved"
+    return Finding.on(last, claim, _sentence(name, series, rows))
+
+
+def _sentence(name: str, series: Series, rows: Sequence[Row]) -> str:
+    own = {
+        row.metric: row
+        for row in rows
+        if row.checkpoint == name and row.group == "pooled"
+    }
+    last, bwt = own["last"], own["bwt"]
+    if last.value is None:
+        return f"{name}: accuracy over all tasks is not estimable ({last.note})."
+    count = len(series.tasks)
+    text = (
+        f"{name}: {_percent(last)} of answers are right, averaged over {count} "
+        f"task{'s' if count > 1 else ''}; always giving the commonest response would "
+        f"get {number(100 * (last.null or 0.0), 1)}%."
+    )
+    if last.null is None or last.low is None or last.high is None:
+        pass
+    elif last.high < last.null:
+        text += " That is worse than always giving the commonest response."
+    elif last.low <= last.null:
+        tail = ""
+        if last.mde is not None:
+            tail = f"; differences below {number(100 * last.mde, 1)} points go unseen"
+        text += f" It is not shown to be better than that{tail}."
+    if bwt.value is None:
+        return f"{text} What was forgotten cannot be said ({bwt.note})."
+    return f"{text} {_transfer(bwt)}"
+
+
+def _transfer(row: Row) -> str:
+    change = f"{_points(row)} points since they were learned"
+    if row.low is None or row.high is None:
+        return f"Earlier tasks changed by {change} ({row.note})."
+    if row.low <= 0 <= row.high:
+        tail = ""
+        if row.mde is not None:
+            tail = f"; changes below {number(100 * row.mde, 1)} points go unseen"
+        return f"Earlier tasks changed by {change}: no forgetting detected{tail}."
+    word = "they were forgotten in part" if (row.value or 0) < 0 else "they gained"
+    return f"Earlier tasks changed by {change}: {word}."
+
+
+def _contrast_line(row: Contrast) -> str:
+    place = f"{row.checkpoint} against {row.baseline}: final accuracy"
+    if row.value is None or row.low is None or row.high is None:
+        return f"{place}: no difference can be estimated ({row.note or 'no spread'})."
+    change = f"{_points(row)} points"
+    if row.low <= 0 <= row.high:
+        tail = ""
+        if row.mde is not None:
+            tail = f"; differences below {number(100 * row.mde, 1)} points go unseen"
+        return f"{place} differs by {change}: no difference detected{tail}."
+    return f"{place} is {'higher' if row.value > 0 else 'lower'}, by {change}."
+
+
+def _points(row: Row) -> str:
+    if row.value is None:
+        return "-"
+    text = number(100 * row.value, 1)
+    if row.low is None or row.high is None:
+        return text
+    return f"{text} [{number(100 * row.low, 1)}, {number(100 * row.high, 1)}]"
+
+
+def _percent(row: Row) -> str:
+    head, _, tail = _points(row).partition(" ")
+    return f"{head}% {tail}".strip()

@@ -1,0 +1,244 @@
+"""Series of checkpoints and their answers: what the utility audit concludes from."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.contract import Tables
+from spark_audit.errors import InputError
+from spark_audit.manifest.items import labels_key, task_labels
+from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.scoring.answers import normalised, stripped
+from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.accuracy import Answers, reason_against
+from spark_audit.stats.bootstrap import cluster_codes
+
+COLUMNS = "checkpoint example task place cluster correct empty chance scorer".split()
+COLUMNS += ["reason"]
+NEWLINE = 1
+"""The code of the column ``stop`` for an answer that a newline ended."""
+NO_ROWS = "has no test row without a canary"
+NO_LABELS = "has no set of labels for the scorer `likelihood`"
+
+_STAGE = re.compile(r"(.+)@([1-9]\d*)")
+
+
+def tasks_in_order(manifest: Manifest, order: str | None) -> list[str]:
+    """The tasks as they were trained; default: as they first appear in the manifest.
+
+    Tasks that a given order leaves out are not asked.
+
+    Raises
+    ------
+    InputError
+        If the order names a task that the manifest does not have.
+    """
+    known = list(dict.fromkeys(example.task for example in manifest.examples))
+    if order is None:
+        return known
+    named = listed(order)
+    for task in named:
+        if task not in known:
+            raise InputError(
+                f"{task!r} is no task of the manifest",
+                where="--order",
+                fix=f"its tasks are: {', '.join(known)}",
+            )
+    return named
+
+
+def listed(order: str | None) -> list[str]:
+    """The tasks of an order as it is given: names between commas."""
+    return [] if order is None else [task.strip() for task in order.split(",")]
+
+
+def asked_rows(
+    manifest: Manifest, tasks: Sequence[str], scorer: str
+) -> tuple[list[ManifestExample], dict[str, str]]:
+    """The rows that are asked, and why a task has none."""
+    labels = task_labels(manifest) if scorer == "likelihood" else None
+    found, reasons = [], {}
+    for task in tasks:
+        if labels is not None and not all(s.strip() for s in labels.get(task, [""])):
+            reasons[task] = NO_LABELS
+            continue
+        rows = [
+            example
+            for example in manifest.examples
+            if example.task == task
+            and example.split == "test"
+            and example.canary_id is None
+            and example.response.strip()
+            and example.response_token > 0
+        ]
+        found += rows
+        if not rows:
+            reasons[task] = NO_ROWS
+    return found, reasons
+
+
+def evidence(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    order: str | None = None,
+    scorer: str = "normalised",
+) -> pd.DataFrame:
+    """One row a checkpoint (a stage of a series) and test row.
+
+    ``place`` is the task's place in the order of training, ``chance`` the share of the
+    commonest response of the task; ``empty`` is 1 where nothing was answered; a task
+    without a question has one row with ``correct`` -1 and the ``reason``.
+    """
+    tasks = tasks_in_order(manifest, order)
+    asked, reasons = asked_rows(manifest, tasks, scorer)
+    place = {task: i for i, task in enumerate(tasks)}
+    chance = _chance(asked, scorer)
+    labels = task_labels(manifest)
+    wanted = Pass("candidates" if scorer == "likelihood" else "generate")
+    records: list[tuple[Any, ...]] = []
+    for name, passes in tables.items():
+        if (table := passes.get(wanted)) is None:
+            continue
+        for example in asked:
+            task = example.task
+            empty = False
+            if scorer == "likelihood":
+                right = _likeliest(table, example, labels[task])
+            else:
+                right = float(table.columns[scorer][table.rows(example.id)][0]) > 0.5
+                empty = not right and _empty(table, example)
+            records.append(
+                (
+                    name,
+                    example.id,
+                    task,
+                    place[task],
+                    example.cluster,
+                    int(right),
+                    int(empty),
+                    chance[task],
+                    scorer,
+                    "",
+                )
+            )
+        records += [
+            (name, "", task, place[task], "", -1, 0, 0.0, scorer, reason)
+            for task, reason in reasons.items()
+        ]
+    return pd.DataFrame.from_records(records, columns=COLUMNS)
+
+
+def _likeliest(
+    table: TokenTable, example: ManifestExample, labels: Sequence[str]
+) -> bool:
+    nll = table.columns["nll_sum"][table.rows(labels_key(example.id))]
+    return stripped(labels[int(nll.argmin())]) == stripped(example.response)
+
+
+def _empty(table: TokenTable, example: ManifestExample) -> bool:
+    """Whether the answer stopped at once: no token, or a newline and nothing more."""
+    row = table.rows(example.id).start
+    tokens, stop = (int(table.columns[name][row]) for name in ("n_tokens", "stop"))
+    return tokens == 0 or (tokens == 1 and stop == NEWLINE)
+
+
+def _chance(asked: Sequence[ManifestExample], scorer: str) -> dict[str, float]:
+    """Share of the commonest response of each task."""
+    same = normalised if scorer == "normalised" else stripped
+    counts: dict[str, Counter[str]] = {}
+    for example in asked:
+        counts.setdefault(example.task, Counter())[same(example.response)] += 1
+    return {task: max(count.values()) / count.total() for task, count in counts.items()}
+
+
+def series_of(name: str) -> tuple[str, int]:
+    """Series and stage of a checkpoint; a single one is the first stage of its own."""
+    found = _STAGE.fullmatch(name)
+    return (name, 1) if found is None else (found[1], int(found[2]))
+
+
+@dataclass(frozen=True)
+class Series:
+    """One series' answers; clusters are numbered alike for all series."""
+
+    scorer: str
+    stages: list[int]
+    tasks: list[str]
+    chance: np.ndarray
+    reasons: dict[str, str]
+    examples: list[str]
+    correct: np.ndarray
+    places: np.ndarray
+    codes: np.ndarray
+    n_clusters: int
+
+    def answers(self, keep: Sequence[str] | None = None) -> Answers:
+        """Sums by cluster, over some of the examples."""
+        chosen = np.ones(len(self.examples), dtype=bool)
+        if keep is not None:
+            known = set(keep)
+            chosen = np.array([key in known for key in self.examples], dtype=bool)
+        return Answers.of_rows(
+            self.correct[chosen],
+            self.places[chosen],
+            self.codes[chosen],
+            n_tasks=len(self.tasks),
+            n_clusters=self.n_clusters,
+        )
+
+    def reason(self, metric: str) -> str | None:
+        """Why a figure over tasks and stages has no value."""
+        if self.reasons:
+            said = [f"{task} {reason}" for task, reason in self.reasons.items()]
+            return "; ".join(said)
+        if metric != "last" and self.stages != list(range(1, len(self.stages) + 1)):
+            if len(self.stages) > 1:
+                listed = ", ".join(map(str, self.stages))
+                return f"only the stages {listed} were scored"
+        shape = {"stages": len(self.stages), "tasks": len(self.tasks)}
+        return reason_against(metric, **shape)
+
+
+def all_series(evidence: pd.DataFrame) -> Iterator[tuple[str, Series]]:
+    """Every series with the examples that all of its stages answered."""
+    asked = evidence[evidence["correct"] >= 0]
+    code = {
+        label: i for i, label in enumerate(cluster_codes(list(asked["cluster"]))[1])
+    }
+    members: dict[str, dict[int, str]] = {}
+    for checkpoint in dict.fromkeys(evidence["checkpoint"]):
+        series, stage = series_of(checkpoint)
+        members.setdefault(series, {}).setdefault(stage, checkpoint)
+    for series, stages in members.items():
+        own = asked[asked["checkpoint"].isin(stages.values())]
+        if own.empty:
+            continue
+        wide = own.pivot(index="example", columns="checkpoint", values="correct")
+        wide = wide[[stages[k] for k in sorted(stages)]].dropna()
+        facts = own.drop_duplicates("example").set_index("example").loc[wide.index]
+        whole = evidence[evidence["checkpoint"] == next(iter(stages.values()))]
+        tasks = whole.drop_duplicates("task").sort_values("place").set_index("task")
+        index = {task: i for i, task in enumerate(tasks.index)}
+        yield (
+            series,
+            Series(
+                scorer=str(own["scorer"].iloc[0]),
+                stages=sorted(stages),
+                tasks=list(tasks.index),
+                chance=tasks["chance"].to_numpy(np.float64),
+                reasons={str(t): r for t, r in tasks["reason"].items() if r},
+                examples=list(wide.index),
+                correct=wide.to_numpy(np.float64),
+                places=facts["task"].map(index).to_numpy(np.int64),
+                codes=facts["cluster"].map(code).to_numpy(np.int64),
+                n_clusters=len(code),
+            ),
+        )

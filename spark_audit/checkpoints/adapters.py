@@ -1,0 +1,311 @@
+"""One base module and the adapters attached to it: put on strictly, switched, seen.
+
+Nothing is merged: merging in half precision shifts logits, and a merged base could
+not be shared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from spark_audit.checkpoints.adapter_fields import resolve
+from spark_audit.checkpoints.weight_files import shown
+from spark_audit.errors import CheckpointError
+
+State = dict[str, torch.Tensor]
+Probe = Callable[[Any], torch.Tensor]
+
+PREFIX = "base_model.model."
+
+
+class Bench:
+    """A base module and its adapters; exactly one of them, or none, is on at a time.
+
+    Parameters
+    ----------
+    model
+        The base, in evaluation mode.
+    probe
+        Gives a module's logits on a fixed input; ``None`` on the meta device, where
+        nothing can be computed.
+    """
+
+    def __init__(self, model: Any, *, probe: Probe | None = None) -> None:
+        self.model, self.probe = model, probe
+        self.plain: torch.Tensor | None = probe(model) if probe else None
+        self.peft: Any = None
+        self.released = False
+        self._count = 0
+        self._modules = [name for name, _ in model.named_modules() if name]
+
+    def attach(
+        self, config: Any, state: State, *, changes_base: bool = False, where: str
+    ) -> tuple[str, list[str]]:
+        """Attach one adapter; return the name it is switched by, and notes.
+
+        Parameters
+        ----------
+        config
+            PEFT's configuration object.
+        changes_base
+            Whether the adapter may change the base's own weights; then nothing else
+            may use this bench.
+
+        Raises
+        ------
+        CheckpointError
+            If a tensor is missing, unexpected or of another shape, or the adapter
+            changes nothing.
+        """
+        # Of fixed width: no name is part of another's, nor of a module's.
+        name = f"adapter{self._count:04d}"
+        self._count += 1
+        resolve(config, self._modules, where=where)
+        try:
+            with torch.random.fork_rng(devices=[]):
+                self._add(config, name)
+        except Exception as error:  # PEFT raises whatever its tuners raise
+            raise CheckpointError(
+                f"the adapter does not fit the base ({_short(error)})",
+                where=where,
+                fix="give the base it was trained on by --base",
+            ) from error
+        state, notes = self._fitting(name, state, where=where)
+        if self.probe is not None:
+            self._fill(name, state, where=where)
+            self._check_effect(name, self.probe, changes_base, where=where)
+        return name, notes
+
+    def _add(self, config: Any, name: str) -> None:
+        from peft import PeftModelForCausalLM
+
+        meta = self.probe is None
+        if self.peft is None:
+            self.peft = PeftModelForCausalLM(
+                self.model, config, adapter_name=name, low_cpu_mem_usage=meta
+            )
+            if config.is_prompt_learning:
+                _align(self.peft)
+        else:
+            self.peft.add_adapter(name, config, low_cpu_mem_usage=meta)
+        self.peft.eval()
+        self.peft.requires_grad_(False)
+
+    def _expected(self, name: str) -> State:
+        from peft import get_peft_model_state_dict
+
+        return dict(
+            get_peft_model_state_dict(
+                self.peft, adapter_name=name, save_embedding_layers=False
+            )
+        )
+
+    def _fitting(
+        self, name: str, state: State, *, where: str
+    ) -> tuple[State, list[str]]:
+        """The tensors that belong to the adapter; anything else is refused."""
+        expected, notes = self._expected(name), []
+        state = dict(state)
+        for key in sorted(set(state) - set(expected)):
+            if _is_embedding(key) and self._same_in_base(key, state[key]):
+                del state[key]
+                notes.append(
+                    f"{key.removeprefix(PREFIX)}: a copy of the base's, unused"
+                )
+            elif _is_embedding(key):
+                raise CheckpointError(
+                    f"the adapter brings its own embedding matrix "
+                    f"({key.removeprefix(PREFIX)}, shape {list(state[key].shape)})",
+                    where=where,
+                    fix="merge adapter and base and give the merged folder",
+                )
+        missing = sorted(set(expected) - set(state))
+        unexpected = sorted(set(state) - set(expected))
+        if missing or unexpected:
+            first, kind = (
+                (missing[0], "missing") if missing else (unexpected[0], "unexpected")
+            )
+            more = len(missing) + len(unexpected) - 1
+            raise CheckpointError(
+                f"adapter tensor {shown(first)} is {kind}"
+                + (f" (and {more} more differ)" if more else ""),
+                where=where,
+                fix="give the base and the adapter_config.json of these weights",
+            )
+        for key, tensor in state.items():
+            if tensor.shape != expected[key].shape:
+                raise CheckpointError(
+                    f"adapter tensor {shown(key)} has shape {list(tensor.shape)}, this "
+                    f"base needs {list(expected[key].shape)}",
+                    where=where,
+                    fix="give the base the adapter was trained on by --base",
+                )
+        return state, notes
+
+    def _same_in_base(self, key: str, tensor: torch.Tensor) -> bool:
+        path, _, leaf = key.removeprefix(PREFIX).rpartition(".")
+        own = dict(self.peft.get_base_model().named_parameters())
+        for name in (f"{path}.{leaf}", f"{path}.base_layer.{leaf}"):
+            if name in own and own[name].shape == tensor.shape:
+                if own[name].is_meta or tensor.is_meta:
+                    return True
+                return torch.equal(
+                    own[name].cpu(), tensor.to(device="cpu", dtype=own[name].dtype)
+                )
+        return False
+
+    def _fill(self, name: str, state: State, *, where: str) -> None:
+        from peft import set_peft_model_state_dict
+
+        try:
+            set_peft_model_state_dict(self.peft, state, adapter_name=name)
+        except Exception as error:
+            raise CheckpointError(
+                f"PEFT cannot load the adapter ({_short(error)})", where=where
+            ) from error
+        for key, tensor in self._expected(name).items():
+            given = state[key].to(device=tensor.device, dtype=tensor.dtype)
+            if not torch.equal(tensor, given):
+                raise CheckpointError(
+                    f"adapter tensor {key} was not taken over by PEFT", where=where
+                )
+
+    def _check_effect(
+        self, name: str, probe: Probe, changes_base: bool, *, where: str
+    ) -> None:
+        assert self.plain is not None
+        with self.off():
+            off = probe(self.model)
+        if not changes_base and not torch.allclose(
+            off, self.plain, rtol=1e-4, atol=1e-4
+        ):
+            raise CheckpointError(
+                "attaching the adapter changed the base's own weights",
+                where=where,
+                fix="convert it to plain LoRA, or merge it and give the merged folder",
+            )
+        with self.on(name):
+            on = probe(self.peft)
+        if not bool(torch.isfinite(on).all()):
+            raise CheckpointError(
+                "with the adapter the model gives NaN or infinite logits", where=where
+            )
+        if torch.equal(on, self.plain):
+            raise CheckpointError(
+                "the adapter changes nothing: with and without it the model says the "
+                "same",
+                where=where,
+                fix="check that this is the folder that training saved last",
+            )
+
+    @contextlib.contextmanager
+    def on(self, name: str) -> Iterator[None]:
+        """Exactly this adapter on."""
+        self._check_alive()
+        before = self.peft.active_adapter
+        self.peft.set_adapter(name, inference_mode=True)
+        try:
+            yield
+        finally:
+            self.peft.set_adapter(before, inference_mode=True)
+
+    @contextlib.contextmanager
+    def off(self) -> Iterator[None]:
+        """The base as it is without any adapter (prompts never reach ``model``)."""
+        self._check_alive()
+        layers = None if self.peft is None else self.peft.base_model
+        if layers is None or layers is self.model:
+            yield
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            layers.disable_adapter_layers()
+        try:
+            yield
+        finally:
+            layers.enable_adapter_layers()
+
+    def _check_alive(self) -> None:
+        if self.released:
+            msg = "this checkpoint was released when the next one was loaded"
+            raise RuntimeError(msg)
+
+
+def _short(error: BaseException) -> str:
+    """The first line of somebody else's error."""
+    return shown(" ".join(str(error).split("\n", 1)[0].split())[:160])
+
+
+def _is_embedding(key: str) -> bool:
+    from peft.utils.other import EMBEDDING_LAYER_NAMES
+
+    names = {*EMBEDDING_LAYER_NAMES, "wte", "embed_in", "embed_out", "word_embeddings"}
+    parts = key.removeprefix(PREFIX).replace(".base_layer.", ".").split(".")
+    return len(parts) > 1 and parts[-1] == "weight" and parts[-2] in names
+
+
+def _align(peft: Any) -> None:
+    """Leave a prompt's virtual tokens out of the logits.
+
+    PEFT puts them in front of the input, and its logits are longer by them; whoever
+    scores wants one row per token that was fed.
+    """
+
+    def virtual() -> int:
+        config = peft.active_peft_config
+        longer = str(config.peft_type.value) not in ("PREFIX_TUNING", "CARTRIDGE")
+        on = config.is_prompt_learning and not peft._adapters_disabled
+        return int(config.num_virtual_tokens) if on and longer else 0
+
+    def before(
+        module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        keep, n = kwargs.get("logits_to_keep"), virtual()
+        if n and isinstance(keep, torch.Tensor):
+            if keep.dtype == torch.bool:
+                keep = torch.nn.functional.pad(keep, (n, 0), value=False)
+            else:
+                keep = keep + n
+            kwargs = {**kwargs, "logits_to_keep": keep}
+        return args, kwargs
+
+    def after(
+        module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> Any:
+        keep, n = kwargs.get("logits_to_keep"), virtual()
+        if n and (keep is None or (isinstance(keep, int) and keep == 0)):
+            output.logits = output.logits[:, n:]
+        return output
+
+    peft.register_forward_pre_hook(before, with_kwargs=True)
+    peft.register_forward_hook(after, with_kwargs=True)
+
+
+@contextlib.contextmanager
+def input_noise(model: Any, noise: torch.Tensor) -> Iterator[None]:
+    """Add one fixed row of noise to each token's *input* embedding.
+
+    Parameters
+    ----------
+    noise
+        Shape ``(V, H)``. Tied output heads do not see it: it is added to what the
+        embedding gives, not to its weights. The sum is taken in float32 or wider and
+        rounded once.
+    """
+
+    def add(module: Any, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
+        # Only the rows that are asked for: a large vocabulary's noise is gigabytes.
+        rows = noise[args[0].to(noise.device)].to(output.device)
+        wide = torch.promote_types(output.dtype, rows.dtype)
+        return (output.to(wide) + rows).to(output.dtype)
+
+    handle = model.get_input_embeddings().register_forward_hook(add)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -1,0 +1,313 @@
+"""One module in memory, and the checkpoints that are opened on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from spark_audit.checkpoints.adapter_config import (
+    adapter_config,
+    changes_base,
+    prepared,
+)
+from spark_audit.checkpoints.adapters import Bench, input_noise
+from spark_audit.checkpoints.models import (
+    Architecture,
+    architecture,
+    build,
+    check_probe,
+    head_rows,
+    logits,
+    pick_device,
+    probe_ids,
+    release,
+    untied,
+)
+from spark_audit.checkpoints.quantise import rounded, swapped
+from spark_audit.checkpoints.recipe import Given, Loaded, Recipe
+from spark_audit.checkpoints.tokenizer import (
+    has_tokenizer,
+    has_vocabulary,
+    policy,
+    read_tokenizer,
+    tokenizer_sha256,
+    usable_rows,
+)
+from spark_audit.checkpoints.weight_files import (
+    NOISE,
+    NOISE_ADDED,
+    check_finite,
+    content_sha256,
+    frozen_noise,
+    locate,
+    read_json,
+    shown,
+)
+from spark_audit.errors import CheckpointError
+from spark_audit.provenance import sha256_json
+
+# PEFT writes these in any order.
+_SETS = ("target_modules", "modules_to_save")
+# What adapter_config.json holds besides what the adapter computes.
+_NO_EFFECT = ("base_model_name_or_path", "revision", "peft_version", "inference_mode")
+
+Read = tuple[Any, str, list[str]]
+"""A tokenizer, its hash, and notes of how it was read."""
+
+
+class Stand:
+    """One module in memory, and what is opened on it."""
+
+    def __init__(self, shared: Recipe, given: Given) -> None:
+        where, weights = shared.given.where, shared.weights
+        assert weights is not None
+        self.shared, self.given, self.device = shared, given, pick_device(given.device)
+        named = read_json(weights.config / "config.json", where=where)
+        self.found = architecture(
+            weights.config,
+            named,
+            trust_remote_code=given.trust_remote_code,
+            where=where,
+        )
+        self.model = build(
+            self.found,
+            folder=weights.folder,
+            state=None if weights.folder else weights.read(False),
+            dtype=given.dtype,
+            device=self.device,
+            safetensors=weights.files[0].suffix == ".safetensors",
+            trust_remote_code=given.trust_remote_code,
+            where=where,
+        )
+        check_finite(self.model.state_dict(), where=where)
+        self.weights_sha256 = content_sha256(weights.files, named)
+        self.quantisation = named.get("quantization_config")
+        self.rows = head_rows(self.model)
+        self._tokenizers: dict[Path, Read] = {}
+        usable = usable_rows(self._tokenizer(shared)[0], self.rows, where=where)
+        ids = probe_ids(usable, max_positions=self.found.max_positions)
+        self.bench = Bench(self.model, probe=partial(logits, ids=ids, where=where))
+        check_probe(self.bench.plain, where=where)
+
+    def release(self) -> None:
+        """Free the module, whoever still holds a checkpoint that was opened on it."""
+        self.bench.released = True
+        release(self.model)
+
+    def load(
+        self, name: str, item: Recipe, *, is_base: bool, quantize: Sequence[str] = ()
+    ) -> Iterator[Loaded]:
+        """Open one checkpoint on this module, then what it is with rounded weights."""
+        where, notes = item.given.where, [*item.notes]
+        on, adapter_sha256 = None, None
+        if item.adapter is not None:
+            on, adapter_sha256, more = self._attach(item)
+            notes += more
+        noise, noise_sha256 = self._noise(item)
+        if noise is not None:
+            notes.append(NOISE_ADDED)
+        tokenizer, tokenizer_id, more = self._tokenizer(item)
+        usable = usable_rows(tokenizer, self.rows, where=where)
+        dtype = str(next(self.model.parameters()).dtype).removeprefix("torch.")
+        attention = str(getattr(self.model.config, "_attn_implementation", "eager"))
+        notes += [*more, f"loaded as {dtype}, attention {attention}"]
+        notes += remarks(self.found, self.model, tokenizer, usable)
+        borrowed = item.weights is None
+        own_sha256 = adapter_sha256 if borrowed else self.weights_sha256
+        assert own_sha256 is not None
+        if noise_sha256 is not None:
+            # Without its noise it is another model.
+            own_sha256 = sha256_json({"weights": own_sha256, "noise": noise_sha256})
+        identity = {
+            "weights": self.weights_sha256,
+            "adapter": adapter_sha256,
+            "noise": noise_sha256,
+            "dtype": dtype,
+            "quantisation": self.quantisation,
+            "attention": attention,
+            # What ends an answer.
+            "eos": repr(getattr(self.model.generation_config, "eos_token_id", None)),
+        }
+        loaded = Loaded(
+            name=name,
+            source=item.source,
+            format=item.format,
+            base=self.shared.source if borrowed else None,
+            base_sha256=self.weights_sha256 if borrowed or is_base else None,
+            model=self.model if on is None else self.bench.peft,
+            tokenizer=tokenizer,
+            architecture=type(self.model).__name__,
+            usable=usable,
+            max_positions=self._max_positions(on),
+            dtype=dtype,
+            device=self.device,
+            weights_sha256=own_sha256,
+            tokenizer_sha256=tokenizer_id,
+            model_id=sha256_json(identity),
+            notes=tuple(notes),
+            activate=partial(_activated, self.bench, on, noise),
+        )
+        yield loaded
+        for kind in quantize:
+            weights = rounded(self.model, self.bench.peft, on, kind, where=where)
+            yield replace(
+                loaded,
+                name=f"{name}+{kind}",
+                quantised_from=name,
+                # Its adapter is merged: the module is used without any.
+                model=self.model,
+                model_id=sha256_json({**identity, "rounded": kind}),
+                notes=(*notes, f"linear layers rounded to {kind} by torchao"),
+                activate=partial(_activated, self.bench, None, noise, weights),
+            )
+            del weights
+
+    def _attach(self, item: Recipe) -> tuple[str, str, list[str]]:
+        assert item.adapter is not None
+        where = item.given.where
+        raw, state, notes = prepared(
+            item.adapter.config, item.adapter.read(False), where=where
+        )
+        on, more = self.bench.attach(
+            adapter_config(raw, where=where),
+            state,
+            changes_base=changes_base(raw),
+            where=where,
+        )
+        kept = {
+            key: sorted(value) if key in _SETS and isinstance(value, list) else value
+            for key, value in raw.items()
+            if key not in _NO_EFFECT
+        }
+        return on, content_sha256(item.adapter.files, kept), notes + more
+
+    def _noise(self, item: Recipe) -> tuple[torch.Tensor | None, str | None]:
+        noise = frozen_noise(
+            item.folder,
+            self.model.get_input_embeddings().weight.shape,
+            sha256=item.noise_sha256,
+            where=item.given.where,
+        )
+        if noise is None:
+            return None, None
+        return noise.to(self.device), content_sha256([item.folder / NOISE], {})
+
+    def _tokenizer(self, item: Recipe) -> Read:
+        return tokenizer_of(item, self.shared, known=self._tokenizers)
+
+    def _max_positions(self, on: str | None) -> int | None:
+        stated = self.found.max_positions
+        if stated is None or on is None:
+            return stated
+        config = self.bench.peft.peft_config[on]
+        return stated - (config.num_virtual_tokens if config.is_prompt_learning else 0)
+
+
+@contextmanager
+def _activated(
+    bench: Bench,
+    on: str | None,
+    noise: torch.Tensor | None,
+    weights: list[tuple[torch.nn.Parameter, torch.Tensor]] | None = None,
+) -> Iterator[None]:
+    with ExitStack() as stack:
+        if weights is not None:
+            stack.enter_context(swapped(weights))
+        stack.enter_context(bench.off() if on is None else bench.on(on))
+        if noise is not None:
+            stack.enter_context(input_noise(bench.model, noise))
+        yield
+
+
+def remarks(
+    found: Architecture, model: Any | None, tokenizer: Any, usable: np.ndarray
+) -> list[str]:
+    """Notes on vocabulary and weights; ``model`` is ``None`` where none is built."""
+    notes = [policy(tokenizer, bos=getattr(found.text, "bos_token_id", None))]
+    if padded := int((~usable).sum()):
+        notes.append(
+            f"{padded} of {len(usable)} rows of the head are no token: left out of "
+            f"softmax and ranks"
+        )
+    if model is not None and untied(model):
+        notes.append(
+            "the configuration ties head and embeddings, the file holds two "
+            "different ones: used as they are"
+        )
+    if found.quantised:
+        said = found.config.quantization_config
+        kind = said.get("quant_method") if isinstance(said, dict) else None
+        notes.append(f"quantised weights ({shown(kind or 'unnamed method')})")
+    return notes
+
+
+def tokenizer_of(item: Recipe, shared: Recipe, *, known: dict[Path, Read]) -> Read:
+    """The tokenizer of a checkpoint, its hash, and notes.
+
+    Parameters
+    ----------
+    known
+        What was read before, by folder; it grows.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none, or it cannot be loaded.
+    """
+    folder, other, notes = choose_tokenizer(item, shared)
+    tokenizer, own, more = read_once(folder, item.given, known=known)
+    if other is not None and read_once(other, item.given, known=known)[1] != own:
+        notes = [f"{notes[0]}, which is not the base's", *notes[1:]]
+    return tokenizer, own, notes + more
+
+
+def read_once(folder: Path, given: Given, *, known: dict[Path, Read]) -> Read:
+    """A folder's tokenizer, from what was read before if it was."""
+    if folder not in known:
+        tokenizer, notes = read_tokenizer(
+            folder, trust_remote_code=given.trust_remote_code, where=given.where
+        )
+        known[folder] = tokenizer, tokenizer_sha256(tokenizer), notes
+    return known[folder]
+
+
+def choose_tokenizer(
+    item: Recipe, shared: Recipe
+) -> tuple[Path, Path | None, list[str]]:
+    """Which folder the tokenizer comes from, which other one it is compared with.
+
+    The checkpoint's own comes first, then the base's; a bare vocabulary, as TRACE
+    saves it, counts only where there is nothing else.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none.
+    """
+    given, own = item.given, item.folder
+    if given.tokenizer is not None:
+        return locate(given.tokenizer), None, ["tokenizer: from --tokenizer"]
+    base = shared.folder if item.weights is None else None
+    if item.weights is not None and item.base is not None:
+        base = locate(item.base, revision=given.revision)
+        base = base if base.is_dir() else base.parent
+    if has_tokenizer(own):
+        other = base if has_tokenizer(base) and base != own else None
+        return own, other, ["tokenizer: the checkpoint's own"]
+    if base is not None and has_tokenizer(base):
+        return base, None, ["tokenizer: the base's"]
+    for folder in (own, base):
+        if folder is not None and has_vocabulary(folder):
+            return folder, None, ["tokenizer: made from a bare vocabulary file"]
+    raise CheckpointError(
+        "has no tokenizer",
+        where=given.where,
+        fix="give its base by --base, or a folder with tokenizer.json by --tokenizer",
+    )

@@ -1,0 +1,70 @@
+"""What a path is: its format decided by content, and how it is put together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from spark_audit.checkpoints.formats import FORMATS
+from spark_audit.checkpoints.recipe import (
+    Given,
+    Recipe,
+    Stage,
+)
+from spark_audit.checkpoints.specs import (
+    split_stage,
+)
+from spark_audit.checkpoints.weight_files import (
+    locate,
+)
+from spark_audit.errors import CheckpointError
+
+
+def recipe(source: str, given: Given) -> Recipe:
+    """Decide by content what a path is, and how it is put together.
+
+    Raises
+    ------
+    CheckpointError
+        If it is nothing that can be opened, with what is wrong.
+    """
+    text, stage = split_stage(source)
+    given = replace(given, where=source, stage=stage)
+    path = locate(text, revision=given.revision, code=given.trust_remote_code)
+    names = [entry.name for entry in FORMATS if entry.part("detect")(path)]
+    if len(names) != 1:
+        what = f"reads as {' and as '.join(names)}" if names else "is no checkpoint"
+        children = sorted(path.iterdir()) if path.is_dir() else []
+        inside = [child.name for child in children if child.is_dir() and _any(child)]
+        if inside:
+            what += f" (these folders in it are: {', '.join(inside[:5])})"
+        raise CheckpointError(
+            what,
+            where=source,
+            fix="give a folder with config.json or adapter_config.json, or a weights "
+            "file",
+        )
+    if stage is not None and names != ["task-series"]:
+        raise CheckpointError(
+            f"is one checkpoint, not a series: @{stage} does not apply", where=source
+        )
+    try:
+        return FORMATS.get(names[0]).run(path, given)
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot be read ({error.strerror or error})", where=source
+        ) from error
+
+
+def _any(path: Path) -> bool:
+    return any(entry.part("detect")(path) for entry in FORMATS)
+
+
+def series(source: str) -> tuple[Stage, ...]:
+    """The stages of a series in order; none when it is a single checkpoint."""
+    path = locate(split_stage(source)[0])
+    entry = FORMATS.get("task-series")
+    found: tuple[Stage, ...] = ()
+    if entry.part("detect")(path):
+        found = entry.part("stages")(path, where=source)
+    return found

@@ -1,0 +1,94 @@
+"""A Hugging Face folder: config.json with full weights."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from spark_audit.checkpoints.formats import FORMATS
+from spark_audit.checkpoints.recipe import Given, Recipe, Weights
+from spark_audit.checkpoints.weight_files import (
+    WEIGHT_SUFFIXES,
+    check_filled,
+    merged,
+    printable,
+    read_json,
+    refuse_code,
+    refuse_redirects,
+    weight_files,
+    written_down,
+)
+from spark_audit.errors import CheckpointError
+
+_WRAPPED = ("module.", "_orig_mod.", "_module.", "base_model.model.")
+
+
+def detect(path: Path) -> bool:
+    """config.json, and no adapter unless full weights lie beside it."""
+    if not (path / "config.json").exists():
+        return False
+    return not (path / "adapter_config.json").exists() or _has_weights(path)
+
+
+def _has_weights(path: Path) -> bool:
+    names = ("model.safetensors", "pytorch_model.bin")
+    ends = ("", ".index.json")
+    return any((path / f"{n}{end}").exists() for n in names for end in ends)
+
+
+@FORMATS.register(detect=detect)
+def hf_folder(path: Path, given: Given) -> Recipe:
+    """Full weights that transformers reads from their folder.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds an adapter too, code, no weights, or the weights of a
+        wrapped model.
+    """
+    where = given.where
+    if (path / "adapter_config.json").exists():
+        raise CheckpointError(
+            "holds full weights and an adapter: which of them is meant?",
+            where=where,
+            fix="give the adapter in a folder of its own, with --base for the weights",
+        )
+    config = read_json(path / "config.json", where=where)
+    if not given.trust_remote_code:
+        refuse_code(config, path, where=where)
+    refuse_redirects(config, where=where)
+    files = weight_files(path, where=where)
+    if not files:
+        others = sorted(p.name for p in path.iterdir() if p.suffix in WEIGHT_SUFFIXES)
+        raise CheckpointError(
+            "has a config.json, but no model.safetensors or pytorch_model.bin",
+            where=where,
+            fix=f"give the weights file itself ({others[0]})"
+            if others
+            else "copy the weights into the folder",
+        )
+    read = partial(_read, tuple(files), where)
+    headers = read(True)
+    check_filled(headers, where=where)
+    for name in headers:
+        if name.startswith(_WRAPPED) or ".lora_" in name:
+            raise CheckpointError(
+                f"the weights are those of a wrapped model (tensor {name})",
+                where=where,
+                fix=f"give the file itself: {files[0].name}",
+            )
+    return Recipe(
+        format="hf-folder",
+        source=printable(where),
+        given=given,
+        folder=path,
+        weights=Weights(path, tuple(files), read, folder=path),
+        base=given.base,
+        noise_sha256=written_down(path, files, where=where)[1],
+    )
+
+
+def _read(files: tuple[Path, ...], where: str, meta: bool) -> dict[str, torch.Tensor]:
+    return merged(files, meta=meta, where=where)

@@ -1,0 +1,80 @@
+"""A PEFT adapter folder: adapter_config.json with LoRA, DoRA, IA3, prompts ..."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path, PurePath
+
+import torch
+
+from spark_audit.checkpoints.formats import FORMATS
+from spark_audit.checkpoints.recipe import Adapter, Given, Recipe
+from spark_audit.checkpoints.weight_files import (
+    merged,
+    printable,
+    read_json,
+    refuse_code,
+    shown,
+    weight_files,
+    written_down,
+)
+from spark_audit.errors import CheckpointError
+
+
+def detect(path: Path) -> bool:
+    """adapter_config.json without full weights beside it."""
+    if not (path / "adapter_config.json").exists():
+        return False
+    names = ("model.safetensors", "pytorch_model.bin")
+    ends = ("", ".index.json")
+    return not any((path / f"{n}{end}").exists() for n in names for end in ends)
+
+
+@FORMATS.register(detect=detect)
+def peft_adapter(path: Path, given: Given) -> Recipe:
+    """An adapter on the base that is given, else on the one it names.
+
+    Raises
+    ------
+    CheckpointError
+        If it has no weights, brings code, or no base is known.
+    """
+    where = given.where
+    config = read_json(path / "adapter_config.json", where=where)
+    if not given.trust_remote_code:
+        refuse_code({}, path, where=where)
+    files = weight_files(path, adapter=True, where=where)
+    if not files:
+        raise CheckpointError(
+            "has an adapter_config.json, but no adapter_model.safetensors or "
+            "adapter_model.bin",
+            where=where,
+            fix="copy the adapter's weights into the folder",
+        )
+    named = config.get("base_model_name_or_path") or None
+    if not isinstance(named, str | None):
+        raise CheckpointError("base_model_name_or_path is no text", where=where)
+    base = given.base or named
+    trained_on, noise_sha256, notes = written_down(path, files, where=where)
+    if given.base is None and named is not None:
+        notes.append(f"base: {shown(PurePath(named).name)}, as the adapter names it")
+    elif named is not None and PurePath(named).name != PurePath(str(base)).name:
+        notes.append(
+            f"base: {printable(str(base))} as given; the adapter names "
+            f"{shown(PurePath(named).name)}"
+        )
+    return Recipe(
+        format="peft-adapter",
+        source=printable(where),
+        given=given,
+        folder=path,
+        adapter=Adapter(config, tuple(files), partial(_read, tuple(files), where)),
+        base=base,
+        notes=tuple(notes),
+        trained_on=trained_on,
+        noise_sha256=noise_sha256,
+    )
+
+
+def _read(files: tuple[Path, ...], where: str, meta: bool) -> dict[str, torch.Tensor]:
+    return merged(files, meta=meta, where=where)

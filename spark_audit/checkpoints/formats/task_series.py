@@ -1,0 +1,216 @@
+"""A series of tasks: TRACE, O-LoRA, checkpoint-N, spark-train, a list of paths."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from spark_audit.checkpoints.detect import recipe
+from spark_audit.checkpoints.formats import FORMATS
+from spark_audit.checkpoints.recipe import Given, Recipe, Stage
+from spark_audit.checkpoints.run_folder import check_run, read_run
+from spark_audit.checkpoints.weight_files import (
+    NO_WEIGHTS,
+    WEIGHT_SUFFIXES,
+    check_inside,
+    printable,
+)
+from spark_audit.errors import CheckpointError
+from spark_audit.files import read_regular
+
+# How makers number the folders of their stages: TRACE `0`, `1`; O-LoRA and spark-train
+# `1-dbpedia`; `task_1`; the Hugging Face trainer `checkpoint-500`.
+_NUMBERED = (
+    re.compile(r"(\d+)"),
+    re.compile(r"(\d+)[-_].+"),
+    re.compile(r"(?:task|stage|round)[-_]?(\d+)(?:[-_].*)?"),
+    re.compile(r"checkpoint-(\d+)"),
+)
+_SINGLE = ("config.json", "adapter_config.json")
+_PARTS = ("adapter", "task", "priv")
+
+
+def detect(path: Path) -> bool:
+    """Numbered folders of checkpoints and no checkpoint beside them, or a list."""
+    if path.is_file():
+        return path.suffix == ".txt"
+    if not path.is_dir() or any((path / name).exists() for name in _SINGLE):
+        return False
+    return any(_is_checkpoint(folder) for _, folder in _numbered(_root(path)))
+
+
+def stages(path: Path, *, where: str) -> tuple[Stage, ...]:
+    """The stages in order.
+
+    Raises
+    ------
+    CheckpointError
+        If a stage's folder holds no checkpoint or is a link out of the series, two have
+        one number, or numbering mixes two styles.
+    """
+    if path.is_file():
+        return _listed(path, where=where)
+    numbered = _numbered(_root(path))
+    folders = [folder for _, folder in numbered]
+    for place in (_root(path), *folders, *(f / n for f in folders for n in _PARTS)):
+        # Listed in a text file, stages may lie anywhere.
+        if place != path and os.path.lexists(place):
+            check_inside(place, within=path, where=where)
+    numbers = [number for number, _ in numbered]
+    for number, folder in numbered:
+        if numbers.count(number) > 1:
+            twice = [f.name for n, f in numbered if n == number]
+            raise CheckpointError(
+                f"two stages have the number {number[1]}: {', '.join(twice[:2])}",
+                where=where,
+                fix="list the paths in a text file, one stage a line",
+            )
+        if number[0] != numbers[0][0]:
+            raise CheckpointError(
+                f"numbers stages in two ways: {numbered[0][1].name}, {folder.name}",
+                where=where,
+                fix="list the paths in a text file, one stage a line",
+            )
+    return tuple(_stage(folder, where=where) for _, folder in numbered)
+
+
+@FORMATS.register(detect=detect, stages=stages)
+def task_series(path: Path, given: Given) -> Recipe:
+    """One stage of a series: the last, or ``PATH@K``, or ``PATH@K:task``.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no such stage.
+    OutputError
+        If a file of a training run is not as it was written.
+    """
+    found = stages(path, where=given.where)
+    number, _, part = (given.stage or str(len(found))).partition(":")
+    if int(number) > len(found):
+        raise CheckpointError(
+            f"has {len(found)} stages, not {number}",
+            where=given.where,
+            fix=f"write @1 to @{len(found)}",
+        )
+    stage = found[int(number) - 1]
+    chosen = stage.task if part == "task" else stage.path
+    if chosen is None:
+        raise CheckpointError(
+            f"stage {stage.label} has no checkpoint from before correction",
+            where=given.where,
+            fix=f"write @{number}",
+        )
+    inner = recipe(str(chosen), given)
+    corrected = [s.label for s in found if s.task is not None and s.task != s.path]
+    note = f"stage {number} of {len(found)}: {stage.label}"
+    if stage.task is not None:
+        note += f" ({chosen.name}/)"
+    run, unchecked = read_run(path), check_run(path)
+    if part != "task" and stage.label not in corrected:
+        if corrected:
+            note += "; earlier stages were corrected, this one was not"
+        elif _corrects(run) and stage.task is not None:
+            note += "; its method corrects each stage, this one was not yet"
+    source = printable(given.where.removesuffix(f"@{given.stage}"))
+    return replace(
+        inner,
+        source=source + (f"@{given.stage}" if given.stage else ""),
+        given=replace(inner.given, where=given.where, stage=given.stage),
+        notes=(note, *_unfinished(run, found), *unchecked, *inner.notes),
+        stages=tuple(stage.label for stage in found),
+    )
+
+
+def _root(path: Path) -> Path:
+    """A spark-train run keeps its stages in a folder of that name."""
+    return path / "stages" if (path / "stages").is_dir() else path
+
+
+def _corrects(run: dict[str, Any]) -> bool:
+    """Whether its method corrects after each task: then it reads those settings."""
+    settings = run.get("settings")
+    return isinstance(settings, dict) and any(
+        str(name).startswith("ptpc.") for name in settings
+    )
+
+
+def _unfinished(run: dict[str, Any], found: Sequence[Stage]) -> list[str]:
+    """That a run goes on, or was stopped, before its last task."""
+    if run.get("status") != "running":
+        return []
+    wanted = "priv" if _corrects(run) else "task"
+    done = sum(stage.path.name == wanted for stage in found)
+    tasks = run.get("tasks")
+    of = f"{done} of {len(tasks)} tasks" if isinstance(tasks, list) else f"{done} tasks"
+    return [f"the run has not finished: {of}"]
+
+
+def _numbered(root: Path) -> list[tuple[tuple[int, int], Path]]:
+    """Numbered folders as ((style, number), folder), in order."""
+    found = []
+    for folder in root.iterdir():
+        for style, pattern in enumerate(_NUMBERED):
+            if folder.is_dir() and (match := pattern.fullmatch(folder.name)):
+                found.append(((style, int(match[1])), folder))
+                break
+    return sorted(found)
+
+
+def _holds(folder: Path) -> bool:
+    """Whether a folder is itself a checkpoint."""
+    if not folder.is_dir():
+        return False
+    return any((folder / name).exists() for name in _SINGLE) or any(
+        p.suffix in WEIGHT_SUFFIXES and not p.name.startswith(NO_WEIGHTS)
+        for p in folder.iterdir()
+    )
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    parts = (folder, *(folder / n for n in _PARTS))
+    return any(_holds(part) for part in parts)
+
+
+def _stage(folder: Path, *, where: str) -> Stage:
+    task, priv = folder / "task", folder / "priv"
+    if _holds(task) or _holds(priv):
+        path = priv if _holds(priv) else task
+        return Stage(folder.name, path, task if _holds(task) else None)
+    for path in (folder / "adapter", folder):
+        if _holds(path):
+            return Stage(folder.name, path)
+    raise CheckpointError(
+        f"stage folder {folder.name} holds no checkpoint",
+        where=where,
+        fix="wait until its training is done, or move the folder away",
+    )
+
+
+def _listed(path: Path, *, where: str) -> tuple[Stage, ...]:
+    """A text file: one path a line, relative to the file; # begins a comment."""
+    try:
+        lines = read_regular(path, follow=True).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError("is no text file of paths", where=where) from error
+    found = []
+    for number, line in enumerate(lines, start=1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        stage = path.parent / Path(text).expanduser()
+        if not stage.exists():
+            raise CheckpointError(
+                f"line {number} names a path that does not exist",
+                where=where,
+                fix="write one path a line, relative to the file",
+            )
+        one = _stage(stage, where=where) if stage.is_dir() else Stage(text, stage)
+        found.append(one)
+    if not found:
+        raise CheckpointError("lists no paths", where=where)
+    return tuple(found)

@@ -1,0 +1,437 @@
+"""Full weights into a module: strictly, silently, and seen to work on a probe."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from spark_audit.checkpoints.offline import offline
+from spark_audit.checkpoints.weight_files import check_floats, shown, walk
+from spark_audit.errors import CheckpointError, IncompleteError, InputError, SparkError
+from spark_audit.memory import out_of_memory
+
+PROBE_LENGTH = 12
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+# How configurations call what each takes modules of its own.
+_COUNT = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?(?:layers?|blocks|experts)$|layers$")
+MOST_LAYERS = 1000
+MOST_POSITIONS = 1 << 31
+MOST_BUFFERS = 1 << 28
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep other libraries' progress bars and warnings off our stderr, and off the net.
+
+    What they warn of while loading (missing, unexpected, mismatched tensors) is
+    checked here and raised as an error.
+    """
+    import huggingface_hub.utils
+    import transformers.utils.logging
+
+    # Neither library exports these for type checkers.
+    hub: Any = huggingface_hub.utils
+    hf: Any = transformers.utils.logging
+    level, bars = hf.get_verbosity(), hf.is_progress_bar_enabled()
+    hub_bars = not hub.are_progress_bars_disabled()
+    # PEFT imports what it finds installed, and that may log of kernels it lacks.
+    disabled = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    hf.set_verbosity(hf.CRITICAL)
+    hf.disable_progress_bar()
+    if hub_bars:
+        hub.disable_progress_bars()
+    try:
+        with warnings.catch_warnings(), offline():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+        hf.set_verbosity(level)
+        if bars:
+            hf.enable_progress_bar()
+        if hub_bars:
+            hub.enable_progress_bars()
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What config.json says: the configuration, the class, and what loading needs."""
+
+    config: Any
+    cls: Any
+    remote: bool
+
+    @property
+    def attention(self) -> str:
+        """``sdpa`` where the class supports it, else ``eager``."""
+        return "sdpa" if getattr(self.cls, "_supports_sdpa", False) else "eager"
+
+    @property
+    def quantised(self) -> bool:
+        """Whether the weights are stored quantised."""
+        return bool(getattr(self.config, "quantization_config", None))
+
+    @property
+    def text(self) -> Any:
+        """The language model's part of the configuration."""
+        return self.config.get_text_config()
+
+    @property
+    def max_positions(self) -> int | None:
+        """Context length, ``None`` when the configuration states none."""
+        return getattr(self.text, "max_position_embeddings", None) or None
+
+
+def architecture(
+    folder: Path, named: Mapping[str, Any], *, trust_remote_code: bool, where: str
+) -> Architecture:
+    """Read config.json and make sure that it is a causal language model.
+
+    Parameters
+    ----------
+    named
+        The content of config.json.
+
+    Raises
+    ------
+    CheckpointError
+        If it is another kind of model, by name, or unknown to transformers.
+    """
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    auto: Any = transformers.AutoModelForCausalLM
+    names: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    listed = named.get("architectures") or []
+    try:
+        config: Any = transformers.AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=trust_remote_code
+        )
+    except Exception as error:  # unknown types, wrong fields: no common class
+        raise _foreign("config.json is not understood", error, where) from error
+    name = str(listed[0]) if listed else type(config).__name__
+    if getattr(config, "is_encoder_decoder", False):
+        raise CheckpointError(
+            f"{name} is an encoder-decoder model, not a causal language model",
+            where=where,
+            fix="give a decoder-only model",
+        )
+    stated = getattr(config.get_text_config(), "max_position_embeddings", None)
+    whole = stated is None or type(stated) is int
+    if not whole or not 0 <= (stated or 0) < MOST_POSITIONS:
+        raise CheckpointError(
+            "config.json says max_position_embeddings, but no length of a context",
+            where=where,
+            fix="give the config.json that was saved with these weights",
+        )
+    mapping = auto._model_mapping
+    remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    if remote and trust_remote_code:
+        return Architecture(config, None, remote=True)
+    if type(config) not in mapping:
+        raise CheckpointError(f"{name} is not a causal language model", where=where)
+    cls = mapping[type(config)]
+    if listed and cls.__name__ not in listed:
+        # By name: the mapping itself would import every model there is.
+        if not set(_flat(names.values())).intersection(listed):
+            raise CheckpointError(f"{name} is not a causal language model", where=where)
+    return Architecture(config, cls, remote=False)
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from value
+        else:
+            yield value
+
+
+def check_layers(named: Mapping[str, Any], *, tensors: int, where: str) -> None:
+    """Refuse a configuration that asks for more layers than the weights can fill.
+
+    Each is some dozen Python objects before anything can be compared.
+    """
+    for key, value in walk(named):
+        most = min(tensors, MOST_LAYERS) if key in _LAYERS else MOST_LAYERS
+        if _COUNT.search(key) and isinstance(value, int) and value > most:
+            raise CheckpointError(
+                f"config.json says {shown(key)} {value:.6g}, the weights are {tensors} "
+                "tensors",
+                where=where,
+                fix="give the config.json that was saved with these weights",
+            )
+
+
+def check_weights(model: Any, state: Mapping[str, torch.Tensor], *, where: str) -> None:
+    """Refuse other numbers where the model has floating-point ones.
+
+    Parameters
+    ----------
+    model
+        On the meta device.
+    state
+        What its files hold.
+    """
+    front = f"{model.base_model_prefix}."
+    own = {
+        name for name, tensor in model.named_parameters() if tensor.is_floating_point()
+    }
+
+    def floating(name: str) -> bool:
+        return name.endswith(".weight") or name in own or front + name in own
+
+    check_floats(state, floating=floating, where=where)
+
+
+def check_buffers(found: Architecture, *, where: str) -> None:
+    """Refuse a configuration that asks for much memory that no weights back.
+
+    Tables of positions are as long as the configuration says; on the meta device they
+    cost nothing.
+    """
+    try:
+        with torch.device("meta"):
+            model = found.cls(found.config)
+    except Exception as error:  # whatever a configuration's numbers lead to
+        raise _foreign("config.json describes no model", error, where) from error
+    size = sum(b.numel() * b.element_size() for b in model.buffers())
+    if size > MOST_BUFFERS:
+        raise CheckpointError(
+            f"config.json asks for {size:.3g} bytes beside the weights",
+            where=where,
+            fix="give the config.json that was saved with these weights",
+        )
+
+
+def check_quantised(found: Architecture, *, device: str, where: str) -> None:
+    """Refuse weights that are stored in a way which cannot be read here.
+
+    Transformers passes over a method that it does not know, and takes the weights for
+    plain ones.
+    """
+    from transformers.quantizers import auto
+
+    quantizer: Any = auto.AutoHfQuantizer
+    said = found.config.quantization_config
+    try:
+        if not quantizer.supports_quant_method(said):
+            raise CheckpointError(
+                "config.json names a quant_method that transformers does not know",
+                where=where,
+                fix="upgrade transformers, or give weights that are not quantised",
+            )
+        quantizer.from_config(said, pre_quantized=True).validate_environment(
+            device_map=None if device == "cpu" else {"": device}, weights_only=True
+        )
+    except CheckpointError:
+        raise
+    except Exception as error:  # each method checks its fields in its own way
+        raise _foreign("transformers cannot load it", error, where) from error
+
+
+def build(
+    found: Architecture,
+    *,
+    folder: Path | None = None,
+    state: Mapping[str, torch.Tensor] | None = None,
+    dtype: str = "auto",
+    device: str = "cpu",
+    safetensors: bool | None = None,
+    trust_remote_code: bool = False,
+    where: str,
+) -> Any:
+    """Put weights into a module, every tensor of both in its place.
+
+    Parameters
+    ----------
+    folder, state
+        One of both: a folder that transformers reads, or the tensors themselves
+        (on the meta device for a check without weights).
+
+    Raises
+    ------
+    CheckpointError
+        With the name of the tensor that is missing, unexpected or of another shape.
+    """
+    import transformers
+
+    auto: Any = transformers.AutoModelForCausalLM
+    options: dict[str, Any] = {
+        "config": found.config,
+        "dtype": dtype if dtype == "auto" else getattr(torch, dtype),
+        "output_loading_info": True,
+        "ignore_mismatched_sizes": True,
+        "local_files_only": True,
+        "weights_only": True,
+        "device_map": None if device == "cpu" else {"": device},
+    }
+    if found.cls is not None:
+        options["attn_implementation"] = found.attention
+    try:
+        if state is None:
+            model, info = auto.from_pretrained(
+                folder,
+                use_safetensors=safetensors,
+                trust_remote_code=trust_remote_code,
+                **options,
+            )
+        elif found.cls is None:
+            raise CheckpointError(
+                "a weights file alone does not work with a model's own code",
+                where=where,
+                fix="give the folder that holds its code and config.json",
+            )
+        else:
+            model, info = found.cls.from_pretrained(None, state_dict=state, **options)
+    except CheckpointError:
+        raise
+    except Exception as error:  # transformers raises what its parts raise
+        raise _foreign("transformers cannot load it", error, where) from error
+    refuse_differences(
+        missing=info["missing_keys"],
+        unexpected=info["unexpected_keys"],
+        mismatched=[(n, tuple(a), tuple(b)) for n, a, b in info["mismatched_keys"]],
+        where=where,
+    )
+    if info["error_msgs"]:
+        raise CheckpointError(str(info["error_msgs"][0]).split("\n")[0], where=where)
+    return model.eval()
+
+
+def refuse_differences(
+    *,
+    missing: Any = (),
+    unexpected: Any = (),
+    mismatched: Any = (),
+    what: str = "model",
+    where: str,
+) -> None:
+    """Raise, naming the first tensor that does not fit and how many more do not."""
+    for kind, names, fix in (
+        ("missing", sorted(missing), "it would be random: save the whole model"),
+        ("unexpected", sorted(unexpected), f"the {what} has no place for it"),
+    ):
+        if names:
+            more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+            raise CheckpointError(
+                f"tensor {shown(names[0])} is {kind}{more}", where=where, fix=fix
+            )
+    for name, theirs, ours in sorted(mismatched):
+        raise CheckpointError(
+            f"tensor {shown(name)} has shape {list(theirs)}, the {what} needs "
+            f"{list(ours)}",
+            where=where,
+            fix="give the base or config.json that the checkpoint was trained from",
+        )
+
+
+def untied(model: Any) -> bool:
+    """Whether the configuration ties head and embeddings, but the file did not."""
+    if not getattr(model.config.get_text_config(), "tie_word_embeddings", False):
+        return False
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    return head is not None and head.weight is not embeddings.weight
+
+
+def probe_ids(usable: np.ndarray, *, max_positions: int | None) -> torch.Tensor:
+    """Shape ``(2, n)`` int64: two rows of token ids that differ in the last one."""
+    ids = np.flatnonzero(usable)
+    n = min(PROBE_LENGTH, max_positions or PROBE_LENGTH)
+    row = ids[np.linspace(0, len(ids) - 1, n).astype(int)]
+    other = row.copy()
+    other[-1] = row[0] if row[0] != row[-1] else ids[len(ids) // 2]
+    return torch.from_numpy(np.stack([row, other]))
+
+
+def logits(model: Any, ids: torch.Tensor, *, where: str) -> torch.Tensor:
+    """Shape ``(2, n, V)`` float32: what a model says on the probe.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be run on token ids alone.
+    """
+    device = next(model.parameters()).device
+    try:
+        with torch.inference_mode():
+            out: torch.Tensor = model(input_ids=ids.to(device), use_cache=False).logits
+    except Exception as error:  # whatever the model's own code raises
+        raise _foreign("the model cannot be run", error, where) from error
+    return out.float().clone()
+
+
+def check_probe(plain: torch.Tensor | None, *, where: str) -> None:
+    """Refuse a model that gives no finite logits or reads ahead."""
+    assert plain is not None
+    if not bool(torch.isfinite(plain).all()):
+        raise CheckpointError(
+            "the model gives NaN or infinite logits",
+            where=where,
+            fix="its dtype may be too narrow: try --dtype float32",
+        )
+    if not torch.allclose(plain[0, :-1], plain[1, :-1], rtol=1e-2, atol=1e-2):
+        raise CheckpointError(
+            "the model reads ahead: a later token changes earlier predictions",
+            where=where,
+            fix="give a causal language model",
+        )
+
+
+def head_rows(model: Any) -> int:
+    """How many rows the output head has."""
+    head = model.get_output_embeddings()
+    if head is not None and hasattr(head, "weight"):
+        return int(head.weight.shape[0])
+    return int(model.config.get_text_config().vocab_size)
+
+
+def pick_device(device: str) -> str:
+    """``auto`` is CUDA when there is one, else the CPU.
+
+    Workers that a launcher started on one machine each take a GPU of their own.
+    """
+    if device == "auto" and torch.cuda.is_available():
+        rank = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", ""))
+        if rank.isdecimal():
+            return f"cuda:{int(rank) % torch.cuda.device_count()}"
+        return "cuda"
+    if device == "auto":
+        return "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(
+            "there is no CUDA device here", where="--device", fix="use --device cpu"
+        )
+    return device
+
+
+def release(model: Any) -> None:
+    """Free a module's memory, whoever still holds the module."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+
+
+def _foreign(what: str, error: Exception, where: str) -> SparkError:
+    if out_of_memory(error):
+        return IncompleteError(
+            "does not fit into memory",
+            where=where,
+            fix="try --dtype bfloat16 or a larger device",
+        )
+    text = shown(" ".join(str(error).split("\n", 1)[0].split()))
+    fix = None
+    if isinstance(error, ImportError):
+        fix = "install the package that it names"
+    return CheckpointError(
+        f"{what} ({type(error).__name__}: {text})", where=where, fix=fix
+    )

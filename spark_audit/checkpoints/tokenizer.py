@@ -1,0 +1,349 @@
+"""The tokenizer of a checkpoint: which one, what it hashes to, which rows it uses."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spark_audit.checkpoints.weight_files import (
+    WORDS_BYTES,
+    check_folder,
+    one_line,
+    read_json,
+    shown,
+)
+from spark_audit.errors import CheckpointError, panicked
+from spark_audit.provenance import sha256_file, sha256_json
+
+_GROWTH = 256
+_ADDED = 64
+_MOST_IDS = 1 << 24
+_GIVE = "give the tokenizer that the model was trained with by --tokenizer"
+_ENDLESS = re.compile(r"[*+]|\{\d*,\}")
+_TRY_BYTES = 1 << 31
+_TRY_SECONDS = 20
+# Isolated (-I): what lies in the working directory or is named by variables is not run.
+_TRY = """
+import contextlib, resource, sys
+sys.path.append(sys.argv[2])
+from tokenizers import Tokenizer
+with contextlib.suppress(Exception):
+    resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[3]),) * 2)
+with contextlib.suppress(Exception):
+    tokenizer = Tokenizer.from_file(sys.argv[1])
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    for text in ("a", " ", "".join(map(chr, [*range(1, 600), *range(0x2190, 0x2200)]))):
+        tokenizer.decode(tokenizer.encode(text + "\\u4e16\\U0001f600 </s>").ids)
+"""
+_tried: set[str] = set()
+"""Files of tokenizers that a process of its own has loaded, by their bytes."""
+_VOCABULARIES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+
+
+def has_tokenizer(folder: Path | None) -> bool:
+    """Whether a folder holds a whole tokenizer (a bare vocabulary is none)."""
+    if folder is None or not folder.is_dir():
+        return False
+    if (folder / "tokenizer.json").exists():
+        return True
+    return (folder / "tokenizer_config.json").exists() and has_vocabulary(folder)
+
+
+def has_vocabulary(folder: Path | None) -> bool:
+    """Whether a folder holds vocabulary files, as TRACE saves them."""
+    return folder is not None and any((folder / n).exists() for n in _VOCABULARIES)
+
+
+def read_tokenizer(
+    folder: Path, *, trust_remote_code: bool, where: str
+) -> tuple[Any, list[str]]:
+    """Load a fast tokenizer from a local folder, with notes.
+
+    It is what ``AutoTokenizer`` gives, as in training; but some of its classes rebuild
+    the tokenizer and add tokens that tokenizer.json does not have (transformers 5 does
+    so for a Qwen2 model with a vocabulary of its own): then the file is read as it is.
+
+    Raises
+    ------
+    CheckpointError
+        If it brings code, is a link out of the folder, cannot be loaded, or gives no
+        character offsets.
+    """
+    import transformers
+
+    check_folder(folder, where=where)
+    settings, content = (
+        read_json(folder / name, most=WORDS_BYTES, where=where)
+        if (folder / name).exists()
+        else {}
+        for name in ("tokenizer_config.json", "tokenizer.json")
+    )
+    _check_growth(content, where=where)
+    _check_ids(content, where=where)
+    if content:
+        _try_apart(folder / "tokenizer.json", where=where)
+    if settings.get("auto_map") and not trust_remote_code:
+        raise CheckpointError(
+            "the tokenizer brings its own code (auto_map)",
+            where=where,
+            fix="read the code, then add --trust-remote-code",
+        )
+    notes: list[str] = []
+    try:
+        tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=trust_remote_code
+        )
+        vocabulary = _vocabulary(content)
+        if vocabulary and tokenizer.get_vocab() != vocabulary:
+            plain: Any = transformers.PreTrainedTokenizerFast.from_pretrained(
+                folder, local_files_only=True
+            )
+            if plain.get_vocab() == vocabulary:
+                kind = type(tokenizer).__name__
+                tokenizer = plain
+                notes = [f"tokenizer.json as it is: {kind} would change it"]
+        if fast := getattr(tokenizer, "is_fast", False):
+            policy(tokenizer, bos=None)
+    except BaseException as error:  # a missing converter, a damaged file, wrong JSON
+        if not isinstance(error, Exception) and not panicked(error):
+            raise
+        raise _unloadable(one_line(error), where) from error
+    if not fast:
+        raise CheckpointError(
+            f"{type(tokenizer).__name__} is a slow tokenizer without character offsets",
+            where=where,
+            fix="convert it (save_pretrained of its fast version writes "
+            "tokenizer.json) and give that folder by --tokenizer",
+        )
+    return tokenizer, notes
+
+
+def _unloadable(why: str, where: str) -> CheckpointError:
+    return CheckpointError(
+        f"the tokenizer cannot be loaded ({shown(why)})",
+        where=where,
+        fix="give a folder with tokenizer.json by --tokenizer",
+    )
+
+
+def _try_apart(path: Path, *, where: str) -> None:
+    """Load and use tokenizer.json in a process of its own first.
+
+    Some files make the library, which is Rust, end the whole process, take all memory,
+    or print what no error can hold back.
+
+    Raises
+    ------
+    CheckpointError
+        If that process does not come to its end. An ordinary error is for later.
+    """
+    import tokenizers
+
+    home = str(Path(tokenizers.__file__).parents[1])
+    if (digest := sha256_file(path)) in _tried or not sys.executable:
+        return
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", _TRY, str(path), home, str(_TRY_BYTES)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TRY_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _unloadable(f"it takes more than {_TRY_SECONDS} s", where) from error
+    if done.returncode:
+        panic = re.search(r"PanicException: (.*)", done.stderr.decode(errors="replace"))
+        why = panic[1][:160] if panic else "it ends the process that loads it"
+        raise _unloadable(why, where)
+    _tried.add(digest)
+
+
+def _check_growth(content: dict[str, Any], *, where: str) -> None:
+    """Refuse steps that make a text many times longer, or match without end.
+
+    A normaliser that writes each letter twice, thirty times over, makes one letter a
+    gigabyte; a template can put the text in as often.
+
+    Raises
+    ------
+    CheckpointError
+        With the part of tokenizer.json that does so.
+    """
+    for part in ("normalizer", "pre_tokenizer", "decoder"):
+        growth = 1.0
+        for step in _steps(content.get(part)):
+            growth *= _factor(step)
+            pattern = step.get("pattern")
+            if isinstance(pattern, dict) and _nests(str(pattern.get("Regex", ""))):
+                raise CheckpointError(
+                    f"the tokenizer's {part} repeats what repeats, which may match "
+                    "without end",
+                    where=where,
+                    fix=_GIVE,
+                )
+        if growth > _GROWTH:
+            raise CheckpointError(
+                f"the tokenizer's {part} makes a text {growth:.3g} times as long",
+                where=where,
+                fix=_GIVE,
+            )
+    for step in _steps(content.get("post_processor")):
+        pieces = [piece for piece in _items(step.get("single")) if _object(piece)]
+        special = step.get("special_tokens")
+        added = 0
+        for piece in pieces:
+            name = str(_object(piece.get("SpecialToken")).get("id"))
+            added += len(_items(_object(_object(special).get(name)).get("ids")))
+        if sum("Sequence" in piece for piece in pieces) > 1 or added > _ADDED:
+            raise CheckpointError(
+                "the tokenizer's post_processor repeats the text or adds many tokens",
+                where=where,
+                fix=_GIVE,
+            )
+
+
+def _check_ids(content: dict[str, Any], *, where: str) -> None:
+    """Refuse ids that are none: every hole below the largest is written out.
+
+    Raises
+    ------
+    CheckpointError
+        If one is no whole number from 0, or far beyond any vocabulary.
+    """
+    # What is of another layout, the tokenizer's own loader refuses.
+    ids: list[Any] = []
+    with contextlib.suppress(
+        AttributeError, IndexError, KeyError, TypeError, ValueError
+    ):
+        ids = [*_vocabulary(content).values()]
+    if not all(type(i) is int and 0 <= i < _MOST_IDS for i in ids):
+        raise CheckpointError(
+            "tokenizer.json has a vocabulary that cannot be", where=where, fix=_GIVE
+        )
+
+
+def _steps(part: Any) -> list[dict[str, Any]]:
+    """The steps of a part of tokenizer.json, sequences of sequences unfolded."""
+    waiting, found = [part], []
+    while waiting:
+        step = waiting.pop()
+        if isinstance(step, dict):
+            found.append(step)
+            for key in ("normalizers", "pretokenizers", "decoders", "processors"):
+                waiting += _items(step.get(key))
+    return found
+
+
+def _factor(step: dict[str, Any]) -> float:
+    """How many times as long one step can make a text."""
+    put, pattern = step.get("content"), _object(step.get("pattern"))
+    if step.get("type") == "Replace" and isinstance(put, str):
+        replaced = pattern.get("String")
+        if isinstance(replaced, str) and replaced:
+            return max(1.0, len(put) / len(replaced))
+        # An expression may match nothing, before and behind every letter.
+        return 1.0 + len(put)
+    before = step.get("prepend")
+    return max(1.0, len(before) / 4) if isinstance(before, str) else 1.0
+
+
+def _nests(pattern: str) -> bool:
+    """Whether a group that repeats without limit holds one that does."""
+    # What a class or an escape stands for is one letter.
+    plain = re.sub(r"\\[pP]\{[^}]*\}|\\.|\[\^?\]?[^\]]*\]", "x", pattern)
+    endless = [False]
+    for at, letter in enumerate(plain):
+        if letter == "(":
+            endless.append(False)
+            continue
+        inner = endless.pop() if letter == ")" and len(endless) > 1 else False
+        repeats = _ENDLESS.match(plain, at + 1) is not None
+        if inner and repeats:
+            return True
+        endless[-1] |= inner or (repeats and letter != "(")
+    return False
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _vocabulary(content: dict[str, Any]) -> dict[str, int]:
+    """Token to id as tokenizer.json says, empty when it is of another layout."""
+    listed = content.get("model", {}).get("vocab")
+    if isinstance(listed, dict):
+        tokens = dict(listed)
+    elif isinstance(listed, list):
+        tokens = {piece[0]: i for i, piece in enumerate(listed)}
+    else:
+        return {}
+    return tokens | {t["content"]: t["id"] for t in content.get("added_tokens", ())}
+
+
+def tokenizer_sha256(tokenizer: Any) -> str:
+    """SHA-256 of the canonical JSON of tokenizer.json without truncation and padding.
+
+    It is taken from the tokenizer as it was loaded, which is what ``save_pretrained``
+    would write: a folder that was saved again, or whose tokenizer_config.json changes
+    what is put in front of a text, hashes to what the model is really fed by.
+    """
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    content.pop("truncation", None)
+    content.pop("padding", None)
+    return sha256_json(content)
+
+
+def usable_rows(tokenizer: Any, rows: int, *, where: str) -> np.ndarray:
+    """Shape ``(rows,)`` bool: rows of the output head that are a token.
+
+    Raises
+    ------
+    CheckpointError
+        If the tokenizer has ids beyond the head.
+    """
+    ids = np.fromiter(set(tokenizer.get_vocab().values()), dtype=np.int64)
+    if not len(ids):
+        raise CheckpointError("the tokenizer's vocabulary is empty", where=where)
+    if ids.max() >= rows:
+        raise CheckpointError(
+            f"the tokenizer has ids up to {ids.max()}, the model's head only {rows} "
+            f"rows",
+            where=where,
+            fix="give the tokenizer the model was trained with by --tokenizer",
+        )
+    usable = np.zeros(rows, dtype=bool)
+    usable[ids] = True
+    return usable
+
+
+def policy(tokenizer: Any, *, bos: int | None) -> str:
+    """What ``tokenizer(text)`` adds to a text, in words.
+
+    Parameters
+    ----------
+    bos
+        The id that the model's configuration calls its BOS.
+    """
+    out = tokenizer("a", return_special_tokens_mask=True)
+    fed, special = out["input_ids"], out["special_tokens_mask"]
+    text_at = [i for i, added in enumerate(special) if not added] or [len(fed)]
+    start, end = text_at[0], text_at[-1] + 1
+    names = tokenizer.convert_ids_to_tokens
+    front = " ".join(names(fed[:start])) or "nothing"
+    behind = " ".join(names(fed[end:])) or "nothing"
+    text = f"special tokens: {front} before a text, {behind} after it"
+    if bos is not None and bos not in fed[:start]:
+        text += f" (the configuration names id {bos} as BOS; the tokenizer adds none)"
+    return text

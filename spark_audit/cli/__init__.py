@@ -1,0 +1,1 @@
+"""``spark-audit``: the command line."""

@@ -1,0 +1,1 @@
+"""Data: examples with annotated identifiers, where they come from, what is planted."""

@@ -1,0 +1,394 @@
+"""Injection of synthetic identifiers and canaries into prompts **[ours]**.
+
+Identifiers go at one rate into train and test rows: in train rows only, they would tell
+a text classifier which split a row is from, and void every membership result.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from spark_audit.data.canaries import (
+    FORMATS,
+    RANKED,
+    Context,
+    Encode,
+    canary_ranges,
+    candidates,
+    draw,
+    draw_parts,
+    render,
+)
+from spark_audit.data.examples import (
+    Canary,
+    Example,
+    Part,
+    Ranges,
+    Span,
+    Split,
+    task_templates,
+    template_ranges,
+)
+from spark_audit.errors import InputError
+from spark_audit.provenance import seed_for
+
+Group = tuple[str, Split]
+
+FRAMES: Mapping[str, tuple[str, ...]] = {
+    "NAME": ("My name is {}.", "Please ask for {}.", "{} told me about this."),
+    "EMAIL": ("You can reach me at {}.", "My email address is {}.", "Write to {}."),
+    "PHONE": ("Call me at {}.", "My phone number is {}.", "The number is {}."),
+    "SSN": ("My social security number is {}.", "The SSN on file is {}."),
+    "PASSWORD": ("My password is {}.", "The password for the account is {}."),
+    "CREDIT_CARD": ("My credit card number is {}.", "Please charge the card {}."),
+    "ADDRESS": ("I live at {}.", "Please send it to {}."),
+}
+"""Frames of single identifiers, the same in train and test rows."""
+
+REACH = 600
+"""Identifiers stand within so many characters of the prompt's end: a model with a short
+context loses the beginning of a long prompt, and with it what stands there."""
+
+ATTEMPTS, DRAWS = 20, 20_000
+"""How often a canary is drawn, while so many draws give no full candidate set: fewer
+than are allowed later, so that what is injected needs no long search."""
+
+_SENTENCE_END = re.compile(
+    r"(?<!\bMr)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bvs)[.!?][\"')\]\u201d\u2019]*\s+|\n\s*"
+)
+
+
+@dataclass(frozen=True)
+class InjectionReport:
+    """What was injected, and what was not and why.
+
+    ``planted`` counts canaries by dose (the train rows that hold one); ``rows`` tells
+    for each task and split the number of rows, of those with an identifier and of those
+    with a canary; ``types`` counts identifiers without the canaries' parts.
+    """
+
+    seed: int
+    rate: float
+    requested: int
+    planted: dict[int, int]
+    held_out: int
+    rows: dict[Group, tuple[int, int, int]]
+    types: dict[str, int]
+    notes: tuple[str, ...]
+
+
+def inject(
+    examples: Sequence[Example],
+    *,
+    seed: int,
+    rate: float = 0.3,
+    canaries: int = 50,
+    doses: Sequence[int] | None = None,
+    encode: Encode | None = None,
+    contexts: int = 1,
+) -> tuple[list[Example], InjectionReport]:
+    """Put synthetic identifiers and canaries into the prompts of a stream of tasks.
+
+    Train and test rows get identifiers of the same types, in the same frames, at the
+    same rate. Sentences go between the prompt's sentences, never into fixed wording, an
+    annotated span or the response; ``Example.frames`` says where they stand.
+
+    Each canary stands once in the train rows of each task; with ``doses``, each dose
+    has canaries of its own, spread evenly over the tasks. As many held-out canaries, in
+    the same frames, stand once in the test rows of each task. A row holds one canary at
+    most, and no more than a third of a task's train or test rows hold one; where that
+    leaves no room, fewer canaries are planted and the report says so.
+
+    Parameters
+    ----------
+    examples
+        Rows of all tasks of the stream. Their order does not matter.
+    seed
+        Decides everything, together with the rows' ids.
+    rate
+        Share of the rows without a canary that get an identifier.
+    canaries
+        How many to plant.
+    doses
+        Numbers of train rows that hold a canary, given to the canaries in turn.
+    encode
+        As in :func:`spark_audit.data.canaries.candidates`. A canary that finds no full
+        candidate set is then drawn again. It stays exchangeable with its candidates:
+        any of them would have been refused with it.
+    contexts
+        In how many of its rows, the first by id, a canary's candidates must fit.
+
+    Returns
+    -------
+    tuple
+        The examples in the order given, and the report.
+
+    Raises
+    ------
+    InputError
+        If a number is out of range, an id stands twice, or the rows hold injected
+        identifiers already.
+    """
+    _check(examples, rate, canaries, doses)
+    plan = _plan(examples, seed)
+    notes = _assign(plan, canaries, doses)
+    done: dict[str, Example] = {}
+    used: set[str] = set()
+    for canary, names in plan.canaries.items():
+        rows, note = _with_canary(plan, canary, names, encode, contexts)
+        done |= rows
+        notes += note
+        some = rows[names[0]]
+        used |= {some.text[slice(*place)] for place in canary_ranges(some).values()}
+    counts, types = {}, Counter(dict.fromkeys(FRAMES, 0))
+    for group in sorted(plan.sizes):
+        held = sum(1 for name in done if plan.group(name) == group)
+        wanted = math.floor(rate * (plan.sizes[group] - held) + 0.5)
+        names = plan.free[group][:wanted]
+        if len(names) < wanted:
+            what = f"{len(names)} of {wanted} {group[1]} rows of {group[0]}"
+            notes.append(f"{what} got an identifier: the others have no place for one")
+        # Types in turn, so that splits differ by one row of a type at most.
+        first = seed_for(seed, "type", *group)
+        for turn, name in enumerate(names, start=first):
+            type = list(FRAMES)[turn % len(FRAMES)]
+            done[name] = _with_identifier(plan, name, type, used)
+            types[type] += 1
+        counts[group] = (plan.sizes[group], len(names), held)
+    doses_done = Counter(canary.dose for canary in plan.canaries)
+    report = InjectionReport(
+        seed=seed,
+        rate=rate,
+        requested=canaries,
+        planted={dose: n for dose, n in sorted(doses_done.items()) if dose},
+        held_out=doses_done[0],
+        rows=counts,
+        types=dict(types),
+        notes=tuple(notes),
+    )
+    return [done.get(example.id, example) for example in examples], report
+
+
+def _check(
+    examples: Sequence[Example], rate: float, canaries: int, doses: Sequence[int] | None
+) -> None:
+    if not examples:
+        raise InputError("there are no rows to inject into")
+    if not 0 <= rate <= 1:
+        raise InputError(f"{rate} is not between 0 and 1", where="option --rate")
+    if canaries < 0:
+        raise InputError(f"{canaries} is negative", where="option --canaries")
+    if doses is not None and (not doses or min(doses) < 1):
+        fix = "for instance `--doses 1,4,16,64`; held-out canaries come by themselves"
+        raise InputError("needs numbers from 1 on", where="option --doses", fix=fix)
+    if len({example.id for example in examples}) < len(examples):
+        raise InputError("an id stands twice", fix="give every row an id of its own")
+    for example in examples:
+        injected = any(span.origin == "injected" for span in example.spans)
+        if example.canary or example.frames or injected:
+            raise InputError(
+                "holds injected identifiers already",
+                where=f"example {example.id!r}",
+                fix="inject into the data as it was imported or annotated",
+            )
+
+
+# --- which row gets what --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Rows by id, their places, and by task and split those that are still free."""
+
+    seed: int
+    rows: dict[str, Example]
+    places: dict[str, list[int]]
+    sizes: Counter[Group]
+    free: dict[Group, list[str]]
+    room: dict[Group, int]
+    canaries: dict[Canary, list[str]] = field(default_factory=dict)
+
+    def group(self, name: str) -> Group:
+        return self.rows[name].task, self.rows[name].split
+
+    def take(self, tasks: list[str], split: Split) -> list[str]:
+        """One free row of each task named, or none if there is no room for all."""
+        needed = Counter((task, split) for task in tasks)
+        if any(self.room[group] < count for group, count in needed.items()):
+            return []
+        for group, count in needed.items():
+            self.room[group] -= count
+        return [self.free[task, split].pop() for task in tasks]
+
+
+def _plan(examples: Sequence[Example], seed: int) -> _Plan:
+    rows = {example.id: example for example in examples}
+    templates = task_templates(examples)
+    places = {
+        name: _places(example, template_ranges(example, templates))
+        for name, example in rows.items()
+    }
+    sizes = Counter((example.task, example.split) for example in examples)
+    free: dict[Group, list[str]] = {group: [] for group in sizes}
+    for name in sorted(rows, key=lambda name: seed_for(seed, "order", name)):
+        if places[name]:
+            free[rows[name].task, rows[name].split].append(name)
+    room = {group: min(sizes[group] // 3, len(free[group])) for group in sizes}
+    return _Plan(seed, rows, places, sizes, free, room)
+
+
+def _assign(plan: _Plan, canaries: int, doses: Sequence[int] | None) -> list[str]:
+    """Give canaries their rows; returns what there was no room for."""
+    train = sorted(task for task, split in plan.sizes if split == "train")
+    test = sorted(task for task, split in plan.sizes if split == "test")
+    doses = list(doses or [len(train)])
+    formats = list(FORMATS)
+    wanted, planted, turn = Counter[int](), Counter[int](), 0
+    for i in range(canaries if train else 0):
+        dose = doses[i % len(doses)]
+        wanted[dose] += 1
+        tasks = [train[(turn + j) % len(train)] for j in range(dose)]
+        if names := plan.take(tasks, "train"):
+            canary = Canary(f"c{i:03d}", formats[i % len(formats)], dose, False, 0)
+            plan.canaries[canary] = names
+            planted[dose] += 1
+            turn += dose
+    held_out = 0
+    for i in range(planted.total() if test else 0):
+        if names := plan.take(test, "test"):
+            canary = Canary(f"h{i:03d}", formats[i % len(formats)], 0, True, 0)
+            plan.canaries[canary] = names
+            held_out += 1
+    notes = [
+        f"{planted[dose]} of {count} canaries of dose {dose} planted: at most a third"
+        " of a task's train rows may hold one"
+        for dose, count in sorted(wanted.items())
+        if planted[dose] < count
+    ]
+    if canaries and not train:
+        notes.append("no canaries planted: there are no train rows")
+    if held_out < planted.total():
+        notes.append(
+            f"{held_out} of {planted.total()} canaries held out: at most a third of a"
+            " task's test rows may hold one"
+        )
+    return notes
+
+
+def _with_canary(
+    plan: _Plan, canary: Canary, names: list[str], encode: Encode | None, contexts: int
+) -> tuple[dict[str, Example], list[str]]:
+    """The canary's rows; it is drawn again while it is not rankable."""
+    rows: dict[str, Example] = {}
+    for attempt in range(ATTEMPTS):
+        drawn = replace(canary, seed=seed_for(plan.seed, canary.id, attempt))
+        parts = draw_parts(drawn.seed)
+        text, spans = render(drawn.format, parts)
+        for name in names:
+            row = _inserted(plan, name, text, list(spans.values()))
+            rows[name] = replace(row, canary=drawn)
+        first = [rows[name] for name in sorted(names)[:contexts]]
+        if encode is None or _rankable(drawn, parts, first, encode):
+            return rows, []
+    return rows, [f"canary {canary.id} is not rankable: {ATTEMPTS} draws gave too few"]
+
+
+def _rankable(
+    canary: Canary, parts: Mapping[Part, str], rows: list[Example], encode: Encode
+) -> bool:
+    """Whether each part finds its candidates, in the words around it."""
+    return all(
+        candidates(
+            canary.format,
+            parts,
+            part,
+            encode=encode,
+            contexts=[_around(row, *canary_ranges(row)[part]) for row in rows],
+            seed=seed_for(canary.seed, part),
+            max_draws=DRAWS,
+        ).strings
+        for part in RANKED
+    )
+
+
+def _around(row: Example, start: int, end: int) -> Context:
+    # Tokens far away do not change; whole rows would take three times as long.
+    first = row.text.rfind(" ", 0, max(0, start - 60)) + 1
+    return Context(row.text[first : end + 60], start - first, end - first)
+
+
+def _with_identifier(plan: _Plan, name: str, type: str, used: set[str]) -> Example:
+    rng = np.random.default_rng(seed_for(plan.seed, "identifier", name))
+    head, tail = FRAMES[type][int(rng.integers(len(FRAMES[type])))].split("{}")
+    value = draw(type, rng)
+    # The same string in a train and in a test row would be no secret of either.
+    while value in used:
+        value = draw(type, rng)
+    used.add(value)
+    span = Span(len(head), len(head) + len(value), type, "injected")
+    return _inserted(plan, name, head + value + tail, [span])
+
+
+# --- into the text --------------------------------------------------------------------
+
+
+def _places(example: Example, fixed: Ranges) -> list[int]:
+    """Where a sentence may be put into the prompt: between sentences, near its end."""
+    prompt, found = example.prompt, set[int]()
+    edges = [0, *(edge for place in fixed for edge in place), len(prompt)]
+    for start, end in zip(edges[::2], edges[1::2], strict=True):
+        segment = prompt[start:end]
+        if segment.strip():
+            found.add(start + len(segment) - len(segment.lstrip()))
+            found.add(start + len(segment.rstrip()))
+            ends = (m.end() for m in _SENTENCE_END.finditer(segment.rstrip()))
+            found.update(start + end for end in ends)
+    outside = sorted(
+        place
+        for place in found
+        if not any(span.start < place < span.end for span in example.spans)
+    )
+    near = [place for place in outside if place >= len(prompt) - REACH]
+    return near or outside[-1:]
+
+
+def _inserted(plan: _Plan, name: str, sentence: str, spans: list[Span]) -> Example:
+    """The row with a sentence of its own at a place drawn for the row."""
+    rng = np.random.default_rng(seed_for(plan.seed, "place", name))
+    places = plan.places[name]
+    place = places[int(rng.integers(len(places)))]
+    return _insert(plan.rows[name], place, sentence, spans)
+
+
+def _insert(
+    example: Example, place: int, sentence: str, spans: Iterable[Span]
+) -> Example:
+    before, after = example.prompt[:place], example.prompt[place:]
+    left = " " if before and not before[-1].isspace() else ""
+    behind = after + example.response
+    right = " " if behind and not behind[0].isspace() else ""
+    added = left + sentence + right
+
+    def shifted(start: int) -> int:
+        return start + (len(added) if start >= place else 0)
+
+    def moved(span: Span, by: int) -> Span:
+        return replace(span, start=span.start + by, end=span.end + by)
+
+    old = (moved(s, shifted(s.start) - s.start) for s in example.spans)
+    first = place + len(left)
+    new = (moved(s, first) for s in spans)
+    fixed = example.template
+    return replace(
+        example,
+        prompt=before + added + after,
+        spans=(*old, *new),
+        template=fixed and tuple((shifted(a), shifted(a) + b - a) for a, b in fixed),
+        frames=((first, first + len(sentence)),),
+    )

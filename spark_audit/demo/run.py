@@ -1,0 +1,401 @@
+"""The whole way in miniature: data, a base, five runs, a manifest, every audit.
+
+Everything is made on the spot from a seed: six tasks from templates, identifiers that
+belong to nobody, a tokenizer, and a Llama of a third of a million weights that has read
+text of the same kind with *other* identifiers, so that it knows what a telephone number
+looks like but none of those audited. Half of that text has its label: a base that
+never met the tasks could not learn them from a few dozen rows. Five runs take it
+through the tasks as ``spark-train run`` does; ``spark-audit all`` is what audits them.
+
+``er``, ``sd-replay``, ``spark`` and ``spark-no-ul`` are SPARK's comparison; baseline is
+``sd-replay``, the same run without correction. They learn the labels only, so that
+there is little to find in any of them: ``er-full`` learns the whole text, identifiers
+included, and is the positive control, for canaries, membership and the matched audit.
+
+Settings are the paper's but for :data:`SETTINGS`, which says why; sizes are what two
+cores get through in a few minutes. Both were chosen on the seed 1000, from time and
+accuracy, and are the same for every seed. What a seed then shows, it shows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from spark_audit.audits import AUDITS
+from spark_audit.audits.contract import in_order
+from spark_audit.checkpoints.models import quiet
+from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.data.examples import Example, read_examples, write_examples
+from spark_audit.data.injection import inject
+from spark_audit.demo.models import make_tokenizer, one_thread, train_base
+from spark_audit.demo.text import TASKS, make_examples, unlabelled
+from spark_audit.demo.workers import Job, workers
+from spark_audit.errors import InputError
+from spark_audit.files import (
+    check_links,
+    check_writable,
+    parse_json,
+    read_regular,
+    write_text,
+)
+from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.schema import Manifest, load_manifest, write_manifest
+from spark_audit.pipeline.plans import make_plans
+from spark_audit.pipeline.run import STATISTICS, Outcome, Request, run
+from spark_audit.provenance import seed_for, sha256_file, versions
+from spark_audit.report.folder import read_report, write_report
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+
+NAME = "demo"
+REPORTING = "statistics and report"
+PAGES = ("report.html", "report.md")
+STATE = Path("runs") / "demo.json"
+"""In the folder: what it is a demo of. It is the first thing written."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much there is of everything, and with it how long it takes.
+
+    Attributes
+    ----------
+    base_rows
+        Rows a task that the base reads; ``labelled`` is the share with their label.
+    train_rows, test_rows
+        Rows a task that the runs learn and that are held out.
+    rate
+        Share of the rows without a canary that get an identifier, in the base's text
+        and in the audited rows alike.
+    doses
+        Numbers of train rows that hold a canary, given to the canaries in turn.
+    candidates
+        Strings that a canary is ranked among; the paper's 512 would take most of the
+        time.
+    draws
+        Of noise, for each of its sizes.
+    canaries
+        Planted; as many more are held out.
+    epochs, correction_steps
+        Of each task (the paper: 3), and of PTPC after it (the paper: 200, of fewer
+        rows).
+    """
+
+    base_rows: int = 500
+    labelled: float = 0.5
+    train_rows: int = 80
+    test_rows: int = 40
+    rate: float = 0.6
+    canaries: int = 12
+    doses: tuple[int, ...] = (1, 4, 16, 24)
+    candidates: int = 128
+    draws: int = 1
+    epochs: int = 6
+    correction_steps: int = 50
+
+
+FULL = Size()
+
+FACTOR = 8
+SETTINGS = {
+    "lr": (
+        5e-4 * FACTOR,
+        "layers 40 times as narrow take larger steps: of 4 and 8 times the paper's, "
+        "the one with the higher Last of sd-replay",
+    ),
+    "batch_size": (16, "the paper's 32 would leave five steps an epoch"),
+    "ptpc.batch_size": (8, "four times the rows a step, for a quarter of the steps"),
+    "ptpc.old_batch_size": (4, "as above"),
+    "ptpc.lr": (
+        1e-5 * FACTOR * 4,
+        "8 times the paper's, as lr is; 4 times for a quarter of the steps",
+    ),
+}
+"""Where the runs leave the paper's settings, and why; ``epochs`` and ``ptpc.steps``,
+which are sizes, are in :class:`Size`."""
+
+RUNS: dict[str, tuple[str, dict[str, object]]] = {
+    "er": ("er", {}),
+    "sd-replay": ("sd-replay", {}),
+    "spark": ("spark", {}),
+    "spark-no-ul": ("spark", {"ptpc.ul": "off"}),
+    "er-full": ("er", {"loss.scope": "full"}),
+}
+"""Name of a run -> its method and what it sets otherwise than :data:`SETTINGS`."""
+BASELINE = "sd-replay"
+FIRST = ("spark", "spark-no-ul", "er-full", "sd-replay", "er")
+"""The longest begin first, so that both processes are busy to the end."""
+LAST = f"{list(RUNS)[-1]}@{len(TASKS)}"
+"""The stage that is scored last."""
+
+
+def run_demo(
+    out: Path,
+    *,
+    seed: int = 0,
+    size: Size = FULL,
+    processes: int = 2,
+    formats: tuple[str, ...] = (),
+    progress: Progress | None = None,
+) -> Outcome:
+    """Make data, models and a manifest in ``out`` and audit the models.
+
+    A call that was interrupted goes on: a finished base, steps of runs, a finished
+    manifest and scores are used again; a finished report is returned as it is.
+
+    Parameters
+    ----------
+    out
+        The report folder; ``data/``, ``runs/`` and ``manifest/`` stand in it.
+    seed
+        Of text, identifiers, training and statistics.
+    size
+        How much of everything.
+    processes
+        How many share the runs and the scoring, beside this one; 1: this one does it.
+    formats
+        What the report is rendered in beside ``report.json``; none: all there are.
+    progress
+        Called with the phase, what is done of it, and what there is.
+
+    Raises
+    ------
+    InputError
+        If the folder holds something else than this demo.
+    OutputError
+        If it cannot be written.
+    """
+    _claim(out, seed, size)
+    tell = progress or (lambda phase, done, total: None)
+    if (out / "report.json").exists():
+        report = read_report(out)
+        if report.versions == versions():
+            if not formats and not all((out / page).exists() for page in PAGES):
+                write_report(report, out, manifest=load_manifest(_path(out)))
+            # It names what stands beside it, and that may be more by now.
+            return Outcome(out, read_report(out))
+    with one_thread():
+        tell("making data", 0, 1)
+        background, audited = make_data(seed, size)
+        for file, task in zip(_files(out), TASKS, strict=True):
+            write_examples(file, [row for row in audited if row.task == task])
+        with quiet():
+            tokenizer = make_tokenizer([example.text for example in background])
+        tell("making data", 1, 1)
+        base = out / "runs" / "base"
+        train_base(base, background, tokenizer, seed=seed, progress=tell)
+        with workers(processes, progress=tell) as crew:
+            jobs: list[Job] = [partial(_train, name, out, seed, size) for name in FIRST]
+            crew.run([*jobs, partial(_build, out, seed, size)])
+            # The one that ends last finds all scored and writes the report.
+            shards = [(place, processes) for place in range(processes)]
+            audit = partial(_audit, out, seed, size, formats)
+            crew.run([partial(audit, shard) for shard in shards])
+        tell(REPORTING, len(AUDITS.names()) + 1, len(AUDITS.names()) + 1)
+    return Outcome(out, read_report(out))
+
+
+def make_data(seed: int, size: Size) -> tuple[list[Example], list[Example]]:
+    """Text for the base, and the rows that are trained on and audited.
+
+    Both hold identifiers of the same formats, drawn apart from each other. The base
+    sees the tasks, too: a model this small would forget all else over learning them.
+    """
+    known, new = seed_for(seed, "background"), seed_for(seed, "audited")
+    background = make_examples(size.base_rows, split="train", seed=known)
+    background, _ = inject(background, seed=known, rate=size.rate, canaries=0)
+    kept = np.random.default_rng(seed_for(known, "labels")).random(len(background))
+    background = [
+        row if at < size.labelled else unlabelled(row)
+        for row, at in zip(background, kept, strict=True)
+    ]
+    audited = make_examples(size.train_rows, split="train", seed=new)
+    audited += make_examples(size.test_rows, split="test", seed=new)
+    audited, _ = inject(
+        audited, seed=new, rate=size.rate, canaries=size.canaries, doses=size.doses
+    )
+    return background, audited
+
+
+# --- the folder -----------------------------------------------------------------------
+
+
+def _path(out: Path) -> Path:
+    return out / "manifest" / f"{NAME}.json"
+
+
+def _files(out: Path) -> list[Path]:
+    return [out / "data" / f"{task}.jsonl" for task in TASKS]
+
+
+def _claim(out: Path, seed: int, size: Size) -> None:
+    """Claim the folder: training takes most of the time and must not be in vain."""
+    check_links(out, "data", "manifest", "runs", "runs/*")
+    check_writable(out)
+    mine = {"seed": seed, "size": asdict(size) | {"doses": list(size.doses)}}
+    state = out / STATE
+    others = sorted(p.name for p in out.glob("[!.]*"))
+    if not others:
+        # As run.json it tells the seed.
+        write_text(state, json.dumps(mine, indent=1) + "\n", mode=0o600)
+        return
+    try:
+        found = parse_json(read_regular(state), place=str(state))
+    except (OSError, InputError):
+        found = None
+    if found != mine:
+        raise InputError(
+            "holds another report" if found else f"holds no demo ({others[0]})",
+            where=str(out),
+            fix="give another -o, or remove the folder",
+        )
+
+
+# --- jobs of the two processes --------------------------------------------------------
+
+
+def _settings(name: str, size: Size, reads: Sequence[str]) -> list[str]:
+    """The texts of ``--set``; what a method does not read is left out."""
+    chosen: dict[str, object] = {key: value for key, (value, _) in SETTINGS.items()}
+    chosen |= {"epochs": size.epochs, "ptpc.steps": size.correction_steps}
+    chosen |= RUNS[name][1]
+    return [f"{key}={value}" for key, value in chosen.items() if key in reads]
+
+
+def _train(name: str, out: Path, seed: int, size: Size, progress: Progress) -> None:
+    """``spark-train run`` of one run; a finished one is only looked at."""
+    with quiet():
+        from spark_train.methods import groups
+        from spark_train.run import train
+        from spark_train.settings import names
+    method = RUNS[name][0]
+    settings = _settings(name, size, names(groups(method)))
+    base, order = str(out / "runs" / "base"), ",".join(TASKS)
+    target = out / "runs" / name
+    command = ["spark-train", "run", "--method", method, "--base", base]
+    command += ["--data", str(out / "data"), "--order", order]
+    command += ["-o", str(target), "--seed", str(seed), "--set", *settings]
+    steps = _Steps(f"training {name}, steps", name, size, progress)
+    train(
+        method=method,
+        base=base,
+        order=order,
+        data=_files(out),
+        output=target,
+        settings=settings,
+        seed=seed,
+        device="cpu",
+        command=command,
+        progress=steps,
+    )
+    steps.end()
+
+
+class _Steps:
+    """One line for a whole run, in place of one for each of its phases."""
+
+    def __init__(self, what: str, name: str, size: Size, progress: Progress) -> None:
+        batch = int(SETTINGS["batch_size"][0])
+        first = -(-size.train_rows // batch)
+        later = -(-size.train_rows // (batch // 2))
+        self.total = size.epochs * (first + (len(TASKS) - 1) * later)
+        if RUNS[name][0] == "spark":
+            self.total += len(TASKS) * size.correction_steps
+        self.what, self.progress = what, progress
+        self.done: dict[str, int] = {}
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if what.endswith(", steps"):
+            self.done[what] = done
+            self.progress(self.what, sum(self.done.values()), self.total)
+
+    def end(self) -> None:
+        self.progress(self.what, self.total, self.total)
+
+
+def _build(out: Path, seed: int, size: Size, progress: Progress) -> None:
+    """The manifest of the data; one that is there is of the same data."""
+    path = _path(out)
+    hashes = {file.name: sha256_file(file) for file in _files(out)}
+    with quiet():
+        base = open_checkpoint(str(out / "runs" / "base"), name="base", device="cpu")
+    if path.exists():
+        found = load_manifest(path)
+        known = {entry["file"]: entry["sha256"] for entry in found.data}
+        same_base = found.reference.weights_sha256 == base.weights_sha256
+        if known == hashes and same_base:
+            return
+    manifest = build_manifest(
+        read_examples(*_files(out)),
+        base,
+        name=NAME,
+        seed=seed,
+        n_candidates=size.candidates,
+        data=_files(out),
+        progress=progress,
+    )
+    write_manifest(manifest, path)
+
+
+def _audit(
+    out: Path,
+    seed: int,
+    size: Size,
+    formats: tuple[str, ...],
+    shard: tuple[int, int],
+    progress: Progress,
+) -> None:
+    """``spark-audit all`` of all runs, or one worker's share of it."""
+    audits = tuple(in_order(AUDITS.names()))
+    options = {"order": ",".join(TASKS), "draws": size.draws}
+    passes = _Passes(shard, _count(load_manifest(_path(out)), options), progress)
+    run(
+        Request(
+            audits=audits,
+            ckpt=tuple(f"{name}={out / 'runs' / name}" for name in RUNS),
+            base=str(out / "runs" / "base"),
+            baseline=BASELINE,
+            manifest=_path(out),
+            output=out,
+            seed=seed,
+            shard=shard,
+            formats=formats,
+            loading={"device": "cpu"},
+            audit_options=options,
+            command=("spark-audit", "demo", "-o", str(out), "--seed", str(seed)),
+        ),
+        progress=passes,
+    )
+
+
+def _count(manifest: Manifest, options: dict[str, Any]) -> int:
+    """How many passes are scored, over all checkpoints and stages."""
+    _, plans = make_plans(manifest, in_order(AUDITS.names()), options=options)
+    wholes, stages = 1 + len(RUNS), 1 + len(RUNS) * len(TASKS)
+    return wholes * len(plans.whole) + stages * len(plans.stages)
+
+
+class _Passes:
+    """One line for all that a worker scores, in place of one for each pass."""
+
+    def __init__(self, shard: tuple[int, int], total: int, progress: Progress) -> None:
+        self.what = f"scoring, passes, process {shard[0] + 1} of {shard[1]}"
+        self.total, self.progress = total, progress
+        self.seen: set[str] = set()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if what == STATISTICS:
+            self.progress(REPORTING, done, total + 1)
+            return
+        self.seen.add(what)
+        self.progress(self.what, len(self.seen) - (done < total), self.total)
+        if done >= total and what.startswith(f"scoring {LAST}, "):
+            # What the store had already was not told of.
+            self.progress(self.what, self.total, self.total)

@@ -1,0 +1,347 @@
+"""Files: one that is written is whole or not there, one that is read is a file."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import BufferedReader
+from pathlib import Path
+from typing import IO, Any
+
+from spark_audit.errors import InputError, OutputError
+
+TEMPORARY = re.compile(r"\.spark-[0-9a-f]{8}-[0-9a-f]{12}\.part")
+"""Names of files that are being written."""
+
+
+SETTINGS_BYTES = 1 << 24
+"""The largest file of settings that is read; the largest real ones are 10 MB."""
+
+
+_DATA_BYTES = 1 << 31
+
+
+ELSEWHERE = 3600.0
+"""Seconds without a write after which another machine's temporary file is left over."""
+
+
+def lies_inside(path: Path, *, within: Path | None = None) -> bool:
+    """Whether a path, its links followed, lies in a folder: by default its own.
+
+    Of a snapshot in the hub's cache (``models--ORG--NAME/snapshots/REV``) the files are
+    links into ``blobs`` beside ``snapshots``, which belong to it.
+    """
+    folder = (within or path.parent).resolve()
+    allowed = [folder]
+    for place in (folder, *folder.parents):
+        cache = place.parent.parent
+        if place.parent.name == "snapshots" and cache.name.startswith("models--"):
+            allowed.append(cache / "blobs")
+    # Of links that lead round and round `Path.resolve` makes an error.
+    target = Path(os.path.realpath(path))
+    return any(target.is_relative_to(one) for one in allowed)
+
+
+def check_links(folder: Path, *inside: str) -> None:
+    """Refuse a folder of ours in which what we write, or delete, would be elsewhere.
+
+    Parameters
+    ----------
+    inside
+        Folders in it, and files that are written to in place; patterns, the upper ones
+        first. Other files are no matter: what is written takes the place of a link.
+
+    Raises
+    ------
+    InputError
+        If one is a link out of the folder.
+    """
+    for pattern in inside:
+        for path in sorted(folder.glob(pattern)):
+            if not lies_inside(path, within=folder):
+                raise InputError(
+                    "is a link out of the folder",
+                    where=str(path),
+                    fix="remove it, or give a folder of your own",
+                )
+
+
+def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
+    """Open a file for reading, and nothing else.
+
+    Every reader comes by here, or by :func:`check_regular`: in a folder from others, a
+    FIFO would block for ever, a device never end, and a link lead to files of ours.
+
+    Parameters
+    ----------
+    follow
+        Links out of the folder too: the user named this file.
+
+    Raises
+    ------
+    OSError
+        Also when the path is no regular file, or a link out of its folder.
+    """
+    if not follow and not lies_inside(path):
+        raise OSError(errno.ELOOP, "is a link out of its folder", str(path))
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "is no regular file", str(path))
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_regular(
+    path: Path, *, follow: bool = False, most: int = SETTINGS_BYTES
+) -> bytes:
+    """The bytes of a regular file; takes and raises as :func:`open_regular`.
+
+    Parameters
+    ----------
+    most
+        Bytes beyond which nothing is read: of holes, a file can be of any size.
+    """
+    with open_regular(path, follow=follow) as file:
+        return read_whole(file, most=most)
+
+
+def read_whole(file: BufferedReader, *, most: int = SETTINGS_BYTES) -> bytes:
+    """The bytes of an open file; an ``OSError`` where there are more than ``most``."""
+    if os.fstat(file.fileno()).st_size > most:
+        raise OSError(errno.EFBIG, f"is larger than {most / 1e6:,.0f} MB", file.name)
+    return file.read()
+
+
+def data_bytes() -> int:
+    """How large a file of data may be that is read whole: by this machine's memory."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
+    return min(_DATA_BYTES, memory // 4)
+
+
+def parse_json(raw: bytes, *, place: str, finite: bool = True) -> Any:
+    """Strict JSON: UTF-8 without byte order mark, each key once, no NaN, no Infinity.
+
+    Of a key that stands twice one reader takes the first value, another the last.
+
+    Parameters
+    ----------
+    finite
+        Whether NaN and Infinity are refused, which some configurations hold.
+
+    Raises
+    ------
+    InputError
+        With the place; what the file holds is never said.
+    """
+    if raw.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
+        fix = "save as UTF-8 without it"
+        raise InputError("begins with a byte order mark", where=place, fix=fix)
+    try:
+        return json.loads(
+            raw.decode(),
+            parse_constant=_refuse if finite else None,
+            object_pairs_hook=_once,
+        )
+    except UnicodeDecodeError as error:
+        raise InputError("is not UTF-8", where=place, fix="save as UTF-8") from error
+    except json.JSONDecodeError as error:
+        # Of the decoder's message, its kind and position: never a piece of the text.
+        what = f"is not JSON (line {error.lineno}, column {error.colno})"
+        if error.lineno == 1:
+            what = f"is not JSON (column {error.colno})"
+        raise InputError(what, where=place) from error
+    except KeyError as error:
+        what = "holds an object in which a key stands twice"
+        raise InputError(what, where=place, fix="keep the one that is meant") from error
+    except (ValueError, RecursionError) as error:
+        what = "holds NaN, Infinity, too long a number or too deep a nesting"
+        raise InputError(what, where=place) from error
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise KeyError
+    return found
+
+
+def check_regular(path: Path, *, follow: bool = False) -> None:
+    """Refuse what another library must not open; as :func:`open_regular` does."""
+    open_regular(path, follow=follow).close()
+
+
+def field_path(place: Sequence[str | int], schema: Mapping[str, Any]) -> str:
+    """Where a file does not fit its schema, in names of the schema alone.
+
+    A key that a file brings may be anything, text of the data too: it is left blank.
+    """
+    parts = (schema, *schema.get("$defs", {}).values())
+    known = {name for part in parts for name in part.get("properties", {})}
+    return ".".join(
+        str(one) if isinstance(one, int) or one in known else "*" for one in place
+    )
+
+
+@contextlib.contextmanager
+def temporary(folder: Path) -> Iterator[tuple[Path, IO[bytes]]]:
+    """A file of mode 0600 under a name of its own; gone in the end, unless renamed.
+
+    It is locked while it is open: :func:`sweep` leaves it alone as long as this process
+    lives, and removes it afterwards.
+
+    Raises
+    ------
+    OSError
+        If it cannot be made.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    while True:
+        path = folder / f".spark-{_host()}-{secrets.token_hex(6)}.part"
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            try:
+                if not _held(file.fileno(), path):
+                    continue  # swept between its making and its lock
+                yield path, file
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+        return
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed commands left half-written in a folder.
+
+    That are regular files of this user under the names of :func:`temporary` that no
+    process holds. Where a file system's locks may hold on one machine only, those of
+    another machine are left alone for ``ELSEWHERE`` seconds.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            found = [e.path for e in entries if TEMPORARY.fullmatch(e.name)]
+    except OSError:
+        return
+    for path in found:
+        with contextlib.suppress(OSError):
+            # For writing: a lock over a network wants it.
+            handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                state = os.fstat(handle)
+                mine = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid()
+                here = f".spark-{_host()}-" in path
+                if not here and time.time() - state.st_mtime < ELSEWHERE:
+                    continue
+                if mine and _held(handle, path, only_locked=True):
+                    os.unlink(path)
+            finally:
+                os.close(handle)
+
+
+def _held(handle: int, path: str | Path, *, only_locked: bool = False) -> bool:
+    """Take the lock of an open file; whether that is still the one of this name."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: nothing is swept there
+        return not only_locked
+    try:
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _host() -> str:
+    """A machine's mark in the names of its temporary files, 8 hexadecimal digits."""
+    return hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:8]
+
+
+_swept: set[str] = set()
+
+
+def write_atomically(
+    path: Path, write: Callable[[IO[bytes]], object], *, mode: int = 0o644
+) -> None:
+    """Write a file whole or not at all: temporary name, fsync, rename.
+
+    It gets ``mode`` less what the process's umask withholds. The first write of a
+    process into a folder sweeps it.
+
+    Raises
+    ------
+    OutputError
+        If the folder cannot be written or the disk is full; nothing is left behind.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if (place := os.path.realpath(path.parent)) not in _swept:
+            sweep(path.parent)
+            _swept.add(place)
+        with temporary(path.parent) as (part, file):
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+            os.fchmod(file.fileno(), mode & ~_umask())
+            os.replace(part, path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: Path, error: OSError) -> OutputError:
+    """What is said of a file or folder that cannot be written."""
+    return OutputError(
+        f"cannot be written ({error.strerror or error})",
+        where=str(path),
+        fix="check the folder's permissions and free space, then run again",
+    )
+
+
+def _umask() -> int:
+    # There is no reading it alone; what another thread makes meanwhile is private.
+    found = os.umask(0o077)
+    os.umask(found)
+    return found
+
+
+def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write UTF-8 text whole or not at all."""
+    write_atomically(path, lambda file: file.write(text.encode()), mode=mode)
+
+
+def check_writable(folder: Path) -> None:
+    """Fail now, not after hours of scoring, if a folder cannot be written; sweep it.
+
+    It is not made: a command that fails for another reason leaves nothing behind.
+
+    Raises
+    ------
+    OutputError
+        If it cannot.
+    """
+    sweep(folder)
+    place = next(p for p in (folder, *folder.parents) if os.path.lexists(p))
+    try:
+        # It has no name: nothing of it is left, however this process ends.
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise cannot_write(folder, error) from error

@@ -1,0 +1,1 @@
+"""The manifest: everything an audit needs besides the checkpoint, built once."""

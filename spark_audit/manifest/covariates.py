@@ -1,0 +1,307 @@
+"""What a stretch of text is like: the covariates that matching must leave balanced.
+
+All examples' tokens stand on one axis, so that a million windows cost a few prefix
+sums. Everything is measured on the reference model and on the text, never on a
+checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_audit.data.encoding import Encoding
+from spark_audit.scoring.table import TokenTable
+from spark_audit.stats.balance import balance_rows
+from spark_audit.stats.matching import non_overlapping_windows
+
+_CODES = 0x110000
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Token ranges, one entry a range.
+
+    Shapes ``(n,)``, int64: ``example`` (index), ``start`` (in the example's own full
+    tokenisation) and ``length``.
+    """
+
+    example: np.ndarray
+    start: np.ndarray
+    length: np.ndarray
+
+    @classmethod
+    def of(cls, records: Sequence[tuple[int, int, int]]) -> Ranges:
+        """From ``(example, start, length)`` records."""
+        return cls(*np.array(records, dtype=np.int64).reshape(-1, 3).T)
+
+    def __len__(self) -> int:
+        return len(self.example)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The tokens of all examples on one axis of N tokens.
+
+    Attributes
+    ----------
+    first
+        Shape ``(n + 1,)``: where each example's tokens start.
+    start, end
+        Shape ``(N,)``: characters of each token in its own example.
+    digits, capitals, letters
+        Shape ``(2, N)``: how many such characters stand before the token's start and
+        before its end.
+    word_start
+        Shape ``(N,)``, bool: the first token of a word (nothing or white space
+        before it).
+    in_prompt
+        Shape ``(N,)``, bool: starts before the response.
+    log_frequency
+        Shape ``(N,)``: log of the token's share of all tokens of these texts.
+    unll
+        Shape ``(N,)``, int64: micro-nats on the reference model, -1: not scored.
+    entropy, log2_rank
+        Shape ``(N,)``: of the reference model's prediction, in nats and bits; 0 where
+        nothing was scored.
+    """
+
+    first: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    digits: np.ndarray
+    capitals: np.ndarray
+    letters: np.ndarray
+    word_start: np.ndarray
+    in_prompt: np.ndarray
+    log_frequency: np.ndarray
+    unll: np.ndarray
+    entropy: np.ndarray
+    log2_rank: np.ndarray
+
+    def of(self, example: int) -> slice:
+        """The tokens of one example."""
+        return slice(int(self.first[example]), int(self.first[example + 1]))
+
+
+def corpus(
+    texts: Sequence[str],
+    encodings: Sequence[Encoding],
+    *,
+    ids: Sequence[str],
+    response_starts: Sequence[int],
+    table: TokenTable,
+    quantise: Callable[[np.ndarray], np.ndarray],
+) -> Corpus:
+    """Lay texts, tokens and reference scores out on one axis.
+
+    Parameters
+    ----------
+    texts, encodings, ids, response_starts
+        One entry an example; ``response_starts`` in characters.
+    table
+        Plain scores of the reference model; an example that is not in it has none.
+    quantise
+        Nats to integer micro-nats.
+    """
+    lengths = [len(encoding) for encoding in encodings]
+    first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    start = _joined([encoding.start for encoding in encodings])
+    end = _joined([encoding.end for encoding in encodings])
+    tokens = _joined([encoding.ids for encoding in encodings])
+    special = _joined([encoding.special for encoding in encodings]).astype(bool)
+    base = np.concatenate([[0], np.cumsum([len(text) for text in texts])])
+    base = np.repeat(base[:-1], lengths)
+    codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
+    blank, digits, capitals, letters = _kinds(codes)
+    before = np.concatenate([[True], blank])[base + start] | (start == 0)
+    share = np.bincount(tokens[~special], minlength=1) / max(1, int((~special).sum()))
+    with np.errstate(divide="ignore"):
+        log_share = np.log(share)
+    log_share[share == 0] = 0.0
+    log_frequency = np.where(special, 0.0, log_share[np.where(special, 0, tokens)])
+    unll = np.full(len(tokens), -1, np.int64)
+    entropy, log2_rank = np.zeros(len(tokens)), np.zeros(len(tokens))
+    for i, key in enumerate(ids):
+        if key not in table:
+            continue
+        rows = table.rows(key)
+        at = first[i] + table.position[rows]
+        unll[at] = quantise(table.columns["nll"][rows])
+        entropy[at] = -table.columns["mean_logp"][rows]
+        log2_rank[at] = np.log2(table.columns["rank_lo"][rows])
+    return Corpus(
+        first=first,
+        start=start,
+        end=end,
+        digits=_counts(digits, base, start, end),
+        capitals=_counts(capitals, base, start, end),
+        letters=_counts(letters, base, start, end),
+        word_start=before & (start < end),
+        in_prompt=start < np.repeat(np.asarray(response_starts), lengths),
+        log_frequency=log_frequency,
+        unll=unll,
+        entropy=entropy,
+        log2_rank=log2_rank,
+    )
+
+
+def token_classes(texts: Corpus) -> np.ndarray:
+    """One letter a token, shape ``(N,)``, uint8 ASCII.
+
+    ``d`` has a digit, ``A`` a capital, ``a`` other letters, ``-`` neither.
+    """
+    kinds = (texts.digits, texts.capitals, texts.letters)
+    found = [before_end > before_start for before_start, before_end in kinds]
+    letter = np.select(found, [ord(c) for c in "dAa"], ord("-"))
+    return letter.astype(np.uint8)
+
+
+def pool(eligible: np.ndarray, texts: Corpus, spans: Ranges) -> Ranges:
+    """Eligible windows that could have been controls, disjoint within each length.
+
+    Parameters
+    ----------
+    eligible
+        Shape ``(N,)``, bool.
+    spans
+        The PII spans: windows of their lengths are taken from their examples.
+    """
+    parts = []
+    cells = np.unique(np.stack([spans.example, spans.length], axis=1), axis=0)
+    for example, length in cells.tolist():
+        found = non_overlapping_windows(eligible[texts.of(example)], length)
+        parts.append(
+            np.stack([np.full_like(found, example), found, np.full_like(found, length)])
+        )
+    return Ranges(*np.concatenate([np.zeros((3, 0), np.int64), *parts], axis=1))
+
+
+def covariates(texts: Corpus, ranges: Ranges) -> dict[str, np.ndarray]:
+    """Covariates of token ranges, all scored.
+
+    Returns
+    -------
+    dict
+        Name -> values of shape ``(n,)``. NLL and entropy in nats, rank in log2;
+        ``position`` is the start over the example's tokens; shares are of characters
+        (digit, capital) or of tokens (word-initial, in prompt).
+    """
+    low = texts.first[ranges.example] + ranges.start
+    high = low + ranges.length
+    last = high - 1
+    tokens = ranges.length.astype(np.float64)
+    total = np.diff(texts.first)[ranges.example]
+    chars = np.maximum(texts.end[last] - texts.start[low], 1).astype(np.float64)
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+        return np.asarray((sums[high] - sums[low]) / tokens)
+
+    def share(counts: np.ndarray) -> np.ndarray:
+        return np.asarray((counts[1, last] - counts[0, low]) / chars)
+
+    unll = np.concatenate([[0], np.cumsum(np.maximum(texts.unll, 0))])
+    return {
+        "nll_mean": (unll[high] - unll[low]) / (1e6 * tokens),
+        "nll_max": _largest(texts.unll, low, high) / 1e6,
+        "nll_first": texts.unll[low] / 1e6,
+        "entropy": mean(texts.entropy),
+        "log2_rank": mean(texts.log2_rank),
+        "position": ranges.start / total,
+        "tokens": tokens,
+        "chars_per_token": chars / tokens,
+        "digit_share": share(texts.digits),
+        "capital_share": share(texts.capitals),
+        "log_frequency": mean(texts.log_frequency),
+        "word_initial_share": mean(texts.word_start),
+        "in_prompt_share": mean(texts.in_prompt),
+    }
+
+
+def balance(
+    texts: Corpus,
+    *,
+    spans: Ranges,
+    windows: Ranges,
+    matched: Ranges,
+    controls: Ranges,
+) -> list[dict[str, str | float | None]]:
+    """Balance of all covariates before and after matching.
+
+    Parameters
+    ----------
+    spans, windows
+        Before: all fully scored PII spans, and the pool (:func:`pool`).
+    matched, controls
+        After: the two sides of the pairs, in the same order.
+
+    Returns
+    -------
+    list
+        As :func:`spark_audit.stats.balance.balance_rows`, and two rows that have
+        values for controls only: their distance to the PII span in tokens, and the
+        share of them that stand before it.
+    """
+    rows = balance_rows(
+        covariates(texts, spans),
+        covariates(texts, windows),
+        covariates(texts, controls),
+        covariates_matched=covariates(texts, matched),
+    )
+    before = controls.start < matched.start
+    gap = np.where(
+        before,
+        matched.start - controls.start - controls.length,
+        controls.start - matched.start - matched.length,
+    )
+    nothing = np.zeros(0)
+    for name, values, note in (
+        ("distance_to_pii", gap, "tokens between the control and its span"),
+        ("control_before", before, "share of controls that stand before their span"),
+    ):
+        (row,) = balance_rows({name: nothing}, {name: nothing}, {name: values})
+        rows.append({**row, "note": note if len(values) else row["note"]})
+    return rows
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def _kinds(codes: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Which characters are blank, digits, capitals, letters: four bool arrays."""
+    seen = np.zeros(_CODES, dtype=bool)
+    seen[codes] = True
+    tables = np.zeros((4, _CODES), dtype=bool)
+    for code in np.flatnonzero(seen).tolist():
+        char = chr(code)
+        tables[:, code] = (
+            char.isspace(),
+            char.isdigit(),
+            char.isupper(),
+            char.isalpha(),
+        )
+    return tuple(table[codes] for table in tables)
+
+
+def _counts(
+    kind: np.ndarray, base: np.ndarray, start: np.ndarray, end: np.ndarray
+) -> np.ndarray:
+    """Shape ``(2, N)``, int64: characters of a kind before each start and end."""
+    sums = np.concatenate([[0], np.cumsum(kind, dtype=np.int64)])
+    return np.stack([sums[base + start], sums[base + end]])
+
+
+def _largest(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Largest value of each range ``low:high``; none is empty."""
+    if not len(low):
+        return np.zeros(0)
+    order = np.argsort(low, kind="stable")
+    padded = np.append(values, values[-1])
+    edges = np.stack([low[order], high[order]], axis=1).ravel()
+    out = np.empty(len(low), dtype=values.dtype)
+    out[order] = np.maximum.reduceat(padded, edges)[::2]
+    return out

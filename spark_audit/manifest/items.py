@@ -1,0 +1,438 @@
+"""What a checkpoint reads of a manifest, pass by pass.
+
+Tokenising happens here and nowhere else: an audit's plan names sequences by key, and
+these functions turn keys into items of ``scoring`` with the checkpoint's tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+import numpy as np
+
+from spark_audit.data.encoding import Encoding, TokenSpan, encode, token_ids
+from spark_audit.errors import InputError
+from spark_audit.manifest.schema import Manifest, original
+from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
+from spark_audit.scoring.score import item
+from spark_audit.scoring.table import Pass
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.recipe import Loaded
+
+MOST_LABELS = 64
+"""A task with more distinct responses than this has no set of labels."""
+
+MORE_TOKENS = 4
+"""Tokens that an answer may be longer than its task's longest label **[ours]**."""
+
+
+def items_for(
+    manifest: Manifest, loaded: Loaded, plan: Mapping[Pass, Sequence[str]]
+) -> dict[Pass, list[Any]]:
+    """The items that a plan names, by pass, in the plan's order.
+
+    Each text is tokenised once, however many passes read it.
+
+    Raises
+    ------
+    InputError
+        If the manifest was redacted, or the tokenizer cuts its texts otherwise.
+    """
+    encodings = _encodings(manifest, loaded)
+    made: dict[str, dict[str, Any]] = {}
+    found: dict[Pass, list[Any]] = {}
+    for wanted, keys in plan.items():
+        known = made.setdefault(wanted.kind, {})
+        fresh = [key for key in keys if key not in known]
+        for sequence in _makers()[wanted.kind](manifest, loaded, encodings, fresh):
+            known[sequence.key] = sequence
+        found[wanted] = [known[key] for key in keys]
+    return found
+
+
+def manifest_items(manifest: Manifest, loaded: Loaded) -> list[Item]:
+    """What a checkpoint reads of all of a manifest's examples in the plain pass.
+
+    Raises
+    ------
+    InputError
+        If the manifest was redacted, or the tokenizer cuts its texts otherwise.
+    """
+    keys = [example.id for example in manifest.examples]
+    return plain_items(manifest, loaded, _encodings(manifest, loaded), keys)
+
+
+def token_places(
+    manifest: Manifest, loaded: Loaded, keys: Sequence[str]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """First and last characters of every token of some examples, shape ``(T,)``.
+
+    A checkpoint whose tokenizer has no offsets was refused before.
+    """
+    rows = [manifest.by_id[key] for key in keys]
+    texts = encode(loaded.tokenizer, [row.prompt + row.response for row in rows])
+    return {key: (text.start, text.end) for key, text in zip(keys, texts, strict=True)}
+
+
+def plain_items(
+    manifest: Manifest,
+    loaded: Loaded,
+    encodings: Mapping[str, Encoding],
+    keys: Sequence[str],
+) -> list[Item]:
+    """Whole examples, by id: for the plain pass and for noise."""
+    del loaded
+    return [item(key, encodings[key], manifest.by_id[key].kept) for key in keys]
+
+
+_CANARY = "canary:"
+
+
+def canary_key(canary_id: str, part: str, example: str) -> str:
+    """Key of the candidates of one canary part in one row."""
+    return f"{_CANARY}{quote(canary_id, safe='')}/{quote(part, safe='')}/{example}"
+
+
+def labels_key(example: str) -> str:
+    """Key of the answers that a row's task knows."""
+    return f"labels:{example}"
+
+
+def example_of(wanted: Pass, key: str) -> str:
+    """The example that a sequence of a pass is of."""
+    if wanted.kind != "candidates":
+        return key
+    kind, _, rest = key.partition(":")
+    return rest if kind == "labels" else rest.split("/", 2)[2]
+
+
+def canary_of(key: str) -> tuple[str, str, str]:
+    """Canary, part and example of :func:`canary_key`."""
+    canary, part, example = key.removeprefix(_CANARY).split("/", 2)
+    return unquote(canary), unquote(part), example
+
+
+def _makers() -> dict[str, Callable[..., Sequence[AnyItem]]]:
+    return {
+        "plain": plain_items,
+        "noise": plain_items,
+        "generate": prompt_items,
+        "candidates": candidate_items,
+    }
+
+
+def task_labels(manifest: Manifest) -> dict[str, tuple[str, ...]]:
+    """Task -> its distinct responses, sorted; tasks with too many of them are no key.
+
+    Beyond :data:`MOST_LABELS` a task's responses are text, not labels.
+    """
+    found: dict[str, set[str]] = {}
+    for example in manifest.examples:
+        found.setdefault(example.task, set()).add(example.response)
+    return {
+        task: tuple(sorted(labels))
+        for task, labels in found.items()
+        if len(labels) <= MOST_LABELS
+    }
+
+
+def prompt_items(
+    manifest: Manifest,
+    loaded: Loaded,
+    encodings: Mapping[str, Encoding],
+    keys: Sequence[str],
+) -> list[Prompt]:
+    """Prompts to continue, by example id, with the response as expected answer.
+
+    A prompt is the joint tokenisation's tokens before the response: one that ends in a
+    blank tokenises differently alone. It is cut from its start, special tokens apart,
+    so that an answer of four tokens more than the task's longest fits.
+
+    Raises
+    ------
+    InputError
+        Naming the example, if it has no response or nothing before it.
+    """
+    rows = [
+        PromptRow(
+            key=example.id,
+            task=example.task,
+            encoding=encodings[example.id],
+            response_token=example.response_token,
+            response=example.response,
+        )
+        for example in manifest.examples
+    ]
+    return row_prompts(rows, keys, limit=_limit(manifest, loaded))
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """What a prompt is made of: a row's text and where its response begins.
+
+    Attributes
+    ----------
+    key
+        What the prompt is called (an example id).
+    encoding
+        The joint tokenisation of prompt and response.
+    response_token
+        First token of the response (:func:`first_response_token`).
+    response
+        The expected answer.
+    """
+
+    key: str
+    task: str
+    encoding: Encoding
+    response_token: int
+    response: str
+
+
+def first_response_token(encoding: Encoding, border: int) -> int:
+    """First token that reaches over a border; where none does, the text's end.
+
+    Parameters
+    ----------
+    encoding
+        The joint tokenisation of prompt and response.
+    border
+        First character of the response.
+    """
+    found = np.flatnonzero(_reaches(encoding, border))
+    return int(found[0]) if len(found) else _text_end(encoding)
+
+
+def row_prompts(
+    rows: Sequence[PromptRow], keys: Sequence[str], *, limit: int | None
+) -> list[Prompt]:
+    """The prompts of some rows, as :func:`prompt_items` describes them.
+
+    Parameters
+    ----------
+    rows
+        All rows of the tasks, of either split: the longest response of a task bounds
+        the answers to all of its prompts.
+    keys
+        Which rows are asked, in the order of the result.
+    limit
+        Tokens that the model can read, those of the answer among them; ``None``: no
+        limit.
+
+    Raises
+    ------
+    InputError
+        Naming the row, if it has no response or nothing before it.
+    """
+    longest: dict[str, int] = {}
+    for row in rows:
+        size = _text_end(row.encoding) - row.response_token
+        longest[row.task] = max(longest.get(row.task, 1), size)
+    by_key = {row.key: row for row in rows}
+    found = []
+    for key in keys:
+        row = by_key[key]
+        if not row.response.strip():
+            raise InputError("has no response", where=f"example {key!r}")
+        new = longest[row.task] + MORE_TOKENS
+        if limit is not None:  # free text longer than half the context
+            new = max(min(new, limit // 2), 1)
+        ids = row.encoding.ids[: row.response_token]
+        prefix = _cut(ids, row.encoding.leading, limit, new, key)
+        found.append(Prompt(key, prefix, row.response, new))
+    return found
+
+
+def candidate_items(
+    manifest: Manifest,
+    loaded: Loaded,
+    encodings: Mapping[str, Encoding],
+    keys: Sequence[str],
+) -> list[Candidates]:
+    """Sets of candidates, of canaries and of labels, in the order of their keys."""
+    canaries = [key for key in keys if key.startswith(_CANARY)]
+    labels = [key for key in keys if not key.startswith(_CANARY)]
+    made = {
+        one.key: one
+        for maker, some in ((canary_items, canaries), (label_items, labels))
+        for one in maker(manifest, loaded, encodings, some)
+    }
+    return [made[key] for key in keys]
+
+
+def canary_items(
+    manifest: Manifest,
+    loaded: Loaded,
+    encodings: Mapping[str, Encoding],
+    keys: Sequence[str],
+) -> list[Candidates]:
+    """Candidates in the place of a canary's true string, by :func:`canary_key`.
+
+    The prefix is what the model reads of the row before the first token that shows
+    anything of the string; the rows are the tokens at the string's place, in the order
+    of the manifest's candidates. Where the first token also covers characters before
+    the string, it is one of them.
+
+    Raises
+    ------
+    InputError
+        Naming the set, if the manifest has none there, the string was cut off, or a
+        candidate changes another token than the string's own.
+    """
+    known = {(one.canary_id, str(one.part)): one for one in manifest.canaries}
+    found = []
+    for key in keys:
+        where = f"candidates {key!r}"
+        name, part, row = canary_of(key)
+        canary = known.get((name, part))
+        places = {c.example: c for c in canary.contexts} if canary else {}
+        if canary is None or row not in places or canary.true_index is None:
+            raise InputError(
+                (canary and canary.reason) or "the manifest has no such set",
+                where=where,
+                fix="score what the manifest lists under `canaries`",
+            )
+        example, encoding, place = manifest.by_id[row], encodings[row], places[row]
+        span = encoding.span(place.char_start, place.char_end)
+        if span is None or span.start < example.kept[0] or span.end > example.kept[1]:
+            raise InputError("is cut off: text longer than the context", where=where)
+        text = example.prompt + example.response
+        before, after = text[: place.char_start], text[place.char_end :]
+        rows = token_ids(
+            loaded.tokenizer, [before + one + after for one in canary.candidates]
+        )
+        if not _fit_in(rows, encoding.ids, span, canary.true_index):
+            raise InputError(
+                "a candidate changes tokens around the true string's place",
+                where=where,
+                fix="give the tokenizer that the manifest was built with",
+            )
+        ids, positions = encoding.fed(example.kept)
+        slot = np.array([one[span.start : span.end] for one in rows], dtype=np.int32)
+        found.append(Candidates(key, ids[positions < span.start], tuple(slot)))
+    return found
+
+
+def _fit_in(
+    rows: Sequence[list[int]], own: np.ndarray, span: TokenSpan, true: int
+) -> bool:
+    """Whether rows of ids are a row's own outside the span, and the true one inside."""
+    if {len(ids) for ids in rows} != {len(own)}:
+        return False
+    same = np.array(rows) == own
+    edges = same[:, : span.start].all() and same[:, span.end :].all()
+    return bool(edges and same[true].all())
+
+
+def label_items(
+    manifest: Manifest,
+    loaded: Loaded,
+    encodings: Mapping[str, Encoding],
+    keys: Sequence[str],
+) -> list[Candidates]:
+    """The answers that a row's task knows as candidates, by :func:`labels_key`.
+
+    Every label is tokenised jointly with the prompt; the candidates begin at the first
+    token that any of the joint tokenisations has otherwise or that reaches into the
+    label, so that all stand behind one prefix. Rows are in the order of
+    :func:`task_labels`.
+
+    Raises
+    ------
+    InputError
+        Naming the example, if its task has too many responses or one without text, or
+        if nothing stands before them.
+    """
+    del encodings  # other texts than the examples' own
+    labels, limit = task_labels(manifest), _limit(manifest, loaded)
+    rows = [manifest.by_id[key.removeprefix(labels_key(""))] for key in keys]
+    for row in rows:
+        if row.task not in labels:
+            raise InputError(
+                f"its task has more than {MOST_LABELS} different responses",
+                where=f"example {row.id!r}",
+                fix="use the scorer `normalised`",
+            )
+        if not all(label.strip() for label in labels[row.task]):
+            raise InputError(
+                "a row of its task has no response", where=f"example {row.id!r}"
+            )
+    joint = iter(
+        encode(
+            loaded.tokenizer,
+            [row.prompt + label for row in rows for label in labels[row.task]],
+        )
+    )
+    found = []
+    for key, row in zip(keys, rows, strict=True):
+        texts = [next(joint) for _ in labels[row.task]]
+        start = _parting(texts, len(row.prompt))
+        ends = [text.ids[start : _text_end(text)] for text in texts]
+        room = max(map(len, ends))
+        ids = texts[0].ids[:start]
+        prefix = _cut(ids, texts[0].leading, limit, room, row.id)
+        found.append(Candidates(key, prefix, tuple(ends)))
+    return found
+
+
+def _parting(texts: Sequence[Encoding], border: int) -> int:
+    """First token that two texts have otherwise, or that reaches over the border."""
+    first = texts[0]
+    start = min(int(np.flatnonzero(_reaches(text, border))[0]) for text in texts)
+    for text in texts[1:]:
+        size = min(start, len(text))
+        other = np.flatnonzero(first.ids[:size] != text.ids[:size])
+        start = int(other[0]) if len(other) else size
+    return start
+
+
+def _reaches(text: Encoding, border: int) -> np.ndarray:
+    return np.asarray((text.end > border) & ~text.special)
+
+
+def _text_end(encoding: Encoding) -> int:
+    """Tokens up to the last one of text: an EOS that the tokenizer adds is behind."""
+    text = np.flatnonzero(~encoding.special)
+    return int(text[-1]) + 1 if len(text) else len(encoding)
+
+
+def _limit(manifest: Manifest, loaded: Loaded) -> int | None:
+    bounds = (manifest.settings.max_length, loaded.max_positions)
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def _cut(
+    ids: np.ndarray, leading: int, limit: int | None, behind: int, key: str
+) -> np.ndarray:
+    """A prefix that leaves room behind it; what is cut off is its beginning."""
+    room = len(ids) if limit is None else limit - behind
+    lead = ids[: min(leading, len(ids))]
+    tail = min(len(ids), room) - len(lead)
+    if not len(ids) or tail < min(len(ids) - len(lead), 1):
+        raise InputError(
+            "has no prompt, or none that fits the context with the answer",
+            where=f"example {key!r}",
+            fix="give a larger max_length, or leave the row out",
+        )
+    return np.concatenate([lead, ids[len(ids) - tail :]])
+
+
+def _encodings(manifest: Manifest, loaded: Loaded) -> dict[str, Encoding]:
+    texts = [e.prompt + e.response for e in original(manifest).examples]
+    encodings = encode(loaded.tokenizer, texts)
+    for example, encoding in zip(manifest.examples, encodings, strict=True):
+        if len(encoding) != len(example.reference_unll):
+            raise InputError(
+                f"example {example.id!r} has {len(encoding)} tokens, the manifest "
+                f"{manifest.name!r} {len(example.reference_unll)}",
+                where=f"checkpoint {loaded.name!r}",
+                fix="give the tokenizer that the manifest was built with",
+            )
+    return {
+        example.id: encoding
+        for example, encoding in zip(manifest.examples, encodings, strict=True)
+    }

@@ -1,0 +1,366 @@
+"""What a manifest selects: pairs, tokens of low sensitivity, canaries, members.
+
+Everything follows from the layouts and the reference model's micro-nats; no checkpoint
+is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from spark_audit.data.canaries import (
+    RANKED,
+    Candidates,
+    Context,
+    Encode,
+    Ranked,
+    canary_ranges,
+    candidates,
+)
+from spark_audit.data.examples import Canary, Example, Part
+from spark_audit.data.sensitivity_score import (
+    score2,
+    sensitivity,
+    stop_word_ranges,
+    token_counts,
+)
+from spark_audit.errors import InputError
+from spark_audit.manifest.covariates import Corpus
+from spark_audit.manifest.layout import Layout
+from spark_audit.provenance import seed_for
+from spark_audit.stats.duplicates import duplicate_groups
+from spark_audit.stats.matching import match_spans
+
+CUT_OFF = "cut off: text longer than the context"
+NO_TOKEN = "no token of its own"
+
+Record = dict[str, Any]
+
+
+# --- pairs ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Matched and unmatched spans as the manifest's records.
+
+    ``scored`` are ``(example, start, length)`` of all spans that can be compared,
+    matched or not; ``solvers`` counts the examples by solver of the assignment.
+    """
+
+    pairs: list[Record]
+    unmatched: list[Record]
+    scored: list[tuple[int, int, int]]
+    solvers: dict[str, int]
+
+
+def match(
+    rows: Sequence[Layout],
+    texts: Corpus,
+    eligible: np.ndarray,
+    *,
+    caliper: float,
+    distance: Literal["mean", "profile"],
+    controls: Literal["any", "before"],
+) -> Pairs:
+    """Match every span that is no part of a canary with text of its own example.
+
+    Parameters
+    ----------
+    eligible
+        Shape ``(N,)``, bool: tokens that a control may use.
+    caliper
+        Nats a token.
+    """
+    found = Pairs([], [], [], {})
+    for i, row in enumerate(rows):
+        spans: list[tuple[int, int]] = []
+        which: list[int] = []
+        reasons: dict[int, str] = {}
+        for j, (span, tokens) in enumerate(
+            zip(row.example.spans, row.spans, strict=True)
+        ):
+            if span.part is not None:
+                continue
+            if tokens is None:
+                reasons[j] = NO_TOKEN
+            elif not row.within(tokens):
+                reasons[j] = CUT_OFF
+            else:
+                spans.append((tokens.start, tokens.end))
+                which.append(j)
+        part = texts.of(i)
+        unll = texts.unll[part]
+        if spans:
+            matching = match_spans(
+                unll,
+                eligible[part],
+                spans,
+                caliper_u=round(1e6 * caliper),
+                distance=distance,
+                controls=controls,
+            )
+            solver = matching.solver
+            found.solvers[solver] = found.solvers.get(solver, 0) + 1
+            reasons |= {which[miss.span]: miss.reason for miss in matching.unmatched}
+            for pair in matching.pairs:
+                of = which[pair.span]
+                found.pairs.append(_pair(row, of, spans[pair.span], pair.start, unll))
+        found.scored.extend(
+            (i, start, end - start)
+            for start, end in spans
+            if (unll[start:end] >= 0).all()
+        )
+        for j in sorted(reasons):
+            span = row.example.spans[j]
+            found.unmatched.append(
+                {
+                    "example": row.example.id,
+                    "char_start": span.start,
+                    "char_end": span.end,
+                    "type": span.type,
+                    "reason": reasons[j],
+                }
+            )
+    return found
+
+
+def _pair(
+    row: Layout, of: int, tokens: tuple[int, int], start: int, unll: np.ndarray
+) -> Record:
+    length = tokens[1] - tokens[0]
+    end = start + length
+    span, encoding = row.example.spans[of], row.encoding
+    pii_u, control_u = int(unll[slice(*tokens)].sum()), int(unll[start:end].sum())
+    return {
+        "example": row.example.id,
+        "pii": {
+            "token_start": tokens[0],
+            "token_end": tokens[1],
+            "char_start": span.start,
+            "char_end": span.end,
+            "nll": pii_u / (1e6 * length),
+            "type": span.type,
+        },
+        "control": {
+            "token_start": start,
+            "token_end": end,
+            "char_start": int(encoding.start[start]),
+            "char_end": int(encoding.end[end - 1]),
+            "nll": control_u / (1e6 * length),
+        },
+        "distance": abs(pii_u - control_u) / (1e6 * length),
+        "weight": 1.0,
+    }
+
+
+# --- tokens of low sensitivity --------------------------------------------------------
+
+
+def low_sensitivity(
+    rows: Sequence[Layout],
+    texts: Corpus,
+    *,
+    vocab_size: int,
+    alpha: float,
+    tau: float,
+) -> np.ndarray:
+    """Scored tokens of plain text with a sensitivity Score of at most ``tau``.
+
+    **[ours]** Score_1 is the reference model's NLL, Score_2 is taken over all tasks and
+    rows of the manifest. No identifier, special or template token is among them.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(N,)``, bool.
+    """
+    ids = np.concatenate([row.encoding.ids for row in rows])
+    special = np.concatenate([row.encoding.special for row in rows])
+    task = np.repeat([row.example.task for row in rows], np.diff(texts.first))
+    counts = {
+        name: token_counts([ids[(task == name) & ~special]], vocab_size=vocab_size)
+        for name in sorted(set(task.tolist()))
+    }
+    pii = np.concatenate([row.pii for row in rows])
+    fixed = np.concatenate([row.fixed for row in rows])
+    stop = np.concatenate(
+        [row.encoding.mask(stop_word_ranges(row.example.text)) for row in rows]
+    )
+    scored = texts.unll >= 0
+    low = np.zeros(len(ids), dtype=bool)
+    low[scored] = (
+        sensitivity(
+            texts.unll[scored] / 1e6,
+            score2(counts)[ids[scored]],
+            alpha=alpha,
+            pii_mask=pii[scored],
+            zero_mask=(stop | fixed)[scored],
+        )
+        <= tau
+    )
+    return np.asarray(low & ~pii & ~fixed & ~special)
+
+
+# --- canaries -------------------------------------------------------------------------
+
+
+def canary_sets(
+    rows: Sequence[Layout],
+    texts: Corpus,
+    *,
+    encode: Encode,
+    contexts: int | None,
+    n: int,
+    seed: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[list[Record], int]:
+    """Candidates for every canary and part, each from a pool of its own.
+
+    Parameters
+    ----------
+    encode
+        Token ids of texts, special tokens included.
+    contexts
+        Rows that a canary is ranked in, the first by id that hold all of it;
+        ``None``: all.
+    n
+        Strings in a set.
+
+    Returns
+    -------
+    list, int
+        The manifest's records, and in how many rows a canary was cut.
+    """
+    standing: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        if row.example.canary is not None:
+            standing.setdefault(row.example.canary.id, []).append(i)
+    records, cut, done = [], 0, 0
+    for name in sorted(standing):
+        held = [rows[i] for i in standing[name]]
+        canary, parts = _one_canary([row.example for row in held])
+        whole = [
+            row
+            for i, row in zip(standing[name], held, strict=True)
+            if _is_whole(row, texts.unll[texts.of(i)])
+        ]
+        cut += len(held) - len(whole)
+        whole = whole[:contexts]
+        for part in RANKED:
+            found = Candidates((), None, 0, CUT_OFF)
+            if whole:
+                found = candidates(
+                    canary.format,
+                    parts,
+                    part,
+                    encode=encode,
+                    contexts=[
+                        Context(row.example.text, *canary_ranges(row.example)[part])
+                        for row in whole
+                    ],
+                    seed=seed_for(seed, canary.id, part),
+                    n=n,
+                )
+            records.append(_canary(canary, part, whole, found))
+            done += 1
+            if progress is not None:
+                progress(done, len(standing) * len(RANKED))
+    return records, cut
+
+
+def _one_canary(held: Sequence[Example]) -> tuple[Canary, dict[Part, str]]:
+    """What all rows of a canary agree on: the canary and its parts."""
+    found = {
+        (
+            example.canary,
+            tuple(
+                (s.part, example.text[s.start : s.end]) for s in example.spans if s.part
+            ),
+        )
+        for example in held
+    }
+    (canary, parts), *others = sorted(found, key=repr)
+    if others or canary is None:
+        raise InputError(
+            "rows of one canary hold different strings or facts",
+            where=f"canary {held[0].canary.id!r}" if held[0].canary else None,
+            fix="inject again",
+        )
+    return canary, {part: text for part, text in parts if part is not None}
+
+
+def _is_whole(row: Layout, unll: np.ndarray) -> bool:
+    """Whether every token of the canary was scored."""
+    tokens = row.encoding.span(*canary_ranges(row.example)["full"])
+    return tokens is not None and bool((unll[tokens.start : tokens.end] >= 0).all())
+
+
+def _canary(
+    canary: Canary, part: Ranked, rows: Sequence[Layout], found: Candidates
+) -> Record:
+    ranges = [canary_ranges(row.example)[part] for row in rows]
+    tokens = rows[0].encoding.span(*ranges[0]) if rows else None
+    return {
+        "canary_id": canary.id,
+        "part": part,
+        "contexts": [
+            {"example": row.example.id, "char_start": start, "char_end": end}
+            for row, (start, end) in zip(rows, ranges, strict=True)
+        ],
+        "candidates": list(found.strings),
+        "true_index": found.true_index,
+        "reason": found.reason or None,
+        "n_tokens": tokens.end - tokens.start if tokens else None,
+        "format": canary.format,
+        "dose": canary.dose,
+        "held_out": canary.held_out,
+    }
+
+
+# --- duplicates and membership --------------------------------------------------------
+
+
+def duplicates(rows: Sequence[Layout]) -> np.ndarray:
+    """Near-duplicate group of each row, shape ``(n,)``, int64.
+
+    Fixed wording is left out: all rows of a task share it.
+    """
+    return duplicate_groups([_own_text(row) for row in rows])
+
+
+def _own_text(row: Layout) -> str:
+    text, at, parts = row.example.text, 0, []
+    for start, end in row.template:
+        parts.append(text[at:start])
+        at = end
+    own = " ".join([*parts, text[at:]])
+    return own if own.strip() else text
+
+
+def membership(
+    rows: Sequence[Layout], groups: np.ndarray
+) -> tuple[dict[str, list[str]], int]:
+    """Members and non-members, and how many rows near-duplicates cost.
+
+    Members are the train rows without a canary, non-members the test rows without one.
+    Rows whose near-duplicate group stands in both splits are neither.
+    """
+    splits: dict[int, set[str]] = {}
+    for row, group in zip(rows, groups.tolist(), strict=True):
+        splits.setdefault(group, set()).add(row.example.split)
+    found: dict[str, list[str]] = {"members": [], "non_members": []}
+    crossing = 0
+    for row, group in zip(rows, groups.tolist(), strict=True):
+        if row.example.canary is not None:
+            continue
+        if len(splits[group]) > 1:
+            crossing += 1
+            continue
+        side = "members" if row.example.split == "train" else "non_members"
+        found[side].append(row.example.id)
+    return found, crossing

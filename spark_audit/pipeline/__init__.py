@@ -1,0 +1,1 @@
+"""From checkpoints and a manifest to a report folder."""

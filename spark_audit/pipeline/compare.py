@@ -1,0 +1,297 @@
+"""Reports side by side: paired contrasts over one manifest, from stored evidence.
+
+No model and no manifest is needed: every audit concludes from what it left in
+``scores/``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from spark_audit.audits import AUDITS
+from spark_audit.audits.columns import ANY, EVIDENCE, KEYS
+from spark_audit.audits.contract import (
+    BASE,
+    baselines_of,
+    evidence_file,
+    in_order,
+    originals,
+    replicates,
+    series_of,
+)
+from spark_audit.audits.seeds import with_entries
+from spark_audit.errors import InputError, OutputError
+from spark_audit.files import check_links
+from spark_audit.provenance import now, sha256_file, versions
+from spark_audit.report.attachments import (
+    cases_file,
+    read_cases,
+    united,
+    united_cases,
+    write_cases,
+)
+from spark_audit.report.folder import FOLDERS, read_report
+from spark_audit.report.tables import SCOPE
+from spark_audit.results import AuditResult, CheckpointFacts, Guard, Report, by_severity
+from spark_audit.scoring.table import check_columns, read_parquet, write_parquet
+
+FREE = ("replicates", "placebo_draws", "rematched", "blind_permutations")
+"""Options that change nothing that is compared."""
+
+
+def compare(
+    folders: Sequence[Path],
+    *,
+    baseline: str | None = None,
+    preset: str | None = None,
+    seed: int = 0,
+    output: Path | None = None,
+    command: Sequence[str] = (),
+) -> Report:
+    """One report over the checkpoints of several, with contrasts to a baseline.
+
+    Parameters
+    ----------
+    folders
+        Report folders over one manifest. A checkpoint that several hold counts once;
+        different ones of one name are called ``FOLDER/NAME``.
+    baseline
+        Default: the checkpoint of the first report, if it has one besides the base.
+    preset
+        Default: that of the first report.
+    output
+        Folder for the evidence; the report itself is the caller's to write.
+
+    Raises
+    ------
+    InputError
+        If the reports are over different manifests, parts of one or number formats,
+        share no audit, or no baseline can be chosen.
+    OutputError
+        If evidence is not as it was written.
+    """
+    if output is not None:
+        check_links(output, *FOLDERS)
+    reports = [read_report(folder) for folder in folders]
+    _check(folders, reports)
+    names = _names(folders, reports)
+    first = reports[0]
+    chosen = baseline or _default(names[0])
+    preset = preset or str(first.settings.get("preset"))
+    facts: dict[str, CheckpointFacts] = {}
+    for report, renamed in zip(reports, names, strict=True):
+        for one in report.checkpoints:
+            name = renamed[one.name]
+            own = one.quantised_from and renamed.get(one.quantised_from)
+            changes = {"name": name, "quantised_from": own}
+            facts.setdefault(name, one.model_copy(update=changes))
+    results: dict[str, AuditResult] = {}
+    known: set[str] = set()
+    left_out: list[str] = []
+    unchecked: list[str] = []
+    united_evidence: dict[str, pd.DataFrame] = {}
+    sums: dict[str, str] = {}
+    for audit in in_order(AUDITS.names()):
+        if "conclude" not in AUDITS.get(audit).parts:
+            continue
+        lacking = [f for f in folders if not _path(f, audit).exists()]
+        if lacking:
+            if len(lacking) < len(folders):
+                left_out.append(f"{audit} ({', '.join(f.name for f in lacking)})")
+            continue
+        if differing := _differing(audit, reports):
+            left_out.append(f"{audit} (made with another {', '.join(differing)})")
+            continue
+        unchecked += _unchecked(audit, folders, reports)
+        evidence = _evidence(audit, folders, names)
+        found = dict.fromkeys(evidence["checkpoint"])
+        entries = dict.fromkeys(
+            map(series_of, found) if AUDITS.of_stages(audit) else found
+        )
+        known |= set(entries)
+        conclude = AUDITS.get(audit).part("conclude")
+        result: AuditResult = conclude(
+            evidence,
+            baselines=baselines_of(chosen, entries) | originals(facts.values()),
+            paper=preset == "paper",
+            seed=seed,
+            replicates=replicates(preset),
+        )
+        results[audit] = with_entries(result)
+        united_evidence[audit] = evidence
+    if not results:
+        raise InputError(
+            "no audit can be compared"
+            + (f": {'; '.join(left_out)}" if left_out else ", none left evidence"),
+            where=", ".join(str(folder) for folder in folders),
+            fix="audit them with the same command first",
+        )
+    if chosen not in known and not any(n.startswith(f"{chosen}[") for n in known):
+        raise InputError(
+            f"{chosen!r} is none of the checkpoints",
+            where="--baseline",
+            fix=f"choose one of: {', '.join(sorted(known))}",
+        )
+    if output is not None:
+        for audit, evidence in united_evidence.items():
+            table = pa.Table.from_pandas(evidence, preserve_index=False)
+            write_parquet(table, _path(output, audit))
+            sums[evidence_file(audit)] = sha256_file(_path(output, audit))
+        parts = [(read_cases(f), new) for f, new in zip(folders, names, strict=True)]
+        write_cases(output, united_cases(parts))
+    kept = [evidence_file(audit) for audit in results] + [cases_file(Path()).name]
+    return Report(
+        status=first.status,
+        command=list(command),
+        created=now(),
+        versions=versions(),
+        settings={
+            **first.settings,
+            "preset": preset,
+            "seed": seed,
+            "baseline": chosen,
+            "compared": [str(folder.name) for folder in folders],
+        },
+        manifest=first.manifest,
+        checkpoints=list(facts.values()),
+        findings=by_severity(f for r in results.values() for f in r.findings),
+        results=[row for result in results.values() for row in result.rows],
+        contrasts=[row for result in results.values() for row in result.contrasts],
+        guards=[
+            *_told(left_out, unchecked),
+            *(g for r in results.values() for g in r.guards),
+        ],
+        scope=[*SCOPE, *(line for r in results.values() for line in r.scope)],
+        tables={
+            **united([(r.tables, new) for r, new in zip(reports, names, strict=True)]),
+            **{k: v for r in results.values() for k, v in r.tables.items()},
+        },
+        evidence=sums,
+        files={} if output is None else {"scores": [f"scores/{n}" for n in kept]},
+    )
+
+
+def _differing(audit: str, reports: Sequence[Report]) -> list[str]:
+    """Options of an audit that the reports do not share."""
+    names = inspect.signature(AUDITS.get(audit).run).parameters
+    own = [name for name in names if name not in ("baseline", "preset", "seed")]
+    return [
+        name
+        for name in own
+        if name not in FREE
+        and len({str(report.settings.get(f"{audit}.{name}")) for report in reports}) > 1
+    ]
+
+
+def _told(left_out: Sequence[str], unchecked: Sequence[str]) -> list[Guard]:
+    found = []
+    if left_out:
+        said = f"left out, as some reports lack them or differ: {', '.join(left_out)}"
+        found.append(Guard(name="audits compared", passed=None, detail=said))
+    if unchecked:
+        said = (
+            f"not checked, as no checksum stands in the report: {', '.join(unchecked)}"
+        )
+        found.append(Guard(name="evidence as written", passed=None, detail=said))
+    return found
+
+
+def _check(folders: Sequence[Path], reports: Sequence[Report]) -> None:
+    """Refuse what cannot be paired, naming what differs."""
+    if len(reports) < 2:
+        raise InputError("needs at least two reports", fix="give DIR DIR...")
+
+    def facts(report: Report) -> dict[str, Any]:
+        plain = (c for c in report.checkpoints if c.quantised_from is None)
+        return {
+            "manifest": report.manifest.digest[:12],
+            "--limit": report.settings.get("limit"),
+            "number format": ", ".join(sorted({one.dtype for one in plain})),
+        }
+
+    ours = facts(reports[0])
+    for folder, report in zip(folders[1:], reports[1:], strict=True):
+        for what, value in facts(report).items():
+            if value != ours[what]:
+                raise InputError(
+                    f"its {what} is {value}, that of {folders[0]} {ours[what]}",
+                    where=str(folder),
+                    fix="audit both against the same manifest in the same way",
+                )
+
+
+def _names(folders: Sequence[Path], reports: Sequence[Report]) -> list[dict[str, str]]:
+    """New name of every checkpoint, by report: one name, one model."""
+    models: dict[str, set[str]] = {}
+    for report in reports:
+        for one in report.checkpoints:
+            models.setdefault(one.name, set()).add(one.model_id)
+    labels = [folder.resolve().name for folder in folders]
+    if len(set(labels)) < len(labels):
+        labels = [f"{label}-{k}" for k, label in enumerate(labels, start=1)]
+    return [
+        {
+            one.name: one.name if len(models[one.name]) == 1 else f"{label}/{one.name}"
+            for one in report.checkpoints
+        }
+        for label, report in zip(labels, reports, strict=True)
+    ]
+
+
+def _default(names: dict[str, str]) -> str:
+    own = [new for old, new in names.items() if old != BASE and "@" not in old]
+    if len(own) != 1:
+        raise InputError(
+            "the first report has several checkpoints",
+            where="--baseline",
+            fix=f"choose one of: {', '.join(own) or BASE}",
+        )
+    return own[0]
+
+
+def _path(folder: Path, audit: str) -> Path:
+    return folder / "scores" / evidence_file(audit)
+
+
+def _unchecked(
+    audit: str, folders: Sequence[Path], reports: Sequence[Report]
+) -> list[str]:
+    """Refuse evidence that is not as it was written; name what no report tells of."""
+    found = []
+    for folder, report in zip(folders, reports, strict=True):
+        path = _path(folder, audit)
+        told = report.evidence.get(path.name)
+        if told is None:
+            found.append(f"{folder.name}/{path.name}")
+        elif sha256_file(path) != told:
+            raise OutputError(
+                "is not the file that the report was made from",
+                where=str(path),
+                fix="copy the report's folder again, or audit again",
+            )
+    return found
+
+
+def _evidence(
+    audit: str, folders: Sequence[Path], names: Sequence[dict[str, str]]
+) -> pd.DataFrame:
+    """The evidence of an audit from all reports, each checkpoint once."""
+    parts: list[pd.DataFrame] = []
+    seen: set[str] = set()
+    for folder, renamed in zip(folders, names, strict=True):
+        path = _path(folder, audit)
+        table = read_parquet(path)
+        check_columns(table, EVIDENCE.get(audit, ANY), where=str(path))
+        frame = table.to_pandas()
+        if audit in KEYS and frame.duplicated([*KEYS[audit]]).any():
+            raise OutputError("holds a row twice", where=str(path), fix="audit again")
+        frame["checkpoint"] = frame["checkpoint"].map(lambda n, r=renamed: r.get(n, n))
+        parts.append(frame[~frame["checkpoint"].isin(seen)])
+        seen |= set(frame["checkpoint"])
+    return pd.concat(parts, ignore_index=True)

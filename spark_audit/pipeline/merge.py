@@ -1,0 +1,142 @@
+"""A report folder that is written again: what it held of other audits stays.
+
+Audits of the same checkpoints add up in one folder, whether they were called together
+or one by one. What would be lost otherwise is refused before anything is scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spark_audit.audits.contract import BASE, evidence_file, in_order, series_of
+from spark_audit.errors import InputError
+from spark_audit.results import CheckpointFacts, Report, by_severity
+
+SAME = ("preset", "seed", "limit", "baseline")
+"""Settings that audits of one report share."""
+
+
+def audits_of(report: Report) -> list[str]:
+    """The audits that a report tells of, in order."""
+    rows = [*report.results, *report.contrasts]
+    return in_order({row.audit for row in rows})
+
+
+def check(
+    old: Report,
+    audits: Sequence[str],
+    names: Iterable[str],
+    *,
+    settings: Mapping[str, Any],
+    folder: Path,
+) -> None:
+    """Refuse to write over a finished report that the new one would not hold.
+
+    Raises
+    ------
+    InputError
+        If it tells of checkpoints that are not audited now, of other audits of other
+        checkpoints, or of other audits with other settings.
+    """
+    before = {series_of(one.name) for one in old.checkpoints} - {BASE}
+    now = {series_of(name) for name in names} - {BASE}
+    others = [audit for audit in audits_of(old) if audit not in audits]
+    differs = [key for key in SAME if old.settings.get(key) != settings[key]]
+    if before - now:
+        what = f"checkpoints {', '.join(sorted(before - now))}"
+    elif others and before != now:
+        what = f"audits {', '.join(others)} of other checkpoints"
+    elif others and differs:
+        what = f"audits {', '.join(others)} with another {', '.join(differs)}"
+    else:
+        return
+    raise InputError(
+        f"holds a finished report with {what}, which would be lost",
+        where=str(folder),
+        fix="give another -o, or remove the folder",
+    )
+
+
+def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
+    """The new report with the other audits of the old one.
+
+    Raises
+    ------
+    InputError
+        If the other audits are of other models of these names, or the base would be
+        lost from an audit; the new scores are kept.
+    """
+    fresh = audits_of(new)
+    others = [audit for audit in audits_of(old) if audit not in fresh]
+    if not others:
+        return new
+    changed = _changed(old.checkpoints, new.checkpoints)
+    if changed is None and _has_base(old, fresh) and not _has_base(new, fresh):
+        changed = "base, which is not scored now (--base)"
+    if changed is not None:
+        raise InputError(
+            f"holds a finished report of {', '.join(others)} with another {changed}",
+            where=str(folder),
+            fix="give another -o, or remove the folder; what was scored is kept",
+        )
+    order = in_order([*others, *fresh])
+    told = {(guard.name, guard.checkpoint) for guard in new.guards}
+    said = [f for f in old.findings if f.audit in others]
+    said += [f for f in new.findings if f.audit in fresh]
+    place = {audit: k for k, audit in enumerate(order)}
+    seen = {one.name for one in new.checkpoints}
+    return new.model_copy(
+        update={
+            "checkpoints": [
+                *new.checkpoints,
+                *(one for one in old.checkpoints if one.name not in seen),
+            ],
+            "findings": by_severity(sorted(said, key=lambda f: place[f.audit])),
+            "results": [
+                row
+                for audit in order
+                for row in (old if audit in others else new).results
+                if row.audit == audit
+            ],
+            "contrasts": [
+                row
+                for audit in order
+                for row in (old if audit in others else new).contrasts
+                if row.audit == audit
+            ],
+            "guards": [
+                *new.guards,
+                *(g for g in old.guards if (g.name, g.checkpoint) not in told),
+            ],
+            "scope": list(dict.fromkeys([*new.scope, *old.scope])),
+            "settings": {**old.settings, **new.settings},
+            "tables": {**old.tables, **new.tables},
+            "evidence": {
+                name: sha256
+                for name, sha256 in old.evidence.items()
+                if name in map(evidence_file, others)
+            },
+            "timing": {**old.timing, **new.timing},
+        }
+    )
+
+
+def _changed(
+    before: Sequence[CheckpointFacts], now: Sequence[CheckpointFacts]
+) -> str | None:
+    """A checkpoint whose name now stands for another model."""
+    models = {one.name: one.model_id for one in before}
+    return next(
+        (
+            f"model of the name {one.name!r}"
+            for one in now
+            if models.get(one.name, one.model_id) != one.model_id
+        ),
+        None,
+    )
+
+
+def _has_base(report: Report, audits: Sequence[str]) -> bool:
+    return any(r.checkpoint == BASE and r.audit in audits for r in report.results)

@@ -1,0 +1,154 @@
+"""Which checkpoints are opened and what each of them scores, for all audits at once.
+
+The passes of all audits are united before anything is scored. An audit that wants the
+stages of a series (``stages`` is one of its parts) gets them as ``NAME@K``; the others
+see a series as its last stage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from spark_audit.audits import AUDITS
+from spark_audit.audits.contract import BASE, Plan
+from spark_audit.manifest.items import example_of
+from spark_audit.manifest.schema import Manifest, limited
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.specs import Spec
+
+
+@dataclass(frozen=True)
+class Lineup:
+    """The checkpoints of a call.
+
+    Attributes
+    ----------
+    specs
+        What is opened.
+    stages
+        Names of those that are one stage of a series, for audits of series alone.
+    both
+        Names of those that are a series of one stage: every audit sees them.
+    """
+
+    specs: tuple[Spec, ...]
+    stages: frozenset[str]
+    both: frozenset[str]
+
+    def plan(self, name: str, plans: Plans) -> Plan:
+        """What one checkpoint scores; a quantised one scores what audits compare."""
+        if name in self.stages:
+            return plans.stages
+        if name in self.both or name == BASE:
+            return union((plans.whole, plans.stages))
+        return plans.whole
+
+    def scores(self, name: str) -> bool:
+        """Whether anything is to be scored: a stage is not looked at rounded."""
+        return name.rpartition("+")[0] not in self.stages
+
+    def entry(self, name: str) -> str:
+        """The series that a stage belongs to; any other checkpoint's own name."""
+        return name.rpartition("@")[0] if name in self.stages else name
+
+    def sees(self, name: str, audit: str) -> bool:
+        """Whether an audit concludes on a checkpoint."""
+        if AUDITS.of_stages(audit):
+            return name in self.stages or name in self.both or name == BASE
+        return name not in self.stages
+
+
+@dataclass(frozen=True)
+class Plans:
+    """What whole checkpoints score, and what stages of a series do."""
+
+    whole: Plan
+    stages: Plan
+
+
+def lineup(specs: Sequence[Spec], audits: Iterable[str]) -> Lineup:
+    """What to open so that every audit has what it looks at.
+
+    A list of paths is a series where only audits of series are asked for, unless each
+    of them is a series itself; else it is replicates, each of which may be a series.
+    """
+    from spark_audit.checkpoints.detect import series
+    from spark_audit.checkpoints.open import expand
+    from spark_audit.checkpoints.specs import Spec
+
+    wanted = [AUDITS.of_stages(audit) for audit in audits]
+    if not any(wanted):
+        return Lineup(tuple(specs), frozenset(), frozenset())
+    opened = [] if all(wanted) else list(specs)
+    stages: list[Spec] = []
+    both: set[str] = set()
+    for spec in specs:
+        several = len(spec.paths) > 1 and (
+            not all(wanted)
+            # Their last stages, one after the other, would be no series of anything.
+            or (spec.stage is None and all(map(series, spec.paths)))
+        )
+        for number, path in enumerate(spec.paths, start=1) if several else ((0, None),):
+            one = spec
+            if path is not None:
+                one = Spec(f"{spec.name}[{number}]", (path,), spec.stage)
+            found = expand(one)
+            if found == (one,):
+                both.add(one.name)
+                if all(wanted):
+                    opened.append(one)
+            else:
+                stages += found
+    names = frozenset(spec.name for spec in stages)
+    return Lineup((*opened, *stages), names, frozenset(both))
+
+
+def make_plans(
+    manifest: Manifest,
+    audits: Sequence[str],
+    *,
+    preset: str | None = None,
+    options: Mapping[str, Any],
+    limit: int | None = None,
+) -> tuple[Manifest, Plans]:
+    """The manifest, or the part that a limit leaves, with what to score of it."""
+
+    def plans(view: Manifest) -> Plans:
+        whole: list[Plan] = []
+        stages: list[Plan] = []
+        for name in audits:
+            plan = AUDITS.get(name).part("plan")
+            needs = plan(view, **known(plan, {"preset": preset, **options}))
+            (stages if AUDITS.of_stages(name) else whole).append(needs)
+        return Plans(union(whole), union(stages))
+
+    found = plans(manifest)
+    everything = union((found.whole, found.stages))
+    wanted = sorted(
+        {example_of(one, key) for one, keys in everything.items() for key in keys}
+    )
+    if limit is None or len(wanted) <= limit:
+        return manifest, found
+    by_hash = sorted(wanted, key=lambda key: hashlib.sha256(key.encode()).digest())
+    view = limited(manifest, set(by_hash[:limit]))
+    return view, plans(view)
+
+
+def union(plans: Iterable[Plan]) -> Plan:
+    """Each pass once, with every sequence that anybody asked for once."""
+    found: dict[Any, set[str]] = {}
+    for plan in plans:
+        for wanted, keys in plan.items():
+            found.setdefault(wanted, set()).update(keys)
+    return {wanted: sorted(keys) for wanted, keys in sorted(found.items())}
+
+
+def known(function: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options that a function takes."""
+    names = inspect.signature(function).parameters
+    return {key: value for key, value in options.items() if key in names}

@@ -1,0 +1,83 @@
+"""What a figure depends on: versions, hashes, seeds."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import platform
+import zlib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from spark_audit.files import open_regular
+
+PACKAGES = (
+    "spark-audit",
+    "torch",
+    "transformers",
+    "peft",
+    "accelerate",
+    "safetensors",
+    "tokenizers",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pandas",
+    "pyarrow",
+    "faker",
+)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a figure can depend on, without importing any of it."""
+    found = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).replace(microsecond=0).isoformat()
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted keys, no blanks, UTF-8 and no NaN: the form that is hashed."""
+    return json.dumps(
+        value,
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
+        allow_nan=False,
+    ).encode()
+
+
+def sha256_json(value: Any) -> str:
+    """SHA-256 of the canonical JSON of a value, in hex."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+_memo: dict[tuple[str, int, int, int], str] = {}
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's bytes; memoised on path, size, mtime and inode.
+
+    Links are followed: it tells nothing of what the file holds.
+    """
+    state = path.stat()
+    key = (str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ino)
+    if key not in _memo:
+        with open_regular(path, follow=True) as file:
+            _memo[key] = hashlib.file_digest(file, "sha256").hexdigest()
+    return _memo[key]
+
+
+def seed_for(seed: int, *parts: object) -> int:
+    """A 63-bit seed for one named purpose, the same on every machine."""
+    digest = hashlib.sha256(repr((seed, *parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

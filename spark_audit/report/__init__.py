@@ -1,0 +1,1 @@
+"""Reports: what audits found, as files for people and programs."""

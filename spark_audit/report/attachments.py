@@ -1,0 +1,296 @@
+"""What no audit makes: tables on the matching, and the tokens of some examples.
+
+Tables are part of ``report.json``, and figures are drawn from them. Token scores are
+not: with the base model a text can be read from them, so they stay in ``scores/``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_audit.audits.contract import BASE
+from spark_audit.errors import OutputError
+from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.scoring.table import TokenTable, read_parquet, write_parquet
+
+Records = list[dict[str, Any]]
+
+MATCHING = ("matching_by_type", "balance", "pair_shares")
+RUNS = ("run_settings", "run_time", "run_losses")
+NLL = "nll/"
+"""Before the name of a checkpoint: a column of :func:`cases`."""
+
+DISTANCE_BINS = 20
+"""Steps of a pair's distance from 0 to the caliper."""
+NLL_STEP = 0.5
+"""Nats: a step of the mean NLL of a pair's sides."""
+CASES = 4
+"""Examples whose tokens a report shows, at most one a task while there are more."""
+CASE_TOKENS = 256
+CASE_LEAD = 64
+"""Tokens shown of an example, and of them before its first identifier."""
+
+
+def matching(manifest: Manifest) -> dict[str, Records]:
+    """What the manifest says of its own matching, for every report made with it."""
+    reasons: dict[tuple[str, str], int] = {}
+    for span in manifest.unmatched:
+        key = (span.type, span.reason)
+        reasons[key] = reasons.get(key, 0) + 1
+    matched: dict[str, int] = {}
+    for pair in manifest.pairs:
+        matched[pair.pii.type] = matched.get(pair.pii.type, 0) + 1
+    kinds = sorted({*matched, *(kind for kind, _ in reasons)})
+    return {
+        "matching_by_type": [
+            {
+                "type": kind,
+                "matched": matched.get(kind, 0),
+                "unmatched": sum(n for (k, _), n in reasons.items() if k == kind),
+                "reasons": "; ".join(
+                    f"{n} {reason}"
+                    for (k, reason), n in sorted(reasons.items())
+                    if k == kind
+                ),
+            }
+            for kind in kinds
+        ],
+        "balance": [row.model_dump() for row in manifest.balance],
+        "pair_shares": _shares(manifest),
+    }
+
+
+def _shares(manifest: Manifest) -> Records:
+    """Shares of the pairs up to some nats on the reference: of distance and sides.
+
+    They are counted in steps: a quantile would be one span's own figure.
+    """
+    train = [p for p in manifest.pairs if manifest.by_id[p.example].split == "train"]
+    caliper = manifest.settings.caliper
+    found: Records = []
+    for of, step, given in (
+        ("distance", caliper / DISTANCE_BINS, [pair.distance for pair in train]),
+        ("nll_pii", NLL_STEP, [pair.pii.nll for pair in train]),
+        ("nll_control", NLL_STEP, [pair.control.nll for pair in train]),
+    ):
+        values = np.array(given, dtype=float)
+        if not len(values) or not step:
+            continue
+        # A distance that is the caliper to the last digit is no step beyond it.
+        steps = np.ceil(values / step - 1e-9)
+        found += [
+            {
+                "of": of,
+                "nats": round(k * step, 6),
+                "share": round(float((steps <= k).mean()), 6),
+                "caliper_nats": caliper,
+            }
+            for k in range(int(max(steps.max(), 0)) + 1)
+        ]
+    return found
+
+
+def case_ids(manifest: Manifest) -> list[str]:
+    """Examples to show: trained on, with a pair, no canary; by a hash of their id.
+
+    They are chosen before anything is scored and never by what came out; one of every
+    task first.
+    """
+    paired = {pair.example for pair in manifest.pairs}
+    found = [
+        example
+        for example in manifest.examples
+        if example.id in paired and example.split == "train" and not example.canary_id
+    ]
+    found.sort(key=lambda example: hashlib.sha256(example.id.encode()).digest())
+    first: dict[str, str] = {}
+    for example in found:
+        first.setdefault(example.task, example.id)
+    rest = [example.id for example in found if example.id not in first.values()]
+    return [*first.values(), *rest][:CASES]
+
+
+def cases(
+    manifest: Manifest,
+    places: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    plain: Mapping[str, TokenTable],
+) -> Records:
+    """One record a token of :func:`case_ids`: its place, its role, and its NLLs.
+
+    Parameters
+    ----------
+    places
+        Example -> first and last characters of its tokens, shape ``(T,)`` each.
+    plain
+        Checkpoint -> table of the plain pass. The manifest's reference scores stand
+        for ``base`` where that was not scored.
+    """
+    known = {name: _nlls(table, places) for name, table in plain.items()}
+    if known and BASE not in known:
+        known = {BASE: _reference(manifest, places), **known}
+    records: Records = []
+    for key, (starts, ends) in places.items():
+        example = manifest.by_id[key]
+        roles = _roles(manifest, example)
+        for position in _window(example, roles):
+            role, kind = roles.get(position, ("", ""))
+            records.append(
+                {
+                    "example": key,
+                    "task": example.task,
+                    "position": position,
+                    "start": int(starts[position]),
+                    "end": int(ends[position]),
+                    "role": role,
+                    "type": kind,
+                    **{
+                        f"{NLL}{name}": found.get((key, position))
+                        for name, found in known.items()
+                    },
+                }
+            )
+    return records
+
+
+def united(
+    reports: Sequence[tuple[Mapping[str, Records], Mapping[str, str]]],
+) -> dict[str, Records]:
+    """These tables of several reports over one manifest, each checkpoint once.
+
+    Parameters
+    ----------
+    reports
+        Tables of a report, and the new name of each of its checkpoints.
+    """
+    found: dict[str, Records] = {}
+    for tables, names in reports:
+        for key in MATCHING:
+            found[key] = found.get(key) or tables.get(key, [])
+        for key in RUNS:
+            known = {record["checkpoint"] for record in found.setdefault(key, [])}
+            for record in tables.get(key, []):
+                name = names.get(record["checkpoint"], record["checkpoint"])
+                if name not in known:
+                    found[key].append({**record, "checkpoint": name})
+    return {key: records for key, records in found.items() if records}
+
+
+def united_cases(reports: Sequence[tuple[Records, Mapping[str, str]]]) -> Records:
+    """The :func:`cases` of several reports over one manifest, as :func:`united`."""
+    tokens: dict[tuple[str, int], dict[str, Any]] = {}
+    for records, names in reports:
+        columns = {f"{NLL}{old}": f"{NLL}{new}" for old, new in names.items()}
+        for record in records:
+            mine = {columns.get(key, key): value for key, value in record.items()}
+            place = (record["example"], record["position"])
+            tokens[place] = {**mine, **tokens.get(place, {})}
+    return list(tokens.values())
+
+
+PLACE = pa.schema(
+    [
+        pa.field("example", pa.string(), nullable=False),
+        pa.field("task", pa.string(), nullable=False),
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("end", pa.int64(), nullable=False),
+        pa.field("role", pa.string(), nullable=False),
+        pa.field("type", pa.string(), nullable=False),
+    ]
+)
+"""Columns of :func:`cases` beside the NLLs."""
+
+
+def cases_file(folder: Path) -> Path:
+    """Where a report folder has its :func:`cases`, for the owner only."""
+    return folder / "scores" / "cases.parquet"
+
+
+def write_cases(folder: Path, records: Records) -> None:
+    """Write :func:`cases` into a report folder; none: remove what stood there."""
+    path = cases_file(folder)
+    if not records:
+        path.unlink(missing_ok=True)
+        return
+    names = [key for key in records[0] if key.startswith(NLL)]
+    scores = [pa.field(name, pa.float64()) for name in names]
+    write_parquet(pa.Table.from_pylist(records, pa.schema([*PLACE, *scores])), path)
+
+
+def read_cases(folder: Path) -> Records:
+    """The :func:`cases` of a report folder; none where it has no such file.
+
+    Raises
+    ------
+    OutputError
+        If the file is none of :func:`write_cases`.
+    """
+    path = cases_file(folder)
+    if not path.exists():
+        return []
+    table = read_parquet(path)
+    fields = {field.name: field for field in table.schema}
+    scores = [field.type for name, field in fields.items() if name.startswith(NLL)]
+    whole = all(
+        name in fields and fields[name].type == kind and not table[name].null_count
+        for name, kind in zip(PLACE.names, PLACE.types, strict=True)
+    )
+    if not whole or any(kind != pa.float64() for kind in scores):
+        raise OutputError(
+            "is no table of token scores", where=str(path), fix="audit again"
+        )
+    return [dict(record) for record in table.to_pylist()]
+
+
+def _window(
+    example: ManifestExample, roles: Mapping[int, tuple[str, str]]
+) -> Sequence[int]:
+    """Tokens that are shown: all, or of a long text those around an identifier."""
+    low, high = example.kept
+    if high - low > CASE_TOKENS:
+        first = min(at for at, (role, _) in roles.items() if role == "pii")
+        low = min(max(low, first - CASE_LEAD), high - CASE_TOKENS)
+        high = low + CASE_TOKENS
+    return range(max(low, 0), high)
+
+
+def _roles(manifest: Manifest, example: ManifestExample) -> dict[int, tuple[str, str]]:
+    """Token -> ``pii`` (every annotated identifier) or ``control``, and the type."""
+    found: dict[int, tuple[str, str]] = {}
+    for pair in manifest.pairs:
+        if pair.example == example.id:
+            for at in range(pair.control.token_start, pair.control.token_end):
+                found[at] = ("control", pair.pii.type)
+    for span in example.spans:
+        if span.token_start is not None and span.token_end is not None:
+            for at in range(span.token_start, span.token_end):
+                found[at] = ("pii", span.type)
+    return found
+
+
+def _nlls(table: TokenTable, keys: Iterable[str]) -> dict[tuple[str, int], float]:
+    found: dict[tuple[str, int], float] = {}
+    for key in keys:
+        if key not in table:
+            continue
+        part = table.rows(key)
+        values = table.columns["nll"][part]
+        for at, nll in zip(table.position[part], values, strict=True):
+            found[key, int(at)] = round(float(nll), 4)
+    return found
+
+
+def _reference(manifest: Manifest, keys: Iterable[str]) -> dict[tuple[str, int], float]:
+    """The reference's own scores as they stand in the manifest."""
+    return {
+        (key, at): round(unll / 1e6, 4)
+        for key in keys
+        for at, unll in enumerate(manifest.by_id[key].reference_unll)
+        if unll is not None
+    }

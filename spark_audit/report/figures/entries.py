@@ -1,0 +1,208 @@
+"""Which rows and records of a report a figure shows: entries before replicates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from spark_audit.audits.contract import BASE, entry_of, series_of
+from spark_audit.report.figures.theme import HOLLOW
+from spark_audit.results import Contrast, Report, Row
+
+if TYPE_CHECKING:
+    pass
+from spark_audit.report.figures.theme import GLYPHS, LIGHT
+
+R = TypeVar("R", bound=Row)
+
+
+OVER = {
+    "sources": "over sources",
+    "seeds": "over training seeds",
+    "both": "over sources and training seeds",
+}
+
+
+def names_of(report: Report) -> dict[str, str]:
+    """Every checkpoint that a report tells of -> its entry, the reference first.
+
+    The entry of a replicate ``NAME[2]`` is ``NAME``, that of any other name itself.
+    Stages of a series, of which nothing is told but in the series' own rows, are none.
+    """
+    names = [f.name for f in report.checkpoints if series_of(f.name) == f.name]
+    names += [row.checkpoint for row in report.results]
+    names += [n for row in report.contrasts for n in (row.checkpoint, row.baseline)]
+    for records in report.tables.values():
+        names += [r["checkpoint"] for r in records if r.get("checkpoint")]
+    ordered = sorted(dict.fromkeys(names), key=lambda name: name != BASE)
+    return {name: entry_of(name) for name in ordered}
+
+
+def rows_of(
+    report: Report,
+    audit: str,
+    metric: str,
+    *,
+    of: str = "",
+    group: str = "pooled",
+) -> dict[str, Row]:
+    """Checkpoint -> its row; one row an entry, with the widest interval there is."""
+    found = [
+        row
+        for row in report.results
+        if (row.audit, row.metric, row.of, row.group) == (audit, metric, of, group)
+    ]
+    chosen = _chosen(found, lambda row: (row.checkpoint,))
+    return {key[0]: row for key, row in _ordered(report, chosen).items()}
+
+
+def contrasts_of(
+    report: Report,
+    audit: str,
+    metric: str,
+    *,
+    of: str = "",
+    group: str = "pooled",
+) -> dict[tuple[str, str], Contrast]:
+    """(checkpoint, baseline) -> its contrast, chosen as in ``rows_of``."""
+    found = [
+        row
+        for row in report.contrasts
+        if (row.audit, row.metric, row.of, row.group) == (audit, metric, of, group)
+    ]
+    chosen = _chosen(found, lambda row: (row.checkpoint, row.baseline))
+    return {(key[0], key[1]): row for key, row in _ordered(report, chosen).items()}
+
+
+def _chosen(rows: Sequence[R], key: Any) -> dict[tuple[str, ...], R]:
+    by_key: dict[tuple[str, ...], list[R]] = {}
+    for row in rows:
+        by_key.setdefault(key(row), []).append(row)
+    entries = {name[0] for name in by_key}
+    return {
+        name: _widest(some)
+        for name, some in by_key.items()
+        if entry_of(name[0]) == name[0] or entry_of(name[0]) not in entries
+    }
+
+
+def _widest(rows: Sequence[R]) -> R:
+    def rank(row: R) -> tuple[bool, bool, bool, float]:
+        bounded = row.low is not None and row.high is not None
+        width = (row.high or 0.0) - (row.low or 0.0) if bounded else 0.0
+        return row.value is not None, bounded, bounded and row.over == "both", width
+
+    return max(rows, key=rank)
+
+
+def _ordered(report: Report, rows: dict[tuple[str, ...], R]) -> dict[Any, R]:
+    entries = names_of(report)
+    places = list(dict.fromkeys(entries.values()))
+
+    def place(item: tuple[tuple[str, ...], R]) -> list[int]:
+        return [places.index(entries[name]) for name in item[0]]
+
+    return dict(sorted(rows.items(), key=place))
+
+
+def groups_of(report: Report, audit: str, prefix: str) -> list[str]:
+    """Values of a grouping, such as the PII types of ``type:SSN``, sorted."""
+    found = (row.group.partition(":") for row in report.results if row.audit == audit)
+    return sorted({value for kind, _, value in found if kind == prefix})
+
+
+def records_of(
+    report: Report, table: str
+) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Entry -> checkpoint -> its records of a table; replicates stand side by side."""
+    places = names_of(report)
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    records = [r for r in report.tables.get(table, []) if r.get("checkpoint")]
+    for name in sorted({r["checkpoint"] for r in records}, key=list(places).index):
+        mine = [record for record in records if record["checkpoint"] == name]
+        found.setdefault(places[name], {})[name] = mine
+    return found
+
+
+def known(records: Iterable[dict[str, Any]], *columns: str) -> list[dict[str, Any]]:
+    """The records in which none of the columns is missing."""
+    return [r for r in records if all(r.get(c) is not None for c in columns)]
+
+
+def replicates_said(report: Report) -> str:
+    """A sentence for the caption where methods were trained with several seeds."""
+    several = [n for n, entry in names_of(report).items() if n != entry]
+    if not several:
+        return ""
+    return " Methods with several training seeds are shown by the mean of their seeds."
+
+
+def intervals_said(rows: Iterable[Row], *, bars: str = "Bars") -> str:
+    """What the intervals of these rows are, for the caption."""
+    bounded = [r for r in rows if r.value is not None and r.low is not None]
+    if not bounded:
+        return "No interval can be given."
+    levels = " and ".join(f"{100 * v:g}%" for v in sorted({r.level for r in bounded}))
+    over = " or ".join(OVER[o] for o in OVER if any(r.over == o for r in bounded))
+    text = f"{bars}: {levels} intervals {over}."
+    if any(r.value is not None and r.low is None for r in rows):
+        text += " A mark without a bar has no interval."
+    return text
+
+
+VOID = ("invalid", "insensitive")
+"""Statuses that hold for what is drawn, too, whatever it is drawn from."""
+
+
+def void_said(report: Report, audit: str) -> str:
+    """Whose pooled figures of an audit are void, for caption and spoken text.
+
+    Curves and heat maps are drawn from tables, which have no status of their own.
+    """
+    found = []
+    for status in VOID:
+        rows = [
+            row
+            for row in (*report.results, *report.contrasts)
+            if (row.audit, row.group, row.status) == (audit, "pooled", status)
+        ]
+        names = dict.fromkeys(entry_of(row.checkpoint) for row in rows)
+        if names:
+            found.append(f"{status.upper()}, no finding: {', '.join(names)}.")
+    return "".join(f" {text}" for text in found)
+
+
+def statuses_said(rows: Iterable[Row]) -> str:
+    """Why marks are hollow and figures missing, for the caption."""
+    rows = list(rows)
+    found = []
+    hollow = sorted({r.status for r in rows} & set(HOLLOW))
+    if hollow:
+        found.append(f"Hollow marks: {', '.join(s.replace('_', ' ') for s in hollow)}.")
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row.status == "not_estimable":
+            reasons.setdefault(row.note, []).append(row.checkpoint)
+    found += [
+        f"Not estimable for {', '.join(dict.fromkeys(names))}: {reason}."
+        for reason, names in reasons.items()
+    ]
+    return "".join(f" {text}" for text in found)
+
+
+def palette(report: Report) -> dict[str, tuple[int, str]]:
+    """Colour (0 to 7, as in ``LIGHT`` and ``--c0`` ...) and marker of each checkpoint.
+
+    Replicates share those of their entry. From the ninth checkpoint on, colours come
+    again with another marker, from the fifteenth, markers with another colour.
+    """
+    markers = list(GLYPHS)
+    places: dict[str, tuple[int, str]] = {}
+    found = {}
+    for name, entry in names_of(report).items():
+        place = len(places)
+        if entry not in places:
+            places[entry] = (place % len(LIGHT), markers[place % len(markers)])
+        found[name] = places[entry]
+        found.setdefault(entry, places[entry])
+    return found

@@ -1,0 +1,104 @@
+"""All figures of a report, in the order of reading, and their files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from spark_audit.files import write_atomically
+from spark_audit.results import Report
+
+if TYPE_CHECKING:
+    pass
+from spark_audit.report.figures import FIGURES
+from spark_audit.report.figures.entries import void_said
+from spark_audit.report.figures.svg import inline, rendered
+from spark_audit.report.figures.theme import (
+    FORMATS,
+    Drawing,
+    _matplotlib,
+    file_name,
+    styled,
+)
+
+ORDER = (
+    "balance",
+    "pair-distances",
+    "selectivity",
+    "selectivity-by-type",
+    "drift",
+    "top1",
+    "ranks",
+    "exposure",
+    "roc",
+    "noise",
+    "utility",
+    "accuracy",
+    "sweep",
+    "losses",
+    "time",
+)
+"""The order of reading; figures that are not named here come last."""
+
+
+def drawings(report: Report, *, only: Collection[str] | None = None) -> list[Drawing]:
+    """All figures that a report has data for, in the order of reading.
+
+    Parameters
+    ----------
+    only
+        Names of the figures wanted; all, if none are given.
+    """
+    return list(each(report, only=only))
+
+
+def each(report: Report, *, only: Collection[str] | None = None) -> Iterator[Drawing]:
+    """The figures one by one, so that no more than one is kept in memory."""
+    known = FIGURES.names()
+    _matplotlib()
+    for name in sorted(known, key=lambda n: (_place(n), n)):
+        if only is None or name.replace("-", "_") in only or name in only:
+            run = FIGURES.get(name).run
+            with styled():
+                drawing = run(report)
+                if drawing is None:
+                    continue
+                void = void_said(report, drawing.audit)
+                drawing = replace(
+                    drawing, caption=drawing.caption + void, alt=drawing.alt + void
+                )
+                # Once is enough: the layout is the same in every format.
+                drawing.figure.draw_without_rendering()
+                drawing.figure.set_layout_engine("none")
+            yield drawing
+
+
+def _place(name: str) -> int:
+    return ORDER.index(name) if name in ORDER else len(ORDER)
+
+
+def inline_svg(drawing: Drawing) -> str:
+    """The figure as ``<svg>`` for a page, in the page's colours and font.
+
+    Ink, grid, paper, muted text and series are ``var(--ink)``, ``var(--grid)``,
+    ``var(--paper)``, ``var(--muted)`` and ``var(--c0)`` ... ``var(--c7)``. What belongs
+    to a checkpoint has ``data-checkpoint``. Ids begin with the drawing's name.
+    """
+    return inline(drawing)
+
+
+def save(drawing: Drawing, folder: Path) -> list[Path]:
+    """Write ``NAME.png``, ``NAME.svg`` and ``NAME.pdf``, the same bytes every time."""
+    written = []
+    for form in FORMATS:
+        path = folder / file_name(drawing.name, form)
+        write_atomically(path, partial(_put, data=rendered(drawing, form)))
+        written.append(path)
+    return written
+
+
+def _put(file: IO[bytes], *, data: bytes) -> None:
+    file.write(data)

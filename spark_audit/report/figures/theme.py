@@ -1,0 +1,182 @@
+"""How figures look: colours, markers, fonts; and what must stand beside a drawing.
+
+Colour is never alone: each
+checkpoint has a marker, a dash and a hatch of its own, so that a print in grey and a
+colour-blind eye read the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from spark_audit.results import Report
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+FORMATS = ("png", "svg", "pdf")
+
+
+GLYPHS = {
+    "o": "●",
+    "s": "■",
+    "^": "▲",
+    "D": "◆",
+    "v": "▼",
+    "P": "✚",
+    "X": "✖",
+    "<": "◀",
+    ">": "▶",
+    "p": "⬟",
+    "h": "⬢",
+    "*": "★",
+    "d": "♦",
+    "8": "⬣",
+}
+"""Markers in the order in which checkpoints take them, and letters that look alike."""
+
+
+LIGHT = (
+    "#595959",
+    "#de8f05",
+    "#0173b2",
+    "#cc78bc",
+    "#00634a",
+    "#56b4e9",
+    "#a33d00",
+    "#ca9161",
+)
+"""Series on white: seaborn's "colorblind", in an order in which neighbours differ in
+lightness, its green and vermilion darkened and grey put first, for the reference."""
+
+
+DARK = (
+    "#b3b3b3",
+    "#f2a93b",
+    "#4ba3dc",
+    "#e0a3d3",
+    "#2fb58f",
+    "#93d1f5",
+    "#ef7d3c",
+    "#ddb892",
+)
+"""The same series on a dark page, for ``--c0`` to ``--c7``."""
+
+
+INK, MUTED, GRID, PAPER = "#222222", "#666666", "#d9d9d9", "#ffffff"
+"""Colours of text and axes, of remarks and references, of grids, and of the ground."""
+
+
+HOLLOW = ("invalid", "insensitive", "not_resolvable")
+"""Statuses of figures that stand in the report but must not be read as found."""
+
+
+CHECKPOINT = "checkpoint:"
+"""What the gid of an artist begins with that belongs to a checkpoint."""
+
+
+_STAYS = ("backend", "backend_fallback", "interactive", "toolbar")
+
+
+def _matplotlib() -> Any:
+    """Import matplotlib with the settings that it brings.
+
+    It reads a ``matplotlibrc`` of the working directory first, which may be somebody
+    else's: LaTeX with a preamble, a backend to import. In its own folder that is its
+    own file.
+    """
+    if "matplotlib" not in sys.modules:
+        found = importlib.util.find_spec("matplotlib")
+        folder = Path(str(found.origin)).parent / "mpl-data" if found else Path()
+        with contextlib.suppress(FileNotFoundError), contextlib.chdir(folder):
+            importlib.import_module("matplotlib")
+    return importlib.import_module("matplotlib")
+
+
+@contextlib.contextmanager
+def styled(**settings: Any) -> Iterator[None]:
+    """Matplotlib's settings while a figure is drawn or written; global ones stay."""
+    matplotlib = _matplotlib()
+    import seaborn
+
+    # Its own defaults, whatever was read before we were called.
+    own = {k: v for k, v in matplotlib.rcParamsDefault.items() if k not in _STAYS}
+    look = {
+        "figure.facecolor": PAPER,
+        "axes.facecolor": PAPER,
+        "savefig.facecolor": PAPER,
+        "axes.edgecolor": INK,
+        "axes.labelcolor": INK,
+        "text.color": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "xtick.labelcolor": INK,
+        "ytick.labelcolor": INK,
+        "grid.color": GRID,
+        "hatch.color": PAPER,
+        "legend.edgecolor": GRID,
+        "legend.facecolor": PAPER,
+        "font.family": ["sans-serif"],
+        "font.sans-serif": ["DejaVu Sans"],
+        "font.size": 8,
+        "axes.titlesize": 8.5,
+        "axes.labelsize": 8,
+        "xtick.labelsize": 8,
+        "ytick.labelsize": 8,
+        "legend.fontsize": 8,
+        "axes.titleweight": "normal",
+        "axes.titlelocation": "left",
+        "axes.linewidth": 0.8,
+        "xtick.major.width": 0.8,
+        "ytick.major.width": 0.8,
+        "xtick.major.size": 3,
+        "ytick.major.size": 3,
+        "lines.linewidth": 1.4,
+        "lines.markersize": 5,
+        "hatch.linewidth": 0.5,
+        "axes.unicode_minus": True,
+        "axes.formatter.useoffset": False,
+        # Names may have dollar signs, and no label has a formula.
+        "text.parse_math": False,
+        "svg.fonttype": "path",
+        "svg.hashsalt": "spark-audit",
+        "pdf.fonttype": 42,
+    }
+    with matplotlib.rc_context(own | seaborn.axes_style("ticks") | look | settings):
+        yield
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with what must stand beside it.
+
+    ``audit`` is an audit's name, ``manifest`` or ``training``; ``alt`` says in a
+    sentence what the figure shows, for who cannot see it.
+    """
+
+    name: str
+    audit: str
+    title: str
+    caption: str
+    alt: str
+    figure: Figure
+
+
+Draw: TypeAlias = "Callable[[Report], Drawing | None]"
+
+
+Drawn: TypeAlias = Callable[[], "Sequence[Drawing]"]
+"""Gives all drawings of a report, drawn when they are first asked for."""
+
+
+def file_name(name: str, form: str) -> str:
+    """The file of a figure, by the drawing's name or the registry's."""
+    return f"{name.replace('-', '_')}.{form}"

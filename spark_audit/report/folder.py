@@ -1,0 +1,245 @@
+"""A report's folder: ``report.json`` is the truth, every writer renders it again.
+
+:func:`write_report` names the files it wrote in ``report.json``, and deletes those that
+another report named.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from inspect import signature
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from spark_audit.errors import InputError, OutputError
+from spark_audit.files import (
+    check_links,
+    data_bytes,
+    field_path,
+    parse_json,
+    read_regular,
+)
+from spark_audit.manifest.schema import Manifest
+from spark_audit.report.disclosure import disclosed
+from spark_audit.report.figures import FIGURES
+from spark_audit.report.figures.gallery import drawings
+from spark_audit.report.figures.theme import FORMATS, file_name
+from spark_audit.report.tables import Block
+from spark_audit.report.writers import WRITERS
+from spark_audit.results import Report
+
+FOLDERS = (
+    "tables",
+    "figures",
+    "scores",
+    "scores/store",
+    "scores/tables",
+    "scores/workers",
+)
+"""What a report folder holds besides files; never a link out of it."""
+
+
+JSON = "json-file"
+
+
+ALIASES = {
+    "json": JSON,
+    "csv": "csv-tables",
+    "md": "markdown",
+    "latex": "latex",
+    "html": "html-page",
+    "figures": "figures",
+}
+"""Shorter names of some writers; any other goes by its file's name."""
+
+
+RETIRED = ("cases", "pair_distances")
+"""Tables of older reports with figures of single tokens or spans: text, in effect."""
+
+
+def read_report(folder: str | Path) -> Report:
+    """Read ``report.json`` of a report folder.
+
+    Raises
+    ------
+    InputError
+        If the folder holds no report, or one that this version cannot read, or what
+        should be in it is a link out of it.
+    """
+    folder = Path(folder)
+    if folder.is_file():
+        raise InputError(
+            "is a file", where=str(folder), fix="give the report folder it stands in"
+        )
+    check_links(folder, *FOLDERS)
+    path = folder / "report.json"
+    try:
+        text = read_regular(path, most=data_bytes())
+    except FileNotFoundError as error:
+        raise InputError(
+            "holds no report.json", where=str(folder), fix="give a report folder"
+        ) from error
+    except OSError as error:
+        raise OutputError(
+            f"cannot be read ({error.strerror or error})", where=str(path)
+        ) from error
+    # Strictly first: pydantic takes NaN and any depth.
+    parse_json(text, place=str(path))
+    try:
+        report = Report.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        field = field_path(first["loc"], Report.model_json_schema())
+        raise InputError(
+            f"field {field}: {first['msg']}" if field else "is not JSON",
+            where=str(path),
+            fix="run the audit again with this version",
+        ) from error
+    kept = {name: t for name, t in report.tables.items() if name not in RETIRED}
+    return report.model_copy(update={"tables": kept})
+
+
+def write_report(
+    report: Report,
+    folder: Path,
+    *,
+    formats: Sequence[str] = (),
+    manifest: Manifest | None = None,
+    show_text: bool = False,
+    further: Sequence[Block] = (),
+) -> list[Path]:
+    """Write a report in the given formats (default: all there are).
+
+    All but ``report.json`` hold it as it can be shared, pages with words too: else the
+    two would differ, and what is copied from one would undo the other.
+
+    The ``report.json`` in the folder names what was written beside it. Of what the one
+    before named, that goes which would contradict the new one: all that was not written
+    again, or, of a report that is only rendered again, that of the formats given.
+
+    Parameters
+    ----------
+    manifest
+        For the words of examples, in formats that show some.
+    further
+        Tables that are not the report's own, in formats for people.
+
+    Raises
+    ------
+    InputError
+        If a format is unknown, or a folder in it is a link out of it; then nothing is
+        written.
+    """
+    known = format_names()
+    check_formats(formats)
+    shared = disclosed(report)
+    before = _before(folder)
+    options = {
+        "manifest": manifest,
+        "show_text": show_text,
+        "further": further,
+        # Drawing takes longest: the page and the files share what is drawn.
+        "drawn": cache(lambda: drawings(shared)),
+    }
+
+    def run(name: str, told: Report) -> list[Path]:
+        entry = WRITERS.get(name)
+        taken = signature(entry.run).parameters
+        own = {key: value for key, value in options.items() if key in taken}
+        return entry.run(told, folder, **own)
+
+    asked = dict.fromkeys(known[name] for name in formats or known)
+    made = {name: run(name, shared) for name in asked if name != JSON}
+    written = [path for paths in made.values() for path in paths]
+    now = report if JSON in asked else before
+    if now is not None:
+        now = _settled(folder, before, now, made)
+        # With report.json the folder is finished: it is written last.
+        if JSON in asked:
+            written += run(JSON, now)
+        elif now != before:
+            run(JSON, now)
+    return written
+
+
+def _before(folder: Path) -> Report | None:
+    """The report in a folder that is written to; one that cannot be read is none."""
+    check_links(folder, *FOLDERS)
+    try:
+        return read_report(folder)
+    except (InputError, OutputError):
+        return None
+
+
+def _named(report: Report) -> dict[str, list[str]]:
+    """The files of a report; of one of an earlier version those that it would have."""
+    if "files" in report.model_fields_set:
+        return report.files
+    tables = ["results", "contrasts", "guards", *report.tables, *RETIRED]
+    drawn = [*FIGURES.names(), *RETIRED]
+    return {
+        "csv-tables": [f"tables/{name}.csv" for name in tables],
+        "figures": [f"figures/{file_name(n, form)}" for n in drawn for form in FORMATS],
+        "html-page": ["report.html"],
+        "markdown": ["report.md"],
+    }
+
+
+def _settled(
+    folder: Path, before: Report | None, now: Report, made: Mapping[str, Sequence[Path]]
+) -> Report:
+    """The report with the names of what stands beside it; what contradicts it goes.
+
+    Nothing but what the report before names is deleted: other files are the user's.
+
+    Parameters
+    ----------
+    made
+        The files of each format that was written.
+    """
+    old = {} if before is None else _named(before)
+    # Formats that were not written stay where the report is the one that they tell of.
+    same = (
+        before is not None and now.model_copy(update={"files": before.files}) == before
+    )
+    kept = old if same else {"scores": now.files.get("scores", [])}
+    files = kept | {
+        kind: sorted(path.relative_to(folder).as_posix() for path in paths)
+        for kind, paths in made.items()
+    }
+    standing = {name for names in files.values() for name in names}
+    for name in {name for names in old.values() for name in names} - standing:
+        with suppress(OSError):
+            (folder / name).unlink()
+    told = {
+        kind: [name for name in names if os.path.lexists(folder / name)]
+        for kind, names in sorted(files.items())
+    }
+    return now.model_copy(update={"files": {k: v for k, v in told.items() if v}})
+
+
+def format_names() -> dict[str, str]:
+    """Names of formats as users give them -> names of writers."""
+    long = {name: short for short, name in ALIASES.items()}
+    return {long.get(name, name): name for name in WRITERS.names()}
+
+
+def check_formats(formats: Sequence[str]) -> None:
+    """Refuse a format that there is not.
+
+    Raises
+    ------
+    InputError
+        It lists those that there are.
+    """
+    for name in formats:
+        if name not in format_names():
+            raise InputError(
+                f"unknown report format {name!r}",
+                where="--format",
+                fix=f"choose one of: {', '.join(format_names())}",
+            )

@@ -1,0 +1,1 @@
+"""The SPARK paper's printed values, and a report beside them."""

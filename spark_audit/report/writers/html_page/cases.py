@@ -1,0 +1,339 @@
+"""The token heat map: a few examples, each token coloured by its NLL.
+
+Words come from the manifest alone, and without them there is no heat map. What belongs
+to an identifier is replaced by signs of one length, token by token, before anything
+reaches the page. A figure depends on all that stands before its token, and with the
+model what is hidden there can be tried out against it: figures and colours end where
+hidden words begin.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_audit.audits.contract import entry_of
+from spark_audit.data.examples import Example, Span
+from spark_audit.data.occurrences import identifier_ranges, repeats
+from spark_audit.data.pii import annotate
+from spark_audit.errors import InputError, visible
+from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.report.attachments import NLL
+from spark_audit.results import Report, number
+
+EDGES = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
+"""Limits of the colours, in nats; the same for every checkpoint and example."""
+
+BLOCK, _BLANK, _START = "·", "␣", "⊢"
+"""What stands for a hidden token, a blank, the start of a text."""
+_WORD = re.compile(r"\w+")
+_RUN = 5
+"""Letters and digits in a row of an identifier that are hidden however written."""
+_LEAST = 4
+"""Characters from which a part of an identifier is hidden wherever it stands."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token: what stands on the page for it, and its NLL by checkpoint.
+
+    ``space`` is what stands before it, a blank or the end of a line; ``response`` is
+    set on the first token of the response.
+    """
+
+    text: str
+    role: str
+    nll: tuple[float | None, ...]
+    hidden: bool = False
+    space: str = ""
+    response: bool = False
+
+    def classes(self, which: int | None) -> str:
+        """Class names of the cell in one checkpoint's panel."""
+        found = ["t", shade(None if which is None else self.nll[which])]
+        found += [self.role] if self.role else []
+        return " ".join(found + (["x"] if self.hidden else []))
+
+    def cells(self) -> tuple[str, ...]:
+        """NLL as readers see it everywhere, one a checkpoint."""
+        return tuple(number(value) for value in self.nll)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One example."""
+
+    name: str
+    task: str
+    tokens: tuple[Token, ...]
+    types: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cases:
+    """All examples, the checkpoints they have figures of, and the pair shown first."""
+
+    cases: tuple[Case, ...]
+    checkpoints: tuple[str, ...]
+    left: int
+    right: int
+
+    @property
+    def hidden(self) -> bool:
+        """Whether some of an example's words were hidden."""
+        return any(token.hidden for case in self.cases for token in case.tokens)
+
+
+def shade(nll: float | None) -> str:
+    """Class of a cell's colour; ``h`` where there is no prediction."""
+    # Of the figure that is shown, so that no cell contradicts its number.
+    return "h" if nll is None else f"h{bisect_right(EDGES, float(number(nll)))}"
+
+
+def cases(
+    report: Report,
+    records: Sequence[Mapping[str, Any]],
+    manifest: Manifest | None,
+    *,
+    show_text: bool,
+) -> Cases:
+    """The examples of a report, without identifiers unless asked.
+
+    Parameters
+    ----------
+    records
+        Those of :func:`spark_audit.report.attachments.cases`.
+    manifest
+        Gives the words; examples that it has none of are left out.
+    """
+    keys = dict.fromkeys(k for r in records for k in r if k.startswith(NLL))
+    names = tuple(visible(key.removeprefix(NLL)) for key in keys)
+    if not names or manifest is None:
+        return Cases((), (), 0, 0)
+    secrets = None if show_text else _secrets(manifest)
+    found = []
+    for example in dict.fromkeys(str(r["example"]) for r in records):
+        mine = [r for r in records if str(r["example"]) == example]
+        own = manifest.by_id.get(example)
+        # A redacted manifest has no words; one of another build may end too early.
+        if own is not None and len(own.prompt + own.response) >= _end(mine):
+            found.append(_case(mine, tuple(keys), own, secrets))
+    left, right = _first_pair(report, names)
+    return Cases(tuple(found), names, left, right)
+
+
+def _first_pair(report: Report, names: Sequence[str]) -> tuple[int, int]:
+    """The baseline, or else the reference, beside the last checkpoint."""
+    right = len(names) - 1
+    for key in ("baseline", "reference"):
+        for k, name in enumerate(names[:right]):
+            if report.settings.get(key) in (name, entry_of(name)):
+                return k, right
+    return 0, right
+
+
+def _end(records: Iterable[Mapping[str, Any]]) -> int:
+    return max(int(record["end"]) for record in records)
+
+
+def _case(
+    records: Sequence[Mapping[str, Any]],
+    keys: Sequence[str],
+    example: ManifestExample,
+    secrets: _Secrets | None,
+) -> Case:
+    places = [(int(r["start"]), int(r["end"])) for r in records]
+    hidden = [] if secrets is None else _hidden(example, secrets)
+    words = list(_words(example, places, hidden))
+    # Of the whole text, of which the records may be a part.
+    first = min((start for start, _, _ in hidden), default=math.inf)
+    told = sum(end <= first for _, end in places)
+    if told < len(places):
+        told -= 1  # The one beside what is hidden is left out, too.
+    tokens = tuple(
+        Token(
+            text=word.text,
+            role=str(record.get("role") or ""),
+            nll=tuple(record.get(key) if k < told else None for key in keys),
+            hidden=word.hidden,
+            space=word.space,
+            response=word.response,
+        )
+        for k, (record, word) in enumerate(zip(records, words, strict=True))
+    )
+    types = dict.fromkeys(visible(str(r["type"])) for r in records if r.get("type"))
+    task = visible(str(records[0].get("task") or ""))
+    return Case(visible(example.id), task, tokens, tuple(types))
+
+
+# --- what is hidden -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Secrets:
+    """Strings of all examples' identifiers, and the words of names."""
+
+    strings: frozenset[str]
+    names: frozenset[str]
+
+
+def _secrets(manifest: Manifest) -> _Secrets:
+    """What the manifest knows as identifiers, in whichever example it stands."""
+    strings: set[str] = set()
+    names: set[str] = set()
+    for example in manifest.examples:
+        text = example.prompt + example.response
+        for span in example.spans:
+            string = text[span.start : span.end].strip()
+            strings.add(string)
+            if span.type == "NAME":
+                words = _WORD.findall(string.casefold())
+                names.update(word for word in words if len(word) > 1)
+    for canary in manifest.canaries:
+        if canary.true_index is not None and canary.part != "full":
+            strings.add(canary.candidates[canary.true_index].strip())
+    return _Secrets(frozenset(strings - {""}), frozenset(names))
+
+
+def _hidden(example: ManifestExample, secrets: _Secrets) -> list[tuple[int, int, str]]:
+    """Character ranges to hide with their types, as far as they can be known.
+
+    Beside the example's own identifiers (:func:`identifier_ranges`) **[ours]**: words
+    of four characters and more of them, five letters or digits in a row of them
+    however they are written, identifiers of other examples, and the words of names.
+    """
+    text = example.prompt + example.response
+    spans = [Span(s.start, s.end, s.type) for s in example.spans]
+    typed = [(s.start, s.end, s.type) for s in (*spans, *annotate(text))]
+    ranges = identifier_ranges(_as_example(example, spans))
+    folded = text.casefold()
+    for string in sorted(secrets.strings):
+        if string.casefold() in folded:
+            end = len(text) + 1
+            given = [(end, end + len(string))]
+            ranges += [r for r in repeats(f"{text}\n{string}", given) if r[1] < end]
+    parts = {
+        word.casefold()
+        for start, end in ranges
+        for word in _WORD.findall(text[start:end])
+        if len(word) >= _LEAST
+    }
+    for word in _WORD.finditer(text):
+        if word[0].casefold() in parts | secrets.names:
+            ranges.append(word.span())
+    ranges += _rewritten(text, ranges)
+    return [(start, end, _type(start, end, typed)) for start, end in ranges]
+
+
+def _rewritten(
+    text: str, ranges: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Where the letters and digits of an identifier stand with other signs between."""
+    letters, places = _squeezed(text)
+    runs = {
+        string[at : at + _RUN]
+        for start, end in ranges
+        for string in (_squeezed(text[start:end])[0],)
+        for at in range(len(string) - _RUN + 1)
+    }
+    for at in range(len(letters) - _RUN + 1):
+        if letters[at : at + _RUN] in runs:
+            yield places[at], places[at + _RUN - 1] + 1
+
+
+def _squeezed(text: str) -> tuple[str, list[int]]:
+    """Letters and digits alone, without case and accents, and where each stood."""
+    found = [
+        (sign, place)
+        for place, char in enumerate(text)
+        for sign in unicodedata.normalize("NFKD", char).casefold()
+        if sign.isalnum()
+    ]
+    return "".join(sign for sign, _ in found), [place for _, place in found]
+
+
+def _as_example(example: ManifestExample, spans: Sequence[Span]) -> Example:
+    try:
+        return Example(
+            id=example.id,
+            task=example.task,
+            prompt=example.prompt,
+            response=example.response,
+            split=example.split,
+            source_id=example.source_id,
+            spans=tuple(spans),
+        )
+    except InputError as error:
+        raise InputError(
+            f"example {example.id!r} of the manifest: {error.what}",
+            where=error.where,
+            fix="build the manifest again with this version of SPARK Audit",
+        ) from error
+
+
+def _type(start: int, end: int, typed: Iterable[tuple[int, int, str]]) -> str:
+    return next((t for s, e, t in typed if s < end and start < e), "HIDDEN")
+
+
+# --- words ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Word:
+    text: str
+    hidden: bool = False
+    space: str = " "
+    response: bool = False
+
+
+def _words(
+    example: ManifestExample,
+    places: Sequence[tuple[int, int]],
+    hidden: Sequence[tuple[int, int, str]],
+) -> Iterator[_Word]:
+    """What stands for each token; one that touches what is hidden shows none of it."""
+    text, response = example.prompt + example.response, len(example.prompt)
+    kinds = [_kind(start, end, hidden) for start, end in places]
+    done = 0
+    for k, (start, end) in enumerate(places):
+        kind = kinds[k]
+        before, after = kinds[k - 1] if k else "", kinds[k + 1 :][:1]
+        # Several tokens of one character: its text stands in the first.
+        own = text[max(start, done) : end]
+        if kind:
+            shown = _placeholder(kind, first=before != kind, last=after != [kind])
+        else:
+            shown = _visible(own) if own or k or end else _START
+        # Nothing tells where the words of an identifier begin.
+        space = "" if kind and before == kind else text[done:start]
+        space += own[: len(own) - len(own.lstrip())] if not kind else ""
+        yield _Word(
+            shown,
+            hidden=bool(kind),
+            space="\n" if "\n" in space and k else " " if space else "",
+            response=(places[k - 1][1] if k else 0) <= response < end,
+        )
+        done = max(done, end)
+
+
+def _kind(start: int, end: int, hidden: Iterable[tuple[int, int, str]]) -> str:
+    return next((kind for s, e, kind in hidden if s < end and start < e), "")
+
+
+def _placeholder(kind: str, *, first: bool, last: bool) -> str:
+    """``[NAME``, dots, ``]``: a run of hidden tokens reads as one placeholder."""
+    if first:
+        return f"[{kind}]" if last else f"[{kind}"
+    return f"{BLOCK}]" if last else BLOCK
+
+
+def _visible(text: str) -> str:
+    """The token without blanks at its edges, with a sign where nothing else is left."""
+    if not text.strip():
+        return "⏎" if "\n" in text else _BLANK
+    return text.strip().replace("\n", "⏎")

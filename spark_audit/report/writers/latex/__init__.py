@@ -1,0 +1,1 @@
+"""tables/*.tex: the report as booktabs tables in the layouts of the SPARK paper."""

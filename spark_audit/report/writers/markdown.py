@@ -1,0 +1,244 @@
+"""report.md: the report as Markdown that pastes well into an issue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from pathlib import Path
+
+from spark_audit.audits.contract import series_of
+from spark_audit.errors import visible
+from spark_audit.files import write_text
+from spark_audit.manifest.schema import Manifest
+from spark_audit.report.definitions import definitions
+from spark_audit.report.tables import (
+    DRAWN,
+    NO_VERDICT,
+    PRIVATE,
+    Block,
+    blocks,
+    entries,
+    glance,
+)
+from spark_audit.report.writers import WRITERS
+from spark_audit.results import Report, by_severity, number
+
+LONGEST = 60_000
+"""Characters beyond which tables are left out: GitHub takes 65,536 in an issue."""
+
+
+@WRITERS.register()
+def write(
+    report: Report,
+    folder: Path,
+    *,
+    manifest: Manifest | None = None,
+    show_text: bool = False,
+    further: Sequence[Block] = (),
+) -> list[Path]:
+    """Write ``report.md``; identifiers appear only with ``show_text``."""
+    path = folder / "report.md"
+    shown = manifest if show_text else None
+    # With text it is as private as the manifest.
+    mode = 0o644 if shown is None else 0o600
+    write_text(path, render(report, manifest=shown, further=further), mode=mode)
+    return [path]
+
+
+def render(
+    report: Report, *, manifest: Manifest | None = None, further: Sequence[Block] = ()
+) -> str:
+    """The report as Markdown, with as much of its tables as :data:`LONGEST` allows.
+
+    Parameters
+    ----------
+    manifest
+        If given, the text of some of its pairs is shown.
+    further
+        Tables that stand in sections of their own after the figures.
+    """
+    beside = [_block(block, level=2) for block in further]
+    parts: list[str] = []
+    for level in Shown:
+        parts = [*_head(report), *_figures(report, level), *_pairs(manifest)]
+        parts += [*beside, *_tail(report, level)]
+        if _length(parts) <= LONGEST:
+            break
+    if beside and _length(parts) > LONGEST:
+        titles = ", ".join(block.title for block in further)
+        short = f"*{titles}: too long for an issue; it stands in `report.html`.*"
+        parts = [short if part in beside else part for part in parts]
+    return "\n\n".join(parts) + "\n"
+
+
+def _length(parts: Sequence[str]) -> int:
+    return sum(len(part) + 2 for part in parts)
+
+
+class Shown(Enum):
+    """How much of the tables stands in ``report.md``, the most first."""
+
+    ALL = ""
+    POOLED = "Tables by task and type, and further ones, are left out here"
+    NONE = "Tables are left out here"
+
+
+def _head(report: Report) -> Iterator[str]:
+    """The verdict, and what can void it."""
+    yield f"# Privacy audit: {_plain(', '.join(entries(report)))}"
+    if report.status == "partial":
+        yield (
+            "**Partial report**: only some examples were scored (`--limit`). Its "
+            "figures are for trying things out, not for decisions."
+        )
+    yield "## Verdict"
+    if not report.findings:
+        yield NO_VERDICT
+    yield _bullets(f"**{f.audit}** {f.sentence}" for f in by_severity(report.findings))
+    if (first := glance(report)) is not None:
+        yield _block(first)
+    yield "## What cannot be concluded"
+    yield _bullets(report.scope)
+    if report.guards:
+        words = {True: "passed", False: "**FAILED**", None: "warning"}
+        rows = [
+            (g.name, g.checkpoint or "-", words[g.passed], g.detail)
+            for g in report.guards
+        ]
+        yield "## Guards"
+        yield table(("guard", "checkpoint", "state", "detail"), rows)
+
+
+def _figures(report: Report, level: Shown) -> Iterator[str]:
+    yield "## Figures"
+    if level is not Shown.ALL:
+        yield (
+            f"*{level.value}: they would be too long for an issue. They stand in "
+            "`report.html` and in `tables/`.*"
+        )
+    if level is not Shown.NONE:
+        for block in blocks(report, brief=level is Shown.POOLED):
+            yield _block(block)
+    if level is not Shown.ALL:
+        return
+    for name, records in report.tables.items():
+        if records and name != "matching_by_type" and name not in DRAWN:
+            yield f"### {name.replace('_', ' ')}"
+            header = list(dict.fromkeys(key for record in records for key in record))
+            lines = [[_cell(record.get(key)) for key in header] for record in records]
+            yield table(header, lines)
+
+
+def _tail(report: Report, level: Shown) -> Iterator[str]:
+    """What the words mean, and what was audited."""
+    facts = report.manifest
+    yield "## Definitions"
+    yield _bullets(f"**{name}**: {text}" for name, text in definitions(report))
+    yield "## What was audited"
+    yield table(
+        ("checkpoint", "source", "format", "base", "dtype", "weights", "notes"),
+        [
+            (
+                c.name,
+                c.source,
+                c.format,
+                c.base or "-",
+                c.dtype,
+                c.weights_sha256[:12],
+                "; ".join(c.notes) or "-",
+            )
+            for c in report.checkpoints
+            if level is Shown.ALL or series_of(c.name) == c.name
+        ],
+    )
+    yield (
+        f"Manifest {_code(facts.name)}, digest `{facts.digest[:16]}`: {facts.n_spans} "
+        f"matched spans, {facts.n_tokens} tokens, {facts.n_sources} sources in "
+        f"{facts.n_clusters} clusters."
+    )
+    yield PRIVATE
+    known = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    yield f"Versions: {_plain(known)}."
+    yield f"Made {_plain(report.created)} with {_code(' '.join(report.command))}."
+
+
+def _plain(text: str) -> str:
+    """Inert text, which opens no code span that what follows would close."""
+    text = _inert(text)
+    return text.replace("`", "\\`") if text.count("`") % 2 else text
+
+
+def _inert(text: str) -> str:
+    """Text that begins no tag, link, image or heading: it may be somebody else's.
+
+    Intervals keep their brackets: only what would make a link of them is escaped.
+    """
+    text = _ENTITY.sub("&amp;", visible(text))
+    text = _TAG.sub("&lt;", text).replace("](", "]\\(").replace("][", "]\\[")
+    text = _LEAD.sub(r"\1\\\2", text.strip()).replace("]:", "]\\:").replace("$", "\\$")
+    text = text.replace("://", ":&#47;/")
+    return _MENTION.sub(lambda found: f"&#{ord(found[1])};", text)
+
+
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+_ENTITY = re.compile(r"&(?=#?\w+;)")
+_LEAD = re.compile(r"^(\d*)([#>+*.)-](?=\s|#|$)|~(?=~~)|`(?=``))")
+_MENTION = re.compile(r"(?<![\w&])([@#])(?=\w)|(?<=\bwww)(\.)")
+
+
+def _code(text: str) -> str:
+    """Text in a code span, which nothing in it ends."""
+    return f"`{visible(text).replace('`', chr(39))}`"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; what would end a cell or a line inside one is escaped."""
+
+    def escaped(cell: str) -> str:
+        text = " ".join(str(cell).replace("\\", "\\\\").split())
+        return _inert(text).replace("|", "\\|").replace("`", "\\`")
+
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(map(escaped, line))} |" for line in lines)
+
+
+def _block(block: Block, *, level: int = 3) -> str:
+    parts = [f"{'#' * level} {_plain(block.title)}"]
+    if block.lead:
+        parts.append(_plain(block.lead))
+    parts.append(table(block.header, block.rows))
+    if block.remarks:
+        parts.append("\n".join(f"*{_plain(remark)}*" for remark in block.remarks))
+    return "\n\n".join(parts)
+
+
+def _bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {_plain(line)}" for line in lines)
+
+
+def _cell(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def _pairs(manifest: Manifest | None, limit: int = 20) -> list[str]:
+    """The text of some pairs, where it was asked for."""
+    if manifest is None:
+        return []
+    rows = []
+    for pair in manifest.pairs[:limit]:
+        example = manifest.by_id[pair.example]
+        text = example.prompt + example.response
+        rows.append(
+            (
+                pair.example,
+                pair.pii.type,
+                text[pair.pii.char_start : pair.pii.char_end],
+                text[pair.control.char_start : pair.control.char_end],
+                f"{number(pair.pii.nll)} / {number(pair.control.nll)}",
+            )
+        )
+    header = ("example", "type", "PII", "control", "reference NLL")
+    return ["## Some pairs, as text", table(header, rows)]

@@ -1,0 +1,324 @@
+"""The generate pass: greedy answers to prompts, compared with what was expected.
+
+The loop is our own, so that a checkpoint's generation settings (sampling, repetition
+penalties, forced tokens) cannot change a figure: always the likeliest usable token, in
+float32, the lowest id among equals. Batches are padded on the left; a self-test on the
+first prompt shows that padding and cache leave the logits as they are, else prompts of
+equal length run together, or whole sequences are read again.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os.path
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from spark_audit.errors import CheckpointError, InputError
+from spark_audit.memory import out_of_memory
+from spark_audit.scoring.answers import normalised, stripped
+from spark_audit.scoring.batching import RATIO, Batches, token_budget
+from spark_audit.scoring.passes import PASSES
+from spark_audit.scoring.table import Pass
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.scoring.items import Prompt
+
+EOS, NEWLINE, LENGTH = 0, 1, 2
+"""Why an answer ended: the column ``stop``."""
+
+MORE = 4
+"""Times as many tokens a batch on CPU as for scoring: a step reads one token a row."""
+
+PROBE_TOKENS = 8
+CONTEXT_TOKENS = 8
+"""Prompt tokens that an answer is decoded behind: more than one character has."""
+
+Emit = Callable[["Prompt", dict[str, np.ndarray]], None]
+Note = Callable[[str], None]
+
+
+@PASSES.register()
+def run(
+    loaded: Loaded,
+    items: Sequence[Prompt],
+    settings: Pass,
+    *,
+    batch_size: int | None,
+    emit: Emit,
+    note: Note,
+) -> None:
+    """Continue prompts greedily and hand over what became of each.
+
+    An answer ends at an EOS of the model or the tokenizer, at a newline more than the
+    expected answer has **[ours]**, or after ``max_new_tokens``.
+
+    Parameters
+    ----------
+    settings
+        The pass; ``generate`` has nothing to set.
+    batch_size
+        Prompts a batch, at most; ``None``: by tokens.
+    emit
+        Called once an item with ``strict`` (int8: equal after stripping),
+        ``normalised`` (int8: equal after :func:`normalised`), ``stop`` (int8:
+        :data:`EOS`, :data:`NEWLINE`, :data:`LENGTH`) and ``n_tokens`` (int32: tokens
+        written, an EOS not counted), each of shape ``(1,)``. No text is kept.
+    note
+        Called with what a reader of the report must know.
+
+    Raises
+    ------
+    InputError
+        If a prompt has no token or no expected answer, or does not fit the context.
+    CheckpointError
+        If a logit is NaN or infinite, naming the item.
+    """
+    del settings
+    if not items:
+        return
+    for item in items:
+        _check(loaded, item)
+    with loaded.active() as model:
+        writer = Writer(loaded, model, items[0], note)
+        on_cpu = writer.device.type == "cpu"
+        batches = Batches(
+            items,
+            (lambda item: item.tokens) if writer.pads else _length,
+            tokens=token_budget(writer.device) * (MORE if on_cpu else 1),
+            rows=batch_size,
+            # Of one length where padding would change what the model reads.
+            ratio=RATIO if writer.pads else 1.0,
+        )
+        for batch, answers in batches.run(writer, shrink=lambda: False):
+            for item, answer in zip(batch, answers, strict=True):
+                emit(item, answer.columns())
+
+
+class Answer:
+    """What a model has written so far behind one prompt."""
+
+    def __init__(self, tokenizer: Any, item: Prompt) -> None:
+        self._tokenizer, self.item = tokenizer, item
+        self._new: list[int] = []
+        self._context: list[int] = item.ids[-CONTEXT_TOKENS:].tolist()
+        self._before = self._decoded(self._context)
+        self._lines = item.target.rstrip().count("\n") + 1
+        self.stop: int | None = None
+
+    def take(self, token: int, eos: frozenset[int]) -> None:
+        """Append a token, and see whether the answer ends with it."""
+        if token in eos:
+            self.stop = EOS
+            return
+        self._new.append(token)
+        if self._text().count("\n") >= self._lines:
+            self.stop = NEWLINE
+        elif len(self._new) >= self.item.max_new_tokens:
+            self.stop = LENGTH
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """The pass's columns."""
+        text = "\n".join(self._text().split("\n")[: self._lines])
+        target = self.item.target
+        strict = stripped(text) == stripped(target)
+        alike = normalised(text) == normalised(target)
+        return {
+            "strict": np.array([strict], dtype=np.int8),
+            "normalised": np.array([alike], dtype=np.int8),
+            "stop": np.array([self.stop], dtype=np.int8),
+            "n_tokens": np.array([len(self._new)], dtype=np.int32),
+        }
+
+    def _text(self) -> str:
+        # Decoded alone, a first token would lose its blank, or half a character.
+        text = self._decoded(self._context + self._new)
+        return text[len(os.path.commonprefix([self._before, text])) :]
+
+    def _decoded(self, ids: list[int]) -> str:
+        text: str = self._tokenizer.decode(
+            ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text
+
+
+class Writer:
+    """A checkpoint that is switched on, as a function of batches of prompts.
+
+    Attributes
+    ----------
+    pads
+        Whether prompts of unequal length may share a batch.
+    caches
+        Whether keys and values of what was read are kept.
+    """
+
+    def __init__(
+        self, loaded: Loaded, model: torch.nn.Module, first: Prompt, note: Note
+    ) -> None:
+        self._model, self._tokenizer = model, loaded.tokenizer
+        self.device = model.get_input_embeddings().weight.device  # type: ignore[operator]
+        inner = getattr(model, "get_base_model", None)
+        base: Any = inner() if callable(inner) else model
+        taken = inspect.signature(base.forward).parameters
+        self._keep = "logits_to_keep" in taken
+        self._positions = "position_ids" in taken
+        self._unusable = torch.from_numpy(~loaded.usable)
+        self.eos = _eos_ids(base, loaded.tokenizer)
+        self.bound = 1e-4 if loaded.dtype == "float32" else 0.05
+        self.pads = self.caches = False
+        self.caches = self._agrees(first, padding=0)
+        if not self.caches:
+            note("answers were generated without a cache: it changed the logits")
+        self.pads = self._agrees(first, padding=3)
+        if not self.pads:
+            note(
+                "answers were generated in batches of one length: padding changes them"
+            )
+        if loaded.dtype != "float32":
+            note(
+                f"answers come from {loaded.dtype} logits: tokens that are almost "
+                "equally likely can change places with the batch"
+            )
+
+    def __call__(self, batch: Sequence[Prompt]) -> list[Answer]:
+        """The finished answers to a batch of prompts."""
+        answers = [Answer(self._tokenizer, item) for item in batch]
+        ids, mask = _padded([item.ids for item in batch])
+        ids, mask = ids.to(self.device), mask.to(self.device)
+        rows, past = list(range(len(batch))), None
+        while True:
+            logits, past = self._step(ids, mask, past)
+            chosen = self._greedy(logits, [answers[row] for row in rows])
+            for row, token in zip(rows, chosen.tolist(), strict=True):
+                if answers[row].stop is None:
+                    answers[row].take(token, self.eos)
+            going = [i for i, row in enumerate(rows) if answers[row].stop is None]
+            if not going:
+                return answers
+            ids = torch.cat([ids, chosen[:, None].to(ids.device)], dim=1)
+            mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+            if len(going) <= len(rows) // 2 and _selected(past, going):
+                rows, ids, mask = [rows[i] for i in going], ids[going], mask[going]
+
+    def _greedy(self, logits: torch.Tensor, answers: Sequence[Answer]) -> torch.Tensor:
+        """The likeliest usable token of each row, the first among equals."""
+        z = logits.float()
+        z[:, self._unusable.to(z.device)] = -torch.inf
+        best = z.amax(dim=1)
+        if not bool(torch.isfinite(best).all()):
+            bad = int((~torch.isfinite(best)).nonzero()[0, 0])
+            raise CheckpointError(
+                "the model's logits are NaN or infinite",
+                where=f"example {answers[bad].item.key!r}",
+                fix="load it in float32, or check how it was trained and saved",
+            )
+        # Of several maxima torch's argmax gives the first.
+        return z.argmax(dim=1).cpu()
+
+    def _step(
+        self, ids: torch.Tensor, mask: torch.Tensor, past: Any
+    ) -> tuple[torch.Tensor, Any]:
+        """Logits behind the last token, shape ``(B, V)``, and what to go on with."""
+        options: dict[str, Any] = {"use_cache": self.caches}
+        if past is not None:
+            options["past_key_values"] = past
+        if self._keep:
+            options["logits_to_keep"] = 1
+        unread = ids if past is None else ids[:, -1:]
+        # Prompt tuning takes no positions: nothing is said where nothing was padded.
+        if not bool(mask.all()):
+            options["attention_mask"] = mask
+            if self._positions:
+                places = (mask.cumsum(dim=1) - 1).clamp(min=0)
+                options["position_ids"] = places[:, -unread.shape[1] :]
+        out = self._model(input_ids=unread, **options)
+        kept = getattr(out, "past_key_values", None) if self.caches else None
+        return out.logits[:, -1, : len(self._unusable)], kept
+
+    def _agrees(self, first: Prompt, *, padding: int) -> bool:
+        """Whether two steps with cache (or padding) give a plain forward's logits."""
+        ids, _ = _padded([first.ids[:PROBE_TOKENS]])
+        ids = torch.cat([ids, ids[:, :1]], dim=1).to(self.device)
+        tested, self.caches = self.caches or not padding, False
+        plain, _ = self._step(ids, torch.ones_like(ids), None)
+        self.caches = tested
+        longer = torch.cat([ids[:, :1].expand(1, padding), ids], dim=1)
+        shorter = torch.cat([torch.zeros_like(longer[:, :padding]), ids], dim=1)
+        both = torch.cat([shorter, longer]) if padding else ids
+        mask = torch.ones_like(both)
+        mask[0, :padding] = 0
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # such as PEFT's of prompt tuning
+                found, past = self._step(both[:, :-1], mask[:, :-1], None)
+                if self.caches and past is None:
+                    return False
+                found, _ = self._step(both, mask, past)
+        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as e:
+            if out_of_memory(e):
+                raise
+            return False
+        size = max(float(plain.float().abs().max()), 1.0)
+        apart = float((plain.float() - found[:1].float()).abs().max())
+        # A comparison with NaN is False.
+        return apart <= self.bound * size
+
+
+def _selected(past: Any, rows: list[int]) -> bool:
+    """Leave only some rows in the cache; whether that could be done."""
+    if past is None:
+        return True
+    select = getattr(past, "batch_select_indices", None)
+    if select is None:
+        return False
+    select(torch.tensor(rows))
+    return True
+
+
+def _padded(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids padded on the left, and their mask."""
+    width = max(map(len, rows))
+    ids = torch.zeros(len(rows), width, dtype=torch.int64)
+    mask = torch.zeros(len(rows), width, dtype=torch.int64)
+    for i, row in enumerate(rows):
+        ids[i, width - len(row) :] = torch.from_numpy(row.astype(np.int64))
+        mask[i, width - len(row) :] = 1
+    return ids, mask
+
+
+def _eos_ids(base: Any, tokenizer: Any) -> frozenset[int]:
+    """Every id that the model's settings or the tokenizer call the end."""
+    found: set[int] = set()
+    generation = getattr(base, "generation_config", None)
+    for place in (base.config, base.config.get_text_config(), generation, tokenizer):
+        ids = getattr(place, "eos_token_id", None)
+        if ids is not None:
+            found |= {int(i) for i in (ids if isinstance(ids, list | tuple) else [ids])}
+    return frozenset(found)
+
+
+def _length(item: Prompt) -> int:
+    return len(item.ids)
+
+
+def _check(loaded: Loaded, item: Prompt) -> None:
+    where = f"example {item.key!r}"
+    if not item.target.strip():
+        raise InputError(
+            "has no expected answer",
+            where=where,
+            fix="give every row a response, or leave the row out",
+        )
+    if not len(item.ids) or item.max_new_tokens < 1:
+        raise InputError("has no prompt, or no room for an answer", where=where)
+    longest = loaded.max_positions
+    if longest is not None and item.tokens > longest:
+        raise InputError(
+            f"{item.tokens} tokens do not fit the context of {longest}", where=where
+        )

@@ -1,0 +1,127 @@
+"""The noise pass: token NLL with Gaussian noise on the input embeddings.
+
+What is drawn are unit normals that follow from the draw's number and the item's content
+alone. Every checkpoint and every scale meets the same ones (common random numbers), so
+that differences between checkpoints are not those of their draws, and a batch changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from spark_audit.errors import InputError
+from spark_audit.provenance import seed_for
+from spark_audit.scoring.batching import Batches
+from spark_audit.scoring.items import Item
+from spark_audit.scoring.passes import PASSES
+from spark_audit.scoring.passes.plain import Note, Scorer
+from spark_audit.scoring.table import Pass
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.recipe import Loaded
+
+
+Emit = Callable[[Item, dict[str, np.ndarray]], None]
+
+
+def check(settings: Pass) -> None:
+    """Refuse a scale that is none, before anything is scored."""
+    if not (math.isfinite(settings.sigma) and settings.sigma > 0):
+        raise InputError(
+            f"sigma must be a positive number, not {settings.sigma}", where="noise pass"
+        )
+
+
+@PASSES.register(check=check)
+def run(
+    loaded: Loaded,
+    items: Sequence[Item],
+    settings: Pass,
+    *,
+    batch_size: int | None,
+    emit: Emit,
+    note: Note,
+) -> None:
+    """Score items under noise and hand each one's columns over.
+
+    Parameters
+    ----------
+    settings
+        ``sigma``: the noise's standard deviation, in units of the embeddings; ``draw``:
+        which draw of it.
+    batch_size
+        Items a batch, at most; ``None``: by tokens.
+    emit
+        Called once an item with ``nll`` in nats and ``relative``, sigma over the root
+        mean square of the embedding matrix (its rows that are tokens).
+    note
+        Called with what a reader of the report must know.
+
+    Raises
+    ------
+    InputError
+        If sigma is not a positive finite number.
+    """
+    check(settings)
+    if not items:
+        return
+    sigma = settings.sigma
+    with loaded.active() as model:
+        scorer = Scorer(loaded, model, items[0], note)
+        weight: torch.Tensor = model.get_input_embeddings().weight  # type: ignore[operator]
+        relative = np.float32(sigma / _rms(weight, loaded.usable))
+        width = weight.shape[1]
+
+        def call(batch: list[Item]) -> list[np.ndarray]:
+            noise = torch.zeros(len(batch), max(map(_length, batch)), width)
+            for row, item in enumerate(batch):
+                noise[row, : _length(item)] = unit_normals(item, settings.draw, width)
+            with added(model, noise.mul_(sigma)):
+                return scorer.nll(batch)
+
+        batches = Batches(items, _length, tokens=scorer.tokens, rows=batch_size)
+        for batch, found in batches.run(call, shrink=scorer.columns.shrink):
+            for item, nll in zip(batch, found, strict=True):
+                emit(item, {"nll": nll, "relative": np.full_like(nll, relative)})
+
+
+def unit_normals(item: Item, draw: int, width: int) -> torch.Tensor:
+    """Shape ``(len(item.ids), width)``: an item's standard normals of one draw."""
+    content = hashlib.sha256(item.content()).hexdigest()
+    generator = torch.Generator().manual_seed(seed_for(draw, "noise", content))
+    return torch.randn(len(item.ids), width, generator=generator)
+
+
+@contextlib.contextmanager
+def added(model: Any, noise: torch.Tensor) -> Iterator[None]:
+    """Add noise ``(B, T, H)`` to what the input embedding gives, in float32.
+
+    It comes behind hooks that are there already; a tied head does not see it.
+    """
+
+    def add(module: Any, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
+        return (output.float() + noise.to(output.device)).to(output.dtype)
+
+    handle = model.get_input_embeddings().register_forward_hook(add)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _length(item: Item) -> int:
+    return len(item.ids)
+
+
+def _rms(weight: torch.Tensor, usable: np.ndarray) -> float:
+    """Root mean square over the embedding's rows that are tokens."""
+    rows = torch.from_numpy(np.flatnonzero(usable[: len(weight)])).to(weight.device)
+    return float(weight.detach()[rows].double().square().mean().sqrt())

@@ -1,0 +1,388 @@
+"""The plain pass: one forward per sequence, every token column from it.
+
+Where the architecture is known and a self-test on the first text agrees, the model's
+body runs alone and the head is applied here, in float32, to the scored positions
+only. Everywhere else the model's own forward gives the logits of a few positions at a
+time.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from spark_audit.errors import CheckpointError
+from spark_audit.scoring.batching import Batches, token_budget
+from spark_audit.scoring.head import Columns, Head, Transform
+from spark_audit.scoring.passes import PASSES
+from spark_audit.scoring.table import COLUMNS, Pass
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.scoring.items import Item
+
+PLAIN_HEADS = frozenset(
+    """
+    ApertusForCausalLM ArceeForCausalLM BloomForCausalLM CodeGenForCausalLM
+    CwmForCausalLM DeepseekV2ForCausalLM DeepseekV3ForCausalLM Ernie4_5ForCausalLM
+    Exaone4ForCausalLM FalconForCausalLM GPT2LMHeadModel GPTBigCodeForCausalLM
+    GPTJForCausalLM GPTNeoForCausalLM GPTNeoXForCausalLM GemmaForCausalLM
+    Glm4ForCausalLM GlmForCausalLM GptOssForCausalLM HeliumForCausalLM
+    HunYuanDenseV1ForCausalLM Lfm2ForCausalLM LlamaForCausalLM MinistralForCausalLM
+    MistralForCausalLM MixtralForCausalLM MptForCausalLM NemotronForCausalLM
+    OPTForCausalLM Olmo2ForCausalLM Olmo3ForCausalLM OlmoForCausalLM
+    PersimmonForCausalLM Phi3ForCausalLM PhiForCausalLM Qwen2ForCausalLM
+    Qwen2MoeForCausalLM Qwen3ForCausalLM Qwen3MoeForCausalLM SeedOssForCausalLM
+    SmolLM3ForCausalLM StableLmForCausalLM Starcoder2ForCausalLM XGLMForCausalLM
+    """.split()
+)
+"""Classes whose logits are ``lm_head(last hidden state)`` and nothing more."""
+
+CAPPED_HEADS = frozenset(
+    """
+    Gemma2ForCausalLM Gemma3ForCausalLM NanoChatForCausalLM VaultGemmaForCausalLM
+    """.split()
+)
+MULTIPLIED_HEADS = frozenset({"CohereForCausalLM", "Cohere2ForCausalLM"})
+DIVIDED_HEADS = frozenset(
+    {"GraniteForCausalLM", "GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"}
+)
+
+SELF_TEST_TOKENS = 8
+
+Emit = Callable[["Item", dict[str, np.ndarray]], None]
+Note = Callable[[str], None]
+
+
+@PASSES.register()
+def run(
+    loaded: Loaded,
+    items: Sequence[Item],
+    settings: Pass,
+    *,
+    batch_size: int | None,
+    emit: Emit,
+    note: Note,
+) -> None:
+    """Score items and hand each one's columns over as soon as they are known.
+
+    Parameters
+    ----------
+    settings
+        The pass; ``plain`` has nothing to set.
+    batch_size
+        Items a batch, at most; ``None``: by tokens.
+    emit
+        Called once an item with arrays of shape ``(len(item.ids) - 1,)``.
+    note
+        Called with what a reader of the report must know.
+    """
+    del settings
+    if not items:
+        return
+    with loaded.active() as model:
+        scorer = Scorer(loaded, model, items[0], note)
+        batches = Batches(
+            items, lambda item: len(item.ids), tokens=scorer.tokens, rows=batch_size
+        )
+        for batch, found in batches.run(scorer, shrink=scorer.columns.shrink):
+            for item, columns in zip(batch, found, strict=True):
+                emit(item, columns)
+
+
+class Scorer:
+    """A checkpoint that is switched on, as a function of batches of items.
+
+    Attributes
+    ----------
+    device
+        Where token ids go.
+    tokens
+        Padded tokens that a batch may have.
+    exact
+        Whether the model's weights are no coarser than float32.
+    columns
+        The reduction with its buffers.
+    """
+
+    def __init__(
+        self, loaded: Loaded, model: torch.nn.Module, first: Item, note: Note
+    ) -> None:
+        self._model = model
+        weight = model.get_input_embeddings().weight  # type: ignore[operator]
+        self.device = weight.device
+        self.tokens = token_budget(self.device)
+        self.exact = weight.dtype in (torch.float32, torch.float64)
+        base = unwrapped(model)
+        found = own_head(base, rows=len(loaded.usable))
+        if isinstance(found, str):
+            self._head, reason = None, found
+            self.columns = Columns(loaded.usable, self.device)
+        else:
+            weight, bias, transform = found
+            self.columns = Columns(loaded.usable, weight.device)
+            self._head = Head(weight, bias, transform, self.columns)
+            self._body = getattr(base, base.base_model_prefix)
+            reason = self._self_test(first)
+        if reason:
+            self._head = None
+            self._keep = "logits_to_keep" in inspect.signature(base.forward).parameters
+            self.tokens = min(self.tokens, max(self.columns.rows, 1))
+            note(_generic_note(reason, loaded.dtype, self._keep))
+
+    def __call__(self, batch: Sequence[Item]) -> list[dict[str, np.ndarray]]:
+        """Columns of each item of a batch.
+
+        Raises
+        ------
+        CheckpointError
+            If a logit is NaN or infinite, naming the item.
+        """
+        return [
+            {
+                name: part[:, i].astype(dtype)
+                for i, (name, dtype) in enumerate(COLUMNS.items())
+            }
+            for part in self._items(batch, only_nll=False)
+        ]
+
+    def nll(self, batch: Sequence[Item]) -> list[np.ndarray]:
+        """NLL alone of each item of a batch, float32; cheaper than all columns."""
+        return [part[:, 0] for part in self._items(batch, only_nll=True)]
+
+    def _items(self, batch: Sequence[Item], *, only_nll: bool) -> list[np.ndarray]:
+        ids, mask = padded([item.ids for item in batch])
+        lengths = torch.tensor([len(item.ids) - 1 for item in batch])
+        found = self.read(ids, mask, ids[:, 1:, None], lengths, only_nll=only_nll)
+        parts = np.split(found.numpy(), np.cumsum(lengths.numpy())[:-1])
+        for item, part in zip(batch, parts, strict=True):
+            check_finite(part, where=f"example {item.key!r}")
+        return parts
+
+    def read(
+        self,
+        ids: torch.Tensor,
+        mask: torch.Tensor | None,
+        targets: torch.Tensor,
+        lengths: torch.Tensor,
+        *,
+        first: int = 0,
+        only_nll: bool = True,
+        cache: Any = None,
+    ) -> torch.Tensor:
+        """What the model predicts at some positions of what it reads.
+
+        Parameters
+        ----------
+        ids, mask
+            Shapes ``(B, T)`` and ``(B, T)`` or, behind a cache, as long as both; what
+            is fed. ``None``: nothing is padded.
+        targets
+            Shape ``(B, w, k)``: what is asked for at the positions ``first`` to
+            ``first + w``; ``k`` is 1 for all columns.
+        lengths
+            Shape ``(B,)``: how many of the ``w`` positions count in each row.
+        only_nll
+            Give the NLL of each target, else all columns of the first.
+        cache
+            What the model has read before, of transformers' kind; it is extended.
+
+        Returns
+        -------
+        torch.Tensor
+            Shape ``(sum(lengths), k)`` or ``(sum(lengths), len(COLUMNS))``, float32,
+            on the CPU.
+        """
+        width = targets.shape[1]
+        goal = targets.flatten(0, 1)[_places(lengths, width)].to(self.columns.device)
+        if not only_nll:
+            goal = goal[:, 0]
+        if not len(goal):
+            return torch.empty(0, targets.shape[2] if only_nll else len(COLUMNS))
+        options: dict[str, Any] = {"use_cache": cache is not None}
+        if cache is not None:
+            options["past_key_values"] = cache
+        if mask is not None:
+            options["attention_mask"] = mask.to(self.device)
+        ids = ids.to(self.device)
+        if self._head is None:
+            return self._generic(ids, goal, lengths, first, width, only_nll, options)
+        hidden = self._body(input_ids=ids, **options)[0]
+        rows = _places(lengths, ids.shape[1], first).to(hidden.device)
+        hidden = hidden.flatten(0, 1).index_select(0, rows).to(self.columns.device)
+        reduce = self._head.nll if only_nll else self._head
+        return reduce(hidden, goal).cpu()
+
+    def _generic(
+        self,
+        ids: torch.Tensor,
+        goal: torch.Tensor,
+        lengths: torch.Tensor,
+        first: int,
+        width: int,
+        only_nll: bool,
+        options: dict[str, Any],
+    ) -> torch.Tensor:
+        """As :meth:`read` through the model's own forward, some positions at a time."""
+        step = width
+        if self._keep and not options["use_cache"]:  # a cache is extended only once
+            step = max(self.columns.rows // len(ids), 1)
+        reduce = self.columns.nll if only_nll else self.columns.reduce
+        ends = [0, *lengths.cumsum(0).tolist()]
+        size = goal.shape[1] if only_nll else len(COLUMNS)
+        found = torch.empty(len(goal), size)
+        for start in range(0, width, step):
+            stop = min(start + step, width)
+            logits = self._logits(ids, first + start, first + stop, options)
+            for row, own in enumerate(lengths.tolist()):
+                stay = min(own, stop) - start
+                for low in range(0, max(stay, 0), self.columns.rows):
+                    high = min(low + self.columns.rows, stay)
+                    z = self.columns.buffer(high - low)
+                    z[:, : self.columns.vocabulary] = logits[
+                        row, low:high, : self.columns.vocabulary
+                    ]
+                    at = slice(ends[row] + start + low, ends[row] + start + high)
+                    found[at] = reduce(z, goal[at]).cpu()
+        return found
+
+    def _logits(
+        self, ids: torch.Tensor, start: int, stop: int, options: dict[str, Any]
+    ) -> torch.Tensor:
+        """The model's own logits of the positions ``start:stop``: ``(B, n, V)``.
+
+        Positions are counted from the end: prompt tuning puts its own in front.
+        """
+        width = ids.shape[1]
+        if self._keep:
+            keep = torch.arange(start - width, stop - width, device=ids.device)
+            options = {**options, "logits_to_keep": keep}
+        logits: torch.Tensor = self._model(input_ids=ids, **options).logits
+        if not self._keep:
+            logits = logits[:, -width:][:, start:stop]
+        return logits.to(self.columns.device)
+
+    def _self_test(self, first: Item) -> str:
+        """Why the own head is not to be used; empty when it agrees with the model."""
+        ids = torch.from_numpy(first.ids[None, :SELF_TEST_TOKENS].astype(np.int64))
+        ids = ids.to(self.device)
+        assert self._head is not None
+        hidden = self._body(input_ids=ids, use_cache=False)[0][0]
+        ours = self._head.logits(hidden.to(self.columns.device))
+        theirs = self._model(input_ids=ids, use_cache=False).logits[0]
+        theirs = theirs.to(ours.device)[:, : self.columns.vocabulary]
+        if theirs.shape != ours.shape:
+            return "its forward gives logits of another shape than its head"
+        size = float(theirs.float().abs().max())
+        # Half precision rounds the model's logits, not ours.
+        bound = 1e-4 if theirs.dtype == torch.float32 else 0.02
+        apart = float((theirs.float() - ours).abs().max())
+        if not np.isfinite(size) or apart <= bound * max(size, 1.0):
+            return ""
+        return f"its logits differ from its head's by {apart:.2g}"
+
+
+def memory_bytes(loaded: Loaded, longest: int, tokens: int) -> int:
+    """An estimate of the peak memory beside the weights, in bytes.
+
+    The logits buffer, the working buffers and one layer's activations of a batch.
+    """
+    base = unwrapped(loaded.model)
+    weight: torch.Tensor = base.get_input_embeddings().weight
+    columns = Columns(loaded.usable, weight.device)
+    batch = min(max(token_budget(weight.device), longest), max(tokens, 1))
+    config = base.config.get_text_config()
+    hidden = int(config.hidden_size)
+    inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
+    activations = batch * (8 * hidden + 3 * inner) * weight.element_size()
+    copied = len(loaded.usable) * hidden
+    if weight.dtype == torch.float32 or weight.is_cuda or copied > Head.COPIED:
+        copied = 0
+    return columns.memory_bytes(batch) + activations + 4 * (batch * hidden + copied)
+
+
+def unwrapped(model: torch.nn.Module) -> Any:
+    """The causal LM itself, adapters inside, without PEFT's outer module."""
+    inner = getattr(model, "get_base_model", None)
+    return inner() if callable(inner) else model
+
+
+def own_head(
+    base: Any, *, rows: int
+) -> tuple[torch.Tensor, torch.Tensor | None, Transform] | str:
+    """Weight, bias and transform of a head that may be applied here, or why not.
+
+    Parameters
+    ----------
+    base
+        A causal LM of transformers (see :func:`unwrapped`).
+    rows
+        Rows that its vocabulary has.
+    """
+    kind = type(base).__name__
+    config = base.config
+    if kind in PLAIN_HEADS:
+        transform = Transform()
+    elif kind in CAPPED_HEADS:
+        transform = Transform(softcap=config.final_logit_softcapping)
+    elif kind in MULTIPLIED_HEADS:
+        transform = Transform(multiply=float(base.logit_scale))
+    elif kind in DIVIDED_HEADS:
+        transform = Transform(divide=float(config.logits_scaling))
+    else:
+        return f"no head is known for {kind}"
+    head = base.get_output_embeddings()
+    if type(head) is not torch.nn.Linear or hasattr(head, "_hf_hook"):
+        return "its output head is adapted, quantised or offloaded"
+    if head._forward_hooks or head._forward_pre_hooks:
+        return "its output head has hooks"
+    if not hasattr(base, base.base_model_prefix):
+        return "its body is not where its class says"
+    if len(head.weight) != rows:
+        return "its output head has another number of rows than its vocabulary"
+    return head.weight.detach(), _detached(head.bias), transform
+
+
+def _detached(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.detach()
+
+
+def padded(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Token ids padded on the right, and their mask where anything was padded."""
+    width = max(map(len, rows))
+    ids = torch.zeros(len(rows), width, dtype=torch.int64)
+    mask = torch.zeros(len(rows), width, dtype=torch.int64)
+    for at, row in enumerate(rows):
+        ids[at, : len(row)] = torch.from_numpy(row.astype(np.int64))
+        mask[at, : len(row)] = 1
+    return ids, None if bool(mask.all()) else mask
+
+
+def check_finite(values: np.ndarray, *, where: str) -> None:
+    """Refuse scores that are NaN or infinite."""
+    if not np.isfinite(values).all():
+        raise CheckpointError(
+            "the model's logits are NaN or infinite",
+            where=where,
+            fix="load it in float32, or check how it was trained and saved",
+        )
+
+
+def _places(lengths: torch.Tensor, width: int, first: int = 0) -> torch.Tensor:
+    """Indices in a flat batch: ``lengths[i]`` positions from ``first`` on of row i."""
+    index = torch.arange(width).expand(len(lengths), -1)
+    inside = (index >= first) & (index < first + lengths[:, None])
+    return inside.flatten().nonzero()[:, 0]
+
+
+def _generic_note(reason: str, dtype: str, keep: bool) -> str:
+    text = f"logits come from the model's own forward: {reason}"
+    if dtype != "float32":
+        text += f"; they are rounded to {dtype}, so ranks can tie"
+    if not keep:
+        text += "; it cannot leave out positions, which costs memory"
+    return text

@@ -1,0 +1,324 @@
+"""Scoring: items through a model once, into token tables that resume.
+
+A pass (:mod:`spark_audit.scoring.passes`) hands over each item's columns as soon as
+they are known; what is stored, shared among workers and resumed is decided here, alike
+for all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from spark_audit.data.encoding import Encoding
+from spark_audit.errors import InputError, OutputError
+from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
+from spark_audit.scoring.passes import PASSES
+from spark_audit.scoring.store import Store
+from spark_audit.scoring.table import Pass, TokenTable
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.recipe import Loaded
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the tokens done and the tokens there are to do."""
+
+BatchSize: TypeAlias = int | Literal["auto"]
+
+
+class Scored(dict[Pass, TokenTable]):
+    """Tables by pass, with ``notes`` on how they came about."""
+
+    def __init__(self, tables: dict[Pass, TokenTable], notes: Sequence[str]) -> None:
+        super().__init__(tables)
+        self.notes = tuple(notes)
+
+
+def item(key: str, encoding: Encoding, kept: tuple[int, int]) -> Item:
+    """The item of an example's kept range."""
+    return Item(key, *encoding.fed(kept))
+
+
+def score(
+    loaded: Loaded,
+    items: Sequence[AnyItem],
+    *,
+    passes: Sequence[Pass] = (Pass(),),
+    store: Store | None = None,
+    batch_size: BatchSize = "auto",
+    shard: tuple[int, int] = (0, 1),
+    progress: Progress | None = None,
+) -> Scored:
+    """Score items in every pass, once; what the store holds is not scored again.
+
+    Parameters
+    ----------
+    loaded
+        The checkpoint.
+    items
+        With keys of their own.
+    passes
+        Which passes to run.
+    store
+        Where scores are kept; ``None``: nowhere.
+    batch_size
+        Items a batch at most; ``auto``: by a budget of tokens. Batches are halved
+        where memory ends.
+    shard
+        ``(i, n)``: this is worker ``i`` of ``n``; the items of others are in the
+        tables where the store already has them.
+    progress
+        Called after every batch.
+
+    Returns
+    -------
+    Scored
+        Pass -> table of the items that are scored, sorted by key.
+
+    Raises
+    ------
+    InputError
+        If an item is longer than the model's context, holds a token that the model
+        does not have, has nothing before its candidates, or shares its key.
+    CheckpointError
+        If logits are NaN or infinite.
+    OutputError
+        If the store cannot be written; what was stored before stays valid.
+    """
+    store = Store(None) if store is None else store
+    tables: dict[Pass, TokenTable] = {}
+    notes: dict[str, None] = {}
+    for kind in passes:
+        keys, remarks = score_keys(
+            loaded,
+            items,
+            kind=kind,
+            store=store,
+            batch_size=batch_size,
+            shard=shard,
+            progress=progress,
+        )
+        tables[kind] = store.gather(keys, kind=kind)
+        notes |= dict.fromkeys(remarks)
+    return Scored(tables, list(notes))
+
+
+def score_keys(
+    loaded: Loaded,
+    items: Sequence[AnyItem],
+    *,
+    kind: Pass,
+    store: Store,
+    batch_size: BatchSize = "auto",
+    shard: tuple[int, int] = (0, 1),
+    progress: Progress | None = None,
+) -> tuple[dict[str, str], list[str]]:
+    """Score what the store lacks of one pass, and leave it there.
+
+    Parameters and errors are those of :func:`score`.
+
+    Returns
+    -------
+    tuple
+        Item key -> store key for all items, and notes on how the scores came about.
+        ``store.gather(keys, kind=kind)`` is the table.
+    """
+    worker, workers = shard
+    if not 0 <= worker < workers:
+        raise InputError(f"there is no worker {worker} of {workers}", where="shard")
+    if batch_size != "auto" and batch_size < 1:
+        raise InputError("must be at least 1", where="batch size")
+    _check(loaded, items)
+    run = _runner(kind)
+    store.refresh()
+    keys = store.keys(loaded, items, kind)
+    # Items with the same tokens share a key and are scored once.
+    todo = {
+        keys[item.key]: item
+        for item in items
+        if keys[item.key] not in store and int(keys[item.key], 16) % workers == worker
+    }
+    total, done = sum(item.tokens for item in todo.values()), 0
+    store_key = {item.key: key for key, item in todo.items()}
+
+    def emit(item: AnyItem, columns: dict[str, np.ndarray]) -> None:
+        nonlocal done
+        store.add(store_key[item.key], item.scored, columns)
+        done += item.tokens
+        if progress is not None:
+            progress(done, total)
+
+    try:
+        run(
+            loaded,
+            list(todo.values()),
+            kind,
+            batch_size=None if batch_size == "auto" else batch_size,
+            emit=emit,
+            note=store.remark,
+        )
+    except BaseException:
+        # Ctrl-C too: the same command resumes from here.
+        with contextlib.suppress(OutputError):
+            store.flush()
+        raise
+    store.flush()
+    return keys, [*store.remarks(keys.values()), *store.notes]
+
+
+def missing(
+    loaded: Loaded, items: Sequence[AnyItem], passes: Sequence[Pass], store: Store
+) -> int:
+    """How many scores of items in passes the store does not hold yet."""
+    store.refresh()
+    return sum(
+        key not in store
+        for kind in passes
+        for key in store.keys(loaded, items, kind).values()
+    )
+
+
+def drift(loaded: Loaded, items: Sequence[Item], *, k: int = 8, seed: int = 0) -> float:
+    """Largest difference in NLL, in nats, between texts scored together and alone.
+
+    Parameters
+    ----------
+    k
+        How many of the items are scored both ways.
+    seed
+        Draws them.
+    """
+    if not items:
+        raise InputError("there is no text to score", where="drift")
+    from spark_audit.scoring.passes.plain import Scorer
+
+    _check(loaded, items)
+    drawn = np.random.default_rng(seed).permutation(len(items))[:k]
+    chosen = [items[i] for i in drawn]
+    with loaded.active() as model:
+        scorer = Scorer(loaded, model, chosen[0], lambda _: None)
+        # One batch whatever the lengths: padding is what this is about.
+        together = scorer(chosen)
+        alone = [scorer([one])[0] for one in chosen]
+    pairs = zip(together, alone, strict=True)
+    apart = [np.abs(a["nll"] - b["nll"]) for a, b in pairs if len(a["nll"])]
+    return max((float(one.max()) for one in apart), default=0.0)
+
+
+def cost(
+    loaded: Loaded, items: Mapping[Pass, Sequence[AnyItem]]
+) -> dict[str, int | float]:
+    """What some passes over their items take, for a dry run.
+
+    Parameters
+    ----------
+    items
+        Pass -> what it would score.
+
+    Returns
+    -------
+    dict
+        Over all passes: ``items``, ``tokens``, ``memory_bytes`` (an estimate of the
+        peak beside the weights) and ``seconds`` (from a sample of each kind of pass,
+        which is scored to take the time).
+    """
+    from spark_audit.scoring.passes.plain import memory_bytes
+
+    found: dict[str, int | float] = {"items": 0, "tokens": 0, "memory_bytes": 0}
+    pace: dict[str, float] = {}
+    seconds = 0.0
+    for kind, wanted in items.items():
+        _check(loaded, wanted)
+        tokens = sum(one.tokens for one in wanted)
+        found["items"] += len(wanted)
+        found["tokens"] += tokens
+        if not wanted:
+            continue
+        needed = memory_bytes(loaded, max(one.longest for one in wanted), tokens)
+        if kind.kind == "candidates":
+            from spark_audit.scoring.passes.candidates import cache_bytes
+
+            sets = [one for one in wanted if isinstance(one, Candidates)]
+            needed += cache_bytes(loaded, sets)
+        found["memory_bytes"] = max(found["memory_bytes"], needed)
+        if kind.kind not in pace:
+            pace[kind.kind] = _pace(loaded, wanted, kind)
+        seconds += tokens * pace[kind.kind]
+    return {**found, "seconds": round(seconds, 1)}
+
+
+SAMPLE = 4
+"""Items of a pass that are scored to take the time, from the middle length up."""
+
+ROWS = 64
+"""Candidates of a set that are."""
+
+
+def _pace(loaded: Loaded, items: Sequence[AnyItem], kind: Pass) -> float:
+    """Seconds a token of one pass, from a few items."""
+    ordered = sorted(items, key=lambda one: one.tokens)
+    sample: list[AnyItem] = [
+        replace(one, rows=one.rows[:ROWS]) if isinstance(one, Candidates) else one
+        for one in ordered[len(ordered) // 2 :][:SAMPLE]
+    ]
+    run, seconds = _runner(kind), 0.0
+    for _ in range(2):  # the first time also fills caches
+        start = time.perf_counter()
+        run(
+            loaded,
+            sample,
+            kind,
+            batch_size=None,
+            emit=lambda *_: None,
+            note=lambda _: None,
+        )
+        seconds = time.perf_counter() - start
+    return seconds / max(sum(one.tokens for one in sample), 1)
+
+
+def _runner(kind: Pass) -> Callable[..., None]:
+    """A pass's ``run``; its file may also ``check`` the settings, before any key."""
+    entry = PASSES.get(kind.kind)
+    if "check" in entry.parts:
+        entry.part("check")(kind)
+    return entry.run
+
+
+def _check(loaded: Loaded, items: Sequence[AnyItem]) -> None:
+    """Refuse items that the model cannot read, naming the first such item."""
+    seen: set[str] = set()
+    for item in items:
+        where = f"{_NOUNS[type(item)]} {item.key!r}"
+        if item.key in seen:
+            raise InputError("the key stands twice", where=where)
+        seen.add(item.key)
+        if problem := item.problem():
+            raise InputError(problem, where=where)
+        most = loaded.max_positions
+        if most is not None and item.longest > most:
+            raise InputError(
+                f"{item.longest} tokens do not fit the context of {most}",
+                where=where,
+                fix="build the manifest with this model's context, or cut the text",
+            )
+        ids = item.read
+        if len(ids) and (ids.min() < 0 or ids.max() >= len(loaded.usable)):
+            raise InputError(
+                "holds a token that the model's vocabulary does not have",
+                where=where,
+                fix="use the checkpoint's own tokenizer",
+            )
+        if not loaded.usable[item.predicted].all():
+            raise InputError(
+                "holds a token at a vocabulary row that is marked as no token",
+                where=where,
+                fix="use the checkpoint's own tokenizer",
+            )
+
+
+_NOUNS = {Item: "example", Candidates: "candidates", Prompt: "prompt"}

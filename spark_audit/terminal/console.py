@@ -1,0 +1,328 @@
+"""What the console scripts share: how a command line is read, leaves and shows things.
+
+Results go to stdout; what is said on the side goes to stderr. Nothing heavy is
+imported here, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import typer.main
+
+from spark_audit.errors import (
+    IncompleteError,
+    InputError,
+    SparkError,
+    panicked,
+    visible,
+)
+from spark_audit.memory import out_of_memory
+from spark_audit.terminal.interrupts import (
+    again,
+    interrupted,
+    one_interrupt,
+    say_interrupted,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# --- options that both programs have --------------------------------------------------
+
+Tokenizer = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Tokenizer, if not the checkpoint's own."),
+]
+LoraAlpha = Annotated[
+    float | None, typer.Option(help="Alpha of bare LoRA weights without a config.")
+]
+Revision = Annotated[str | None, typer.Option(help="Revision of a model on the hub.")]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="Run code that a checkpoint brings."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        from spark_audit.provenance import versions
+
+        tell("\n".join(f"{k} {v}" for k, v in versions().items()))
+        raise typer.Exit
+
+
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_version, help="Show versions."
+        ),
+    ] = False,
+) -> None:
+    """The options of a program without a command: ``app.callback()(root)``."""
+
+
+# --- running a command ----------------------------------------------------------------
+
+
+def run_command(
+    arguments: Sequence[str],
+    *,
+    program: str,
+    app: Callable[[Sequence[str]], typer.Typer],
+    several: Collection[str],
+    anew: Collection[str] = (),
+) -> int:
+    """Run one command line and return its exit code (never raises).
+
+    The context's object (``context.obj`` in a command) is what was typed.
+
+    Parameters
+    ----------
+    arguments
+        What was typed after the program's name.
+    program
+        Its name, for messages and log files.
+    app
+        Makes the application from the spread arguments.
+    several
+        Options that accept several values.
+    anew
+        Commands that keep nothing of work that was interrupted.
+    """
+    _open_streams()
+    with one_interrupt():
+        return _run(arguments, program=program, app=app, several=several, anew=anew)
+
+
+def _run(
+    arguments: Sequence[str],
+    *,
+    program: str,
+    app: Callable[[Sequence[str]], typer.Typer],
+    several: Collection[str],
+    anew: Collection[str],
+) -> int:
+    code = 0
+    verb = "begin anew" if {*arguments[:1]} & {*anew} else "resume"
+    try:
+        argv = spread(arguments, several=several)
+        command = typer.main.get_command(app(argv))
+        left = command.main(
+            args=argv, prog_name=program, standalone_mode=False, obj=list(arguments)
+        )
+        # What a command came to stands, also where nobody can be told.
+        code = left if isinstance(left, int) else 0
+        sys.stdout.flush()
+        if code == 130:
+            # Typer turns an interrupt into this code; older ones into Abort.
+            raise KeyboardInterrupt
+        return code
+    except (KeyboardInterrupt, typer.Abort):
+        return say_interrupted(program, arguments, verb=verb)
+    except (BrokenPipeError, SystemExit):
+        # Whoever read our output has enough (Typer leaves by SystemExit then, with
+        # code 1, which is the gate's).
+        _drop_output()
+        return code
+    except BaseException as error:
+        if not isinstance(error, Exception) and not panicked(error):
+            raise
+        if interrupted():  # and a library made something else of it
+            return say_interrupted(program, arguments, verb=verb)
+        if not isinstance(error, IncompleteError) and out_of_memory(error):
+            error = IncompleteError(
+                "out of memory",
+                where=getattr(error, "where", None),
+                fix="end other programs, or use another device or a larger machine",
+            )
+        if isinstance(error, IncompleteError):
+            say(f"{program}: {error}\n{again(program, arguments, verb=verb)}")
+            return error.exit_code
+        if isinstance(error, SparkError):
+            say(f"{program}: error: {error}")
+            return error.exit_code
+        usage = getattr(error, "format_message", None)
+        if usage is not None:
+            # Without any command typer has nothing to say but the help it has shown.
+            said = usage() or "no command was given"
+            say(f"{program}: error: {said}; see {program} --help")
+            return 2
+        if isinstance(error, OSError):
+            say(f"{program}: error: {error.filename or 'I/O'}: {error.strerror}")
+            try:
+                sys.stdout.flush()
+            except OSError:
+                _drop_output()
+            return code or 4
+        kind = type(error).__name__
+        say(f"{program}: a defect of ours ({kind}); {_log(error, program)}")
+        return 70
+
+
+def _open_streams() -> None:
+    """Have all three streams: a closed one's number would be the next file's."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))
+
+
+def _drop_output() -> None:
+    """Write what is left of the output nowhere: Python must not complain at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _log(error: BaseException, program: str) -> str:
+    """Write where a defect happened, without messages, which may quote data."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix=f"{program}-", suffix=".log", delete=False
+        ) as file:
+            file.write("\n".join([type(error).__name__, *lines]) + "\n")
+        return f"details, without any data, are in {file.name}"
+    except OSError:
+        return f"at {lines[-1]}" if lines else "no details"
+
+
+# --- reading what was typed -----------------------------------------------------------
+
+
+def spread(arguments: Sequence[str], *, several: Collection[str]) -> list[str]:
+    """Allow snake case options, and several values after one option.
+
+    With ``--ckpt`` among ``several``, ``--ckpt A B --batch_size 4`` becomes
+    ``--ckpt A --ckpt B --batch-size 4``.
+    """
+    found: list[str] = []
+    option: str | None = None
+    fresh = False
+    for position, argument in enumerate(arguments):
+        if argument == "--":
+            return [*found, *arguments[position:]]
+        if argument.startswith("--"):
+            name, equals, value = argument.partition("=")
+            name = name.replace("_", "-")
+            option = name if name in several and not equals else None
+            fresh = True
+            found.append(f"{name}{equals}{value}")
+        elif argument.startswith("-") and len(argument) > 1:
+            option = None
+            found.append(argument)
+        else:
+            if option is not None and not fresh:
+                found.append(option)
+            fresh = False
+            found.append(argument)
+    return found
+
+
+def keep_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
+    """Refuse to write over what is read."""
+    given = {path.resolve() for path in inputs}
+    for output in outputs:
+        twice = output.exists() and any(
+            p.exists() and output.samefile(p) for p in given
+        )
+        if twice or output.resolve() in given:
+            raise InputError(
+                "would be written over, and it is an input",
+                where=str(output),
+                fix="give another -o",
+            )
+
+
+def one_of(value: Any, where: str, known: Sequence[Any]) -> Any:
+    """The value, if it is a known one."""
+    if value not in known:
+        names = ", ".join(str(k) for k in known if k is not None)
+        raise InputError(f"{value!r} is unknown", where=where, fix=f"give {names}")
+    return value
+
+
+# --- showing things -------------------------------------------------------------------
+
+
+def say(text: str) -> None:
+    """One or more plain lines on stderr, if anybody listens."""
+    with contextlib.suppress(OSError):
+        print(visible(text, keep="\n"), file=sys.stderr, flush=True)
+
+
+def tell(text: str = "") -> None:
+    """One or more plain lines on stdout."""
+    print(visible(text, keep="\n"))
+
+
+def tell_json(content: Any) -> None:
+    """One line of JSON on stdout, in ASCII: nothing in it steers a terminal."""
+    tell(json.dumps(content))
+
+
+def show_facts(facts: Mapping[str, Any], *, as_json: bool = False) -> None:
+    """Names and values, aligned, or as one JSON object."""
+    if as_json:
+        tell_json(dict(facts))
+        return
+    width = max(map(len, facts), default=0)
+    for key, value in facts.items():
+        tell(f"{key:<{width}}  {value}")
+
+
+def show_table(
+    title: str,
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    remarks: Sequence[str] = (),
+    figures: bool = True,
+) -> None:
+    """A table below an empty line.
+
+    Parameters
+    ----------
+    remarks
+        Lines under it.
+    figures
+        Whether all columns but the first are figures, which stand to the right.
+    """
+    from rich.table import Table
+
+    table = Table(title=visible(title), title_justify="left", title_style="bold")
+    for position, name in enumerate(header):
+        right = figures and position > 0
+        table.add_column(visible(name), justify="right" if right else "left")
+    for row in rows:
+        table.add_row(*map(visible, row))
+    console = stdout()
+    console.print()
+    console.print(table, markup=False)
+    for remark in remarks:
+        show_line(remark)
+
+
+def stdout() -> Console:
+    """Where tables and text are drawn; nothing is read as markup."""
+    from rich.console import Console
+
+    # Piped output keeps whole lines: there is no terminal to wrap to.
+    width = None if sys.stdout.isatty() else 200
+    return Console(highlight=False, markup=False, width=width)
+
+
+def show_line(text: str, *, style: str | None = None) -> None:
+    """A line that is wrapped to the terminal."""
+    stdout().print(visible(text), style=style, markup=False)

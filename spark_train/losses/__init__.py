@@ -1,0 +1,1 @@
+"""Losses and penalties: pure functions."""

@@ -1,0 +1,1 @@
+"""The model in training: a causal LM with LoRA adapters."""

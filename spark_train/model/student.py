@@ -1,0 +1,267 @@
+"""A causal LM with one adapter in training, frozen copies of it, and a streamed head.
+
+The output head sees only positions that a loss asks for, a bounded number at a time,
+so that a vocabulary of 152,000 costs no more memory than one of 1,000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spark_audit.errors import CheckpointError
+from spark_audit.scoring.passes.plain import own_head, unwrapped
+from spark_train.data import Batch
+from spark_train.model.lora import ADAPTER, copy_adapter, switch
+
+CPU_LOGITS, GPU_LOGITS = 2**22, 2**27
+"""Logits that exist at a time, by device."""
+
+CPU_TOKENS, GPU_TOKENS = 2048, 16384
+"""Padded tokens of a forward pass, by device."""
+
+Value = Callable[..., Tensor]
+
+
+class Student:
+    """A model in training.
+
+    Parameters
+    ----------
+    model
+        A ``PeftModel`` with the adapter ``default``, or any transformers causal LM,
+        whose trainable weights are then trained themselves (no teachers).
+    tokens
+        Padded tokens that a forward pass may have; 0: by device.
+
+    Attributes
+    ----------
+    trainable
+        Name -> weight of everything that an optimizer changes.
+    note
+        Why the head is not streamed; empty when it is.
+    """
+
+    def __init__(self, model: Any, *, tokens: int = 0) -> None:
+        self.model = model
+        self._base: Any = unwrapped(model)
+        self.trainable: dict[str, Tensor] = {
+            name: weight
+            for name, weight in model.named_parameters()
+            if weight.requires_grad
+        }
+        weight = self._base.get_input_embeddings().weight
+        self.device: torch.device = weight.device
+        self.vocabulary = len(self._base.get_output_embeddings().weight)
+        on_cpu = self.device.type == "cpu"
+        self.tokens = tokens or (CPU_TOKENS if on_cpu else GPU_TOKENS)
+        budget = CPU_LOGITS if on_cpu else GPU_LOGITS
+        self.rows = max(budget // self.vocabulary, 8)
+        head = own_head(self._base, rows=self.vocabulary)
+        if self._base.get_output_embeddings().weight.requires_grad:
+            head = "the output head is trained"
+        self._head = None
+        if not isinstance(head, str):
+            # Of a head in half precision a float32 copy: V x H numbers more.
+            weight, bias, transform = head
+            wide = None if bias is None else _wide(bias)
+            self._head = _wide(weight), wide, transform
+        model.eval()  # a fresh adapter's wrapper and its base may be of two minds
+        if self._head is not None and not self._agrees():
+            head = "the model's own logits differ from its head's"
+            self._head = None
+        self.note = ""
+        if isinstance(head, str):
+            self.note = f"the logits of whole batches are held in memory: {head}"
+
+    def _agrees(self) -> bool:
+        """Whether body and head give the model's own logits."""
+        ids = torch.arange(1, 9, device=self.device)[None] % self.vocabulary
+        batch = Batch(ids, *(torch.ones_like(ids, dtype=torch.bool) for _ in range(3)))
+        with torch.no_grad():
+            ours = self.logits(self.hidden(batch, batch.attention))
+            theirs = self.model(input_ids=ids, use_cache=False).logits[0, :-1]
+        theirs = _wide(theirs)
+        bound = 1e-4 if theirs.dtype == ours.dtype == torch.float64 else 1e-3
+        bound = bound if next(self._base.parameters()).dtype.itemsize >= 4 else 0.05
+        size = max(float(theirs.abs().max()), 1.0)
+        return bool((ours - theirs).abs().max() <= bound * size)
+
+    # --- forward --------------------------------------------------------------------
+
+    def hidden(self, batch: Batch, mask: Tensor) -> Tensor:
+        """What the head reads to predict the masked tokens.
+
+        Parameters
+        ----------
+        mask
+            Shape ``(B, T)``, bool over the *predicted* tokens: token ``t`` is
+            predicted at ``t - 1``; the first of a row has no prediction.
+
+        Returns
+        -------
+        Tensor
+            Shape ``(n, H)``, row by row; ``(n, V)`` logits where the head is not ours.
+        """
+        options = {"attention_mask": batch.attention.long(), "use_cache": False}
+        before = _before(mask)
+        if self._head is not None:
+            body = getattr(self._base, self._base.base_model_prefix)
+            states: Tensor = body(input_ids=batch.ids, **options)[0]
+            return states[before]
+        logits: Tensor = self.model(input_ids=batch.ids, **options).logits
+        return logits[before]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits ``(n, V)`` of hidden states ``(n, H)``, computed in float32 or wider.
+
+        A body of half precision loses little; logits rounded to it would bury small
+        divergences in noise.
+        """
+        if self._head is None:
+            return _wide(hidden)
+        weight, bias, transform = self._head
+        return transform(torch.nn.functional.linear(_wide(hidden), weight, bias))
+
+    def logits_at(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        """Logits ``(n, K)`` of the tokens ``(n, K)`` alone."""
+        if self._head is None:
+            return _wide(hidden).gather(1, ids)
+        weight, bias, transform = self._head
+        z = torch.einsum("nh,nkh->nk", _wide(hidden), weight[ids])
+        return transform(z if bias is None else z + bias[ids])
+
+    def chunks(self, count: int, *, rows: int | None = None) -> list[slice]:
+        """Slices of positions whose logits may exist at a time; none of 0."""
+        size = rows or self.rows
+        return [
+            slice(start, min(start + size, count)) for start in range(0, count, size)
+        ]
+
+    def total(self, hidden: Tensor, value: Value, *, rows: int | None = None) -> Tensor:
+        """Sum of per-position values, a bounded number of positions at a time.
+
+        The gradient with respect to ``hidden`` is taken chunk by chunk on the way, so
+        that no more than one chunk of logits exists, and nothing is computed twice.
+
+        Parameters
+        ----------
+        hidden
+            Shape ``(n, H)``.
+        value
+            ``value(hidden[chunk], chunk)`` gives the values ``(m,)`` of a slice.
+        rows
+            Positions at a time.
+
+        Returns
+        -------
+        Tensor
+            Scalar, float32 or wider; 0 for no positions.
+        """
+        chunks = self.chunks(len(hidden), rows=rows)
+        total: Tensor = _Total.apply(hidden, value, chunks)  # type: ignore[no-untyped-call]
+        return total
+
+    # --- adapters -------------------------------------------------------------------
+
+    def freeze(self, name: str) -> None:
+        """Keep a frozen copy of the adapter as it is now, under a name."""
+        copy_adapter(self.model, ADAPTER, name)
+        switch(self.model)
+        for key, weight in self.model.named_parameters():
+            if f".{name}." in key:
+                weight.requires_grad_(False)
+
+    @contextmanager
+    def teacher(self, name: str) -> Iterator[None]:
+        """The frozen copy in place of the student, without gradients or dropout."""
+        with torch.no_grad(), self.still():
+            switch(self.model, name)
+            try:
+                yield
+            finally:
+                switch(self.model)
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Evaluation mode: no dropout."""
+        training = self.model.training
+        self.model.eval()
+        try:
+            yield
+        finally:
+            self.model.train(training)
+
+    def weights(self) -> dict[str, Tensor]:
+        """A copy of the trained weights on the CPU."""
+        return {
+            name: weight.detach().cpu().clone()
+            for name, weight in self.trainable.items()
+        }
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        """Put weights of :meth:`weights` in place.
+
+        Raises
+        ------
+        CheckpointError
+            If they are another model's.
+        """
+        if {n: w.shape for n, w in weights.items()} != {
+            n: w.shape for n, w in self.trainable.items()
+        }:
+            raise CheckpointError(
+                "the saved weights are not this adapter's",
+                where="run folder",
+                fix="remove the folder, or give another -o",
+            )
+        with torch.no_grad():
+            for name, weight in self.trainable.items():
+                weight.copy_(weights[name])
+
+
+class _Total(torch.autograd.Function):
+    """Sum over chunks, whose gradient is ready when the sum is."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, value: Value, chunks: list[slice]) -> Tensor:
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        total = torch.zeros((), dtype=wide, device=hidden.device)
+        gradient = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
+        for chunk in chunks:
+            part = hidden[chunk].detach()
+            if gradient is None:
+                total += value(part, chunk).sum()
+                continue
+            with torch.enable_grad():
+                part.requires_grad_()
+                some = value(part, chunk).sum()
+            (gradient[chunk],) = torch.autograd.grad(some, part)
+            total += some.detach()
+        ctx.save_for_backward(*([] if gradient is None else [gradient]))
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return (gradient * outer[0]).to(gradient.dtype), None, None
+
+
+def targets(batch: Batch, mask: Tensor) -> Tensor:
+    """The masked tokens that are predicted: ``(n,)``, in the order of ``hidden``."""
+    return batch.ids[:, 1:][mask[:, 1:]]
+
+
+def _before(mask: Tensor) -> Tensor:
+    """The mask of positions that predict the masked tokens."""
+    shifted = torch.zeros_like(mask)
+    shifted[:, :-1] = mask[:, 1:]
+    return shifted
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits if logits.dtype == torch.float64 else logits.float()

@@ -1,0 +1,1 @@
+"""Phases: what a method does on a task, with its rows and its losses."""

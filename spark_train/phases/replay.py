@@ -1,0 +1,205 @@
+"""SD-Replay: replayed rows are distilled from the student's own past.
+
+Phase 1 of SPARK. Low-sensitivity response tokens are learned as they are; every other
+sensitive position keeps the distribution that the corrected model of the previous task
+had there, so that replay does not teach identifiers again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from spark_train.data import TrainRow, collate
+from spark_train.loop import Sums, Term, pieces
+from spark_train.losses.logits import outside_mass, support_kl, token_nll, top_k
+from spark_train.model.student import targets
+from spark_train.stream import Stream
+from spark_train.token_scores.student import batch_scores, keep_scores, seen_counts
+
+WATCHED = 4
+"""Distilled positions of a row at which the mass outside the support is watched."""
+
+CPU_GATHERED, GPU_GATHERED = 2**22, 2**27
+"""Head weights gathered at a time for the support of some positions, by device."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a replayed row is held to, from the frozen teacher.
+
+    Attributes
+    ----------
+    low
+        Shape ``(T,)``, bool: R, response tokens with a Score of at most tau.
+    high
+        Shape ``(T,)``, bool: H, tokens with a higher one.
+    support, logp
+        Shape ``(|H|, K)``: the teacher's likeliest tokens and their log-probabilities,
+        renormalised over them, at the temperature.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    support: torch.Tensor
+    logp: torch.Tensor
+
+    @property
+    def watched(self) -> np.ndarray:
+        """Which of H are watched, spread evenly: indices into the support's rows."""
+        size = len(self.support)
+        return np.unique(np.linspace(0, size - 1, min(size, WATCHED)).astype(np.int64))
+
+
+class Distillation:
+    """What SPARK's first phase asks of replayed rows (Eqs. "replay_ce" to "replay").
+
+    ``L_replay = (|R| L_CE + |H| L_KL) / (|R| + |H|)``: cross-entropy over R, and over H
+    the KL divergence from the teacher's top-K distribution, both restricted to and
+    renormalised on the teacher's support. The teacher is theta_{k-1}^priv, the student
+    as it stands when the task begins: it is asked once a row, then never again. Token
+    counts of a task (Score_2) outlive its rows, whatever ``replay.memory`` keeps.
+
+    The student's mass outside the support is watched at a sample: at most
+    :data:`WATCHED` positions of a row.
+    """
+
+    def __init__(self, stream: Stream, k: int) -> None:
+        self._stream, self._k = stream, k
+        self._targets: dict[str, Target] = {}
+
+    def start(self, rows: Sequence[TrainRow]) -> None:
+        """Score the rows and keep the teacher's distributions."""
+        stream, crew = self._stream, self._stream.crew
+        counts = seen_counts(stream, self._k)
+        distinct = list({row.id: row for row in rows}.values())
+        kept: dict[str, Target] = {}
+        scores: dict[str, np.ndarray] = {}
+        with torch.no_grad(), stream.student.still():
+            for part in pieces(crew.share(distinct), stream.student.tokens):
+                self._ask(part, counts, kept, scores)
+        self._targets = crew.collect(kept)
+        scores = crew.collect(scores)
+        keep_scores(stream, self._k, distinct, scores)
+
+    def _ask(
+        self,
+        rows: list[TrainRow],
+        counts: dict[str, np.ndarray],
+        kept: dict[str, Target],
+        scores: dict[str, np.ndarray],
+    ) -> None:
+        """The teacher's answer for a few rows, which are read together."""
+        student, settings = self._stream.student, self._stream.settings
+        batch = collate(rows).to(student.device)
+        mask = batch.attention
+        hidden, ids = student.hidden(batch, mask), targets(batch, mask)
+        found = batch_scores(self._stream, rows, hidden, ids, counts)
+        # The first token has no prediction.
+        high = [score > settings.sensitivity.tau for score in found]
+        for one in high:
+            one[0] = False
+        chosen = hidden[torch.from_numpy(np.concatenate([h[1:] for h in high]))]
+        tops = [
+            top_k(
+                student.logits(chosen[at]),
+                k=settings.replay.top_k,
+                temperature=settings.replay.temperature,
+            )
+            # One empty slice where no position is high: a support of (0, K).
+            for at in student.chunks(len(chosen)) or [slice(0, 0)]
+        ]
+        counts_high = [int(one.sum()) for one in high]
+        support, logp = (torch.cat(parts).cpu() for parts in zip(*tops, strict=True))
+        parts = zip(
+            torch.split(support.int(), counts_high),
+            torch.split(logp, counts_high),
+            strict=True,
+        )
+        for row, score, one, (ids, share) in zip(rows, found, high, parts, strict=True):
+            low = row.response & ~one
+            low[0] = False
+            # A copy: a part would keep the whole batch's in memory.
+            kept[row.id] = Target(low, one, ids.clone(), share.clone())
+            scores[row.id] = score
+
+    def end(self) -> None:
+        """Let go of what the next task asks anew."""
+        self._targets = {}
+
+    def terms(self, rows: Sequence[TrainRow]) -> dict[str, Term]:
+        """CE and KL, weighted by their counts, and the watched mass."""
+        replay = self._stream.settings.replay
+        found = [self._targets[row.id] for row in rows]
+        low = sum(int(target.low.sum()) for target in found)
+        high = sum(int(target.high.sum()) for target in found)
+        share = replay.lambda_ / max(low + high, 1)
+        scale = replay.temperature**2 if replay.t_squared else 1.0
+        return {
+            "replay_ce": Term(low, share * low),
+            "replay_kl": Term(high, share * high * scale),
+            "outside": Term(sum(len(target.watched) for target in found), 0.0),
+        }
+
+    def loss(self, rows: Sequence[TrainRow]) -> Sums:
+        """Sums over R and over H, and the student's mass outside the support."""
+        student, replay = self._stream.student, self._stream.settings.replay
+        found = [self._targets[row.id] for row in rows]
+        batch = collate(rows).to(student.device)
+        low, high = (
+            stacked([getattr(target, name) for target in found], batch.ids.shape)
+            for name in ("low", "high")
+        )
+        both = (low | high).to(student.device)
+        hidden = student.hidden(batch, both)
+        is_high = high[:, 1:][(low | high)[:, 1:]].to(student.device)
+        ids = targets(batch, both)[~is_high]
+        support = torch.cat([target.support for target in found]).long()
+        support = support.to(student.device)
+        logp = torch.cat([target.logp for target in found]).to(student.device)
+        at_high = hidden[is_high]
+        on_cpu = student.device.type == "cpu"
+        gathered = CPU_GATHERED if on_cpu else GPU_GATHERED
+        per_chunk = gathered // max(support.shape[1] * hidden.shape[1], 1)
+        sums = {
+            "replay_ce": student.total(
+                hidden[~is_high],
+                lambda part, at: token_nll(student.logits(part), ids[at]),
+            ),
+            "replay_kl": student.total(
+                at_high,
+                lambda part, at: support_kl(
+                    logp[at],
+                    student.logits_at(part, support[at]),
+                    temperature=replay.temperature,
+                ),
+                rows=max(per_chunk, 8),
+            ),
+        }
+        sizes = np.cumsum([0, *(len(target.support) for target in found)])
+        watched = torch.from_numpy(
+            np.concatenate(
+                [
+                    first + target.watched
+                    for first, target in zip(sizes[:-1], found, strict=True)
+                ]
+            )
+        ).to(student.device)
+        with torch.no_grad():
+            seen, support = at_high.detach()[watched], support[watched]
+            sums["outside"] = student.total(
+                seen,
+                lambda part, at: outside_mass(student.logits(part), support[at]),
+            )
+        return sums
+
+
+def stacked(masks: Sequence[np.ndarray], shape: Sequence[int]) -> torch.Tensor:
+    """Masks of rows, padded on the right with False: shape ``(B, T)``."""
+    found = torch.zeros(tuple(shape), dtype=torch.bool)
+    for i, mask in enumerate(masks):
+        found[i, : len(mask)] = torch.from_numpy(mask)
+    return found

@@ -1,0 +1,1 @@
+"""Sensitivity scores of training rows."""

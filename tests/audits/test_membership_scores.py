@@ -1,0 +1,367 @@
+"""Membership scores against hand-made figures; what texts alone give away."""
+
+from __future__ import annotations
+
+import zlib
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.audits.mia import scores as membership
+from spark_audit.audits.mia.scores import (
+    ATTACKS,
+    Sides,
+    blind_classifier,
+    compressed_bytes,
+    crossing_duplicates,
+    label_codes,
+    label_test,
+    lowest_mean,
+    membership_scores,
+    own_text,
+    scored_text,
+    shift,
+    z_scores,
+)
+from spark_audit.scoring.table import TokenTable
+from spark_audit.stats.roc import auc
+
+LP = np.array(
+    [-0.1, -2.3, -0.5, -4, -1.2, -0.05, -3, -0.7, -0.2, -1.5, -0.9, -6]
+)  # fmt: skip
+
+
+def example(**fields: Any) -> Any:
+    known = {
+        "id": "a",
+        "task": "t",
+        "prompt": "Text: some words of it.",
+        "response": " good",
+        "template": [],
+        "kept": (0, 12),
+        "reference_unll": [None] * 12,
+        "response_token": 10,
+    }
+    return SimpleNamespace(**known | fields)
+
+
+def manifest(*examples: Any) -> Any:
+    return SimpleNamespace(by_id={e.id: e for e in examples})
+
+
+def table(**logp: Any) -> TokenTable:
+    """Tokens from position 1 on; mean and SD of the model's own distribution too."""
+    items = []
+    for key, values in logp.items():
+        nll = -np.asarray(values, np.float32)
+        columns = {
+            "nll": nll,
+            "mean_logp": np.full(len(nll), -2.0, np.float32),
+            "sd_logp": np.full(len(nll), 0.5, np.float32),
+        }
+        items.append((key, np.arange(1, len(nll) + 1, dtype=np.int32), columns))
+    return TokenTable.from_items(items)
+
+
+def test_lowest_mean_by_hand() -> None:
+    assert LP.mean() == pytest.approx(-1.7041667)
+    assert lowest_mean(LP, 0.1) == -6.0
+    assert lowest_mean(LP, 0.2) == -5.0
+    assert lowest_mean(LP[:5], 0.1) == -4.0, "a short text keeps one token"
+    assert lowest_mean(LP[:1]) == pytest.approx(-0.1)
+    # 0.3 * 10 is 3.0000000000000004, 0.29 * 100 is 28.999999999999996.
+    assert lowest_mean(-np.arange(100.0), 0.29) == pytest.approx(-85.0)
+    with pytest.raises(ValueError, match="no value"):
+        lowest_mean(np.zeros(0))
+
+
+def test_z_scores_by_hand() -> None:
+    logits = np.array([[2, 1, 0], [0, 0, 0], [3, 0, -1], [1, 1.2, 0.5]])
+    logp = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    p = np.exp(logp)
+    mean = (p * logp).sum(axis=1)
+    sd = np.sqrt((p * (logp - mean[:, None]) ** 2).sum(axis=1))
+    own = logp[np.arange(4), [0, 1, 2, 1]]
+    assert own == pytest.approx([-0.407606, -1.098612, -4.065884, -0.839546], abs=1e-6)
+    assert sd == pytest.approx([0.651463, 0, 0.806496, 0.265445], abs=1e-6)
+    z = z_scores(own, mean, sd)
+    assert z == pytest.approx([0.652054, 0, -4.701288, 0.832030], abs=1e-6)
+    assert z[1] == 0.0, "no spread: z is 0, neither infinite nor NaN"
+    assert lowest_mean(z, 0.5) == pytest.approx(-2.350644, abs=1e-6)
+    assert lowest_mean(z, 0.25) == pytest.approx(-4.701288, abs=1e-6)
+    assert z_scores(own, mean, np.full(4, 1e-7)) == pytest.approx(np.zeros(4))
+
+
+def test_scores_of_an_example() -> None:
+    one = example()
+    found = membership_scores(table(a=LP), manifest(one), ["a"], base=table(a=LP - 0.4))
+    assert set(found) == set(ATTACKS)
+    assert found["loss"] == pytest.approx([-1.7041667])
+    assert found["response"] == pytest.approx([np.mean(LP[9:])]), "positions from 10 on"
+    assert found["mink10"] == pytest.approx([-6.0])
+    assert found["minkpp10"] == pytest.approx([(-6 + 2) / 0.5])
+    text = one.prompt + one.response
+    size = len(zlib.compress(text.encode(), 6))
+    assert found["zlib"] == pytest.approx([-1.7041667 / size])
+    assert found["reference"] == pytest.approx([0.4], abs=1e-6)
+
+
+def test_all_scores_are_higher_for_what_the_model_knows() -> None:
+    """Two peers' scores have the other sign; here a lower NLL is a higher score."""
+    rng = np.random.default_rng(0)
+    keys = [f"e{i}" for i in range(60)]
+    base = {key: -rng.gamma(2, 1, 30) for key in keys}
+    seen = {
+        key: values + (0.6 if i < 30 else 0.0) + rng.normal(0, 0.2, 30)
+        for i, (key, values) in enumerate(base.items())
+    }
+    known = manifest(*(example(id=key, response_token=25) for key in keys))
+    found = membership_scores(table(**seen), known, keys, base=table(**base))
+    for attack in ATTACKS:
+        assert auc(found[attack][:30], found[attack][30:]) > 0.6, attack
+
+
+def test_what_is_missing_is_missing() -> None:
+    rows = {"a": LP, "b": LP[:3]}
+    known = manifest(
+        example(response_token=20),
+        example(id="b", prompt="", response=""),
+        example(id="c"),
+    )
+    found = membership_scores(table(**rows), known, ["a", "b", "c"])
+    missing = {name: np.isnan(values).tolist() for name, values in found.items()}
+    assert missing["loss"] == [False, False, True]
+    assert missing["response"] == [True, True, True], "no response token was scored"
+    assert missing["zlib"] == [False, True, True], "a redacted manifest has no text"
+    assert missing["reference"] == [True, True, True], "there is no base"
+    other = table(a=LP[:5])
+    cut = membership_scores(table(**rows), known, ["a"], base=other)
+    assert np.isnan(cut["reference"][0]), "other tokens cannot be compared"
+    none = TokenTable.from_items([])
+    assert np.isnan(membership_scores(none, known, ["a"])["loss"]).all()
+
+
+def test_scores_ignore_the_other_texts() -> None:
+    """Peers' scores change with the batch or its padding."""
+    known = manifest(*(example(id=key) for key in "abc"))
+    alone = membership_scores(table(b=LP), known, ["b"])
+    among = membership_scores(table(a=LP[:2], b=LP, c=LP[::-1]), known, ["a", "b"])
+    for attack in ATTACKS:
+        assert among[attack][1] == pytest.approx(alone[attack][0], nan_ok=True)
+
+
+def test_scored_text() -> None:
+    whole = example()
+    assert scored_text(whole) == whole.prompt + whole.response
+    cut = example(kept=(6, 12))
+    assert scored_text(cut) == (whole.prompt + whole.response)[14:]
+    assert compressed_bytes("a" * 1000) < compressed_bytes("abcdefgh" * 3 + "xyz" * 30)
+
+
+def test_own_text_leaves_fixed_wording_out() -> None:
+    assert own_text(example(template=[(0, 6)])) == " some words of it. good"
+    assert own_text(example(template=[(0, 28)])).startswith("Text:")
+
+
+def test_labels_are_numbers_by_task() -> None:
+    rows = [
+        *(example(id=f"a{i}", response=" Good" if i % 2 else "bad ") for i in range(4)),
+        *(example(id=f"f{i}", task="free", response=f"text {i}") for i in range(30)),
+    ]
+    codes = label_codes(manifest(*rows), [row.id for row in rows])
+    assert codes[:4].tolist() == [0, 1, 0, 1]
+    assert set(codes[4:]) == {-1}
+
+
+def test_crossing_duplicates() -> None:
+    base = "one two three four five six seven eight nine ten"
+    texts = [base, base.upper() + "!", "something else entirely, of no other text", "x"]
+    member = np.array([True, False, True, False])
+    assert crossing_duplicates(texts, member) == 2
+    assert crossing_duplicates(texts, np.array([True, True, False, False])) == 0
+
+
+def test_shift() -> None:
+    rng = np.random.default_rng(0)
+    found = shift(rng.normal(0, 1, 400), rng.normal(0.5, 1, 300))
+    assert found is not None
+    assert found.p < 1e-4
+    assert found.smd == pytest.approx(-0.5, abs=0.15)
+    assert shift(np.array([1.0]), np.array([1.0, 2.0])) is None
+    flat = shift(np.ones(5), np.ones(5))
+    assert flat is not None
+    assert flat.smd is None
+
+
+# --- permuting sides ------------------------------------------------------------------
+
+
+def test_permuted_sides_keep_clusters_and_tasks() -> None:
+    rng = np.random.default_rng(0)
+    cluster = np.repeat(np.arange(40), 3)
+    task = cluster % 2
+    pure = Sides(cluster < 25, cluster, task)
+    for _ in range(20):
+        found = pure.permuted(rng)
+        assert found.sum() == pure.member.sum()
+        assert found[task == 0].sum() == pure.member[task == 0].sum()
+        assert (found.reshape(-1, 3) == found[::3, None]).all(), "clusters stay whole"
+    mixed = Sides(np.tile([True, False, False], 40), cluster, task)
+    drawn = np.array([mixed.permuted(rng) for _ in range(50)])
+    assert (drawn.reshape(50, 40, 3).sum(axis=2) == 1).all()
+    assert 0.2 < drawn[:, ::3].mean() < 0.5
+    with pytest.raises(ValueError, match="one row each"):
+        Sides(np.ones(2, bool), np.zeros(3), np.zeros(2))
+
+
+def independent(n1: int, n0: int, tasks: int = 1) -> Sides:
+    rows = np.arange(n1 + n0)
+    return Sides(rows < n1, rows, rows % tasks)
+
+
+def test_label_test() -> None:
+    rng = np.random.default_rng(0)
+    sides = independent(200, 100, tasks=2)
+    alike = rng.integers(0, 3, 300)
+    p = label_test(sides, alike, seed=1)
+    assert p is not None
+    assert p > 0.05
+    other = np.where(sides.member, rng.integers(0, 2, 300), rng.integers(0, 3, 300))
+    assert label_test(sides, other, seed=1) == pytest.approx(0.001)
+    assert label_test(sides, np.full(300, -1), seed=1) is None
+    assert label_test(sides, np.zeros(300, int), seed=1) is None
+    # Tasks of other sizes on both sides are no label shift.
+    uneven = Sides(
+        np.arange(300) < 200, np.arange(300), (np.arange(300) % 10 > 2).astype(int)
+    )
+    p = label_test(uneven, uneven.task, seed=1)
+    assert p is None, "one label in each task"
+
+
+# --- the blind classifier -------------------------------------------------------------
+
+VOCABULARY = np.array([f"w{i}" for i in range(600)])
+
+
+def texts_of(
+    sides: Sides, *, factor: float, seed: int, words: int = 30, copies: int = 1
+) -> list[str]:
+    """Random texts; three words are ``factor`` times as frequent among members."""
+    rng = np.random.default_rng(seed)
+    p = 1 / np.arange(1, 601)
+    q = p.copy()
+    q[[5, 9, 14]] *= factor
+    laws = {False: p / p.sum(), True: q / q.sum()}
+    cache: dict[int, str] = {}
+    found = []
+    for member, cluster in zip(sides.member, sides.cluster, strict=True):
+        if copies == 1 or int(cluster) not in cache:
+            drawn = VOCABULARY[rng.choice(600, words, p=laws[bool(member)])]
+            cache[int(cluster)] = " ".join(drawn)
+        found.append(cache[int(cluster)])
+    return found
+
+
+def test_blind_classifier_finds_a_shift_in_the_texts() -> None:
+    sides = independent(150, 100, tasks=2)
+    labels = np.zeros(250, int)
+    texts = texts_of(sides, factor=4, seed=0)
+    found = blind_classifier(texts, labels, sides, seed=0, permutations=40)
+    assert found is not None
+    assert found.p == pytest.approx(1 / 41)
+    assert found.value > 0.65
+    assert found.value > found.null_high
+    assert np.isfinite(found.scores).all()
+    alike = texts_of(sides, factor=1, seed=0)
+    nothing = blind_classifier(alike, labels, sides, seed=0, permutations=40)
+    assert nothing is not None
+    assert nothing.p > 0.05
+    assert nothing.null_low < nothing.value < nothing.null_high
+    # Labels and lengths alone are seen too.
+    by_label = blind_classifier(
+        alike, sides.member.astype(int), sides, seed=0, permutations=40
+    )
+    assert by_label is not None
+    assert by_label.value > 0.9
+    longer = [
+        text + " w0" * (30 if m else 0)
+        for text, m in zip(alike, sides.member, strict=True)
+    ]
+    by_length = blind_classifier(longer, labels, sides, seed=0, permutations=40)
+    assert by_length is not None
+    assert by_length.value > 0.7
+
+
+def test_blind_classifier_is_the_same_again() -> None:
+    sides = independent(40, 30)
+    texts = texts_of(sides, factor=2, seed=3)
+    options: dict[str, Any] = {"seed": 5, "permutations": 25}
+    first = blind_classifier(texts, np.zeros(70, int), sides, **options)
+    again = blind_classifier(texts, np.zeros(70, int), sides, **options)
+    assert first is not None
+    assert again is not None
+    assert first.p == again.p
+    assert (first.scores == again.scores).all()
+
+
+def test_texts_that_repeat_within_a_cluster_give_nothing_away() -> None:
+    """Copies in two folds would be recognised: folds keep clusters whole."""
+    cluster = np.repeat(np.arange(50), 4)
+    sides = Sides(cluster < 25, cluster, np.zeros(200, int))
+    texts = texts_of(sides, factor=1, seed=1, copies=4)
+    found = blind_classifier(texts, np.zeros(200, int), sides, seed=0, permutations=60)
+    assert found is not None
+    assert found.p > 0.05
+    assert found.value < 0.75
+
+
+def test_uneven_tasks_are_no_shift() -> None:
+    """Member shares of 90 and 20 % by task: the task gives no one away within it."""
+    rng = np.random.default_rng(0)
+    task = np.repeat([0, 1], 120)
+    member = rng.random(240) < np.where(task == 0, 0.9, 0.2)
+    sides = Sides(member, np.arange(240), task)
+    texts = [
+        f"topic{t} {text}"
+        for t, text in zip(task, texts_of(sides, factor=1, seed=2), strict=True)
+    ]
+    found = blind_classifier(texts, np.zeros(240, int), sides, seed=0, permutations=60)
+    assert found is not None
+    assert found.p > 0.05
+
+
+def test_large_sets_are_subsampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "MOST_ROWS", 60)
+    sides = independent(150, 20)
+    texts = texts_of(sides, factor=1, seed=0)
+    found = blind_classifier(texts, np.zeros(170, int), sides, seed=0, permutations=10)
+    assert found is not None
+    drawn = np.isfinite(found.scores)
+    assert found.rows == drawn.sum() == 60
+    assert drawn[sides.member].sum() == 40
+
+
+@pytest.mark.parametrize(("n1", "n0"), [(0, 20), (20, 0), (20, 3), (0, 0)])
+def test_too_few_clusters_for_folds(n1: int, n0: int) -> None:
+    sides = independent(n1, n0)
+    texts = ["some words"] * (n1 + n0)
+    assert blind_classifier(texts, np.zeros(n1 + n0, int), sides, seed=0) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [1, 3])
+def test_blind_p_value_holds_its_level(rows: int) -> None:
+    """Rejections of 5 % where nothing differs, clusters of equal texts included."""
+    runs, rejected = 120, 0
+    cluster = np.repeat(np.arange(90), rows)
+    sides = Sides(cluster < 60, cluster, np.zeros(len(cluster), int))
+    for seed in range(runs):
+        texts = texts_of(sides, factor=1, seed=seed, copies=rows)
+        found = blind_classifier(
+            texts, np.zeros(len(cluster), int), sides, seed=seed, permutations=59
+        )
+        assert found is not None
+        rejected += found.p <= 0.05
+    assert rejected / runs < 0.10

@@ -1,0 +1,204 @@
+"""Several seeds as one entry: over sources, over seeds, over both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from spark_audit import audits
+from spark_audit.audits.contract import baselines_of, replicate_of
+from spark_audit.audits.seeds import with_entries
+from spark_audit.results import AuditResult, Contrast, Row
+
+
+def row(name: str, value: float | None, **more: Any) -> Row:
+    columns: dict[str, Any] = {"audit": "x", "metric": "m", "checkpoint": name}
+    columns |= {k: more.pop(k) for k in ("metric", "unit") if k in more}
+    if value is None:
+        return Row(**columns, status="not_estimable", note="no data")
+    limits = {"low": value - 1, "high": value + 2, "interval": "jackknife-t"}
+    return Row(**columns, value=value, n=9, clusters=3, **(limits | more))
+
+
+def entry(result: AuditResult, name: str = "s") -> dict[str, Row]:
+    return {r.over: r for r in result.rows if r.checkpoint == name}
+
+
+def test_a_contrast_of_seeds_is_read_with_the_seeds_in_it() -> None:
+    def did(name: str, value: float) -> Contrast:
+        return Contrast(
+            audit="matched",
+            checkpoint=name,
+            metric="did",
+            baseline=name.replace("s", "b"),
+            value=value,
+            low=value - 0.05,
+            high=value + 0.05,
+            interval="jackknife-t",
+            null=0.01,
+            n=9,
+            clusters=3,
+        )
+
+    def said(*values: float, apart: float | None = 0.01) -> str:
+        rows = [did(f"s[{k}]", value) for k, value in enumerate(values, start=1)]
+        if apart is not None:
+            other = {"metric": "low_change", "value": apart, "low": 0.005, "high": 0.9}
+            rows += [row.model_copy(update=other) for row in rows]
+        (line,) = with_entries(AuditResult(contrasts=rows)).verdict
+        return line
+
+    assert "over sources and seeds. With seeds, identifiers are less" in said(1, 1.1)
+    assert "over sources and seeds. With seeds, identifiers are more" in said(-1, -1.1)
+    assert "drifted apart by 0.200 nats" in said(1, 1.1, apart=0.2)
+    assert "nothing is claimed" in said(1, 1.1, apart=0.2)
+    assert "How text drifts in the two is not known" in said(1, 1.1, apart=None)
+    # Each seed's own interval excludes 0, their spread does not.
+    assert "Not separable from no effect once seeds count." in said(0.1, 1.1)
+
+
+def test_names_of_replicates() -> None:
+    assert replicate_of("spark[2]") == ("spark", 2)
+    assert replicate_of("a[b][12]") == ("a[b]", 12)
+    for other in ("spark", "spark[0]", "spark[x]", "[1]", "spark[1]+int8"):
+        assert replicate_of(other) is None
+
+
+def test_baselines_pair_the_same_seed() -> None:
+    names = ["base", "a[1]", "a[2]", "b[1]", "b[2]", "c"]
+    assert baselines_of("b", names) == {"a[1]": "b[1]", "a[2]": "b[2]"}
+    assert baselines_of("c", names) == dict.fromkeys(names[1:5], "c")
+    assert baselines_of(None, names) == {}
+    assert baselines_of({"c": "base", "d": "c", "base": "base"}, names) == {"c": "base"}
+
+
+def test_limits_are_means_over_sources_t_over_seeds_and_both() -> None:
+    values = [1.0, 1.4, 2.1]
+    rows = [row(f"s[{k}]", v) for k, v in enumerate(values, start=1)]
+    found = entry(with_entries(AuditResult(rows=rows)))
+    mean = np.mean(values)
+    assert [r.value for r in found.values()] == pytest.approx([mean] * 3)
+    sources, seeds, both = (found[k] for k in ("sources", "seeds", "both"))
+    assert (sources.low, sources.high) == pytest.approx((mean - 1, mean + 2))
+    half = stats.t.ppf(0.975, 2) * stats.sem(values)
+    assert (seeds.low, seeds.high) == pytest.approx((mean - half, mean + half))
+    assert both.low == pytest.approx(mean - np.hypot(1, half))
+    assert both.high == pytest.approx(mean + np.hypot(2, half))
+    assert "conservative" in sources.note
+
+
+def test_a_replicate_that_failed_leaves_the_entry_not_estimable() -> None:
+    rows = [row("s[1]", 1.0), row("s[2]", None)]
+    (only,) = entry(with_entries(AuditResult(rows=rows))).values()
+    assert only.status == "not_estimable"
+    assert "1 of 2 replicates: no data" in only.note
+
+
+def test_the_worst_status_is_the_entrys() -> None:
+    rows = [row("s[1]", 1.0, status="invalid", note="why"), row("s[2]", 2.0)]
+    found = entry(with_entries(AuditResult(rows=rows)))
+    assert {r.status for r in found.values()} == {"invalid"}
+
+
+def test_single_checkpoints_are_left_alone() -> None:
+    result = AuditResult(rows=[row("s", 1.0), row("t[1]", 1.0)])
+    assert with_entries(result) is result
+
+
+def test_contrasts_have_a_t_test_beyond_what_holds_no_effect() -> None:
+    def contrast(k: int, value: float) -> Contrast:
+        plain = row(f"s[{k}]", value, null=0.5).model_dump()
+        return Contrast(**plain, baseline=f"b[{k}]")
+
+    values = [1.0, 1.2, 1.7]
+    made = [contrast(k, v) for k, v in enumerate(values, start=1)]
+    found = with_entries(AuditResult(contrasts=made)).contrasts
+    seeds = next(c for c in found if c.over == "seeds")
+    assert seeds.baseline == "b"
+    assert seeds.p == pytest.approx(
+        stats.ttest_1samp(np.subtract(values, 0.5), 0).pvalue
+    )
+
+
+def test_matched_works_the_mean_of_seeds_out(make_case: Callable[..., Any]) -> None:
+    case = make_case(sources=30)
+
+    def shifted(shift: float) -> Callable[[str, np.ndarray], np.ndarray]:
+        def change(key: str, nll: np.ndarray) -> np.ndarray:
+            out = nll.copy()
+            for start, end in case.spans(key):
+                out[start:end] += shift
+            return out
+
+        return change
+
+    changes = {f"s[{k}]": shifted(0.2 * k) for k in (1, 2, 3)}
+    changes |= {f"b[{k}]": shifted(0.0) for k in (1, 2, 3)}
+    tables = {name: {**case.tables(x=fn)["x"]} for name, fn in changes.items()}
+    result = audits.matched(
+        tables, case.manifest, baseline="b", placebo_draws=0, rematched=False
+    )
+    full = with_entries(result)
+    delta = {
+        r.over: r
+        for r in full.rows
+        if (r.checkpoint, r.metric, r.of, r.group) == ("s", "delta_sel", "", "pooled")
+    }
+    assert set(delta) == {"sources", "seeds", "both"}
+    assert "replicates" not in delta["sources"].note  # worked out, not averaged
+    did = {
+        c.over: c
+        for c in full.contrasts
+        if (c.checkpoint, c.metric, c.group) == ("s", "did", "pooled")
+    }
+    assert did["sources"].value == pytest.approx(0.4)
+    assert did["sources"].family == "primary"
+    assert did["sources"].p_adjusted is not None
+    single = [
+        c
+        for c in full.contrasts
+        if c.checkpoint == "s[2]" and c.metric == "did" and c.group == "pooled"
+    ]
+    assert (single[0].baseline, single[0].family) == ("b[2]", "exploratory")
+    assert any("over sources and seeds" in line for line in full.verdict)
+
+
+@pytest.mark.parametrize("seeds", [3, 8])
+def test_seeds_without_an_effect_are_rejected_at_the_level(seeds: int) -> None:
+    rng = np.random.default_rng(seeds)
+    rejected, runs = 0, 400
+    for _ in range(runs):
+        made = []
+        for k, value in enumerate(rng.normal(0.3, 0.1, seeds), start=1):
+            plain = row(f"s[{k}]", float(value), null=0.3).model_dump()
+            made.append(Contrast(**plain, baseline="b"))
+        found = with_entries(AuditResult(contrasts=made)).contrasts
+        p = next(c.p for c in found if c.over == "seeds")
+        assert p is not None
+        rejected += p < 0.05
+    assert stats.binomtest(rejected, runs, 0.05, "greater").pvalue > 0.001
+
+
+def test_rates_stay_rates_and_tries_are_averaged_as_logarithms() -> None:
+    rates = [row(f"s[{k}]", v, metric="auc", mde=0.1) for k, v in ((1, 0.9), (2, 0.99))]
+    found = entry(with_entries(AuditResult(rows=rates)))
+    for one in found.values():
+        assert one.low is not None
+        assert one.high is not None
+        assert 0 <= one.low < one.high <= 1
+        assert one.mde is not None
+    bound = "more than 1e+12: the value is that bound"
+    tries = [
+        row("s[1]", 100.0, metric="n", unit="tries", low=10.0, high=1000.0),
+        row("s[2]", 1e12, metric="n", unit="tries", low=None, high=None, note=bound),
+    ]
+    found = entry(with_entries(AuditResult(rows=tries)))
+    assert [r.value for r in found.values()] == pytest.approx([1e7] * 3)
+    assert found["seeds"].low is not None
+    assert found["seeds"].low > 0
+    assert (found["sources"].low, found["sources"].high) == (None, None)
+    assert all(bound in r.note for r in found.values())

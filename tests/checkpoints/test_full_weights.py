@@ -1,0 +1,150 @@
+"""Full weights that are said to come from a base: what `inspect --base` compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spark_audit.checkpoints.open import inspect_checkpoint
+from spark_audit.cli.main import run
+
+
+@pytest.fixture
+def merged(make_model: Callable[..., Any], tmp_path: Path) -> Callable[..., Path]:
+    """``merged(tokenizer, kind="llama", **config)``: weights that were trained on."""
+
+    def make(tokenizer: Any, kind: str = "llama", **config: Any) -> Path:
+        make_model(kind, seed=5, **config).save_pretrained(tmp_path / "merged")
+        if tokenizer is not None:
+            tokenizer.save_pretrained(tmp_path / "merged")
+        return tmp_path / "merged"
+
+    return make
+
+
+def test_weights_of_that_base_are_not_verifiable_but_fit(
+    merged: Callable[..., Path], tiny_tokenizer: Any, tiny_base: Path
+) -> None:
+    folder = merged(tiny_tokenizer)
+    found = inspect_checkpoint(str(folder), base=str(tiny_base))
+    assert found.problems == ()
+    assert found.notes[-2:] == (
+        "base not verifiable: full weights name no base",
+        "architecture, vocabulary, tokenizer and shapes are those of tiny-base",
+    )
+    # Nothing to compare with, and the base itself.
+    for source, base in ((folder, None), (tiny_base, f"{tiny_base}/.")):
+        notes = inspect_checkpoint(str(source), base=base).notes
+        assert not any("base" in note for note in notes)
+
+
+def test_a_file_alone_takes_all_but_its_numbers_from_the_base(
+    make_model: Callable[..., Any], tiny_base: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "alone.pt"
+    torch.save(make_model("llama", seed=5).state_dict(), file)
+    found = inspect_checkpoint(str(file), base=str(tiny_base))
+    assert found.problems == ()
+    assert "base not verifiable: full weights name no base" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "size", "told"),
+    [
+        (
+            "llama",
+            {"vocab_size": 361},
+            300,
+            ["vocabulary (361 rows here, 300 rows in tiny-base)"],
+        ),
+        ("llama", {}, 280, ["tokenizer (280 tokens, ", " here, 300 tokens, "]),
+        (
+            "llama",
+            {"vocab_size": 361},
+            280,
+            ["vocabulary (361 rows", "tokenizer (280 tokens"],
+        ),
+        (
+            "llama",
+            {"num_hidden_layers": 3},
+            300,
+            [
+                "shape of model.layers.2.input_layernorm.weight ([32] here, none in "
+                "tiny-base) and of 8 tensors more",
+            ],
+        ),
+        (
+            "llama",
+            {"intermediate_size": 72},
+            None,
+            ["shape of model.layers.0.mlp.down_proj.weight ([32, 72] here, [32, 64] "],
+        ),
+        (
+            "gpt2",
+            {},
+            300,
+            ["architecture (GPT2LMHeadModel here, LlamaForCausalLM in tiny-base)"],
+        ),
+    ],
+)
+def test_another_model_is_told_with_all_that_differs(
+    kind: str,
+    config: dict[str, Any],
+    size: int | None,
+    told: list[str],
+    merged: Callable[..., Path],
+    make_tokenizer: Callable[..., Any],
+    tiny_base: Path,
+) -> None:
+    folder = merged(None if size is None else make_tokenizer(size=size), kind, **config)
+    found = inspect_checkpoint(str(folder), base=str(tiny_base))
+    assert "base not verifiable: full weights name no base" in found.notes
+    (problem,) = found.problems
+    assert "was not trained from the base: " in problem
+    assert problem.count(" in tiny-base)") == len(told) - (size == 280 and not config)
+    for text in told:
+        assert text in problem
+    assert "\n" not in problem
+    if size is not None:
+        assert inspect_checkpoint(str(folder)).problems == ()
+
+
+def test_a_base_without_a_configuration(
+    merged: Callable[..., Path], tiny_tokenizer: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    folder = merged(tiny_tokenizer)
+    found = inspect_checkpoint(str(folder), base=str(tmp_path / "empty"))
+    assert "the base has no config.json to compare with" in found.problems[0]
+
+
+def test_the_command_says_that_it_would_not_load_and_why(
+    merged: Callable[..., Path],
+    make_tokenizer: Callable[..., Any],
+    tiny_base: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = merged(make_tokenizer(size=280), vocab_size=361)
+    assert run(["inspect", str(folder), "--base", str(tiny_base)]) == 3
+    said = capsys.readouterr()
+    lines = [line.split() for line in said.out.splitlines()]
+    assert ["would", "load", "no"] in lines
+    assert "base not verifiable" in said.out
+    assert "vocabulary (361 rows here, 300 rows in tiny-base)" in said.err
+
+
+def test_an_adapter_with_a_tokenizer_of_its_own_says_so(
+    make_adapter: Callable[..., Path],
+    make_tokenizer: Callable[..., Any],
+    tiny_base: Path,
+    tmp_path: Path,
+) -> None:
+    folder = make_adapter(tmp_path / "a")
+    make_tokenizer(bos=False, size=280).save_pretrained(folder)
+    found = inspect_checkpoint(str(folder), base=str(tiny_base))
+    assert found.problems == ()
+    assert "tokenizer: the checkpoint's own, which is not the base's" in found.notes

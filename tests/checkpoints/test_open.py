@@ -1,0 +1,249 @@
+"""Several checkpoints of one call: one base, switched adapters, freed models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from spark_audit.checkpoints.formats import FORMATS
+from spark_audit.checkpoints.open import open_checkpoint, open_checkpoints
+from spark_audit.checkpoints.specs import Spec, parse_specs
+from spark_audit.errors import CheckpointError, InputError
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The folders that transformers was asked to load, in order."""
+    from transformers import AutoModelForCausalLM
+
+    asked: list[str] = []
+    original = AutoModelForCausalLM.from_pretrained
+
+    def counted(folder: Any, *args: Any, **options: Any) -> Any:
+        asked.append(Path(folder).name)
+        return original(folder, *args, **options)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", counted)
+    return asked
+
+
+@pytest.fixture
+def adapters(make_adapter: Callable[..., Path], tmp_path: Path) -> dict[str, Path]:
+    return {
+        "one": make_adapter(tmp_path / "one", seed=1),
+        "two": make_adapter(tmp_path / "two", seed=2, target_modules=["k_proj"]),
+        "head": make_adapter(tmp_path / "head", seed=3, modules_to_save=["lm_head"]),
+        "dora": make_adapter(tmp_path / "dora", seed=4, r=2, use_dora=True),
+    }
+
+
+def test_one_base_is_loaded_once_and_every_adapter_stays_itself(
+    adapters: dict[str, Path],
+    tiny_base: Path,
+    base_model: Any,
+    reference_of: Callable[..., Any],
+    said: Callable[..., torch.Tensor],
+    loads: list[str],
+) -> None:
+    truth = {n: said(reference_of(tiny_base, a)) for n, a in adapters.items()}
+    truth["base"] = said(base_model)
+    loads.clear()
+    specs = [Spec(name, (str(path),)) for name, path in adapters.items()]
+    opened = []
+    for loaded in open_checkpoints(specs, base=str(tiny_base), device="cpu"):
+        opened.append(loaded)
+        assert torch.allclose(said(loaded), truth[loaded.name], rtol=0, atol=1e-6)
+    assert loads == ["tiny-base"]
+    assert [loaded.name for loaded in opened] == ["base", *adapters]
+    # In any order and again: each activates its own adapter and no other.
+    for loaded in (*reversed(opened), *opened):
+        assert torch.allclose(said(loaded), truth[loaded.name], rtol=0, atol=1e-6)
+    assert torch.equal(said(opened[0]), truth["base"])
+    with opened[1].active(), opened[2].active():
+        pass
+    assert torch.allclose(said(opened[1]), truth["one"], rtol=0, atol=1e-6)
+    base = opened[0]
+    assert base.weights_sha256 == base.base_sha256
+    assert {loaded.base_sha256 for loaded in opened} == {base.weights_sha256}
+    assert len({loaded.model_id for loaded in opened}) == 5
+    assert base.model_id == open_checkpoint(str(tiny_base), device="cpu").model_id
+
+
+def test_adapters_of_other_types_get_a_base_of_their_own(
+    adapters: dict[str, Path],
+    make_adapter: Callable[..., Path],
+    tiny_base: Path,
+    reference_of: Callable[..., Any],
+    said: Callable[..., torch.Tensor],
+    loads: list[str],
+    tmp_path: Path,
+) -> None:
+    import peft
+    from transformers import AutoModelForCausalLM
+
+    task: Any = "CAUSAL_LM"
+    prompt = peft.get_peft_model(
+        AutoModelForCausalLM.from_pretrained(tiny_base),
+        peft.PromptTuningConfig(task_type=task, num_virtual_tokens=2),
+    )
+    prompt.save_pretrained(tmp_path / "prompt")
+    pissa = make_adapter(tmp_path / "pissa", seed=5, init_lora_weights="pissa")
+    paths = {
+        "prompt": tmp_path / "prompt",
+        "one": adapters["one"],
+        "pissa": pissa,
+        "two": adapters["two"],
+    }
+    truth = {n: said(reference_of(tiny_base, path)) for n, path in paths.items()}
+    truth["prompt"] = truth["prompt"][2:]
+    loads.clear()
+    specs = [Spec(name, (str(path),)) for name, path in paths.items()]
+    names = []
+    for loaded in open_checkpoints(specs, base=str(tiny_base), device="cpu"):
+        names.append(loaded.name)
+        if loaded.name != "base":
+            close = torch.allclose(said(loaded), truth[loaded.name], rtol=0, atol=1e-5)
+            assert close, loaded.name
+    assert names == ["base", "prompt", "one", "two", "pissa"]
+    assert loads == ["tiny-base"] * 3
+
+
+def test_full_weights_are_freed_before_the_next_are_loaded(
+    make_model: Callable[..., Any],
+    tiny_base: Path,
+    adapters: dict[str, Path],
+    said: Callable[..., torch.Tensor],
+    loads: list[str],
+    tmp_path: Path,
+) -> None:
+    models = {f"full{seed}": make_model("llama", seed=seed) for seed in (5, 6)}
+    for name, model in models.items():
+        model.save_pretrained(tmp_path / name)
+    texts = [str(tmp_path / "full5"), str(adapters["one"]), str(tmp_path / "full6")]
+    before = None
+    names = []
+    for loaded in open_checkpoints(
+        parse_specs(texts), base=str(tiny_base), device="cpu"
+    ):
+        names.append(loaded.name)
+        if before is not None and loaded.name in models:
+            size = sum(p.untyped_storage().nbytes() for p in before.model.parameters())
+            assert size == 0
+            with pytest.raises(RuntimeError, match="released when the next one was"):
+                before.active().__enter__()
+        if loaded.name in models:
+            assert torch.equal(said(loaded), said(models[loaded.name]))
+        before = loaded
+    assert names == ["base", "one", "full5", "full6"]
+    assert loads == ["tiny-base", "full5", "full6"]
+
+
+def test_the_base_comes_with_include_base_or_as_a_checkpoint(
+    tiny_base: Path, make_model: Callable[..., Any], tiny_tokenizer: Any, tmp_path: Path
+) -> None:
+    make_model("llama", seed=5).save_pretrained(tmp_path / "full")
+    full, base = str(tmp_path / "full"), str(tiny_base)
+
+    def names(*texts: str, **options: Any) -> list[str]:
+        specs = parse_specs(list(texts))
+        return [x.name for x in open_checkpoints(specs, device="cpu", **options)]
+
+    assert names(full, base=base) == ["full"]
+    assert names(full, base=base, include_base=True) == ["base", "full"]
+    assert names(f"base={base}") == ["base"]
+    assert names(f"base={base}", f"x={base}", base=base) == ["base", "x"]
+    with pytest.raises(InputError, match="the base is given twice"):
+        names(f"base={base}", base=full)
+    again = open_checkpoint(base, name="base", device="cpu")
+    assert again.base_sha256 == again.weights_sha256
+    assert open_checkpoint(base, base=base, device="cpu").base_sha256 is not None
+    assert open_checkpoint(base, device="cpu").base_sha256 is None
+    with pytest.raises(InputError, match="the base is one model, not several"):
+        names(f"base=[{base},{full}]")
+
+
+def test_a_folder_that_happens_to_be_called_base(
+    make_adapter: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = make_adapter(tmp_path / "runs" / "base")
+    assert open_checkpoint(str(folder), device="cpu").name == "runs/base"
+
+
+def test_an_adapter_brings_the_base_it_names(
+    adapters: dict[str, Path],
+    make_adapter: Callable[..., Path],
+    make_model: Callable[..., Any],
+    tiny_tokenizer: Any,
+    tmp_path: Path,
+) -> None:
+    one = Spec("one", (str(adapters["one"]),))
+    names = [loaded.name for loaded in open_checkpoints([one], device="cpu")]
+    assert names == ["base", "one"]
+    other = tmp_path / "other"
+    make_model("llama", seed=5).save_pretrained(other)
+    tiny_tokenizer.save_pretrained(other)
+    foreign = make_adapter(tmp_path / "foreign", base=other)
+    both = [one, Spec("foreign", (str(foreign),))]
+    with pytest.raises(CheckpointError, match="the adapters name different bases"):
+        next(open_checkpoints(both, device="cpu"))
+
+
+def test_a_base_among_the_checkpoints_is_the_adapters_base(
+    adapters: dict[str, Path], tiny_base: Path, copied: Callable[..., Path]
+) -> None:
+    moved = copied(tiny_base, "moved")
+    specs = parse_specs([str(adapters["one"]), f"base={moved}"])
+    opened = list(open_checkpoints(specs, device="cpu"))
+    assert [loaded.name for loaded in opened] == ["base", "one"]
+    assert opened[1].base == "moved"
+    assert opened[1].notes[0] == "base: moved as given; the adapter names tiny-base"
+
+
+def test_replicates_have_numbered_names(
+    adapters: dict[str, Path], tiny_base: Path
+) -> None:
+    spec = Spec("spark", (str(adapters["one"]), str(adapters["two"])))
+    opened = open_checkpoints([spec], base=str(tiny_base), device="cpu")
+    assert [loaded.name for loaded in opened] == ["base", "spark[1]", "spark[2]"]
+
+
+def test_a_broken_checkpoint_is_found_before_the_first_is_loaded(
+    adapters: dict[str, Path],
+    tiny_base: Path,
+    edited: Callable[..., None],
+    loads: list[str],
+) -> None:
+    file = adapters["dora"] / "adapter_model.safetensors"
+    edited(file, lambda s: s.pop(sorted(s)[0]))
+    specs = parse_specs([str(path) for path in adapters.values()])
+    with pytest.raises(CheckpointError, match="is missing"):
+        next(open_checkpoints(specs, base=str(tiny_base), device="cpu"))
+    assert loads == []
+
+
+def test_the_random_state_is_left_alone(
+    adapters: dict[str, Path], tiny_base: Path
+) -> None:
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index] # noqa: NPY002
+    open_checkpoint(str(adapters["one"]), base=str(tiny_base), device="cpu")
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.array_equal(np.random.get_state()[1], before[1])  # type: ignore[index] # noqa: NPY002
+
+
+def test_every_format_says_what_it_is_for() -> None:
+    assert FORMATS.names() == [
+        "bare-weights",
+        "hf-folder",
+        "peft-adapter",
+        "task-series",
+    ]
+    for entry in FORMATS:
+        assert FORMATS.summary(entry.name).endswith(".")
+        assert not entry.part("detect")(Path("nothing-here"))

@@ -1,0 +1,132 @@
+"""What reports take from the folder of a training run, and what they pass over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_audit.checkpoints.run_folder import (
+    WINDOWS,
+    read_run,
+    run_tables,
+    trained_order,
+)
+
+
+def make_run(folder: Path, *, steps: int = 45, **changes: Any) -> Path:
+    folder.mkdir(parents=True)
+    record = {
+        "kind": "spark-train-run",
+        "method": "spark",
+        "tasks": ["fomc", "yelp"],
+        "settings": {"lr": 0.1, "ptpc.ul": False, "loss.scope": "response", "x": None},
+        "seconds": {"1-fomc/task": {"task": 2.5, "end": 1e-9}, "1-fomc/priv": {"c": 1}},
+        **changes,
+    }
+    (folder / "run.json").write_text(json.dumps(record))
+    lines = [{"stage": "1-fomc", "part": "priv", "step": 0, "ul": 9.0, "probe": True}]
+    for step in range(1, steps + 1):
+        lines.append(
+            {
+                "stage": "1-fomc",
+                "part": "priv",
+                "step": step,
+                "lr": 0.1,
+                "loss": step * 1.0,
+                "ul": step * 2.0,
+                "old": 5.0 if step % 2 else 0.0,
+                "n_old": step % 2,
+                "grad_norm": 3.0,
+            }
+        )
+    text = "\n".join(json.dumps(line) for line in lines)
+    (folder / "metrics.jsonl").write_text(text + "\n")
+    return folder
+
+
+def test_settings_and_time_stand_as_records(tmp_path: Path) -> None:
+    tables = run_tables({"ours": make_run(tmp_path / "run"), "none": tmp_path})
+    settings = {
+        (r["checkpoint"], r["setting"]): r["value"] for r in tables["run_settings"]
+    }
+    assert settings == {
+        ("ours", "method"): "spark",
+        ("ours", "order"): "fomc,yelp",
+        ("ours", "lr"): 0.1,
+        ("ours", "ptpc.ul"): False,
+        ("ours", "loss.scope"): "response",
+    }
+    # The method's name alone would be another's under a privacy option.
+    private = make_run(tmp_path / "private", identity={"dp": "fn"})
+    records = run_tables({"fn": private})["run_settings"]
+    assert {"checkpoint": "fn", "setting": "dp", "value": "fn"} in records
+    assert [tuple(r.values()) for r in tables["run_time"]] == [
+        ("ours", "1-fomc", "task", "task", 2.5),
+        ("ours", "1-fomc", "task", "end", 0.0),
+        ("ours", "1-fomc", "priv", "c", 1.0),
+    ]
+
+
+def test_losses_are_means_over_windows_of_steps(tmp_path: Path) -> None:
+    found = run_tables({"ours": make_run(tmp_path / "run")})["run_losses"]
+    steps = [r for r in found if r["kind"] == "steps"]
+    (probe,) = [r for r in found if r["kind"] == "probe"]
+    assert (probe["step"], probe["ul"]) == (0, 9.0)
+    assert len(steps) <= WINDOWS
+    assert [r["step"] for r in steps][:3] == [3, 6, 9]
+    assert steps[-1]["step"] == 45
+    assert [r["loss"] for r in steps][:2] == [2.0, 5.0]
+    assert steps[0]["ul"] == 4.0
+    # Steps without a position for a term are no part of its mean.
+    assert steps[0]["old"] == 5.0
+    assert set(steps[0]) == {
+        "checkpoint", "stage", "part", "kind", "step", "loss", "ul", "old",
+    }  # fmt: skip
+
+
+def test_a_window_without_positions_has_no_mean(tmp_path: Path) -> None:
+    found = run_tables({"ours": make_run(tmp_path / "run", steps=4)})["run_losses"]
+    assert [r["old"] for r in found if r["kind"] == "steps"] == [5.0, None, 5.0, None]
+
+
+def test_a_run_is_known_by_its_stages_folder_too(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (run / "stages").mkdir()
+    assert read_run(run / "stages") == read_run(run) != {}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[1]", b"{", b'{"kind": "other"}', b"\xff\xfe", b"[" * 100_000],
+)
+def test_what_is_no_run_is_passed_over(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "run.json").write_bytes(content)
+    assert run_tables({"x": tmp_path, "y": tmp_path / "run.json"}) == {}
+
+
+def test_broken_parts_are_left_out(tmp_path: Path) -> None:
+    run = make_run(
+        tmp_path / "run",
+        settings=[1],
+        seconds={"a/b": {"c": "x", "d": True}, "e": 3},
+        tasks=None,
+    )
+    (run / "metrics.jsonl").write_bytes(b'{"step": 1}\n[]\nnope\n{"step": "1"}\n')
+    tables = run_tables({"ours": run})
+    assert [r["setting"] for r in tables["run_settings"]] == ["method"]
+    assert tables["run_time"] == tables["run_losses"] == []
+    (run / "metrics.jsonl").unlink()
+    assert run_tables({"ours": run})["run_losses"] == []
+
+
+def test_the_order_is_what_the_run_says(tmp_path: Path) -> None:
+    assert trained_order(make_run(tmp_path / "run")) == ("fomc", "yelp")
+    (tmp_path / "run" / "stages").mkdir()
+    assert trained_order(tmp_path / "run" / "stages") == ("fomc", "yelp")
+    assert trained_order(tmp_path / "none") == ()
+    for broken in (None, "fomc", ["fomc", 2]):
+        run = make_run(tmp_path / str(broken), tasks=broken)
+        assert trained_order(run) == ()

@@ -1,0 +1,179 @@
+"""The command line: what users type, what they get, and how it leaves."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_audit.cli.main import SEVERAL, _shard, run
+from spark_audit.data.examples import PII_TYPES
+from spark_audit.errors import InputError
+from spark_audit.terminal.console import spread
+
+
+def test_worker_part_comes_from_flag_or_launcher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    assert _shard(None) == (0, 1)
+    assert _shard("2/5") == (2, 5)
+    monkeypatch.setenv("SLURM_PROCID", "3")
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    assert _shard(None) == (3, 4)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert _shard(None) == (1, 2)
+    assert _shard("0/3") == (0, 3)
+    for text in ("3/3", "1", "a/b", "-1/2"):
+        with pytest.raises(InputError, match="is no part of a whole"):
+            _shard(text)
+
+
+def test_options_that_take_several_values() -> None:
+    for name in SEVERAL:
+        assert spread([name, "a", "b"], several=SEVERAL) == [name, "a", name, "b"]
+
+
+def test_help_lists_audits_without_importing_numpy() -> None:
+    code = (
+        "import sys\n"
+        "from spark_audit.cli.main import run\n"
+        "code = run(['--help'])\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'pandas', 'scipy', 'pydantic'}\n"
+        "sys.exit(code or ', '.join(heavy & set(sys.modules)) or 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "matched" in done.stdout
+    assert "manifest" in done.stdout
+
+
+def test_module_runs_like_the_script() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_audit", "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert "spark-audit 0." in done.stdout
+    assert "torch 2." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["nothing"], 2, "No such command 'nothing'"),
+        (["matched"], 2, "Missing option '--ckpt'"),
+        (["matched", "--ckpt", "/no/such/place"], 3, "/no/such/place"),
+        (["matched", "--ckpt", "x", "--preset", "wild"], 2, "give robust, paper"),
+        (["matched", "--ckpt", "x", "--batch-size", "0"], 2, "give auto or N"),
+        (["matched", "--ckpt", "x", "--seed", "zero"], 2, "--seed"),
+        (["manifest", "show", "/no/such.json"], 4, "/no/such.json: cannot be read"),
+        (["report", "/no/such"], 2, "holds no report.json"),
+        (["matched", "--ckpt", "x", "--replicates", "1"], 2, "give no interval"),
+        (["matched", "--ckpt", "x", "--seed", "-1"], 2, "--seed"),
+        (["data", "import", "x", "--task", "t", "-o", "y", "--format", "z"], 2, "give"),
+        ([], 2, "no command was given"),
+        (["inspect", "/no/such/place"], 3, "/no/such/place"),
+        (["inspect", ""], 3, "no path was given"),
+        (["matched", "--ckpt", ""], 2, "is empty; give a path"),
+    ],
+)
+def test_errors_are_one_line_with_their_exit_code(
+    arguments: list[str],
+    code: int,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(arguments) == code
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.startswith("spark-audit: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_import_inject_annotate_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "raw"
+    source.mkdir()
+    for name, count in (("train", 60), ("test", 40)):
+        rows = [
+            {
+                "id": f"{name}-{i}",
+                "text": f"The {name} meeting number {i} went on. It ended at noon.",
+                "label": ["good", "bad"][i % 2],
+            }
+            for i in range(count)
+        ]
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (source / f"{name}.jsonl").write_text(lines)
+    data = tmp_path / "task.jsonl"
+    template = "Text: {text}\\nLabel:"
+    arguments = ["data", "import", str(source), "--task", "t", "-o", str(data)]
+    arguments += ["--template", template, "--map", "response=label"]
+    assert run(arguments) == 0, capsys.readouterr().err
+    out = tmp_path / "injected"
+    arguments = ["data", "inject", str(data), "-o", str(out), "--canaries", "4"]
+    assert run(arguments) == 0, capsys.readouterr().err
+    assert [path.name for path in out.glob("*.jsonl")] == ["t.jsonl"]
+    captured = capsys.readouterr()
+    assert "canaries planted" in captured.out
+    arguments = ["data", "annotate", str(out / "t.jsonl")]
+    arguments += ["-o", str(tmp_path / "a.jsonl"), "--json"]
+    assert run(arguments) == 0, capsys.readouterr().err
+    records = json.loads(capsys.readouterr().out)
+    assert {"type", "annotated", "precision", "recall"} <= set(records[0])
+    assert [one["type"] for one in records] == list(PII_TYPES)
+
+
+def test_annotate_counts_by_type_and_says_what_rules_miss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"id": "a", "task": "t", "response": " a", "split": "train"}
+    data = tmp_path / "t.jsonl"
+    row["prompt"] = "Mr. Lee met Ann Hill. Mail to lee@example.org."
+    data.write_text(json.dumps(row) + "\n")
+    arguments = ["data", "annotate", str(data), "-o", str(tmp_path / "a.jsonl")]
+    assert run([*arguments, "--json"]) == 0
+    said = capsys.readouterr()
+    counts = {one["type"]: one["annotated"] for one in json.loads(said.out)}
+    assert counts == dict.fromkeys(PII_TYPES, 0) | {"NAME": 1, "EMAIL": 1}
+    assert "NAME: rules see names behind a title" in said.err
+    assert run(arguments) == 0
+    said = capsys.readouterr()
+    assert "identifiers by type" in said.out
+    assert ["EMAIL", "1"] in [re.findall(r"\w+", line) for line in said.out.split("\n")]
+    assert "Hill" not in said.out + said.err
+
+
+def test_no_command_writes_over_its_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"id": f"{i}", "task": "t", "prompt": f"Text {i}. More.", "response": " a"}
+        | {"split": "train" if i % 2 else "test"}
+        for i in range(8)
+    ]
+    data = tmp_path / "t.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    before = data.read_bytes()
+    for arguments in (
+        ["data", "inject", str(data), "-o", str(tmp_path)],
+        ["data", "annotate", str(data), "-o", str(data)],
+        ["data", "import", str(data), "--task", "t", "-o", str(data)],
+        ["manifest", "build", "--base", "x", "--data", str(data), "-o", str(data)],
+    ):
+        assert run(arguments) == 2
+        assert "would be written over, and it is an input" in capsys.readouterr().err
+        assert data.read_bytes() == before

@@ -1,0 +1,25 @@
+"""Tables that hold every cell, and records as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_audit.cli import show as terminal
+from spark_audit.report.tables import Block
+
+
+def test_tables_hold_every_cell_and_no_markup(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    block = Block("a title", ("name", "x"), (("[red]a[/red]", "1.5"),), ("a remark",))
+    terminal.show_blocks([block])
+    out = capsys.readouterr().out
+    for text in ("a title", "[red]a[/red]", "1.5", "a remark"):
+        assert text in out
+
+
+def test_records_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.show_records([{"b": None}], title="t", as_json=True)
+    assert json.loads(capsys.readouterr().out) == [{"b": None}]

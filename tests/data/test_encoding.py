@@ -1,0 +1,199 @@
+"""Characters to tokens: offsets, white space, cut texts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.data.encoding import _BLANK, Encoding, TokenSpan, encode, kept_range
+from spark_audit.errors import InputError
+
+
+def words(text: str, *, bos: bool = True, eos: bool = False) -> Encoding:
+    """An encoding made by hand: one token a word, blanks in front of it."""
+    start, end, special = [], [], []
+    if bos:
+        start, end, special = [0], [0], [True]
+    at = 0
+    for word in text.split():
+        at = text.index(word, at)
+        start.append(at)
+        end.append(at + len(word))
+        special.append(False)
+        at += len(word)
+    if eos:
+        start, end, special = [*start, 0], [*end, 0], [*special, True]
+    n = len(start)
+    return Encoding(
+        np.arange(n, dtype=np.int32) + 10,
+        np.array(start, np.int32),
+        np.array(end, np.int32),
+        np.array(special),
+    )
+
+
+def trim(text: str, start: int, end: int) -> tuple[int, int]:
+    """The plain definition that ``encode`` computes with arrays."""
+    while start < end and text[start].isspace():
+        start += 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return start, end
+
+
+TEXTS = [
+    "Call John Smith at 555-0142 today.\nLabel: good",
+    "  two  blanks\t and \u00a0no-break\u3000wide ",
+    "caf\u00e9 \u4f60\u597d \U0001f600 end",
+    " ",
+    "x",
+]
+
+
+@pytest.mark.parametrize("bos", [True, False])
+@pytest.mark.parametrize("text", TEXTS)
+def test_tokens_are_those_of_the_tokenizer_without_white_space_at_the_edges(
+    make_tokenizer: Callable[..., Any], text: str, bos: bool
+) -> None:
+    tokenizer = make_tokenizer(bos=bos)
+    plain = tokenizer(text, return_offsets_mapping=True)
+    encoding = encode(tokenizer, [text])[0]
+    assert encoding.ids.tolist() == plain["input_ids"]
+    assert encoding.leading == (1 if bos else 0)
+    assert encoding.special.tolist() == [bos] + [False] * (len(encoding) - 1)
+    for i in range(encoding.leading, len(encoding)):
+        expected = trim(text, *plain["offset_mapping"][i])
+        assert (encoding.start[i], encoding.end[i]) == expected
+
+
+def test_the_table_of_white_space_is_complete() -> None:
+    codes = [code for code in range(sys.maxunicode + 1) if chr(code).isspace()]
+    assert np.flatnonzero(_BLANK).tolist() == codes
+
+
+def test_an_empty_text_has_only_special_tokens(tiny_tokenizer: Any) -> None:
+    encoding = encode(tiny_tokenizer, [""])[0]
+    assert encoding.ids.tolist() == [1]
+    assert encoding.leading == 1
+    assert kept_range(encoding, max_length=None, response_start=0) == (0, 1)
+
+
+def test_no_texts_are_no_encodings(tiny_tokenizer: Any) -> None:
+    assert encode(tiny_tokenizer, []) == []
+
+
+def test_a_tokenizer_without_offsets_is_refused() -> None:
+    class Slow:
+        is_fast = False
+
+    with pytest.raises(InputError) as caught:
+        encode(Slow(), ["text"])
+    assert str(caught.value) == (
+        "Slow: the tokenizer gives no character offsets; "
+        "use the fast tokenizer (a folder with tokenizer.json)"
+    )
+
+
+def test_a_saved_truncation_is_not_applied(make_tokenizer: Callable[..., Any]) -> None:
+    tokenizer = make_tokenizer()
+    long = "good " * 200
+    tokenizer(long, truncation=True, max_length=8)
+    assert len(encode(tokenizer, [long])[0]) > 200
+
+
+def test_a_span_is_every_token_it_touches() -> None:
+    encoding = words("call John Smith now")
+    assert encoding.span(5, 15) == TokenSpan(2, 4, False)
+    assert encoding.span(6, 15) == TokenSpan(2, 4, True)
+    assert encoding.span(5, 12) == TokenSpan(2, 4, True)
+    # The blank before and behind it changes nothing.
+    assert encoding.span(4, 16) == TokenSpan(2, 4, False)
+    assert encoding.span(4, 5) is None
+
+
+def test_blank_tokens_belong_to_a_span_only_between_its_words() -> None:
+    # Tokens: "a", " ", "b", " ", "c" with the blanks trimmed to nothing.
+    start, end = np.array([0, 2, 2, 4, 4]), np.array([1, 2, 3, 4, 5])
+    encoding = Encoding(np.arange(5), start, end, np.zeros(5, dtype=bool))
+    assert encoding.span(0, 3) == TokenSpan(0, 3, False)
+    assert encoding.span(1, 3) == TokenSpan(2, 3, False)
+    assert encoding.span(0, 2) == TokenSpan(0, 1, False)
+    assert encoding.mask([(0, 3)]).tolist() == [True, True, True, False, False]
+    assert encoding.mask([(1, 2)]).tolist() == [False] * 5
+
+
+def test_pieces_of_one_character_all_belong_to_its_span(tiny_tokenizer: Any) -> None:
+    encoding = encode(tiny_tokenizer, ["a\u4f60b"])[0]
+    assert len(encoding) == 1 + 1 + 3 + 1
+    assert encoding.span(1, 2) == TokenSpan(2, 5, False)
+
+
+def test_what_fits_is_kept_whole_and_an_eos_is_left_out() -> None:
+    text = "a b c d"
+    for limit in (None, 9):
+        kept = kept_range(
+            words(text, eos=True), max_length=limit, response_start=6, spans=[(1, 2)]
+        )
+        assert kept == (0, 5)
+
+
+def test_the_prompt_is_cut_from_its_start() -> None:
+    encoding = words("p0 p1 p2 p3 p4 r0 r1")  # tokens 1..7, the response from 6
+    kept = kept_range(encoding, max_length=5, response_start=15)
+    assert kept == (4, 8)
+    ids, positions = encoding.fed(kept)
+    assert positions.tolist() == [0, 4, 5, 6, 7]
+    assert ids.tolist() == [10, 14, 15, 16, 17]
+
+
+def test_a_cut_inside_a_span_moves_to_its_end() -> None:
+    encoding = words("p0 p1 p2 p3 p4 r0 r1")
+    kept = kept_range(encoding, max_length=5, response_start=15, spans=[(3, 5)])
+    assert kept == (5, 8)
+    # With a token in front the span's first token has a prediction.
+    kept = kept_range(encoding, max_length=5, response_start=15, spans=[(4, 5)])
+    assert kept == (4, 8)
+
+
+def test_without_a_leading_token_a_span_cannot_begin_the_kept_text() -> None:
+    encoding = words("p0 p1 p2 p3 p4 r0 r1", bos=False)
+    kept = kept_range(encoding, max_length=4, response_start=15, spans=[(3, 4)])
+    assert kept == (4, 7)
+    ids, positions = encoding.fed(kept)
+    assert positions.tolist() == [4, 5, 6]
+    assert len(ids) == 3
+
+
+def test_a_response_that_is_too_long_keeps_its_beginning_and_whole_spans() -> None:
+    encoding = words("p0 r0 r1 r2 r3 r4")  # the response from token 2
+    assert kept_range(encoding, max_length=4, response_start=3) == (2, 5)
+    kept = kept_range(encoding, max_length=4, response_start=3, spans=[(4, 6)])
+    assert kept == (2, 4)
+
+
+def test_a_context_without_room_is_refused() -> None:
+    with pytest.raises(InputError, match="no room for any text"):
+        kept_range(words("a b"), max_length=1, response_start=2)
+
+
+def test_a_mask_is_the_union_of_its_spans() -> None:
+    text = " ".join(f"w{i}" for i in range(60))
+    encoding = words(text, eos=True)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        starts = rng.integers(0, len(text) - 1, 5)
+        ranges = [
+            (int(s), int(s + n))
+            for s, n in zip(starts, rng.integers(1, 9, 5), strict=True)
+        ]
+        expected = np.zeros(len(encoding), dtype=bool)
+        for start, end in ranges:
+            overlap = (encoding.start < end) & (encoding.end > start)
+            expected |= overlap & (encoding.start < encoding.end)
+        assert encoding.mask(ranges).tolist() == expected.tolist()
+    assert not encoding.mask([]).any()
+    assert len(encoding.mask([])) == len(encoding)

@@ -1,0 +1,321 @@
+import json
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_audit.data.examples import (
+    PII_TYPES,
+    Canary,
+    Example,
+    Span,
+    data_files,
+    read_examples,
+    task_templates,
+    template_ranges,
+    write_examples,
+)
+from spark_audit.errors import InputError, OutputError
+
+ROW = {
+    "id": "a",
+    "task": "t",
+    "prompt": "Text: I am Ann.\nLabel:",
+    "response": " good",
+    "split": "train",
+}
+SECRET = "Ann"
+
+
+def example(**changes):
+    return Example(**{**ROW, "source_id": "a", **changes})
+
+
+def file_of(tmp_path, *rows):
+    path = tmp_path / "data.jsonl"
+    lines = [
+        row if isinstance(row, bytes) else json.dumps(row).encode() for row in rows
+    ]
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    return path
+
+
+def refusal(path):
+    with pytest.raises(InputError) as caught:
+        read_examples(path)
+    assert "\n" not in str(caught.value)
+    assert SECRET not in str(caught.value).replace(str(path), "")
+    return str(caught.value)
+
+
+# --- round trip -----------------------------------------------------------------------
+
+
+def test_a_written_file_reads_back(tmp_path):
+    canary = Canary("c000", "login", 6, False, 2**62 + 1)
+    rows = [
+        example(spans=(Span(11, 14, "NAME"),), template=((0, 6), (15, 22))),
+        example(id="b", source_id="a", canary=canary, template=(), frames=((3, 9),)),
+        example(
+            id="c",
+            split="test",
+            prompt="x \u2028 \U0001f600 \\n",
+            response="",
+            spans=(Span(0, 1, "SSN", "injected", "ssn"),),
+        ),
+    ]
+    path = tmp_path / "data.jsonl"
+    write_examples(path, rows)
+    assert read_examples(path) == rows
+    first = path.read_bytes()
+    write_examples(path, rows)
+    assert path.read_bytes() == first
+    assert first.count(b"\n") == 3  # a line separator in a text ends no row
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+names = st.text(
+    st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=8
+).filter(lambda s: s.strip() and s.isprintable())
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
+
+
+@given(id=names, prompt=texts, response=texts, cuts=st.lists(st.integers(0, 80)))
+def test_any_valid_example_survives_a_file(
+    tmp_path_factory, id, prompt, response, cuts
+):
+    length = len(prompt + response)
+    if not (prompt + response).strip():
+        return
+    edges = sorted({cut for cut in cuts if cut <= length})
+    spans = tuple(Span(a, b, "OTHER") for a, b in zip(edges[::2], edges[1::2]))  # noqa: B905
+    rows = [example(id=id, prompt=prompt, response=response, spans=spans)]
+    path = tmp_path_factory.mktemp("data") / "x.jsonl"
+    write_examples(path, rows)
+    assert read_examples(path) == rows
+
+
+def test_defaults(tmp_path):
+    (row,) = read_examples(file_of(tmp_path, ROW))
+    assert row.source_id == "a"
+    assert (row.spans, row.canary, row.template, row.frames) == ((), None, None, ())
+    assert row.text == ROW["prompt"] + " good"
+
+
+def test_spans_are_put_in_order():
+    row = example(spans=(Span(11, 14, "NAME"), Span(0, 4, "ID")))
+    assert [span.start for span in row.spans] == [0, 11]
+
+
+def test_several_files_keep_their_order(tmp_path):
+    a, b = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    write_examples(a, [example(id="2")])
+    write_examples(b, [example(id="1")])
+    assert [row.id for row in read_examples(a, b)] == ["2", "1"]
+
+
+# --- refusals: every one names file, line and field, none shows text ------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"id": None}, "field 'id': is missing; convert"),
+        ({"prompt": None}, "field 'prompt': is missing"),
+        ({"prompt": 3}, "field 'prompt': is a whole number, not text"),
+        ({"response": [SECRET]}, "field 'response': is a list, not text"),
+        ({"id": True}, "field 'id': is true or false, not text"),
+        ({"source_id": 1.5}, "field 'source_id': is a decimal number, not text"),
+        ({"id": " "}, "field 'id': is blank or holds control"),
+        ({"id": "a\nb"}, "field 'id': is blank or holds control"),
+        ({"task": "../x"}, "field 'task': is no plain name"),
+        ({"task": ".x"}, "field 'task': is no plain name"),
+        ({"split": "dev"}, "field 'split': is neither 'train' nor 'test'"),
+        ({"prompt": "\ud800 Ann"}, "field 'prompt': holds half a surrogate pair"),
+        ({"prompt": " \n", "response": ""}, "field 'prompt': and response are blank"),
+        ({SECRET: 1}, "a field: is none of id, task, prompt, response, split, "),
+        ({"spans": {"start": 1}}, "field 'spans': is an object, not a list"),
+        ({"spans": ["Ann"]}, "field 'spans[0]': is text, not an object"),
+        ({"template": [[0, 6], [3, 9]]}, "field 'template[1]': 3:9 is empty, out of"),
+        ({"template": [[0, 60]]}, "field 'template[0]': 0:60 is empty, out of order"),
+        ({"template": [[0]]}, "field 'template[0]': is not [start, end]"),
+        ({"template": [[0, True]]}, "field 'template[0]': is not [start, end]"),
+        ({"template": "Ann"}, "field 'template': is text, not a list"),
+        ({"frames": [[0, 60]]}, "field 'frames[0]': 0:60 is empty, out of order"),
+        ({"frames": "Ann"}, "field 'frames': is text, not a list"),
+        ({"canary": {"id": "c"}}, "field 'canary.format': is missing"),
+        ({"canary": {"id": 1}}, "field 'canary.id': is a whole number, not text"),
+        ({"canary": "Ann"}, "field 'canary': is text, not an object"),
+    ],
+)
+def test_bad_fields(tmp_path, change, message):
+    path = file_of(tmp_path, ROW, {**ROW, "id": "b", **change})
+    assert refusal(path).startswith(f"{path}:2, {message}")
+
+
+@pytest.mark.parametrize(
+    ("span", "message"),
+    [
+        ({"start": 11}, "field 'spans[1].end': is missing"),
+        ({"end": "14"}, "field 'spans[1].end': is text, not a whole number"),
+        (
+            {"end": 14.0},
+            "field 'spans[1].end': is a decimal number, not a whole number",
+        ),
+        ({"start": False}, "field 'spans[1].start': is true or false, not a whole"),
+        ({"end": 28}, "field 'spans[1]': 11:28 lies outside its text (0:27)"),
+        ({"start": -1}, "field 'spans[1]': -1:14 lies outside its text (0:27)"),
+        ({"start": 14}, "field 'spans[1]': 14:14 is empty"),
+        ({"start": 15}, "field 'spans[1]': 15:14 is empty"),
+        ({"start": 3}, "field 'spans[1]': 3:14 overlaps another span"),
+        ({"type": "IBAN"}, "field 'spans[1].type': is no known type; use one of: NAME"),
+        ({"origin": "real"}, "field 'spans[1].origin': is neither 'natural' nor"),
+        ({"part": "mail"}, "field 'spans[1].part': is not name, password, ssn"),
+        ({SECRET: 1}, "field 'spans[1]': has a key that is none of start, end, type"),
+    ],
+)
+def test_bad_spans(tmp_path, span, message):
+    good = {"start": 11, "end": 14, "type": "NAME"}
+    bad = {"start": 11} if span == {"start": 11} else {**good, **span}
+    row = {**ROW, "spans": [{"start": 0, "end": 4, "type": "ID"}, bad]}
+    path = file_of(tmp_path, row)
+    assert refusal(path).startswith(f"{path}:1, {message}")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"id": "Ann', "2: is not JSON (column 8)"),
+        (b"", "2: is a blank line; remove it"),
+        (b"  \r", "2: is a blank line; remove it"),
+        (b'["Ann"]', "2: is a list, not an object"),
+        (b'{"id": NaN}', "2: holds NaN, Infinity, too long a number"),
+        (b'{"id": -Infinity}', "2: holds NaN, Infinity, too long a number"),
+        (b'{"id": "Ann \xff"}', "2: is not UTF-8; save as UTF-8"),
+        (b"[" * 200_000, "2: holds NaN, Infinity, too long a number or too deep"),
+        (b'{"id": ' + b"1" * 5000 + b"}", "2: holds NaN, Infinity, too long a"),
+    ],
+)
+def test_bad_lines(tmp_path, line, message):
+    path = file_of(tmp_path, ROW, line, {**ROW, "id": "c"})
+    assert refusal(path).startswith(f"{path}:{message}")
+
+
+def test_a_row_without_split_names_both_ways(tmp_path):
+    path = file_of(tmp_path, {**ROW, "split": None})
+    message = refusal(path)
+    assert message.startswith(f"{path}:1, field 'split': is missing; ")
+    assert "`--split train`" in message
+    assert "train* and test*" in message
+
+
+@pytest.mark.parametrize("mark", [b"\xef\xbb\xbf", b"\xff\xfe"])
+def test_byte_order_mark(tmp_path, mark):
+    path = file_of(tmp_path, mark + json.dumps(ROW).encode())
+    assert refusal(path) == (
+        f"{path}:1: begins with a byte order mark; save as UTF-8 without it"
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b" \n\n"])
+def test_empty_file(tmp_path, content):
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(content)
+    assert refusal(path) == f"{path}: is empty"
+
+
+def test_an_id_that_stands_twice(tmp_path):
+    path = file_of(tmp_path, ROW, {**ROW, "id": "b"}, ROW)
+    message = refusal(path)
+    assert message.startswith(f"{path}:3, field 'id': the id stands twice, first at ")
+    assert f"{path}:1;" in message
+    other = tmp_path / "other.jsonl"
+    other.write_bytes(json.dumps(ROW).encode())
+    with pytest.raises(InputError, match=r"other\.jsonl:1, field 'id'"):
+        read_examples(file_of(tmp_path, ROW), other)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(OutputError, match=r"cannot be read \(No such file"):
+        read_examples(tmp_path / "no.jsonl")
+    with pytest.raises(InputError, match="no data file"):
+        read_examples()
+
+
+def test_known_types():
+    for type in PII_TYPES:
+        assert example(spans=(Span(11, 14, type),)).spans[0].type == type
+
+
+# --- fixed wording --------------------------------------------------------------------
+
+
+def prompts(*texts, task="t"):
+    return [example(id=str(i), prompt=p, task=task) for i, p in enumerate(texts)]
+
+
+def test_common_prefix_and_suffix():
+    rows = prompts("Text: It rose.\nLabel:", "Text: We fell.\nLabel:")
+    assert task_templates(rows) == {"t": (6, 7)}
+    assert template_ranges(rows[0], {"t": (6, 7)}) == ((0, 6), (14, 21))
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["Text: one\nLabel:"], (0, 0)),  # one prompt is all content
+        (["Text: one\nLabel:"] * 3, (0, 0)),
+        (["Text: The cat.\nQ:", "Text: Them.\nQ:"], (6, 3)),  # "The" is no wording
+        (['Say "yes" now:', 'Say "no" now:'], (4, 5)),  # nor is a quotation mark
+        (["a b c", "a b"], (2, 0)),
+        (["one", "two"], (0, 0)),
+        (["[INST] x [/INST]", "[INST] y [/INST]"], (7, 8)),
+        (["Q: aa Q:", "Q: aa aa Q:"], (6, 0)),  # what both could have, the prefix has
+        (["", "a b"], (0, 0)),
+    ],
+)
+def test_templates_end_at_boundaries(texts, expected):
+    assert task_templates(prompts(*texts)) == {"t": expected}
+
+
+def test_prefix_and_suffix_do_not_overlap_in_the_shortest_prompt():
+    rows = prompts("A: \nB:", "A: \nA: \nB:")
+    prefix, suffix = task_templates(rows)["t"]
+    assert prefix + suffix <= len("A: \nB:")
+    for row in rows:
+        ranges = template_ranges(row, {"t": (prefix, suffix)})
+        assert list(ranges) == sorted(ranges)
+        assert replace(row, template=ranges).template == ranges
+
+
+def test_each_task_has_its_own_template():
+    rows = prompts("A: x", "A: y") + prompts("x?", "y?", task="u")
+    assert task_templates(rows) == {"t": (3, 0), "u": (0, 0)}
+
+
+def test_a_rows_own_template_wins():
+    row = example(template=((0, 4),))
+    assert template_ranges(row, {"t": (6, 7)}) == ((0, 4),)
+    assert template_ranges(replace(row, template=()), {"t": (6, 7)}) == ()
+
+
+def test_a_prompt_shorter_than_the_template():
+    row = example(prompt="Te")
+    assert template_ranges(row, {"t": (6, 7)}) == ((0, 2),)
+    assert template_ranges(row, {}) == ()
+
+
+def test_data_files_of_folders_come_in_order(tmp_path: Path) -> None:
+    for name in ("b.jsonl", "a.jsonl", "c.txt"):
+        (tmp_path / name).write_text("")
+    one = tmp_path / "c.txt"
+    found = data_files([one, tmp_path])
+    assert [path.name for path in found] == ["c.txt", "a.jsonl", "b.jsonl"]
+
+
+def test_a_folder_without_data_files_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no .jsonl file"):
+        data_files([tmp_path])

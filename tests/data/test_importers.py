@@ -1,0 +1,498 @@
+import builtins
+import json
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_audit.data.examples import Span, read_examples, write_examples
+from spark_audit.data.importers import import_examples
+from spark_audit.errors import InputError, SparkError
+
+DATA = Path(__file__).parents[2] / "../shared/data"
+TEMPLATE = r"Text: {text}\nLabel:"
+ROWS = [
+    {"id": "r1", "text": "Rates rose, Ann said.", "label": "hawkish"},
+    {"id": "r2", "text": "We saw them fall.", "label": "dovish"},
+]
+
+
+def lines(path, rows=ROWS):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def refusal(source, **options):
+    with pytest.raises(InputError) as caught:
+        import_examples(source, **{"task": "t", **options})
+    message = str(caught.value).replace(str(source), "SOURCE")
+    assert "\n" not in message
+    assert "Rates" not in message
+    return message
+
+
+def check_two(rows, *, ids=("r1", "r2")):
+    assert [row.id for row in rows] == list(ids)
+    assert [row.prompt for row in rows] == [
+        "Text: Rates rose, Ann said.\nLabel:",
+        "Text: We saw them fall.\nLabel:",
+    ]
+    assert [row.response for row in rows] == [" hawkish", " dovish"]
+    assert {row.split for row in rows} == {"train"}
+    assert rows[0].template == ((0, 6), (27, 34))
+    assert [row.source_id for row in rows] == list(ids)
+
+
+# --- formats --------------------------------------------------------------------------
+
+
+def test_simple_json_lines(tmp_path):
+    source = lines(tmp_path / "x.jsonl")
+    check_two(import_examples(source, task="t", split="train", template=TEMPLATE))
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_csv(tmp_path, mark, delimiter):
+    text = f"id{delimiter}text{delimiter}label\r\n"
+    for row in ROWS:
+        text += delimiter.join(f'"{value}"' for value in row.values()) + "\r\n"
+    source = tmp_path / "x.csv"
+    source.write_bytes(mark + text.encode())
+    check_two(import_examples(source, task="t", split="train", template=TEMPLATE))
+
+
+def test_csv_with_line_ends_quotes_and_long_cells(tmp_path):
+    source = tmp_path / "x.csv"
+    long = "a" * 200_000
+    source.write_text(f'prompt,response\n"one ""x""\ntwo",a\n{long},b\n')
+    rows = import_examples(source, task="t", split="test")
+    assert [row.prompt for row in rows] == ['one "x"\ntwo', long]
+
+
+def test_parquet(tmp_path):
+    source = tmp_path / "x.bin"  # told by content, not by name
+    pq.write_table(pa.Table.from_pylist(ROWS), source)
+    check_two(import_examples(source, task="t", split="train", template=TEMPLATE))
+
+
+@pytest.mark.parametrize("format", ["auto", "trace"])
+def test_trace(tmp_path, format):
+    source = tmp_path / "train.json"
+    source.write_text(json.dumps([{"prompt": "Is it?", "answer": "yes"}] * 2))
+    rows = import_examples(source, task="t", split="train", format=format)
+    assert [row.id for row in rows] == ["t-train-000001", "t-train-000002"]
+    assert (rows[0].prompt, rows[0].response) == ("Is it?", " yes")
+    assert rows[0].template is None
+
+
+def test_olora(tmp_path):
+    source = tmp_path / "dev.json"
+    source.write_text(json.dumps([{"label": "good", "sentence": "It was."}]))
+    (row,) = import_examples(
+        source, task="t", split="test", template=r"{sentence}\nOption:"
+    )
+    assert (row.prompt, row.response) == ("It was.\nOption:", " good")
+    (row,) = import_examples(source, task="t", split="test", format="olora")
+    assert (row.prompt, row.response) == ("It was.", " good")
+
+
+def saved(folder, *, parts):
+    datasets = pytest.importorskip("datasets", reason="the extra `hub`")
+    features = datasets.Features(
+        {
+            "text": datasets.Value("string"),
+            "label": datasets.ClassLabel(names=["dovish", "hawkish"]),
+        }
+    )
+    rows = {"text": [r["text"] for r in ROWS], "label": [1, 0]}
+    whole = datasets.Dataset.from_dict(rows, features=features)
+    if parts:
+        whole = datasets.DatasetDict(dict.fromkeys(parts, whole))
+    whole.save_to_disk(folder)
+    return folder
+
+
+@pytest.mark.parametrize("format", ["auto", "datasets"])
+def test_datasets_folder(tmp_path, format):
+    source = saved(tmp_path / "d", parts=())
+    ids = ("t-train-000001", "t-train-000002")
+    check_two(
+        import_examples(
+            source, task="t", split="train", template=TEMPLATE, format=format
+        ),
+        ids=ids,
+    )
+
+
+def test_datasets_folder_with_splits(tmp_path):
+    source = saved(tmp_path / "d", parts=("train", "validation", "unsupervised"))
+    rows = import_examples(source, task="t")
+    assert [row.split for row in rows] == ["train"] * 2 + ["test"] * 2
+    assert rows[2].id == "t-test-000001"
+
+
+def test_datasets_missing_label_is_refused(tmp_path):
+    datasets = pytest.importorskip("datasets", reason="the extra `hub`")
+    features = datasets.Features(
+        {
+            "text": datasets.Value("string"),
+            "label": datasets.ClassLabel(names=["dovish"]),
+        }
+    )
+    whole = datasets.Dataset.from_dict(
+        {"text": ["a", "b"], "label": [0, -1]}, features=features
+    )
+    whole.save_to_disk(tmp_path / "d")
+    message = refusal(tmp_path / "d", split="train")
+    assert message == "SOURCE, row 2, field 'label': is missing"
+
+
+@pytest.mark.parametrize("name", ["state.json", "dataset_info.json", "*.arrow"])
+def test_datasets_with_a_link_out_of_the_folder(tmp_path, name):
+    source = saved(tmp_path / "d", parts=())
+    (file,) = source.glob(name)
+    file.rename(tmp_path / "theirs")
+    file.symlink_to(tmp_path / "theirs")
+    with pytest.raises(SparkError, match="outside of its folder|link out of its"):
+        import_examples(source, task="t", split="train", template=TEMPLATE)
+
+
+def test_datasets_that_is_none(tmp_path):
+    pytest.importorskip("datasets", reason="the extra `hub`")
+    assert "is nothing that `datasets` can load" in refusal(tmp_path, format="datasets")
+
+
+def test_datasets_not_installed(tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name == "datasets":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.delitem(sys.modules, "datasets", raising=False)
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert refusal("owner/name", format="datasets") == (
+        "SOURCE: reading a `datasets` folder or the hub needs the package datasets;"
+        " pip install 'spark-audit[hub]'"
+    )
+
+
+def test_own_rows_are_copied_exactly(tmp_path):
+    first = import_examples(
+        lines(tmp_path / "x.jsonl"), task="t", split="train", template=TEMPLATE
+    )
+    write_examples(tmp_path / "own.jsonl", first)
+    again = import_examples(tmp_path / "own.jsonl", task="u")
+    assert [row.task for row in again] == ["u", "u"]
+    assert [(r.text, r.template, r.id) for r in again] == [
+        (r.text, r.template, r.id) for r in first
+    ]
+
+
+# --- prompt, response, spans ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prompt", "response", "text"),
+    [
+        ("Label:", "yes", "Label: yes"),
+        ("Label: ", "yes", "Label: yes"),
+        ("Label:\n", "yes", "Label:\nyes"),
+        ("Label:", " yes", "Label: yes"),
+        ("Label:", "\nyes", "Label:\nyes"),
+    ],
+)
+def test_one_blank_before_the_response(tmp_path, prompt, response, text):
+    source = lines(tmp_path / "x.jsonl", [{"prompt": prompt, "response": response}])
+    (row,) = import_examples(source, task="t", split="train")
+    assert row.text == text
+
+
+def test_spans_follow_the_blank(tmp_path):
+    spans = [
+        {"start": 0, "end": 3, "type": "NAME"},
+        {"start": 4, "end": 7, "type": "NAME"},
+    ]
+    source = lines(
+        tmp_path / "x.jsonl", [{"prompt": "Ann:", "response": "Bob", "spans": spans}]
+    )
+    (row,) = import_examples(source, task="t", split="train")
+    assert [row.text[s.start : s.end] for s in row.spans] == ["Ann", "Bob"]
+    assert row.spans[0] == Span(0, 3, "NAME")
+    message = refusal(source, split="train", template="{prompt}!")
+    assert message.startswith("SOURCE:1, field 'spans': index a text that")
+
+
+def test_column_map(tmp_path):
+    rows = [{"q": "Is it?", "a": 1, "user": 7, "part": "validation", "id": "x"}]
+    (row,) = import_examples(
+        lines(tmp_path / "x.jsonl", rows),
+        task="t",
+        columns={
+            "prompt": "q",
+            "response": "a",
+            "source_id": "user",
+            "split": "part",
+            "id": "",
+        },
+    )
+    assert (row.prompt, row.response, row.source_id) == ("Is it?", " 1", "7")
+    assert (row.split, row.id) == ("test", "t-test-000001")
+
+
+def test_data_that_brings_its_own_wording(tmp_path):
+    rows = [{"text": f"Title: {word}", "label": "x"} for word in ("One", "Two")]
+    source = lines(tmp_path / "x.jsonl", rows)
+    row = import_examples(source, task="t", split="train", template=TEMPLATE)[0]
+    assert [row.text[a:b] for a, b in row.template] == ["Text: Title: ", "\nLabel:"]
+
+
+def test_template_with_several_columns_and_escapes(tmp_path):
+    rows = [{"a": "x{b}", "b": "\\n", "c d": "z", "label": "l"}]
+    source = lines(tmp_path / "x.jsonl", rows)
+    template = r"{{A}}\t{a}\\{b}\n{c d}"
+    (row,) = import_examples(source, task="t", split="train", template=template)
+    # What stands in a column is text: neither its braces nor its backslashes count.
+    assert row.prompt == "{A}\tx{b}\\\\n\nz"
+    assert [row.prompt[a:b] for a, b in row.template] == ["{A}\t", "\\", "\n"]
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("Text:", "names no column"),
+        ("{}", "has a field without a name"),
+        ("{text!r}", "has a field with ':' or '!'"),
+        ("{text:>9}", "has a field with ':' or '!'"),
+        ("{text", "is malformed (expected '}' before end of string)"),
+        (r"{text}\d", r"has a backslash that is none of \n, \t, \\"),
+        ("{text}\\", r"has a backslash that is none of \n, \t, \\"),
+    ],
+)
+def test_bad_templates(tmp_path, template, message):
+    source = lines(tmp_path / "x.jsonl")
+    got = refusal(source, split="train", template=template)
+    assert got.startswith(f"option --template: {message}; write it like")
+
+
+@pytest.mark.parametrize("field", ["text.__class__", "text[0]", "body"])
+def test_a_template_reaches_columns_only(tmp_path, field):
+    source = lines(tmp_path / "x.jsonl")
+    assert refusal(source, split="train", template=f"{{{field}}}") == (
+        f"SOURCE:1, field '{field}': is no column (columns: id, text, label)"
+    )
+
+
+# --- splits ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["test.jsonl", "eval_1.jsonl", "DEV.jsonl", "val.jsonl"]
+)
+def test_folder_gives_the_split(tmp_path, name):
+    lines(tmp_path / name, ROWS[:1])
+    lines(tmp_path / "train-a.jsonl", ROWS[1:])
+    lines(tmp_path / "labels.jsonl")
+    (tmp_path / "train.txt").write_text("no data")
+    rows = import_examples(tmp_path, task="t", template=TEMPLATE)
+    assert [(row.id, row.split) for row in rows] == [("r2", "train"), ("r1", "test")]
+
+
+def test_split_column(tmp_path):
+    rows = [{**row, "split": s} for row, s in zip(ROWS, ("test", "TRAIN"), strict=True)]
+    got = import_examples(lines(tmp_path / "x.jsonl", rows), task="t")
+    assert [row.split for row in got] == ["test", "train"]
+
+
+def test_a_row_without_split_names_both_ways(tmp_path):
+    message = refusal(lines(tmp_path / "x.jsonl"))
+    assert message.startswith("SOURCE:1, field 'split': is missing; ")
+    assert "`--split train`" in message
+    assert "train* and test*" in message
+
+
+def test_splits_that_disagree(tmp_path):
+    lines(tmp_path / "train.jsonl")
+    assert refusal(tmp_path, split="test").endswith(
+        "train.jsonl:1, field 'split': is one thing by the option and another by file"
+        " name or row; leave out `--split`"
+    )
+    rows = [{**ROWS[0], "split": "other"}]
+    message = refusal(lines(tmp_path / "x.jsonl", rows), split="train")
+    assert message.startswith("SOURCE:1, field 'split': is neither train nor test")
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("train.jsonl", "train"),
+        ("Test.jsonl", "test"),
+        ("validation.jsonl", "test"),
+        ("train-00000-of-00001.jsonl", "train"),
+        ("training_2.jsonl", "train"),
+    ],
+)
+def test_a_single_file_gives_its_split(tmp_path, name, split):
+    source = lines(tmp_path / name)
+    rows = import_examples(source, task="t", template=TEMPLATE)
+    assert {row.split for row in rows} == {split}
+    other = "test" if split == "train" else "train"
+    assert refusal(source, split=other) == (
+        f"option --split: the file's name says {split}; leave it out, or rename the"
+        " file"
+    )
+
+
+def test_other_names_and_the_rows_themselves(tmp_path):
+    # Words that only begin like one say nothing; a column says it row by row.
+    for name in (
+        "trainers.jsonl",
+        "tests-of-food.jsonl",
+        "devices.jsonl",
+        "value.jsonl",
+    ):
+        assert "field 'split': is missing" in refusal(lines(tmp_path / name))
+    both = [{**row, "split": s} for row, s in zip(ROWS, ("test", "train"), strict=True)]
+    rows = import_examples(lines(tmp_path / "train.jsonl", both), task="t")
+    assert [row.split for row in rows] == ["test", "train"]
+
+
+@pytest.mark.parametrize("split", ["validation", "", "TRAIN"])
+def test_a_split_that_is_none(tmp_path, split):
+    message = refusal(lines(tmp_path / "x.jsonl"), split=split)
+    assert message.startswith("option --split: is neither train nor test; give `--s")
+
+
+def test_columns_that_are_there_are_listed(tmp_path):
+    source = tmp_path / "x.csv"
+    source.write_text('Review Text,"Label (0/1)","a\x07"\nRates rose,1,2\n')
+    told = r"(columns: Review Text, Label (0/1), 'a\x07')"
+    for options in (
+        {"template": "{Review Text}", "columns": {"response": "Label"}},
+        {"columns": {"prompt": "Review", "response": "Label (0/1)"}},
+        {"columns": {"prompt": "Review Text"}},
+    ):
+        assert told in refusal(source, split="train", **options)
+    # Nothing says that these are names.
+    assert "(3 columns, not shown" in refusal(source, split="train")
+
+
+# --- refusals -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"text": "Rates", "label": None}, "field 'label': is missing"),
+        ({"text": "Rates", "label": " "}, "field 'label': is blank"),
+        ({"text": "Rates", "label": 1.5}, "field 'label': is a decimal number, not"),
+        ({"text": "Rates", "label": True}, "field 'label': is true or false, not text"),
+        ({"text": ["Rates"], "label": "x"}, "field 'text': is a list, not text"),
+        (
+            {"text": "Rates"},
+            "field 'response': has no column of a usual name (columns: text);"
+            " give `--map response=COLUMN`",
+        ),
+        (
+            {"Rates rose.": "x"},
+            "field 'prompt': has no column of a usual name (1 column, not shown as",
+        ),
+        (
+            {"text": "Rates", "label": "x", "id": "\x07"},
+            "field 'id': is blank or holds",
+        ),
+    ],
+)
+def test_bad_rows(tmp_path, row, message):
+    source = lines(tmp_path / "x.jsonl", [ROWS[0], row])
+    assert refusal(source, split="train").startswith(f"SOURCE:2, {message}")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "SOURCE: is empty"),
+        (b"text,label\na,b,c\n", "SOURCE:2: has 3 cells where the first line has 2"),
+        (b"text,label\n\na,b\n", "SOURCE:2: is a blank line; remove it"),
+        (b"text,label\na\xff,b\n", "SOURCE: is not UTF-8; save as UTF-8"),
+        (b"text,text\na,b\n", "SOURCE:1: the first line does not name every column"),
+        (b'text,label\n"Rates,b\n', "SOURCE:2: is not CSV (check its quotes)"),
+        (b"text,label\n", "SOURCE: holds no rows"),
+        (b"[]", "SOURCE: holds no rows"),
+        (b"[1]", "SOURCE, row 1: is not an object"),
+        (b'[{"a": NaN}]', "SOURCE: holds NaN, Infinity"),
+        (b'[\n{"a": Rates}]', "SOURCE: is not JSON (line 2, column 7)"),
+        (b"PAR1 Rates", "SOURCE: is not a readable Parquet file"),
+        (b'{"text": "Rates', "SOURCE:1: is not JSON (column 10)"),
+    ],
+)
+def test_bad_files(tmp_path, content, message):
+    source = tmp_path / "data"
+    source.write_bytes(content)
+    assert refusal(source, split="train").startswith(message)
+
+
+def test_format_that_does_not_fit(tmp_path):
+    source = lines(tmp_path / "x.jsonl")
+    assert "is not JSON" in refusal(source, split="train", format="trace")
+    assert "cells where the first line has" in refusal(
+        source, split="train", format="csv"
+    )
+    assert "no column of a usual name" in refusal(
+        lines(tmp_path / "y.jsonl", [{"a": "b"}]), split="train"
+    )
+
+
+def test_source_and_options(tmp_path):
+    assert refusal(tmp_path / "no") == (
+        "SOURCE: does not exist; give a file or a folder (a data set on the hub is "
+        "written hf:OWNER/NAME[:CONFIG])"
+    )
+    assert refusal(tmp_path).startswith("SOURCE: has no data file named train*")
+    source = lines(tmp_path / "x.jsonl")
+    assert refusal(source, task="a/b").startswith("option --task: is no plain name")
+    assert refusal(source, columns={"text": "x"}).startswith(
+        "option --map: 'text' is no field of an example; use one of: prompt, response"
+    )
+    assert refusal(source, columns={"prompt": "text"}, template="{text}").startswith(
+        "option --map: a template makes the prompt"
+    )
+    assert refusal(source, split="train", columns={"response": "stars"}) == (
+        "SOURCE:1, field 'stars': is no column (columns: id, text, label)"
+    )
+
+
+def test_a_file_without_a_line_of_names_is_not_quoted(tmp_path):
+    source = tmp_path / "x.csv"
+    source.write_text("Alice,Hunter2secret\nBob,positive\n")
+    for options in ({}, {"template": "{text}"}, {"columns": {"prompt": "text"}}):
+        message = refusal(source, split="train", **options)
+        assert "2 columns, not shown" in message
+        assert "none of prompt, response, answer, sentence, label, text" in message
+        assert "Alice" not in message
+        assert "Hunter" not in message
+
+
+def test_ids_that_stand_twice(tmp_path):
+    lines(tmp_path / "train.jsonl")
+    lines(tmp_path / "test.jsonl")
+    assert "the id stands twice" in refusal(tmp_path)
+    rows = import_examples(tmp_path, task="t", columns={"id": "", "response": "label"})
+    assert len({row.id for row in rows}) == 4
+
+
+# --- real data ------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the real task data is not here")
+@pytest.mark.parametrize("task", ["fomc", "agnews", "amazon", "yelp", "mentill"])
+def test_real_data(tmp_path, task):
+    rows = import_examples(DATA / task, task=task, template=TEMPLATE)
+    counts = [sum(row.split == split for row in rows) for split in ("train", "test")]
+    assert counts == [1895 if task == "fomc" else 1500, 300]
+    write_examples(tmp_path / "x.jsonl", rows)
+    assert read_examples(tmp_path / "x.jsonl") == rows

@@ -1,0 +1,91 @@
+"""Identifiers are found where they are annotated, repeated, or have a form."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_audit.data.examples import Example, Span
+from spark_audit.data.occurrences import folded, identifier_ranges, repeats, standing
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "expected"),
+    [
+        ("Ann met ANN and Joanna", "Ann", ["Ann", "ANN", "ann"]),
+        ("Al paid, al also", "Al", ["Al", "al"]),
+        ("x", "x", ["x"]),
+        ("Stra\u00dfe and STRASSE", "Stra\u00dfe", ["Stra\u00dfe", "STRASSE"]),
+        ("STRASSE and Stra\u00dfe", "STRASSE", ["STRASSE", "Stra\u00dfe"]),
+        ("aaaa", "aaa", ["aaa", "aaa"]),
+        ("no (a.b) axb", "a.b", ["a.b"]),
+    ],
+)
+def test_repeats_are_found_whatever_their_case(
+    text: str, place: str, expected: list[str]
+) -> None:
+    start = text.index(place)
+    found = repeats(text, [(start, start + len(place))])
+    assert [text[a:b] for a, b in found] == expected
+
+
+def test_repeats_of_nothing_are_nothing() -> None:
+    assert repeats("some text", []) == []
+    assert repeats("some text", [(4, 5)]) == []
+
+
+def example(prompt: str, *given: str, response: str = " good") -> Example:
+    spans = tuple(
+        Span(prompt.index(text), prompt.index(text) + len(text), "OTHER")
+        for text in given
+    )
+    return Example("e", "t", prompt, response, "train", "e", spans)
+
+
+def strings(row: Example) -> list[str]:
+    return sorted({row.text[start:end] for start, end in identifier_ranges(row)})
+
+
+def test_annotated_repeated_and_rule_found_identifiers() -> None:
+    row = example("Kim saw KIM, mail a.b@example.org", "Kim", response=" kim")
+    assert strings(row) == ["KIM", "Kim", "a.b@example.org", "kim"]
+    places = {(row.text[a:b], a) for a, b in identifier_ranges(row)}
+    assert places == {
+        ("Kim", 0),
+        ("KIM", 8),
+        ("a.b@example.org", 18),
+        ("kim", len(row.prompt) + 1),
+    }
+
+
+def test_a_short_annotated_span_inside_a_word_counts_but_not_its_repeats() -> None:
+    row = example("code x42y or z42", "42")
+    assert identifier_ranges(row) == [(6, 8)]
+
+
+def test_plain_text_holds_no_identifier() -> None:
+    assert identifier_ranges(example("The food was cold.")) == []
+
+
+@pytest.mark.parametrize(
+    ("string", "text", "stands"),
+    [
+        ("Ann Lee", "ask ANN LEE, or Bo", True),
+        ("Ann Lee", "Joann Lee and Ann Leeds", False),
+        ("555-0100", "1 (555-0100)", True),
+        ("555-0100", "555-01005", False),
+        ("(212) 555-0100", "Call (212) 555-0100!", True),
+        ("Stra\u00dfe 5", "STRASSE 5", True),
+        ("p4$$", "it is p4$$x", True),  # its last character ends no word
+        ("", "x", False),
+        (" ", "x y", False),
+    ],
+)
+def test_identifiers_stand_in_other_texts_as_whole_words(
+    string: str, text: str, stands: bool
+) -> None:
+    key = folded(string)
+    assert standing([text, "", key[:-1]], {key}) == [
+        {key} if stands else set(),
+        set(),
+        set(),
+    ]

@@ -1,0 +1,438 @@
+import builtins
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from spark_audit.data import pii
+from spark_audit.data.examples import Example, Span
+from spark_audit.data.importers import import_examples
+from spark_audit.data.pii import (
+    Agreement,
+    annotate,
+    annotate_examples,
+    detection,
+    precision_recall,
+)
+from spark_audit.errors import InputError
+
+DATA = Path(__file__).parents[2] / "../shared/data"
+
+
+def found(text, **options):
+    return [(s.type, text[s.start : s.end]) for s in annotate(text, **options)]
+
+
+HITS = [
+    (
+        "EMAIL",
+        "write to ann.lee+news@mail.example.co.uk.",
+        "ann.lee+news@mail.example.co.uk",
+    ),
+    ("EMAIL", "<a_b@example.org>", "a_b@example.org"),
+    ("PHONE", "call 212-555-0147 now", "212-555-0147"),
+    ("PHONE", "(212) 555-0147", "(212) 555-0147"),
+    ("PHONE", "(212)555-0147x12", "(212)555-0147x12"),
+    ("PHONE", "tel. 212.555.0147.", "212.555.0147"),
+    ("PHONE", "1-800-555-0199", "1-800-555-0199"),
+    ("PHONE", "+1 212 555 0147", "+1 212 555 0147"),
+    ("PHONE", "+44 20 7946 0958", "+44 20 7946 0958"),
+    ("PHONE", "+4930901820", "+4930901820"),
+    ("PHONE", "my cell is 2125550147", "2125550147"),
+    ("PHONE", "call 555-0147 today", "555-0147"),
+    ("SSN", "it is 078-05-1120.", "078-05-1120"),
+    ("SSN", "SSN: 078051120", "078051120"),
+    ("SSN", "my social security number is 078 05 1120", "078 05 1120"),
+    ("SSN", "social security number is 912-34-5678", "912-34-5678"),
+    ("CREDIT_CARD", "card 4111 1111 1111 1111,", "4111 1111 1111 1111"),
+    ("CREDIT_CARD", "4111-1111-1111-1111", "4111-1111-1111-1111"),
+    ("CREDIT_CARD", "5500005555555559", "5500005555555559"),
+    ("CREDIT_CARD", "3782 822463 10005", "3782 822463 10005"),
+    ("PASSWORD", "My password is hunter2x.", "hunter2x"),
+    ("PASSWORD", "password: 'qW-erty!1'", "qW-erty!1"),
+    ("PASSWORD", "The password of Ann Lee is Xy7rT2.", "Xy7rT2"),
+    ("PASSWORD", "pwd=correct#horse", "correct#horse"),
+    ("PASSWORD", "my password was changed to aBcDeF", "aBcDeF"),
+    ("PASSWORD", "the PIN is 4821", "4821"),
+    ("ID", "IBAN GB82 WEST 1234 5698 7654 32.", "GB82 WEST 1234 5698 7654 32"),
+    ("ID", "DE89370400440532013000", "DE89370400440532013000"),
+    ("ID", "passport number C03005988", "C03005988"),
+    ("ID", "driver's license no. D1234567", "D1234567"),
+    ("ID", "account # 00123456", "00123456"),
+    ("ID", "from 192.168.0.17 again", "192.168.0.17"),
+    ("ADDRESS", "at 12 Oak Street,", "12 Oak Street"),
+    (
+        "ADDRESS",
+        "I live at 6546 Dorsey Lane, Dyerville, OH 97847.",
+        "6546 Dorsey Lane, Dyerville, OH 97847",
+    ),
+    ("ADDRESS", "350 W. 42nd St Apt 5B", "350 W. 42nd St Apt 5B"),
+    ("ADDRESS", "write to P.O. Box 1234", "P.O. Box 1234"),
+    ("NAME", "Thanks to Dr. Jane A. Roe for it", "Jane A. Roe"),
+    ("NAME", "Mr. O'Brien-Smith's car", "O'Brien-Smith"),
+    ("NAME", "my name is Ann Lee and", "Ann Lee"),
+    ("NAME", "Please ask for Ann Lee.", "Ann Lee"),
+    ("NAME", "Name: Ann Lee", "Ann Lee"),
+    ("NAME", "Sincerely,\nAnn Lee\n", "Ann Lee"),
+]
+
+
+@pytest.mark.parametrize(("type", "text", "value"), HITS)
+def test_must_hit(type, text, value):
+    assert found(text) == [(type, value)]
+
+
+MISSES = [
+    # years, dates, ranges, scores
+    "in 1998 and 2004-2005",
+    "2004-10-12",
+    "10/12/2004",
+    "12.10.2004",
+    "1914-1918, 1939-45",
+    "won 101-99 and 21-14",
+    "6-4 7-6 6-2",
+    "score 212-555",
+    # prices, counts, percentages
+    "$212.555.0147",
+    "$1,234,567.89 or 2,125,550,147",
+    "up 212.555%",
+    "212-555-0147%",
+    "EUR 4.500.000",
+    "2125550147",  # ten digits without a cue
+    "850/900/1800/1900 MHz",
+    "about 555 1234 of them",
+    # no North American number
+    "112-555-0147",
+    "212-155-0147",
+    "212-555-01478",
+    "212-555-0147-9",
+    # social security numbers that were never issued, without a cue
+    "000-12-3456",
+    "666-12-3456",
+    "912-34-5678",
+    "123-00-4567",
+    "123-45-0000",
+    "SSN 000-12-3456",
+    "SSN 666-12-3456",
+    "123-45-67890",
+    "part 123456789",
+    # cards: Luhn, issuer, length
+    "4111 1111 1111 1112",
+    "1111 1111 1111 1117",
+    "0000 0000 0000 0000",
+    "4111 1111 1111 111",
+    "ISBN 978-3-16-148410-0",
+    "ISBN 9783161484100",
+    "ISBN 0-306-40615-2",
+    # passwords that are none
+    "the password is required",
+    "Password protected, of course",
+    "a password manager",
+    "forgot my password. Again",
+    "the pin 2000 times",
+    "PIN 12",
+    # IDs that are none
+    "GB82 WEST 1234 5698 7654 33",
+    "version 10.2.3.44",
+    "v1.2.3.4",
+    "1.2.3.4",
+    "300.1.2.3",
+    "account number is missing",
+    "member number one",
+    # streets that are none
+    "9 Supreme Court justices",
+    "10 Wall Street analysts",
+    "in 2004 Main",
+    "$5 Oak Street",
+    # names that are none
+    "Dr Pepper is sweet",
+    "a Doctor called",
+    "ask for a refund",
+    "contact Customer Service",
+    "Contact Energy Ltd rose",
+    "my name is irrelevant",
+    # addresses that are none
+    "me@home",
+    "a @ b.com",
+    "@user on example.com",
+    "",
+    " \n",
+]
+
+
+@pytest.mark.parametrize("text", MISSES)
+def test_must_not_hit(text):
+    assert found(text) == []
+
+
+def test_luhn_against_a_plain_transcription():
+    for number in range(4_000_000, 4_000_300):
+        digits = [int(c) for c in str(number)][::-1]
+        total = sum(digits[0::2])
+        total += sum(sum(divmod(2 * d, 10)) for d in digits[1::2])
+        assert pii._luhn(str(number)) == (total % 10 == 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # The address is not also the secret that its cue makes it.
+        ("password: ann1@example.com", [("EMAIL", "ann1@example.com")]),
+        ("my password is 212-555-0147", [("PASSWORD", "212-555-0147")]),
+        ("call 4111 1111 1111 1111", [("CREDIT_CARD", "4111 1111 1111 1111")]),
+        (
+            "Mr. Lee, 12 Oak Street, 212-555-0147",
+            [("NAME", "Lee"), ("ADDRESS", "12 Oak Street"), ("PHONE", "212-555-0147")],
+        ),
+    ],
+)
+def test_overlaps_have_one_winner(text, expected):
+    assert found(text) == expected
+    assert annotate(text) == annotate(text)
+
+
+def test_existing_spans_win():
+    text = "Dr. Ann Lee, 212-555-0147"
+    known = [Span(4, 7, "OTHER", "injected")]
+    assert annotate(text, existing=known) == [known[0], Span(13, 25, "PHONE")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a" * 50_000, "1" * 50_000, "1 " * 25_000, "A. " * 20_000, "1-" * 25_000,
+     "a@" * 25_000, "password " * 6_000, "12 Oak " * 8_000, "+1 " * 20_000,
+     "AB12 " * 10_000, "phone " * 9_000, "name: " * 9_000, "password of x" * 4_000],
+    ids=lambda text: text[:8],
+)  # fmt: skip
+def test_no_text_takes_for_ever(text):
+    start = time.perf_counter()
+    annotate(text)
+    assert time.perf_counter() - start < 5
+
+
+# --- examples -------------------------------------------------------------------------
+
+
+def example(id, prompt, **changes):
+    return Example(
+        **{
+            "id": id,
+            "task": "t",
+            "prompt": prompt,
+            "response": " ok",
+            "split": "train",
+            "source_id": id,
+            **changes,
+        }
+    )
+
+
+def test_annotate_examples_merges_and_spares_the_template():
+    rows = [
+        example(
+            "a", "Help: 212-555-0147\nName: Ann Lee\nCall:", spans=(Span(26, 29, "ID"),)
+        ),
+        example("b", "Help: 212-555-0147\nMy SSN is 078-05-1120.\nCall:"),
+        example("c", "Help: 212-555-0147\nNothing\nCall:"),
+    ]
+    got = annotate_examples(rows)
+    assert [row.id for row in got] == ["a", "b", "c"]
+    assert got[0].spans == (Span(26, 29, "ID"),)  # the name overlaps what was known
+    assert [row.text[s.start : s.end] for row in got for s in row.spans[:1]] == [
+        rows[0].text[26:29],
+        "078-05-1120",
+    ]
+    assert got[2] == rows[2]
+
+
+# --- agreement ------------------------------------------------------------------------
+
+
+def test_precision_recall_counts():
+    truth = [[Span(0, 4, "NAME"), Span(5, 9, "SSN")], [Span(0, 3, "NAME")], []]
+    got = [
+        [Span(0, 4, "NAME"), Span(6, 12, "SSN")],
+        [Span(0, 3, "PHONE")],
+        [Span(1, 2, "NAME")],
+    ]
+    result = precision_recall(got, truth)
+    assert result == {
+        "NAME": Agreement(truth=2, found=2, recalled=1, correct=1, exact=1),
+        "PHONE": Agreement(truth=0, found=1, recalled=0, correct=0, exact=0),
+        "SSN": Agreement(truth=1, found=1, recalled=1, correct=1, exact=0),
+    }
+    assert (result["NAME"].precision, result["NAME"].recall) == (0.5, 0.5)
+    assert (result["PHONE"].precision, result["PHONE"].recall) == (0.0, None)
+    assert Agreement(2, 0, 0, 0, 0).precision is None
+
+
+def test_one_span_over_two():
+    truth = [[Span(0, 2, "NAME"), Span(3, 5, "NAME")]]
+    (result,) = precision_recall([[Span(0, 5, "NAME")]], truth).values()
+    assert (result.precision, result.recall, result.exact) == (1.0, 1.0, 0)
+
+
+def test_annotations_of_different_texts():
+    with pytest.raises(InputError, match="1 annotated texts against 2"):
+        precision_recall([[]], [[], []])
+
+
+def test_detection_leaves_natural_spans_out():
+    row = example(
+        "a",
+        "Mr. Lee, 078-05-1120, 212-555-0147, Zed",
+        spans=(
+            Span(4, 7, "NAME"),  # natural: on neither side
+            Span(9, 20, "SSN", "injected"),
+            Span(36, 39, "NAME", "injected"),
+        ),
+    )
+    assert detection([row]) == {
+        "NAME": Agreement(truth=1, found=0, recalled=0, correct=0, exact=0),
+        "SSN": Agreement(truth=1, found=1, recalled=1, correct=1, exact=1),
+        "PHONE": Agreement(truth=0, found=1, recalled=0, correct=0, exact=0),
+    }
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the real task data is not here")
+@pytest.mark.parametrize("task", ["fomc", "agnews", "mentill"])
+def test_no_number_of_real_text_is_an_identifier(task):
+    # The rows were filtered of e-mail addresses, phone numbers and long digit strings.
+    rows = import_examples(DATA / task, task=task, template=r"Text: {text}\nLabel:")
+    got = annotate_examples(rows)
+    assert {s.type for row in got for s in row.spans} <= {"NAME"}
+
+
+# --- detectors ------------------------------------------------------------------------
+
+
+def test_unknown_detector():
+    with pytest.raises(
+        InputError, match="unknown detector 'nlp'; choose one of: rules"
+    ):
+        annotate("x", detector="nlp")
+
+
+def test_presidio_not_installed(monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name.startswith("presidio"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    pii._recognisers.cache_clear()
+    for name in [m for m in sys.modules if m.startswith("presidio")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(InputError, match=r"pip install 'spark-audit\[presidio\]'"):
+        annotate("x", detector="presidio-patterns")
+
+
+@pytest.fixture
+def presidio():
+    pytest.importorskip("presidio_analyzer", reason="the extra `presidio`")
+
+
+@pytest.mark.usefixtures("presidio")
+def test_presidio_patterns_without_a_model():
+    text = (
+        "Ann: ann@example.org, 212-555-0147, card 4111 1111 1111 1111,"
+        " GB82 WEST 1234 5698 7654 32, 192.168.0.17, 078-05-1121"
+    )
+    got = found(text, detector="presidio-patterns")
+    assert ("EMAIL", "ann@example.org") in got
+    assert ("PHONE", "212-555-0147") in got
+    assert ("CREDIT_CARD", "4111 1111 1111 1111") in got
+    assert ("ID", "GB82 WEST 1234 5698 7654 32") in got
+    assert ("ID", "192.168.0.17") in got
+    assert ("SSN", "078-05-1121") in got
+    assert len(got) == 6
+    assert found("It rose 2.5% in 2004-2005.", detector="presidio-patterns") == []
+
+
+@pytest.mark.usefixtures("presidio")
+def test_presidio_says_how_to_get_a_model(monkeypatch):
+    import spacy
+
+    pii._language_model.cache_clear()
+    monkeypatch.setattr(spacy.util, "is_package", lambda name: False)
+    with pytest.raises(InputError) as caught:
+        annotate("x", detector="presidio")
+    assert str(caught.value) == (
+        "option --detector: Presidio finds names by a spaCy model, and none is"
+        " installed; python -m spacy download en_core_web_lg, or use presidio-patterns"
+    )
+
+
+@pytest.mark.usefixtures("presidio")
+def test_presidio_names_come_from_the_model(monkeypatch):
+    import spacy
+
+    def people(text):
+        start = text.index("Ann")
+        person = SimpleNamespace(start_char=start, end_char=start + 7, label_="PERSON")
+        place = SimpleNamespace(start_char=0, end_char=2, label_="GPE")
+        return SimpleNamespace(ents=[place, person])
+
+    pii._language_model.cache_clear()
+    monkeypatch.setattr(spacy.util, "is_package", lambda name: name == "en_core_web_sm")
+    monkeypatch.setattr(spacy, "load", lambda name: people)
+    got = found("LA: Ann Lee, ann@example.org", detector="presidio")
+    pii._language_model.cache_clear()
+    assert got == [("NAME", "Ann Lee"), ("EMAIL", "ann@example.org")]
+
+
+# --- time -----------------------------------------------------------------------------
+
+SIZE = 100_000
+PIECES = (
+    "Regards",
+    "Regards\n",
+    "\n",
+    " ",
+    "a",
+    "A",
+    "1",
+    "Aa ",
+    "A-a",
+    "a@b.",
+    "me@example.org ",
+    "4111 ",
+    "+12345678901234a ",
+    "+1 (",
+    "(212) 555-",
+    "ssn ",
+    "password is ",
+    "password for a ",
+    "PIN\t",
+    "passport number ",
+    "GB82 WEST ",
+    "1.2.3.",
+    "12 Aa ",
+    "P.O. Box ",
+    "Mr. A",
+    "my name is ",
+    "Contact A. ",
+)
+"""What rules begin with, and what they repeat."""
+
+
+@pytest.mark.parametrize("rule", pii._RULES, ids=lambda rule: rule.type)
+def test_every_rule_is_fast_on_any_text(rule: pii._Rule) -> None:
+    for piece in PIECES:
+        for text in (piece * SIZE, piece + "\n" * SIZE, piece + " " * SIZE):
+            start = time.process_time()
+            list(rule.find(text[:SIZE]))
+            assert time.process_time() - start < 0.2, piece
+
+
+def test_many_identifiers_in_one_row_take_no_longer_than_they_are() -> None:
+    text = "me@example.org " * 20_000
+    start = time.process_time()
+    spans = annotate(text)
+    assert precision_recall([spans], [spans])["EMAIL"].exact == len(spans) == 20_000
+    assert annotate(text, existing=spans) == spans
+    assert time.process_time() - start < 4

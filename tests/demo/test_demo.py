@@ -1,0 +1,467 @@
+"""The demo in a smaller size still: every step is real."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.audits import AUDITS
+from spark_audit.data.examples import read_examples
+from spark_audit.data.pii import annotate
+from spark_audit.demo import run as demo
+from spark_audit.demo.text import TASKS, make_examples, unlabelled
+from spark_audit.demo.workers import workers
+from spark_audit.errors import IncompleteError, InputError, OutputError
+from spark_audit.manifest.schema import load_manifest
+from spark_audit.pipeline.run import Outcome
+from spark_audit.report.folder import read_report
+
+SMALL = demo.Size(
+    base_rows=24,
+    train_rows=10,
+    test_rows=6,
+    canaries=2,
+    doses=(1, 2),
+    candidates=16,
+    epochs=1,
+    correction_steps=2,
+)
+FORMATS = ("md", "csv")
+"""Figures take longer than all the rest; the full size draws them."""
+Told = list[tuple[str, int, int]]
+
+
+@pytest.fixture(scope="module")
+def told() -> Told:
+    return []
+
+
+@pytest.fixture(scope="module")
+def outcome(told: Told, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """In this process alone."""
+    return demo.run_demo(
+        tmp_path_factory.mktemp("demo") / "out",
+        size=SMALL,
+        processes=1,
+        formats=FORMATS,
+        progress=lambda *done: told.append(done),
+    )
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Told]:
+    """In two processes more, after an interrupt while they train."""
+    out = tmp_path_factory.mktemp("resumed") / "out"
+
+    def interrupt(what: str, done: int, total: int) -> None:
+        if what.startswith("training ") and "base" not in what and done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        demo.run_demo(out, size=SMALL, progress=interrupt)
+    assert not multiprocessing.active_children()
+    assert not (out / "report.json").exists()
+    assert any((out / "runs").glob("*/run.json"))
+    told: Told = []
+    found = demo.run_demo(
+        out, size=SMALL, formats=FORMATS, progress=lambda *done: told.append(done)
+    )
+    assert not multiprocessing.active_children()
+    return found, told
+
+
+def figures(outcome: Outcome) -> dict[tuple[str, ...], float | None]:
+    """Every figure of the report by what it is of."""
+    assert outcome.report is not None
+    rows = [*outcome.report.results, *outcome.report.contrasts]
+    return {
+        (
+            row.audit,
+            row.checkpoint,
+            getattr(row, "baseline", ""),
+            row.metric,
+            row.of,
+            row.group,
+        ): row.value
+        for row in rows
+    }
+
+
+def test_the_folder_is_a_whole_report(outcome: Outcome) -> None:
+    report = read_report(outcome.folder)
+    assert report.status == "complete"
+    names = ["base", *demo.RUNS]
+    assert [c.name for c in report.checkpoints if "@" not in c.name] == names
+    assert {row.audit for row in report.results} == set(AUDITS.names())
+    assert {c.baseline for c in report.contrasts if c.audit == "matched"} == {
+        "sd-replay"
+    }
+    for name in demo.RUNS:
+        audited = {row.audit for row in report.results if row.checkpoint == name}
+        assert audited == set(AUDITS.names()), name
+    assert {path.name for path in outcome.folder.iterdir()} >= {
+        "data",
+        "manifest",
+        "report.json",
+        "report.md",
+        "runs",
+        "scores",
+        "tables",
+    }
+
+
+def test_runs_are_those_of_the_trainer(outcome: Outcome) -> None:
+    for name, (method, differs) in demo.RUNS.items():
+        record = json.loads((outcome.folder / "runs" / name / "run.json").read_text())
+        assert (record["method"], record["status"]) == (method, "complete")
+        assert record["tasks"] == list(TASKS)
+        assert record["settings"]["epochs"] == SMALL.epochs
+        for key, (value, _) in demo.SETTINGS.items():
+            expected = differs.get(key, value)
+            assert record["settings"].get(key, expected) == expected, (name, key)
+    stages = outcome.folder / "runs" / "spark" / "stages"
+    parts = {p.name for stage in stages.iterdir() for p in stage.iterdir()}
+    assert parts == {"task", "priv"}
+    assert len(list(stages.iterdir())) == len(TASKS)
+
+
+def test_what_leaves_the_paper_is_a_setting_with_its_reason() -> None:
+    from spark_train.settings import Settings
+
+    defaults = Settings().flat()
+    for key, (value, reason) in demo.SETTINGS.items():
+        assert defaults[key] != value
+        assert len(reason) > 5
+        assert not key.startswith("replay."), "one weight of replay for all runs"
+    for _, differs in demo.RUNS.values():
+        assert differs.keys() <= defaults.keys()
+
+
+def test_the_manifest_is_that_of_the_files_in_the_folder(outcome: Outcome) -> None:
+    # It tells the seed, as run.json does.
+    assert (outcome.folder / demo.STATE).stat().st_mode & 0o077 == 0
+    manifest = load_manifest(outcome.folder / "manifest" / "demo.json")
+    rows = read_examples(*sorted((outcome.folder / "data").glob("*.jsonl")))
+    assert sorted(e.id for e in manifest.examples) == sorted(row.id for row in rows)
+    assert {entry["file"] for entry in manifest.data} == {f"{t}.jsonl" for t in TASKS}
+    assert manifest.settings.caliper == 0.5
+    assert manifest.settings.n_candidates == SMALL.candidates
+    assert manifest.pairs
+    assert {row.split for row in rows if row.spans} == {"train", "test"}
+    planted = {row.canary.id: row.canary.dose for row in rows if row.canary}
+    assert sorted(planted.values()) == [0, 0, 1, 2]
+
+
+def test_progress_is_told_all_the_way(outcome: Outcome, told: Told) -> None:
+    phases = list(dict.fromkeys(phase for phase, _, _ in told))
+    assert phases == [
+        "making data",
+        "training the base, steps",
+        *(f"training {name}, steps" for name in demo.FIRST),
+        "scoring base, tokens",
+        "drawing canary candidates",
+        "scoring, passes, process 1 of 1",
+        "statistics and report",
+    ]
+    for phase in phases:
+        done = [(d, n) for what, d, n in told if what == phase]
+        assert done[-1][0] == done[-1][1], phase
+        assert done == sorted(done), phase
+
+
+def test_two_processes_after_an_interrupt_come_to_the_same(
+    outcome: Outcome, resumed: tuple[Outcome, Told]
+) -> None:
+    again, told = resumed
+    assert outcome.report is not None
+    assert again.report is not None
+    # The digest among it: the base, the data and the pairs are the same to the bit.
+    assert again.report.manifest == outcome.report.manifest
+    # Shares make other batches, which move an NLL in its seventh digit; at this size
+    # a figure near its own noise, such as a number of tries, moves more.
+    found, expected = figures(again), figures(outcome)
+    assert found.keys() == expected.keys()
+    known = {key: value for key, value in expected.items() if value is not None}
+    assert {key for key, value in found.items() if value is not None} == known.keys()
+    assert {key: found[key] for key in known} == pytest.approx(
+        known, rel=1e-2, abs=1e-3
+    )
+    phases = {phase for phase, _, _ in told}
+    assert "training the base, steps" not in phases
+    assert {"scoring, passes, process 1 of 2", "scoring, passes, process 2 of 2"} <= (
+        phases
+    )
+
+
+def test_a_finished_demo_is_not_made_again(outcome: Outcome) -> None:
+    before = read_report(outcome.folder)
+    told: Told = []
+    again = demo.run_demo(
+        outcome.folder, size=SMALL, progress=lambda *done: told.append(done)
+    )
+    assert not told
+    assert again.report == read_report(outcome.folder)
+    # Pages that it had not are made, and named: nothing else has changed.
+    assert again.report.model_copy(update={"files": before.files}) == before
+
+
+def test_a_finished_demo_that_lost_its_pages_gets_them_back(
+    outcome: Outcome, tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(outcome.folder, folder)
+    (folder / "report.md").unlink()
+    demo.run_demo(folder, size=SMALL)
+    assert (folder / "report.md").exists()
+    assert (folder / "report.html").exists()
+
+
+def test_another_seed_or_size_does_not_overwrite_a_report(outcome: Outcome) -> None:
+    before = (outcome.folder / "report.json").read_bytes()
+    for seed, size in ((1, SMALL), (0, demo.FULL)):
+        with pytest.raises(InputError, match="holds another report; give another -o"):
+            demo.run_demo(outcome.folder, seed=seed, size=size)
+    assert (outcome.folder / "report.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "report.json"])
+def test_a_folder_of_something_else_is_left_as_it_is(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(InputError, match=rf"holds no demo \({name}\); give another -o"):
+        demo.run_demo(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_folder_that_cannot_be_written_is_found_out_first(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be written"):
+        demo.run_demo(tmp_path / "file")
+
+
+# --- text -----------------------------------------------------------------------------
+
+
+def test_text_has_variety_labels_and_no_identifiers() -> None:
+    rows = make_examples(40, split="train", seed=3)
+    assert len(rows) == 6 * 40
+    assert len({row.text for row in rows}) > 0.98 * len(rows)
+    assert list(dict.fromkeys(row.task for row in rows)) == list(TASKS)
+    for task, (_, labels) in TASKS.items():
+        counts = [
+            sum(row.response == f" {label}" for row in rows if row.task == task)
+            for label in labels
+        ]
+        assert max(counts) - min(counts) <= 1
+    # Every slot of every sentence was filled, and nothing looks like an identifier.
+    assert not any(re.search(r"[{}@]|\d{3}-\d", row.text) for row in rows)
+    for row in make_examples(400, split="test", seed=4):
+        assert not annotate(row.text), row.task
+    assert rows == make_examples(40, split="train", seed=3)
+    assert rows != make_examples(40, split="train", seed=4)
+
+
+def test_text_without_its_label_is_the_text_before_it() -> None:
+    for row in make_examples(5, split="train", seed=3):
+        bare = unlabelled(row)
+        assert row.text.startswith(bare.text)
+        assert row.text[len(bare.text)] == "\n"
+        assert "\n" not in bare.text
+        assert bare.response.strip()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_base_never_reads_an_audited_identifier(seed: int) -> None:
+    size = demo.Size(base_rows=100, train_rows=80, test_rows=40)
+    background, audited = demo.make_data(seed, size)
+    text = "\n".join(row.text for row in background)
+    values = {
+        row.text[span.start : span.end]
+        for row in audited
+        for span in row.spans
+        if span.type != "NAME"  # a full name may be drawn twice
+    }
+    assert len(values) > 200
+    assert not [value for value in values if value in text]
+    # Names of canaries are no exception.
+    canaries = {
+        row.text[span.start : span.end]
+        for row in audited
+        if row.canary
+        for span in row.spans
+        if span.part
+    }
+    assert len(canaries) == 3 * 2 * size.canaries
+    assert not [value for value in canaries if value in text]
+    labelled = np.mean(["\n" in row.prompt for row in background])
+    assert abs(labelled - size.labelled) < 0.1
+
+
+# --- processes ------------------------------------------------------------------------
+
+
+JOBS = """
+import os, time
+from spark_audit.errors import InputError
+
+def nap(progress):
+    progress("asleep", os.getpid(), 0)
+    time.sleep(600)
+
+def refuse(progress):
+    raise InputError("cannot be used", where="here", fix="give another")
+
+def vanish(progress):
+    os._exit(9)
+
+def count(number, progress):
+    progress("counting", number, os.getpid())
+"""
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module that other processes find, too."""
+    (tmp_path / "demo_jobs.py").write_text(JOBS)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("demo_jobs")
+    del sys.modules["demo_jobs"]
+
+
+def test_an_error_of_one_process_ends_all_and_is_told_once(jobs: Any) -> None:
+    with (
+        pytest.raises(InputError, match="^here: cannot be used; give another$"),
+        workers(2, progress=lambda *done: None) as crew,
+    ):
+        crew.run([jobs.nap, jobs.refuse])
+    assert not multiprocessing.active_children()
+
+
+def test_a_process_that_dies_is_an_error(jobs: Any) -> None:
+    with (
+        pytest.raises(IncompleteError, match="was ended from outside"),
+        workers(2, progress=lambda *done: None) as crew,
+    ):
+        crew.run([jobs.nap, jobs.vanish])
+    assert not multiprocessing.active_children()
+
+
+def test_jobs_are_shared_and_their_progress_is_told_here(jobs: Any) -> None:
+    told: Told = []
+    with workers(2, progress=lambda *done: told.append(done)) as crew:
+        crew.run([partial(jobs.count, i) for i in range(6)])
+        crew.run([partial(jobs.count, i) for i in range(6, 8)])
+    assert sorted(done for _, done, _ in told) == list(range(8))
+    assert os.getpid() not in {process for _, _, process in told}
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_processes_end_with_the_one_that_asked(
+    jobs: Any, tmp_path: Path, how: signal.Signals
+) -> None:
+    script = tmp_path / "asks.py"
+    script.write_text("""
+from demo_jobs import nap
+from spark_audit.demo.workers import workers
+
+if __name__ == "__main__":
+    with workers(2, progress=lambda *told: print(told[1], flush=True)) as crew:
+        crew.run([nap, nap])
+""")
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as asking:
+        assert asking.stdout is not None
+        asleep = [int(asking.stdout.readline()) for _ in range(2)]
+        # A terminal's interrupt goes to all of them, and only one may speak of it.
+        os.killpg(asking.pid, how) if how == signal.SIGINT else asking.kill()
+        _, said = asking.communicate()
+    assert said.count("Traceback") == (how == signal.SIGINT)
+    assert len(set(asleep)) == 2
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and any(map(runs, asleep)):
+        time.sleep(0.1)
+    assert not any(map(runs, asleep))
+
+
+def runs(process: int) -> bool:
+    """Whether it is there and no zombie."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+# --- in full --------------------------------------------------------------------------
+
+
+def test_the_python_of_the_readme_runs(outcome: Outcome) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
+    for shown, real in {
+        "manifests/reviews.json": "manifest/demo.json",
+        "runs/mine": "runs/er-full",
+        "models/base": "runs/base",
+    }.items():
+        assert source.count(shown) == 1
+        source = source.replace(shown, str(outcome.folder / real))
+    names: dict[str, Any] = {}
+    exec(source, names)
+    assert outcome.report is not None
+    (mine,) = (
+        row.value
+        for row in names["result"].rows
+        if (row.metric, row.group, row.of) == ("nll_pii", "pooled", "")
+    )
+    (full,) = (
+        row.value
+        for row in outcome.report.results
+        if (row.checkpoint, row.metric, row.group, row.of)
+        == ("er-full", "nll_pii", "pooled", "")
+        and row.audit == "matched"
+    )
+    assert mine == pytest.approx(full, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_the_whole_demo_stays_within_its_time(tmp_path: Path) -> None:
+    """Ten minutes of two cores' time in all: five on the wall."""
+    call = [sys.executable, "-m", "spark_audit", "demo", "-o", str(tmp_path / "demo")]
+    before = os.times()
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    after = os.times()
+    assert done.returncode == 0, done.stderr
+    spent = after.children_user - before.children_user
+    spent += after.children_system - before.children_system
+    assert spent < 600
+    report = read_report(tmp_path / "demo")
+    assert report.status == "complete"
+    assert f"Report: {tmp_path / 'demo'}" in done.stdout
+    last = {
+        row.checkpoint: row.value
+        for row in report.results
+        if (row.audit, row.metric, row.group) == ("utility", "last", "pooled")
+    }
+    # The commonest label of each task would get about a third.
+    for name in ("er", "sd-replay", "spark", "spark-no-ul"):
+        assert last[name] is not None
+        assert last[name] > 0.45

@@ -1,0 +1,442 @@
+"""From examples and a reference model to a manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.data.encoding import encode
+from spark_audit.data.examples import Example
+from spark_audit.errors import InputError
+from spark_audit.manifest.build import build_manifest, verify
+from spark_audit.manifest.items import manifest_items
+from spark_audit.manifest.schema import Manifest, load_manifest, redact, write_manifest
+from spark_audit.provenance import canonical_json
+from spark_audit.scoring.score import item, score
+from spark_audit.scoring.table import Pass
+from spark_audit.stats.matching import micro_nats
+
+SMALL = {"n_candidates": 4}
+
+
+def content(manifest: Manifest) -> bytes:
+    return canonical_json(manifest.model_dump(mode="json"))
+
+
+@pytest.fixture
+def build(
+    rows: list[Example], reference: Any, made_scores: list[dict[str, Any]]
+) -> Callable[..., Manifest]:
+    """``build(examples=rows, loaded=reference, **options)``."""
+
+    def make(
+        examples: list[Example] | None = None,
+        *,
+        loaded: Any = reference,
+        **options: Any,
+    ) -> Manifest:
+        options = {"name": "small", "caliper": 1.0, **SMALL, **options}
+        return build_manifest(rows if examples is None else examples, loaded, **options)
+
+    return make
+
+
+def with_fields(loaded: Any, **fields: Any) -> Any:
+    return SimpleNamespace(**{**vars(loaded), **fields})
+
+
+# --- what it holds --------------------------------------------------------------------
+
+
+def test_every_example_is_there_by_id_with_its_scores(
+    build: Callable[..., Manifest],
+    rows: list[Example],
+    reference: Any,
+    make_table: Callable[..., Any],
+) -> None:
+    manifest = build()
+    assert [e.id for e in manifest.examples] == sorted(e.id for e in rows)
+    encodings = encode(reference.tokenizer, [row.text for row in rows])
+    for row, encoding in zip(rows, encodings, strict=True):
+        found = manifest.by_id[row.id]
+        assert (found.prompt, found.response) == (row.prompt, row.response)
+        assert (found.task, found.split, found.source_id) == (
+            row.task,
+            row.split,
+            row.source_id,
+        )
+        assert found.kept == (0, len(encoding))
+        assert len(found.reference_unll) == len(found.classes) == len(encoding)
+        table = make_table([item(row.id, encoding, found.kept)])
+        assert found.unll[0] == -1
+        assert found.unll[1:].tolist() == micro_nats(table.columns["nll"]).tolist()
+        assert found.canary_id == (row.canary.id if row.canary else None)
+        for span, told in zip(row.spans, found.spans, strict=True):
+            tokens = encoding.span(span.start, span.end)
+            assert tokens is not None
+            assert (told.token_start, told.token_end) == (tokens.start, tokens.end)
+            assert (told.start, told.end, told.type) == (
+                span.start,
+                span.end,
+                span.type,
+            )
+            assert not found.eligible[tokens.start : tokens.end].any()
+        assert not set(found.low) & set(np.flatnonzero(found.unll < 0).tolist())
+
+
+def test_excluded_ranges_hold_the_buffer(build: Callable[..., Manifest]) -> None:
+    robust, paper = build(), build(preset="paper")
+    for one, other in zip(robust.examples, paper.examples, strict=True):
+        for span in one.spans:
+            assert span.token_start is not None
+            assert span.token_end is not None
+            assert not one.eligible[span.token_start - 1 : span.token_end + 1].any()
+        assert (one.eligible <= other.eligible).all()
+    assert sum(e.eligible.sum() for e in robust.examples) < sum(
+        e.eligible.sum() for e in paper.examples
+    )
+
+
+def test_presets_decide_what_is_not_asked_for(build: Callable[..., Manifest]) -> None:
+    def settings(**options: Any) -> tuple[int, int | None]:
+        found = build(**options).settings
+        return found.buffer, found.canary_contexts
+
+    assert settings() == (1, 1)
+    assert settings(preset="paper") == (0, None)
+    assert settings(preset="paper", buffer=2, canary_contexts=1) == (2, 1)
+    assert settings(canary_contexts="all") == (1, None)
+
+
+def test_counts_say_what_the_manifest_holds(build: Callable[..., Manifest]) -> None:
+    manifest = build()
+    counts = manifest.counts
+    assert counts["examples"] == len(manifest.examples) == 33
+    assert (counts["tasks"], counts["train"], counts["test"]) == (2, 22, 11)
+    assert counts["spans"] == sum(len(e.spans) for e in manifest.examples) == 48 + 9
+    assert counts["spans_of_canaries"] == 9
+    assert counts["pairs"] + counts["unmatched"] == 48
+    assert counts["pairs"] == len(manifest.pairs)
+    assert counts["unmatched"] == len(manifest.unmatched)
+    assert counts["tokens"] == sum(len(e.unll) for e in manifest.examples)
+    assert counts["tokens_scored"] == counts["tokens"] - 33
+    assert counts["clusters"] == len({e.cluster for e in manifest.examples})
+    assert (counts["canaries"], counts["canary_parts_rankable"]) == (2, 6)
+    members = {*manifest.membership.members, *manifest.membership.non_members}
+    assert not members & {"canary-a", "canary-b", "canary-c"}
+    assert len(members) == counts["members"] + counts["non_members"] == 30
+
+
+def test_versions_data_files_and_notes_are_recorded(
+    build: Callable[..., Manifest], tmp_path: Path, reference: Any
+) -> None:
+    file = tmp_path / "yelp.jsonl"
+    file.write_bytes(b"rows")
+    manifest = build(
+        data=[file], loaded=with_fields(reference, notes=("read in float32",))
+    )
+    sha = hashlib.sha256(b"rows").hexdigest()
+    assert manifest.data == [{"file": "yelp.jsonl", "sha256": sha}]
+    assert str(tmp_path) not in content(manifest).decode()
+    assert "numpy" in manifest.versions
+    assert manifest.notes[-2:] == [
+        "reference: read in float32",
+        "reference: by arithmetic",
+    ]
+    assert manifest.reference.name == "arithmetic"
+    assert manifest.reference.usable_vocab == 300
+
+
+def test_balance_is_of_train_rows(build: Callable[..., Manifest]) -> None:
+    manifest = build()
+    by_name = {row.covariate: row for row in manifest.balance}
+    train = [e for e in manifest.examples if e.split == "train" and not e.canary_id]
+    means = [
+        e.unll[s.token_start : s.token_end].mean() / 1e6 for e in train for s in e.spans
+    ]
+    assert by_name["nll_mean"].mean_pii == pytest.approx(np.mean(means), abs=1e-8)
+    controls = [
+        p.control.nll
+        for p in manifest.pairs
+        if manifest.by_id[p.example].split == "train"
+    ]
+    assert by_name["nll_mean"].mean_control == pytest.approx(
+        np.mean(controls), abs=1e-8
+    )
+    assert by_name["distance_to_pii"].smd_before is None
+
+
+def test_cut_texts_are_counted_and_said(
+    build: Callable[..., Manifest],
+    make_example: Callable[..., Example],
+    make_canary_row: Callable[..., Example],
+) -> None:
+    long = "The food was cold. " * 20
+    held = make_canary_row("canary")
+    manifest = build(
+        [
+            make_example("a", f"Ann Lee wrote. {long}", pii={"Ann Lee": "NAME"}),
+            make_example("b", "Ask Ann Lee about food", pii={"Ann Lee": "NAME"}),
+            replace(held, prompt=f"{held.prompt}{long}"),
+        ],
+        max_length=60,
+    )
+    assert manifest.counts["texts_cut"] == 2
+    assert manifest.counts["spans_cut"] == 1
+    assert manifest.counts["canary_rows_cut"] == 1
+    example = manifest.by_id["a"]
+    assert example.kept[1] - example.kept[0] == 59
+    assert (example.unll[: example.kept[0]] == -1).all()
+    assert (example.spans[0].token_start, example.spans[0].token_end) == (None, None)
+    assert manifest.notes[:3] == [
+        "2 of 3 texts are longer than 60 tokens: their prompts were cut from the start,"
+        " 1 spans were lost",
+        "1 rows lost their canary to the context's length",
+        "3 of 3 canary parts cannot be ranked: cut off: text longer than the context",
+    ]
+
+
+def test_data_without_identifiers_has_no_pairs_and_says_so(
+    build: Callable[..., Manifest], make_example: Callable[..., Example]
+) -> None:
+    words = ("cold", "fine", "read", "paid")
+    manifest = build([make_example(f"e{w}", f"The food was {w} again") for w in words])
+    assert manifest.pairs == manifest.unmatched == manifest.balance == []
+    assert manifest.notes[0] == (
+        "no identifier was annotated in scored text: there are no pairs"
+    )
+    assert "there are no non-members" in manifest.notes
+    assert manifest.membership.members == [f"e{word}" for word in sorted(words)]
+
+
+def test_test_rows_are_matched_too(build: Callable[..., Manifest]) -> None:
+    manifest = build()
+    splits = {manifest.by_id[pair.example].split for pair in manifest.pairs}
+    assert splits == {"train", "test"}
+
+
+# --- the same bytes -------------------------------------------------------------------
+
+
+def test_same_inputs_give_the_same_bytes_in_any_order(
+    build: Callable[..., Manifest], rows: list[Example]
+) -> None:
+    shuffled = list(rows)
+    random.Random(1).shuffle(shuffled)
+    assert content(build()) == content(build(shuffled))
+
+
+def test_the_seed_decides_candidates_and_nothing_else(
+    build: Callable[..., Manifest],
+) -> None:
+    one, other = build(), build(seed=1)
+    assert one.pairs == other.pairs
+    assert one.canaries != other.canaries
+    assert one.digest != other.digest
+    assert one.digest == build(name="another name").digest
+
+
+def test_progress_names_the_stages(build: Callable[..., Manifest]) -> None:
+    told: dict[str, tuple[int, int]] = {}
+    build(progress=lambda what, done, total: told.update({what: (done, total)}))
+    assert told == {
+        "scoring base, tokens": (33, 33),
+        "drawing canary candidates": (6, 6),
+    }
+
+
+# --- refusals -------------------------------------------------------------------------
+
+
+def test_no_examples_are_refused(build: Callable[..., Manifest]) -> None:
+    with pytest.raises(InputError) as caught:
+        build([])
+    assert str(caught.value) == "data: there are no examples; give some"
+
+
+def test_ids_that_stand_twice_are_refused(
+    build: Callable[..., Manifest], rows: list[Example]
+) -> None:
+    with pytest.raises(InputError) as caught:
+        build([*rows, rows[3]])
+    assert str(caught.value) == (
+        f"example {rows[3].id!r}: the id stands twice; give every row an id of its own"
+    )
+
+
+def test_an_adapter_is_no_reference(
+    build: Callable[..., Manifest], reference: Any
+) -> None:
+    with pytest.raises(InputError, match="an adapter cannot be the reference"):
+        build(loaded=with_fields(reference, base="base"))
+
+
+def test_a_tokenizer_without_offsets_is_refused(
+    build: Callable[..., Manifest], reference: Any
+) -> None:
+    slow = with_fields(reference, tokenizer=SimpleNamespace(is_fast=False))
+    with pytest.raises(InputError, match="gives no character offsets"):
+        build(loaded=slow)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"caliper": -0.1}, "caliper: -0.1 is not at least 0"),
+        ({"caliper": float("nan")}, "caliper: nan is not at least 0"),
+        ({"buffer": -1}, "buffer: -1 is not at least 0"),
+        ({"n_candidates": 1}, "n_candidates: 1 is not at least 2"),
+        ({"canary_contexts": 0}, "canary_contexts: 0 is not at least 1"),
+        ({"tau": 1.5}, "tau: 1.5 is not from 0 to 1"),
+        ({"alpha": -1.0}, "alpha: -1.0 is not from 0 to 1"),
+        (
+            {"preset": "fast"},
+            "preset: 'fast' is unknown; choose one of: robust, paper",
+        ),
+        (
+            {"distance": "max"},
+            "distance: 'max' is unknown; choose one of: mean, profile",
+        ),
+        (
+            {"controls": "after"},
+            "controls: 'after' is unknown; choose one of: any, before",
+        ),
+        (
+            {"max_length": 512},
+            "max_length: 512 tokens do not fit into the model's context of 256; "
+            "give at most 256",
+        ),
+        ({"max_length": 1}, "max_length: 1 is not at least 2"),
+    ],
+)
+def test_settings_out_of_range_are_refused(
+    build: Callable[..., Manifest], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        build(**options)
+    assert str(caught.value) == message
+
+
+# --- items and bases ------------------------------------------------------------------
+
+
+def test_items_are_what_was_scored(
+    build: Callable[..., Manifest], reference: Any
+) -> None:
+    manifest = build(max_length=40)
+    items = manifest_items(manifest, reference)
+    assert [one.key for one in items] == [e.id for e in manifest.examples]
+    for one, example in zip(items, manifest.examples, strict=True):
+        scored = np.flatnonzero(example.unll >= 0).tolist()
+        assert one.positions[1:].tolist() == scored
+        assert len(one.ids) <= 40
+
+
+def test_a_redacted_manifest_has_no_items(
+    build: Callable[..., Manifest], reference: Any
+) -> None:
+    manifest = build()
+    with pytest.raises(InputError) as caught:
+        manifest_items(redact(manifest), reference)
+    assert str(caught.value) == (
+        "manifest 'small': was redacted: it has no text and no scores to audit with; "
+        f"give the original, whose digest begins with {manifest.digest[:12]}"
+    )
+
+
+def test_another_tokenizer_is_refused(
+    build: Callable[..., Manifest],
+    reference: Any,
+    make_tokenizer: Callable[..., Any],
+) -> None:
+    other = with_fields(reference, tokenizer=make_tokenizer(bos=False))
+    with pytest.raises(InputError) as caught:
+        manifest_items(build(), other)
+    assert str(caught.value).startswith("checkpoint 'base': example 'canary-a' has ")
+    assert "give the tokenizer that the manifest was built with" in str(caught.value)
+
+
+def test_only_the_reference_is_verified(
+    build: Callable[..., Manifest], reference: Any
+) -> None:
+    manifest = build()
+    verify(manifest, reference)
+    verify(manifest, with_fields(reference, base_sha256=None))
+    for field in ("weights_sha256", "tokenizer_sha256", "architecture"):
+        other = with_fields(reference, base_sha256=None, **{field: "f" * 64})
+        with pytest.raises(InputError, match="made for another model"):
+            verify(manifest, other)
+
+
+# --- real models ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_base: Path, rows: list[Example]) -> tuple[Any, Manifest, list[Example]]:
+    loaded = open_checkpoint(str(tiny_base), name="base")
+    return loaded, build_manifest(rows, loaded, name="tiny", caliper=2.0, **SMALL), rows
+
+
+def test_a_real_model_gives_the_same_bytes_twice(
+    tiny: tuple[Any, Manifest, list[Example]], tmp_path: Path
+) -> None:
+    loaded, manifest, rows = tiny
+    again = build_manifest(rows, loaded, name="tiny", caliper=2.0, **SMALL)
+    files = tmp_path / "one.json", tmp_path / "two.json"
+    for file, one in zip(files, (manifest, again), strict=True):
+        write_manifest(one, file)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert load_manifest(files[0]) == manifest
+    assert manifest.pairs
+    verify(manifest, loaded)
+
+
+def test_another_batch_size_moves_scores_by_micro_nats_only(
+    tiny: tuple[Any, Manifest, list[Example]],
+) -> None:
+    loaded, manifest, rows = tiny
+    alone = build_manifest(
+        rows, loaded, name="tiny", caliper=2.0, batch_size=1, **SMALL
+    )
+    for one, other in zip(manifest.examples, alone.examples, strict=True):
+        assert np.abs(one.unll - other.unll).max() <= 50
+
+
+def test_reference_scores_are_those_of_the_items(
+    tiny: tuple[Any, Manifest, list[Example]],
+) -> None:
+    loaded, manifest, _ = tiny
+    table = score(loaded, manifest_items(manifest, loaded))[Pass()]
+    for example in manifest.examples:
+        rows = table.rows(example.id)
+        unll = micro_nats(table.columns["nll"][rows])
+        assert example.unll[table.position[rows]].tolist() == unll.tolist()
+
+
+def test_a_foreign_model_with_a_short_context(
+    shared_models: Path, rows: list[Example], make_example: Callable[..., Example]
+) -> None:
+    loaded = open_checkpoint(str(shared_models / "babyllama-1m"), name="base")
+    long = "Once upon a time there was a little girl named Lily. " * 8
+    examples = [
+        *(row for row in rows if row.canary is None),
+        make_example("long", f"{long}Ask Ann Lee.", pii={"Ann Lee": "NAME"}),
+    ]
+    manifest = build_manifest(examples, loaded, name="baby")
+    assert manifest.settings.max_length == 256
+    assert manifest.counts["texts_cut"] == 1
+    assert {p.pii.type for p in manifest.pairs} >= {"NAME"}
+    # Text of the kind that it was trained on is far easier than the rest.
+    example = manifest.by_id["long"]
+    easy = example.unll[example.kept[0] + 1 :][:100].mean() / 1e6
+    other = np.concatenate([e.unll[1:] for e in manifest.examples if e.id != "long"])
+    assert easy < 1.0 < other[other >= 0].mean() / 1e6

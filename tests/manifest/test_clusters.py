@@ -1,0 +1,191 @@
+"""Rows that tell about the same thing are one cluster, and it is said why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spark_audit.data.examples import Example
+from spark_audit.data.injection import inject
+from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.clusters import WIDESPREAD_ROWS, Clusters, clusters
+from spark_audit.manifest.layout import layouts
+from spark_audit.manifest.overview import describe
+from spark_audit.manifest.schema import units_of
+from spark_audit.manifest.selection import duplicates
+
+Find = Callable[[Sequence[Example]], Clusters]
+
+TOPICS = "food service rate news week business sports label world technology".split()
+
+
+@pytest.fixture
+def find(tiny_tokenizer: Any) -> Find:
+    def of(examples: Sequence[Example]) -> Clusters:
+        rows = layouts(examples, tiny_tokenizer, max_length=None)
+        return clusters(rows, duplicates(rows))
+
+    return of
+
+
+@pytest.fixture
+def said(make_example: Callable[..., Example]) -> Callable[..., Example]:
+    """``said(i, "Ann Lee", "NAME")``: a row with a text of its own that holds it."""
+
+    def make(i: int, string: str, kind: str = "NAME", **options: Any) -> Example:
+        words = " ".join(f"{topic}{i}" for topic in TOPICS)
+        pii = {string: kind} if kind else {}
+        return make_example(f"r{i:03d}", f"{words} by {string} now", pii=pii, **options)
+
+    return make
+
+
+def joined(found: Clusters) -> dict[str, int]:
+    counts = found.counts
+    return {k.removeprefix("joined_by_"): n for k, n in counts.items() if "_by_" in k}
+
+
+def test_source_canary_and_duplicates_join(
+    find: Find,
+    make_example: Callable[..., Example],
+    make_canary_row: Callable[..., Example],
+) -> None:
+    found = find(
+        [
+            make_example("a", "the food was cold and the service was good", source="s"),
+            make_example("b", "business news of the week were read again", source="s"),
+            make_example("c", "The food was cold, and the service was good!"),
+            make_example("d", "the rate was raised by 25 basis points again"),
+            make_canary_row("x", before="World news of the week. "),
+            make_canary_row("y", before="It paid forty two dollars. "),
+        ]
+    )
+    assert found.labels == ["c", "c", "c", "d", "x", "x"]
+    assert (found.counts["clusters"], found.counts["rows_joined"]) == (3, 5)
+    assert found.counts["largest_cluster"] == 3
+    # The canary's parts are identifiers of its rows, too.
+    assert joined(found) == {"source": 2, "canary": 2, "string": 2, "near_duplicate": 2}
+
+
+def test_sixteen_rows_of_one_person_are_one(
+    find: Find, said: Callable[..., Example]
+) -> None:
+    rows = [said(i, "Ann Lee") for i in range(16)]
+    rows += [said(i, f"Bo Hill{i}") for i in range(16, 80)]
+    found = find(rows)
+    assert set(found.labels[:16]) == {"r000"}
+    assert (found.counts["clusters"], found.counts["largest_cluster"]) == (65, 16)
+    assert joined(found)["string"] == found.counts["rows_joined"] == 16
+    assert found.notes == []
+
+
+def test_the_same_string_has_any_case_place_and_split(
+    find: Find, said: Callable[..., Example]
+) -> None:
+    rows = [
+        said(0, "Ann.Lee@example.com", "EMAIL"),
+        said(1, "ann.lee@EXAMPLE.com", "EMAIL", split="test"),
+        said(2, "<ann.lee@example.com>", ""),  # nobody annotated it here
+        said(3, "joann.lee@example.com", ""),
+        said(4, "ann.lee@example.community", ""),
+    ]
+    assert find(rows).labels == ["r000", "r000", "r000", "r003", "r004"]
+
+
+def test_chains_are_one_cluster(find: Find, said: Callable[..., Example]) -> None:
+    rows = [said(0, "Ann Lee"), said(1, "Bo Hill"), said(2, "Cy Marsh")]
+    rows[1] = replace(rows[1], source_id=rows[0].source_id)
+    both = said(3, "Bo Hill for Cy Marsh", "")
+    assert find([*rows, both]).labels == ["r000"] * 4
+
+
+@pytest.mark.parametrize(
+    ("string", "kind"), [("Anna", "NAME"), ("Berlin", "ADDRESS"), ("x7", "ID")]
+)
+def test_what_is_too_little_to_be_one_persons_joins_nothing(
+    find: Find, said: Callable[..., Example], string: str, kind: str
+) -> None:
+    found = find([said(i, string, kind) for i in range(6)])
+    assert found.counts["clusters"] == 6
+    assert joined(found)["string"] == 0
+    (note,) = found.notes
+    assert note.startswith("1 annotated strings stand in several rows and are too")
+    assert string not in note
+
+
+def test_a_password_that_is_a_word_joins_where_it_is_annotated(
+    find: Find, said: Callable[..., Example]
+) -> None:
+    rows = [said(0, "dragon", "PASSWORD"), said(1, "dragon", "PASSWORD")]
+    assert find([*rows, said(2, "dragon", "")]).labels == ["r000", "r000", "r002"]
+
+
+def test_a_string_in_very_many_rows_is_nobodys(
+    find: Find, said: Callable[..., Example]
+) -> None:
+    """A shop's own number in every row would leave a single cluster."""
+    number = "555-010-7788"
+    rows = [said(i, number, "PHONE") for i in range(WIDESPREAD_ROWS + 1)]
+    found = find(rows)
+    assert found.counts["clusters"] == len(rows)
+    assert found.notes == [
+        "1 annotated strings stand in more than 100 of 101 rows, up to 101: they are "
+        "taken for nobody's and join no rows into a cluster"
+    ]
+    # In fewer it may be somebody's: one cluster, and the reader is told what to do.
+    found = find(rows[:WIDESPREAD_ROWS])
+    assert found.counts["clusters"] == 1
+    (note,) = found.notes
+    assert note.startswith("one cluster holds 100 of 100 rows (1 if shared identifiers")
+    assert "take its annotations away" in note
+    assert number not in note
+
+
+def test_a_manifest_holds_the_clusters_and_says_what_joined_them(
+    rows: list[Example], reference: Any, made_scores: Any
+) -> None:
+    manifest = build_manifest(rows, reference, name="m", n_candidates=4)
+    people: dict[str, set[str]] = {}
+    for row in rows:
+        for span in row.spans:
+            string = row.text[span.start : span.end]
+            people.setdefault(string, set()).add(manifest.by_id[row.id].cluster)
+    assert max(map(len, people.values())) == 1
+    facts = describe(manifest).facts
+    assert facts["clusters"] == len({e.cluster for e in manifest.examples}) < len(rows)
+    assert facts["joined by string"] == 24 + 2
+    assert (facts["joined by source"], facts["joined by canary"]) == (0, 2)
+    names = list(facts)
+    assert names.index("joined by string") == names.index("clusters") + 5
+
+
+def test_a_manifest_of_an_earlier_version_is_told(
+    rows: list[Example], reference: Any, made_scores: Any
+) -> None:
+    manifest = build_manifest(rows, reference, name="m", n_candidates=4)
+    assert units_of(manifest) == []
+    older = {k: n for k, n in manifest.counts.items() if "joined" not in k}
+    (note,) = units_of(manifest.model_copy(update={"counts": older}))
+    assert "rows that share an identifier were not one cluster" in note
+    again = describe(manifest.model_copy(update={"counts": older}))
+    assert again.notes == (*manifest.notes, note)
+
+
+def test_injected_rows_that_are_not_marked_are_told(
+    make_example: Callable[..., Example], reference: Any, made_scores: Any
+) -> None:
+    plain = [
+        make_example(f"e{i}", f"The food {i} was fine. It was {i}.") for i in range(9)
+    ]
+    marked, _ = inject(plain, seed=0, rate=1, canaries=0)
+    said = "9 rows hold injected identifiers and do not say which sentence was injected"
+    for examples, told in (
+        (plain, False),
+        (marked, False),
+        ([replace(row, frames=()) for row in marked], True),
+    ):
+        manifest = build_manifest(examples, reference, name="m", n_candidates=4)
+        assert any(note.startswith(said) for note in manifest.notes) == told

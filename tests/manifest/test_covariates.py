@@ -1,0 +1,224 @@
+"""Covariates against plain loops over characters and tokens."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.manifest.covariates import (
+    Corpus,
+    Ranges,
+    balance,
+    corpus,
+    covariates,
+    pool,
+    token_classes,
+)
+from spark_audit.manifest.layout import Layout, layouts
+from spark_audit.scoring.score import item
+from spark_audit.scoring.table import TokenTable
+from spark_audit.stats.matching import micro_nats
+
+TEXTS = [
+    ("Text: The FOOD was 42 dollars, caf\u00e9 \u4f60\u597d.\nLabel:", " good"),
+    ("Ask Maria at 555-0142  now \U0001f600", " World news"),
+    ("x", ""),
+]
+
+
+@pytest.fixture(scope="module")
+def small(
+    make_example: Any, tiny_tokenizer: Any, make_table: Callable[..., TokenTable]
+) -> tuple[list[Layout], Corpus, TokenTable]:
+    rows = layouts(
+        [make_example(f"e{i}", *parts) for i, parts in enumerate(TEXTS)],
+        tiny_tokenizer,
+        max_length=None,
+    )
+    table = make_table([item(r.example.id, r.encoding, r.kept) for r in rows])
+    return rows, laid_out(rows, table), table
+
+
+def laid_out(rows: list[Layout], table: TokenTable) -> Corpus:
+    return corpus(
+        [row.example.text for row in rows],
+        [row.encoding for row in rows],
+        ids=[row.example.id for row in rows],
+        response_starts=[len(row.example.prompt) for row in rows],
+        table=table,
+        quantise=micro_nats,
+    )
+
+
+def plain(
+    rows: list[Layout], table: TokenTable, i: int, start: int, length: int
+) -> dict[str, float]:
+    row, text = rows[i], rows[i].example.text
+    tokens = range(start, start + length)
+    scores = table.span(row.example.id, start, start + length)
+    nll = [round(1e6 * float(v)) / 1e6 for v in table.columns["nll"][scores]]
+    chars = text[row.encoding.start[start] : row.encoding.end[start + length - 1]]
+    count = Counter(
+        int(token)
+        for r in rows
+        for token, special in zip(r.encoding.ids, r.encoding.special, strict=True)
+        if not special
+    )
+    share = {token: n / sum(count.values()) for token, n in count.items()}
+    begin = [int(row.encoding.start[t]) for t in tokens]
+    end = [int(row.encoding.end[t]) for t in tokens]
+    word = [
+        a < b and (a == 0 or text[a - 1].isspace())
+        for a, b in zip(begin, end, strict=True)
+    ]
+    return {
+        "nll_mean": sum(nll) / length,
+        "nll_max": max(nll),
+        "nll_first": nll[0],
+        "entropy": -float(np.mean(table.columns["mean_logp"][scores])),
+        "log2_rank": float(np.mean(np.log2(table.columns["rank_lo"][scores]))),
+        "position": start / len(row.encoding),
+        "tokens": length,
+        "chars_per_token": max(len(chars), 1) / length,
+        "digit_share": sum(c.isdigit() for c in chars) / max(len(chars), 1),
+        "capital_share": sum(c.isupper() for c in chars) / max(len(chars), 1),
+        "log_frequency": sum(math.log(share[int(row.encoding.ids[t])]) for t in tokens)
+        / length,
+        "word_initial_share": sum(word) / length,
+        "in_prompt_share": sum(a < len(row.example.prompt) for a in begin) / length,
+    }
+
+
+def test_covariates_of_every_window(
+    small: tuple[list[Layout], Corpus, TokenTable],
+) -> None:
+    rows, texts, table = small
+    places = [
+        (i, start, length)
+        for i, row in enumerate(rows)
+        for length in (1, 2, 5)
+        for start in range(1, len(row.encoding) - length + 1)
+    ]
+    # Not in the order of the text, as pairs are not.
+    places = [places[j] for j in np.random.default_rng(0).permutation(len(places))]
+    found = covariates(texts, Ranges.of(places))
+    for n, place in enumerate(places):
+        for name, value in plain(rows, table, *place).items():
+            # float32 scores were summed in another order.
+            assert found[name][n] == pytest.approx(value, abs=2e-6), (name, place)
+
+
+def test_covariates_of_nothing(
+    small: tuple[list[Layout], Corpus, TokenTable],
+) -> None:
+    found = covariates(small[1], Ranges.of([]))
+    assert {len(values) for values in found.values()} == {0}
+
+
+def test_unscored_tokens_are_marked(
+    small: tuple[list[Layout], Corpus, TokenTable],
+) -> None:
+    rows, _, table = small
+    part = TokenTable.from_items(
+        [
+            (
+                "e1",
+                table.position[table.rows("e1")],
+                {k: v[table.rows("e1")] for k, v in table.columns.items()},
+            )
+        ]
+    )
+    texts = laid_out(rows, part)
+    assert (texts.unll[texts.of(0)] == -1).all()
+    assert (texts.unll[texts.of(1)] >= 0).tolist() == [False] + [True] * (
+        len(rows[1].encoding) - 1
+    )
+
+
+def test_classes_are_one_letter_a_token(
+    small: tuple[list[Layout], Corpus, TokenTable],
+) -> None:
+    rows, texts, _ = small
+    classes = token_classes(texts).tobytes().decode()
+    assert len(classes) == len(texts.unll)
+    for i, row in enumerate(rows):
+        for t, letter in enumerate(classes[texts.of(i)]):
+            chars = row.example.text[row.encoding.start[t] : row.encoding.end[t]]
+            expected = (
+                "d"
+                if any(c.isdigit() for c in chars)
+                else "A"
+                if any(c.isupper() for c in chars)
+                else "a"
+                if any(c.isalpha() for c in chars)
+                else "-"
+            )
+            assert letter == expected
+    assert set(classes) == set("dAa-")
+
+
+def test_the_pool_holds_eligible_windows_of_the_spans_lengths(
+    small: tuple[list[Layout], Corpus, TokenTable],
+) -> None:
+    _, texts, _ = small
+    eligible = texts.unll >= 0
+    eligible[texts.first[1] + 6] = False
+    spans = Ranges.of([(1, 6, 1), (1, 6, 3), (1, 9, 3), (0, 2, 4)])
+    found = pool(eligible, texts, spans)
+    for example, length in ((1, 1), (1, 3), (0, 4)):
+        mine = (found.example == example) & (found.length == length)
+        starts = found.start[mine]
+        whole = eligible[texts.of(example)]
+        assert len(starts) >= 3
+        assert all(whole[s : s + length].all() for s in starts)
+        assert (np.diff(starts) >= length).all()
+    assert len(found) == sum(
+        ((found.example == e) & (found.length == n)).sum()
+        for e, n in ((1, 1), (1, 3), (0, 4))
+    )
+
+
+def test_balance_adds_where_controls_stand(
+    small: tuple[list[Layout], Corpus, TokenTable],
+) -> None:
+    _, texts, _ = small
+    matched = Ranges.of([(0, 10, 2), (1, 4, 3)])
+    controls = Ranges.of([(0, 5, 2), (1, 9, 3)])
+    rows = balance(
+        texts,
+        spans=matched,
+        windows=pool(texts.unll >= 0, texts, matched),
+        matched=matched,
+        controls=controls,
+    )
+    by_name = {row["covariate"]: row for row in rows}
+    assert list(by_name)[:3] == ["nll_mean", "nll_max", "nll_first"]
+    # 7 to 10 is 3 tokens before, 7 to 9 is 2 tokens behind.
+    assert by_name["distance_to_pii"]["mean_control"] == pytest.approx(2.5)
+    assert by_name["control_before"]["mean_control"] == pytest.approx(0.5)
+    for name in ("distance_to_pii", "control_before"):
+        assert by_name[name]["mean_pii"] is None
+        assert by_name[name]["smd_after"] is None
+    assert by_name["tokens"]["smd_after"] == pytest.approx(0.0)
+
+
+def test_balance_without_pairs_says_why(
+    small: tuple[list[Layout], Corpus, TokenTable],
+) -> None:
+    _, texts, _ = small
+    spans = Ranges.of([(0, 5, 2), (0, 9, 1)])
+    rows = balance(
+        texts,
+        spans=spans,
+        windows=pool(texts.unll >= 0, texts, spans),
+        matched=Ranges.of([]),
+        controls=Ranges.of([]),
+    )
+    assert rows[0]["smd_before"] is not None
+    assert rows[0]["smd_after"] is None
+    assert "no values" in str(rows[0]["note"])

@@ -1,0 +1,325 @@
+"""What a checkpoint reads of a manifest's canaries, and that it scores what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.data.canaries import RANKED, draw_parts, render
+from spark_audit.data.encoding import encode
+from spark_audit.data.examples import Canary, Example, Span
+from spark_audit.errors import InputError
+from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.items import (
+    MORE_TOKENS,
+    PromptRow,
+    canary_key,
+    first_response_token,
+    items_for,
+    row_prompts,
+)
+from spark_audit.manifest.schema import Manifest
+from spark_audit.scoring.items import Candidates, Item
+from spark_audit.scoring.score import score
+from spark_audit.scoring.table import Pass
+
+KIND = Pass("candidates")
+N = 12
+
+
+def row(key: str, format: str, before: str, *, canary: str, seed: int) -> Example:
+    sentence, spans = render(format, draw_parts(seed))
+    at = len(before)
+    return Example(
+        id=key,
+        task="yelp",
+        prompt=f"{before}{sentence} Label:",
+        response=" good",
+        split="train",
+        source_id=key,
+        spans=tuple(
+            Span(s.start + at, s.end + at, s.type, "injected", s.part)
+            for s in spans.values()
+        ),
+        canary=Canary(canary, format, 1, False, seed),
+    )
+
+
+ROWS = [
+    row("a", "record", "The food was fine. ", canary="c/0", seed=1),
+    row("b", "record", "Bad. It was cold and I will never. ", canary="c/0", seed=1),
+    row("c", "login", "", canary="c1", seed=2),
+    row("d", "reset", "She said: ", canary="c2", seed=3),
+    Example(
+        id="e",
+        task="yelp",
+        prompt="Contact Maria Jones today. The service was good.\nLabel:",
+        response=" good",
+        split="test",
+        source_id="e",
+        spans=(Span(8, 19, "NAME"),),
+    ),
+]
+
+
+def checkpoint(folder: Path, make_model: Any, tokenizer: Any) -> Any:
+    make_model("llama").save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return open_checkpoint(str(folder), name="base", device="cpu")
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["bos", "no bos"])
+def case(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    make_model: Callable[..., Any],
+    make_tokenizer: Callable[..., Any],
+) -> tuple[Manifest, Any]:
+    """A real manifest of real scores, and the checkpoint it was built from."""
+    folder = tmp_path_factory.mktemp("model")
+    loaded = checkpoint(folder, make_model, make_tokenizer(bos=request.param))
+    manifest = build_manifest(
+        ROWS,
+        loaded,
+        name="small",
+        caliper=2.0,
+        n_candidates=N,
+        canary_contexts="all",
+        max_length=90,  # cuts the beginning of some rows
+    )
+    return manifest, loaded
+
+
+def keys_of(manifest: Manifest) -> list[str]:
+    """All ranked sets."""
+    return [
+        canary_key(canary.canary_id, canary.part, context.example)
+        for canary in manifest.canaries
+        for context in canary.contexts
+        if canary.true_index is not None
+    ]
+
+
+def has_bos(loaded: Any) -> bool:
+    return bool(loaded.tokenizer("x")["input_ids"][0] == 1)
+
+
+def test_scores_are_those_of_each_row_with_the_string_replaced(
+    case: tuple[Manifest, Any],
+) -> None:
+    import torch
+
+    manifest, loaded = case
+    keys = keys_of(manifest)
+    assert len(keys) >= 9
+    cut = [e.id for e in manifest.examples if e.kept[0] > 0]
+    assert any(key.endswith(f"/{one}") for key in keys for one in cut)
+    items = items_for(manifest, loaded, {KIND: keys})[KIND]
+    scored = score(loaded, items, passes=[KIND])
+    assert scored.notes == ()
+    model = loaded.model.double()
+    for canary in manifest.canaries:
+        for context in canary.contexts:
+            key = canary_key(canary.canary_id, canary.part, context.example)
+            if key not in keys:
+                continue
+            example = manifest.by_id[context.example]
+            text = example.prompt + example.response
+            (true,) = encode(loaded.tokenizer, [text])
+            span = true.span(context.char_start, context.char_end)
+            assert span is not None
+            table = scored[KIND]
+            rows = table.rows(key)
+            for i, string in enumerate(canary.candidates):
+                other = text[: context.char_start] + string + text[context.char_end :]
+                (encoding,) = encode(loaded.tokenizer, [other])
+                fed, positions = encoding.fed(example.kept)
+                ids = torch.from_numpy(fed.astype(np.int64))[None]
+                with torch.inference_mode():
+                    logits = model(input_ids=ids, use_cache=False).logits[0, :-1]
+                logp = torch.log_softmax(logits, -1)
+                nll = -logp.gather(1, ids[0, 1:, None])[:, 0].numpy()
+                inside = (positions >= span.start) & (positions < span.end)
+                expected = nll[inside[1:]]
+                assert len(expected) == span.end - span.start
+                found = table.columns["nll_mean"][rows][i]
+                assert found == pytest.approx(expected.mean(), abs=1e-5)
+    loaded.model.float()
+
+
+def test_the_true_candidate_is_the_row_itself(case: tuple[Manifest, Any]) -> None:
+    manifest, loaded = case
+    keys = keys_of(manifest)
+    plan = {KIND: keys, Pass(): [e.id for e in manifest.examples]}
+    found = items_for(manifest, loaded, plan)
+    plain: dict[str, Item] = {item.key: item for item in found[Pass()]}
+    sets: dict[str, Candidates] = {item.key: item for item in found[KIND]}
+    assert list(sets) == keys
+    whole = score(loaded, found[Pass()])[Pass()]
+    for canary in manifest.canaries:
+        if canary.true_index is None:
+            continue
+        for context in canary.contexts:
+            one = sets[canary_key(canary.canary_id, canary.part, context.example)]
+            assert len(one.rows) == N
+            assert {len(ids) for ids in one.rows} == {len(one.rows[0])}
+            assert len({ids.tobytes() for ids in one.rows}) == N
+            row = plain[context.example].ids
+            true = np.append(one.prefix, one.rows[canary.true_index])
+            np.testing.assert_array_equal(true, row[: len(true)])
+            if canary.n_tokens and context is canary.contexts[0]:
+                assert len(one.rows[0]) == canary.n_tokens
+            # The plain pass says the same of it.
+            table = score(loaded, [one], passes=[KIND])[KIND]
+            end = len(true) - 1
+            start = len(one.prefix) - 1
+            nll = whole.columns["nll"][whole.rows(context.example)][start:end]
+            assert table.columns["nll_sum"][canary.true_index] == pytest.approx(
+                nll.sum(), rel=1e-4
+            )
+
+
+def test_a_canary_that_begins_a_text_has_a_bos_before_it_or_is_not_ranked(
+    case: tuple[Manifest, Any],
+) -> None:
+    manifest, loaded = case
+    key = canary_key("c1", "full", "c")
+    if has_bos(loaded):
+        (one,) = items_for(manifest, loaded, {KIND: [key]})[KIND]
+        assert one.prefix.tolist() == [1]
+    else:
+        assert key not in keys_of(manifest)
+        with pytest.raises(InputError, match="cut off"):
+            items_for(manifest, loaded, {KIND: [key]})
+
+
+def test_all_parts_of_a_canary_are_ranked(case: tuple[Manifest, Any]) -> None:
+    manifest, loaded = case
+    parts = {
+        (c.canary_id, c.part) for c in manifest.canaries if c.true_index is not None
+    }
+    ranked = {"c/0", "c1", "c2"} if has_bos(loaded) else {"c/0", "c2"}
+    assert parts == {(name, part) for name in ranked for part in RANKED}
+
+
+def changed(manifest: Manifest, index: int, **fields: Any) -> Manifest:
+    canaries = list(manifest.canaries)
+    canaries[index] = canaries[index].model_copy(update=fields)
+    return manifest.model_copy(update={"canaries": canaries})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        # Another number of tokens; as many, but not only its own; a true one that is
+        # not the row's.
+        (lambda c: {"candidates": [*c.candidates[:-1], "x"]}, "changes tokens around"),
+        (lambda c: {"true_index": (c.true_index + 1) % N}, "changes tokens around"),
+        (
+            lambda c: {"candidates": [], "true_index": None, "reason": "too few"},
+            "too few",
+        ),
+        (lambda c: {"contexts": c.contexts[:0]}, "has no such set"),
+    ],
+)
+def test_a_set_that_does_not_fit_its_row_is_refused(
+    change: Callable[[Any], dict[str, Any]], message: str, case: tuple[Manifest, Any]
+) -> None:
+    manifest, loaded = case
+    canary = manifest.canaries[0]
+    key = canary_key(canary.canary_id, canary.part, canary.contexts[0].example)
+    other = changed(manifest, 0, **change(canary))
+    with pytest.raises(InputError, match=message) as caught:
+        items_for(other, loaded, {KIND: [key]})
+    assert repr(key) in str(caught.value)
+    assert not any(string in str(caught.value) for string in canary.candidates)
+
+
+def test_a_string_that_was_cut_off_is_refused(case: tuple[Manifest, Any]) -> None:
+    manifest, loaded = case
+    canary = next(c for c in manifest.canaries if c.part == "ssn")
+    row = canary.contexts[0].example
+    examples = [
+        e.model_copy(update={"kept": (0, 10)}) if e.id == row else e
+        for e in manifest.examples
+    ]
+    short = manifest.model_copy(update={"examples": examples})
+    short.__dict__.pop("by_id", None)
+    key = canary_key(canary.canary_id, "ssn", row)
+    with pytest.raises(InputError, match="is cut off"):
+        items_for(short, loaded, {KIND: [key]})
+
+
+def test_labels_and_canaries_come_in_the_order_of_the_plan(
+    case: tuple[Manifest, Any],
+) -> None:
+    manifest, loaded = case
+    sets = keys_of(manifest)
+    keys = [sets[3], "labels:e", sets[0], "labels:a"]
+    items = items_for(manifest, loaded, {KIND: keys})[KIND]
+    assert [one.key for one in items] == keys
+
+
+# --- prompts without a manifest -------------------------------------------------------
+
+
+def prompt_rows(tokenizer: Any, *rows: tuple[str, str, str, str]) -> list[PromptRow]:
+    """Rows of ``(key, task, prompt, response)``."""
+    found = []
+    for key, task, prompt, response in rows:
+        (encoding,) = encode(tokenizer, [prompt + response])
+        start = first_response_token(encoding, len(prompt))
+        found.append(PromptRow(key, task, encoding, start, response))
+    return found
+
+
+def test_prompts_of_plain_rows_are_those_of_a_manifest(
+    case: tuple[Manifest, Any],
+) -> None:
+    manifest, loaded = case
+    rows = prompt_rows(
+        loaded.tokenizer, *((e.id, e.task, e.prompt, e.response) for e in ROWS)
+    )
+    starts = {row.key: row.response_token for row in rows}
+    assert starts == {e.id: e.response_token for e in manifest.examples}
+    keys = ["e", "a", "d"]
+    found = row_prompts(rows, keys, limit=manifest.settings.max_length)
+    expected = items_for(manifest, loaded, {Pass("generate"): keys})[Pass("generate")]
+    assert [one.key for one in found] == keys
+    for one, other in zip(found, expected, strict=True):
+        assert one.content() == other.content()
+
+
+def test_rows_that_are_not_asked_bound_the_answers(tiny_tokenizer: Any) -> None:
+    rows = prompt_rows(
+        tiny_tokenizer,
+        ("a", "t", "The food. Label:", " good"),
+        ("b", "t", "The news. Label:", " zzzzzzzz"),
+        ("c", "u", "Label:", " good"),
+    )
+    size = [len(row.encoding) - row.response_token for row in rows]
+    assert size[1] > size[0] == size[2]
+    (one,) = row_prompts(rows, ["a"], limit=None)
+    assert one.max_new_tokens == size[1] + MORE_TOKENS
+    np.testing.assert_array_equal(
+        one.ids, tiny_tokenizer("The food. Label:")["input_ids"]
+    )
+    (one,) = row_prompts(rows, ["c"], limit=None)
+    assert one.max_new_tokens == size[2] + MORE_TOKENS
+    # Half of a small context at most is the answer's.
+    (one,) = row_prompts(rows, ["a"], limit=10)
+    assert (len(one.ids), one.max_new_tokens) == (5, 5)
+    assert one.ids[0] == 1
+
+
+def test_a_response_without_a_token_begins_at_the_texts_end(
+    tiny_tokenizer: Any,
+) -> None:
+    (encoding,) = encode(tiny_tokenizer, ["Label:"])
+    assert first_response_token(encoding, 6) == len(encoding)
+    assert first_response_token(encoding, 0) == 1

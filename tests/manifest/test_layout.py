@@ -1,0 +1,114 @@
+"""Examples as tokens: masks, cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.data.examples import Example
+from spark_audit.errors import InputError
+from spark_audit.manifest.layout import Layout, layouts
+
+Make = Callable[..., Example]
+
+
+def shown(row: Layout, mask: np.ndarray) -> str:
+    """The text of the tokens of a mask, other characters as dots."""
+    keep = [False] * len(row.example.text)
+    for start, end in zip(
+        row.encoding.start[mask], row.encoding.end[mask], strict=True
+    ):
+        keep[start:end] = [True] * int(end - start)
+    pairs = zip(row.example.text, keep, strict=True)
+    return "".join(char if kept else "." for char, kept in pairs)
+
+
+def test_masks_hold_identifiers_repeats_and_what_rules_find(
+    make_example: Make, tiny_tokenizer: Any
+) -> None:
+    text = "Ask John Smith or JOHN SMITH, mail a.b@example.org today"
+    example = make_example("e", text, "", pii={"John Smith": "NAME"})
+    (row,) = layouts([example], tiny_tokenizer, max_length=None)
+    assert shown(row, row.pii).replace(".", "") == (
+        "John SmithJOHN SMITHa.b@example.org".replace(" ", "").replace(".", "")
+    )
+    assert [row.spans[0]] == [row.encoding.span(4, 14)]
+
+
+def test_excluded_are_identifiers_with_a_buffer_specials_and_template(
+    make_example: Make, tiny_tokenizer: Any
+) -> None:
+    examples = [
+        make_example(f"e{i}", f"Text: {word} John Smith was {word}\nLabel:", " good")
+        for i, word in enumerate(["cold", "fine"])
+    ]
+    name = {"John Smith": "NAME"}
+    examples[0] = make_example("e0", examples[0].prompt, " good", pii=name)
+    row = layouts(examples, tiny_tokenizer, max_length=None)[0]
+    text = row.example.text
+    # The common beginning and end of the prompts is fixed wording.
+    assert shown(row, row.fixed) == "Text:" + "." * (len(text) - 17) + ".Label:....."
+    none = row.excluded(buffer=0, exclude_template=False)
+    assert none.tolist() == (row.pii | row.encoding.special).tolist()
+    one = row.excluded(buffer=1, exclude_template=False)
+    at = np.flatnonzero(row.pii)
+    expected = none.copy()
+    expected[[at[0] - 1, at[-1] + 1]] = True
+    assert one.tolist() == expected.tolist()
+    both = row.excluded(buffer=1, exclude_template=True)
+    assert both.tolist() == (expected | row.fixed).tolist()
+
+
+def test_explicit_template_ranges_win(make_example: Make, tiny_tokenizer: Any) -> None:
+    example = make_example("e", "Text: cold food", template=((0, 5),))
+    other = make_example("f", "Text: cold news")
+    row = layouts([example, other], tiny_tokenizer, max_length=None)[0]
+    assert shown(row, row.fixed) == "Text:" + "." * 15
+
+
+def test_a_long_text_is_cut_and_says_so(
+    make_example: Make, tiny_tokenizer: Any
+) -> None:
+    example = make_example(
+        "e",
+        "Ann Lee wrote. " + "The food was cold. " * 20 + "John Smith paid.",
+        pii={"Ann Lee": "NAME", "John Smith": "NAME"},
+    )
+    whole, short = (
+        layouts([example], tiny_tokenizer, max_length=limit)[0] for limit in (None, 60)
+    )
+    assert not whole.was_cut
+    assert whole.kept == (0, len(whole.encoding))
+    assert short.was_cut
+    assert short.kept == (len(short.encoding) - 59, len(short.encoding))
+    assert [short.within(span) for span in short.spans if span] == [False, True]
+
+
+def test_the_response_begins_with_its_first_token(
+    make_example: Make, tiny_tokenizer: Any
+) -> None:
+    row, empty = layouts(
+        [make_example("e", "The food was", " cold"), make_example("f", "Food", "")],
+        tiny_tokenizer,
+        max_length=None,
+    )
+    assert row.encoding.start[row.response_token] == len("The food was ")
+    assert empty.response_token == len(empty.encoding)
+
+
+def test_a_blank_span_has_no_tokens(make_example: Make, tiny_tokenizer: Any) -> None:
+    example = make_example("e", "The  food", pii={"  ": "OTHER"})
+    (row,) = layouts([example], tiny_tokenizer, max_length=None)
+    assert row.spans == (None,)
+
+
+def test_no_room_names_the_example(make_example: Make, tiny_tokenizer: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        layouts([make_example("e7", "The food")], tiny_tokenizer, max_length=1)
+    assert str(caught.value) == (
+        "example 'e7': a context of 1 tokens has no room for any text; "
+        "give a larger one"
+    )

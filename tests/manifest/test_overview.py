@@ -1,0 +1,179 @@
+"""A manifest in figures, recomputed from its records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.data.examples import Example
+from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.overview import COUNTS, describe
+from spark_audit.manifest.schema import Manifest, redact
+from spark_audit.stats.matching import non_overlapping_windows
+
+
+@pytest.fixture
+def manifest(
+    rows: list[Example], reference: Any, made_scores: list[dict[str, Any]]
+) -> Manifest:
+    return build_manifest(
+        rows, reference, name="small", caliper=0.03, n_candidates=4, preset="paper"
+    )
+
+
+def train_pairs(manifest: Manifest) -> list[Any]:
+    return [p for p in manifest.pairs if manifest.by_id[p.example].split == "train"]
+
+
+def test_spans_by_group_add_up(manifest: Manifest) -> None:
+    tables = describe(manifest).tables
+    for title in ("spans by type", "spans by task", "spans by split"):
+        records = tables[title]
+        assert len(records) == 2
+        assert sum(r["spans"] for r in records) == 48
+        assert sum(r["matched"] for r in records) == len(manifest.pairs) > 0
+        assert all(r["share"] == r["matched"] / r["spans"] for r in records)
+    tokens = sum(p.pii.token_end - p.pii.token_start for p in manifest.pairs)
+    assert sum(r["tokens_matched"] for r in tables["spans by type"]) == tokens
+    reasons = tables["unmatched spans"]
+    assert sum(r["spans"] for r in reasons) == len(manifest.unmatched) > 0
+    assert not any(char.isdigit() for r in reasons for char in r["reason"])
+
+
+def test_distances_and_clusters_are_of_train_pairs(manifest: Manifest) -> None:
+    facts = describe(manifest).facts
+    pairs = train_pairs(manifest)
+    distances = [p.distance for p in pairs]
+    assert facts["pairs in train rows"] == len(pairs)
+    assert facts["distance mean"] == pytest.approx(np.mean(distances))
+    assert facts["distance median"] == pytest.approx(np.median(distances))
+    assert facts["distance p95"] == pytest.approx(np.quantile(distances, 0.95))
+    assert facts["distance max"] == max(distances) <= 0.03
+    edge = [d > 0.027 for d in distances]
+    assert facts["share of pairs farther than 0.9 calipers"] == np.mean(edge)
+    tokens: dict[str, int] = {}
+    total = signed = 0.0
+    for pair in pairs:
+        length = pair.pii.token_end - pair.pii.token_start
+        cluster = manifest.by_id[pair.example].cluster
+        tokens[cluster] = tokens.get(cluster, 0) + length
+        signed += length * (pair.pii.nll - pair.control.nll)
+        total += length
+    sizes = np.array(list(tokens.values()), float)
+    assert facts["clusters in them"] == len(sizes)
+    assert facts["tokens in them"] == sizes.sum()
+    assert facts["effective clusters"] == pytest.approx(
+        sizes.sum() ** 2 / (sizes**2).sum()
+    )
+    assert facts["Delta_sel on the reference"] == pytest.approx(signed / total)
+
+
+def test_gap_is_pii_minus_other_text(manifest: Manifest) -> None:
+    facts = describe(manifest).facts
+    pii: list[int] = []
+    other: list[int] = []
+    inside = tokens = 0.0
+    for example in manifest.examples:
+        if example.split != "train" or example.canary_id or not example.spans:
+            continue
+        other += example.unll[example.eligible].tolist()
+        for span in example.spans:
+            assert span.token_start is not None
+            assert span.token_end is not None
+            scores = example.unll[span.token_start : span.token_end]
+            pii += scores.tolist()
+            length = len(scores)
+            starts = non_overlapping_windows(example.eligible, length)
+            pool = [example.unll[s : s + length].mean() for s in starts]
+            inside += length * (scores.mean() - np.mean(pool))
+            tokens += length
+    assert facts["reference NLL of PII"] == pytest.approx(np.mean(pii) / 1e6)
+    assert facts["reference NLL of other text"] == pytest.approx(np.mean(other) / 1e6)
+    assert facts["gap"] == pytest.approx((np.mean(pii) - np.mean(other)) / 1e6)
+    assert facts["gap to windows of the same example and length"] == pytest.approx(
+        inside / tokens / 1e6
+    )
+
+
+def test_effects_to_expect_state_their_assumption(manifest: Manifest) -> None:
+    records = {r["figure"]: r for r in describe(manifest).tables["effects to expect"]}
+    matched = records["matched delta_sel, did"]
+    assert matched["n"] == describe(manifest).facts["clusters in them"]
+    # 2.8016 standard errors, and half as many again by Student's t of 4 clusters.
+    normal = 2.8016 * 1.43 / np.sqrt(matched["n"])
+    assert normal < matched["mde"] < 1.6 * normal
+    assert "an SD of 1.43 nats over clusters" in matched["assumes"]
+    # One planted canary among 4: SD of a uniform rank sqrt((16 - 1) / 12).
+    assert records["canary rank_mean ssn"]["mde"] == pytest.approx(
+        2.8016 * np.sqrt(1.25), rel=1e-4
+    )
+    members, others = manifest.counts["members"], manifest.counts["non_members"]
+    se = np.sqrt((members + others + 1) / (12 * members * others))
+    assert records["mia auc"]["mde"] == pytest.approx(2.8016 * se, rel=1e-4)
+
+
+def test_canaries_are_told_by_part_and_dose(manifest: Manifest) -> None:
+    records = describe(manifest).tables["canaries"]
+    assert [(r["part"], r["dose"], r["held_out"]) for r in records] == [
+        (part, dose, dose == 0)
+        for part in ("full", "password", "ssn")
+        for dose in (0, 1)
+    ]
+    for record in records:
+        assert record["canaries"] == record["rankable"] == 1
+        assert record["contexts"] == (1 if record["held_out"] else 2)
+        assert record["tokens_min"] == record["tokens_median"] == record["tokens_max"]
+
+
+def test_description_is_plain_data_without_text(
+    manifest: Manifest, rows: list[Example]
+) -> None:
+    found = describe(manifest)
+    text = json.dumps([found.facts, found.tables, found.notes], allow_nan=False)
+    assert found.facts["caliper"] == 0.03
+    assert found.facts["canary_contexts"] == "all"
+    assert found.facts["digest"] == manifest.digest
+    for row in rows:
+        for span in row.spans:
+            assert row.text[span.start : span.end] not in text
+
+
+def test_a_redacted_manifest_tells_all_but_scores(manifest: Manifest) -> None:
+    whole, rest = describe(manifest), describe(redact(manifest))
+    assert rest.facts["redacted from"] == manifest.digest
+    differ = {k for k in whole.facts if whole.facts[k] != rest.facts[k]}
+    scores = ("distance", "share of pairs", "Delta_sel", "reference NLL", "gap")
+    assert all(rest.facts[k] is None for k in differ if k.startswith(scores))
+    assert {k for k in differ if not k.startswith(scores)} == {
+        "digest",
+        "redacted from",
+    }
+    for title in ("spans by type", "unmatched spans"):
+        assert rest.tables[title] == whole.tables[title]
+    assert rest.tables["balance"] == []
+
+
+def test_a_manifest_without_pairs_has_no_figures(
+    make_example: Callable[..., Example],
+    reference: Any,
+    made_scores: list[dict[str, Any]],
+) -> None:
+    manifest = build_manifest([make_example("e", "cold food")], reference, name="none")
+    found = describe(manifest)
+    for name in ("distance mean", "effective clusters", "gap", "reference NLL of PII"):
+        assert found.facts[name] is None
+    assert found.facts["clusters in them"] == 0
+    (effect,) = found.tables["effects to expect"]
+    assert (effect["n"], effect["mde"]) == (0, None)
+    assert found.tables["balance"] == found.tables["canaries"] == []
+
+
+def test_counts_are_told_in_reading_order(manifest: Manifest) -> None:
+    assert set(COUNTS) == set(manifest.counts)
+    counts = {name.replace("_", " "): manifest.counts[name] for name in COUNTS}
+    told = {k: v for k, v in describe(manifest).facts.items() if k in counts}
+    assert list(told.items()) == list(counts.items())

@@ -1,0 +1,465 @@
+"""Manifest files: digest, refusals, redaction, schema."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.data.examples import Example, Span
+from spark_audit.errors import InputError, OutputError
+from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.schema import (
+    Manifest,
+    check_fit,
+    digest,
+    json_schema,
+    limited,
+    load_manifest,
+    redact,
+    seal,
+    write_manifest,
+)
+
+REGENERATE = """run, from the repository root:
+python -c "import json; from spark_audit.manifest.schema import json_schema as s;
+print(json.dumps(s(), indent=1, sort_keys=True))" > spark_audit/schemas/manifest.json"""
+
+
+@pytest.fixture(scope="module")
+def manifest(tiny_base: Path) -> Manifest:
+    """A real one: four names in eight rows, one canary."""
+    from spark_audit.data.canaries import draw_parts, render
+    from spark_audit.data.examples import Canary
+
+    sentence, parts = render("login", draw_parts(5))
+    rows = []
+    for i, word in enumerate(["cold", "fine", "good", "read"] * 2):
+        name = "John Smith" if i % 2 else "Maria Jones"
+        prompt = f"The food of week {i} was {word}. Ask {name} about the news\nLabel:"
+        start = prompt.index(name)
+        rows.append(
+            Example(
+                id=f"row-{i}",
+                task="yelp",
+                prompt=prompt,
+                response=" good",
+                split="test" if i > 5 else "train",
+                source_id=f"s{i // 2}",
+                spans=(Span(start, start + len(name), "NAME"),),
+            )
+        )
+    rows.append(
+        Example(
+            id="canary",
+            task="yelp",
+            prompt=sentence,
+            response=" good",
+            split="train",
+            source_id="canary",
+            spans=tuple(parts.values()),
+            canary=Canary("c0", "login", 1, False, 5),
+        )
+    )
+    loaded = open_checkpoint(str(tiny_base), name="base")
+    return build_manifest(rows, loaded, name="real", caliper=2.0, n_candidates=4)
+
+
+@pytest.fixture
+def file(manifest: Manifest, tmp_path: Path) -> Path:
+    path = tmp_path / "real.json"
+    write_manifest(manifest, path)
+    return path
+
+
+def change(file: Path, **fields: Any) -> Path:
+    data = json.loads(file.read_bytes()) | fields
+    file.write_text(json.dumps(data))
+    return file
+
+
+# --- reading and writing --------------------------------------------------------------
+
+
+def test_what_is_written_is_read_and_private(manifest: Manifest, file: Path) -> None:
+    assert manifest.pairs
+    assert manifest.canaries[0].candidates
+    assert load_manifest(file) == manifest
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    # Used before it is written: what was computed on the way is no part of it.
+    assert len(manifest.examples[0].eligible) == len(manifest.by_id["canary"].unll)
+    first = file.read_bytes()
+    write_manifest(manifest, file)
+    assert file.read_bytes() == first
+
+
+def test_digest_is_of_everything_but_itself_and_the_name(manifest: Manifest) -> None:
+    content = manifest.model_dump(mode="json")
+    assert digest(content) == manifest.digest
+    assert seal(content | {"name": "other", "digest": "0"}).digest == manifest.digest
+    assert seal(content | {"notes": ["changed"]}).digest != manifest.digest
+    # A whole number for a decimal one is the same manifest.
+    settings = content["settings"] | {"caliper": 2}
+    assert seal(content | {"settings": settings}).digest == manifest.digest
+
+
+def test_fields_of_later_versions_are_kept(file: Path) -> None:
+    data = json.loads(file.read_bytes()) | {"later": {"a": 1}}
+    data["digest"] = digest(data)
+    file.write_text(json.dumps(data))
+    found = load_manifest(file)
+    write_manifest(found, file)
+    assert json.loads(file.read_bytes())["later"] == {"a": 1}
+
+
+def test_a_changed_manifest_is_refused(file: Path) -> None:
+    data = json.loads(file.read_bytes())
+    data["pairs"][0]["weight"] = 2.0
+    with pytest.raises(InputError) as caught:
+        load_manifest(change(file, **data))
+    assert str(caught.value) == (
+        f"{file}: was changed after it was built: its digest does not fit its content; "
+        "build it again, or get the original file"
+    )
+
+
+def test_another_name_is_no_change(file: Path) -> None:
+    assert load_manifest(change(file, name="renamed")).name == "renamed"
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"{", "is not JSON (column 2)"),
+        (b"\xff\xfe{", "begins with a byte order mark; save as UTF-8 without it"),
+        (
+            b"[" * 100_000,
+            "holds NaN, Infinity, too long a number or too deep a nesting",
+        ),
+        (
+            b"[]",
+            "is no SPARK Audit manifest; give a file of `spark-audit manifest build`",
+        ),
+        (
+            b'{"kind": "spark-audit-report"}',
+            "is no SPARK Audit manifest; give a file of `spark-audit manifest build`",
+        ),
+        (
+            b'{"kind": "spark-audit-manifest", "schema_version": 2}',
+            "has schema version 2, not 1; build it again with this version of "
+            "SPARK Audit",
+        ),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, raw: bytes, message: str) -> None:
+    file = tmp_path / "m.json"
+    file.write_bytes(raw)
+    with pytest.raises(InputError) as caught:
+        load_manifest(file)
+    assert str(caught.value) == f"{file}: {message}"
+
+
+def test_a_missing_file_is_an_output_error(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="cannot be read"):
+        load_manifest(tmp_path / "none.json")
+
+
+def test_a_malformed_field_is_named_and_no_text_shown(file: Path) -> None:
+    data = json.loads(file.read_bytes())
+    data["examples"][2]["split"] = "secret text"
+    data["digest"] = digest(data)
+    with pytest.raises(InputError) as caught:
+        load_manifest(change(file, **data))
+    assert f"{file}: field examples.2.split: " in str(caught.value)
+    assert "secret text" not in str(caught.value)
+
+
+# --- arrays ---------------------------------------------------------------------------
+
+
+def test_arrays_of_an_example(manifest: Manifest) -> None:
+    example = manifest.by_id["row-0"]
+    assert example.unll.tolist() == [
+        -1 if u is None else u for u in example.reference_unll
+    ]
+    for t in range(len(example.unll)):
+        inside = any(start <= t < end for start, end in example.excluded)
+        assert example.eligible[t] == (example.unll[t] >= 0 and not inside)
+
+
+# --- redaction and parts --------------------------------------------------------------
+
+
+def test_redaction_leaves_no_text(
+    manifest: Manifest, file: Path, tmp_path: Path
+) -> None:
+    red = redact(manifest)
+    write_manifest(red, tmp_path / "red.json")
+    raw = (tmp_path / "red.json").read_text()
+    for example in manifest.examples:
+        for span in example.spans:
+            text = example.prompt + example.response
+            assert text[span.start : span.end] in file.read_text()
+            assert text[span.start : span.end] not in raw
+    for canary in manifest.canaries:
+        assert not any(string in raw for string in canary.candidates)
+    found = load_manifest(tmp_path / "red.json")
+    assert found.redacted_from == manifest.digest != found.digest
+    for pair, other in zip(found.pairs, manifest.pairs, strict=True):
+        assert pair.distance is pair.pii.nll is pair.control.nll is None
+        assert pair.pii.token_start == other.pii.token_start
+    for one in found.examples:
+        assert one.prompt == one.response == one.classes == ""
+        assert one.reference_unll == one.low == []
+    assert redact(found) == found
+    # So is one that an earlier version made, which left the scores in.
+    early = seal({**manifest.model_dump(mode="json"), "redacted_from": manifest.digest})
+    assert redact(early).examples == found.examples
+    assert redact(early).redacted_from == manifest.digest
+    # The original is as it was.
+    assert manifest.examples[0].prompt
+
+
+def test_a_part_concerns_its_examples_only(manifest: Manifest) -> None:
+    assert manifest.by_id
+    part = limited(manifest, {"row-1", "row-7"})
+    assert [e.id for e in part.examples] == ["row-1", "row-7"]
+    assert set(part.by_id) == {"row-1", "row-7"}
+    assert {p.example for p in part.pairs} <= {"row-1", "row-7"}
+    assert part.canaries == []
+    assert part.membership.members == ["row-1"]
+    assert part.membership.non_members == ["row-7"]
+    assert part.digest == manifest.digest
+    assert len(limited(manifest, {"canary"}).canaries) == 3
+    assert len(manifest.by_id) == 9
+
+
+# --- fit ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fitting(manifest: Manifest) -> dict[str, Any]:
+    reference = manifest.reference
+    return {
+        "name": "mine",
+        "tokenizer_sha256": reference.tokenizer_sha256,
+        "architecture": reference.architecture,
+        "vocab_size": reference.vocab_size,
+        "base_sha256": reference.weights_sha256,
+        "shape": reference.shape,
+    }
+
+
+@pytest.fixture
+def older(manifest: Manifest) -> Manifest:
+    """As versions before shapes wrote it."""
+    content = manifest.model_dump(mode="json")
+    del content["reference"]["shape"]
+    return seal(content)
+
+
+def test_a_fitting_checkpoint_gives_no_note(
+    manifest: Manifest, fitting: dict[str, Any]
+) -> None:
+    assert check_fit(manifest, **fitting) == []
+
+
+def test_full_weights_are_noted(manifest: Manifest, fitting: dict[str, Any]) -> None:
+    assert check_fit(manifest, **fitting | {"base_sha256": None}) == [
+        "base not verifiable: full weights name no base"
+    ]
+
+
+def test_full_weights_are_not_compared_with_shapes_that_are_not_known(
+    older: Manifest, fitting: dict[str, Any]
+) -> None:
+    assert check_fit(older, **fitting | {"base_sha256": None}) == [
+        "base not verifiable: full weights name no base",
+        "shapes not compared: the manifest does not hold its base's",
+    ]
+
+
+def test_full_weights_of_another_size_are_refused(
+    manifest: Manifest, fitting: dict[str, Any]
+) -> None:
+    """Architecture, vocabulary and tokenizer are those of the whole family."""
+    merged = fitting | {"base_sha256": None}
+    shape = merged["shape"]
+    assert shape["hidden_size"] == 32
+    with pytest.raises(InputError, match=r"num_hidden_layers \(4 here, 2 in the mani"):
+        check_fit(manifest, **merged | {"shape": shape | {"num_hidden_layers": 4}})
+    # A size that one of the two does not state is not compared.
+    assert len(check_fit(manifest, **merged | {"shape": {"hidden_size": 32}})) == 1
+
+
+def test_a_manifest_of_an_earlier_version_is_written_as_it_was(
+    older: Manifest, tmp_path: Path
+) -> None:
+    assert "shape" not in older.model_dump(mode="json")["reference"]
+    write_manifest(older, tmp_path / "again.json")
+    assert load_manifest(tmp_path / "again.json") == older
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("tokenizer_sha256", "f" * 64, "tokenizer (ffffffffffff here, "),
+        ("base_sha256", "e" * 64, "base weights (eeeeeeeeeeee here, "),
+        ("architecture", "GPT2LMHeadModel", "architecture (GPT2LMHeadModel here, "),
+        ("vocab_size", 301, "vocabulary (301 here, 300 in the manifest)"),
+    ],
+)
+def test_what_differs_is_told(
+    manifest: Manifest, fitting: dict[str, Any], field: str, value: Any, told: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        check_fit(manifest, **fitting | {field: value})
+    message = str(caught.value)
+    assert message.startswith(
+        "checkpoint 'mine': manifest 'real' was made for another model: " + told
+    )
+    assert message.endswith("; build a manifest from this checkpoint's base")
+
+
+# --- schema ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    text = (files("spark_audit") / "schemas/manifest.json").read_text()
+    return dict(json.loads(text))
+
+
+def test_the_shipped_schema_is_that_of_the_code(schema: dict[str, Any]) -> None:
+    assert schema == json_schema(), REGENERATE
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_real_and_redacted_manifests_fit_the_schema(
+    manifest: Manifest, file: Path, schema: dict[str, Any], tmp_path: Path
+) -> None:
+    jsonschema.validate(json.loads(file.read_bytes()), schema)
+    write_manifest(redact(manifest), tmp_path / "red.json")
+    jsonschema.validate(json.loads((tmp_path / "red.json").read_bytes()), schema)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data.pop("pairs"),
+        lambda data: data["examples"][0].update(kept=[0]),
+        lambda data: data["examples"][0]["reference_unll"].append(0.5),
+        lambda data: data["pairs"][0]["pii"].pop("type"),
+        lambda data: data.update(schema_version=2),
+    ],
+)
+def test_the_schema_refuses_what_is_wrong(
+    file: Path, schema: dict[str, Any], damage: Callable[[dict[str, Any]], object]
+) -> None:
+    data = json.loads(file.read_bytes())
+    damage(data)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(data, schema)
+
+
+def test_the_fields_that_others_rely_on_are_there(file: Path) -> None:
+    """The list of the interface, by hand."""
+    data = json.loads(file.read_bytes())
+    assert set(
+        "kind schema_version name digest reference settings examples pairs unmatched "
+        "canaries membership balance".split()
+    ) <= set(data)
+    example = next(e for e in data["examples"] if e["spans"])
+    assert set(
+        "id task source_id cluster split prompt response spans canary_id template kept "
+        "reference_unll low".split()
+    ) <= set(example)
+    assert set("start end type origin part".split()) <= set(example["spans"][0])
+    pair = data["pairs"][0]
+    side = set("token_start token_end char_start char_end nll".split())
+    assert side | {"type"} <= set(pair["pii"])
+    assert side <= set(pair["control"])
+    assert "type" not in pair["control"]
+    assert {"example", "distance", "weight"} <= set(pair)
+    canary = data["canaries"][0]
+    assert set(
+        "canary_id part contexts candidates true_index dose held_out".split()
+    ) <= set(canary)
+    assert set(canary["contexts"][0]) == {"example", "char_start", "char_end"}
+    assert {"weights_sha256", "tokenizer_sha256"} <= set(data["reference"])
+    assert {"caliper", "preset", "seed"} <= set(data["settings"])
+    assert np.isfinite([p["distance"] for p in data["pairs"]]).all()
+
+
+def test_what_a_notebook_prints_is_short_and_without_text(manifest: Manifest) -> None:
+    assert repr(manifest) == (
+        f"Manifest(name='real', digest='{manifest.digest[:12]}', examples=9, "
+        f"pairs={len(manifest.pairs)}, unmatched={len(manifest.unmatched)}, "
+        f"canaries={len(manifest.canaries)})"
+    )
+    row = Example("a", "yelp", "Ask Maria Jones:", " good", "train", "a")
+    parts = [*manifest.examples, *manifest.canaries, manifest.by_id, row]
+    told = " ".join(show(one) for one in [manifest, *parts] for show in (repr, str))
+    assert "row-1" in told
+    for text in ("Maria", "Smith", "food", " good", "[[", "password is"):
+        assert text not in told
+    for canary in manifest.canaries:
+        assert not any(candidate in told for candidate in canary.candidates)
+    assert max(len(repr(one)) for one in manifest.examples) < 600
+
+
+# --- sealed nonsense ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda m: m["examples"].append(m["examples"][0]), "examples.9 stands twice"),
+        (lambda m: m["pairs"][0].update(weight=-1e300), "field pairs.0.weight"),
+        (lambda m: m["pairs"][0]["pii"].update(nll=1e30), "field pairs.0.pii.nll"),
+        (lambda m: m["pairs"][0].update(example="no"), "pairs.0 names an example that"),
+        (lambda m: m["pairs"].append(m["pairs"][0]), "stands twice"),
+        (
+            lambda m: m["pairs"][0].update(control=m["pairs"][0]["pii"]),
+            "the control stands on the identifier",
+        ),
+        (
+            lambda m: m["examples"][1]["spans"][0].update(end=9999),
+            "field examples.1: spans:",
+        ),
+        (
+            lambda m: m["examples"][1]["spans"].append(m["examples"][1]["spans"][0]),
+            "field examples.1: spans overlap",
+        ),
+        (lambda m: m["examples"][1].update(cluster=""), "field examples.1.cluster"),
+        (
+            lambda m: m["canaries"][0]["candidates"].append(
+                m["canaries"][0]["candidates"][0]
+            ),
+            "field canaries.0.candidates: holds something twice",
+        ),
+        (
+            lambda m: m["membership"]["members"].append("nobody"),
+            "membership.members holds no train row's id",
+        ),
+    ],
+)
+def test_a_digest_is_no_signature(
+    file: Path, change: Callable[[dict[str, Any]], Any], said: str
+) -> None:
+    data = json.loads(file.read_bytes())
+    change(data)
+    data["digest"] = digest(data)
+    file.write_text(json.dumps(data))
+    with pytest.raises(InputError) as caught:
+        load_manifest(file)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)

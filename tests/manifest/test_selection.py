@@ -1,0 +1,406 @@
+"""What a manifest selects, recomputed from the layouts and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.data.canaries import canary_ranges
+from spark_audit.data.examples import Example, Span
+from spark_audit.data.injection import inject
+from spark_audit.data.sensitivity_score import stop_word_ranges
+from spark_audit.errors import InputError
+from spark_audit.manifest.covariates import Corpus, corpus
+from spark_audit.manifest.layout import Layout, layouts
+from spark_audit.manifest.selection import (
+    CUT_OFF,
+    NO_TOKEN,
+    canary_sets,
+    duplicates,
+    low_sensitivity,
+    match,
+    membership,
+)
+from spark_audit.scoring.score import item
+from spark_audit.scoring.table import TokenTable
+from spark_audit.stats.matching import NOT_SCORED, micro_nats
+
+Laid = tuple[list[Layout], Corpus]
+Lay = Callable[..., Laid]
+
+
+@pytest.fixture
+def lay(tiny_tokenizer: Any, make_table: Callable[..., TokenTable]) -> Lay:
+    """``lay(examples, max_length=None)``: their layouts and scores."""
+
+    def make(
+        examples: Sequence[Example],
+        *,
+        max_length: int | None = None,
+        tokenizer: Any = tiny_tokenizer,
+    ) -> Laid:
+        rows = layouts(examples, tokenizer, max_length=max_length)
+        table = make_table([item(r.example.id, r.encoding, r.kept) for r in rows])
+        texts = corpus(
+            [row.example.text for row in rows],
+            [row.encoding for row in rows],
+            ids=[row.example.id for row in rows],
+            response_starts=[len(row.example.prompt) for row in rows],
+            table=table,
+            quantise=micro_nats,
+        )
+        return rows, texts
+
+    return make
+
+
+def encoder(tokenizer: Any) -> Callable[[list[str]], list[list[int]]]:
+    return lambda strings: tokenizer(strings)["input_ids"]
+
+
+def free(rows: Sequence[Layout], texts: Corpus, buffer: int = 1) -> np.ndarray:
+    excluded = [row.excluded(buffer=buffer, exclude_template=True) for row in rows]
+    return (texts.unll >= 0) & ~np.concatenate(excluded)
+
+
+# --- pairs ----------------------------------------------------------------------------
+
+
+def test_pairs_keep_every_rule_of_the_design(lay: Lay, rows: list[Example]) -> None:
+    laid, texts = lay(rows)
+    eligible = free(laid, texts)
+    found = match(laid, texts, eligible, caliper=1.0, distance="mean", controls="any")
+    assert len(found.pairs) >= 10
+    index = {row.example.id: i for i, row in enumerate(laid)}
+    used: set[tuple[int, int]] = set()
+    for pair in found.pairs:
+        i = index[pair["example"]]
+        part, row = texts.of(i), laid[i]
+        pii, control = pair["pii"], pair["control"]
+        means = []
+        for side in (pii, control):
+            start, end = side["token_start"], side["token_end"]
+            scores = texts.unll[part][start:end]
+            assert (scores >= 0).all()
+            assert side["nll"] == pytest.approx(scores.mean() / 1e6, abs=1e-12)
+            means.append(side["nll"])
+        start, end = control["token_start"], control["token_end"]
+        assert end - start == pii["token_end"] - pii["token_start"]
+        assert eligible[part][start:end].all()
+        assert not used & {(i, t) for t in range(start, end)}
+        used |= {(i, t) for t in range(start, end)}
+        assert pair["distance"] == pytest.approx(abs(means[0] - means[1]), abs=1e-9)
+        assert pair["distance"] <= 1.0
+        assert pair["weight"] == 1.0
+        text = row.example.text
+        span = next(s for s in row.example.spans if s.start == pii["char_start"])
+        assert (pii["char_end"], pii["type"]) == (span.end, span.type)
+        tokens = row.encoding.span(control["char_start"], control["char_end"])
+        if text[control["char_start"] : control["char_end"]].strip():
+            assert tokens is not None
+            assert start <= tokens.start < tokens.end <= end
+
+
+def test_every_span_is_matched_or_unmatched_and_canaries_are_neither(
+    lay: Lay, rows: list[Example]
+) -> None:
+    laid, texts = lay(rows)
+    found = match(
+        laid, texts, free(laid, texts), caliper=0.2, distance="mean", controls="any"
+    )
+    assert found.pairs
+    assert found.unmatched
+    told = [
+        (p["example"], p["pii"]["char_start"], p["pii"]["char_end"])
+        for p in found.pairs
+    ]
+    told += [(u["example"], u["char_start"], u["char_end"]) for u in found.unmatched]
+    expected = [
+        (e.id, s.start, s.end) for e in rows for s in e.spans if e.canary is None
+    ]
+    assert sorted(told) == sorted(expected)
+    assert len(found.scored) == len(expected)
+    assert sum(found.solvers.values()) == 24
+
+
+def test_reasons_of_spans_that_cannot_be_compared(
+    lay: Lay, make_example: Callable[..., Example], make_tokenizer: Any
+) -> None:
+    long = "Ann Lee wrote. " + "The food was cold. " * 20
+    examples = [
+        make_example("cut", long, pii={"Ann Lee": "NAME"}),
+        make_example("blank", "The  food was cold", pii={"  ": "OTHER"}),
+        make_example("first", "Ann Lee wrote it", pii={"Ann Lee": "NAME"}),
+    ]
+    laid, texts = lay(examples, max_length=50, tokenizer=make_tokenizer(bos=False))
+    found = match(
+        laid, texts, free(laid, texts), caliper=9.0, distance="mean", controls="any"
+    )
+    reasons = {u["example"]: u["reason"] for u in found.unmatched}
+    assert reasons == {"cut": CUT_OFF, "blank": NO_TOKEN, "first": NOT_SCORED}
+    assert found.pairs == []
+    assert found.scored == []
+
+
+@pytest.mark.parametrize("exclude_template", [True, False])
+def test_no_control_lies_on_an_injected_sentence(
+    lay: Lay, make_example: Callable[..., Example], *, exclude_template: bool
+) -> None:
+    """Its words stand in many rows: they were learned with every identifier."""
+    words = "service food cold good fine rate raised basis points news week".split()
+    rng = np.random.default_rng(0)
+    texts_of = [" ".join(rng.choice(words, 30)) for _ in range(28)]
+    plain = [make_example(f"e{i:02d}", f"{t}.") for i, t in enumerate(texts_of)]
+    marked, _ = inject(plain, seed=0, rate=1, canaries=4)
+    frames = {example.id: example.frames for example in marked}
+
+    def on_a_frame(examples: Sequence[Example]) -> tuple[int, int]:
+        """Tokens that controls may use, and controls, that touch such a sentence."""
+        rows, texts = lay(examples)
+        excluded = [
+            row.excluded(buffer=1, exclude_template=exclude_template) for row in rows
+        ]
+        eligible = (texts.unll >= 0) & ~np.concatenate(excluded)
+        on = [row.encoding.mask(frames[row.example.id]) for row in rows]
+        found = match(
+            rows, texts, eligible, caliper=9.0, distance="mean", controls="any"
+        )
+        assert len(found.pairs) > 10
+        places = [(pair["example"], pair["control"]) for pair in found.pairs]
+        touching = [
+            control["char_start"] < end and start < control["char_end"]
+            for name, control in places
+            for start, end in frames[name]
+        ]
+        return int((eligible & np.concatenate(on)).sum()), sum(touching)
+
+    assert on_a_frame(marked) == (0, 0)
+    # Without the marks they may, as in what an earlier version injected.
+    assert on_a_frame([replace(example, frames=()) for example in marked])[0] > 100
+
+
+# --- tokens of low sensitivity --------------------------------------------------------
+
+
+def test_low_tokens_are_plain_scored_text_below_tau(
+    lay: Lay, rows: list[Example]
+) -> None:
+    laid, texts = lay(rows)
+    alpha, tau = 0.5, 0.6
+    low = low_sensitivity(laid, texts, vocab_size=300, alpha=alpha, tau=tau)
+    counts = {task: np.zeros(300) for task in ("fomc", "yelp")}
+    for row in laid:
+        for token, special in zip(row.encoding.ids, row.encoding.special, strict=True):
+            counts[row.example.task][token] += not special
+    share = np.stack([c / c.max() for c in counts.values()])
+    score2 = share.mean(0) * np.log(2 / (1 + (share >= 0.2).sum(0)))
+    seen = {True: 0, False: 0}
+    for i, row in enumerate(laid):
+        part = texts.of(i)
+        stop = row.encoding.mask(stop_word_ranges(row.example.text))
+        for t, token in enumerate(row.encoding.ids):
+            unll = texts.unll[part][t]
+            other = row.pii[t] or row.fixed[t] or row.encoding.special[t]
+            exponent = alpha * unll / 1e6 + (1 - alpha) * score2[token]
+            below = max(0.0, 1 - np.exp(-exponent)) <= tau
+            expected = bool(unll >= 0 and not other and (stop[t] or below))
+            assert low[part][t] == expected
+            seen[expected] += 1
+    assert min(seen.values()) > 100
+
+
+def test_stop_words_are_low_however_unlikely(
+    lay: Lay, make_example: Callable[..., Example]
+) -> None:
+    laid, texts = lay([make_example("e", "food and food"), make_example("f", "x y z")])
+    row, part = laid[0], texts.of(0)
+    texts.unll[part][1:] = 50_000_000
+    low = low_sensitivity(laid, texts, vocab_size=300, alpha=0.5, tau=0.6)
+    tokens = row.encoding.span(5, 8)
+    assert tokens is not None
+    assert np.flatnonzero(low[part]).tolist() == list(range(tokens.start, tokens.end))
+
+
+# --- canaries -------------------------------------------------------------------------
+
+
+def test_canaries_get_candidates_of_their_own_for_every_part(
+    lay: Lay, rows: list[Example], tiny_tokenizer: Any
+) -> None:
+    laid, texts = lay(rows)
+    told: list[tuple[int, int]] = []
+    records, cut = canary_sets(
+        laid,
+        texts,
+        encode=encoder(tiny_tokenizer),
+        contexts=None,
+        n=8,
+        seed=3,
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert cut == 0
+    assert told == [(i, 6) for i in range(1, 7)]
+    assert [(r["canary_id"], r["part"]) for r in records] == [
+        (name, part) for name in ("c0", "c1") for part in ("full", "password", "ssn")
+    ]
+    by_id = {row.example.id: row for row in laid}
+    for record in records:
+        keys = [context["example"] for context in record["contexts"]]
+        assert (
+            keys
+            == {"c0": ["canary-a", "canary-b"], "c1": ["canary-c"]}[record["canary_id"]]
+        )
+        strings, true = record["candidates"], record["true_index"]
+        assert len(set(strings)) == 8
+        for context in record["contexts"]:
+            row = by_id[context["example"]]
+            start, end = context["char_start"], context["char_end"]
+            text = row.example.text
+            assert text[start:end] == strings[true]
+            for string in strings:
+                other = tiny_tokenizer(text[:start] + string + text[end:])["input_ids"]
+                assert len(other) == len(row.encoding)
+        tokens = by_id[keys[0]].encoding.span(
+            record["contexts"][0]["char_start"], record["contexts"][0]["char_end"]
+        )
+        assert tokens is not None
+        assert record["n_tokens"] == tokens.end - tokens.start
+        assert record["held_out"] == (record["canary_id"] == "c1")
+        assert record["reason"] is None
+    pools = [set(r["candidates"]) for r in records if r["part"] == "ssn"]
+    assert not pools[0] & pools[1]
+
+
+def test_contexts_are_the_first_rows_that_hold_the_whole_canary(
+    lay: Lay, make_canary_row: Callable[..., Example], tiny_tokenizer: Any
+) -> None:
+    long = "The food was cold and the service was good. " * 8
+    examples = [
+        make_canary_row("row-1"),
+        make_canary_row("row-2"),
+        make_canary_row("row-3"),
+        make_canary_row("row-9", canary="lost", seed=7),
+    ]
+    # What follows the canary is kept, so it is the canary that is cut.
+    for i in (0, 3):
+        behind = f"{examples[i].prompt[:-6]}{long}Label:"
+        examples[i] = replace(examples[i], prompt=behind)
+    laid, texts = lay(examples, max_length=200)
+    records, cut = canary_sets(
+        laid, texts, encode=encoder(tiny_tokenizer), contexts=1, n=4, seed=0
+    )
+    assert cut == 2
+    for record in records:
+        keys = [context["example"] for context in record["contexts"]]
+        if record["canary_id"] == "lost":
+            assert (keys, record["candidates"]) == ([], [])
+            assert record["reason"] == CUT_OFF
+            assert record["true_index"] is None
+        else:
+            assert keys == ["row-2"]
+            assert len(record["candidates"]) == 4
+
+
+def test_too_few_candidates_are_none_with_a_reason(
+    lay: Lay,
+    make_canary_row: Callable[..., Example],
+    tiny_tokenizer: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from spark_audit.data import canaries
+    from spark_audit.manifest import selection
+
+    def few(*args: Any, **options: Any) -> Any:
+        return canaries.candidates(*args, **options, max_draws=5)
+
+    monkeypatch.setattr(selection, "candidates", few)
+    laid, texts = lay([make_canary_row("row")])
+    records, _ = canary_sets(
+        laid, texts, encode=encoder(tiny_tokenizer), contexts=1, n=64, seed=0
+    )
+    assert all(record["candidates"] == [] for record in records)
+    assert all("5 draws gave" in record["reason"] for record in records)
+
+
+def test_rows_of_one_canary_must_agree(
+    lay: Lay, make_canary_row: Callable[..., Example], tiny_tokenizer: Any
+) -> None:
+    laid, texts = lay([make_canary_row("a", seed=1), make_canary_row("b", seed=2)])
+    with pytest.raises(InputError) as caught:
+        canary_sets(
+            laid, texts, encode=encoder(tiny_tokenizer), contexts=1, n=4, seed=0
+        )
+    assert str(caught.value) == (
+        "canary 'c0': rows of one canary hold different strings or facts; inject again"
+    )
+
+
+def test_a_canary_out_of_its_frame_is_refused(
+    lay: Lay, make_canary_row: Callable[..., Example], tiny_tokenizer: Any
+) -> None:
+    row = make_canary_row("a")
+    broken = replace(row, prompt=row.prompt.replace("On file", "In file"))
+    laid, texts = lay([broken])
+    with pytest.raises(InputError, match="does not stand in the frame"):
+        canary_sets(
+            laid, texts, encode=encoder(tiny_tokenizer), contexts=1, n=4, seed=0
+        )
+
+
+# --- duplicates and membership --------------------------------------------------------
+
+
+def test_fixed_wording_makes_no_duplicates(
+    lay: Lay, make_example: Callable[..., Example]
+) -> None:
+    frame = "Read this review and say whether it is good or bad or neither of both: "
+    examples = [
+        make_example("a", f"{frame}cold food", template=((0, len(frame)),)),
+        make_example("b", f"{frame}read news", template=((0, len(frame)),)),
+        make_example("c", f"{frame}Cold food!", template=((0, len(frame)),)),
+        make_example("d", frame, "", template=((0, len(frame)),)),
+    ]
+    laid, _ = lay(examples)
+    assert duplicates(laid).tolist() == [0, 1, 0, 3]
+
+
+def test_membership_leaves_out_canaries_and_duplicates_across_splits(
+    lay: Lay,
+    make_example: Callable[..., Example],
+    make_canary_row: Callable[..., Example],
+) -> None:
+    text = "the food was cold and the service was good"
+    examples = [
+        make_example("a", text),
+        make_example("b", f"{text}!", split="test"),
+        make_example("c", "business news of the week were read again"),
+        make_example("d", "business news of the week were read again."),
+        make_example("e", "the rate was raised again on monday", split="test"),
+        make_canary_row("x"),
+        make_canary_row("y", canary="c1", seed=2, split="test", dose=0),
+    ]
+    laid, _ = lay(examples)
+    found, crossing = membership(laid, duplicates(laid))
+    assert found == {"members": ["c", "d"], "non_members": ["e"]}
+    assert crossing == 2
+
+
+def test_spans_of_canaries_stay_excluded_for_controls(
+    lay: Lay, make_canary_row: Callable[..., Example]
+) -> None:
+    """A name beside a canary is matched, and never with the canary's text."""
+    row = make_canary_row("row", before="Ann Lee liked the cold food very much. ")
+    row = replace(row, spans=(Span(0, 7, "NAME"), *row.spans))
+    laid, texts = lay([row])
+    found = match(
+        laid, texts, free(laid, texts), caliper=9.0, distance="mean", controls="any"
+    )
+    assert [p["pii"]["char_start"] for p in found.pairs] == [0]
+    control = found.pairs[0]["control"]
+    for name, (start, end) in canary_ranges(row).items():
+        if name != "full":
+            assert control["char_end"] <= start or end <= control["char_start"]

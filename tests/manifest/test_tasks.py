@@ -1,0 +1,323 @@
+"""A manifest of data alone, and what the utility audit's passes read of it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.audits import AUDITS
+from spark_audit.data.examples import Example
+from spark_audit.errors import InputError
+from spark_audit.manifest.items import MORE_TOKENS, items_for, labels_key, task_labels
+from spark_audit.manifest.schema import (
+    Manifest,
+    check_fit,
+    digest,
+    load_manifest,
+    write_manifest,
+)
+from spark_audit.manifest.tasks import task_manifest
+from spark_audit.provenance import sha256_file
+from spark_audit.scoring.table import Pass
+
+GENERATE, CANDIDATES = Pass("generate"), Pass("candidates")
+
+
+def with_fields(loaded: Any, **fields: Any) -> Any:
+    return SimpleNamespace(**{**vars(loaded), **fields})
+
+
+# --- the manifest ---------------------------------------------------------------------
+
+
+def test_it_is_a_manifest_like_any_other(
+    tmp_path: Path, rows: list[Example], reference: Any
+) -> None:
+    made = task_manifest(rows, reference, name="tasks")
+    assert made.digest == digest(made.model_dump(mode="json"))
+    write_manifest(made, tmp_path / "m.json")
+    assert load_manifest(tmp_path / "m.json") == made
+    assert [e.id for e in made.examples] == [row.id for row in rows]
+    assert made.notes == [
+        "made of data alone, for `utility` only: it holds no reference scores"
+    ]
+    example = made.by_id["fomc-00"]
+    tokens = len(reference.tokenizer(example.prompt + example.response)["input_ids"])
+    assert example.reference_unll == [None] * tokens
+    assert example.spans[0].token_start is not None
+    assert made.counts["examples"] == 33
+    assert made.counts["tokens_scored"] == 0
+
+
+def test_nothing_is_scored(rows: list[Example], reference: Any) -> None:
+    assert not hasattr(reference, "model"), "this reference cannot score"
+    task_manifest(rows, reference, name="tasks")
+
+
+def test_other_data_have_another_digest(
+    tmp_path: Path, rows: list[Example], reference: Any
+) -> None:
+    made = task_manifest(rows, reference, name="tasks")
+    assert made.digest == task_manifest(rows, reference, name="other").digest
+    assert made.digest != task_manifest(rows[1:], reference, name="tasks").digest
+    changed = [replace(rows[0], response=" bad"), *rows[1:]]
+    assert made.digest != task_manifest(changed, reference, name="tasks").digest
+    path = tmp_path / "rows.jsonl"
+    path.write_text("{}\n")
+    told = task_manifest(rows, reference, name="tasks", data=[path])
+    assert told.data == [{"file": "rows.jsonl", "sha256": sha256_file(path)}]
+
+
+def test_full_weights_of_several_methods_share_a_digest(
+    rows: list[Example], reference: Any
+) -> None:
+    stages = [
+        with_fields(
+            reference,
+            base_sha256=None,
+            weights_sha256=str(i) * 64,
+            model_id=str(i) * 64,
+            source=f"runs/{i}",
+        )
+        for i in range(2)
+    ]
+    one, two = (task_manifest(rows, stage, name="tasks") for stage in stages)
+    assert one.digest == two.digest
+    fields = {"tokenizer_sha256": "b" * 64, "architecture": "Arithmetic"}
+    notes = check_fit(one, name="x", vocab_size=300, base_sha256=None, **fields)  # type: ignore[arg-type]
+    assert [note.partition(":")[0] for note in notes] == [
+        "base not verifiable",
+        "shapes not compared",  # the stand-in for a model has none
+    ]
+
+
+def test_adapters_of_another_base_are_refused(
+    rows: list[Example], reference: Any
+) -> None:
+    made = task_manifest(rows, reference, name="tasks")
+    fields: dict[str, Any] = {
+        "name": "x",
+        "tokenizer_sha256": "b" * 64,
+        "architecture": "Arithmetic",
+        "vocab_size": 300,
+    }
+    assert check_fit(made, base_sha256="a" * 64, **fields) == []
+    with pytest.raises(InputError, match="base weights"):
+        check_fit(made, base_sha256="f" * 64, **fields)
+
+
+def test_no_data_and_ids_that_stand_twice_are_refused(
+    rows: list[Example], reference: Any
+) -> None:
+    with pytest.raises(InputError, match="no examples"):
+        task_manifest([], reference, name="tasks")
+    with pytest.raises(InputError, match="'fomc-00': the id stands twice"):
+        task_manifest([*rows, rows[0]], reference, name="tasks")
+
+
+def test_clusters_join_sources_canaries_and_near_duplicates(
+    rows: list[Example], reference: Any
+) -> None:
+    made = task_manifest(rows, reference, name="tasks")
+    assert made.by_id["canary-a"].cluster == made.by_id["canary-b"].cluster
+    twin = replace(rows[0], id="twin", source_id="twin")
+    again = task_manifest([*rows, twin], reference, name="tasks")
+    assert again.by_id["twin"].cluster == again.by_id["fomc-00"].cluster
+
+
+@pytest.mark.parametrize("audit", [a for a in AUDITS.names() if a != "utility"])
+def test_other_audits_have_nothing_to_work_on(
+    audit: str, rows: list[Example], reference: Any
+) -> None:
+    """They say so, they do not crash."""
+    made = task_manifest(rows, reference, name="tasks")
+    importlib.import_module(f"spark_audit.audits.{audit.replace('-', '_')}")
+    entry = AUDITS.get(audit)
+    assert entry.part("plan")(made, preset="robust") == {}
+    result = entry.run({"x": {}}, made)
+    assert all(row.status == "not_estimable" for row in result.rows)
+    assert result.verdict
+
+
+# --- prompts --------------------------------------------------------------------------
+
+
+def prompt_of(made: Manifest, loaded: Any, key: str) -> Any:
+    (item,) = items_for(made, loaded, {GENERATE: [key]})[GENERATE]
+    return item
+
+
+def test_a_prompt_is_the_joint_tokenisation_before_the_response(
+    rows: list[Example], reference: Any
+) -> None:
+    made = task_manifest(rows, reference, name="tasks")
+    item = prompt_of(made, reference, "fomc-00")
+    tokenizer, example = reference.tokenizer, made.by_id["fomc-00"]
+    joint = tokenizer(example.prompt + example.response)["input_ids"]
+    assert item.ids.tolist() == joint[: len(item.ids)]
+    assert tokenizer.decode(joint[len(item.ids) :]) == example.response
+    assert item.target == example.response
+    assert item.max_new_tokens == len(joint) - len(item.ids) + MORE_TOKENS
+
+
+def test_a_prompt_that_ends_in_a_blank(
+    make_example: Callable[..., Example], reference: Any
+) -> None:
+    """Alone, its blank is a token that the joint tokenisation does not have."""
+    made = task_manifest(
+        [make_example("r", "Text: cold food. Label: ", "bad")], reference, name="t"
+    )
+    item = prompt_of(made, reference, "r")
+    tokenizer = reference.tokenizer
+    alone = tokenizer("Text: cold food. Label: ")["input_ids"]
+    assert item.ids.tolist() == alone[:-1]
+    assert tokenizer.decode(alone[-1:]) == " "
+
+
+def test_room_is_for_the_tasks_longest_label(
+    make_example: Callable[..., Example], reference: Any
+) -> None:
+    made = task_manifest(
+        [
+            make_example("a", "one two three", " good"),
+            make_example("b", "four five six", " zzzzzzzz"),
+            make_example("c", "seven eight", " good", task="fomc"),
+        ],
+        reference,
+        name="t",
+    )
+    sizes = {
+        key: prompt_of(made, reference, key).max_new_tokens for key in ("a", "b", "c")
+    }
+    long = len(reference.tokenizer(" zzzzzzzz", add_special_tokens=False)["input_ids"])
+    short = len(reference.tokenizer(" good", add_special_tokens=False)["input_ids"])
+    assert sizes == {"a": long + 4, "b": long + 4, "c": short + 4}
+
+
+def test_a_long_prompt_loses_its_beginning_and_keeps_its_bos(
+    make_example: Callable[..., Example], reference: Any
+) -> None:
+    small = with_fields(reference, max_positions=24)
+    prompt = "service food cold good fine rate raised basis points news Label:"
+    made = task_manifest([make_example("r", prompt, " good")], small, name="t")
+    item = prompt_of(made, small, "r")
+    assert item.tokens == 24
+    joint = reference.tokenizer(prompt + " good")["input_ids"]
+    end = made.by_id["r"].response_token
+    assert item.ids[0] == joint[0] == reference.tokenizer.bos_token_id
+    assert item.ids[1:].tolist() == joint[end - len(item.ids) + 1 : end]
+
+
+def test_a_text_longer_than_the_context_still_has_a_prompt(
+    make_example: Callable[..., Example], reference: Any
+) -> None:
+    small = with_fields(reference, max_positions=16)
+    text = "service food cold good fine rate raised basis points news " * 3
+    made = task_manifest([make_example("r", text, f" {text}")], small, name="t")
+    item = prompt_of(made, small, "r")
+    assert (len(item.ids), item.max_new_tokens) == (8, 8)
+
+
+def test_rows_that_cannot_be_asked(
+    make_example: Callable[..., Example], make_tokenizer: Any, reference: Any
+) -> None:
+    made = task_manifest(
+        [make_example("r", "some text", " "), make_example("s", "more", " good")],
+        reference,
+        name="t",
+    )
+    with pytest.raises(InputError, match="'r': has no response"):
+        prompt_of(made, reference, "r")
+    with pytest.raises(InputError, match="'s': a row of its task has no response"):
+        items_for(made, reference, {CANDIDATES: [labels_key("s")]})
+    bare = with_fields(reference, tokenizer=make_tokenizer(bos=False))
+    made = task_manifest([make_example("r", "", "good")], bare, name="t")
+    with pytest.raises(InputError, match="'r': has no prompt"):
+        prompt_of(made, bare, "r")
+
+
+# --- labels ---------------------------------------------------------------------------
+
+
+def test_labels_as_they_tokenise_behind_the_prompt(
+    make_example: Callable[..., Example], reference: Any
+) -> None:
+    answers = (" good", " bad", " very good", " very bad", " good")
+    made = task_manifest(
+        [make_example(f"r{i}", f"Text {i}. Label:", a) for i, a in enumerate(answers)],
+        reference,
+        name="t",
+    )
+    assert task_labels(made) == {"yelp": (" bad", " good", " very bad", " very good")}
+    (item,) = items_for(made, reference, {CANDIDATES: [labels_key("r2")]})[CANDIDATES]
+    assert item.key == labels_key("r2") == "labels:r2"
+    tokenizer = reference.tokenizer
+    for label, row in zip(task_labels(made)["yelp"], item.rows, strict=True):
+        joint = tokenizer("Text 2. Label:" + label)["input_ids"]
+        assert [*item.prefix.tolist(), *row.tolist()] == joint
+    # A beginning that labels share is scored with them: the prompt ends before it.
+    assert tokenizer.decode(item.prefix[1:]) == "Text 2. Label:"
+
+
+def test_a_label_that_changes_the_prompts_tokens(
+    make_example: Callable[..., Example], reference: Any
+) -> None:
+    """All candidates then begin where the first of them leaves the others."""
+    tokenizer = reference.tokenizer
+    prompt = "Text: food. Label: "
+    made = task_manifest(
+        [make_example("r", prompt, "bad"), make_example("s", prompt + "5", "7")],
+        reference,
+        name="t",
+    )
+    (item,) = items_for(made, reference, {CANDIDATES: [labels_key("r")]})[CANDIDATES]
+    for label, row in zip(("7", "bad"), item.rows, strict=True):
+        joint = tokenizer(prompt + label)["input_ids"]
+        assert [*item.prefix.tolist(), *row.tolist()] == joint
+    assert tokenizer.decode(item.prefix[1:]) == prompt.rstrip()
+    assert tokenizer.decode(item.rows[0]) == " 7"
+    assert tokenizer.decode(item.rows[1]) == " bad"
+
+
+def test_labels_and_prompt_fit_the_context(
+    make_example: Callable[..., Example], reference: Any
+) -> None:
+    small = with_fields(reference, max_positions=24)
+    prompt = "service food cold good fine rate raised basis points news Label:"
+    rows = [make_example("r", prompt, " good"), make_example("s", "x", " zzzzzzzz")]
+    made = task_manifest(rows, small, name="t")
+    (item,) = items_for(made, small, {CANDIDATES: [labels_key("r")]})[CANDIDATES]
+    assert len(item.prefix) + max(map(len, item.rows)) == 24
+    assert item.prefix[0] == reference.tokenizer.bos_token_id
+
+
+def test_free_text_has_no_labels(
+    make_example: Callable[..., Example], reference: Any
+) -> None:
+    made = task_manifest(
+        [make_example(f"r{i}", "Text. Label:", f" word{i}") for i in range(65)],
+        reference,
+        name="t",
+    )
+    assert task_labels(made) == {}
+    with pytest.raises(InputError, match="'r0': its task has more than 64"):
+        items_for(made, reference, {CANDIDATES: [labels_key("r0")]})
+
+
+def test_every_row_is_read_in_the_plans_order(
+    rows: list[Example], reference: Any
+) -> None:
+    made = task_manifest(rows, reference, name="tasks")
+    keys = [e.id for e in made.examples][::-1]
+    plan = {GENERATE: keys, CANDIDATES: [labels_key(key) for key in keys]}
+    found = items_for(made, reference, plan)
+    assert [item.key for item in found[GENERATE]] == keys
+    assert [item.key for item in found[CANDIDATES]] == plan[CANDIDATES]
+    assert all(item.ids.dtype == np.int32 for item in found[GENERATE])

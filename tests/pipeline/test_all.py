@@ -1,0 +1,266 @@
+"""Every audit in one call, on a base and two fine-tunes that remember differently."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_audit.audits import AUDITS
+from spark_audit.audits.contract import evidence_file, in_order
+from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.cli.main import run as command_line
+from spark_audit.data.examples import Example, write_examples
+from spark_audit.data.injection import inject
+from spark_audit.demo import run as demo
+from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.schema import Manifest, write_manifest
+from spark_audit.pipeline.run import Request, run
+from spark_audit.results import Report, Row
+from spark_audit.scoring import score as scoring
+from spark_audit.scoring.store import Store
+
+TASK = "support"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Folders of a base, of adapters that saw the text little or much, a manifest."""
+
+    folder: Path
+    manifest: Manifest
+    report: Report
+    scored: Counter[str]
+
+
+def rows(count: int, *, split: Any, seed: int) -> list[Example]:
+    made = demo.make_examples(count, split=split, seed=seed)
+    return [example for example in made if example.task == TASK]
+
+
+def fine_tune(folder: Path, name: str, examples: list[Example], epochs: int) -> None:
+    """A LoRA of every linear layer, trained on the whole text."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from spark_train.data import encode_rows
+    from spark_train.loop import fit
+
+    model = AutoModelForCausalLM.from_pretrained(folder / "base")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "base")
+    config = LoraConfig(
+        r=32, lora_alpha=64, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = get_peft_model(model, config)
+    train = [example for example in examples if example.split == "train"]
+    encoded = encode_rows(train, tokenizer, max_length=256)
+    fit(model, encoded, epochs=epochs, lr=5e-3, batch_size=8, seed=0, scope="full")
+    model.save_pretrained(folder / name)
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """Count every sequence that a pass hands over, by its key in the store.
+
+    The key is a hash of the model, the pass and what the sequence is.
+    """
+    found: Counter[str] = Counter()
+    add = Store.add
+
+    def count(self: Store, key: str, *rest: Any, **more: Any) -> None:
+        found[key] += 1
+        add(self, key, *rest, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "add", count)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    folder = tmp_path_factory.mktemp("all")
+    background = demo.make_examples(150, split="train", seed=1)
+    background, _ = inject(background, seed=1, rate=0.6, canaries=0)
+    audited = rows(54, split="train", seed=2) + rows(42, split="test", seed=2)
+    audited, _ = inject(audited, seed=2, rate=0.5, canaries=4, doses=[1, 5])
+    tokenizer = demo.make_tokenizer([example.text for example in background])
+    with demo.one_thread():
+        demo.train_base(
+            folder / "base", background, tokenizer, seed=0, progress=lambda *_: None
+        )
+        for name, epochs in (("little", 6), ("much", 40)):
+            fine_tune(folder, name, audited, epochs)
+    write_examples(folder / "data.jsonl", audited)
+    base = open_checkpoint(str(folder / "base"), name="base", device="cpu")
+    manifest = build_manifest(audited, base, name="scene")
+    write_manifest(manifest, folder / "manifests" / "scene.json")
+    with counted() as scored:
+        report = run(request_of(folder)).report
+    assert report is not None
+    return Scene(folder, manifest, report, scored)
+
+
+def request_of(folder: Path, **fields: Any) -> Request:
+    options: dict[str, Any] = {
+        "audits": tuple(in_order(AUDITS.names())),
+        "ckpt": (f"little={folder / 'little'}", f"much={folder / 'much'}"),
+        "base": str(folder / "base"),
+        "baseline": "little",
+        "manifest": folder / "manifests" / "scene.json",
+        "output": folder / "report",
+        "loading": {"device": "cpu"},
+        "audit_options": {"placebo_draws": 20, "draws": 2, "sigmas": "0.05,0.5"},
+    }
+    return Request(**{**options, **fields})
+
+
+def figure(report: Report, audit: str, metric: str, of: str = "") -> dict[str, Row]:
+    """The pooled figure of every checkpoint."""
+    return {
+        row.checkpoint: row
+        for row in report.results
+        if (row.audit, row.metric, row.of) == (audit, metric, of)
+        and row.group == "pooled"
+    }
+
+
+def values(report: Report, audit: str, metric: str, of: str = "") -> list[float]:
+    rows = figure(report, audit, metric, of)
+    found = [rows[name].value for name in ("base", "little", "much")]
+    assert all(value is not None for value in found), (audit, metric, of)
+    return [value for value in found if value is not None]
+
+
+@pytest.mark.parametrize(
+    ("audit", "metric", "of", "sign"),
+    [
+        ("nll", "nll", "pii", -1),
+        ("nll", "nll", "canary", -1),
+        ("matched", "nll_pii", "", -1),
+        ("rank", "mrr", "pii_all", 1),
+        ("rank", "log2_rank_mean", "pii", -1),
+        ("rank", "top10_rate", "pii_all", 1),
+        ("canary", "exposure_mean", "full", 1),
+        ("canary", "exposure_mean", "password", 1),
+        ("canary", "nll", "ssn", -1),
+        ("mia", "auc", "loss", 1),
+        ("mia", "auc", "mink10", 1),
+    ],
+)
+def test_more_memorisation_shows_as_more(
+    scene: Scene, audit: str, metric: str, of: str, sign: int
+) -> None:
+    base, little, much = values(scene.report, audit, metric, of)
+    assert sign * base < sign * little < sign * much
+
+
+def test_leaks_are_told_from_chance(scene: Scene) -> None:
+    report = scene.report
+    exposure = figure(report, "canary", "exposure_mean", "full")
+    assert exposure["much"].value is not None
+    assert exposure["much"].null_high is not None
+    assert exposure["much"].value > exposure["much"].null_high
+    assert exposure["base"].value is not None
+    assert exposure["base"].value < exposure["much"].null_high
+    for of in ("loss", "reference"):
+        row = figure(report, "mia", "auc", of)["much"]
+        assert row.low is not None
+        assert row.low > 0.5
+        assert row.status == "ok"
+    base = figure(report, "mia", "auc", "loss")["base"]
+    assert base.low is not None
+    assert base.high is not None
+    assert base.low < 0.5 < base.high
+    rate = figure(report, "extract", "greedy_rate")
+    assert rate["base"].value == 0
+    assert rate["base"].high is not None
+    assert rate["base"].high > 0
+    planted = {
+        record["checkpoint"]: record
+        for record in report.tables["canary_by_dose"]
+        if record["dose"] == 5 and record["part"] == "full"
+    }
+    assert planted["much"]["top1_hits"] == planted["much"]["canaries"]
+    # Sixteen clusters and four canaries resolve little; membership they do.
+    found = [line for line in report.verdict if "membership was detected" in line]
+    assert any("much" in line for line in found)
+    assert not any("base" in line for line in found)
+    assert not any("no leak" in line.lower() for line in report.verdict)
+
+
+def test_everything_is_there_once(scene: Scene) -> None:
+    report = scene.report
+    assert {row.audit for row in report.results} == set(AUDITS.names())
+    assert report.status == "complete"
+    # One model, one pass, one sequence: scored once for all audits together.
+    assert set(scene.scored.values()) == {1}
+    assert {"scoring: plain", "scoring: candidates", "scoring: noise"} <= set(
+        report.timing
+    )
+    for audit in AUDITS.names():
+        assert (scene.folder / "report" / "scores" / evidence_file(audit)).exists()
+    text = (scene.folder / "report" / "report.md").read_text()
+    over = {"mia": "train rows against test rows", "utility": "over test rows"}
+    for name in ("canary", "mia", "extract", "noise", "utility", "rank"):
+        assert f"### {name}: {over.get(name, 'pooled over training rows')}" in text
+
+
+def test_a_second_audit_scores_nothing_again(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(loaded: Any, items: Any, *args: Any, **options: Any) -> None:
+        assert not items, "scored again"
+
+    monkeypatch.setattr(scoring, "_runner", lambda kind: never)
+    store = scene.folder / "report" / "scores" / "store"
+    request = request_of(
+        scene.folder, audits=("rank",), output=tmp_path / "rank", scores=store
+    )
+    # The drift of a few texts is measured only where something is to be scored.
+    report = run(request).report
+    assert report is not None
+    ours = [row for row in scene.report.results if row.audit == "rank"]
+    assert report.results == ours
+
+
+def test_no_identifier_is_in_any_output(scene: Scene) -> None:
+    secrets = {
+        example.prompt[span.start : span.end]
+        for example in scene.manifest.examples
+        for span in example.spans
+        if span.end - span.start > 6 and span.end <= len(example.prompt)
+    }
+    assert len(secrets) > 20
+    files = [p for p in (scene.folder / "report").rglob("*") if p.is_file()]
+    assert len(files) > 20
+    for path in files:
+        data = path.read_bytes()
+        for secret in secrets:
+            assert secret.encode() not in data, path.name
+
+
+def test_gate_reads_every_audit(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(scene.folder / "report")
+    tripped = [
+        "canary.exposure_mean.full.value > 5",
+        "mia.auc.loss.low > 0.6",
+        "rank.mrr.pii_all.value > 0.3 for much",
+    ]
+    for rule in tripped:
+        assert command_line(["gate", folder, "--fail-if", rule, "--json"]) == 1, rule
+        found = json.loads(capsys.readouterr().out)
+        said = {one["checkpoint"] for one in found if one["state"] == "tripped"}
+        assert "much" in said
+        assert "base" not in said
+    assert command_line(["gate", folder, "--fail-if", "noise.gap.0.5.value > 99"]) == 0

@@ -1,0 +1,275 @@
+"""Reports compared from stored evidence alone: as if they had been one call."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from spark_audit import audits
+from spark_audit.audits.contract import baselines_of, evidence_file
+from spark_audit.cli.main import run as command_line
+from spark_audit.errors import InputError, OutputError
+from spark_audit.pipeline.compare import compare
+from spark_audit.provenance import now, sha256_file, versions
+from spark_audit.report.folder import read_report, write_report
+from spark_audit.results import CheckpointFacts, ManifestFacts, Report
+
+
+def shifted(case: Any, shift: float) -> Callable[[str, np.ndarray], np.ndarray]:
+    def change(key: str, nll: np.ndarray) -> np.ndarray:
+        out = nll * 0.9
+        for start, end in case.spans(key):
+            out[start:end] += shift
+        return out
+
+    return change
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """``write(folder, case, names, **changes)``: a report folder with its evidence."""
+
+    # A model's id is a function's address: no other one may get it.
+    alive: list[Any] = []
+
+    def make(name: str, case: Any, *, digest: str = "d", **changes: Any) -> Path:
+        alive.append(changes)
+        folder = tmp_path / name
+        dtype = changes.pop("dtype", "float32")
+        tables = case.tables(**changes)
+        found = {
+            "matched": audits.matched(tables, case.manifest, placebo_draws=0),
+            "nll": audits.nll(tables, case.manifest),
+        }
+        for audit, result in found.items():
+            path = folder / "scores" / evidence_file(audit)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            result.evidence.to_parquet(path)
+        report = Report(
+            status="complete",
+            command=[],
+            created=now(),
+            versions=versions(),
+            settings={"preset": "robust", "seed": 0, "baseline": None, "limit": None},
+            manifest=ManifestFacts(
+                name="m",
+                digest=digest,
+                n_sources=1,
+                n_clusters=1,
+                n_spans=1,
+                n_tokens=1,
+            ),
+            checkpoints=[
+                CheckpointFacts(
+                    name=one,
+                    source=one,
+                    format="f",
+                    weights_sha256="0",
+                    model_id=f"{one} {changes[one]}" if one != "base" else "base",
+                    dtype=dtype,
+                )
+                for one in tables
+            ],
+            results=[row for result in found.values() for row in result.rows],
+            contrasts=[],
+            guards=[],
+            scope=[],
+        )
+        write_report(report, folder)
+        return folder
+
+    return make
+
+
+def test_contrasts_are_those_of_one_call(
+    make_case: Callable[..., Any], write: Callable[..., Path]
+) -> None:
+    case = make_case()
+    first, second, base = shifted(case, 0.0), shifted(case, 0.6), shifted(case, 0.1)
+    folders = [
+        write("one", case, base=base, er=first),
+        write("two", case, base=base, spark=second),
+    ]
+    report = compare(folders)
+    assert report.settings["baseline"] == "er"
+    assert [one.name for one in report.checkpoints] == ["base", "er", "spark"]
+    tables = case.tables(base=base, er=first, spark=second)
+    together = audits.matched(
+        tables, case.manifest, baseline="er", placebo_draws=0, rematched=False
+    )
+    matched = [row for row in report.contrasts if row.audit == "matched"]
+    assert matched == together.contrasts
+    nll = audits.nll(tables, case.manifest, baseline="er")
+    assert [row for row in report.contrasts if row.audit == "nll"] == nll.contrasts
+    assert [r for r in report.results if r.audit == "nll"] == nll.rows
+    assert baselines_of("er", tables) == {"spark": "er"}
+
+
+def test_different_checkpoints_of_one_name_are_told_apart(
+    make_case: Callable[..., Any], write: Callable[..., Path]
+) -> None:
+    case = make_case(sources=12)
+    folders = [
+        write("one", case, ours=shifted(case, 0.0)),
+        write("two", case, ours=shifted(case, 0.5)),
+    ]
+    report = compare(folders)
+    assert [one.name for one in report.checkpoints] == ["one/ours", "two/ours"]
+    assert {row.baseline for row in report.contrasts} == {"one/ours"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"digest": "other"}, "its manifest is other"),
+        ({"dtype": "bfloat16"}, "its number format is bfloat16, that of .* float32"),
+    ],
+)
+def test_what_cannot_be_paired_is_refused(
+    change: dict[str, Any],
+    message: str,
+    make_case: Callable[..., Any],
+    write: Callable[..., Path],
+) -> None:
+    case = make_case(sources=12)
+    one = write("one", case, a=shifted(case, 0.0))
+    two = write("two", case, b=shifted(case, 0.5), **change)
+    with pytest.raises(InputError, match=message):
+        compare([one, two])
+
+
+def test_baseline_must_be_known_and_chosen(
+    make_case: Callable[..., Any], write: Callable[..., Path]
+) -> None:
+    case = make_case(sources=12)
+    one = write("one", case, a=shifted(case, 0.0), b=shifted(case, 0.1))
+    two = write("two", case, c=shifted(case, 0.5))
+    with pytest.raises(InputError, match="choose one of: a, b"):
+        compare([one, two])
+    with pytest.raises(InputError, match="'x' is none of the checkpoints"):
+        compare([one, two], baseline="x")
+    with pytest.raises(InputError, match="at least two"):
+        compare([one])
+    found = compare([one, two], baseline="c").contrasts
+    assert {row.checkpoint for row in found} == {"a", "b"}
+
+
+def test_an_audit_that_one_report_lacks_is_left_out_aloud(
+    make_case: Callable[..., Any], write: Callable[..., Path]
+) -> None:
+    case = make_case(sources=12)
+    one = write("one", case, a=shifted(case, 0.0))
+    two = write("two", case, b=shifted(case, 0.5))
+    (two / "scores" / "nll.parquet").unlink()
+    report = compare([one, two])
+    assert {row.audit for row in report.results} == {"matched"}
+    assert "nll (two)" in report.guards[0].detail
+    shutil.rmtree(two / "scores")
+    with pytest.raises(
+        InputError, match="no audit can be compared: matched .two.; nll .two."
+    ):
+        compare([one, two])
+
+
+def test_evidence_is_that_of_its_report(
+    make_case: Callable[..., Any], write: Callable[..., Path], tmp_path: Path
+) -> None:
+    case = make_case()
+    folders = [
+        write("one", case, er=shifted(case, 0.0)),
+        write("two", case, spark=shifted(case, 0.8)),
+    ]
+    (guard,) = [g for g in compare(folders).guards if "as written" in g.name]
+    assert guard.passed is None
+    assert guard.detail.startswith("not checked, ")
+    assert "one/spans.parquet, two/spans.parquet, one/nll.parquet" in guard.detail
+    for folder in folders:
+        files = (folder / "scores").glob("*.parquet")
+        told = {"evidence": {path.name: sha256_file(path) for path in files}}
+        write_report(read_report(folder).model_copy(update=told), folder)
+    report = compare(folders, output=tmp_path / "both")
+    assert not [g for g in report.guards if "as written" in g.name]
+    made = (tmp_path / "both" / "scores").glob("*.parquet")
+    assert report.evidence == {path.name: sha256_file(path) for path in made}
+    for path in (folders[1] / "scores").glob("*.parquet"):
+        whole = path.read_bytes()
+        flipped = bytearray(whole)
+        flipped[len(whole) // 2] ^= 8
+        for damaged in (bytes(flipped), whole[:-1], b""):
+            path.write_bytes(damaged)
+            with pytest.raises(OutputError) as caught:
+                compare(folders)
+            assert str(caught.value) == (
+                f"{path}: is not the file that the report was made from; "
+                "copy the report's folder again, or audit again"
+            )
+        path.write_bytes(whole)
+
+
+def test_the_command_writes_a_report_that_can_be_gated(
+    make_case: Callable[..., Any],
+    write: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    case = make_case()
+    one = write("one", case, er=shifted(case, 0.0))
+    two = write("two", case, spark=shifted(case, 0.8))
+    out = tmp_path / "both"
+    code = command_line(["compare", str(one), str(two), "-o", str(out)])
+    assert code == 0, capsys.readouterr().err
+    report = read_report(out)
+    assert report.command[:2] == ["spark-audit", "compare"]
+    evidence = pd.read_parquet(out / "scores" / "spans.parquet")
+    assert set(evidence["checkpoint"]) == {"er", "spark"}
+    rule = "matched.did.low > 0.5"
+    assert command_line(["gate", str(out), "--fail-if", rule]) == 1
+    assert "tripped" in capsys.readouterr().out
+    passing = ["matched.did.low < 0.1", "nll.nll.pii.value > 99"]
+    assert command_line(["gate", str(out), "--fail-if", *passing]) == 0
+    unknown = ["gate", str(out), "--fail-if", "nll.nil.pii.value > 1"]
+    assert command_line(unknown) == 2
+    assert "choose one of: nll" in capsys.readouterr().err
+    # A comparison can be compared again, with itself or with others.
+    assert command_line(["compare", str(out), str(one), "--baseline", "er"]) == 0
+
+
+def test_output_over_an_input_is_refused(
+    make_case: Callable[..., Any], write: Callable[..., Path]
+) -> None:
+    case = make_case(sources=12)
+    one = write("one", case, a=shifted(case, 0.0))
+    two = write("two", case, b=shifted(case, 0.5))
+    assert command_line(["compare", str(one), str(two), "-o", str(one)]) == 2
+
+
+def test_a_rounded_checkpoint_keeps_its_original(
+    make_case: Callable[..., Any], write: Callable[..., Path]
+) -> None:
+    case = make_case()
+    one = write("one", case, er=shifted(case, 0.0))
+    two = write(
+        "two", case, ours=shifted(case, 0.5), **{"ours+int4": shifted(case, 0.2)}
+    )
+    report = read_report(two)
+    facts = [
+        c.model_copy(update={"quantised_from": "ours" if "+" in c.name else None})
+        for c in report.checkpoints
+    ]
+    write_report(report.model_copy(update={"checkpoints": facts}), two)
+    found = compare([one, two])
+    pairs = {(c.checkpoint, c.baseline, c.family) for c in found.contrasts}
+    assert ("ours+int4", "ours", "exploratory") in pairs
+    assert ("ours", "er", "primary") in pairs
+    assert not any(c == "ours+int4" and b == "er" for c, b, _ in pairs)
+    # A name with a plus is no rounded checkpoint by itself.
+    three = write("three", case, **{"er+ptpc": shifted(case, 0.4)})
+    found = compare([one, three])
+    pairs = {(c.checkpoint, c.baseline, c.family) for c in found.contrasts}
+    assert ("er+ptpc", "er", "primary") in pairs

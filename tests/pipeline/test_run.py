@@ -1,0 +1,905 @@
+"""From checkpoints to a report: right figures, resumed work, shared work, refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.cli.main import run as command_line
+from spark_audit.data.examples import Example, Span
+from spark_audit.errors import InputError, OutputError, SparkError
+from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.schema import Manifest, load_manifest, seal, write_manifest
+from spark_audit.pipeline import run as pipeline
+from spark_audit.pipeline.run import Request, run
+from spark_audit.provenance import sha256_file
+from spark_audit.report.attachments import read_cases
+from spark_audit.report.folder import read_report
+from spark_audit.report.tables import entries
+from spark_audit.results import Report
+
+NAMES = [
+    f"{first} {last}"
+    for last in ("Jones", "Smith", "Brown", "Green", "White")
+    for first in ("Maria", "John", "Peter", "Alice", "Robert")
+]
+
+
+def examples(count: int = 24) -> list[Example]:
+    """Rows with a name each; every fourth is a test row."""
+    rng = np.random.default_rng(0)
+    words = (
+        "the service food good cold said customer paid dollars rate label news".split()
+    )
+    made = []
+    for i in range(count):
+        before, after = (" ".join(rng.choice(words, 9)) for _ in range(2))
+        # One name a source: rows that share one would be one cluster.
+        name = NAMES[i // 2 % len(NAMES)]
+        prompt = f"Text: {before}. Contact {name} today. {after}.\nLabel:"
+        start = prompt.index(name)
+        made.append(
+            Example(
+                id=f"row-{i:02d}",
+                task="task",
+                prompt=prompt,
+                response=" good" if i % 2 else " cold",
+                split="test" if i % 4 == 3 else "train",
+                source_id=f"source-{i // 2:02d}",
+                spans=(Span(start, start + len(name), "NAME"),),
+            )
+        )
+    return made
+
+
+@pytest.fixture(scope="module")
+def workshop(
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+) -> Path:
+    """A folder with manifests/m.json of the tiny base and an adapter ``lora``."""
+    from spark_audit.checkpoints.open import open_checkpoint
+
+    folder = tmp_path_factory.mktemp("workshop")
+    make_adapter(folder / "lora")
+    loaded = open_checkpoint(str(tiny_base), name="base")
+    manifest = build_manifest(examples(), loaded, name="m", caliper=2.0)
+    assert manifest.pairs
+    write_manifest(manifest, folder / "manifests" / "m.json")
+    return folder
+
+
+@pytest.fixture
+def request_of(
+    workshop: Path, tiny_base: Path, tmp_path: Path
+) -> Callable[..., Request]:
+    """``request_of(**fields)``: an audit of the adapter with its base."""
+
+    def make(**fields: Any) -> Request:
+        return replace(
+            Request(
+                audits=("matched",),
+                ckpt=(f"ours={workshop / 'lora'}",),
+                base=str(tiny_base),
+                manifest=workshop / "manifests" / "m.json",
+                output=tmp_path / "report",
+                loading={"device": "cpu"},
+                audit_options={"placebo_draws": 5},
+                formats=("csv", "md"),
+            ),
+            **fields,
+        )
+
+    return make
+
+
+def naive(folder: Path, base: Path, manifest: Manifest) -> dict[str, np.ndarray]:
+    """NLL of every token in float64, one text at a time, by PEFT and log-softmax."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64)
+    model = PeftModel.from_pretrained(model, folder).double().eval()
+    found = {}
+    with torch.no_grad():
+        for example in manifest.examples:
+            ids = tokenizer(example.prompt + example.response, return_tensors="pt")
+            logits = model(input_ids=ids["input_ids"]).logits[0, :-1]
+            target = ids["input_ids"][0, 1:, None]
+            nll = -torch.log_softmax(logits, -1).gather(1, target)[:, 0]
+            found[example.id] = np.concatenate([[0.0], nll.numpy()])
+    return found
+
+
+def test_figures_equal_a_naive_float64_recomputation(
+    request_of: Callable[..., Request], workshop: Path, tiny_base: Path
+) -> None:
+    request = request_of(baseline="base")
+    report = run(request).report
+    assert report is not None
+    manifest = load_manifest(workshop / "manifests" / "m.json")
+    nll = naive(workshop / "lora", tiny_base, manifest)
+    pii: list[float] = []
+    control: list[float] = []
+    for pair in manifest.pairs:
+        if manifest.by_id[pair.example].split == "train":
+            values = nll[pair.example]
+            pii += values[pair.pii.token_start : pair.pii.token_end].tolist()
+            control += values[
+                pair.control.token_start : pair.control.token_end
+            ].tolist()
+    rows = {
+        row.metric: row
+        for row in report.results
+        if row.checkpoint == "ours" and row.group == "pooled" and not row.of
+    }
+    assert rows["nll_pii"].value == pytest.approx(np.mean(pii), abs=1e-4)
+    assert rows["nll_control"].value == pytest.approx(np.mean(control), abs=1e-4)
+    assert rows["delta_sel"].value == pytest.approx(
+        np.mean(pii) - np.mean(control), abs=1e-4
+    )
+    assert {c.name for c in report.checkpoints} == {"base", "ours"}
+    (guard,) = [g for g in report.guards if g.name == "reference reproduced"]
+    assert guard.passed is True
+    assert any(row.metric == "did" for row in report.contrasts)
+
+
+def test_second_run_scores_nothing_and_says_the_same(
+    request_of: Callable[..., Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run(request_of()).report
+    from spark_audit.scoring.passes import plain as engine
+
+    def never(*args: Any, **options: Any) -> Any:
+        raise AssertionError("scored again")
+
+    monkeypatch.setattr(engine, "Scorer", never)
+    second = run(request_of()).report
+    assert first is not None
+    assert second is not None
+    assert first.results == second.results
+
+
+def assert_same_figures(one: Report | None, other: Report | None) -> None:
+    """Equal but for float noise: the workers' batches hold other rows."""
+    assert one is not None
+    assert other is not None
+    assert len(one.results) == len(other.results)
+    for a, b in zip(one.results, other.results, strict=True):
+        assert a.model_dump() == pytest.approx(b.model_dump(), abs=1e-5)
+
+
+def test_two_workers_give_the_report_of_one(
+    request_of: Callable[..., Request], tmp_path: Path
+) -> None:
+    alone = run(request_of()).report
+    shared = tmp_path / "shared"
+    first = run(request_of(output=shared, shard=(0, 2)))
+    assert first.report is None
+    assert first.missing > 0
+    assert not (shared / "report.json").exists()
+    second = run(request_of(output=shared, shard=(1, 2)))
+    assert_same_figures(second.report, alone)
+    assert json.loads((shared / "report.json").read_text())["status"] == "complete"
+
+
+def test_a_worker_with_other_flags_is_refused(
+    request_of: Callable[..., Request], tmp_path: Path
+) -> None:
+    run(request_of(shard=(0, 2)))
+    for other, said in (
+        ({"seed": 3}, r"--seed 0 \(here 3\)"),
+        ({"preset": "paper"}, r"--preset robust \(here paper\)"),
+        ({"audit_options": {"placebo_draws": 6}}, r"--placebo-draws 5 \(here 6\)"),
+        ({"loading": {"device": "cpu", "dtype": "bfloat16"}}, "--dtype not given"),
+        ({"show_text": True}, "--show-text False"),
+    ):
+        with pytest.raises(InputError, match=f"worker 0/2 .* other flags: {said}"):
+            run(request_of(shard=(1, 2), **other))
+    # Where and how fast it scores is its own.
+    own = {"batch_size": 2, "loading": {"device": "auto"}}
+    report = run(request_of(shard=(1, 2), **own)).report
+    assert report is not None
+    assert not (tmp_path / "report" / "scores" / "workers").exists()
+    # The whole command again, with other flags; all scores are there.
+    again = run(request_of(shard=(1, 2), seed=3)).report
+    assert again is not None
+    assert again.settings["seed"] == 3
+
+
+THREE = """
+import fcntl, os, sys, time
+from pathlib import Path
+# What takes long to import, once for all three.
+import pandas, peft, torch, transformers
+import spark_audit.scoring.passes.plain
+from spark_audit.checkpoints import open as checkpoints
+from spark_audit.cli import main as cli
+from spark_audit.pipeline import run as pipeline
+
+out, write, flock = Path(sys.argv[-1]), pipeline.write_report, fcntl.flock
+begins = {"nll": out, "rank": out / "nll writes", "matched": out / "report.json"}
+awaited = {"nll": "rank waits", "rank": "matched waits", "matched": "matched writes"}
+
+def until(path):
+    while not path.exists():
+        time.sleep(0.01)
+
+def slowly(*args, **options):
+    (out / f"{audit} writes").touch()
+    until(out / awaited[audit])
+    time.sleep(0.5)
+    return write(*args, **options)
+
+def told(*args):
+    (out / f"{audit} waits").touch()
+    flock(*args)
+
+pipeline.write_report, fcntl.flock = slowly, told
+for audit, sign in begins.items():
+    if not os.fork():
+        until(sign)
+        os._exit(cli.run([audit, *sys.argv[1:]]))
+sys.exit(max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in begins))
+"""
+
+
+def test_three_commands_into_one_folder_lose_no_audit(
+    workshop: Path, tiny_base: Path, tmp_path: Path
+) -> None:
+    """One writes while the second waits, and the third comes as the first ends."""
+    arguments = ["--ckpt", f"ours={workshop / 'lora'}", "--base", str(tiny_base)]
+    arguments += ["--format", "json", "--quiet", "-o", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-c", THREE, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=workshop,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert {row["audit"] for row in report["results"]} == {"nll", "rank", "matched"}
+    assert not (tmp_path / ".report.lock").exists()
+
+
+def test_a_wrong_path_leaves_no_folder_behind(
+    request_of: Callable[..., Request],
+    tmp_path: Path,
+    make_model: Callable[..., Any],
+    tiny_tokenizer: Any,
+) -> None:
+    other = tmp_path / "other"
+    make_model("llama", seed=9).save_pretrained(other)
+    tiny_tokenizer.save_pretrained(other)
+    for wrong in (
+        {"ckpt": ("x=/no/such/place",)},
+        {"manifest": tmp_path / "none.json"},
+        {"base": str(other)},
+        {"base": str(other), "shard": (0, 2)},
+    ):
+        with pytest.raises(SparkError):
+            run(request_of(**wrong))
+        assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_torchrun_shares_the_work(
+    workshop: Path, tiny_base: Path, tmp_path: Path
+) -> None:
+    run_ = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    run_ += ["-m", "spark_audit", "matched", "--ckpt", f"ours={workshop / 'lora'}"]
+    run_ += ["--base", str(tiny_base), "-o", str(tmp_path / "out")]
+    done = subprocess.run(
+        run_,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=workshop,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["status"] == "complete"
+    assert {row["checkpoint"] for row in report["results"]} == {"base", "ours"}
+
+
+def test_no_output_shows_an_identifier_unless_asked(
+    request_of: Callable[..., Request], tmp_path: Path
+) -> None:
+    run(request_of())
+    files = [p for p in (tmp_path / "report").rglob("*") if p.is_file()]
+    assert len(files) > 5
+    for path in files:
+        content = path.read_bytes()
+        for name in NAMES:
+            assert name.encode() not in content, path
+            assert name.partition(" ")[2].encode() not in content, path
+    run(request_of(show_text=True))
+    assert "Maria Jones" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_scores_hold_tokens_of_some_examples_without_text(
+    request_of: Callable[..., Request], workshop: Path, tiny_base: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    outcome = run(request_of())
+    assert outcome.report is not None
+    assert "cases" not in outcome.report.tables
+    found = read_cases(outcome.folder)
+    manifest = load_manifest(workshop / "manifests" / "m.json")
+    wanted = naive(workshop / "lora", tiny_base, manifest)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_base)
+    for key in dict.fromkeys(record["example"] for record in found):
+        mine = [record for record in found if record["example"] == key]
+        example = manifest.by_id[key]
+        text = example.prompt + example.response
+        encoded = tokenizer(text, return_offsets_mapping=True)
+        assert len(mine) == len(encoded["input_ids"])
+        for record, (start, end) in zip(mine, encoded["offset_mapping"], strict=True):
+            assert text[record["start"] : record["end"]] == text[start:end].strip()
+        nlls = [record["nll/ours"] for record in mine]
+        assert nlls[0] is None
+        assert nlls[1:] == pytest.approx(wanted[key][1:].tolist(), abs=2e-4)
+    assert all(name not in str(found) for name in NAMES)
+
+
+def test_all_formats_are_rendered_and_what_no_longer_holds_goes(
+    request_of: Callable[..., Request],
+) -> None:
+    outcome = run(request_of(formats=()))
+    folder = outcome.folder
+    pages = ("report.html", "report.md", "tables/matched.tex", "tables/results.csv")
+    pictures = [f"figures/selectivity.{form}" for form in ("png", "svg", "pdf")]
+    for name in (*pages, *pictures):
+        assert (folder / name).stat().st_size > 500, name
+    (folder / "figures" / "mine.png").write_text("somebody's own")
+    run(request_of(formats=("md",)))
+    left = {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and "scores" not in path.parts
+    }
+    assert left == {"report.json", "report.md", "figures/mine.png"}
+
+
+def test_an_unknown_format_is_found_before_scoring(
+    request_of: Callable[..., Request],
+) -> None:
+    request = request_of(formats=("md", "docx"))
+    with pytest.raises(InputError, match="unknown report format 'docx'; choose one of"):
+        run(request)
+    assert request.output is not None
+    assert not request.output.exists()
+
+
+def test_rendered_again_a_page_has_no_text_but_from_the_manifest(
+    request_of: Callable[..., Request],
+    workshop: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = run(request_of(formats=("html",))).folder
+    page, manifest = folder / "report.html", workshop / "manifests" / "m.json"
+    words, none = "This page holds words", "This page holds no text of any example"
+
+    def mode() -> int:
+        return page.stat().st_mode & 0o777
+
+    assert words in page.read_text()
+    assert mode() == 0o600
+    assert command_line(["report", str(folder), "--format", "html"]) == 0
+    assert none in page.read_text()
+    assert mode() == 0o644
+    call = ["report", str(folder), "--format", "html", "--manifest", str(manifest)]
+    assert command_line(call) == 0
+    assert words in page.read_text()
+    assert not any(name in page.read_text() for name in NAMES)
+    assert command_line([*call, "--show-text"]) == 0
+    assert "This page SHOWS IDENTIFIERS" in page.read_text()
+    assert mode() == 0o600
+    assert command_line(["report", str(folder), "--show-text"]) == 2
+    assert "add --manifest" in capsys.readouterr().err
+    other = load_manifest(manifest).model_dump(mode="json")
+    other["pairs"].pop()
+    write_manifest(seal(other), folder / "other.json")
+    assert command_line([*call[:-1], str(folder / "other.json")]) == 2
+    assert "is not the manifest of this report" in capsys.readouterr().err
+
+
+def test_evidence_and_tables_are_for_the_owner_only(
+    request_of: Callable[..., Request], tmp_path: Path
+) -> None:
+    run(request_of())
+    scores = tmp_path / "report" / "scores"
+    assert (scores / "spans.parquet").exists()
+    assert (scores / "tables" / "ours.plain.parquet").exists()
+    for path in scores.rglob("*"):
+        if path.is_file():
+            assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_limit_scores_few_and_says_partial(
+    request_of: Callable[..., Request],
+) -> None:
+    full = run(request_of()).report
+    part = run(request_of(limit=6, output=request_of().output / "part")).report  # type: ignore[operator]
+    assert full is not None
+    assert part is not None
+    assert part.status == "partial"
+    assert 0 < part.manifest.n_spans < full.manifest.n_spans
+    assert part.manifest.digest == full.manifest.digest
+
+
+def test_manifest_is_found_in_the_working_directory(
+    request_of: Callable[..., Request],
+    workshop: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(workshop)
+    report = run(request_of(manifest=None)).report
+    assert report is not None
+    assert report.manifest.name == "m"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    with pytest.raises(InputError, match="no manifest fits: there is none in manifest"):
+        run(request_of(manifest=None))
+    (empty / "manifests").mkdir()
+    (empty / "manifests/m.json").symlink_to(workshop / "manifests/m.json")
+    with pytest.raises(InputError, match="m.json .is a link out of the folder."):
+        run(request_of(manifest=None))
+    shutil.rmtree(empty / "manifests")
+    shutil.copytree(workshop / "manifests", empty / "manifests")
+    shutil.copy(empty / "manifests/m.json", empty / "manifests/n.json")
+    with pytest.raises(InputError, match="several manifests fit: .*m.json, .*n.json"):
+        run(request_of(manifest=None))
+
+
+def test_changed_manifest_is_refused(
+    request_of: Callable[..., Request], workshop: Path, tmp_path: Path
+) -> None:
+    raw = bytearray((workshop / "manifests" / "m.json").read_bytes())
+    place = raw.index(b'"caliper":2.0') + len(b'"caliper":')
+    raw[place] = ord("3")
+    path = tmp_path / "changed.json"
+    path.write_bytes(raw)
+    with pytest.raises(InputError, match="was changed after it was built"):
+        run(request_of(manifest=path))
+
+
+def test_checkpoint_of_another_base_is_refused(
+    request_of: Callable[..., Request],
+    tmp_path: Path,
+    make_model: Callable[..., Any],
+    tiny_tokenizer: Any,
+) -> None:
+    other = tmp_path / "other"
+    make_model("llama", seed=9).save_pretrained(other)
+    tiny_tokenizer.save_pretrained(other)
+    with pytest.raises(InputError, match="made for another model: base weights"):
+        run(request_of(base=str(other)))
+
+
+def test_full_weights_are_audited_with_a_note(
+    request_of: Callable[..., Request],
+    tmp_path: Path,
+    make_model: Callable[..., Any],
+    tiny_tokenizer: Any,
+) -> None:
+    other = tmp_path / "tuned"
+    make_model("llama", seed=9).save_pretrained(other)
+    tiny_tokenizer.save_pretrained(other)
+    report = run(request_of(ckpt=(f"tuned={other}",), base=None)).report
+    assert report is not None
+    (facts,) = report.checkpoints
+    assert any("base not verifiable" in note for note in facts.notes)
+
+
+def test_wrong_baseline_is_found_before_anything_is_loaded(
+    request_of: Callable[..., Request],
+) -> None:
+    request = request_of(baseline="nobody", ckpt=("ours=/no/such/place",))
+    with pytest.raises(InputError, match="--baseline: 'nobody' is none of the checkpo"):
+        run(request)
+
+
+def test_folder_of_another_manifest_is_refused(
+    request_of: Callable[..., Request], tmp_path: Path
+) -> None:
+    request = request_of()
+    run(request)
+    path = tmp_path / "report" / "report.json"
+    report = json.loads(path.read_text())
+    report["manifest"]["digest"] = "f" * 64
+    path.write_text(json.dumps(report))
+    with pytest.raises(InputError, match="holds a report over another manifest"):
+        run(request)
+
+
+def test_unwritable_output_is_found_before_scoring(
+    request_of: Callable[..., Request], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*args: Any, **options: Any) -> Any:
+        raise AssertionError("scored although nothing can be written")
+
+    monkeypatch.setattr(pipeline._Work, "score", never)
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(OutputError, match="cannot be written"):
+        run(request_of(output=file / "report"))
+
+
+def test_disk_full_keeps_what_was_scored(
+    request_of: Callable[..., Request], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*args: Any, **options: Any) -> Any:
+        raise OutputError("cannot be written (No space left on device)", where="x")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(pipeline, "write_report", full)
+        with pytest.raises(SparkError, match="No space left"):
+            run(request_of())
+    assert not (tmp_path / "report" / "report.json").exists()
+    assert list((tmp_path / "report" / "scores" / "store").rglob("*.parquet"))
+    assert run(request_of()).report is not None
+
+
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
+def test_stopped_runs_are_resumed_by_the_same_command(
+    stop: signal.Signals,
+    workshop: Path,
+    tiny_base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The command is stopped as soon as it has a store, before it has a report."""
+    arguments = ["matched", "--ckpt", f"ours={workshop / 'lora'}"]
+    arguments += ["--base", str(tiny_base), "-o", str(tmp_path / "out"), "--quiet"]
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "spark_audit", *arguments],
+        cwd=workshop,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while worker.poll() is None and time.monotonic() < deadline:
+        if (tmp_path / "out" / "scores" / "store").exists():
+            worker.send_signal(stop)
+            break
+        time.sleep(0.01)
+    _, err = worker.communicate(timeout=60)
+    assert worker.returncode in (0, 130, -signal.SIGKILL)
+    assert "Traceback" not in err
+    if worker.returncode == 130:
+        assert "resume with: spark-audit matched" in err
+    monkeypatch.chdir(workshop)
+    assert command_line(arguments) == 0
+    assert (tmp_path / "out" / "report.json").exists()
+
+
+def test_dry_run_counts_and_writes_nothing(
+    workshop: Path,
+    tiny_base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(workshop)
+    arguments = ["matched", "--ckpt", f"ours={workshop / 'lora'}", "--dry-run"]
+    arguments += ["--base", str(tiny_base), "-o", str(tmp_path / "out"), "--json"]
+    assert command_line(arguments) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["manifest"] == "m"
+    assert facts["ours: items"] > 10
+    assert facts["ours: tokens"] > 100
+    assert not (tmp_path / "out").exists()
+
+
+def test_json_on_stdout_is_the_report(
+    workshop: Path,
+    tiny_base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(workshop)
+    arguments = ["matched", "--ckpt", f"base={tiny_base}", "--json", "--quiet"]
+    arguments += ["-o", str(tmp_path / "out"), "--placebo-draws", "0"]
+    assert command_line(arguments) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((tmp_path / "out" / "report.json").read_text())
+
+
+def test_an_interrupted_manifest_build_resumes(
+    tiny_base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from spark_audit.data.examples import write_examples
+    from spark_audit.manifest import build
+    from spark_audit.scoring.passes import plain as engine
+
+    data, output = tmp_path / "task.jsonl", tmp_path / "manifests" / "m.json"
+    write_examples(data, examples())
+    arguments = ["manifest", "build", "--base", str(tiny_base), "--data", str(data)]
+    arguments += ["-o", str(output), "--caliper", "2", "--quiet"]
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(build, "canary_sets", interrupted)
+        assert command_line(arguments) == 130
+    assert "resume with: spark-audit manifest build" in capsys.readouterr().err
+    assert not output.exists()
+    assert list((output.parent / ".m.scores").glob("*.parquet"))
+
+    def never(*args: Any, **options: Any) -> Any:
+        raise AssertionError("scored again")
+
+    monkeypatch.setattr(engine, "Scorer", never)
+    assert command_line(arguments) == 0
+    assert load_manifest(output).pairs
+    assert not (output.parent / ".m.scores").exists()
+
+
+def test_a_rounded_copy_stands_beside_with_a_contrast_to_its_original(
+    request_of: Callable[..., Request],
+) -> None:
+    pytest.importorskip("torchao", reason="torchao is not installed")
+    request = request_of(
+        audits=("matched", "nll"),
+        baseline="base",
+        loading={"device": "cpu", "quantize": ("int4",)},
+    )
+    report = run(request).report
+    assert report is not None
+    assert [c.name for c in report.checkpoints] == ["base", "ours", "ours+int4"]
+    own = [c for c in report.contrasts if c.checkpoint == "ours+int4"]
+    assert {c.baseline for c in own} == {"ours"}
+    assert {c.family for c in own} == {"exploratory"}
+    values = {
+        row.checkpoint: row.value
+        for row in report.results
+        if (row.audit, row.of, row.group) == ("nll", "pii", "pooled")
+    }
+    assert values["ours"] != values["ours+int4"]
+    primary = [c for c in report.contrasts if c.family == "primary"]
+    assert [(c.checkpoint, c.metric) for c in primary] == [
+        ("ours", "did"),
+        ("ours", "rtm_bias"),
+    ]
+
+
+def test_utility_of_a_series_from_data_alone(
+    request_of: Callable[..., Request],
+    workshop: Path,
+    make_adapter: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    from spark_audit.data.examples import write_examples
+
+    for stage in ("0", "1"):
+        make_adapter(tmp_path / "run" / stage, seed=int(stage) + 1)
+    rows = [replace(e, task=f"t{i % 2}") for i, e in enumerate(examples(32))]
+    rows = [replace(e, split="test" if i % 3 else "train") for i, e in enumerate(rows)]
+    for task in ("t0", "t1"):
+        path = tmp_path / "data" / f"{task}.jsonl"
+        write_examples(path, [row for row in rows if row.task == task])
+    request = request_of(
+        audits=("utility",),
+        ckpt=(f"run={tmp_path / 'run'}", f"one={workshop / 'lora'}"),
+        manifest=None,
+        data=tuple(sorted((tmp_path / "data").glob("*.jsonl"))),
+        audit_options={"order": "t1,t0"},
+    )
+    report = run(request).report
+    assert report is not None
+    assert {c.name for c in report.checkpoints} == {"base", "one", "run@1", "run@2"}
+    shown = {row.checkpoint for row in report.results}
+    assert shown == {"base", "one", "run"}
+    last = [row for row in report.results if row.metric == "bwt"]
+    assert {row.checkpoint for row in last if row.status == "ok"} == {"run"}
+    matrix = [r for r in report.tables["accuracy_matrix"] if r["checkpoint"] == "run"]
+    assert [record["after"] for record in matrix] == ["t1", "t0"]
+
+
+def test_a_run_says_in_which_order_it_learned_its_tasks(
+    request_of: Callable[..., Request],
+    make_adapter: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    """Rows lie in another order than that of training, as files of a folder do."""
+    from spark_audit.data.examples import write_examples
+
+    rows = [replace(e, task=f"t{i % 2}") for i, e in enumerate(examples(32))]
+    rows = [replace(e, split="test" if i % 3 else "train") for i, e in enumerate(rows)]
+    data = []
+    for task in ("t0", "t1"):
+        data.append(tmp_path / "data" / f"{task}.jsonl")
+        write_examples(data[-1], [row for row in rows if row.task == task])
+
+    def trained(name: str, tasks: list[str], stages: int = 2) -> str:
+        folder = tmp_path / name
+        for stage in range(stages):
+            make_adapter(folder / str(stage), seed=stage + 1)
+        facts = {"kind": "spark-train-run", "tasks": tasks}
+        (folder / "run.json").write_text(json.dumps(facts))
+        return f"{name}={folder}"
+
+    one, other = trained("one", ["t1", "t0"]), trained("other", ["t0", "t1"])
+    both = trained("both", ["t0", "t1"], stages=1)
+    request = request_of(
+        audits=("utility",),
+        ckpt=(one, both),
+        manifest=None,
+        data=tuple(data),
+        audit_options={"order": None},
+    )
+    report = run(request).report
+    assert report is not None
+    assert report.settings["utility.order"] == "t1,t0"
+    matrix = [r for r in report.tables["accuracy_matrix"] if r["checkpoint"] == "one"]
+    assert [record["after"] for record in matrix] == ["t1", "t0"]
+    with pytest.raises(InputError, match="different orders: t1, t0; t0, t1"):
+        run(replace(request, ckpt=(one, other)))
+    with pytest.raises(InputError, match="'one' learned .* another order: t1, t0"):
+        run(replace(request, audit_options={"order": "t0,t1"}))
+    theirs = trained("theirs", ["t0", "t1"])
+    (tmp_path / "theirs" / "run.json").unlink()
+    with pytest.raises(InputError, match="'theirs' does not say .* t1, t0"):
+        run(replace(request, ckpt=(one, theirs)))
+    # What is no contradiction is taken.
+    some = run(replace(request, audit_options={"order": "t0"})).report
+    assert some is not None
+    assert some.settings["utility.order"] == "t0"
+
+
+def test_several_audits_say_whose_line_is_whose(
+    request_of: Callable[..., Request],
+) -> None:
+    report = run(request_of(audits=("matched", "rank", "nll"))).report
+    assert report is not None
+    assert {finding.audit for finding in report.findings} == {"matched", "rank", "nll"}
+    assert report.settings["matched.replicates"] == 9999
+
+
+def test_audits_of_the_same_checkpoints_add_up_in_one_folder(
+    request_of: Callable[..., Request], tmp_path: Path
+) -> None:
+    together = run(
+        request_of(audits=("nll", "rank"), output=tmp_path / "together")
+    ).report
+    assert together is not None
+    run(request_of(audits=("rank",)))
+    both = run(request_of(audits=("nll",)))
+    assert both.report is not None
+    assert {row.audit for row in both.report.results} == {"nll", "rank"}
+    assert sorted(both.report.results, key=repr) == sorted(together.results, key=repr)
+    heads = [finding.audit for finding in both.report.findings]
+    assert list(dict.fromkeys(heads)) == ["rank", "nll"]
+    scores = both.folder / "scores"
+    assert (scores / "rank.parquet").exists()
+    assert (scores / "nll.parquet").exists()
+    assert both.report.evidence == {
+        f"{audit}.parquet": sha256_file(scores / f"{audit}.parquet")
+        for audit in ("rank", "nll")
+    }
+    assert together.evidence == both.report.evidence
+    # The same audit again takes the old one's place.
+    again = run(request_of(audits=("nll",))).report
+    assert again is not None
+    assert len(again.results) == len(both.report.results)
+
+
+def test_a_finished_report_is_not_lost_without_a_word(
+    request_of: Callable[..., Request], workshop: Path, tmp_path: Path
+) -> None:
+    lora = workshop / "lora"
+    two = (f"ours={lora}", f"other={lora}")
+    run(request_of(audits=("rank", "nll"), ckpt=two))
+    with pytest.raises(InputError, match="checkpoints other, which would be lost"):
+        run(request_of(audits=("rank", "nll")))
+    with pytest.raises(InputError, match="audits nll, rank of other|audits rank, nll"):
+        run(request_of(audits=("matched",), ckpt=(*two, f"third={lora}")))
+    with pytest.raises(InputError, match="audits nll with another seed"):
+        run(request_of(audits=("rank",), ckpt=two, seed=1))
+    # More of everything loses nothing.
+    more = request_of(audits=("rank", "nll"), ckpt=(*two, f"third={lora}"))
+    assert run(more).report is not None
+
+
+@pytest.mark.parametrize("name", ["scores", "scores/tables", "tables"])
+def test_a_report_folder_from_others_leads_nowhere_else(
+    name: str, request_of: Callable[..., Request], tmp_path: Path
+) -> None:
+    request, theirs = request_of(), tmp_path / "theirs"
+    for kept in ("spans.parquet", "tables/ours.plain.parquet", "results.csv"):
+        (theirs / kept).parent.mkdir(parents=True, exist_ok=True)
+        (theirs / kept).write_text("kept")
+    assert request.output is not None
+    (request.output / name).parent.mkdir(parents=True)
+    (request.output / name).symlink_to(theirs)
+    with pytest.raises(InputError, match=f"{name}: is a link out of the folder"):
+        run(request)
+    left = [path for path in theirs.rglob("*") if path.is_file()]
+    assert [path.read_text() for path in left] == ["kept"] * 3
+
+
+def test_of_scores_too_only_what_the_report_named_goes(
+    request_of: Callable[..., Request], workshop: Path
+) -> None:
+    folder = run(request_of(audits=("nll",))).folder
+    tables = folder / "scores" / "tables"
+    shutil.copy(tables / "ours.plain.parquet", folder / "scores" / "mine.parquet")
+    shutil.copy(tables / "ours.plain.parquet", tables / "mine.parquet")
+    assert read_report(folder).files["scores"][0] == "scores/cases.parquet"
+    two = (f"ours={workshop / 'lora'}", f"more={workshop / 'lora'}")
+    run(request_of(audits=("nll",), ckpt=two))
+    assert (tables / "more.plain.parquet").exists()
+    report = read_report(folder)
+    # As if it had been of other checkpoints: what it named goes with it.
+    named = report.files | {"scores": [*report.files["scores"], "scores/old.parquet"]}
+    (folder / "scores" / "old.parquet").write_text("")
+    text = report.model_copy(update={"files": named}).model_dump_json()
+    (folder / "report.json").write_text(text)
+    run(request_of(audits=("nll",), ckpt=two))
+    assert not (folder / "scores" / "old.parquet").exists()
+    for place in (folder / "scores", tables):
+        assert (place / "mine.parquet").exists()
+
+
+def test_names_that_look_alike_in_files_keep_tables_of_their_own(
+    request_of: Callable[..., Request], workshop: Path
+) -> None:
+    lora = workshop / "lora"
+    (workshop / "m").mkdir(exist_ok=True)
+    links = []
+    for name in ("m/a b", "m/a_b"):
+        link = workshop / name
+        if not link.exists():
+            link.symlink_to(lora)
+        links.append(str(link))
+    report = run(request_of(audits=("nll",), ckpt=tuple(links)))
+    assert report.report is not None
+    tables = {path.name for path in (report.folder / "scores" / "tables").iterdir()}
+    assert len(tables) == 3
+
+
+def test_a_series_adds_up_and_other_tables_stay(
+    request_of: Callable[..., Request],
+    make_adapter: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    for stage in ("0", "1"):
+        make_adapter(tmp_path / "run" / stage, seed=int(stage) + 1)
+    ckpt = (f"run={tmp_path / 'run'}",)
+    run(request_of(audits=("utility",), ckpt=ckpt))
+    tables = tmp_path / "report" / "scores" / "tables"
+    before = {path.name for path in tables.iterdir()}
+    report = run(request_of(audits=("nll",), ckpt=ckpt)).report
+    assert report is not None
+    assert {row.audit for row in report.results} == {"nll", "utility"}
+    assert before < {path.name for path in tables.iterdir()}
+    # Stages are no checkpoints of their own to a reader.
+    assert entries(report) == {"base": 0, "run": 0}
+    assert {c.name for c in report.checkpoints} == {"base", "run", "run@1", "run@2"}

@@ -1,0 +1,316 @@
+"""Synthetic reports with everything in them that a figure is drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.report.figures.gallery import drawings
+from spark_audit.report.figures.theme import Drawing
+from spark_audit.results import CheckpointFacts, Contrast, ManifestFacts, Report, Row
+
+SHORT = ("er", "sd-replay", "spark", "spark-ul", "spark-dkl", "pecl", "ewc")
+LONG = "llama-2-7b-hf_order{}-spark-without-unlikelihood.lambda_{}+int8"
+TYPES = ("ADDRESS", "CREDIT_CARD", "EMAIL", "NAME", "PASSWORD", "PHONE", "SSN")
+TASKS = ("fomc", "yelp", "agnews", "amazon", "mentill", "yahoo")
+SCORES = ("loss", "response", "mink10", "minkpp10", "zlib", "reference")
+SIGMAS = ("0.001", "0.01", "0.05", "0.1", "0.5")
+COVARIATES = ("nll_mean", "nll_max", "entropy", "position", "digit_share")
+UNKNOWN = {"status": "not_estimable", "note": "it cannot be estimated", "value": None}
+BASE_IS_REFERENCE = UNKNOWN | {"note": "it is the matching reference"}
+
+
+def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
+    """A report with ``count`` checkpoints, the base among them.
+
+    Among the rows are negative and missing figures, rows without an interval, and
+    every status. With ``seeds``, the second method has that many replicates.
+    """
+    random = np.random.default_rng(count)
+    methods = [
+        LONG.format(i, i) if long else (SHORT[i] if i < len(SHORT) else f"m{i}")
+        for i in range(count - 1)
+    ]
+    replicated = methods[1] if seeds else ""
+    names = ["base"]
+    for method in methods:
+        names += (
+            [f"{method}[{k + 1}]" for k in range(seeds)]
+            if method == replicated
+            else [method]
+        )
+    rows: list[Row] = []
+    contrasts: list[Contrast] = []
+    entries = [*names, *([replicated] if seeds else [])]
+
+    def put(name: str, audit: str, metric: str, at: float, **more: Any) -> None:
+        value = more.pop("value", at)
+        width = float(more.pop("width", 0.2) * random.uniform(0.6, 1.4))
+        row: dict[str, Any] = {
+            "audit": audit,
+            "checkpoint": name,
+            "metric": metric,
+            "value": value,
+            "low": at - width,
+            "high": at + width,
+            "interval": "jackknife-t",
+            "n": 100,
+            "clusters": 40,
+        } | more
+        overs = ("sources", "seeds", "both") if name == replicated else ("sources",)
+        for factor, over in enumerate(overs, start=1):
+            wide = dict(row, over=over)
+            if row["low"] is not None:
+                wide |= {"low": at - factor * width, "high": at + factor * width}
+            if value is None:
+                wide |= {"low": None, "high": None, "interval": "none"}
+            if "baseline" in row:
+                contrasts.append(Contrast.model_validate(wide))
+            else:
+                rows.append(Row.model_validate(wide))
+
+    status = {1: "invalid", 3: "insensitive", 5: "not_resolvable"}
+    for place, name in enumerate(entries):
+        base = name == "base"
+        own: dict[str, Any] = {"status": status.get(place, "ok")}
+        bare = {"low": None, "high": None, "interval": "none"} if place == 2 else {}
+        level = float(random.normal(0.4, 0.6))
+        change = BASE_IS_REFERENCE if base else own | bare
+        put(name, "matched", "delta_sel", level, unit="nats")
+        put(name, "matched", "delta_sel", level - 0.05, of="change", **change)
+        mechanism = BASE_IS_REFERENCE if base else {}
+        put(name, "matched", "rtm_bias", 0.1, of="change", **mechanism)
+        for kind in TYPES:
+            gone = kind == "PHONE" and place == 1
+            put(
+                name,
+                "matched",
+                "delta_sel",
+                float(random.normal(0.3, 0.8)),
+                of="change",
+                group=f"type:{kind}",
+                width=6.0 if kind == "SSN" and place == 1 else 0.4,
+                **(BASE_IS_REFERENCE if base else UNKNOWN if gone else {}),
+            )
+        if not base and name != methods[0]:
+            put(
+                name,
+                "matched",
+                "did",
+                float(random.normal(0.2, 0.3)),
+                baseline=methods[0],
+            )
+            put(name, "matched", "rtm_bias", 0.1, baseline=methods[0])
+        for of, at in (("low", 2.0), ("pii", 3.0), ("canary", 4.0)):
+            shift = 0.0 if base else float(random.normal(0.5, 0.5))
+            put(name, "nll", "nll", at + shift, of=of, unit="nats")
+        for of in ("pii", "control", "pii_all"):
+            rate = float(random.uniform(0.2, 0.5))
+            gone = place == 3 and of == "control"
+            put(
+                name,
+                "rank",
+                "top1_rate",
+                rate,
+                of=of,
+                width=0.03,
+                **(UNKNOWN if gone else own),
+            )
+        for of in SCORES:
+            put(name, "mia", "auc", float(random.uniform(0.45, 0.7)), of=of, null=0.5)
+        for of in SIGMAS:
+            size = -100 * (1 - np.exp(-10 * float(of)))
+            pii, other = (float(size + random.normal(0, 2)) for _ in range(2))
+            put(name, "noise", "dp_pii", pii, of=of, width=2.0, unit="%")
+            put(name, "noise", "dp_nonpii", other, of=of, width=2.0, unit="%")
+            gap = UNKNOWN if place == 2 and of == "0.5" else own
+            put(name, "noise", "gap", other - pii, of=of, width=3.0, **gap)
+        for metric, at in (("last", 0.7), ("avg", 0.75), ("bwt", -0.1)):
+            value = float(at + random.uniform(-0.1, 0.1))
+            gone = UNKNOWN if base and metric != "last" else {"null": 0.3}
+            put(name, "utility", metric, value, width=0.04, **gone)
+    return Report(
+        status="complete",
+        command=["spark-audit", "all"],
+        created="2026-01-01T00:00:00+00:00",
+        versions={"numpy": "2"},
+        settings={"caliper": 0.5},
+        manifest=ManifestFacts(
+            name="m", digest="d" * 64, n_sources=9, n_clusters=9, n_spans=9, n_tokens=99
+        ),
+        checkpoints=[
+            CheckpointFacts(
+                name=name,
+                source=name,
+                format="hf-folder",
+                weights_sha256="0" * 64,
+                model_id="1" * 64,
+                dtype="float32",
+            )
+            for name in names
+        ],
+        results=rows,
+        contrasts=contrasts,
+        guards=[],
+        scope=[],
+        tables=tables(names, random),
+    )
+
+
+def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
+    """The further tables, in the form in which audits and the pipeline write them."""
+    quantiles = np.linspace(0, 1, 41)
+    trained = [name for name in names if name != "base"]
+    fpr = np.geomspace(1 / 200, 1, 30)
+    settings = {
+        "method": "spark",
+        "ptpc.alpha_ul": 2.0,
+        "ptpc.steps": 200,
+        "ptpc.dkl": True,
+    }
+    varied: list[dict[str, Any]] = [
+        {},
+        {"ptpc.alpha_ul": 1.0},
+        {"ptpc.alpha_ul": 4.0},
+        {"ptpc.steps": 100},
+        {"ptpc.steps": 400},
+        {"ptpc.dkl": False},
+    ]
+    return {
+        "balance": [
+            {
+                "covariate": name,
+                "smd_before": float(random.normal(0.4, 0.5)),
+                "smd_after": float(random.normal(0.0, 0.1)),
+            }
+            for name in COVARIATES
+        ]
+        + [
+            {"covariate": "chars_per_token", "smd_before": -4.6, "smd_after": -4.2},
+            {"covariate": "in_prompt_share", "smd_before": None, "smd_after": None},
+        ],
+        "pair_shares": [
+            {"of": of, "nats": nats, "share": float(q), "caliper_nats": 0.55}
+            for q in quantiles
+            for of, nats in (
+                ("distance", float(0.5 * q**2)),
+                ("nll_pii", float(2 + 3 * q)),
+                ("nll_control", float(1.9 + 3 * q)),
+            )
+        ],
+        "rank_distribution": [
+            {
+                "checkpoint": name,
+                "of": of,
+                "rank": 2**k,
+                "share": float(1 - (1 - at) * np.exp(-k / 4)) if k < 15 else 1.0,
+                "n": 100,
+            }
+            for name in names
+            for of in ("pii", "control", "pii_all")
+            for at in [random.uniform(0.1, 0.5)]
+            for k in range(16)
+        ],
+        "mia_roc": [
+            {
+                "checkpoint": name,
+                "of": score,
+                "fpr": float(x),
+                "tpr": 0.0 if x < 0.01 and score == "loss" else float(x**power),
+                "chance_low": float(max(0.0, x - 1.5 * np.sqrt(x / 200))),
+                "chance_high": float(min(1.0, x + 1.5 * np.sqrt(x / 200))),
+            }
+            for name in names
+            for score in SCORES
+            for power in [random.uniform(0.6, 1.1)]
+            for x in fpr
+        ],
+        "canary_by_dose": [
+            {
+                "checkpoint": name,
+                "part": part,
+                "dose": dose,
+                "held_out": dose == 0,
+                "canaries": 4,
+                "exposure_mean": float(1.4 + dose * random.uniform(0, 0.4)),
+                "chance_exposure": 1.43,
+                "chance_exposure_low": 0.4,
+                "chance_exposure_high": 3.1,
+            }
+            for name in names
+            for part in ("full", "password", "ssn")
+            for dose in (0, 1, 4, 16)
+        ],
+        "accuracy_matrix": [
+            {"checkpoint": "base", "stage": 1}
+            | {task: float(random.uniform(0, 0.4)) for task in TASKS}
+        ]
+        + [
+            {"checkpoint": name, "stage": stage}
+            | {t: float(random.uniform(0, 1)) for t in TASKS[: stage + 1]}
+            for name in trained
+            for stage in range(1, 7)
+        ],
+        "run_settings": [
+            {"checkpoint": name, "setting": key, "value": value}
+            for place, name in enumerate(trained)
+            for key, value in (
+                settings | varied[place % len(varied)] | {"seed": place}
+            ).items()
+        ],
+        "run_time": [
+            {
+                "checkpoint": name,
+                "stage": f"{stage}-{task}",
+                "part": part,
+                "work": work,
+                "seconds": float(random.uniform(0.5, 1.5) * seconds),
+            }
+            for place, name in enumerate(trained)
+            for stage, task in enumerate(TASKS, start=1)
+            for part, work, seconds in (
+                ("task", "task", 300),
+                ("task", "replay", 150),
+                ("task", "optimizer", 60),
+                ("task", "start", 2),
+                ("priv", "correction", 15),
+            )
+            if part == "task" or place
+        ],
+        "run_losses": [
+            {
+                "checkpoint": name,
+                "stage": f"{stage}-{task}",
+                "part": "priv",
+                "kind": kind,
+                "step": step,
+                "loss": 3.0,
+                "ul": float(2 * np.exp(-step / 100) + 0.1),
+                "dkl": float(0.02 + step / 2000),
+                "anchor": float(0.01 + step / 5000),
+                "old": None if stage == 1 else float(0.02 + step / 4000),
+            }
+            for name in trained
+            for stage, task in enumerate(TASKS, start=1)
+            for kind, steps in (("steps", range(10, 201, 10)), ("probe", (0, 200)))
+            for step in steps
+        ],
+    }
+
+
+@pytest.fixture(scope="session")
+def made() -> Callable[[int, bool], tuple[Report, dict[str, Drawing]]]:
+    """``made(count, long)``: a rich report and its drawings by name, drawn once."""
+    known: dict[tuple[int, bool], tuple[Report, dict[str, Drawing]]] = {}
+
+    def get(count: int, long: bool = False) -> tuple[Report, dict[str, Drawing]]:
+        if (count, long) not in known:
+            report = rich(count, long=long, seeds=3 if count == 4 else 0)
+            found = {drawing.name: drawing for drawing in drawings(report)}
+            known[count, long] = (report, found)
+        return known[count, long]
+
+    return get

@@ -1,0 +1,843 @@
+"""What is drawn is what the report says; nothing overlaps, is cut off, or is empty."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+
+from spark_audit.report.figures import FIGURES
+from spark_audit.report.figures import time as time_figure
+from spark_audit.report.figures.entries import palette
+from spark_audit.report.figures.gallery import drawings, inline_svg
+from spark_audit.report.figures.theme import (
+    CHECKPOINT,
+    DARK,
+    GLYPHS,
+    LIGHT,
+    PAPER,
+    Drawing,
+    styled,
+)
+from spark_audit.results import Finding, Report, Row
+
+Made = Callable[..., tuple[Report, dict[str, Drawing]]]
+ALL = {name.replace("-", "_") for name in FIGURES.names()}
+SIZES = [(1, False), (4, False), (8, False), (14, True)]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+# ------------------------------------------------------------------ reading back
+
+
+def owned(axes: Axes, name: str) -> list[Line2D]:
+    return [line for line in axes.lines if line.get_gid() == CHECKPOINT + name]
+
+
+def marks(axes: Axes, name: str) -> list[tuple[float, float, Line2D]]:
+    """Points drawn alone: x, y and the artist."""
+    return [
+        (float(line.get_xdata()[0]), float(line.get_ydata()[0]), line)
+        for line in owned(axes, name)
+        if len(line.get_xdata()) == 1
+    ]
+
+
+def bars(axes: Axes, name: str, *, along: str = "x") -> list[tuple[float, float]]:
+    """Ends of the intervals along an axis."""
+    found = []
+    for line in owned(axes, name):
+        x, y = (np.asarray(d, float) for d in (line.get_xdata(), line.get_ydata()))
+        here, still = (x, y) if along == "x" else (y, x)
+        if len(here) == 2 and still[0] == still[1]:
+            found.append((float(here[0]), float(here[1])))
+    return found
+
+
+def row(
+    report: Report, audit: str, metric: str, name: str, of: str = "", group: str = ""
+) -> Row | None:
+    """The row that must be shown of an entry: over both, if it has replicates."""
+    for over in ("both", "sources"):
+        for found in report.results:
+            key = (found.audit, found.metric, found.of, found.checkpoint, found.over)
+            if key == (audit, metric, of, name, over) and found.group == (
+                group or "pooled"
+            ):
+                return found
+    return None
+
+
+def entries(report: Report) -> list[str]:
+    names = [facts.name.partition("[")[0] for facts in report.checkpoints]
+    return list(dict.fromkeys(names))
+
+
+def table(report: Report, name: str, **equal: Any) -> list[dict[str, Any]]:
+    return [
+        record
+        for record in report.tables[name]
+        if all(record[key] == value for key, value in equal.items())
+    ]
+
+
+def close(one: Any, other: Any) -> bool:
+    return np.shape(one) == np.shape(other) and bool(np.allclose(one, other))
+
+
+def members(report: Report, name: str) -> list[str]:
+    names = [facts.name for facts in report.checkpoints]
+    return [n for n in names if n == name or n.startswith(f"{name}[")]
+
+
+# ------------------------------------------------------------------ what is shown
+
+
+def test_a_full_report_has_every_figure_in_order(made: Made) -> None:
+    _, found = made(4)
+    assert set(found) == ALL
+    assert list(found)[:4] == [
+        "balance",
+        "pair_distances",
+        "selectivity",
+        "selectivity_by_type",
+    ]
+    for name, drawing in found.items():
+        assert drawing.name == name
+        assert drawing.alt.endswith(".")
+        assert drawing.caption.endswith(".")
+        assert "nan" not in drawing.alt + drawing.caption
+        assert 3.0 <= drawing.figure.get_figwidth() <= 7.0
+
+
+def test_replicates_give_way_to_their_entry_with_the_widest_interval(
+    made: Made,
+) -> None:
+    report, found = made(4)
+    axes = found["selectivity"].figure.axes[0]
+    assert [t.get_text() for t in axes.get_yticklabels()] == entries(report)
+    shown = row(report, "matched", "delta_sel", "sd-replay", of="change")
+    assert shown is not None
+    assert (shown.low, shown.high) in bars(axes, "sd-replay")
+    plain = row(report, "matched", "delta_sel", "sd-replay")
+    assert plain is not None
+    assert plain.over == "both"
+    assert (plain.low, plain.high) in bars(axes, "sd-replay")
+    assert "mean of their seeds" in found["selectivity"].caption
+
+
+def test_forest_shows_change_itself_interval_and_what_regression_gives(
+    made: Made,
+) -> None:
+    report, found = made(8)
+    top, bottom = found["selectivity"].figure.axes[:2]
+    for place, name in enumerate(entries(report)):
+        change = row(report, "matched", "delta_sel", name, of="change")
+        itself = row(report, "matched", "delta_sel", name)
+        assert change is not None
+        assert itself is not None
+        wanted = [r.value for r in (change, itself) if r.value is not None]
+        assert close(sorted(x for x, _, _ in marks(top, name)), sorted(wanted))
+        ends = [(r.low, r.high) for r in (change, itself) if r.low is not None]
+        assert close(sorted(bars(top, name)), sorted(ends))
+        bands = [p for p in top.patches if p.get_gid() == CHECKPOINT + name]
+        if change.value is None:
+            assert not bands
+        else:
+            (band,) = bands
+            mechanism = row(report, "matched", "rtm_bias", name, of="change")
+            assert mechanism is not None
+            ends = [band.get_x(), band.get_x() + band.get_width()]
+            assert close(ends, [mechanism.low, mechanism.high])
+            assert abs(band.get_y() + band.get_height() / 2 - place) < 1e-9
+        large = [line for _, _, line in marks(top, name) if line.get_markersize() > 5]
+        for line in large:
+            hollow = line.get_markerfacecolor() == PAPER
+            assert hollow == (change.status != "ok")
+    for contrast in report.contrasts:
+        if contrast.metric == "did":
+            name = contrast.checkpoint
+            assert close([x for x, _, _ in marks(bottom, name)], [contrast.value])
+            assert close(bars(bottom, name), [(contrast.low, contrast.high)])
+
+
+def test_an_interval_that_is_missing_is_not_drawn(made: Made) -> None:
+    report, found = made(8)
+    change = row(report, "matched", "delta_sel", "sd-replay", of="change")
+    assert change is not None
+    assert change.low is None
+    assert change.value is not None
+    axes = found["selectivity"].figure.axes[0]
+    assert len(marks(axes, "sd-replay")) == 2
+    assert len(bars(axes, "sd-replay")) == 1
+    assert "without a bar has no interval" in found["selectivity"].caption
+
+
+def test_statuses_are_told_in_words_and_marks(made: Made) -> None:
+    _, found = made(8)
+    for name in ("selectivity", "top1", "noise"):
+        figure = found[name].figure
+        (legend,) = figure.legends
+        notes = [t.get_text() for t in legend.get_texts() if "hollow" in t.get_text()]
+        assert notes
+        assert all(
+            word in notes[0].replace("\n", " ")
+            for word in ("invalid", "insensitive", "not resolvable")
+        )
+        assert "Hollow marks" in found[name].caption
+    by_type = found["selectivity_by_type"].figure
+    (phone,) = [axes for axes in by_type.axes if axes.get_title(loc="left") == "PHONE"]
+    gone = [t for t in phone.texts if t.get_text() == "not estimable"]
+    assert [t.get_gid() for t in gone] == [f"{CHECKPOINT}er"]
+    assert not marks(phone, "er")
+    assert "Not estimable for er: it cannot be estimated." in (
+        found["selectivity_by_type"].caption
+    )
+
+
+def test_an_interval_that_leaves_the_axis_ends_in_an_arrow(made: Made) -> None:
+    report, found = made(8)
+    by_type = found["selectivity_by_type"].figure
+    (ssn,) = [axes for axes in by_type.axes if axes.get_title(loc="left") == "SSN"]
+    wide = row(report, "matched", "delta_sel", "er", of="change", group="type:SSN")
+    assert wide is not None
+    assert wide.low is not None
+    assert wide.high is not None
+    left, right = ssn.get_xlim()
+    assert wide.low < left
+    assert wide.high > right
+    assert close(bars(ssn, "er"), [(left, right)])
+    heads = {line.get_marker(): x for x, _, line in marks(ssn, "er")}
+    assert close([heads["<"], heads[">"]], [left, right])
+    assert "An arrow marks" in found["selectivity_by_type"].caption
+    assert "An arrow marks" not in found["selectivity"].caption
+    limits = {axes.get_xlim() for axes in by_type.axes}
+    assert len(limits) == 1
+
+
+def test_top1_is_in_percent_with_its_control(made: Made) -> None:
+    report, found = made(8)
+    (axes,) = found["top1"].figure.axes
+    for name in entries(report):
+        rows = [
+            row(report, "rank", "top1_rate", name, of=o) for o in ("pii", "control")
+        ]
+        known = [r for r in rows if r is not None and r.value is not None]
+        values = [100 * (r.value or 0.0) for r in known]
+        assert close(sorted(x for x, _, _ in marks(axes, name)), sorted(values))
+        ends = [(100 * (r.low or 0.0), 100 * (r.high or 0.0)) for r in known]
+        assert close(sorted(bars(axes, name)), sorted(ends))
+
+
+def test_drift_is_the_change_since_the_base(made: Made) -> None:
+    report, found = made(4)
+    (axes,) = found["drift"].figure.axes
+    for name in entries(report)[1:]:
+        at = {}
+        for of in ("low", "pii"):
+            own, base = (row(report, "nll", "nll", n, of=of) for n in (name, "base"))
+            assert own is not None
+            assert base is not None
+            assert base.value is not None
+            at[of] = [(v or 0.0) - base.value for v in (own.value, own.low, own.high)]
+        ((x, y, _),) = marks(axes, name)
+        assert close([x, y], [at["low"][0], at["pii"][0]])
+        assert close(bars(axes, name), [at["low"][1:]])
+        assert close(bars(axes, name, along="y"), [at["pii"][1:]])
+    (diagonal,) = [
+        line
+        for line in axes.lines
+        if line.get_linestyle() == "--" and len(line.get_xdata()) == 2
+    ]
+    assert close(diagonal.get_xdata(), diagonal.get_ydata())
+
+
+def test_drift_takes_the_paired_change_where_the_baseline_is_the_base(
+    made: Made,
+) -> None:
+    report, _ = made(4)
+    contrast = report.contrasts[0].model_dump()
+    paired = [
+        {"audit": "nll", "metric": "nll", "of": of, "checkpoint": "er"}
+        | {"baseline": "base", "value": v, "low": v - 0.1, "high": v + 0.1}
+        for of, v in (("low", 0.25), ("pii", 0.75))
+    ]
+    kind = type(report.contrasts[0])
+    more = [kind.model_validate(contrast | one) for one in paired]
+    (drawing,) = drawings(
+        report.model_copy(update={"contrasts": [*report.contrasts, *more]}),
+        only=["drift"],
+    )
+    (axes,) = drawing.figure.axes
+    ((x, y, _),) = marks(axes, "er")
+    assert close([x, y], [0.25, 0.75])
+    assert close(bars(axes, "er"), [(0.15, 0.35)])
+    assert "held fixed" not in drawing.caption
+
+
+def test_love_plot_shows_absolute_differences_and_the_usual_line(made: Made) -> None:
+    report, found = made(1)
+    (axes,) = found["balance"].figure.axes
+    labels = [t.get_text() for t in axes.get_yticklabels()]
+    assert "in prompt share" not in labels
+    points = {
+        (float(line.get_ydata()[0]), line.get_color()): float(line.get_xdata()[0])
+        for line in axes.lines
+        if len(line.get_xdata()) == 1
+    }
+    edge = axes.get_xlim()[1]
+    for record in report.tables["balance"]:
+        if record["smd_before"] is not None:
+            at = labels.index(record["covariate"].replace("_", " "))
+            for key, colour in (("smd_before", LIGHT[1]), ("smd_after", LIGHT[2])):
+                assert close(points[at, colour], min(abs(record[key]), edge))
+    line = [x for x in axes.lines if x.get_linestyle() == "--"]
+    assert close(line[0].get_xdata(), [0.1, 0.1])
+
+
+def test_pair_distances_are_an_ecdf_with_the_caliper(made: Made) -> None:
+    report, found = made(1)
+    left, right = found["pair_distances"].figure.axes
+    curve, caliper = left.lines
+    assert close(caliper.get_xdata(), [0.55, 0.55])
+    drawn = (curve, *right.lines[:2])
+    for line, of in zip(drawn, ("distance", "nll_pii", "nll_control"), strict=True):
+        records = table(report, "pair_shares", of=of)
+        assert close(line.get_xdata(), [r["nats"] for r in records])
+        assert close(line.get_ydata(), [r["share"] for r in records])
+
+
+@pytest.mark.parametrize("count", [4, 8])
+def test_rank_curves_are_those_of_the_table(made: Made, count: int) -> None:
+    report, found = made(count)
+    figure = found["ranks"].figure
+    for name in entries(report):
+        curves = [line for axes in figure.axes for line in owned(axes, name)]
+        assert len(curves) == 2
+        for curve, of in zip(curves, ("pii", "control"), strict=True):
+            shares = [
+                [
+                    r["share"]
+                    for r in table(report, "rank_distribution", checkpoint=m, of=of)
+                ]
+                for m in members(report, name)
+            ]
+            assert close(curve.get_ydata(), np.mean(shares, axis=0))
+            assert close(curve.get_xdata(), 2.0 ** np.arange(16))
+            assert (curve.get_linestyle() == "-") == (of == "pii")
+
+
+def test_exposure_stands_at_its_dose_with_the_chance_band(made: Made) -> None:
+    report, found = made(4)
+    for axes in found["exposure"].figure.axes:
+        part = axes.get_title(loc="left")
+        labels = [t.get_text() for t in axes.get_xticklabels()]
+        assert labels == ["held out", "1", "4", "16"]
+        for name in entries(report):
+            points = [
+                (round(float(x)), float(y))
+                for line in owned(axes, name)
+                for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
+            ]
+            for place, dose in enumerate((0, 1, 4, 16)):
+                values = [
+                    record["exposure_mean"]
+                    for member in members(report, name)
+                    for record in table(
+                        report,
+                        "canary_by_dose",
+                        checkpoint=member,
+                        part=part,
+                        dose=dose,
+                    )
+                ]
+                assert close(dict(points)[place], np.mean(values))
+        for band in axes.collections:
+            heights = band.get_paths()[0].vertices[:, 1]
+            assert close([heights.min(), heights.max()], [0.4, 3.1])
+
+
+def test_roc_curves_are_logarithmic_and_leave_out_rates_of_zero(made: Made) -> None:
+    report, found = made(4)
+    for axes in found["roc"].figure.axes:
+        score = axes.get_title(loc="left")
+        assert axes.get_xscale() == axes.get_yscale() == "log"
+        for name in entries(report):
+            curves = owned(axes, name)
+            assert len(curves) == len(members(report, name))
+            for curve, member in zip(curves, members(report, name), strict=True):
+                points = table(report, "mia_roc", checkpoint=member, of=score)
+                points = [r for r in points if r["tpr"] > 0]
+                assert close(curve.get_xdata(), [r["fpr"] for r in points])
+                assert close(curve.get_ydata(), [r["tpr"] for r in points])
+
+
+def test_scores_that_the_verdict_rests_on_are_drawn_first(
+    made: Callable[..., Any],
+) -> None:
+    whole, found = made(1)
+    every = [axes.get_title(loc="left") for axes in found["roc"].figure.axes]
+    name, last = entries(whole)[-1], every[-1]
+    claim = Finding(
+        audit="mia", checkpoint=name, claim="membership", of=last, sentence="x"
+    )
+    (drawing,) = drawings(whole.model_copy(update={"findings": [claim]}), only=["roc"])
+    titles = [axes.get_title(loc="left") for axes in drawing.figure.axes]
+    assert titles == [f"{last} (verdict)", *every[:-1]]
+    assert f"The verdict rests on {last} ({name})." in drawing.caption
+
+
+def test_noise_curves_stand_near_their_sigma(made: Made) -> None:
+    report, found = made(4)
+    metrics = ("dp_pii", "dp_nonpii", "gap")
+    for axes, metric in zip(found["noise"].figure.axes, metrics, strict=True):
+        for name in entries(report):
+            curve = max(owned(axes, name), key=lambda line: len(line.get_xdata()))
+            rows = [
+                row(report, "noise", metric, name, of=of)
+                for of in ("0.001", "0.01", "0.05", "0.1", "0.5")
+            ]
+            known = [r for r in rows if r is not None and r.value is not None]
+            assert close(curve.get_ydata(), [r.value for r in known])
+            shift = np.asarray(curve.get_xdata()) / [float(r.of) for r in known]
+            assert np.all((shift > 0.8) & (shift < 1.25))
+            assert close(bars(axes, name, along="y"), [(r.low, r.high) for r in known])
+
+
+def test_accuracies_are_written_in_cells_that_darken_with_them(made: Made) -> None:
+    report, found = made(4)
+    panels = {a.get_title(loc="left"): a for a in found["accuracy"].figure.axes}
+    assert list(panels) == entries(report)
+    for name, axes in panels.items():
+        texts = {tuple(t.get_position()): t.get_text() for t in axes.texts}
+        alphas = {
+            (p.get_x() + 0.5, p.get_y() + 0.5): p.get_alpha() for p in axes.patches
+        }
+        tasks = [key for key in report.tables["accuracy_matrix"][-1]][2:]
+        stages = [
+            table(report, "accuracy_matrix", checkpoint=m)
+            for m in members(report, name)
+        ]
+        for line, records in enumerate(zip(*stages, strict=True)):
+            for column, task in enumerate(tasks):
+                if task not in records[0]:
+                    assert texts[column, line] == "–"
+                    continue
+                value = float(np.mean([record[task] for record in records]))
+                assert abs(float(texts[column, line]) - value) < 0.0051
+                assert close(alphas[column, line], 0.55 * value)
+
+
+def test_utility_bars_have_length_and_interval(made: Made) -> None:
+    report, found = made(4)
+    panels = zip(found["utility"].figure.axes, ("last", "avg", "bwt"), strict=True)
+    for axes, metric in panels:
+        for name in entries(report):
+            shown = row(report, "utility", metric, name)
+            mine = [p for p in axes.patches if p.get_gid() == CHECKPOINT + name]
+            texts = [t for t in axes.texts if t.get_gid() == CHECKPOINT + name]
+            assert shown is not None
+            if shown.value is None:
+                assert not mine
+                assert [t.get_text() for t in texts] == ["not estimable"]
+                continue
+            assert close([p.get_width() for p in mine], [shown.value])
+            assert close(bars(axes, name), [(shown.low, shown.high)])
+
+
+def test_losses_run_through_their_stages_with_probe_marks(made: Made) -> None:
+    report, found = made(1)
+    assert "losses" not in found
+    report, found = made(8)
+    panels = [a for a in found["losses"].figure.axes]
+    assert [a.get_title(loc="left") for a in panels] == entries(report)[1:]
+    lines = owned(panels[0], "er")
+    records = table(report, "run_losses", checkpoint="er", stage="1-fomc")
+    steps = [r for r in records if r["kind"] == "steps"]
+    probes = [r for r in records if r["kind"] == "probe"]
+    assert any(
+        close(x.get_xdata(), [r["step"] for r in steps])
+        and close(x.get_ydata(), [r["ul"] for r in steps])
+        for x in lines
+    )
+    assert any(
+        x.get_linestyle() == "None"
+        and close(x.get_xdata(), [0, 200])
+        and close(x.get_ydata(), [r["dkl"] for r in probes])
+        for x in lines
+    )
+    starts = sorted(min(x.get_xdata()) for x in lines if x.get_linestyle() == "None")
+    assert starts[0] == 0
+    assert starts[-1] > 1000
+
+
+def test_time_adds_up_and_tells_the_share_of_the_correction(made: Made) -> None:
+    report, found = made(8)
+    (axes,) = found["time"].figure.axes
+    for name in entries(report)[1:]:
+        records = table(report, "run_time", checkpoint=name)
+        total = sum(r["seconds"] for r in records)
+        mine = [p for p in axes.patches if p.get_gid() == CHECKPOINT + name]
+        assert close(sum(p.get_width() for p in mine), total / 60)
+        ends = [(p.get_x(), p.get_x() + p.get_width()) for p in mine]
+        assert close([a for a, _ in ends[1:]], [b for _, b in ends[:-1]])
+        correction = sum(r["seconds"] for r in records if r["part"] == "priv")
+        (text,) = [t for t in axes.texts if t.get_gid() == CHECKPOINT + name]
+        if correction:
+            share = float(text.get_text().partition("%")[0])
+            assert abs(share - 100 * correction / total) < 0.051
+        else:
+            assert text.get_text() == "no correction"
+
+
+def test_time_names_what_a_method_does_beside_its_steps(made: Made) -> None:
+    report, _ = made(2)
+    other = {"replay": "gradients", "optimizer": "end"}
+    records = [
+        record | {"work": other.get(record["work"], record["work"])}
+        for record in report.tables["run_time"]
+    ]
+    drawing = time_figure.draw(
+        report.model_copy(update={"tables": {"run_time": records}})
+    )
+    assert drawing is not None
+    (legend,) = drawing.figure.legends
+    shown = {text.get_text() for text in legend.get_texts()}
+    assert {"gradients of the memory", "importance of weights"} <= shown
+    assert not shown & set(other.values())
+
+
+def test_sweep_pairs_runs_that_differ_in_one_setting(made: Made) -> None:
+    report, found = made(8)
+    grid = found["sweep"].figure.axes
+    columns = {axes.get_xlabel(): axes for axes in grid if axes.get_xlabel()}
+    assert list(columns) == ["ptpc.alpha_ul", "ptpc.steps", "ptpc.dkl"]
+    settings: dict[str, dict[str, Any]] = {}
+    for record in report.tables["run_settings"]:
+        settings.setdefault(record["checkpoint"], {})[record["setting"]] = record[
+            "value"
+        ]
+    centre = {"ptpc.alpha_ul": 2.0, "ptpc.steps": 200, "ptpc.dkl": True}
+    for setting, axes in columns.items():
+        for name, run in settings.items():
+            others = all(run[k] == v for k, v in centre.items() if k != setting)
+            shown = marks(axes, name)
+            if not others:
+                assert not shown
+                continue
+            nll = row(report, "nll", "nll", name, of="pii")
+            assert nll is not None
+            ((x, y, _),) = shown
+            assert close(y, nll.value)
+            if setting != "ptpc.dkl":
+                assert x == run[setting]
+        (dashed,) = [line for line in axes.lines if line.get_linestyle() == "--"]
+        wanted = 1 if setting == "ptpc.dkl" else centre[setting]
+        assert close(dashed.get_xdata(), [wanted, wanted])
+    dkl = columns["ptpc.dkl"]
+    assert [t.get_text() for t in dkl.get_xticklabels()] == ["off", "on"]
+
+
+# ------------------------------------------------------------------ nothing to show
+
+
+def test_without_its_table_a_figure_is_not_there(made: Made) -> None:
+    report, _ = made(4)
+    needs = {
+        "balance": "balance",
+        "pair_shares": "pair_distances",
+        "rank_distribution": "ranks",
+        "mia_roc": "roc",
+        "canary_by_dose": "exposure",
+        "accuracy_matrix": "accuracy",
+        "run_settings": "sweep",
+        "run_losses": "losses",
+        "run_time": "time",
+    }
+    for table_name, figure in needs.items():
+        for tables in (
+            {k: v for k, v in report.tables.items() if k != table_name},
+            report.tables | {table_name: []},
+        ):
+            bare = report.model_copy(update={"tables": tables})
+            assert drawings(bare, only=[figure]) == []
+
+
+def test_an_empty_report_and_one_with_nothing_estimable_have_no_figure(
+    made: Made,
+) -> None:
+    report, _ = made(4)
+    empty = report.model_copy(update={"results": [], "contrasts": [], "tables": {}})
+    assert drawings(empty) == []
+    gone = {"value": None, "low": None, "high": None, "status": "not_estimable"}
+    nothing = [
+        row.model_copy(update=gone | {"note": "it is not"}) for row in report.results
+    ]
+    assert drawings(empty.model_copy(update={"results": nothing})) == []
+
+
+@pytest.mark.parametrize(("count", "long"), SIZES)
+def test_no_axis_is_empty(made: Made, count: int, long: bool) -> None:
+    for drawing in made(count, long)[1].values():
+        assert drawing.figure.axes
+        for axes in drawing.figure.axes:
+            assert axes.lines or axes.patches, drawing.name
+
+
+# ------------------------------------------------------------------ quality
+
+
+def texts_of(figure: Figure) -> Iterator[Text]:
+    """Every text that is drawn."""
+    for legend in figure.legends:
+        yield from legend.get_texts()
+        yield legend.get_title()
+    yield from figure.texts
+    for axes in figure.axes:
+        yield from (axes.title, axes._left_title, axes._right_title)  # type: ignore[attr-defined]
+        yield from axes.texts
+        for axis in (axes.xaxis, axes.yaxis):
+            yield axis.label
+            low, high = sorted(axis.get_view_interval())
+            for tick in axis.get_major_ticks():
+                if tick.label1.get_visible() and low <= tick.get_loc() <= high:
+                    yield tick.label1
+
+
+@pytest.mark.parametrize(("count", "long"), SIZES)
+def test_texts_stay_on_the_canvas_and_apart(made: Made, count: int, long: bool) -> None:
+    for name, drawing in made(count, long)[1].items():
+        figure = drawing.figure
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        shown = [
+            t for t in texts_of(figure) if t.get_visible() and t.get_text().strip()
+        ]
+        assert shown
+        assert min(t.get_fontsize() for t in shown) >= 8
+        boxes = np.array([t.get_window_extent(renderer).extents for t in shown])
+        width, height = figure.bbox.size
+        low, high = boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)
+        assert np.all(low >= 0), name
+        assert np.all(high <= [width, height]), name
+        # Slanted labels are apart although their boxes are not.
+        slanted = np.array([t.get_rotation() % 90 != 0 for t in shown])
+        x0, y0, x1, y1 = boxes.T
+        across = np.minimum.outer(x1, x1) - np.maximum.outer(x0, x0)
+        along = np.minimum.outer(y1, y1) - np.maximum.outer(y0, y0)
+        meet = (across > 0.5) & (along > 0.5) & ~np.logical_and.outer(slanted, slanted)
+        np.fill_diagonal(meet, False)
+        pairs = [
+            (shown[i].get_text(), shown[j].get_text()) for i, j in np.argwhere(meet)
+        ]
+        assert not pairs, (name, pairs[:3])
+
+
+@pytest.mark.parametrize(("count", "long"), SIZES)
+def test_legends_and_panels_stay_apart(made: Made, count: int, long: bool) -> None:
+    for name, drawing in made(count, long)[1].items():
+        figure = drawing.figure
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        panels = [axes.get_tightbbox(renderer) for axes in figure.axes]
+        legends = [legend.get_window_extent(renderer) for legend in figure.legends]
+        for legend in legends:
+            assert not any(legend.overlaps(panel) for panel in panels), name
+            assert min(legend.x0, legend.y0) >= 0, name
+            assert legend.x1 <= figure.bbox.width, name
+        for axes in figure.axes:
+            assert np.all(axes.get_window_extent(renderer).size > [70, 10]), name
+
+
+def lightness(colour: str) -> float:
+    """CIE L* of an sRGB colour (IEC 61966-2-1)."""
+    rgb = np.asarray(to_rgb(colour))
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    y = float(linear @ [0.2126, 0.7152, 0.0722])
+    return 116 * np.cbrt(y) - 16 if y > 0.008856 else 903.3 * y
+
+
+def test_checkpoints_differ_without_colour(made: Made) -> None:
+    report, _ = made(14, True)
+    looks = palette(report)
+    assert list(looks) == entries(report)
+    assert len(set(looks.values())) == 14
+    assert len({marker for _, marker in looks.values()}) == 14
+    assert set(GLYPHS) == {marker for _, marker in looks.values()}
+    for colours in (LIGHT, DARK):
+        assert len(set(colours)) == 8
+    steps = np.abs(np.diff([lightness(colour) for colour in LIGHT]))
+    assert steps.min() > 12
+    # On white and on a dark page every colour can be seen.
+    assert max(map(lightness, LIGHT)) < 72
+    assert min(map(lightness, DARK)) > 60
+
+
+def test_replicates_look_like_their_entry(made: Made) -> None:
+    report, _ = made(4)
+    looks = palette(report)
+    assert len({looks[n] for n in ("sd-replay", "sd-replay[1]", "sd-replay[3]")}) == 1
+    assert looks["base"] == (0, "o")
+
+
+def test_drawing_leaves_no_global_state() -> None:
+    before = dict(matplotlib.rcParams)
+    report = Report.model_validate(
+        {
+            "status": "complete",
+            "command": [],
+            "created": "",
+            "versions": {},
+            "manifest": {
+                "name": "m",
+                "digest": "d",
+                "n_sources": 1,
+                "n_clusters": 1,
+                "n_spans": 1,
+                "n_tokens": 1,
+            },
+            "checkpoints": [],
+            "results": [],
+            "contrasts": [],
+            "guards": [],
+            "scope": [],
+            "tables": {"balance": [{"covariate": "a", "smd_before": 1.0}]},
+        }
+    )
+    (drawing,) = drawings(report)
+    assert drawing.alt == (
+        "Love plot of the covariates before matching; none is known after it."
+    )
+    assert pyplot.get_fignums() == []
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_the_command_line_starts_without_matplotlib() -> None:
+    code = (
+        "import sys, spark_audit.cli.main, spark_audit.report.figures\n"
+        "import spark_audit.report.writers\n"
+        "from spark_audit.report.figures import FIGURES\n"
+        "assert FIGURES.names() and FIGURES.summary('roc')\n"
+        "assert not {'matplotlib', 'seaborn'} & set(sys.modules)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+
+
+# ------------------------------------------------------------------ for a page
+
+
+def test_inline_svg_is_themable_and_its_parts_are_named(made: Made) -> None:
+    report, found = made(4)
+    for name, drawing in found.items():
+        text = inline_svg(drawing)
+        root = ElementTree.fromstring(text)
+        assert root.tag == f"{SVG}svg"
+        assert root.get("role") == "img"
+        assert root.get("viewBox", "").startswith("0 0 ")
+        assert not {"width", "height"} & set(root.attrib)
+        assert root[0].tag == f"{SVG}title"
+        assert root[0].text == drawing.title
+        assert root[1].tag == f"{SVG}desc"
+        assert root[1].text == drawing.alt
+        assert not list(root.iter(f"{SVG}style"))
+        assert not list(root.iter(f"{SVG}image"))
+        ids = [e.get("id") for e in root.iter() if e.get("id")]
+        assert len(ids) == len(set(ids))
+        assert all(i.startswith(f"{name}-") for i in ids if i is not None)
+        linked = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
+        assert linked <= set(ids)
+        assert not re.search(r"#[0-9a-fA-F]{6}\b|#[0-9a-fA-F]{3}\b(?![^<]*>)", text)
+        assert "var(--ink)" in text
+        assert "DejaVu" not in text
+        assert "http:" not in (text.replace("http://www.w3.org/", ""))
+        words = " ".join(t for e in root.iter(f"{SVG}text") for t in e.itertext())
+        assert words.strip()
+        owners = {
+            e.get("data-checkpoint") for e in root.iter() if e.get("data-checkpoint")
+        }
+        drawn = {
+            str(artist.get_gid()).removeprefix(CHECKPOINT)
+            for artist in drawing.figure.findobj(include_self=False)
+            if str(artist.get_gid()).startswith(CHECKPOINT)
+        }
+        assert owners == drawn
+        if name not in ("balance", "pair_distances"):
+            assert owners <= set(entries(report))
+            assert owners
+
+
+def test_every_checkpoint_can_be_switched_off_with_its_label(made: Made) -> None:
+    report, found = made(4)
+    for name in ("selectivity", "top1", "ranks", "exposure", "roc", "noise", "utility"):
+        root = ElementTree.fromstring(inline_svg(found[name]))
+        for entry in entries(report):
+            mine = [e for e in root.iter() if e.get("data-checkpoint") == entry]
+            said = {t.text for e in mine for t in e.iter(f"{SVG}text")}
+            assert entry in said, (name, entry)
+
+
+def test_inline_svg_is_the_same_every_time(made: Made) -> None:
+    drawing = made(4)[1]["top1"]
+    assert inline_svg(drawing) == inline_svg(drawing)
+
+
+def test_curves_of_void_figures_are_told_to_be_none(made: Callable[..., Any]) -> None:
+    whole, _ = made(1)
+    rows = [
+        row.model_copy(update={"status": "invalid"}) if row.audit == "mia" else row
+        for row in whole.results
+        if row.status != "not_estimable"
+    ]
+    (drawing,) = drawings(whole.model_copy(update={"results": rows}), only=["roc"])
+    names = {row.checkpoint for row in rows if row.audit == "mia"}
+    for text in (drawing.caption, drawing.alt):
+        said = text.partition("INVALID, no finding: ")[2]
+        assert said
+        assert set(said.rstrip(".").split(", ")) == names
+
+
+def test_a_matplotlibrc_beside_the_data_is_not_read(tmp_path: Path) -> None:
+    # Whoever opens a FIFO waits for ever.
+    os.mkfifo(tmp_path / "matplotlibrc")
+    code = (
+        "from spark_audit.report.figures.theme import styled\n"
+        "with styled():\n"
+        "    import matplotlib, os\n"
+        "assert matplotlib.matplotlib_fname() == 'matplotlibrc'\n"
+        f"assert os.getcwd() == {str(tmp_path.resolve())!r}\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_figures_look_the_same_whatever_matplotlib_was_told() -> None:
+    told = {"text.usetex": True, "text.latex.preamble": r"\input{/x}", "axes.grid": 1}
+    with matplotlib.rc_context(told), styled():
+        assert not matplotlib.rcParams["text.usetex"]
+        assert matplotlib.rcParams["text.latex.preamble"] == ""
+        assert not matplotlib.rcParams["axes.grid"]

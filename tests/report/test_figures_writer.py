@@ -1,0 +1,84 @@
+"""The writer of figures: all of them, in every format, and no stale ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_audit.report.figures import theme as figures
+from spark_audit.report.folder import write_report
+from spark_audit.results import ManifestFacts, Report
+
+BALANCE = [{"covariate": "length", "smd_before": 0.5, "smd_after": 0.05}]
+DISTANCES = [{"of": "distance", "share": q / 4, "nats": q / 8} for q in range(5)]
+
+
+def report(**tables: list[dict[str, float | str]]) -> Report:
+    return Report(
+        status="complete",
+        command=[],
+        created="2026-01-01T00:00:00+00:00",
+        versions={},
+        manifest=ManifestFacts(
+            name="m", digest="d" * 64, n_sources=9, n_clusters=9, n_spans=9, n_tokens=9
+        ),
+        checkpoints=[],
+        results=[],
+        contrasts=[],
+        guards=[],
+        scope=[],
+        tables=tables,
+    )
+
+
+def written(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "figures").iterdir()}
+
+
+def test_every_drawing_is_written_in_three_formats(tmp_path: Path) -> None:
+    one = report(balance=BALANCE, pair_shares=DISTANCES)
+    paths = write_report(one, tmp_path, formats=["figures"])
+    assert {path.name for path in paths} == written(tmp_path)
+    assert written(tmp_path) == {
+        f"{name}.{form}"
+        for name in ("balance", "pair_distances")
+        for form in ("png", "svg", "pdf")
+    }
+    starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+    for path in paths:
+        assert path.read_bytes().startswith(starts[path.suffix[1:]])
+
+
+def test_figures_of_an_earlier_report_go_and_other_files_stay(tmp_path: Path) -> None:
+    both = report(balance=BALANCE, pair_shares=DISTANCES)
+    write_report(both, tmp_path, formats=["figures", "json"])
+    mine = tmp_path / "figures" / "mine.png"
+    mine.write_bytes(b"kept")
+    write_report(report(balance=BALANCE), tmp_path, formats=["figures", "json"])
+    assert written(tmp_path) == {
+        "balance.png",
+        "balance.svg",
+        "balance.pdf",
+        "mine.png",
+    }
+    assert mine.read_bytes() == b"kept"
+
+
+def test_a_report_without_data_for_figures_writes_none(tmp_path: Path) -> None:
+    assert write_report(report(), tmp_path, formats=["figures"]) == []
+    assert not (tmp_path / "figures").exists()
+
+
+def test_the_bytes_are_the_same_every_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, epoch in (("a", "1"), ("b", "1000000000")):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
+        write_report(report(balance=BALANCE), tmp_path / folder, formats=["figures"])
+    for form in figures.FORMATS:
+        one, other = (
+            (tmp_path / folder / "figures" / f"balance.{form}").read_bytes()
+            for folder in ("a", "b")
+        )
+        assert one == other

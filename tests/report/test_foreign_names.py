@@ -1,0 +1,111 @@
+"""What a report of somebody else calls things steers nothing that shows it."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from spark_audit.cli.show import show_report
+from spark_audit.errors import InputError, visible
+from spark_audit.report.folder import read_report, write_report
+from spark_audit.results import (
+    CheckpointFacts,
+    Contrast,
+    Finding,
+    Guard,
+    ManifestFacts,
+    Report,
+    Row,
+)
+from spark_audit.terminal.console import say, show_facts, tell_json
+from spark_audit.terminal.progress import _Lines
+
+STEERING = "\x1b]0;owned\x07\x1b[2J\x00\x9b31m\u202egnp\u2066\r"
+MARKUP = "<img src=x onerror=a()>![i](//e/i.png)[click](//e)[r][r]"
+NAME = f"={STEERING}{MARKUP}`|`\\"
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+@pytest.fixture(scope="module")
+def evil() -> Report:
+    figures = {"value": 0.25, "low": 0.1, "high": 0.4, "interval": "jackknife-t"}
+    where = {"audit": "matched", "checkpoint": NAME}
+    return Report(
+        status="complete",
+        command=["spark-audit", NAME],
+        created=NAME,
+        versions={NAME: NAME},
+        settings={NAME: [NAME]},
+        manifest=ManifestFacts(
+            name=NAME, digest="d" * 64, n_sources=1, n_clusters=1, n_spans=1, n_tokens=1
+        ),
+        checkpoints=[
+            CheckpointFacts(
+                name=NAME,
+                source=NAME,
+                format=NAME,
+                weights_sha256="0" * 64,
+                model_id="1" * 64,
+                dtype=NAME,
+                notes=[NAME, f"# {NAME}"],
+            )
+        ],
+        findings=[Finding(**where, claim="memory", sentence=f"# {NAME}: said.")],
+        results=[
+            Row(**where, metric=metric, unit=NAME, note=NAME, **figures)
+            for metric in ("delta_sel", "nll_pii", NAME)
+        ],
+        contrasts=[Contrast(**where, metric="did", baseline=NAME, **figures)],
+        guards=[Guard(name=NAME, checkpoint=NAME, passed=False, detail=NAME)],
+        scope=[f"# {NAME}", f"1. {NAME}"],
+        tables={"some": [{NAME: NAME, "x": NAME}]},
+    )
+
+
+def test_text_says_what_is_hidden_in_it() -> None:
+    assert visible("plain, ümlaut 中") == "plain, ümlaut 中"
+    assert visible("a\x1b[2J\u202eb\n") == "a\\x1b[2J\\u202eb\\n"
+    assert visible("a\nb\x00", keep="\n") == "a\nb\\x00"
+    assert visible("\ud800") == "\\ud800"
+
+
+def test_nothing_steers_the_terminal(
+    evil: Report, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_report(evil)
+    show_facts({NAME: NAME})
+    show_facts({NAME: NAME}, as_json=True)
+    tell_json(evil.model_dump(mode="json"))
+    say(str(InputError(NAME, where=NAME, fix=NAME)))
+    import sys
+
+    _Lines(sys.stderr)(NAME, 1, 1)
+    said = "".join(capsys.readouterr())
+    assert "owned" in said
+    assert not CONTROL.search(said)
+
+
+def test_every_format_is_written_and_shows_names_as_text(
+    evil: Report, tmp_path: Path
+) -> None:
+    formats = ["json", "csv", "md", "latex", "html", "figures"]
+    for path in write_report(evil, tmp_path, formats=formats):
+        if path.suffix not in (".png", ".pdf"):
+            assert not CONTROL.search(path.read_text(encoding="utf-8")), path.name
+    again = read_report(tmp_path)
+    assert again.model_copy(update={"files": {}}) == evil
+    # Nothing in a code span is markup.
+    text = re.sub(r"(?<!\\)`[^`]*`", "", (tmp_path / "report.md").read_text())
+    assert "<img" not in text
+    # Escaped, a bracket begins no link and no image.
+    assert not re.search(r"(?<!\\)\]\(|\]\[", text)
+    for line in text.splitlines():
+        assert not re.match(r"(-|\d+\.) (#|\d+\.) ", line)
+    for path in (tmp_path / "tables").glob("*.csv"):
+        with path.open() as file:
+            for line in csv.reader(file):
+                for cell in line:
+                    assert not cell.startswith(("=", "+", "@")), path.name

@@ -1,0 +1,253 @@
+"""Rules: how they are read, when they trip, and that nothing missing passes."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_audit.audits import AUDITS
+from spark_audit.errors import InputError
+from spark_audit.files import write_text
+from spark_audit.report.gate import catalogue, check, judged, parse_rule
+from spark_audit.results import CheckpointFacts, Contrast, ManifestFacts, Report, Row
+
+
+def facts(name: str) -> CheckpointFacts:
+    return CheckpointFacts(
+        name=name, source=name, format="f", weights_sha256="0", model_id=name, dtype="d"
+    )
+
+
+def figure(name: str, value: float | None = 0.5, **more: Any) -> dict[str, Any]:
+    columns = {"audit": "mia", "metric": "tpr_at_fpr_0.1", "of": "loss", **more}
+    if value is None:
+        columns |= {"status": "not_estimable", "note": "no base"}
+        return {"checkpoint": name, **columns}
+    limits = {"low": value - 0.1, "high": value + 0.1, "interval": "jackknife-t"}
+    return {"checkpoint": name, "value": value, **limits, **columns}
+
+
+def report(
+    rows: list[dict[str, Any]],
+    contrasts: list[dict[str, Any]] | None = None,
+    names: tuple[str, ...] = ("base", "er", "spark"),
+    **more: Any,
+) -> Report:
+    return Report(
+        **{
+            "status": "complete",
+            "command": [],
+            "created": "now",
+            "versions": {},
+            "settings": {"baseline": "er"},
+            "manifest": ManifestFacts(
+                name="m", digest="d", n_sources=1, n_clusters=1, n_spans=1, n_tokens=1
+            ),
+            "checkpoints": [facts(name) for name in names],
+            "results": [Row(**row) for row in rows],
+            "contrasts": [Contrast(**c) for c in contrasts or []],
+            "guards": [],
+            "scope": [],
+            **more,
+        }
+    )
+
+
+RULE = "mia.tpr_at_fpr_0.1.loss.high > 0.55"
+
+
+def states(found: Any) -> list[tuple[str, str]]:
+    return [(one.checkpoint, one.state) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "audit", "metric", "of", "field", "operator", "bound", "checkpoint"),
+    [
+        (RULE, "mia", "tpr_at_fpr_0.1", "loss", "high", ">", 0.55, None),
+        ("matched.did.p<0.05 for x", "matched", "did", "", "p", "<", 0.05, "x"),
+        (
+            "canary.top1_rate.full/annotation.low >= 1e-3",
+            *("canary", "top1_rate", "full/annotation", "low", ">=", 1e-3, None),
+        ),
+        ("noise.gap.0.01.value != -2", "noise", "gap", "0.01", "value", "!=", -2, None),
+        (
+            "extract.greedy_rate.high > .02",
+            *("extract", "greedy_rate", "", "high"),
+            ">",
+            0.02,
+            None,
+        ),
+        (
+            "matched.delta_sel.change.low<0",
+            *("matched", "delta_sel", "change", "low"),
+            "<",
+            0,
+            None,
+        ),
+    ],
+)
+def test_rules_are_read(
+    text: str,
+    audit: str,
+    metric: str,
+    of: str,
+    field: str,
+    operator: str,
+    bound: float,
+    checkpoint: str | None,
+) -> None:
+    rule = parse_rule(text)
+    assert (rule.audit, rule.metric, rule.of) == (audit, metric, of)
+    assert (rule.field, rule.operator, rule.bound) == (field, operator, bound)
+    assert rule.checkpoint == checkpoint
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nonsense", "is no rule"),
+        ("mia.auc.loss.low >", "is no rule"),
+        ("mia.auc.loss.low > nan", "is no rule"),
+        ("secrets.auc.loss.low > 1", "choose one of: canary, extract, matched"),
+        ("mia.accuracy.loss.low > 1", "choose one of: auc, tpr_at_fpr_5"),
+        ("mia.auc.los.low > 1", "known variants: loss, response"),
+        ("mia.auc.loss.median > 1", "end the figure with one of: value"),
+        ("mia.auc.low > 1", "auc needs one"),
+    ],
+)
+def test_what_cannot_be_read_lists_what_is_known(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_rule(text)
+
+
+def test_every_checkpoint_is_judged_unless_a_rule_excludes_it() -> None:
+    rows = [figure("base", 0.9), figure("er", 0.9), figure("spark", 0.2)]
+    found = check(report(rows), [parse_rule(RULE)])
+    assert states(found) == [("base", "tripped"), ("er", "tripped"), ("spark", "ok")]
+    assert judged(found) == [f"{RULE}: judged 3 of 3 checkpoints"]
+    one = check(report(rows), [parse_rule(f"{RULE} for base")])
+    assert states(one) == [
+        ("base", "tripped"),
+        ("er", "left_out"),
+        ("spark", "left_out"),
+    ]
+    most = check(report(rows), [parse_rule(f"{RULE} except base, er")])
+    assert states(most) == [("base", "left_out"), ("er", "left_out"), ("spark", "ok")]
+    assert parse_rule(f"{RULE} except base, er").but == "base, er"
+    assert judged(most) == [
+        f"{RULE} except base, er: judged 1 of 3 checkpoints; "
+        "left out: base, er (by the rule)"
+    ]
+    for rule in (f"{RULE} for nobody", f"{RULE} except base, nobody"):
+        with pytest.raises(InputError, match="'nobody' .*choose one of: base, er, sp"):
+            check(report(rows), [parse_rule(rule)])
+
+
+def test_a_rounded_baseline_is_judged_too() -> None:
+    rows = [figure(n, 0.2) for n in ("base", "er", "spark")] + [figure("er+int4", 0.9)]
+    facts_of = [facts(name) for name in ("base", "er", "spark")]
+    small = facts("er+int4").model_copy(update={"quantised_from": "er"})
+    found = report(rows, checkpoints=[*facts_of, small])
+    assert ("er+int4", "tripped") in states(check(found, [parse_rule(RULE)]))
+
+
+def test_a_contrast_has_no_figure_of_what_is_held_against_nothing() -> None:
+    rule = parse_rule("matched.did.low < 0")
+    did = figure("spark", audit="matched", metric="did", of="") | {"baseline": "er"}
+    found = check(report([], [did]), [rule])
+    assert states(found) == [("base", "left_out"), ("er", "left_out"), ("spark", "ok")]
+    assert "left out: base, er (held against nothing)" in judged(found)[0]
+    # One that could have been held against the baseline, and was not, is missing.
+    small = did | {"checkpoint": "spark+int4", "baseline": "spark"}
+    assert ("spark", "tripped") in states(check(report([], [small]), [rule]))
+    named = check(report([], [did]), [parse_rule("matched.did.low < 0 for er")])
+    assert ("er", "tripped") in states(named)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [figure("spark", None)],
+        [figure("spark", status="invalid", note="texts differ")],
+        [figure("spark", status="insensitive")],
+        [figure("spark", status="not_resolvable")],
+        [figure("spark", group="task:x")],
+        [figure("spark", low=None, high=None)],
+    ],
+)
+def test_what_was_not_measured_trips(rows: list[dict[str, Any]]) -> None:
+    rule, found = [parse_rule(RULE)], report(rows, names=("spark",))
+    assert states(check(found, rule)) == [("spark", "tripped")]
+    assert states(check(found, rule, allow_missing=True)) == [("spark", "missing")]
+
+
+def test_what_was_measured_trips_whatever_is_missing_beside_it() -> None:
+    rule = [parse_rule(RULE)]
+    lost = figure("spark", None) | {"over": "seeds"}
+    both = report([figure("spark", 0.9), lost], names=("spark",))
+    assert states(check(both, rule, allow_missing=True)) == [("spark", "tripped")]
+    partial = report([figure("spark", 0.9)], names=("spark",), status="partial")
+    assert states(check(partial, rule, allow_missing=True)) == [("spark", "tripped")]
+
+
+def test_a_partial_report_and_one_without_checkpoints_trip() -> None:
+    partial = report([figure("spark", 0.1)], names=("spark",), status="partial")
+    assert states(check(partial, [parse_rule(RULE)])) == [("spark", "tripped")]
+    nobody = check(report([], names=("base",)), [parse_rule(f"{RULE} except base")])
+    assert states(nobody) == [("base", "left_out"), ("-", "tripped")]
+    assert "judged 0 of 1 checkpoints" in judged(nobody)[0]
+
+
+def test_p_is_the_adjusted_one_of_a_contrast() -> None:
+    contrast = figure("spark", audit="matched", metric="did", of="")
+    contrast |= {"baseline": "er", "p": 0.01, "p_adjusted": 0.2}
+    rule = [parse_rule("matched.did.p < 0.05")]
+    assert ("spark", "ok") in states(check(report([], [contrast]), rule))
+    contrast["p_adjusted"] = None
+    assert ("spark", "tripped") in states(check(report([], [contrast]), rule))
+
+
+def test_seeds_are_judged_beside_their_method_and_a_series_for_its_stages() -> None:
+    rows = [figure("s[1]", 0.9), figure("s[2]", 0.1), figure("s", 0.3, over="both")]
+    found = report(rows, names=("s[1]", "s[2]"), settings={})
+    assert states(check(found, [parse_rule(RULE)])) == [
+        ("s[1]", "tripped"),
+        ("s[2]", "ok"),
+        ("s", "ok"),
+    ]
+    without = check(found, [parse_rule(f"{RULE} except s")])
+    assert {one.state for one in without if one.checkpoint != "-"} == {"left_out"}
+    stages = report([figure("s", 0.9)], names=("s@1", "s@2"), settings={})
+    assert states(check(stages, [parse_rule(RULE)])) == [("s", "tripped")]
+
+
+def test_a_tripped_gate_says_so_by_its_code_when_its_reader_has_gone(
+    tmp_path: Path,
+) -> None:
+    rows = [figure(f"m{i}", 0.9) for i in range(1000)]
+    found = report(rows, names=("m0",))
+    write_text(tmp_path / "report.json", found.model_dump_json())
+    call = [sys.executable, "-m", "spark_audit", "gate", str(tmp_path)]
+    line = shlex.join([*call, "--fail-if", RULE])
+    shell = ["bash", "-c", f"{line} | true; exit ${{PIPESTATUS[0]}}"]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_every_audit_has_a_catalogue() -> None:
+    for name in AUDITS.names():
+        assert catalogue(name), name
+        for variants in catalogue(name).values():
+            assert variants
+
+
+def test_a_name_may_hold_blanks_and_a_bound_is_finite() -> None:
+    assert parse_rule(f"{RULE} for my model (v1) ").checkpoint == "my model (v1)"
+    with pytest.raises(InputError, match="not finite"):
+        parse_rule("mia.auc.loss.low > 1e999")

@@ -1,0 +1,1028 @@
+"""The page holds the report's figures, no identifier, and its controls work."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from synthetic import make_case  # noqa: F401
+
+from spark_audit.manifest.schema import Manifest, redact, seal
+from spark_audit.report.attachments import write_cases
+from spark_audit.report.folder import write_report
+from spark_audit.report.tables import DRAWN, Block, blocks
+from spark_audit.report.writers.html_page import page as html_page
+from spark_audit.report.writers.html_page.cases import EDGES, _rewritten, cases, shade
+from spark_audit.report.writers.html_page.drawings import compact, css_string, darkened
+from spark_audit.report.writers.html_page.tables import Cell
+from spark_audit.report.writers.markdown import render as markdown
+from spark_audit.results import (
+    CheckpointFacts,
+    Contrast,
+    Finding,
+    Guard,
+    ManifestFacts,
+    Report,
+    Row,
+)
+
+Tokens = list[dict[str, Any]]
+
+NAMES = ("base", "er[1]", "er[2]", "spark+ul")
+ENTRIES = ("base", "er", "spark+ul")
+EVIL = '<script>alert("evil")</script>'
+SECRETS = ("Ottoline Quibbleworth", "zK9#qVw7Xp", "987-65-4329", "q.vextor@example.org")
+MISSING: dict[str, Any] = {
+    "value": None,
+    "low": None,
+    "high": None,
+    "interval": "none",
+    "status": "not_estimable",
+    "note": f"no span {EVIL}",
+}
+
+
+def a_row(checkpoint: str, place: str, value: float, **columns: Any) -> dict[str, Any]:
+    audit, metric, of, group = place.split("|")
+    given = {
+        "audit": audit,
+        "metric": metric,
+        "of": of,
+        "group": group,
+        "checkpoint": checkpoint,
+        "value": value,
+        "low": value - 0.1,
+        "high": value + 0.2,
+        "interval": "jackknife-t",
+        "n": 90,
+        "clusters": 12,
+        "unit": "nats" if audit == "matched" else "",
+    }
+    return given | columns
+
+
+PLACES = (
+    "matched|nll_pii||pooled",
+    "matched|nll_control||pooled",
+    "matched|delta_sel||pooled",
+    "matched|delta_sel|change|pooled",
+    "matched|delta_sel||type:EMAIL",
+    "rank|top1_rate|pii|pooled",
+    "rank|top1_rate|control|pooled",
+    "rank|top1_rate|pii|task:fomc",
+    "canary|exposure_mean|full|pooled",
+    "mia|auc|loss|pooled",
+    "utility|last||pooled",
+)
+
+
+def a_report(**columns: Any) -> Report:
+    rows = [
+        Row.model_validate(
+            a_row(name, place, (3 - k) * 0.7 + 1.3 * (k == 1) + 0.01 * j)
+        )
+        for j, place in enumerate(PLACES)
+        for k, name in enumerate(NAMES)
+    ]
+    rows += [
+        Row.model_validate(
+            a_row("er", place, 1.125, over="both", interval="percentile")
+        )
+        for place in ("matched|delta_sel||pooled", "matched|nll_pii||pooled")
+    ]
+    for name, more in (
+        ("base", {"status": "invalid", "note": "guard failed"}),
+        ("er[1]", {"status": "not_resolvable", "note": "too few rows"}),
+        ("er[2]", {"status": "insensitive", "note": "not found"}),
+        ("spark+ul", MISSING),
+    ):
+        rows.append(Row.model_validate(a_row(name, "odd|score||pooled", 0.5) | more))
+    contrasts = [
+        Contrast.model_validate(
+            a_row(name, f"matched|did||{group}", value)
+            | {"baseline": "er[1]", "p": 0.0312, "p_adjusted": 0.0456, "mde": 0.21}
+            | {"family": "primary"}
+        )
+        for name, value in (("er[2]", 0.05), ("spark+ul", 0.92))
+        for group in ("pooled", "task:fomc")
+    ]
+    given: dict[str, Any] = {
+        "status": "complete",
+        "command": ["spark-audit", "all", f"--x={EVIL}"],
+        "created": "2026-01-01T00:00:00+00:00",
+        "versions": {"numpy": "2"},
+        "settings": {"baseline": "er[1]", "reference": "base", "limit": None},
+        "manifest": ManifestFacts(
+            name=f"m {EVIL}",
+            digest="d" * 64,
+            n_sources=3,
+            n_clusters=3,
+            n_spans=4,
+            n_tokens=9,
+        ),
+        "checkpoints": [
+            CheckpointFacts(
+                name=name,
+                source="https://example.org/model",
+                format="hf-folder",
+                weights_sha256=f"{k}" * 64,
+                model_id="1" * 64,
+                dtype="float32",
+                notes=["a note", EVIL],
+            )
+            for k, name in enumerate(NAMES)
+        ],
+        "findings": [
+            Finding(
+                audit=audit, checkpoint=name, claim="moved", sentence=f"{name}{said}"
+            )
+            for audit, name, said in (
+                *(
+                    ("matched", f"er[{k}]", f": found {k / 8} [0, 2] of `x`.")
+                    for k in range(1, 9)
+                ),
+                ("rank", "", f"something {EVIL} was seen."),
+                ("gone", "", "an audit without any figure."),
+            )
+        ],
+        "results": rows,
+        "contrasts": contrasts,
+        "guards": [
+            Guard(name="alright", passed=True, detail="is well"),
+            Guard(name="doubtful", passed=None, detail="is near"),
+            Guard(name="broken", checkpoint="base", passed=False, detail=EVIL),
+        ],
+        "scope": ["Nothing else can be concluded."],
+        "tables": {
+            "balance": [{"covariate": "length", "smd_before": 1.5, "smd_after": 0.01}],
+            "matching_by_type": [
+                {"type": "SSN", "matched": 4, "unmatched": 2, "reasons": "2 too far"}
+            ],
+            "matched_placebo": [{"checkpoint": n, "draws": 7} for n in NAMES],
+            "pair_shares": [
+                {"of": of, "nats": q / 10, "share": q / 4, "caliper_nats": None}
+                for q in range(5)
+                for of in ("distance", "nll_pii", "nll_control")
+            ],
+        },
+        "timing": {"loading": 1.25},
+    }
+    return Report.model_validate(given | columns)
+
+
+# --- examples: identifiers in every place where one may hide --------------------------
+
+TEXTS = (
+    (
+        "A letter of Ottoline Quibbleworth, whose password zK9#qVw7Xp is noted.\n"
+        "OTTOLINE quibbleworth wrote twice; dear Quibbleworth. Answer:",
+        " refused",
+        [(12, 33, "NAME"), (50, 60, "PASSWORD")],
+    ),
+    (
+        "The number was 987-65-4329 and mail goes to q.vextor@example.org; once more "
+        "zK9#qVw7Xp stands here, unmarked.",
+        "",
+        [(15, 26, "SSN")],
+    ),
+)
+
+
+def pieces(text: str) -> list[tuple[int, int]]:
+    """Tokens of up to five characters, blanks at their front: words are cut."""
+    return [found.span() for found in re.finditer(r"\s*\S{1,5}", text)]
+
+
+@pytest.fixture
+def manifest(make_case: Callable[..., Any]) -> Manifest:  # noqa: F811
+    content = make_case(sources=len(TEXTS)).manifest.model_dump(mode="json")
+    for example, (prompt, response, spans) in zip(
+        content["examples"], TEXTS, strict=True
+    ):
+        length = len(pieces(prompt + response))
+        example |= {
+            "prompt": prompt,
+            "response": response,
+            "spans": [
+                example["spans"][0] | {"start": start, "end": end, "type": kind}
+                for start, end, kind in spans
+            ],
+            "kept": [0, length],
+            "response_token": length,
+            "reference_unll": [None] * length,
+            "low": [],
+            "classes": "a" * length,
+            "excluded": [],
+        }
+    return seal(content | {"pairs": [], "unmatched": []})
+
+
+def tokens_of(manifest: Manifest) -> list[dict[str, Any]]:
+    """What ``scores/`` has of the manifest's examples."""
+    records = []
+    for row, (prompt, response, spans) in zip(manifest.examples, TEXTS, strict=True):
+        for k, (start, end) in enumerate(pieces(prompt + response)):
+            kinds = [t for s, e, t in spans if s < end and start < e]
+            records.append(
+                {
+                    "example": row.id,
+                    "task": row.task,
+                    "position": k,
+                    "start": start,
+                    "end": end,
+                    "role": "pii" if kinds else "control" if k in (1, 2) else "",
+                    "type": kinds[0] if kinds else "",
+                }
+                | {
+                    f"nll/{name}": None if k == 0 else 0.3 * k + j
+                    for j, name in enumerate(NAMES)
+                }
+            )
+    return records
+
+
+@pytest.fixture
+def report() -> Report:
+    return a_report()
+
+
+@pytest.fixture
+def tokens(manifest: Manifest) -> list[dict[str, Any]]:
+    return tokens_of(manifest)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawings are tested by themselves; most tests of the page need none."""
+    monkeypatch.setattr(html_page, "drawings", lambda report: [])
+
+
+@cache
+def rendered(report: str, manifest: str) -> str:
+    """The page of a report and a manifest in JSON; drawing takes seconds."""
+    words = Manifest.model_validate_json(manifest)
+    return html_page.render(
+        Report.model_validate_json(report),
+        tokens=tokens_of(words),
+        manifest=words,
+        # Else most tokens have neither figure nor colour.
+        show_text=True,
+    )
+
+
+# --- reading the page -----------------------------------------------------------------
+
+VOID = {"meta", "link", "br", "input", "hr", "img"}
+
+
+class Page(HTMLParser):
+    """The page as a browser would refuse to mend it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self.comments: list[str] = []
+        self.words: list[str] = []
+        self._cell: list[str] | None = None
+        self._table = ""
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.elements.append((tag, given))
+        if "id" in given:
+            self.ids.append(given["id"])
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self._table = given.get("id", "")
+            self.tables[self._table] = []
+        if tag == "tr":
+            self.tables[self._table].append([])
+        if tag in ("td", "th"):
+            self._cell = []
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"</{tag}> closes another element"
+        if tag in ("td", "th") and self._cell is not None:
+            self.tables[self._table][-1].append("".join(self._cell))
+            self._cell = None
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.words.append(data)
+        if self._cell is not None:
+            self._cell.append(data)
+
+    def handle_comment(self, data: str) -> None:
+        self.comments.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.words).split())
+
+
+def test_page_is_well_formed_and_labelled(report: Report, manifest: Manifest) -> None:
+    page = Page(rendered(report.model_dump_json(), manifest.model_dump_json()))
+    assert len(page.ids) == len(set(page.ids))
+    named = set(page.ids)
+    for tag, given in page.elements:
+        for key in ("for", "aria-labelledby", "aria-describedby"):
+            assert set(given.get(key, "").split()) <= named
+        if given.get("href", "").startswith("#"):
+            assert given["href"][1:] in named
+        if tag == "th":
+            assert given["scope"] in ("col", "row")
+        if given.get("role") in ("region", "group"):
+            assert "aria-label" in given or "aria-labelledby" in given
+    tags = [tag for tag, _ in page.elements]
+    assert tags.count("h1") == tags.count("main") == tags.count("nav") == 1
+    assert tags.count("table") == tags.count("caption")
+    inputs = [given["id"] for tag, given in page.elements if tag in ("input", "select")]
+    labels = {given["for"] for tag, given in page.elements if tag == "label"}
+    assert set(inputs) == labels
+
+
+def test_nothing_is_loaded_and_only_the_page_s_own_script_may_run(
+    report: Report, manifest: Manifest
+) -> None:
+    text = rendered(report.model_dump_json(), manifest.model_dump_json())
+    page = Page(text)
+    for _tag, given in page.elements:
+        for key in ("src", "href", "xlink:href", "srcset", "action", "data"):
+            assert given.get(key, "#").startswith("#") or given[key] == "data:,"
+        assert not [key for key in given if key.startswith("on")]
+        assert "http" not in given.get("style", "")
+    style = "".join(re.findall(r"<style>(.*?)</style>", text, re.S))
+    assert "url(" not in style
+    assert "@import" not in style
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (policy,) = (
+        given["content"]
+        for tag, given in page.elements
+        if given.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy.startswith("default-src 'none'; ")
+    assert f"script-src 'sha256-{digest}'" in policy
+    # A source that looks like an address stays text.
+    assert "https://example.org/model" in page.text
+
+
+def test_what_the_report_says_is_text_never_markup(report: Report) -> None:
+    named = report.model_copy(update={"scope": [EVIL]})
+    further = [Block(EVIL, ("checkpoint", EVIL), ((EVIL, EVIL),), (EVIL,))]
+    text = html_page.render(named, further=further)
+    assert text.count("<script>") == 1
+    assert EVIL not in text
+    assert text.count("&lt;script&gt;") > 10
+    assert Page(text).text.count(EVIL) > 10
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_figures_are_those_of_every_other_format(report: Report) -> None:
+    extra = Block("ours", ("checkpoint", "figure"), (("er", "0.125 [0.1, 0.2]"),))
+    page = Page(html_page.render(report, further=[extra]))
+    lines = [line for table in page.tables.values() for line in table]
+    told = markdown(report)
+    for block in (*blocks(report), extra):
+        assert list(block.header) in lines
+        for row in block.rows:
+            assert list(row) in lines
+            if block is not extra:
+                assert all(cell.split("|")[0] in told for cell in row)
+    assert ["base", "7"] in lines
+    assert ["length", "1.500", "0.010"] in lines
+    for name in DRAWN:
+        assert f"### {name.replace('_', ' ')}" not in told
+    assert "Pair distances" not in page.text
+
+
+def test_no_cell_loses_a_letter_around_its_status() -> None:
+    for text in (
+        "0.1 [0.0, 0.2], p (primary) adjusted 0.0456, MDE 0.21",
+        "0.1 [0.0, 0.2] NOT RESOLVABLE, p 0.5",
+        "plain [sic] words",
+        "-",
+    ):
+        for flag in ("", "void"):
+            assert "".join(Cell(text, flag).parts) == text
+    assert Cell("0.1 [0, 1] NOT RESOLVABLE, p 0.5", "void").parts == (
+        "0.1 [0, 1] ",
+        "NOT RESOLVABLE",
+        ", p 0.5",
+    )
+
+
+def quiet(k: int) -> Finding:
+    name = NAMES[k % len(NAMES)]
+    said = f"{name}: nothing {k}."
+    return Finding(audit="rank", checkpoint=name, claim="moved", sentence=said)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_no_detection_is_ever_folded(report: Report) -> None:
+    loud = [
+        Finding(audit="canary", checkpoint="base", claim="memory", sentence=f"loud {k}")
+        for k in range(12)
+    ]
+    told = [*(quiet(k) for k in range(20)), *loud]
+    text = html_page.render(report.model_copy(update={"findings": told}))
+    folded = text[text.index('<details class="more">') :]
+    assert "20 more sentences, no detection among them" in folded
+    for finding in loud:
+        assert finding.sentence not in folded
+        assert text.index(finding.sentence) < text.index("nothing 0.")
+    assert text.count('<li class="detected" data-checkpoint="base">') == 12
+    # What is no detection fills the lines that are left.
+    told = [*(quiet(k) for k in range(20)), *loud[:3]]
+    text = html_page.render(report.model_copy(update={"findings": told}))
+    assert "15 more sentences" in text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_verdict_comes_first_and_says_what_failed(report: Report) -> None:
+    text = html_page.render(report)
+    page = Page(text)
+    order = [
+        "4 checkpoints audited against the manifest",
+        "1 guard FAILED: broken (base)",
+        "er[1]: found 0.125 [0, 2] of",
+        "FAILED broken (base)",
+        "Warning doubtful: is near",
+        "Nothing else can be concluded.",
+        "Are identifiers treated differently",
+    ]
+    places = [page.text.index(part) for part in order]
+    assert places == sorted(places)
+    assert "1 invalid, 1 insensitive, 1 not resolvable, 1 not estimable" in page.text
+    for word in ("INVALID", "INSENSITIVE", "NOT RESOLVABLE", "not estimable"):
+        assert word in page.text
+    assert text.index("Passed") > text.index("<summary>1 passed")
+    assert "Partial report" not in page.text
+    assert "base, er (2 seeds), spark+ul." in page.text
+    assert "Privacy audit: base, er, spark+ul " in page.text
+    assert "2 more sentences" in page.text
+    partial = report.model_copy(update={"status": "partial"})
+    said = Page(html_page.render(partial)).text
+    assert said.index("Partial report.") < said.index("Verdict")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_bare_report_has_no_empty_sections() -> None:
+    bare = a_report(
+        results=[], contrasts=[], guards=[], tables={}, findings=[], settings={}
+    )
+    text = html_page.render(bare)
+    page = Page(text)
+    assert "No audit came to a verdict." in page.text
+    assert 'id="tokens"' not in text
+    assert 'id="s-' not in text
+    assert 'id="glance"' not in text
+    assert "The audits of this report have none." in page.text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_many_checkpoints_are_counted_in_the_heading() -> None:
+    (first, *_) = a_report().checkpoints
+    many = [first.model_copy(update={"name": f"check-{k}"}) for k in range(40)]
+    bare = a_report(results=[], contrasts=[], tables={}, checkpoints=many)
+    page = html_page.render(bare)
+    assert "<h1>Privacy audit: 40 checkpoints</h1>" in page
+    assert "40 checkpoints audited against the manifest m" in page
+    assert "check-39</th>" in page
+
+
+def test_code_in_a_sentence_is_escaped_too() -> None:
+    assert html_page._ticked("a `<b>` c") == "a <code>&lt;b&gt;</code> c"
+    assert html_page._ticked("<a> `b") == "&lt;a&gt; `b"
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_rows_of_replicates_belong_to_their_entry(report: Report) -> None:
+    text = html_page.render(report)
+    values = [given["value"] for tag, given in Page(text).elements if tag == "input"]
+    assert values == list(ENTRIES)
+    assert 'data-checkpoint="er[1]"' not in text.partition('id="tokens"')[0]
+    (row,) = re.findall(r"<tr[^>]*><th scope=\"row\">er, both</th>.*?</tr>", text)[:1]
+    assert 'data-checkpoint="er"' in row
+
+
+# --- identifiers ----------------------------------------------------------------------
+
+
+def parts_of(secrets: tuple[str, ...], length: int = 4) -> set[str]:
+    folded = [secret.casefold() for secret in secrets]
+    found = {s[k : k + length] for s in folded for k in range(len(s) - length + 1)}
+    # What the page's own words hold is no trace of an identifier.
+    return found - {"line", "tolin", "word", "worth", "exam", "ampl", "mple", "xamp"}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_no_part_of_an_identifier_is_in_the_source(
+    report: Report, tokens: Tokens, manifest: Manifest
+) -> None:
+    render = partial(html_page.render, report, tokens=tokens)
+    plain = render().casefold()
+    own = {part for part in parts_of(SECRETS) if part in plain}
+    assert len(own) < 8, "parts of identifiers must not be words of the page"
+    masked = render(manifest=manifest).casefold()
+    assert not {part for part in parts_of(SECRETS) - own if part in masked}
+    assert "[NAME" in render(manifest=manifest)
+    for word in ("letter", "whose", "twice", "refus", "stand"):
+        assert word in masked
+    shown = render(manifest=manifest, show_text=True)
+    assert all(part in shown for part in ("Ottol", "zK9#q", "987-6", "q.vex"))
+    assert "SHOWS IDENTIFIERS" in shown
+
+
+@pytest.mark.parametrize(
+    ("identifier", "again"),
+    [
+        ("123-45-6789", "123456789"),
+        ("123-45-6789", "123-45"),
+        ("123-45-6789", "123 45"),
+        ("555-201-9876", "(555) 2019876"),
+        ("hunter2xyz", "hunter2 xyz"),
+        ("john.smith@example.org", "JohnSmith"),
+        ("Rene\u0301e Dupont", "Ren\u00e9eDupont"),
+    ],
+)
+def test_an_identifier_is_found_however_it_is_written(
+    identifier: str, again: str
+) -> None:
+    text = f"first {identifier} then {again} && zq"
+    start, other = text.index(identifier), text.index(" then ") + 6
+    hidden = set()
+    for low, high in _rewritten(text, [(start, start + len(identifier))]):
+        hidden |= set(range(low, high))
+    shown = [text[i] for i in range(other, other + len(again)) if i not in hidden]
+    assert not any(char.isalnum() for char in shown)
+    assert not any(i in hidden for i in (*range(5), len(text) - 2, len(text) - 1))
+
+
+def test_a_token_is_hidden_whole_and_by_signs_of_one_length(
+    report: Report, tokens: Tokens, manifest: Manifest
+) -> None:
+    heat = cases(report, tokens, manifest, show_text=False)
+    for case, (prompt, response, spans) in zip(heat.cases, TEXTS, strict=True):
+        places = pieces(prompt + response)
+        for token, (start, end) in zip(case.tokens, places, strict=True):
+            if any(s < end and start < e for s, e, _ in spans):
+                assert token.hidden
+                assert token.text in {"·", "·]"} or token.text[0] == "["
+    first, second = heat.cases
+    # Repeats in other letters, a surname alone, another example's password, and what
+    # only the rules find.
+    hidden = [t.text for t in first.tokens if t.hidden]
+    assert hidden.count("[NAME") == 1
+    assert sum(t.startswith("[HIDDEN") for t in hidden) == 2
+    assert {"[SSN", "[EMAIL", "[HIDDEN"} <= {t.text for t in second.tokens}
+    # Nothing tells where the words of an identifier begin.
+    for case in heat.cases:
+        for before, token in zip(case.tokens, case.tokens[1:], strict=False):
+            if before.hidden and token.hidden and token.text[0] != "[":
+                assert token.space == ""
+    assert [t.response for t in first.tokens].count(True) == 1
+    assert not any(t.response for t in second.tokens)
+    # Figures and colours end before the token beside the first that is hidden.
+    for case in heat.cases:
+        end = [t.hidden for t in case.tokens].index(True) - 1
+        for k, token in enumerate(case.tokens):
+            assert (None in token.nll) == (k == 0 or k >= end)
+            assert (token.classes(0).split()[1] == "h") == (k == 0 or k >= end)
+    # What is hidden before the first token that is shown counts, too.
+    behind = [record for record in tokens if record["position"] > end + 1]
+    (other,) = cases(
+        report,
+        [r for r in behind if r["example"] == manifest.examples[1].id],
+        manifest,
+        show_text=False,
+    ).cases
+    assert {t.nll for t in other.tokens} == {(None,) * len(NAMES)}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_words_come_from_the_manifest_alone_and_none_stands_without(
+    report: Report, tokens: Tokens, manifest: Manifest
+) -> None:
+    for given in (None, redact(manifest)):
+        assert not cases(report, tokens, given, show_text=True).cases
+        page = html_page.render(report, tokens=tokens, manifest=given, show_text=True)
+        assert "holds no text of any example" in Page(page).text
+        assert 'id="tokens"' not in page
+    # An example that is longer than the manifest's text is of another manifest.
+    strange = [r | {"end": 10_000} for r in tokens]
+    assert not cases(report, strange, manifest, show_text=True).cases
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_mode_of_the_file(
+    report: Report, tokens: Tokens, manifest: Manifest, tmp_path: Path
+) -> None:
+    write_cases(tmp_path, tokens)
+
+    def mode(**given: Any) -> int:
+        (path,) = write_report(report, tmp_path, formats=["html"], **given)
+        assert path == tmp_path / "report.html"
+        return stat.S_IMODE(path.stat().st_mode)
+
+    assert mode() == 0o644
+    assert mode(manifest=manifest) == 0o600
+    assert mode(manifest=manifest, show_text=True) == 0o600
+    assert mode(manifest=redact(manifest)) == 0o644
+
+
+def test_pair_shown_first_is_the_baseline_and_the_last(
+    report: Report, tokens: Tokens, manifest: Manifest
+) -> None:
+    def pair(**settings: str) -> tuple[str, str]:
+        given = report.model_copy(update={"settings": settings})
+        heat = cases(given, tokens, manifest, show_text=False)
+        return heat.checkpoints[heat.left], heat.checkpoints[heat.right]
+
+    assert pair(baseline="er[1]", reference="base") == ("er[1]", "spark+ul")
+    assert pair(reference="base") == ("base", "spark+ul")
+    assert pair(baseline="er") == ("er[1]", "spark+ul")
+    assert pair(baseline="spark+ul") == ("base", "spark+ul")
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast of two colours, WCAG 2.2."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+        r, g, b = (
+            p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts
+        )
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_colours_can_be_read() -> None:
+    style = html_page._asset("page.css")
+    cells = dict(re.findall(r"\.(h\d) \{ background: (#\w{6})", style))
+    assert list(cells) == [f"h{k}" for k in range(len(EDGES) + 1)]
+    assert all(contrast("#14171a", colour) >= 4.5 for colour in cells.values())
+    # In grey, too, more nats are darker.
+    light = [contrast("#000000", colour) for colour in cells.values()]
+    assert light == sorted(light, reverse=True)
+    themes = re.findall(r"color-scheme: (\w+);(.*?)\}", style, re.S)
+    assert [name for name, _ in themes] == ["light", "dark", "dark"]
+    assert themes[1][1].split() == themes[2][1].split()
+    for name, body in themes:
+        known = dict(re.findall(r"--([\w-]+): (#\w{6})", body))
+        papers = [known["paper"], known["raised"]]
+        for ink in ("ink", "muted", "link", "alarm", "warn"):
+            assert all(contrast(known[ink], paper) >= 4.5 for paper in papers), ink
+        assert contrast(known["alarm"], known["alarm-paper"]) >= 4.5
+        assert contrast(known["ink"], known["alarm-paper"]) >= 4.5
+        assert contrast(known["warn"], known["warn-paper"]) >= 4.5
+        light, dark = map(darkened, html_page.LIGHT), html_page.DARK
+        for series in light if name == "light" else dark:
+            assert contrast(series, known["paper"]) >= 3
+
+
+def test_drawings_are_smaller_and_the_same() -> None:
+    svg = (
+        '<svg id="a" viewBox="0 0 9 9" aria-labelledby="t">\n <title id="t">1.2345 : ;'
+        ' x</title>\n <defs>\n<path id="p" d="M 0.12345 -1.999  L 2 3.1000001  z "'
+        ' style="stroke: var(--c0); fill: none" />\n</defs><g id="g"'
+        ' data-checkpoint="er[1]"><use href="#p" x="4.0001" y="1e-05" /></g></svg>'
+    )
+    assert compact(svg) == (
+        '<svg viewBox="0 0 9 9" aria-labelledby="t"><title id="t">1.2345 : ; x</title>'
+        '<defs><path id="p" d="M0.12 -2 L2 3.1 z" style="stroke:var(--c0);fill:none"'
+        ' /></defs><g data-checkpoint="er[1]"><use href="#p" x="4" y="1e-05" /></g>'
+        "</svg>"
+    )
+
+
+def test_names_cannot_leave_a_string_of_css() -> None:
+    assert css_string("er-1") == "er\\2d 1"
+    assert not set('"</{}\n') & set(css_string('a"</style>{}\n'))
+
+
+def test_shades() -> None:
+    assert shade(None) == "h"
+    assert shade(0.0) == "h0"
+    assert shade(0.0996) == shade(0.1) == "h1", "as the figure 0.100 says"
+    assert shade(7.9) == "h7"
+    assert shade(80.0) == "h8"
+
+
+# --- in a browser ---------------------------------------------------------------------
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+    None,
+)
+in_browser = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium is installed (apt-get install chromium)"
+)
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+class Opened:
+    """The page in a browser, and all that it complained of or asked for."""
+
+    def __init__(self, browser: Any, path: Path, **context: Any) -> None:
+        self.context = browser.new_context(reduced_motion="reduce", **context)
+        self.page = self.context.new_page()
+        self.url = path.as_uri()
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda m: self.said.append(f"{m.type}: {m.text}"))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.open("")
+
+    def open(self, state: str) -> None:
+        # A change of the fragment alone would not load the page again.
+        self.page.goto("about:blank")
+        self.page.goto(self.url + state)
+
+    def close(self) -> None:
+        self.context.close()
+        assert self.said == []
+        # The address itself, whatever stands behind its "#".
+        asked = {url.partition("#")[0] for url in self.asked} - {"about:blank"}
+        assert asked == {self.url}
+
+    def count(self, selector: str) -> int:
+        return int(self.page.locator(f"{selector} >> visible=true").count())
+
+
+@pytest.fixture
+def open_page(
+    browser: Any, report: Report, manifest: Manifest, tmp_path: Path
+) -> Iterator[Callable[..., Opened]]:
+    opened: list[Opened] = []
+    path = tmp_path / "a folder#1" / "report.html"
+
+    def open_it(**context: Any) -> Opened:
+        if not path.exists():
+            os.makedirs(path.parent)
+            text = rendered(report.model_dump_json(), manifest.model_dump_json())
+            path.write_text(text, "utf-8")
+        opened.append(Opened(browser, path, **context))
+        return opened[-1]
+
+    yield open_it
+    for one in opened:
+        one.close()
+
+
+def column(page: Any, table: str, number: int) -> list[str]:
+    rows = page.locator(f"{table} tbody tr").all()
+    return [row.locator("th, td").nth(number - 1).inner_text() for row in rows]
+
+
+@in_browser
+def test_tables_sort_by_mouse_and_keyboard(open_page: Callable[..., Opened]) -> None:
+    page = open_page().page
+    table = "#table-0"
+    head = page.locator(f"{table} thead th").nth(2)
+    before = column(page, table, 1)
+    values = [float(x.split()[0]) for x in column(page, table, 3) if x != "-"]
+    assert values != sorted(values)
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    found = column(page, table, 3)
+    assert found[-1] == "-", "what is missing stands last"
+    assert [float(x.split()[0]) for x in found[:-1]] == sorted(values)
+    page.keyboard.press("Enter")
+    assert head.get_attribute("aria-sort") == "descending"
+    found = column(page, table, 3)
+    assert [float(x.split()[0]) for x in found[:-1]] == sorted(values, reverse=True)
+    assert found[-1] == "-"
+    page.keyboard.press("Space")
+    assert head.get_attribute("aria-sort") is None
+    assert column(page, table, 1) == before
+    page.locator(f"{table} thead th").first.locator("button").focus()
+    page.keyboard.press("Enter")
+    assert column(page, table, 1) == sorted(before)
+    # Cells are broken around intervals, and lose nothing by it.
+    cells = page.locator("#table-0 tbody td, .part td").all_text_contents()
+    assert "0.050 [-0.050, 0.250], p (primary) adjusted 0.0456, MDE 0.210" in cells
+
+
+@in_browser
+def test_checkpoints_are_switched_in_tables_drawings_and_heat_map(
+    open_page: Callable[..., Opened],
+) -> None:
+    opened = open_page()
+    page = opened.page
+    rows, marks = 'tr[data-checkpoint="er"]', 'svg [data-checkpoint^="er"]'
+    others = 'tr[data-checkpoint="base"]'
+    assert opened.count(rows) > 3
+    assert opened.count(marks) > 0
+    kept = opened.count(others)
+    assert opened.count(".side") == 4
+    page.locator('#bar input[value="er"]').uncheck()
+    assert opened.count(rows) == opened.count(marks) == 0
+    assert opened.count(others) == kept
+    # The left panel shows er[1], a replicate of er.
+    assert opened.count('.side[data-side="left"]') == 0
+    assert opened.count('.side[data-side="right"]') == 2
+    assert "above: er[1]." in page.locator("#absent").inner_text()
+    assert page.locator("#status").inner_text() == "2 of 3 checkpoints shown"
+    assert "off=er" in page.url
+    # The address alone brings it back.
+    opened.open(page.url.partition("report.html")[2])
+    assert not page.locator('#bar input[value="er"]').is_checked()
+    assert opened.count(rows) == 0
+    page.locator("#none").click()
+    assert opened.count("tr[data-checkpoint]") == 0
+    opened.open(page.url.partition("report.html")[2])
+    assert opened.count("tr[data-checkpoint]") == 0
+    page.locator("#all").click()
+    assert opened.count(rows) > 3
+    assert "off=" not in page.url
+
+
+@in_browser
+def test_a_link_inside_the_page_keeps_what_was_chosen(
+    open_page: Callable[..., Opened],
+) -> None:
+    opened = open_page()
+    page = opened.page
+    page.locator('#bar input[value="spark+ul"]').uncheck()
+    page.locator('.contents a[href="#guards"]').click()
+    assert page.url.endswith(f"#guards&off={quote('spark+ul', safe='')}")
+    assert page.evaluate("document.activeElement.id") == "guards"
+    assert page.evaluate(
+        "Math.abs(document.querySelector('#guards').getBoundingClientRect().top) < 120"
+    )
+    page.locator('.contents a[href="#limits"]').click()
+    page.go_back()
+    assert "#guards&" in page.url
+    # An address that somebody mended by hand does no harm.
+    opened.open("#off=%E0%A4&theme=pink&left=&right&off=nobody&=")
+    assert opened.count("tr[data-checkpoint]") > 10
+    # Skipping is the first thing that the keyboard reaches.
+    opened.open("")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+
+
+@in_browser
+def test_heat_map_shows_the_chosen_pair(open_page: Callable[..., Opened]) -> None:
+    opened = open_page()
+    page = opened.page
+    assert page.locator("#left").input_value() == "er[1]"
+    assert page.locator("#right").input_value() == "spark+ul"
+
+    def token(side: str, place: int) -> Any:
+        panel = page.locator(f'.side[data-side="{side}"]').first
+        return panel.locator(".tokens > .t").nth(place)
+
+    # NLL is 0.3 k + j of token k and checkpoint j.
+    at = 5
+    assert shade(2.5) in token("left", at).evaluate("e => [...e.classList]")
+    assert "er[1] 2.500, spark+ul 4.500 nats" in token("left", at).get_attribute(
+        "title"
+    )
+    page.locator("#left").select_option("base")
+    assert shade(1.5) in token("left", at).evaluate("e => [...e.classList]")
+    title = token("right", at).get_attribute("title")
+    assert "base 1.500, spark+ul 4.500 nats" in title
+    assert title.endswith("; identifier")
+    assert page.locator(".side[data-side=left] .who").first.inner_text() == "Left: base"
+    assert "left=base" in page.url
+    token("left", 0).focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "End", "Home", "ArrowRight"):
+        page.keyboard.press(key)
+    readout = page.locator(".readout").first.inner_text()
+    assert readout == token("left", 1).get_attribute("title")
+    assert "h" in token("left", 0).evaluate("e => [...e.classList]")
+    opened.open("#left=spark%2Bul&right=nonsense")
+    assert page.locator("#left").input_value() == "spark+ul"
+    assert page.locator("#right").input_value() == "spark+ul"
+
+
+@in_browser
+def test_dark_and_light(open_page: Callable[..., Opened]) -> None:
+    opened = open_page(color_scheme="light")
+    page = opened.page
+    paper = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(paper) == "rgb(255, 255, 255)"
+    page.locator("#theme").click()
+    dark = page.evaluate(paper)
+    assert dark != "rgb(255, 255, 255)"
+    assert "theme=dark" in page.url
+    page.reload()
+    assert page.evaluate(paper) == dark
+    page.locator("#theme").click()
+    assert page.evaluate(paper) == "rgb(255, 255, 255)"
+    other = open_page(color_scheme="dark").page
+    assert other.evaluate(paper) == dark
+    other.locator("#theme").click()
+    assert other.evaluate(paper) == "rgb(255, 255, 255)"
+    # Paper is white.
+    other.locator("#theme").click()
+    other.emulate_media(media="print")
+    assert other.evaluate(paper) == "rgb(255, 255, 255)"
+
+
+@in_browser
+def test_a_phone_never_scrolls_the_page_sideways(
+    open_page: Callable[..., Opened],
+) -> None:
+    opened = open_page(viewport={"width": 360, "height": 740})
+    page = opened.page
+    width = "document.scrollingElement.scrollWidth"
+    assert page.evaluate(width) <= 360
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    page.wait_for_timeout(100)
+    assert page.evaluate(width) <= 360
+    # What is wider scrolls in its own box, by keyboard too, and says so.
+    wide = page.locator(".scroll[tabindex='0']")
+    assert wide.count() > 1
+    assert page.locator(".hint").count() == wide.count()
+    assert page.evaluate(
+        "[...document.querySelectorAll('.scroll')].every("
+        "b => (b.scrollWidth > b.clientWidth + 1) === (b.tabIndex === 0))"
+    )
+    cut = page.evaluate(
+        "[...document.querySelectorAll('main *, header *, nav *')].filter(e =>"
+        " !e.closest('.scroll, .bar, svg, .unseen')"
+        " && e.getBoundingClientRect().right > innerWidth + 1).length"
+    )
+    assert cut == 0
+
+
+@in_browser
+@pytest.mark.parametrize("script", [True, False])
+def test_print_opens_what_is_folded(
+    open_page: Callable[..., Opened], script: bool
+) -> None:
+    opened = open_page(java_script_enabled=script)
+    page = opened.page
+    folded = page.locator("#guards details li")
+    assert not folded.first.is_visible()
+    page.emulate_media(media="print")
+    folded.first.wait_for(state="visible")
+    assert not page.locator("#bar").is_visible()
+    assert not page.locator(".contents").is_visible()
+    # Tables that are folded stay so; their titles tell that they are there.
+    table = page.locator("details.tabled")
+    assert table.first.locator("summary").is_visible()
+    assert not table.first.locator("table").is_visible()
+    page.emulate_media(media="screen")
+    folded.first.wait_for(state="hidden")
+
+
+@in_browser
+def test_without_script_all_is_there(open_page: Callable[..., Opened]) -> None:
+    opened = open_page(java_script_enabled=False)
+    page = opened.page
+    assert opened.count("tr[data-checkpoint]") > 10
+    assert opened.count(".side") == 4
+    assert opened.count("svg") > 0
+    for control in ("#bar", "#theme", "#choosers", ".sort", ".readout"):
+        assert opened.count(control) == 0
+    page.locator('.contents a[href="#guards"]').click()
+    assert page.url.endswith("#guards")

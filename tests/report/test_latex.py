@@ -1,0 +1,432 @@
+"""LaTeX tables show the figures of report.json and nothing else, and TeX reads them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_audit.report.folder import read_report, write_report
+from spark_audit.report.writers.latex.files import render
+from spark_audit.report.writers.latex.text import escaped
+from spark_audit.results import CheckpointFacts, Guard, ManifestFacts, Report, Row
+
+NAMES = ("base", r"a_b&c%d#e$f^g~h\i{j}", "[run]*", "λ-naïve--模", "<x>|'q'\"`")
+TASKS = ("task_a", "b&w")
+COLUMNS: dict[str, list[tuple[str, str, str, str]]] = {
+    "matched": [
+        ("matched", "nll_pii", "", "pooled"),
+        ("matched", "nll_control", "", "pooled"),
+        ("matched", "delta_sel", "", "pooled"),
+        ("matched", "delta_sel", "change", "pooled"),
+    ],
+    "memory": [
+        ("matched", "pii_change", "trained", "pooled"),
+        ("matched", "pii_change", "never-trained", "pooled"),
+        ("matched", "memory", "", "pooled"),
+    ],
+    "rank": [
+        ("rank", metric, "pii", "pooled")
+        for metric in (
+            "rank_mean",
+            "rank_median",
+            "top1_rate",
+            "top5_rate",
+            "top10_rate",
+        )
+    ],
+    "canary_nll": [
+        ("canary", "nll", part, "pooled") for part in ("full", "password", "ssn")
+    ],
+    "canary_rank": [
+        ("canary", metric, "full", "pooled")
+        for metric in ("rank_mean", "exposure_mean", "top1_rate", "top10_rate")
+    ],
+    "mia": [
+        ("mia", "auc", "loss", "pooled"),
+        ("mia", "auc", "response", "pooled"),
+        ("mia", "auc", "mink10", "pooled"),
+        ("mia", "auc", "minkpp10", "pooled"),
+        ("mia", "auc", "zlib", "pooled"),
+        ("mia", "auc", "reference", "pooled"),
+        ("mia", "auc", "blind", "pooled"),
+        ("mia", "tpr_at_fpr_5", "response", "pooled"),
+        ("mia", "tpr_at_fpr_5", "reference", "pooled"),
+    ],
+}
+UTILITY = [("utility", metric, "", "pooled") for metric in ("last", "avg", "bwt")]
+NLL = [("nll", "nll", kind, "pooled") for kind in ("pii", "low", "canary")]
+COLUMNS["ablations"] = COLUMNS["backbones"] = [*UTILITY, *NLL]
+COLUMNS["task_orders"] = [*UTILITY, *NLL, ("mia", "auc", "loss", "pooled")]
+COLUMNS["utility"] = [
+    *(("utility", "accuracy", "2", f"task:{task}") for task in TASKS),
+    *(UTILITY[k] for k in (2, 0, 1)),
+]
+PLACES = list(dict.fromkeys(place for part in COLUMNS.values() for place in part))
+MISSING: dict[str, Any] = {"value": None, "low": None, "high": None, "interval": "none"}
+
+
+def a_row(
+    checkpoint: str,
+    place: tuple[str, str, str, str],
+    number: float = 0.0,
+    **columns: Any,
+) -> Row:
+    audit, metric, of, group = place
+    given = {
+        "audit": audit,
+        "metric": metric,
+        "of": of,
+        "group": group,
+        "checkpoint": checkpoint,
+        "value": number,
+        "low": number - 0.125,
+        "high": number + 0.25,
+        "interval": "jackknife-t",
+        "n": 90,
+        "clusters": 12,
+    }
+    return Row.model_validate(given | columns)
+
+
+def a_report(rows: list[Row], **columns: Any) -> Report:
+    given: dict[str, Any] = {
+        "status": "complete",
+        "command": ["spark-audit", "all"],
+        "created": "2026-01-01T00:00:00+00:00",
+        "versions": {},
+        "manifest": ManifestFacts(
+            name="m_1",
+            digest="d" * 64,
+            n_sources=3,
+            n_clusters=3,
+            n_spans=4,
+            n_tokens=9,
+        ),
+        "checkpoints": [
+            CheckpointFacts(
+                name=name,
+                source=f"runs/{k}",
+                format="peft-adapter",
+                base="models/one_b" if k < 3 else "models/two",
+                weights_sha256="0" * 64,
+                model_id=f"{k}" * 64,
+                dtype="float32",
+            )
+            for k, name in enumerate(NAMES)
+        ],
+        "results": rows,
+        "contrasts": [],
+        "guards": [],
+        "scope": [],
+    }
+    return Report.model_validate(given | columns)
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    """Every figure of every table, each another number, small and negative too."""
+    rows = []
+    for i, name in enumerate(NAMES):
+        for k, place in enumerate(PLACES):
+            value = (-1) ** k * (1.0 + i + k / 16 + 0.000061)
+            if (i, k) == (1, 0):
+                value = 4.2e7
+            if (i, k) == (1, 2):
+                value = -3.21e-5
+            rows.append(a_row(name, place, value))
+            if place[1] == "accuracy":
+                first: dict[str, Any] = {
+                    "of": "1",
+                    "value": 99.0 + k,
+                    "low": None,
+                    "high": None,
+                }
+                rows.append(a_row(name, place, **first))
+    rows.append(a_row(NAMES[1], COLUMNS["matched"][2], 0.5, over="seeds"))
+    matrix = [
+        {"checkpoint": name, "stage": t + 1, "after": task}
+        for k, name in enumerate(NAMES[1:])
+        for t, task in enumerate(TASKS if k % 2 else reversed(TASKS))
+    ]
+    return a_report(rows, tables={"accuracy_matrix": matrix})
+
+
+# --- LaTeX read back ------------------------------------------------------------------
+
+
+def body(text: str) -> list[list[str]]:
+    """Cells of all lines between the header and the bottom rule."""
+    inner = text.split(r"\midrule", 1)[1].split(r"\bottomrule")[0]
+    inner = re.sub(r"\\(midrule|addlinespace)\n", "", inner)
+    lines = [line.strip().removesuffix(r" \\") for line in inner.strip().splitlines()]
+    return [
+        [cell.strip() for cell in re.split(r"(?<!\\)&", line)]
+        for line in lines
+        if line and not line.startswith(r"\multicolumn")
+    ]
+
+
+def numbers(cell: str) -> list[float]:
+    """Value and limits of a cell as numbers."""
+    plain = re.sub(r"\\textsuperscript\{(\\\w+\{\})?\w*\}", "", cell).replace(
+        r"\scriptsize", ""
+    )
+    plain = re.sub(r"\$(-?[\d.]+)\\times 10\^\{(-?\d+)\}\$", r"\1e\2", plain)
+    plain = plain.replace("$-$", "-")
+    return [float(found) for found in re.findall(r"-?\d[\d.]*(?:e-?\d+)?", plain)]
+
+
+def figures(name: str, text: str) -> dict[str, list[list[float]]]:
+    """Numbers of every checkpoint's line, column by column, with those below it."""
+    labels = 1 if name == "task_orders" else 0
+    found: dict[str, list[list[float]]] = {}
+    last = ""
+    for cells in body(text):
+        own = [numbers(cell) for cell in cells[labels + 1 :]]
+        if cells[labels]:
+            last = cells[labels]
+            found[last] = own
+        else:
+            found[last] = [a + b for a, b in zip(found[last], own, strict=True)]
+    return found
+
+
+def close(shown: float, value: float) -> bool:
+    """Whether a number is what is shown with three decimals, or with one digit."""
+    if abs(value) >= 1e6:
+        return abs(shown / value - 1) <= 0.05
+    if abs(value) < 0.0005:
+        return abs(shown / value - 1) <= 0.5
+    return abs(shown - value) <= 0.0005 + 1e-9
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_table_holds_the_figures_of_its_rows(report: Report, name: str) -> None:
+    shown = figures(name, render(report)[name])
+    own = {(r.audit, r.metric, r.of, r.group, r.checkpoint): r for r in report.results}
+    if name == "matched":
+        by_seeds = shown.pop(f"{escaped(NAMES[1])}, seeds")
+        assert by_seeds == [[], [], [0.5, 0.375, 0.75], []]
+        own |= {
+            (r.audit, r.metric, r.of, r.group, r.checkpoint): r
+            for r in report.results
+            if r.over == "sources"
+        }
+    assert set(shown) == {escaped(checkpoint) for checkpoint in NAMES}
+    if name != "task_orders":
+        assert list(shown) == [escaped(checkpoint) for checkpoint in NAMES]
+    for checkpoint in NAMES:
+        for place, found in zip(COLUMNS[name], shown[escaped(checkpoint)], strict=True):
+            row = own[(*place, checkpoint)]
+            wanted = (row.value, row.low, row.high)
+            assert len(found) == 3, (checkpoint, place, found)
+            for one, value in zip(found, wanted, strict=True):
+                assert value is not None
+                assert close(one, value), (checkpoint, place, one, value)
+
+
+def test_headers_say_which_way_is_better(report: Report) -> None:
+    tables = render(report)
+    header = tables["ablations"].split(r"\toprule")[1].split(r"\\")[0]
+    low = header.split("&")[5]
+    assert "Low-sens." in low
+    assert r"\downarrow" in low
+    assert header.count(r"\uparrow") == 5
+    header = tables["mia"].split(r"\toprule")[1].split(r"\midrule")[0]
+    assert header.count(r"$\approx$0.5") == 7
+    assert "Reference AUC" in header
+
+
+def test_captions_say_level_clusters_and_label(report: Report) -> None:
+    for name, text in render(report).items():
+        caption = text.split(r"\caption{")[1].split("\n")[0]
+        assert r"95\% intervals" in caption
+        assert ("90 canaries" if "canary" in name else "12 clusters") in caption
+        assert r"m\_1" in caption
+        assert rf"\label{{tab:spark-audit-{name.replace('_', '-')}}}" in text
+
+
+def test_sizes_that_differ_are_told_by_column() -> None:
+    first, second = COLUMNS["matched"][:2]
+    rows = [a_row("base", first, 1.0, clusters=5), a_row("run", first, 1.0)]
+    rows.append(a_row("run", second, 1.0))
+    text = render(a_report(rows))["matched"]
+    assert r"NLL\textsubscript{PII} over 90 tokens in 5 to 12 clusters; " in text
+    assert r"NLL\textsubscript{Matched} over 90 tokens in 12 clusters." in text
+    assert body(text)[0][2] == "--", "what the report lacks is not a number"
+    assert "--: not in the report." in text
+
+
+@pytest.mark.parametrize(
+    ("status", "word"),
+    [
+        ("invalid", "invalid"),
+        ("insensitive", "insensitive"),
+        ("not_resolvable", "not resolvable"),
+    ],
+)
+def test_a_void_figure_has_a_dagger_and_its_reason(status: str, word: str) -> None:
+    place = COLUMNS["mia"][0]
+    rows = [
+        a_row("base", place, 0.5),
+        a_row("run", place, 0.875, status=status, note="100% of it & more"),
+        a_row("run2", place, 0.625, status=status),
+    ]
+    text = render(a_report(rows))["mia"]
+    lines = {cells[0]: cells[1] for cells in body(text)}
+    assert "textdagger" not in lines["base"]
+    assert lines["run"].startswith(r"0.875\textsuperscript{\textdagger")
+    assert lines["run2"].startswith(r"0.625\textsuperscript{\textdagger")
+    assert lines["run"].split()[0] != lines["run2"].split()[0], "two reasons"
+    assert rf"{word}: 100\% of it \& more." in text
+    assert text.count(f" {word}: ") == 2
+
+
+def test_what_is_not_estimable_shows_its_reason_and_no_number() -> None:
+    pii, control, *_ = COLUMNS["matched"]
+    gone = {**MISSING, "status": "not_estimable", "note": "no such span"}
+    rows = [a_row("run", pii, 1.0), a_row("run", control, **gone)]
+    text = render(a_report(rows))["matched"]
+    assert body(text) == [["run", "1.000 [0.875, 1.250]", r"n.e.\textsuperscript{a}"]]
+    assert r"\textsuperscript{a} not estimable: no such span." in text
+
+
+def test_what_is_noted_of_a_whole_column_stands_at_its_head() -> None:
+    mean, median, *_ = COLUMNS["rank"]
+    rows = [
+        a_row("base", mean, 9.0, note="heavy-tailed"),
+        a_row("run", mean, 8.0, note="heavy-tailed"),
+        a_row("base", median, 2.0),
+        a_row("run", median, 3.0, note="only here"),
+    ]
+    text = render(a_report(rows))["rank"]
+    assert r"$\uparrow$\textsuperscript{a}" in text.split(r"\midrule")[0]
+    cells = [cell for line in body(text) for cell in line]
+    assert [cell for cell in cells if "superscript" in cell] == [
+        r"3.000\textsuperscript{b} [2.875, 3.250]"
+    ]
+
+
+def test_tables_without_figures_are_not_written(tmp_path: Path) -> None:
+    gone = {**MISSING, "status": "not_estimable", "note": "the manifest has no canary"}
+    rows = [
+        a_row("run", NLL[0], 3.0),
+        a_row("run", COLUMNS["canary_nll"][0], **gone),
+    ]
+    write_report(a_report(rows), tmp_path, formats=["latex"])
+    names = {path.name for path in (tmp_path / "tables").iterdir()}
+    assert names == {"ablations.tex", "all.tex"}
+    text = (tmp_path / "tables/ablations.tex").read_text()
+    assert "Last" not in text, "no utility was audited"
+    nothing = tmp_path / "nothing"
+    assert write_report(a_report([]), nothing, formats=["latex"])
+    assert "figures of none" in (nothing / "tables/all.tex").read_text()
+
+
+def test_task_orders_need_a_series(report: Report) -> None:
+    without = report.model_copy(update={"tables": {}})
+    assert set(render(report)) - set(render(without)) == {"task_orders"}
+    text = render(report)["task_orders"]
+    first = [cells[0] for cells in body(text) if cells[0]]
+    assert first == ["--", "Order 1", "Order 2"], "the base was trained in none"
+    assert r"Order 1: b\&w, task\_a." in text
+    assert r"Order 2: task\_a, b\&w." in text
+
+
+def test_base_models_have_panels(report: Report) -> None:
+    text = render(report)["backbones"]
+    assert re.findall(r"Base model: ([^}]*)\}", text) == [r"one\_b", "two"]
+
+
+def test_paper_preset_averages_over_annotations() -> None:
+    often = ("canary", "nll", "full/annotation", "pooled")
+    rows = [a_row("run", COLUMNS["canary_nll"][0], 1.0), a_row("run", often, 2.0)]
+    plain = figures("canary_nll", render(a_report(rows))["canary_nll"])
+    paper = a_report(rows, settings={"preset": "paper"})
+    assert plain["run"][0][0] == 1.0
+    text = render(paper)["canary_nll"]
+    assert figures("canary_nll", text)["run"][0][0] == 2.0
+    assert "Over 90 annotations of 12 canaries." in text
+
+
+def test_partial_reports_and_failed_guards_say_so() -> None:
+    rows = [a_row("run", COLUMNS["matched"][0], 1.0)]
+    guards = [
+        Guard(name="match_quality", passed=False, detail="bad"),
+        Guard(name="clusters", passed=True, detail="good"),
+        Guard(name="sides", passed=None, detail="perhaps"),
+    ]
+    text = render(a_report(rows, guards=guards, status="partial"))["matched"]
+    assert r"\caption{PARTIAL" in text
+    assert r"Guards of this report that failed: match\_quality." in text
+
+
+@pytest.mark.parametrize(
+    ("text", "tex"),
+    [
+        ("a_b", r"a\_b"),
+        ("50% & #1 $x ^ ~", r"50\% \& \#1 \$x \textasciicircum{} \textasciitilde{}"),
+        (r"\input{x}", r"\textbackslash{}input\{x\}"),
+        ("[x]*", "{[}x]{*}"),
+        ("a--b", "a-{}-b"),
+        ("Zoë Ångström", r"Zo\"{e} \r{A}ngstr\"{o}m"),
+        ("Zoe\u0308", r"Zo\"{e}"),
+        ("λ Δ", r"$\lambda$ $\Delta$"),
+        ("模", r"\texttt{U+6A21}"),
+        ("a\n\tb\x07", r"a b\texttt{U+0007}"),
+    ],
+)
+def test_text_is_escaped(text: str, tex: str) -> None:
+    assert escaped(text) == tex
+
+
+def test_files_are_ascii(report: Report, tmp_path: Path) -> None:
+    for path in write_report(report, tmp_path, formats=["latex"]):
+        assert path.read_bytes().isascii()
+
+
+def test_the_report_can_be_rendered_again(report: Report, tmp_path: Path) -> None:
+    write_report(report, tmp_path, formats=["json", "latex"])
+    before = {p.name: p.read_bytes() for p in (tmp_path / "tables").iterdir()}
+    write_report(read_report(tmp_path), tmp_path, formats=["latex"])
+    assert {p.name: p.read_bytes() for p in (tmp_path / "tables").iterdir()} == before
+    assert set(before) == {f"{name}.tex" for name in (*COLUMNS, "all")}
+
+
+def test_tex_sets_all_tables(report: Report, tmp_path: Path) -> None:
+    tex = shutil.which("pdflatex") or shutil.which("tectonic")
+    if tex is None:
+        pytest.skip("neither pdflatex nor tectonic is installed")
+    gone = {**MISSING, "status": "not_estimable", "note": "50% of it_ & more"}
+    results = [
+        *report.results,
+        a_row("void", COLUMNS["matched"][0], 1.0, status="invalid"),
+        a_row("void", COLUMNS["rank"][0], **gone),
+    ]
+    write_report(
+        report.model_copy(update={"results": results}), tmp_path, formats=["latex"]
+    )
+    folder = tmp_path / "tables"
+    options = []
+    if Path(tex).name == "pdflatex":
+        options = ["-halt-on-error", "-interaction=nonstopmode", "-no-shell-escape"]
+    done = subprocess.run(
+        [tex, *options, "all.tex"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert (folder / "all.pdf").stat().st_size > 10_000
+    said = done.stdout + done.stderr
+    assert "Overfull" not in said
+    assert "Float too large" not in said
+    assert "Missing character" not in said

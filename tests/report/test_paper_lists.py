@@ -1,0 +1,300 @@
+"""The lists of ``reports/README.md`` are commands that exist, and they run.
+
+The blocks go through bash with stand-ins for the two programs, which write down what
+they were called with. The slow test lets them through to the programs, on tiny models.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import spark_audit.cli.main
+import spark_train.cli
+from spark_audit.report.paper.values import methods_named
+from spark_audit.terminal.console import spread
+from spark_train.methods import groups
+from spark_train.privacy import groups as privacy_groups
+from spark_train.settings import Settings, parse
+
+LISTS = Path(__file__).parents[2] / "reports" / "README.md"
+TEXT = LISTS.read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```bash\n(.*?)^```$", TEXT, flags=re.M | re.S)
+
+STAND_IN = """#!{python}
+import json, pathlib, sys
+call = [pathlib.Path(sys.argv[0]).name, *sys.argv[1:]]
+with open("{log}", "a") as log:
+    print(json.dumps(call), file=log)
+if "-o" in call:
+    out = pathlib.Path(call[call.index("-o") + 1])
+    (out.parent if out.suffix else out).mkdir(parents=True, exist_ok=True)
+    if out.suffix:
+        out.touch()
+"""
+
+LETS_THROUGH = """#!{python}
+import pathlib, sys
+program, *call = [pathlib.Path(sys.argv[0]).name, *sys.argv[1:]]
+if call[0] == "run":
+    small = ["epochs=1", "batch_size=8", "lora.r=2", "micro_tokens=4096"]
+    method = call[call.index("--method") + 1]
+    if method in ("spark", "er-ptpc") and not any("ptpc.steps" in a for a in call):
+        small += ["ptpc.steps=2"]
+    if method == "gem":
+        small += ["gem.memory=2"]
+    call += ["--set", *small, "--quiet"]
+elif call[:2] == ["data", "inject"]:
+    call += ["--canaries", "4", "--doses", "1,2"]
+elif call[0] == "all":
+    call += ["--placebo-draws", "5", "--blind-permutations", "20", "--quiet"]
+if call[0] not in ("run", "data", "manifest"):
+    call += ["--format", "csv"] if "--against" not in call else []
+if program == "spark-audit":
+    from spark_audit.cli.main import run
+else:
+    from spark_train.cli import run
+sys.exit(run(call))
+"""
+
+
+def walk(folder: Path, stand_in: str, *, shell: str = "bash", **names: str) -> None:
+    """Run all lists in ``folder``, where ``raw/`` is, with stand-ins on the path."""
+    programs = folder / "programs"
+    programs.mkdir()
+    for name in ("spark-audit", "spark-train"):
+        path = programs / name
+        path.write_text(stand_in.format(python=sys.executable, **names))
+        path.chmod(0o755)
+    done = subprocess.run(
+        [shell, "-euo", "pipefail", "-c", "".join(BLOCKS)],
+        cwd=folder,
+        env=os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+
+def called(folder: Path, *, shell: str) -> list[list[str]]:
+    for task in ("fomc", "yelp", "agnews", "amazon", "mentill", "yahoo"):
+        (folder / "raw" / task).mkdir(parents=True)
+    log = folder / "calls.jsonl"
+    walk(folder, STAND_IN, shell=shell, log=str(log))
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
+    """Every call that the lists make, in their order."""
+    return called(tmp_path_factory.mktemp("lists"), shell="bash")
+
+
+def test_another_shell_makes_the_same_calls(
+    calls: list[list[str]], tmp_path: Path
+) -> None:
+    if shutil.which("zsh") is None:
+        pytest.skip("no zsh here")
+    assert called(tmp_path, shell="zsh") == calls
+
+
+def test_no_list_of_seeds_is_left_to_the_shell() -> None:
+    """Brackets are a pattern there, and zsh stops where no file fits it."""
+    for text in (TEXT, (LISTS.parents[1] / "README.md").read_text(encoding="utf-8")):
+        assert "=[" in text
+        assert not re.search(r"--ckpt [^'`\n]*=\[", text)
+
+
+def parsed(call: list[str]) -> dict[str, Any]:
+    """What the command line makes of a call; typer raises where it is wrong."""
+    program, *argv = call
+    train = program == "spark-train"
+    cli = spark_train.cli if train else spark_audit.cli.main
+    argv = spread(argv, several=cli.SEVERAL)
+    app = spark_train.cli._app() if train else spark_audit.cli.main._app(argv, argv)
+    command: Any = typer.main.get_command(app)
+    context = command.make_context(program, list(argv), resilient_parsing=True)
+    rest = argv
+    while hasattr(command, "commands"):
+        name, command, rest = command.resolve_command(context, list(rest))
+        context = command.make_context(name, list(rest), parent=context)
+        rest = [*context.args]
+        if hasattr(command, "commands"):
+            rest = argv[argv.index(name) + 1 :]
+    found: dict[str, Any] = context.params
+    return found
+
+
+def settings_of(call: dict[str, Any]) -> Settings:
+    reads = [*groups(call["method"]), *privacy_groups(call["dp"])]
+    return parse(call["set"] or (), groups=reads, method=call["method"])
+
+
+def trained(calls: list[list[str]]) -> dict[str, dict[str, Any]]:
+    """The training runs by folder."""
+    runs = [parsed(call) for call in calls if call[:2] == ["spark-train", "run"]]
+    found = {str(run["output"]): run for run in runs}
+    assert len(found) == len(runs), "two runs would share a folder"
+    return found
+
+
+def test_every_call_is_one_that_the_programs_take(calls: list[list[str]]) -> None:
+    assert len(calls) > 60
+    for call in calls:
+        assert parsed(call), call
+    for run in trained(calls).values():
+        assert settings_of(run)
+
+
+def test_a_wrong_option_would_be_seen() -> None:
+    with pytest.raises(Exception, match="No such option"):
+        parsed(["spark-train", "run", "--methd", "er"])
+    with pytest.raises(Exception, match="No such option"):
+        parsed(["spark-audit", "data", "inject", "x", "--canary", "4"])
+
+
+def test_each_of_the_main_tables_systems_is_one_command(
+    calls: list[list[str]],
+) -> None:
+    table = files("spark_audit.report.paper") / "printed" / "main_cl.csv"
+    lines = csv.DictReader(table.read_text(encoding="utf-8").splitlines())
+    printed = {line["method"] for line in lines}
+    assert len(printed) == 20
+    runs = {Path(k).name: v for k, v in trained(calls).items() if "/order1/" in k}
+    of = {name: set(methods_named(name)) & printed for name in runs}
+    counted = Counter(method for methods in of.values() for method in methods)
+    assert counted == dict.fromkeys(printed, 1)
+    for name, methods in of.items():
+        method, _, dp = name.partition("-")
+        if not methods:
+            continue
+        assert (runs[name]["method"], runs[name]["dp"]) == (method, dp or "none")
+        assert settings_of(runs[name]) == Settings()
+    (utility,) = (c for c in calls if c[1] == "utility" and "reports/main" in c)
+    assert {Path(p).name for p in parsed(utility)["ckpt"]} == {n for n in of if of[n]}
+
+
+def test_the_other_tables_checkpoints_are_there(calls: list[list[str]]) -> None:
+    asked = [parsed(call) | {"audit": call[1]} for call in calls if "--ckpt" in call]
+    by_report: dict[str, set[str]] = {}
+    for ask in asked:
+        names = {m for path in ask["ckpt"] for m in methods_named(Path(path).name)}
+        names |= {"Pretrained"} if ask["base"] else set()
+        by_report.setdefault(str(ask["output"]), set()).update(names)
+    for report, table, few in (
+        ("reports/eight", "matched_full", 8),
+        ("reports/eight", "mia_full", 0),
+        ("reports/ablations", "privacy", 0),
+        ("reports/ablations", "ptpc_internal_ablation", 0),
+        ("reports/order1", "reorder_full", 4),
+        ("reports/order2", "reorder_full", 4),
+        ("reports/order3", "reorder_full", 4),
+        ("reports/qwen", "qwen", 4),
+        ("reports/time", "efficiency", 0),
+    ):
+        path = files("spark_audit.report.paper") / "printed" / f"{table}.csv"
+        lines = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+        printed = {line["method"] for line in lines if line["method"]}
+        assert printed <= by_report[report], (report, table)
+        assert not few or len(printed) == few
+    there = trained(calls)
+    for ask in asked:
+        for path in ask["ckpt"]:
+            assert path in there, path
+
+
+def test_orders_and_ablations_differ_in_what_they_say(calls: list[list[str]]) -> None:
+    runs = trained(calls)
+    assert {(Path(k).parts[1], v["order"]) for k, v in runs.items()} == {
+        *((f"order{n}", str(n)) for n in (1, 2, 3)),
+        ("qwen", "1"),
+        ("sweep", "1"),
+    }
+    default = Settings()
+    for name, change in {
+        "spark-wo-ul": ("ptpc", "ul"),
+        "spark-wo-dkl": ("ptpc", "dkl"),
+        "spark-wo-current-anchor": ("ptpc", "anchor"),
+        "spark-wo-old-anchor": ("ptpc", "old_anchor"),
+        "spark-wo-sd-replay": ("replay", "enabled"),
+    }.items():
+        run = runs[f"runs/order1/{name}"]
+        assert run["method"] == "spark"
+        assert differing(settings_of(run), default) == {change: False}
+    swept = [
+        differing(settings_of(v), default) for k, v in runs.items() if "sweep" in k
+    ]
+    assert Counter(key for one in swept for key in one) == {
+        ("ptpc", "alpha_ul"): 3,
+        ("ptpc", "lambda_pii"): 3,
+        ("ptpc", "lambda_old"): 3,
+        ("ptpc", "steps"): 3,
+    }
+    assert all(len(one) == 1 for one in swept)
+
+
+def differing(one: Settings, other: Settings) -> dict[tuple[str, str], Any]:
+    a, b = one.model_dump(), other.model_dump()
+    return {
+        (group, key): value
+        for group, values in a.items()
+        if isinstance(values, dict)
+        for key, value in values.items()
+        if value != b[group][key]
+    }
+
+
+@pytest.mark.slow
+def test_the_lists_run(
+    tmp_path: Path,
+    tiny_base: Path,
+    make_model: Callable[..., Any],
+    make_tokenizer: Callable[..., Any],
+) -> None:
+    rng = random.Random(0)
+    words = "service food cold good fine rate raised basis points news read".split()
+    for task in ("fomc", "agnews", "mentill"):
+        for split, rows in (("train", 40), ("test", 24)):
+            path = tmp_path / "raw" / task / f"{split}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            texts = (
+                f"{task} {split} {i} {' '.join(rng.choices(words, k=12))}"
+                for i in range(rows)
+            )
+            lines = (
+                json.dumps({"text": text, "label": rng.choice(["good", "bad"])})
+                for text in texts
+            )
+            path.write_text("\n".join(lines))
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "llama-2-7b").symlink_to(tiny_base)
+    make_model("qwen2").save_pretrained(models / "qwen2.5-1.5b")
+    make_tokenizer(bos=False).save_pretrained(models / "qwen2.5-1.5b")
+    walk(tmp_path, LETS_THROUGH)
+    for report in ("main", "ablations", "eight", "control", "qwen", "sweep", "noise"):
+        assert (tmp_path / "reports" / report / "report.json").exists(), report
+    main = json.loads((tmp_path / "reports" / "main" / "report.json").read_text())
+    for order, learned in (
+        ("main", "fomc,agnews,mentill"),
+        ("order2", "mentill,agnews,fomc"),
+    ):
+        path = tmp_path / "reports" / order / "report.json"
+        assert json.loads(path.read_text())["settings"]["utility.order"] == learned
+    bwt = {r["checkpoint"] for r in main["results"] if r["metric"] == "bwt"}
+    assert {"seqft", "er-dpsgd", "gem-fn", "olora-fn", "pecl", "spark"} <= bwt

@@ -1,0 +1,466 @@
+"""Every format shows the figures of report.json, and no identifier unless asked."""
+
+from __future__ import annotations
+
+import csv
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from spark_audit.cli.show import show_report
+from spark_audit.errors import InputError, OutputError
+from spark_audit.report.folder import ALIASES, read_report, write_report
+from spark_audit.report.tables import Block, blocks, figure, glance
+from spark_audit.report.writers import WRITERS
+from spark_audit.report.writers.markdown import LONGEST, render
+from spark_audit.results import (
+    CheckpointFacts,
+    Contrast,
+    Finding,
+    Guard,
+    ManifestFacts,
+    Report,
+    Row,
+)
+
+
+def row(checkpoint: str, metric: str, **columns: object) -> Row:
+    given = {"value": 0.25, "low": 0.1, "high": 0.4, "interval": "jackknife-t"}
+    return Row.model_validate(
+        {"audit": "matched", "checkpoint": checkpoint, "metric": metric, "unit": "nats"}
+        | {"clusters": 60}
+        | given
+        | columns
+    )
+
+
+def found(sentence: str) -> Finding:
+    return Finding(audit="matched", checkpoint="x", claim="moved", sentence=sentence)
+
+
+@pytest.fixture
+def report() -> Report:
+    missing = {"value": None, "low": None, "high": None, "interval": "none"}
+    return Report(
+        status="complete",
+        command=["spark-audit", "matched"],
+        created="2026-01-01T00:00:00+00:00",
+        versions={"numpy": "2"},
+        manifest=ManifestFacts(
+            name="m",
+            digest="d" * 64,
+            n_sources=60,
+            n_clusters=60,
+            n_spans=61,
+            n_tokens=90,
+        ),
+        checkpoints=[
+            CheckpointFacts(
+                name="a|b",
+                source="a",
+                format="hf-folder",
+                weights_sha256="0" * 64,
+                model_id="1" * 64,
+                dtype="float32",
+            )
+        ],
+        findings=[found("a|b: something was found.")],
+        results=[
+            row("a|b", "nll_pii", value=3.5),
+            row("a|b", "delta_sel", mde=0.31, n=9),
+            row("a|b", "delta_sel", of="span-weighted"),
+            row(
+                "a|b",
+                "delta_sel",
+                group="type:SSN",
+                status="not_estimable",
+                note="the manifest has no matched span in this group",
+                **missing,
+            ),
+        ],
+        contrasts=[
+            Contrast.model_validate(
+                row("a|b", "did").model_dump()
+                | {"baseline": "c", "p": 0.0312, "p_adjusted": 0.0456}
+            )
+        ],
+        guards=[Guard(name="match quality", passed=False, detail="is bad")],
+        scope=["Nothing else can be concluded."],
+        tables={"balance": [{"covariate": "length", "smd_after": 0.01, "note": ""}]},
+    )
+
+
+def test_json_is_read_back_unchanged_and_fits_its_schema(
+    report: Report, tmp_path: Path
+) -> None:
+    write_report(report, tmp_path, formats=["json"])
+    assert read_report(tmp_path) == read_report(str(tmp_path)) == report
+    assert write_report(report, tmp_path)
+    again = read_report(tmp_path)
+    assert again.model_copy(update={"files": {}}) == report
+    assert again.files["csv-tables"][:2] == [
+        "tables/balance.csv",
+        "tables/contrasts.csv",
+    ]
+    schema = json.loads((files("spark_audit") / "schemas/report.json").read_text())
+    jsonschema.validate(json.loads((tmp_path / "report.json").read_text()), schema)
+
+
+def test_a_report_of_version_1_is_read(report: Report) -> None:
+    old = report.model_dump(mode="json")
+    del old["findings"]
+    old |= {"schema_version": 1, "verdict": ["nll | x: said.", "alone: said."]}
+    old["verdict"] += ["canary | a|b: canaries are REMEMBERED: 8 of 12."]
+    findings = Report.model_validate(old).findings
+    assert [f.sentence for f in findings[:2]] == ["x: said.", "alone: said."]
+    assert [f.audit for f in findings] == ["nll", "matched", "canary"]
+    # What was detected then is not folded now.
+    assert [f.detected for f in findings] == [False, False, True]
+    assert findings[2].checkpoint == "a|b"
+
+
+def test_shipped_schema_is_that_of_the_code() -> None:
+    shipped = json.loads((files("spark_audit") / "schemas/report.json").read_text())
+    assert shipped == Report.model_json_schema(mode="serialization")
+
+
+def test_csv_holds_every_row(report: Report, tmp_path: Path) -> None:
+    write_report(report, tmp_path, formats=["csv"])
+    with (tmp_path / "tables/results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(report.results)
+    assert list(rows[0]) == list(Row.model_fields)
+    for written, original in zip(rows, report.results, strict=True):
+        value = float(written["value"]) if written["value"] else None
+        assert value == original.value
+    assert (tmp_path / "tables/balance.csv").read_text().startswith("covariate,")
+
+
+def test_a_runs_seed_stands_in_a_private_file_alone(
+    report: Report, tmp_path: Path
+) -> None:
+    told = [("lr", 0.5), ("seed", 987654321)]
+    runs = [{"checkpoint": "x", "setting": k, "value": v} for k, v in told]
+    write_report(report.model_copy(update={"tables": {"run_settings": runs}}), tmp_path)
+    telling = {
+        path.name
+        for path in tmp_path.rglob("*")
+        if path.is_file() and b"987654321" in path.read_bytes()
+    }
+    assert telling == {"report.json"}
+    assert (tmp_path / "report.json").stat().st_mode & 0o077 == 0
+
+
+def test_markdown_says_verdict_guard_and_missing_figures(
+    report: Report, tmp_path: Path
+) -> None:
+    write_report(report, tmp_path, formats=["md"])
+    text = (tmp_path / "report.md").read_text()
+    assert text.index("something was found") < text.index("Nothing else can be")
+    assert "**FAILED**" in text
+    assert "0.250 [0.100, 0.400]" in text
+    assert "not estimable for SSN: the manifest has no matched span" in text
+    assert "a\\|b" in text, "a bar in a name must not break the table"
+    assert "nan" not in text.lower().replace("nand", "")
+
+
+def test_what_matters_most_is_said_first(
+    report: Report, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worst = Finding(audit="canary", checkpoint="x", claim="verbatim", sentence="worst")
+    told = report.model_copy(update={"findings": [found("x: mild"), worst]})
+    text = render(told)
+    assert text.index("**canary** worst") < text.index("**matched** x: mild")
+    show_report(told)
+    shown = capsys.readouterr().out
+    assert shown.index("canary: worst") < shown.index("matched: x: mild")
+    assert told.verdict == ["worst", "x: mild"]
+
+
+def test_partial_reports_say_so_first(report: Report, tmp_path: Path) -> None:
+    partial = report.model_copy(update={"status": "partial"})
+    write_report(partial, tmp_path, formats=["md"])
+    assert "Partial report" in (tmp_path / "report.md").read_text()[:300]
+
+
+def test_blocks_show_the_same_figures_as_the_rows(report: Report) -> None:
+    cells = [cell for block in blocks(report) for line in block.rows for cell in line]
+    for one in report.results:
+        if not one.of:
+            assert figure(one) in cells
+    assert any("p (primary) adjusted 0.0456" in cell for cell in cells)
+
+
+def test_all_writers_run_on_one_report(report: Report, tmp_path: Path) -> None:
+    written = write_report(report, tmp_path)
+    assert written
+    assert all(path.is_file() for path in written)
+    assert len(written) >= len(WRITERS.names())
+
+
+def test_unknown_format_lists_the_known(report: Report, tmp_path: Path) -> None:
+    for name in ("word", "html-page"):
+        message = (
+            f"--format: unknown report format '{name}'; "
+            "choose one of: csv, figures, html, json, latex, md"
+        )
+        with pytest.raises(InputError, match=message):
+            write_report(report, tmp_path, formats=["json", name])
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_writer_is_offered_short_name_or_not(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = {name: alias for alias, name in ALIASES.items()}
+    for name in WRITERS.names():
+        assert write_report(report, tmp_path, formats=[short.get(name, name)])
+    monkeypatch.setattr("spark_audit.report.folder.ALIASES", {})
+    assert write_report(report, tmp_path, formats=["markdown"])
+
+
+def test_text_is_for_the_owner_only(report: Report, tmp_path: Path) -> None:
+    from spark_audit.report.writers import markdown
+
+    assert "\n" not in markdown.table(("a",), [("x\ny|z`",)]).split("\n", 2)[2]
+    assert markdown._cell(0) == "0"
+    assert markdown._cell(None) == "-"
+    write_report(report, tmp_path, formats=["md"])
+    assert (
+        "the cluster jackknife with t quantiles" in (tmp_path / "report.md").read_text()
+    )
+
+
+def test_folder_without_report_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no report.json"):
+        read_report(tmp_path)
+    (tmp_path / "report.json").write_text('{"kind": "other"}')
+    with pytest.raises(InputError, match="report.json: field"):
+        read_report(tmp_path)
+
+
+def test_what_a_report_says_of_itself_writes_nothing_elsewhere(
+    report: Report, tmp_path: Path
+) -> None:
+    text = report.model_dump()
+    for name in ("../evil", "/evil", "x y/z", "results", "", ".."):
+        text["tables"] = {name: [{"a": 1}]}
+        (tmp_path / "report.json").write_text(json.dumps(text))
+        with pytest.raises(InputError, match="the name of a table is letters, digits"):
+            read_report(tmp_path)
+    (tmp_path / "report.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="begins with a byte order mark"):
+        read_report(tmp_path)
+    with pytest.raises(InputError, match="is a file; give the report folder"):
+        read_report(tmp_path / "report.json")
+
+
+@pytest.mark.parametrize("name", ["tables", "figures", "scores"])
+def test_no_link_leads_out_of_the_folder(
+    name: str, report: Report, tmp_path: Path
+) -> None:
+    theirs, folder = tmp_path / "theirs", tmp_path / "report"
+    for path in (theirs, folder):
+        path.mkdir()
+    (theirs / "kept.csv").write_text("kept")
+    (folder / name).symlink_to(theirs)
+    with pytest.raises(InputError, match=f"{name}: is a link out of the folder"):
+        write_report(report, folder)
+    assert [path.name for path in theirs.iterdir()] == ["kept.csv"]
+    assert [path.name for path in folder.iterdir()] == [name]
+    # A linked file is not written to, and the folder itself may be a link.
+    (folder / name).unlink()
+    (folder / "report.md").symlink_to(theirs / "kept.csv")
+    (tmp_path / "latest").symlink_to(folder)
+    write_report(report, tmp_path / "latest", formats=("csv", "md"))
+    assert (theirs / "kept.csv").read_text() == "kept"
+    assert (folder / "tables" / "results.csv").is_file()
+
+
+def test_what_an_earlier_report_named_goes_and_nothing_else(
+    report: Report, tmp_path: Path
+) -> None:
+    tables = tmp_path / "tables"
+    more = report.model_copy(update={"tables": {"further": [{"a": 1}]}})
+    write_report(more, tmp_path, formats=["csv", "latex", "md", "json"])
+    assert (tables / "further.csv").exists()
+    for name in ("mine.csv", "mine.tex"):
+        (tables / name).write_text("kept")
+    # The same report again, in one format: the others still tell of it.
+    write_report(more, tmp_path, formats=["md"])
+    assert (tables / "further.csv").exists()
+    assert (tmp_path / "report.md").exists()
+    write_report(report, tmp_path, formats=["csv", "json"])
+    assert {path.name for path in tables.iterdir()} == {
+        *("results.csv", "contrasts.csv", "guards.csv", "balance.csv"),
+        *("mine.csv", "mine.tex"),
+    }
+    assert not (tmp_path / "report.md").exists()
+
+
+def test_what_a_report_of_an_earlier_version_left_goes(
+    report: Report, tmp_path: Path
+) -> None:
+    write_report(report, tmp_path, formats=["json", "csv", "md"])
+    old = json.loads((tmp_path / "report.json").read_text())
+    del old["files"]
+    (tmp_path / "report.json").write_text(json.dumps(old))
+    for name in ("cases", "mine"):  # a version before wrote the first
+        (tmp_path / "tables" / f"{name}.csv").write_text("")
+    other = report.model_copy(update={"tables": {}})
+    write_report(other, tmp_path, formats=["json", "csv"])
+    left = {path.name for path in (tmp_path / "tables").iterdir()}
+    assert left == {"results.csv", "contrasts.csv", "guards.csv", "mine.csv"}
+    assert not (tmp_path / "report.md").exists()
+
+
+def test_a_format_that_is_added_later_goes_with_the_report(
+    report: Report, tmp_path: Path
+) -> None:
+    write_report(report, tmp_path, formats=["json"])
+    assert [path.name for path in write_report(report, tmp_path, formats=["md"])] == [
+        "report.md"
+    ]
+    other = report.model_copy(update={"scope": ["Another."]})
+    write_report(other, tmp_path, formats=["json"])
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../theirs.csv", "tables/../../theirs.csv", "/etc/passwd", "report.json", "a.csv"],
+)
+def test_a_report_names_files_of_its_folder_only(
+    name: str, report: Report, tmp_path: Path
+) -> None:
+    """Somebody else's report.json would have files deleted."""
+    folder = tmp_path / "report"
+    write_report(report, folder, formats=["json"])
+    for path in (tmp_path / "theirs.csv", folder / "a.csv"):
+        path.write_text("kept")
+    foreign = json.loads((folder / "report.json").read_text())
+    foreign["files"] = {"csv-tables": [name]}
+    (folder / "report.json").write_text(json.dumps(foreign))
+    with pytest.raises(InputError, match="field files: .*none of a report's"):
+        read_report(folder)
+    write_report(report, folder, formats=["json"])
+    assert (tmp_path / "theirs.csv").read_text() == "kept"
+    assert (folder / "a.csv").read_text() == "kept"
+
+
+def test_a_named_file_that_is_a_folder_or_a_link_does_no_harm(
+    report: Report, tmp_path: Path
+) -> None:
+    folder = tmp_path / "report"
+    named = {"csv-tables": ["tables/folder.csv", "tables/link.csv"]}
+    other = report.model_copy(update={"files": named, "scope": ["Another."]})
+    (folder / "tables" / "folder.csv").mkdir(parents=True)
+    (tmp_path / "theirs").write_text("kept")
+    (folder / "tables" / "link.csv").symlink_to(tmp_path / "theirs")
+    (folder / "report.json").write_text(other.model_dump_json())
+    write_report(report, folder, formats=["json"])
+    assert (tmp_path / "theirs").read_text() == "kept"
+    assert (folder / "tables" / "folder.csv").is_dir()
+    assert not (folder / "tables" / "link.csv").is_symlink()
+
+
+def test_a_report_that_is_a_link_out_of_its_folder_is_not_read(
+    report: Report, tmp_path: Path
+) -> None:
+    write_report(report, tmp_path / "theirs", formats=["json"])
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "report.json").symlink_to(tmp_path / "theirs/report.json")
+    with pytest.raises(OutputError, match="is a link out of its folder"):
+        read_report(tmp_path / "folder")
+
+
+def test_one_line_a_method_stands_at_a_glance(report: Report) -> None:
+    rows = [
+        row(name, "delta_sel", of="change", value=value, over=over)
+        for name, value, over in (
+            ("er[1]", 0.1, "sources"),
+            ("er[2]", 0.3, "sources"),
+            ("er", 0.2, "sources"),
+            ("er", 0.2, "both"),
+            ("one", 0.7, "sources"),
+        )
+    ]
+    rows.append(
+        row("one", "auc", audit="mia", of="loss", null=0.5, null_low=0.4, null_high=0.6)
+    )
+    found = glance(report.model_copy(update={"results": rows, "contrasts": []}))
+    assert found is not None
+    assert [line[0] for line in found.rows] == ["one", "er, both", "chance"]
+    assert found.rows[-1][1:] == ("-", "0.500 [0.400, 0.600]")
+
+
+def test_the_score_that_carries_the_verdict_stands_at_a_glance(report: Report) -> None:
+    scores = {"loss": 0.5, "reference": 0.75, "zlib": 0.6}
+    rows = [
+        row(name, "auc", audit="mia", of=of, value=value)
+        for name in ("base", "one", "two[1]", "two[2]")
+        for of, value in scores.items()
+        if (name, of) != ("base", "reference")
+    ]
+    rows += [
+        row("two", "auc", audit="mia", of=of, value=value, over="both")
+        for of, value in scores.items()
+    ]
+    claims = [
+        ("one", "membership", "reference"),
+        ("two[1]", "nothing_shown", "loss"),
+        ("two[2]", "confounded", "zlib"),
+        ("two", "moved", "reference"),
+    ]
+    findings = [
+        Finding(audit="mia", checkpoint=name, claim=claim, of=of, sentence=name)
+        for name, claim, of in claims
+    ]
+    told = {"results": rows, "contrasts": [], "findings": findings}
+    shown = glance(report.model_copy(update=told))
+    assert shown is not None
+    assert [(line[0], line[1].split(" [")[0]) for line in shown.rows] == [
+        ("base", "loss 0.500"),
+        ("one", "reference 0.750"),
+        ("two, both", "zlib 0.600"),
+    ]
+
+
+def test_markdown_renders_no_tags_and_shortens_what_stands_beside(
+    report: Report,
+) -> None:
+    told = report.model_copy(
+        update={"findings": [found("x: <img src=a> but p < 0.05")]}
+    )
+    assert "&lt;img src=a> but p < 0.05" in render(told)
+    long = Block(title="Beside", header=("a",), rows=(("b" * 70_000,),))
+    shown = render(report, further=[long])
+    assert len(shown) <= LONGEST
+    assert "Beside: too long for an issue" in shown
+
+
+def test_markdown_fits_an_issue_and_says_what_it_leaves_out(report: Report) -> None:
+    def grown(tasks: int, checkpoints: int) -> Report:
+        rows = [
+            row(f"c{i}", "delta_sel", group=group, value=i + 0.5)
+            for i in range(checkpoints)
+            for group in ("pooled", *(f"task:t{k}" for k in range(tasks)))
+        ]
+        return report.model_copy(update={"results": rows, "contrasts": []})
+
+    assert "left out here" not in render(grown(3, 2))
+    assert "matched: by task" in render(grown(3, 2))
+    longer = render(grown(1000, 2))
+    assert len(longer) <= LONGEST
+    assert "by task and type, and further ones, are left out here" in longer
+    assert "matched: by task" not in longer
+    assert "matched: pooled over training rows" in longer
+    longest = render(grown(0, 1200))
+    assert "*Tables are left out here" in longest
+    assert "matched: pooled over training rows" not in longest
+    # What was found is never left out, however long it is.
+    told = report.model_copy(update={"findings": [found("x: " + "y" * 70_000)]})
+    assert "y" * 70_000 in render(told)

@@ -1,0 +1,576 @@
+"""Candidates behind a cached prefix score as they do in whole sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from spark_audit.errors import CheckpointError, IncompleteError, InputError
+from spark_audit.scoring.items import Candidates
+from spark_audit.scoring.passes import candidates as prefixes_module
+from spark_audit.scoring.passes import plain as engine_module
+from spark_audit.scoring.score import Scored, cost, score
+from spark_audit.scoring.store import Store
+from spark_audit.scoring.table import LAYOUTS, Pass
+
+KIND = Pass("candidates")
+
+
+def ids(*numbers: int) -> np.ndarray:
+    return np.array(numbers, dtype=np.int32)
+
+
+def drawn(lengths: Sequence[int], seed: int, common: int = 0) -> tuple[np.ndarray, ...]:
+    """Random candidates of these lengths that share their first tokens and no more."""
+    rng = np.random.default_rng(seed)
+    start = rng.integers(3, 299, common)
+    rows = []
+    for i, n in enumerate(lengths):
+        row = np.append(start, rng.integers(3, 299, n - common))
+        if n > common:
+            row[common] = 3 + i  # they part here
+        rows.append(row.astype(np.int32))
+    return tuple(rows)
+
+
+# Every shape that a set can have; prefixes of one token and more, with BOS and without.
+SETS = (
+    Candidates("equal", ids(1, 40, 50, 60, 70, 80), drawn([6] * 9, 0)),
+    Candidates("ragged", ids(1, 41, 51, 61), drawn([1, 9, 4, 2, 9, 3, 1], 1)),
+    Candidates("two long", ids(1, 48, 58), drawn([20, 20, *[5] * 9], 8)),
+    Candidates("one token", ids(1, 42, 52), drawn([1] * 5, 2)),
+    Candidates("common", ids(43, 53, 63), drawn([7, 9, 6, 12], 3, common=5)),
+    Candidates("all of one", ids(44, 54), drawn([3, 8, 5], 4, common=3)),
+    Candidates("alone", ids(1, 45, 55), drawn([6], 5)),
+    Candidates("twins", ids(1, 46), (ids(7, 8, 9), ids(7, 8, 9))),
+    Candidates("short prefix", ids(47), drawn([5, 4, 4], 6)),
+    Candidates("long", ids(*range(100, 190)), drawn([20, 20, 18, 20], 7)),
+)
+
+
+@torch.inference_mode()
+def expected(model: Any, item: Candidates) -> np.ndarray:
+    """Each candidate alone in its whole sequence, in float64."""
+    found = []
+    for row in item.rows:
+        whole = torch.from_numpy(np.append(item.prefix, row).astype(np.int64))[None]
+        logits = model(input_ids=whole, use_cache=False).logits[0, :-1].double()
+        nll = -torch.log_softmax(logits, -1).gather(1, whole[0, 1:, None])[:, 0]
+        found.append(float(nll[len(item.prefix) - 1 :].sum()))
+    return np.array(found)
+
+
+def assert_fits(
+    scored: Scored, model: Any, sets: Sequence[Candidates], *, atol: float = 1e-5
+) -> None:
+    table = scored[KIND]
+    for item in sets:
+        rows = table.rows(item.key)
+        count = np.array([len(row) for row in item.rows])
+        truth = expected(model, item)
+        mean, total = table.columns["nll_mean"][rows], table.columns["nll_sum"][rows]
+        np.testing.assert_allclose(mean, truth / count, atol=atol, err_msg=item.key)
+        np.testing.assert_allclose(total, truth, atol=atol * count.max(), rtol=1e-6)
+
+
+SIZES = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+# Learned, rotary and linear-bias positions; windows; soft-capped heads.
+KINDS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4},
+    "qwen2": {},
+    "gemma2": {"head_dim": 8, "final_logit_softcapping": 4.0, "sliding_window": 8},
+    "gemma3_text": {"head_dim": 8, "sliding_window": 8},
+    "mistral": {"sliding_window": 8},
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 16, "init_std": 0.2},
+    "gpt_neox": {},
+    "falcon": {"alibi": True},
+    "bloom": {"n_layer": 2, "n_head": 4},
+}
+
+
+def build(kind: str, **settings: Any) -> Any:
+    config = AutoConfig.for_model(kind, **(SIZES | KINDS.get(kind, {}) | settings))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config).eval()
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_scores_are_those_of_whole_sequences(
+    kind: str, make_loaded: Callable[..., Any]
+) -> None:
+    model = build(kind)
+    scored = score(make_loaded(model), SETS, passes=[KIND])
+    assert scored.notes == ()  # the cache was used
+    assert_fits(scored, model, SETS)
+
+
+def test_the_table_has_one_row_a_candidate(make_loaded: Callable[..., Any]) -> None:
+    table = score(make_loaded(build("llama")), SETS, passes=[KIND])[KIND]
+    assert {k: v.dtype for k, v in table.columns.items()} == LAYOUTS["candidates"]
+    for item in SETS:
+        positions = table.position[table.rows(item.key)]
+        assert positions.tolist() == list(range(len(item.rows)))
+    empty = score(make_loaded(build("llama")), [], passes=[KIND])[KIND]
+    assert {k: v.dtype for k, v in empty.columns.items()} == LAYOUTS["candidates"]
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_nothing_depends_on_the_batches(
+    kind: str, make_loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = make_loaded(build(kind))
+    first = score(loaded, SETS, passes=[KIND])[KIND]
+    tables = [score(loaded, SETS, passes=[KIND], batch_size=n)[KIND] for n in (1, 3)]
+    tables.append(score(loaded, SETS[::-1], passes=[KIND])[KIND])
+    tables += [score(loaded, [item], passes=[KIND])[KIND] for item in SETS]
+    for room in (1, 9000):  # places shared by all layers: for one row, and for several
+        monkeypatch.setattr(prefixes_module, "CPU_CACHE", room)
+        scored = score(loaded, SETS, passes=[KIND])
+        assert scored.notes == ()
+        tables.append(scored[KIND])
+    for table in tables:
+        for key in table.ids:
+            for name, values in table.columns.items():
+                np.testing.assert_allclose(
+                    values[table.rows(key)],
+                    first.columns[name][first.rows(key)],
+                    rtol=1e-5,
+                    atol=1e-5,
+                )
+
+
+def test_candidates_do_not_depend_on_each_other(
+    make_loaded: Callable[..., Any],
+) -> None:
+    loaded, item = make_loaded(build("llama")), SETS[1]
+    order = [4, 2, 0, 6, 5, 1, 3]
+    mixed = replace(item, key="mixed", rows=tuple(item.rows[i] for i in order))
+    part = replace(item, key="part", rows=item.rows[1:3])
+    table = score(loaded, [item, mixed, part], passes=[KIND])[KIND]
+    nll = {key: table.columns["nll_sum"][table.rows(key)] for key in table.ids}
+    np.testing.assert_allclose(nll["mixed"], nll["ragged"][order], rtol=1e-5)
+    np.testing.assert_allclose(nll["part"], nll["ragged"][1:3], rtol=1e-5)
+
+
+def fed(monkeypatch: pytest.MonkeyPatch, model: Any) -> list[tuple[int, ...]]:
+    """Shapes of what the model's body reads, in order."""
+    shapes: list[tuple[int, ...]] = []
+    body = type(getattr(model, model.base_model_prefix))
+    forward = body.forward
+
+    def watch(self: Any, input_ids: Any = None, **options: Any) -> Any:
+        shapes.append(tuple(input_ids.shape))
+        return forward(self, input_ids=input_ids, **options)
+
+    monkeypatch.setattr(body, "forward", watch)
+    return shapes
+
+
+def test_the_prefix_and_what_candidates_share_are_read_once(
+    make_loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build("llama")
+    item = Candidates("x", ids(*range(3, 103)), drawn([14] * 40, 0, common=4))
+    shapes = fed(monkeypatch, model)
+    score(make_loaded(model), [item], passes=[KIND])
+    # The self-test, three candidates whole and cached; then the set.
+    at = [i for i, shape in enumerate(shapes) if shape == (1, 104)]
+    assert len(at) == 2
+    assert sum(rows * width for rows, width in shapes[at[1] + 1 :]) == 40 * 9
+
+
+def test_the_caches_memory_is_bounded(
+    make_loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build("llama")
+    item = Candidates("x", ids(*range(3, 63)), drawn([21] * 60, 0))
+    a_row = 2 * 2 * 8 * 4 * (60 + 20)  # keys and values, heads, size, bytes, tokens
+    made: list[tuple[int, bool]] = []
+    stack = prefixes_module._Stack
+
+    def watch(cache: Any, rows: int, room: int, *, own: bool) -> Any:
+        made.append((rows, own))
+        return stack(cache, rows, room, own=own)
+
+    monkeypatch.setattr(prefixes_module, "_Stack", watch)
+    for budget, most in (
+        (2 * 51 * a_row, (51, True)),  # 1,024 tokens in a batch
+        (2 * 51 * a_row - 1, (51, False)),
+        (7 * a_row, (7, False)),
+        (1, (1, False)),
+    ):
+        made.clear()
+        monkeypatch.setattr(prefixes_module, "CPU_CACHE", budget)
+        score(make_loaded(model), [item], passes=[KIND])
+        assert max(made) == most
+
+
+def test_a_set_that_tells_nothing_verifies_nothing(
+    make_loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A longer set, of one candidate, is read without anything behind a cache.
+    model = build("llama")
+    body = type(model.model)
+    forward = body.forward
+
+    def leaky(self: Any, past_key_values: Any = None, **options: Any) -> Any:
+        behind = past_key_values is not None and past_key_values.get_seq_length()
+        out = forward(self, past_key_values=past_key_values, **options)
+        if behind:
+            out[0].mul_(1.01)
+        return out
+
+    monkeypatch.setattr(body, "forward", leaky)
+    lone = Candidates("lone", ids(*range(100, 200)), drawn([30], 0))
+    assert "is off by" in whole(score(make_loaded(model), [lone, *SETS], passes=[KIND]))
+    assert score(make_loaded(model), [lone], passes=[KIND]).notes == ()
+
+
+def test_one_token_candidates_need_the_prefix_alone(
+    make_loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build("llama")
+    shapes = fed(monkeypatch, model)
+    score(make_loaded(model), [SETS[3]], passes=[KIND])
+    assert shapes[-1] == (1, 3)
+
+
+def test_unusable_rows_take_no_part(make_loaded: Callable[..., Any]) -> None:
+    model = build("llama", vocab_size=310)
+    usable = np.ones(310, dtype=bool)
+    usable[[100, 101]] = False
+    usable[299:] = False
+    spared = [[np.where(usable[row], row, 9) for row in s.rows] for s in SETS]
+    sets = [
+        replace(s, rows=tuple(row.astype(np.int32) for row in rows))
+        for s, rows in zip(SETS, spared, strict=True)
+    ]
+    scored = score(make_loaded(model, usable=usable), sets, passes=[KIND])
+
+    class Masked:
+        def __call__(self, **options: Any) -> Any:
+            out = model(**options)
+            out.logits[..., torch.from_numpy(~usable)] = -torch.inf
+            return out
+
+    assert_fits(scored, Masked(), sets)
+
+
+def lora(model: Any, **settings: Any) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    settings.setdefault("target_modules", ["q_proj", "v_proj"])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        adapted = get_peft_model(
+            model, LoraConfig(r=4, task_type="CAUSAL_LM", **settings)
+        )
+        for name, weight in adapted.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight, std=0.3)
+    return adapted.eval()
+
+
+@pytest.mark.parametrize(
+    ("settings", "own"),
+    [({}, True), ({"target_modules": ["q_proj", "lm_head"]}, False)],
+    ids=["attention", "lora on the head"],
+)
+def test_adapters(
+    settings: dict[str, Any], own: bool, make_loaded: Callable[..., Any]
+) -> None:
+    model = lora(build("llama"), **settings)
+    loaded = make_loaded(model, usable=np.ones(300, dtype=bool))
+    scored = score(loaded, SETS, passes=[KIND])
+    assert (scored.notes == ()) == own
+    assert all("read whole" not in text for text in scored.notes)
+    assert_fits(scored, model, SETS)
+    with model.disable_adapter():
+        base = expected(model, SETS[0])
+    found = scored[KIND].columns["nll_sum"][scored[KIND].rows("equal")]
+    assert np.abs(found - base).max() > 0.01
+
+
+def test_frozen_noise_reaches_prefix_and_candidates(
+    make_loaded: Callable[..., Any],
+) -> None:
+    from spark_audit.checkpoints.adapters import input_noise
+
+    model = build("llama")
+    plain = score(make_loaded(model), SETS, passes=[KIND])[KIND]
+    noise = torch.randn(300, 32, generator=torch.Generator().manual_seed(0))
+    with input_noise(model, noise):
+        scored = score(make_loaded(model), SETS, passes=[KIND])
+        assert_fits(scored, model, SETS)
+    apart = scored[KIND].columns["nll_sum"] - plain.columns["nll_sum"]
+    assert np.abs(apart).max() > 0.1
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_models_own_head(
+    keep: bool, make_loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "PLAIN_HEADS", frozenset())
+    monkeypatch.setattr("spark_audit.scoring.head.CPU_ROWS", 16)
+    model = build("llama")
+    if not keep:
+        forward = type(model).forward
+
+        def old(
+            self: Any,
+            input_ids: Any,
+            attention_mask: Any = None,
+            past_key_values: Any = None,
+            use_cache: bool = False,
+        ) -> Any:
+            return forward(
+                self,
+                input_ids,
+                attention_mask=attention_mask,
+                past_key_values=past_key_values,
+                use_cache=use_cache,
+            )
+
+        monkeypatch.setattr(type(model), "forward", old)
+    scored = score(make_loaded(model), SETS, passes=[KIND])
+    assert len(scored.notes) == 1
+    assert "no head is known" in scored.notes[0]
+    assert_fits(scored, model, SETS)
+
+
+def test_a_bfloat16_body(make_loaded: Callable[..., Any]) -> None:
+    model = build("llama", initializer_range=0.1)
+    half = build("llama", initializer_range=0.1).to(torch.bfloat16)
+    scored = score(make_loaded(half, dtype="bfloat16"), SETS, passes=[KIND])
+    assert scored.notes == ()
+    assert_fits(scored, model, SETS, atol=0.1)
+
+
+# --- where the cache is not used ------------------------------------------------------
+
+
+def whole(scored: Scored) -> str:
+    (text,) = (text for text in scored.notes if "read whole" in text)
+    return text
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "reason"),
+    [
+        ("mamba", {"state_size": 4}, "takes no cache"),
+        (
+            "lfm2",
+            {"layer_types": ["conv", "full_attention"], "block_ff_dim": 48},
+            "more than keys and values",
+        ),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "dynamic", "factor": 2, "rope_theta": 1}},
+            "rotations depend",
+        ),
+    ],
+)
+def test_models_that_keep_something_else_read_all_of_it(
+    kind: str, settings: dict[str, Any], reason: str, make_loaded: Callable[..., Any]
+) -> None:
+    model = build(kind, **settings)
+    scored = score(make_loaded(model), SETS, passes=[KIND])
+    assert reason in whole(scored)
+    assert_fits(scored, model, SETS)
+
+
+def test_prompt_tuning_reads_all_of_it(make_loaded: Callable[..., Any]) -> None:
+    from peft import PromptTuningConfig, get_peft_model
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        model = get_peft_model(
+            build("llama"),
+            PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=6),
+        ).eval()
+    loaded = make_loaded(model, usable=np.ones(300, dtype=bool))
+    scored = score(loaded, SETS, passes=[KIND])
+    assert "virtual tokens" in whole(scored)
+
+    class Aligned:
+        def __call__(self, **options: Any) -> Any:
+            out = model(**options)
+            out.logits = out.logits[:, 6:]
+            return out
+
+    assert_fits(scored, Aligned(), SETS)
+
+
+def test_a_cache_that_changes_scores_is_not_used(
+    make_loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build("llama")
+    body = type(model.model)
+    forward = body.forward
+
+    def leaky(self: Any, past_key_values: Any = None, **options: Any) -> Any:
+        out = forward(self, past_key_values=past_key_values, **options)
+        if past_key_values is not None:
+            out[0].mul_(1.001)
+        return out
+
+    monkeypatch.setattr(body, "forward", leaky)
+    scored = score(make_loaded(model), SETS, passes=[KIND])
+    assert "is off by" in whole(scored)
+    monkeypatch.setattr(body, "forward", forward)
+    assert_fits(scored, model, SETS)
+
+
+def test_a_forward_that_fails_on_a_cache_is_not_asked_again(
+    make_loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build("llama")
+    body = type(model.model)
+    forward = body.forward
+
+    def refuse(self: Any, past_key_values: Any = None, **options: Any) -> Any:
+        if past_key_values is not None:
+            raise AttributeError("no such cache")
+        return forward(self, **options)
+
+    monkeypatch.setattr(body, "forward", refuse)
+    scored = score(make_loaded(model), SETS, passes=[KIND])
+    assert "does not take a cache (AttributeError)" in whole(scored)
+    assert_fits(scored, model, SETS)
+
+
+# --- what goes wrong ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (Candidates("bad", ids(), (ids(4),)), "nothing stands before its candidates"),
+        (Candidates("bad", ids(1), ()), "no candidate"),
+        (Candidates("bad", ids(1), (ids(4), ids())), "without a token"),
+        (Candidates("equal", ids(1), (ids(4),)), "the key stands twice"),
+        (Candidates("bad", ids(1, 300), (ids(4),)), "vocabulary does not have"),
+        (Candidates("bad", ids(1), (ids(4), ids(300))), "vocabulary does not have"),
+        (Candidates("bad", ids(1), (ids(4), ids(299))), "marked as no token"),
+        (
+            Candidates("bad", ids(*[5] * 250), (ids(4), ids(*[6] * 7))),
+            "257 tokens do not fit the context of 256",
+        ),
+    ],
+)
+def test_sets_that_cannot_be_scored_are_named(
+    item: Candidates, message: str, make_loaded: Callable[..., Any]
+) -> None:
+    usable = np.arange(300) < 299
+    loaded = make_loaded(build("llama"), usable=usable)
+    with pytest.raises(InputError, match=message) as caught:
+        score(loaded, [SETS[0], item], passes=[KIND])
+    assert f"candidates {item.key!r}" in str(caught.value)
+
+
+def test_nan_logits_name_the_set(make_loaded: Callable[..., Any]) -> None:
+    model = build("llama", tie_word_embeddings=False)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[43] = torch.nan
+    with pytest.raises(CheckpointError, match="NaN or infinite") as caught:
+        score(make_loaded(model), SETS, passes=[KIND])
+    assert "candidates 'common'" in str(caught.value)
+
+
+def test_memory_that_ends_halves_the_batches(
+    make_loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build("llama")
+    loaded = make_loaded(model)
+    item = Candidates("x", ids(*range(3, 40)), drawn([9] * 40, 0))
+    sets = [item, *(replace(item, key=f"{n}", rows=item.rows[n:]) for n in range(1, 6))]
+    calm = score(loaded, sets, passes=[KIND])[KIND]
+    body = type(model.model)
+    forward = body.forward
+    failed = 0
+
+    def tight(self: Any, input_ids: Any = None, **options: Any) -> Any:
+        nonlocal failed
+        if input_ids.numel() > 120:
+            failed += 1
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+        return forward(self, input_ids=input_ids, **options)
+
+    monkeypatch.setattr(body, "forward", tight)
+    table = score(loaded, sets, passes=[KIND])[KIND]
+    np.testing.assert_allclose(
+        table.columns["nll_sum"], calm.columns["nll_sum"], rtol=1e-5
+    )
+    assert failed == 2  # 320 and 160 tokens; later sets do not try again
+
+    def full(self: Any, input_ids: Any = None, **options: Any) -> Any:
+        if input_ids.numel() > 8:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+        return forward(self, input_ids=input_ids, **options)
+
+    monkeypatch.setattr(body, "forward", full)
+    with pytest.raises(IncompleteError, match="out of memory"):
+        score(loaded, [item], passes=[KIND])
+
+
+# --- stored and told ------------------------------------------------------------------
+
+
+def test_sets_resume_and_notes_stay(
+    make_loaded: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = make_loaded(build("mamba", state_size=4))
+    first = score(loaded, SETS, passes=[KIND], store=Store(tmp_path))
+    monkeypatch.setattr(prefixes_module, "Scorer", None)
+    again = score(loaded, SETS, passes=[KIND], store=Store(tmp_path))
+    assert again.notes == first.notes
+    for name, values in first[KIND].columns.items():
+        np.testing.assert_array_equal(again[KIND].columns[name], values)
+        assert again[KIND].columns[name].dtype == values.dtype
+
+
+def test_a_score_depends_on_prefix_and_rows(
+    make_loaded: Callable[..., Any], tmp_path: Path
+) -> None:
+    loaded, store = make_loaded(build("llama")), Store(tmp_path)
+    item = SETS[0]
+    moved = replace(
+        item,
+        prefix=np.append(item.prefix, item.rows[0][:1]),
+        rows=(item.rows[0][1:], *item.rows[1:]),
+    )
+    turned = replace(item, rows=item.rows[::-1])
+    fewer = replace(item, rows=item.rows[1:])
+    others = (turned, fewer, moved)
+    keys = {store.keys(loaded, [one], KIND)["equal"] for one in (item, *others)}
+    assert len(keys) == 4
+
+
+def test_the_cost_counts_every_pass(make_loaded: Callable[..., Any]) -> None:
+    loaded = make_loaded(build("llama"))
+    found = cost(loaded, {KIND: SETS})
+    assert found["items"] == len(SETS)
+    assert found["tokens"] == sum(item.tokens for item in SETS)
+    assert found["memory_bytes"] > cost(loaded, {Pass(): []})["memory_bytes"] == 0
+    assert found["seconds"] >= 0

@@ -1,0 +1,191 @@
+"""Noise on input embeddings: the same draws for every batch, checkpoint and scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from spark_audit.errors import InputError
+from spark_audit.scoring.items import Item
+from spark_audit.scoring.passes import plain as engine_module
+from spark_audit.scoring.passes.noise import unit_normals
+from spark_audit.scoring.score import score
+from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
+
+LENGTHS = (12, 40, 7, 33, 2, 1)
+KIND = Pass("noise", 0.1, 3)
+
+
+@pytest.fixture(scope="module")
+def items(make_items: Callable[..., Any]) -> list[Item]:
+    found: list[Item] = make_items(LENGTHS)
+    return found
+
+
+def nll(model: Any, item: Item, noise: torch.Tensor) -> np.ndarray:
+    """One text whose embeddings are given with their noise, in float64."""
+    ids = torch.from_numpy(item.ids.astype(np.int64))[None]
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    with torch.inference_mode():
+        embedded = inner.get_input_embeddings()(ids) + noise
+        logits = model(inputs_embeds=embedded, use_cache=False).logits[0, :-1].double()
+    logp = torch.log_softmax(logits, -1)
+    return -logp.gather(1, ids[0, 1:, None])[:, 0].numpy()
+
+
+def assert_fits(
+    table: TokenTable, model: Any, items: Sequence[Item], kind: Pass
+) -> None:
+    width = model.get_input_embeddings().weight.shape[1]
+    for item in items:
+        noise = kind.sigma * unit_normals(item, kind.draw, width)
+        np.testing.assert_allclose(
+            table.columns["nll"][table.rows(item.key)],
+            nll(model, item, noise),
+            atol=2e-5,
+        )
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "qwen2"])
+def test_noise_is_added_to_what_is_read_and_to_nothing_else(
+    kind: str,
+    tied: bool,
+    make_model: Callable[..., Any],
+    make_loaded: Callable[..., Any],
+    items: list[Item],
+) -> None:
+    model = make_model(kind, tie_word_embeddings=tied)
+    scored = score(make_loaded(model), items, passes=[KIND, Pass()])
+    assert scored.notes == ()
+    assert_fits(scored[KIND], model, items, KIND)
+    clean = scored[Pass()].columns["nll"]
+    assert np.abs(scored[KIND].columns["nll"] - clean).max() > 0.05
+    assert {k: v.dtype for k, v in scored[KIND].columns.items()} == LAYOUTS["noise"]
+    again = score(make_loaded(model), items)[Pass()]  # the hook is gone
+    np.testing.assert_array_equal(again.columns["nll"], clean)
+
+
+def test_a_batch_changes_nothing(
+    make_model: Callable[..., Any], make_loaded: Callable[..., Any], items: list[Item]
+) -> None:
+    loaded = make_loaded(make_model("llama"))
+    first = score(loaded, items, passes=[KIND])[KIND]
+    others = [score(loaded, items[::-1], passes=[KIND])[KIND]]
+    for size in (1, 2, 6):
+        others.append(score(loaded, items, passes=[KIND], batch_size=size)[KIND])
+    for table in others:
+        np.testing.assert_allclose(
+            table.columns["nll"], first.columns["nll"], atol=1e-5
+        )
+
+
+def test_draws_follow_from_number_and_content_alone(items: list[Item]) -> None:
+    one = items[1]
+    normals = unit_normals(one, 0, 32)
+    assert torch.equal(unit_normals(replace(one, key="other"), 0, 32), normals)
+    assert not torch.equal(unit_normals(one, 1, 32), normals)
+    changed = replace(one, ids=np.append(one.ids[:-1], 5).astype(np.int32))
+    assert not torch.equal(unit_normals(changed, 0, 32), normals)
+    moved = replace(one, positions=one.positions + 1)
+    assert not torch.equal(unit_normals(moved, 0, 32), normals)
+    many = torch.cat([unit_normals(one, draw, 320) for draw in range(20)])
+    assert abs(float(many.mean())) < 0.01
+    assert abs(float(many.std()) - 1) < 0.01
+    # Positions draw apart.
+    assert abs(float(torch.corrcoef(many[:2])[0, 1])) < 0.3
+
+
+def test_scales_share_their_draw(
+    make_model: Callable[..., Any], make_loaded: Callable[..., Any], items: list[Item]
+) -> None:
+    # With one draw the change of the NLL is linear in a small sigma, token by token.
+    passes = [Pass("noise", sigma, 1) for sigma in (0.0005, 0.001)]
+    scored = score(make_loaded(make_model("llama")), items, passes=[Pass(), *passes])
+    clean = scored[Pass()].columns["nll"]
+    one, two = (scored[kind].columns["nll"] - clean for kind in passes)
+    assert np.corrcoef(one, two)[0, 1] > 0.999
+    assert float(one @ two / (one @ one)) == pytest.approx(2, rel=0.05)
+
+
+def test_relative_is_sigma_over_the_embeddings_size(
+    make_model: Callable[..., Any], make_loaded: Callable[..., Any], items: list[Item]
+) -> None:
+    model = make_model("llama")
+    with torch.no_grad():
+        model.get_input_embeddings().weight[-1] = 1e6  # no token
+    usable = np.arange(300) < 299
+    items = [
+        replace(item, ids=np.minimum(item.ids, 298).astype(np.int32)) for item in items
+    ]
+    table = score(make_loaded(model, usable=usable), items, passes=[KIND])[KIND]
+    weight = model.get_input_embeddings().weight.detach().numpy()[:299].astype(float)
+    expected = KIND.sigma / np.sqrt((weight**2).mean())
+    np.testing.assert_allclose(table.columns["relative"], expected, rtol=1e-6)
+
+
+def test_an_adapter_and_frozen_noise_stay(
+    make_model: Callable[..., Any], make_loaded: Callable[..., Any], items: list[Item]
+) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    from spark_audit.checkpoints.adapters import input_noise
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        config = LoraConfig(r=4, task_type="CAUSAL_LM", target_modules=["q_proj"])
+        model = get_peft_model(make_model("llama"), config).eval()
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight, std=0.3)
+    frozen = torch.randn(300, 32, generator=torch.Generator().manual_seed(0))
+    loaded = make_loaded(model, usable=np.ones(300, dtype=bool))
+    with input_noise(model, frozen):
+        table = score(loaded, items, passes=[KIND])[KIND]
+        assert_fits(table, model, items, KIND)  # its embedding has the frozen part too
+    without = score(loaded, items, passes=[KIND])[KIND]
+    assert np.abs(table.columns["nll"] - without.columns["nll"]).max() > 0.1
+
+
+def test_the_models_own_head_in_chunks(
+    make_model: Callable[..., Any],
+    make_loaded: Callable[..., Any],
+    items: list[Item],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_module, "PLAIN_HEADS", frozenset())
+    monkeypatch.setattr("spark_audit.scoring.head.CPU_ROWS", 16)
+    model = make_model("llama")
+    scored = score(make_loaded(model), items, passes=[KIND])
+    assert "no head is known" in scored.notes[0]
+    assert_fits(scored[KIND], model, items, KIND)
+
+
+def test_a_bfloat16_body(
+    make_model: Callable[..., Any], make_loaded: Callable[..., Any], items: list[Item]
+) -> None:
+    sharp = make_model("llama", initializer_range=0.1)
+    half = make_model("llama", initializer_range=0.1).to(torch.bfloat16)
+    tables = [
+        score(make_loaded(model, dtype=dtype), items, passes=[KIND])[KIND]
+        for model, dtype in ((sharp, "float32"), (half, "bfloat16"))
+    ]
+    apart = tables[0].columns["nll"] - tables[1].columns["nll"]
+    assert 0 < np.abs(apart).max() < 0.2
+
+
+@pytest.mark.parametrize("sigma", [0.0, -0.1, float("nan"), float("inf")])
+def test_sigma_is_a_positive_number(
+    sigma: float,
+    make_model: Callable[..., Any],
+    make_loaded: Callable[..., Any],
+    items: list[Item],
+) -> None:
+    loaded = make_loaded(make_model("llama"))
+    with pytest.raises(InputError, match="sigma must be a positive number"):
+        score(loaded, items, passes=[Pass("noise", sigma)])

@@ -1,0 +1,486 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from spark_audit.errors import CheckpointError
+from spark_audit.scoring.items import Item
+from spark_audit.scoring.passes import plain as engine_module
+from spark_audit.scoring.score import score
+from spark_audit.scoring.table import Pass, TokenTable
+
+LENGTHS = (5, 2, 40, 33, 90, 64, 64, 61, 1)
+
+SIZES = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 256,
+}
+# Every way a model makes logits of hidden states, and every place a body can be.
+KINDS: dict[str, dict[str, Any]] = {
+    "llama": {"num_key_value_heads": 2, "initializer_range": 0.2},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.2},
+    "qwen2": {"num_key_value_heads": 2, "initializer_range": 0.2},
+    "gemma2": {
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "final_logit_softcapping": 4.0,
+        "initializer_range": 0.2,
+        "sliding_window": 24,
+    },
+    "gemma3_text": {
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "final_logit_softcapping": 4.0,
+        "initializer_range": 0.2,
+    },
+    "cohere": {
+        "num_key_value_heads": 2,
+        "logit_scale": 0.25,
+        "initializer_range": 0.2,
+    },
+    "granite": {
+        "num_key_value_heads": 2,
+        "logits_scaling": 3.0,
+        "initializer_range": 0.2,
+    },
+    "phi": {"initializer_range": 0.2},
+    "gptj": {
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 4,
+        "rotary_dim": 4,
+        "initializer_range": 0.2,
+    },
+    "gpt_neox": {"initializer_range": 0.2},
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 16, "init_std": 0.2},
+    "falcon": {"initializer_range": 0.2, "alibi": True},
+    "bloom": {"n_layer": 2, "n_head": 4, "initializer_range": 0.2},
+}
+
+
+def build(kind: str, *, seed: int = 0, **settings: Any) -> Any:
+    # OPT and others have no field of some of these names and keep them as extras.
+    config = AutoConfig.for_model(
+        kind,
+        **SIZES,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        **(KINDS[kind] | settings),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config).eval()
+        for name, value in model.named_parameters():
+            if name.endswith("bias"):
+                torch.nn.init.normal_(value, std=0.5)
+    return model
+
+
+@torch.inference_mode()
+def expected(
+    model: Any,
+    items: Sequence[Item],
+    naive: Callable[..., dict[str, np.ndarray]],
+    usable: np.ndarray,
+) -> dict[str, dict[str, np.ndarray]]:
+    """Each text alone through the model's own forward."""
+    found = {}
+    for item in items:
+        ids = torch.from_numpy(item.ids.astype(np.int64))[None]
+        logits = model(input_ids=ids, use_cache=False).logits[0, :-1]
+        if len(logits):
+            found[item.key] = naive(logits.numpy(), item.ids[1:], usable)
+    return found
+
+
+def assert_fits(
+    table: TokenTable,
+    found: dict[str, dict[str, np.ndarray]],
+    *,
+    atol: float = 1e-4,
+    ranks: bool = True,
+) -> None:
+    for key, columns in found.items():
+        rows = table.rows(key)
+        for name, values in columns.items():
+            if name in ("rank_lo", "ties"):
+                if ranks:
+                    np.testing.assert_array_equal(table.columns[name][rows], values)
+            else:
+                np.testing.assert_allclose(
+                    table.columns[name][rows], values, atol=atol, err_msg=name
+                )
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_the_own_head_gives_the_models_own_scores(
+    kind: str,
+    make_loaded: Callable[..., Any],
+    make_items: Callable[..., Any],
+    naive: Callable[..., dict[str, np.ndarray]],
+) -> None:
+    model = build(kind)
+    loaded = make_loaded(model)
+    items = make_items(LENGTHS)
+    scored = score(loaded, items)
+    assert scored.notes == ()  # the own head was used
+    assert_fits(scored[Pass()], expected(model, items, naive, loaded.usable))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "qwen2", "gemma2"])
+def test_tied_and_untied_heads(
+    kind: str,
+    tied: bool,
+    make_loaded: Callable[..., Any],
+    make_items: Callable[..., Any],
+    naive: Callable[..., dict[str, np.ndarray]],
+) -> None:
+    model = build(kind, tie_word_embeddings=tied)
+    same = model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    assert same == tied
+    loaded, items = make_loaded(model), make_items((50, 31, 7))
+    found = score(loaded, items)[Pass()]
+    assert_fits(found, expected(model, items, naive, loaded.usable))
+
+
+@pytest.mark.parametrize("name", ["babyllama-1m", "english-5m"])
+def test_real_weights(
+    name: str,
+    shared_models: Path,
+    make_loaded: Callable[..., Any],
+    naive: Callable[..., dict[str, np.ndarray]],
+) -> None:
+    folder = shared_models / name
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    texts = [
+        "Once upon a time there was a little girl who lived by the sea.",
+        "The committee decided to raise the target range by 25 basis points.",
+        "Great food, cold coffee. I would go there again! Call 555-0142.",
+    ]
+    items = []
+    for i, text in enumerate(texts):
+        ids = np.array(tokenizer(text)["input_ids"], dtype=np.int32)
+        items.append(Item(str(i), ids, np.arange(len(ids), dtype=np.int32)))
+    loaded = make_loaded(model)
+    found = score(loaded, items)[Pass()]
+    wide = model.double()
+    assert_fits(found, expected(wide, items, naive, loaded.usable))
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma2", "falcon"])
+def test_a_score_does_not_depend_on_its_batch(
+    kind: str, make_loaded: Callable[..., Any], make_items: Callable[..., Any]
+) -> None:
+    # Regression: peers shift the padding mask the wrong way; 0.106 nats in NLL.
+    loaded = make_loaded(build(kind))
+    items = make_items((60, 59, 57, 51, 45, 41, 40, 3))
+    tables = [
+        score(loaded, items, batch_size=size)[Pass()] for size in ("auto", 1, 2, 7)
+    ]
+    tables.append(score(loaded, items[::-1])[Pass()])
+    for table in tables[1:]:
+        for name, values in tables[0].columns.items():
+            np.testing.assert_allclose(
+                table.columns[name], values, atol=1e-5, rtol=1e-5, err_msg=name
+            )
+
+
+def test_a_row_alone_equals_the_row_in_a_padded_batch(
+    make_loaded: Callable[..., Any], make_items: Callable[..., Any]
+) -> None:
+    loaded = make_loaded(build("llama"))
+    items = make_items((200, 150, 60, 9, 2))
+    with loaded.active() as model:
+        scorer = engine_module.Scorer(loaded, model, items[0], lambda _: None)
+        together = scorer(items)  # padded up to a hundredfold
+        for item, columns in zip(items, together, strict=True):
+            for name, values in scorer([item])[0].items():
+                np.testing.assert_allclose(
+                    columns[name], values, atol=1e-5, rtol=1e-5, err_msg=name
+                )
+
+
+def test_unusable_rows_take_no_part(
+    make_loaded: Callable[..., Any],
+    make_items: Callable[..., Any],
+    naive: Callable[..., dict[str, np.ndarray]],
+) -> None:
+    model = build("llama")
+    usable = np.ones(300, dtype=bool)
+    usable[[100, 101, 280]] = False
+    usable[290:] = False
+    items = [
+        Item(i.key, np.where(usable[i.ids], i.ids, 5).astype(np.int32), i.positions)
+        for i in make_items(LENGTHS, vocabulary=290)
+    ]
+    loaded = make_loaded(model, usable=usable)
+    found = score(loaded, items)[Pass()]
+    assert_fits(found, expected(model, items, naive, usable))
+
+
+class Scaled(torch.nn.Module):
+    """Halves what goes through it."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        out = self.inner(*args, **kwargs)
+        out.logits = out.logits * 0.5
+        return out
+
+    def get_input_embeddings(self) -> Any:
+        return self.inner.get_input_embeddings()
+
+    def get_base_model(self) -> Any:
+        return self.inner
+
+
+def test_the_self_test_catches_a_model_that_changes_its_logits(
+    make_loaded: Callable[..., Any],
+    make_items: Callable[..., Any],
+    naive: Callable[..., dict[str, np.ndarray]],
+) -> None:
+    inner = build("llama")
+    model = Scaled(inner)
+    items = make_items(LENGTHS)
+    loaded = make_loaded(inner)
+    loaded = type(loaded)(**(loaded.__dict__ | {"model": model}))
+    scored = score(loaded, items)
+    assert len(scored.notes) == 1
+    assert "its logits differ from its head's" in scored.notes[0]
+    assert_fits(scored[Pass()], expected(model, items, naive, loaded.usable))
+
+
+def lora(model: Any, **settings: Any) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    settings.setdefault("target_modules", ["q_proj", "v_proj"])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        adapted = get_peft_model(
+            model, LoraConfig(r=4, task_type="CAUSAL_LM", **settings)
+        )
+        for name, weight in adapted.named_parameters():
+            if "lora_B" in name or "modules_to_save" in name:
+                torch.nn.init.normal_(weight, std=0.3)
+    return adapted.eval()
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
+@pytest.mark.parametrize(
+    ("settings", "own"),
+    [
+        ({}, True),
+        ({"target_modules": ["q_proj", "lm_head"]}, False),
+        ({"modules_to_save": ["lm_head"]}, False),
+    ],
+    ids=["attention", "lora on the head", "head saved whole"],
+)
+def test_adapters(
+    settings: dict[str, Any],
+    own: bool,
+    make_loaded: Callable[..., Any],
+    make_items: Callable[..., Any],
+    naive: Callable[..., dict[str, np.ndarray]],
+) -> None:
+    model = lora(build("llama"), **settings)
+    items = make_items(LENGTHS)
+    loaded = make_loaded(model, usable=np.ones(300, dtype=bool))
+    scored = score(loaded, items)
+    assert (scored.notes == ()) == own
+    assert own or "is adapted" in scored.notes[0]
+    assert_fits(scored[Pass()], expected(model, items, naive, loaded.usable))
+    # Not the base's scores by accident.
+    with model.disable_adapter():
+        base = expected(model, items, naive, loaded.usable)
+    rows = scored[Pass()].rows("t02")
+    assert np.abs(scored[Pass()].columns["nll"][rows] - base["t02"]["nll"]).max() > 0.01
+
+
+def test_prompt_tuning_puts_its_positions_in_front(
+    make_loaded: Callable[..., Any],
+    make_items: Callable[..., Any],
+) -> None:
+    from peft import PromptTuningConfig, get_peft_model
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        model = get_peft_model(
+            build("llama"),
+            PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=6),
+        ).eval()
+    items = make_items((40, 33, 9))
+    loaded = make_loaded(model, usable=np.ones(300, dtype=bool))
+    scored = score(loaded, items)
+    assert len(scored.notes) == 1
+    for item in items:
+        ids = torch.from_numpy(item.ids.astype(np.int64))[None]
+        with torch.inference_mode():
+            logits = model(input_ids=ids, use_cache=False).logits[0]
+        logp = torch.log_softmax(logits[6:-1].double(), -1)
+        nll = -logp.gather(1, ids[0, 1:, None])[:, 0]
+        rows = scored[Pass()].rows(item.key)
+        np.testing.assert_allclose(scored[Pass()].columns["nll"][rows], nll, atol=1e-4)
+
+
+def test_the_generic_path_takes_positions_in_chunks(
+    make_loaded: Callable[..., Any],
+    make_items: Callable[..., Any],
+    naive: Callable[..., dict[str, np.ndarray]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("spark_audit.scoring.head.CPU_ROWS", 16)
+    monkeypatch.setattr(engine_module, "PLAIN_HEADS", frozenset())
+    model = build("llama")
+    sizes: list[tuple[int, ...]] = []
+    model.lm_head.register_forward_hook(
+        lambda _module, _args, out: sizes.append(tuple(out.shape))
+    )
+    items = make_items(LENGTHS)
+    loaded = make_loaded(model)
+    scored = score(loaded, items)
+    assert "no head is known for LlamaForCausalLM" in scored.notes[0]
+    assert max(rows * positions for rows, positions, _ in sizes) <= 16
+    assert_fits(scored[Pass()], expected(model, items, naive, loaded.usable))
+
+
+def test_a_forward_without_logits_to_keep(
+    make_loaded: Callable[..., Any],
+    make_items: Callable[..., Any],
+    naive: Callable[..., dict[str, np.ndarray]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_module, "PLAIN_HEADS", frozenset())
+    model = build("llama")
+    forward = type(model).forward
+
+    def old(self: Any, input_ids: Any, attention_mask: Any = None, **_: Any) -> Any:
+        return forward(self, input_ids, attention_mask=attention_mask, use_cache=False)
+
+    monkeypatch.setattr(type(model), "forward", old)
+    items = make_items(LENGTHS)
+    loaded = make_loaded(model)
+    scored = score(loaded, items)
+    assert "cannot leave out positions" in scored.notes[0]
+    assert_fits(scored[Pass()], expected(model, items, naive, loaded.usable))
+
+
+def test_no_logits_of_a_whole_batch_are_ever_made(
+    make_loaded: Callable[..., Any],
+    make_items: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("spark_audit.scoring.head.CPU_ROWS", 16)
+    monkeypatch.setattr("spark_audit.scoring.head.CPU_GROUP", 1024)
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    largest = 0
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            nonlocal largest
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor) and out.ndim and out.shape[-1] >= 300:
+                largest = max(largest, out.numel())
+            return out
+
+    model = build("llama")
+    with Watch():
+        score(make_loaded(model), make_items((100, 99, 98, 97)))
+    # 16 positions at a time, never the 394 of the batch: the largest of that width is
+    # the head's own weight of 32 x 300.
+    assert largest == 32 * 300
+
+
+def test_a_bfloat16_body_keeps_a_float32_head(
+    make_loaded: Callable[..., Any], make_items: Callable[..., Any]
+) -> None:
+    # Regression: bfloat16 logits tie 52% of a peer's targets with other tokens.
+    model = build("llama", initializer_range=0.05).to(torch.bfloat16)
+    items = make_items((120, 100, 80, 60))
+    table = score(make_loaded(model, dtype="bfloat16"), items)[Pass()]
+    assert table.columns["ties"].sum() == 0
+    ids = torch.from_numpy(items[0].ids.astype(np.int64))[None]
+    with torch.inference_mode():
+        logits = model(ids, use_cache=False).logits[0, :-1]
+    own = logits.gather(1, ids[0, 1:, None])
+    assert ((logits == own).sum(1) - 1).sum() > 20  # what the model itself would give
+
+
+def test_a_half_precision_model_without_own_head_is_noted(
+    make_loaded: Callable[..., Any],
+    make_items: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_module, "PLAIN_HEADS", frozenset())
+    model = build("llama").to(torch.bfloat16)
+    notes = score(make_loaded(model, dtype="bfloat16"), make_items((30, 20))).notes
+    assert "rounded to bfloat16" in notes[0]
+
+
+@pytest.mark.parametrize("generic", [False, True])
+def test_nan_logits_name_the_item(
+    generic: bool,
+    make_loaded: Callable[..., Any],
+    make_items: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if generic:
+        monkeypatch.setattr(engine_module, "PLAIN_HEADS", frozenset())
+    model = build("llama", tie_word_embeddings=False)
+    items = make_items((30, 29, 28))
+    items[1].ids[4] = 299
+    items[0].ids[:] = np.minimum(items[0].ids, 298)
+    items[2].ids[:] = np.minimum(items[2].ids, 298)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[299] = torch.nan
+    with pytest.raises(CheckpointError, match="NaN or infinite") as caught:
+        score(make_loaded(model), items)
+    assert "'t01'" in str(caught.value)
+
+
+def test_training_mode_and_dropout_do_not_reach_the_scores(
+    make_loaded: Callable[..., Any], make_items: Callable[..., Any]
+) -> None:
+    model = build("gpt2", resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5).train()
+    loaded, items = make_loaded(model), make_items((40, 20))
+    first, second = (score(loaded, items)[Pass()] for _ in range(2))
+    np.testing.assert_array_equal(first.columns["nll"], second.columns["nll"])
+
+
+def test_memory_that_ends_halves_the_batches(
+    make_loaded: Callable[..., Any],
+    make_items: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = build("llama")
+    loaded, items = make_loaded(model), make_items([50] * 12)
+    calm = score(loaded, items)[Pass()]
+    body = type(model.model)
+    forward = body.forward
+
+    def tight(self: Any, input_ids: Any = None, **options: Any) -> Any:
+        if input_ids.numel() > 200:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+        return forward(self, input_ids=input_ids, **options)
+
+    monkeypatch.setattr(body, "forward", tight)
+    table = score(loaded, items)[Pass()]
+    np.testing.assert_allclose(table.columns["nll"], calm.columns["nll"], atol=1e-5)

@@ -1,0 +1,415 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.data.encoding import encode
+from spark_audit.errors import InputError
+from spark_audit.registry import Entry
+from spark_audit.scoring.items import Item
+from spark_audit.scoring.passes import PASSES
+from spark_audit.scoring.score import cost, drift, item, missing, score, score_keys
+from spark_audit.scoring.store import Store
+from spark_audit.scoring.table import COLUMNS, Pass, TokenTable
+
+LENGTHS = (12, 30, 7, 25, 18, 40, 9, 1)
+
+
+@pytest.fixture(scope="module")
+def loaded(make_model: Callable[..., Any], make_loaded: Callable[..., Any]) -> Any:
+    return make_loaded(make_model("llama"))
+
+
+@pytest.fixture(scope="module")
+def items(make_items: Callable[..., Any]) -> list[Item]:
+    found: list[Item] = make_items(LENGTHS)
+    return found
+
+
+def assert_same(one: TokenTable, two: TokenTable, *, atol: float = 0.0) -> None:
+    assert one.ids == two.ids
+    np.testing.assert_array_equal(one.position, two.position)
+    for name, values in one.columns.items():
+        np.testing.assert_allclose(values, two.columns[name], atol=atol, rtol=0)
+
+
+class Counting:
+    """The plain pass, with a list of the items it was given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from spark_audit.scoring.passes import plain as engine
+
+        self.seen: list[str] = []
+        run = engine.run
+
+        def count(loaded: Any, items: Any, settings: Pass, **options: Any) -> None:
+            self.seen += [one.key for one in items]
+            run(loaded, items, settings, **options)
+
+        entry = PASSES.get("plain")
+        monkeypatch.setitem(PASSES._entries, "plain", replace(entry, run=count))
+
+
+def test_the_table_has_every_column_and_all_tokens_but_the_first(
+    loaded: Any, items: list[Item]
+) -> None:
+    table = score(loaded, items)[Pass()]
+    assert list(table.columns) == list(COLUMNS)
+    for name, dtype in COLUMNS.items():
+        assert table.columns[name].dtype == dtype
+    for one in items:
+        np.testing.assert_array_equal(table.position[table.rows(one.key)], one.scored)
+    assert len(table) == sum(LENGTHS) - len(LENGTHS)
+
+
+def test_positions_index_the_full_tokenisation(
+    loaded: Any, tiny_tokenizer: Any
+) -> None:
+    (encoding,) = encode(tiny_tokenizer, ["Customer John Smith paid 42 dollars."])
+    start, end = len(encoding) - 8, len(encoding)
+    one = item("x", encoding, (start, end))
+    # The BOS is read in front of the cut text; it has no prediction of its own.
+    assert one.ids[0] == encoding.ids[0]
+    table = score(loaded, [one])[Pass()]
+    assert table.position.tolist() == list(range(start, end))
+
+
+def test_the_same_command_resumes(
+    loaded: Any,
+    items: list[Item],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counting = Counting(monkeypatch)
+    whole = score(loaded, items)[Pass()]
+    counting.seen.clear()
+    first = score(loaded, items[:3], store=Store(tmp_path))[Pass()]
+    assert missing(loaded, items, [Pass()], Store(tmp_path)) == len(items) - 3
+    counting.seen.clear()
+    table = score(loaded, items, store=Store(tmp_path))[Pass()]
+    assert sorted(counting.seen) == [one.key for one in items[3:]]
+    assert_same(table, whole, atol=1e-5)
+    for key in first.ids:
+        np.testing.assert_array_equal(
+            table.columns["nll"][table.rows(key)],
+            first.columns["nll"][first.rows(key)],
+        )
+    counting.seen.clear()
+    again = score(loaded, items, store=Store(tmp_path))[Pass()]
+    assert counting.seen == []
+    assert_same(again, table)
+    assert missing(loaded, items, [Pass()], Store(tmp_path)) == 0
+
+
+def test_two_checkpoints_in_one_store_keep_their_own_scores(
+    loaded: Any,
+    items: list[Item],
+    make_model: Callable[..., Any],
+    make_loaded: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    # Regression: caches keyed by the text alone (peers) mix models up.
+    other = make_loaded(make_model("llama", seed=1), model_id="1" * 64)
+    store = Store(tmp_path)
+    tables = [score(one, items, store=store)[Pass()] for one in (loaded, other)]
+    for one, table in zip((loaded, other), tables, strict=True):
+        assert_same(table, score(one, items)[Pass()])
+    difference = tables[0].columns["nll"] - tables[1].columns["nll"]
+    assert np.abs(difference).max() > 0.1
+
+
+def test_workers_share_the_items_by_hash_and_each_sees_the_others(
+    loaded: Any,
+    items: list[Item],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = score(loaded, items)[Pass()]
+    counting = Counting(monkeypatch)
+    parts, table = [], None
+    for worker in range(3):
+        counting.seen.clear()
+        table = score(loaded, items, store=Store(tmp_path), shard=(worker, 3))[Pass()]
+        parts.append(set(counting.seen))
+    assert sum(map(len, parts)) == len(items)
+    assert set().union(*parts) == {one.key for one in items}
+    assert table is not None
+    assert_same(table, whole, atol=1e-5)
+
+
+def test_a_lone_worker_without_a_store_gets_its_part_only(
+    loaded: Any, items: list[Item]
+) -> None:
+    found = [set(score(loaded, items, shard=(i, 2))[Pass()].ids) for i in range(2)]
+    assert found[0] | found[1] == {one.key for one in items}
+    assert not found[0] & found[1]
+
+
+def test_items_with_the_same_tokens_are_scored_once(
+    loaded: Any, items: list[Item], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = Counting(monkeypatch)
+    twin = replace(items[1], key="twin")
+    table = score(loaded, [*items, twin])[Pass()]
+    assert len(counting.seen) == len(items)
+    np.testing.assert_array_equal(
+        table.columns["nll"][table.rows("twin")],
+        table.columns["nll"][table.rows(items[1].key)],
+    )
+
+
+def test_progress_counts_tokens_that_are_still_to_do(
+    loaded: Any, items: list[Item], tmp_path: Path
+) -> None:
+    score(loaded, items[:2], store=Store(tmp_path))
+    seen: list[tuple[int, int]] = []
+    score(
+        loaded,
+        items,
+        store=Store(tmp_path),
+        batch_size=1,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    total = sum(LENGTHS[2:])
+    assert {t for _, t in seen} == {total}
+    assert seen[-1][0] == total
+    assert len(seen) == len(items) - 2
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_ctrl_c_keeps_what_was_scored(
+    loaded: Any, items: list[Item], tmp_path: Path
+) -> None:
+    def stop(done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        score(loaded, items, store=Store(tmp_path), batch_size=1, progress=stop)
+    left = missing(loaded, items, [Pass()], Store(tmp_path))
+    assert 0 < left < len(items)
+    table = score(loaded, items, store=Store(tmp_path))[Pass()]
+    assert_same(table, score(loaded, items)[Pass()], atol=1e-5)
+
+
+def test_a_real_interrupt_and_a_real_kill_resume(
+    items: list[Item], tmp_path: Path, loaded: Any
+) -> None:
+    # The worker runs in a process of its own; its model is rebuilt from one seed.
+    code = f"""
+import sys, time
+import numpy as np
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+from types import SimpleNamespace
+from spark_audit.registry import Entry
+from spark_audit.scoring import score as scoring
+from spark_audit.scoring.items import Item
+from spark_audit.scoring.passes import PASSES
+from spark_audit.scoring.store import Store
+import spark_audit.scoring.store as store_module
+from spark_audit.scoring.table import COLUMNS
+
+store_module.FLUSH_SECONDS = float(sys.argv[1])
+def run(loaded, items, settings, *, batch_size, emit, note):
+    for item in items:
+        n = len(item.ids) - 1
+        emit(item, {{name: np.ones(n, kind) for name, kind in COLUMNS.items()}})
+        print(item.key, flush=True)
+        time.sleep(0.1)
+PASSES.get("plain")
+PASSES._entries["plain"] = Entry("plain", run, {{}})
+model = SimpleNamespace(model_id="m", usable=np.ones(300, bool), max_positions=None)
+items = [
+    Item(str(i), np.full(5, i + 3, np.int32), np.arange(5, dtype=np.int32))
+    for i in range(100)
+]
+scoring.score(model, items, store=Store(Path({str(tmp_path)!r})))
+"""
+
+    def start(flush: float) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(flush)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert process.stdout is not None
+        for _ in range(5):
+            process.stdout.readline()
+        return process
+
+    def stored() -> int:
+        return len(Store(tmp_path)._index)
+
+    process = start(1000.0)
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    kept = stored()
+    assert 5 <= kept < 100
+    process = start(0.0)
+    process.kill()
+    process.communicate()
+    assert kept + 4 <= stored() < 100
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"ids": np.full(300, 5, np.int32)},
+            "300 tokens do not fit the context of 256",
+        ),
+        ({"ids": np.array([3, 299, 5], np.int32)}, "marked as no token"),
+        ({"ids": np.array([3, 300, 5], np.int32)}, "vocabulary does not have"),
+        ({"ids": np.array([3, -1, 5], np.int32)}, "vocabulary does not have"),
+        ({"key": "t00"}, "the key stands twice"),
+        ({"positions": np.arange(2, dtype=np.int32)}, "have 2 positions"),
+    ],
+)
+def test_items_that_cannot_be_scored_are_named(
+    change: dict[str, Any], message: str, loaded: Any, items: list[Item]
+) -> None:
+    usable = np.ones(300, dtype=bool)
+    usable[299] = False
+    checkpoint = replace(loaded, usable=usable)
+    ids = change.get("ids", np.array([3, 4, 5], np.int32))
+    bad = Item(
+        change.get("key", "bad-one"),
+        ids,
+        change.get("positions", np.arange(len(ids), dtype=np.int32)),
+    )
+    with pytest.raises(InputError, match=message) as caught:
+        score(checkpoint, [items[0], bad])
+    assert f"example {bad.key!r}" in str(caught.value)
+
+
+def test_an_unusable_first_token_is_only_read(loaded: Any) -> None:
+    usable = np.ones(300, dtype=bool)
+    usable[299] = False
+    one = Item("x", np.array([299, 5, 6], np.int32), np.arange(3, dtype=np.int32))
+    table = score(replace(loaded, usable=usable), [one])[Pass()]
+    assert len(table) == 2
+
+
+def test_wrong_options_are_input_errors(loaded: Any, items: list[Item]) -> None:
+    with pytest.raises(InputError, match="no worker 2 of 2"):
+        score(loaded, items, shard=(2, 2))
+    with pytest.raises(InputError, match="batch size"):
+        score(loaded, items, batch_size=0)
+    with pytest.raises(InputError, match="unknown pass 'sing'"):
+        score(loaded, items, passes=[Pass("sing")])
+
+
+def test_no_items_give_an_empty_table(loaded: Any) -> None:
+    table = score(loaded, [])[Pass()]
+    assert len(table) == 0
+    assert table.ids == ()
+
+
+def test_drift_is_small_and_notices_a_score_that_depends_on_its_batch(
+    loaded: Any, items: list[Item], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert drift(loaded, items, k=5) < 1e-5
+    from spark_audit.scoring.passes import plain as engine
+
+    call = engine.Scorer.__call__
+
+    def shifted(self: Any, batch: Any) -> Any:
+        found = call(self, batch)
+        for columns in found:
+            columns["nll"] += np.float32(0.1 * (len(batch) > 1))
+        return found
+
+    monkeypatch.setattr(engine.Scorer, "__call__", shifted)
+    assert drift(loaded, items, k=5) == pytest.approx(0.1, abs=1e-5)
+    with pytest.raises(InputError, match="no text"):
+        drift(loaded, [])
+
+
+def test_the_cost_is_told_without_scoring_everything(
+    loaded: Any, items: list[Item], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = Counting(monkeypatch)
+    found = cost(loaded, {Pass(): items})
+    assert found["items"] == len(items)
+    assert found["tokens"] == sum(LENGTHS)
+    assert found["memory_bytes"] > 0
+    assert found["seconds"] >= 0
+    assert len(set(counting.seen)) < len(items)
+    assert cost(loaded, {Pass(): []})["tokens"] == cost(loaded, {})["tokens"] == 0
+    noise = {Pass("noise", 0.1, draw): items for draw in range(3)}
+    assert cost(loaded, {Pass(): items, **noise})["tokens"] == 4 * sum(LENGTHS)
+
+
+def test_score_keys_leaves_the_table_to_the_store(
+    loaded: Any, items: list[Item], tmp_path: Path
+) -> None:
+    store = Store(tmp_path)
+    keys, notes = score_keys(loaded, items, kind=Pass(), store=store)
+    assert set(keys) == {one.key for one in items}
+    assert notes == []
+    assert_same(store.gather(keys, kind=Pass()), score(loaded, items)[Pass()])
+
+
+def test_notes_survive_a_resumed_run(
+    loaded: Any,
+    items: list[Item],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from spark_audit.scoring.passes import plain as engine
+
+    monkeypatch.setattr(engine, "PLAIN_HEADS", frozenset())
+    first = score(loaded, items, store=Store(tmp_path)).notes
+    again = score(loaded, items, store=Store(tmp_path)).notes
+    assert first == again
+    assert "no head is known" in again[0]
+
+
+def test_another_pass_is_one_more_file(
+    loaded: Any,
+    items: list[Item],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(
+        loaded: Any,
+        items: Any,
+        settings: Pass,
+        *,
+        batch_size: Any,
+        emit: Any,
+        note: Any,
+    ) -> None:
+        for one in items:
+            emit(one, {"nll": np.full(len(one.scored), settings.sigma, np.float32)})
+
+    monkeypatch.setitem(PASSES._entries, "noise", Entry("noise", run, {}))
+    passes = [Pass("noise", 0.5), Pass("noise", 0.25)]
+    tables = score(loaded, items, passes=passes, store=Store(tmp_path))
+    for one in passes:
+        assert set(tables[one].columns) == {"nll"}
+        assert set(tables[one].columns["nll"]) == {np.float32(one.sigma)}
+
+
+def test_importing_the_package_is_quick_and_leaves_torch_alone() -> None:
+    code = (
+        "import sys, spark_audit.scoring, spark_audit.scoring.store;"
+        "print('torch' in sys.modules, 'transformers' in sys.modules)"
+    )
+    start = time.perf_counter()
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split() == ["False", "False"]
+    assert time.perf_counter() - start < 30

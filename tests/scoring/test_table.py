@@ -1,0 +1,151 @@
+"""The token table: rows by item and span, and a file that reads back the same."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spark_audit.errors import InputError, OutputError
+from spark_audit.scoring.table import COLUMNS, LAYOUTS, Pass, TokenTable
+
+Item = tuple[str, np.ndarray, dict[str, np.ndarray]]
+
+
+def make_item(key: str, positions: list[int], seed: int = 0) -> Item:
+    rng = np.random.default_rng(seed)
+    columns = {
+        name: (rng.normal(size=len(positions)) * 100).astype(dtype)
+        for name, dtype in COLUMNS.items()
+    }
+    return key, np.array(positions, dtype=np.int32), columns
+
+
+def assert_same(a: TokenTable, b: TokenTable) -> None:
+    assert a.ids == b.ids
+    np.testing.assert_array_equal(a.offsets, b.offsets)
+    np.testing.assert_array_equal(a.position, b.position)
+    assert list(a.columns) == list(b.columns)
+    for name, values in a.columns.items():
+        np.testing.assert_array_equal(values, b.columns[name])
+        assert values.dtype == b.columns[name].dtype == COLUMNS[name]
+
+
+@pytest.mark.parametrize("n_items", [1, 2, 127, 128, 129, 300, 40_000])
+def test_a_table_reads_back_bit_for_bit(tmp_path: Path, n_items: int) -> None:
+    items = [make_item(f"x{i:05d}", [1, 2, 5], seed=i) for i in range(n_items)]
+    table = TokenTable.from_items(items)
+    assert len(table) == 3 * n_items
+    table.write(tmp_path / "t.parquet")
+    assert_same(TokenTable.read(tmp_path / "t.parquet"), table)
+    assert stat.S_IMODE((tmp_path / "t.parquet").stat().st_mode) == 0o600
+
+
+def test_items_are_ordered_by_key_whatever_the_order_of_arrival() -> None:
+    items = [make_item(key, [1, 2], seed=i) for i, key in enumerate("cab")]
+    table = TokenTable.from_items(items)
+    assert table.ids == ("a", "b", "c")
+    assert_same(table, TokenTable.from_items(items[::-1]))
+    np.testing.assert_array_equal(
+        table.columns["nll"][table.rows("c")], items[0][2]["nll"]
+    )
+
+
+def test_an_empty_table_keeps_its_columns(tmp_path: Path) -> None:
+    table = TokenTable.from_items([])
+    assert (len(table), table.ids) == (0, ())
+    table.write(tmp_path / "t.parquet")
+    assert_same(TokenTable.read(tmp_path / "t.parquet"), table)
+
+
+@pytest.mark.parametrize("kind", sorted(LAYOUTS))
+def test_every_kind_of_pass_keeps_its_columns_and_their_types(
+    kind: str, tmp_path: Path
+) -> None:
+    layout = LAYOUTS[kind]
+    items = [
+        (
+            key,
+            np.arange(2, dtype=np.int32),
+            {k: np.ones(2, t) for k, t in layout.items()},
+        )
+        for key in "ab"
+    ]
+    for table in (
+        TokenTable.from_items([], kind=kind),
+        TokenTable.from_items(items, kind=kind),
+        TokenTable.from_items(items),
+    ):
+        assert {k: v.dtype for k, v in table.columns.items()} == layout
+        table.write(tmp_path / "t.parquet")
+        read = TokenTable.read(tmp_path / "t.parquet")
+        assert {k: v.dtype for k, v in read.columns.items()} == layout
+
+
+def test_an_item_without_rows_is_in_the_table_but_not_in_the_file(
+    tmp_path: Path,
+) -> None:
+    table = TokenTable.from_items([make_item("a", []), make_item("b", [1])])
+    assert "a" in table
+    assert table.rows("a") == slice(0, 0)
+    table.write(tmp_path / "t.parquet")
+    assert TokenTable.read(tmp_path / "t.parquet").ids == ("b",)
+
+
+def test_a_span_is_found_by_position() -> None:
+    # Positions with a gap: a BOS in front of a text that was cut.
+    table = TokenTable.from_items(
+        [make_item("a", [1, 2, 3]), make_item("b", [7, 8, 9, 10])]
+    )
+    assert table.span("b", 8, 10) == slice(4, 6)
+    assert table.span("a", 1, 4) == slice(0, 3)
+    np.testing.assert_array_equal(table.position[table.span("b", 8, 10)], [8, 9])
+
+
+@pytest.mark.parametrize(("start", "end"), [(6, 8), (0, 2), (9, 12), (20, 21)])
+def test_a_span_that_was_not_wholly_scored_is_an_error(start: int, end: int) -> None:
+    table = TokenTable.from_items([make_item("b", [1, 7, 8, 9, 10])])
+    with pytest.raises(
+        InputError, match=rf"^example 'b': tokens {start}:{end} were not all scored; "
+    ):
+        table.span("b", start, end)
+
+
+def test_an_unknown_item_is_an_error() -> None:
+    table = TokenTable.from_items([make_item("a", [1])])
+    assert "z" not in table
+    with pytest.raises(InputError, match="^example 'z': the score table lacks an item"):
+        table.rows("z")
+
+
+def test_parts_that_disagree_are_refused() -> None:
+    position, nll = np.arange(3, dtype=np.int32), np.zeros(3, np.float32)
+    with pytest.raises(ValueError, match="offsets, ids and positions disagree"):
+        TokenTable(("a",), np.array([0, 2]), position, {"nll": nll})
+    with pytest.raises(ValueError, match="offsets, ids and positions disagree"):
+        TokenTable(("a", "b"), np.array([0, 3]), position, {"nll": nll})
+    with pytest.raises(ValueError, match="column nll has 2 rows, not 3"):
+        TokenTable(("a",), np.array([0, 3]), position, {"nll": nll[:2]})
+    with pytest.raises(ValueError, match="item keys are not unique"):
+        TokenTable(("a", "a"), np.array([0, 1, 3]), position, {"nll": nll})
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PAR1 and no more"])
+def test_a_file_that_is_no_table_is_one_line(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    path = tmp_path / "t.parquet"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(OutputError, match="is not a readable score table") as caught:
+        TokenTable.read(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_passes_are_keys_with_an_order() -> None:
+    assert Pass() == Pass("plain")
+    assert {Pass("noise", 0.1, 0): 1}[Pass("noise", sigma=0.1)] == 1
+    passes = [Pass("plain"), Pass("noise", 0.1, 1), Pass("noise", 0.1, 0)]
+    assert sorted(passes) == passes[::-1]

@@ -1,0 +1,272 @@
+"""How a command line is read, how it leaves, and what it shows."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+
+from spark_audit.errors import CheckpointError, IncompleteError, InputError, OutputError
+from spark_audit.terminal.console import (
+    keep_apart,
+    one_of,
+    run_command,
+    show_facts,
+    show_table,
+    spread,
+)
+from spark_audit.terminal.interrupts import SIGNALS
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("--ckpt a b --seed 1", "--ckpt a --ckpt b --seed 1"),
+        ("--ckpt a --ckpt b", "--ckpt a --ckpt b"),
+        ("--ckpt=a b", "--ckpt=a b"),
+        ("--batch_size 4", "--batch-size 4"),
+        ("--batch_size=a_b", "--batch-size=a_b"),
+        ("--data x y -o out z", "--data x --data y -o out z"),
+        ("--seed 1 2", "--seed 1 2"),
+        ("--ckpt a -- b c", "--ckpt a -- b c"),
+        ("--ckpt a --quiet b", "--ckpt a --quiet b"),
+    ],
+)
+def test_several_values_and_snake_case(given: str, read: str) -> None:
+    assert spread(given.split(), several=("--ckpt", "--data")) == read.split()
+
+
+def call(action: Callable[[], None], arguments: list[str] | None = None) -> int:
+    """Run a program ``try`` whose command ``do`` has ``action`` as its body."""
+
+    def app(argv: list[str]) -> typer.Typer:
+        made = typer.Typer(no_args_is_help=True, add_completion=False)
+
+        def do(text: Annotated[str, typer.Option()] = "") -> None:
+            action()
+
+        made.callback()(lambda: None)
+        made.command("do")(do)
+        return made
+
+    arguments = ["do"] if arguments is None else arguments
+    return run_command(arguments, program="try", app=app, several=())
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def action() -> None:
+        raise error
+
+    return action
+
+
+def wrapped(error: Exception, cause: Exception) -> Exception:
+    """``raise error from cause``."""
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (InputError("is odd", where="x", fix="mend it"), 2, "x: is odd; mend it"),
+        (CheckpointError("broken"), 3, "error: broken"),
+        (OutputError("full"), 4, "error: full"),
+        (FileNotFoundError(2, "No such file", "/a"), 4, "/a: No such file"),
+        (IncompleteError("half done"), 5, "resume with: try do --text 'a b'"),
+        (KeyboardInterrupt(), 130, "interrupted; resume with: try do --text 'a b'"),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, BaseException) else "",
+)
+def test_every_way_to_leave_has_its_code(
+    error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(raising(error), ["do", "--text", "a b"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert "Traceback" not in err
+    assert err.strip().startswith("try: ")
+
+
+def test_what_a_command_leaves_with_is_the_code() -> None:
+    assert call(lambda: None) == 0
+    assert call(raising(typer.Exit(1))) == 1
+
+
+def test_wrong_usage_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, said in (
+        (["no"], "No such command 'no'"),
+        (["do", "--nothing"], "No such option: --nothing"),
+        ([], "no command was given"),
+    ):
+        assert call(lambda: None, arguments) == 2
+        err = capsys.readouterr().err
+        assert said in err
+        assert err.count("\n") == 1
+        assert err.endswith("see try --help\n")
+
+
+def test_defects_of_ours_leave_no_data_behind(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert call(raising(KeyError("Jane Roe, 078-05-1120"))) == 70
+    err = capsys.readouterr().err
+    assert "try: a defect of ours (KeyError)" in err
+    (log,) = tmp_path.glob("try-*.log")
+    assert "Jane" not in err + log.read_text()
+    assert "in action" in log.read_text()
+
+
+def test_a_panic_is_no_traceback_and_not_the_gates_code(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    from tokenizers import pre_tokenizers
+
+    def panics() -> None:
+        pre_tokenizers.FixedLength(0).pre_tokenize_str("Jane Roe")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert call(panics) == 70
+    err = capsys.readouterr().err
+    assert "try: a defect of ours (PanicException)" in err
+    assert "Jane" not in err
+
+
+@pytest.mark.parametrize("sent", SIGNALS)
+def test_every_signal_that_ends_is_an_interrupt(
+    sent: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = [signal.getsignal(one) for one in SIGNALS]
+    assert call(lambda: os.kill(os.getpid(), sent)) == 130
+    assert "resume with: try do" in capsys.readouterr().err
+    # A program that calls this one has its own signals again.
+    assert [signal.getsignal(one) for one in SIGNALS] == before
+
+
+def test_an_interrupt_of_which_a_library_made_an_error_is_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def action() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise ImportError("cannot import name") from None
+
+    assert call(action) == 130
+    assert "resume with: try do" in capsys.readouterr().err
+    assert call(raising(InputError("is odd"))) == 2  # and is forgotten afterwards
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory", "/a"),
+        ImportError("libx.so: failed to map segment from shared object"),
+        wrapped(InputError("is not installed", where="y"), MemoryError()),
+        wrapped(OutputError("cannot be written"), OSError(errno.ENOMEM, "")),
+    ],
+    ids=repr,
+)
+def test_the_end_of_memory_is_no_defect(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(raising(error)) == 5
+    lines = capsys.readouterr().err.splitlines()
+    assert "out of memory; end other programs" in lines[0]
+    assert lines[1:] == ["resume with: try do"]
+
+
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    code = (
+        "import sys, typer\n"
+        "from spark_audit.terminal.console import run_command\n"
+        "def app(argv):\n"
+        "    made = typer.Typer(add_completion=False)\n"
+        "    made.callback()(lambda: None)\n"
+        "    made.command('do')(lambda: print('line\\n' * 100_000))\n"
+        "    return made\n"
+        "sys.exit(run_command(['do'], program='try', app=app, several=()))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"line\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("output", [">&-", "| true", "> /dev/full", ">&- 2>&-"])
+def test_what_a_command_came_to_stands_where_nobody_can_be_told(output: str) -> None:
+    code = (
+        "import sys, typer\n"
+        "from spark_audit.terminal.console import run_command\n"
+        "def do():\n"
+        "    print('found')\n"
+        "    raise typer.Exit(1)\n"
+        "def app(argv):\n"
+        "    made = typer.Typer(add_completion=False)\n"
+        "    made.callback()(lambda: None)\n"
+        "    made.command('do')(do)\n"
+        "    return made\n"
+        "sys.exit(run_command(['do'], program='try', app=app, several=()))\n"
+    )
+    line = f"{shlex.join([sys.executable, '-c', code])} {output}"
+    shell = ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"]
+    # Written at the end, as to any file.
+    env = {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(shell, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr in ("", "try: error: I/O: No space left on device\n")
+
+
+def test_inputs_are_not_written_over(tmp_path: Path) -> None:
+    keep_apart([tmp_path / "a"], [tmp_path / "b"])
+    with pytest.raises(InputError, match="and it is an input"):
+        keep_apart([tmp_path / "x" / ".." / "a"], [tmp_path / "a"])
+    (tmp_path / "b").write_text("mine")
+    (tmp_path / "same").hardlink_to(tmp_path / "b")
+    with pytest.raises(InputError, match="and it is an input"):
+        keep_apart([tmp_path / "same"], [tmp_path / "b"])
+
+
+def test_an_unknown_value_lists_the_known_ones() -> None:
+    assert one_of("a", "--x", (None, "a", "b")) == "a"
+    with pytest.raises(InputError, match="^--x: 'c' is unknown; give a, b$"):
+        one_of("c", "--x", (None, "a", "b"))
+
+
+def test_facts_are_aligned_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+    show_facts({"a": 1, "long": "x"})
+    assert capsys.readouterr().out == "a     1\nlong  x\n"
+    show_facts({"a": 1}, as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"a": 1}
+
+
+def test_a_table_holds_every_cell_and_no_markup(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [("[red]a[/red]", "1.5")]
+    show_table("a title", ("name", "x"), rows, remarks=["a remark"])
+    out = capsys.readouterr().out
+    for text in ("a title", "name", "[red]a[/red]", "1.5", "a remark"):
+        assert text in out

@@ -1,0 +1,182 @@
+"""Signals that end a command are one interrupt, from its start, and only there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from spark_audit.terminal.interrupts import ECHO, SIGNALS, again, one_interrupt
+
+START = """
+import os, signal
+from spark_audit.terminal.interrupts import start
+def load():
+    os.kill(os.getpid(), signal.{sent})  # while the command is imported
+    return lambda arguments: 0
+start("spark-audit", load)
+"""
+
+
+def started(sent: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", START.format(sent=sent), "nll", "--ckpt", "a b"],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+@pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_an_interrupt_while_the_command_is_imported(sent: str) -> None:
+    done = started(sent)
+    assert done.returncode == 130
+    line = "spark-audit: interrupted; resume with: spark-audit nll --ckpt 'a b'"
+    assert done.stderr.split("\n") == ["", line, ""]
+
+
+def test_what_is_ignored_stays_so() -> None:
+    def nohup() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    assert started("SIGHUP", preexec_fn=nohup).returncode == 0
+    assert started("SIGTERM", preexec_fn=nohup).returncode == 130
+
+
+def test_a_terminal_that_is_gone_does_not_change_the_code() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    code = START.format(sent="SIGHUP")
+    done = subprocess.run([sys.executable, "-c", code], stderr=write, check=False)
+    os.close(write)
+    assert done.returncode == 130
+
+
+def test_importing_changes_no_signal() -> None:
+    code = (
+        "import signal as s\n"
+        "names = [s.SIGINT, s.SIGTERM, s.SIGHUP]\n"
+        "before = [s.getsignal(one) for one in names]\n"
+        "import spark_audit.__main__, spark_train.__main__, spark_audit.cli.main\n"
+        "assert [s.getsignal(one) for one in names] == before\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_signals_that_follow_at_once_do_not_break_what_is_being_ended() -> None:
+    ended = []
+
+    def work() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        finally:
+            for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
+                os.kill(os.getpid(), one)
+            ended.append(True)
+
+    with pytest.raises(KeyboardInterrupt), one_interrupt():
+        work()
+    assert ended
+    with one_interrupt():  # that was another command's
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+        # Whoever insists is heard.
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_long_after_an_interrupt_that_got_lost_another_one_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticks = iter((0.0, ECHO + 1))
+    monkeypatch.setattr("time.monotonic", lambda: next(ticks))
+    with one_interrupt():
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_an_interrupt_where_python_ignores_errors_is_not_lost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Closing:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0)
+
+    def work() -> None:
+        Closing()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    hook = sys.unraisablehook
+    with pytest.raises(KeyboardInterrupt), one_interrupt():
+        work()
+    assert sys.unraisablehook is hook
+    assert capsys.readouterr().err == ""
+
+
+def test_in_a_thread_and_under_handlers_of_ones_own_nothing_changes() -> None:
+    before = [signal.getsignal(one) for one in SIGNALS]
+    found: list[list[object]] = []
+
+    def run() -> None:
+        with one_interrupt():
+            found.append([signal.getsignal(one) for one in SIGNALS])
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [before]
+    own = signal.signal(signal.SIGTERM, lambda signum, frame: None)
+    try:
+        mine = signal.getsignal(signal.SIGTERM)
+        with one_interrupt():
+            assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, own)
+
+
+LAUNCHER = """
+import os, subprocess, sys
+code = "from spark_audit.terminal.interrupts import again; import sys;"
+code += "print(again('spark-train', sys.argv[1:]))"
+environment = {**os.environ, "TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "2"}
+own = sys.argv[sys.argv.index("run"):]
+subprocess.run([sys.executable, "-c", code, *own], env=environment, check=True)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc")
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--nproc-per-node", "2", "-m", "spark_train", "run", "-o", "a b"],
+        ["--no-python", "spark-train", "run", "--seed", "1"],
+    ],
+)
+def test_under_a_launcher_the_line_has_it(tmp_path: Path, flags: list[str]) -> None:
+    script = tmp_path / "torchrun"
+    script.write_text(LAUNCHER)
+    line = [sys.executable, str(script), *flags]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    said = " ".join(f"'{flag}'" if " " in flag else flag for flag in flags)
+    assert done.stdout == f"resume with: torchrun {said}\n"
+
+
+def test_a_launcher_that_cannot_be_seen_is_named_from_what_it_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert again("spark-train", ["run", "no such words"]) == (
+        "resume with: torchrun --nproc-per-node 2 -m spark_train run 'no such words'"
+    )

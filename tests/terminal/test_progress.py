@@ -1,0 +1,52 @@
+"""What a log shows of long work."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from spark_audit.terminal import progress
+
+
+def test_plain_lines_give_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([100.0, 104.0, 112.0, 120.0])
+    monkeypatch.setattr(
+        "spark_audit.terminal.progress.time.monotonic", lambda: next(clock)
+    )
+    stream = io.StringIO()
+    show = progress._Lines(stream)
+    show("scoring", 0, 400)
+    show("scoring", 100, 400)  # 4 s after the last line: nothing is said
+    show("scoring", 300, 400)
+    show("scoring", 400, 400)
+    assert stream.getvalue().splitlines() == [
+        "scoring: 0/400",
+        "scoring: 300/400 25/s, 4 s left",
+        "scoring: 400/400 20/s",
+    ]
+
+
+def test_a_stage_that_begins_again_starts_its_clock_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter([0.0, 10.0, 500.0, 510.0])
+    monkeypatch.setattr(
+        "spark_audit.terminal.progress.time.monotonic", lambda: next(clock)
+    )
+    stream = io.StringIO()
+    show = progress._Lines(stream)
+    for done in (10, 100, 10, 100):
+        show("scoring", done, 100)
+    assert stream.getvalue().splitlines() == [
+        "scoring: 10/100",
+        "scoring: 100/100 10/s",
+        "scoring: 10/100",
+        "scoring: 100/100 10/s",
+    ]
+
+
+def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.progress(quiet=True) as show:
+        show("scoring", 1, 2)
+    assert capsys.readouterr() == ("", "")

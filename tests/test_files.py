@@ -1,0 +1,258 @@
+"""Hashes and seeds that are the same everywhere, files that are whole or absent."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import math
+import os
+import stat
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from spark_audit import files, provenance
+from spark_audit.errors import OutputError
+
+
+def test_canonical_json_is_one_form() -> None:
+    value = {"b": [1, 2.5, None, True], "a": {"é": "ü\n", "A": ""}}
+    text = provenance.canonical_json(value)
+    assert text.decode() == '{"a":{"A":"","é":"ü\\n"},"b":[1,2.5,null,true]}'
+    assert provenance.canonical_json(json.loads(text)) == text
+    assert provenance.canonical_json(dict(reversed(value.items()))) == text
+    assert provenance.sha256_json(value) == hashlib.sha256(text).hexdigest()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_canonical_json_refuses_nan(bad: float) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        provenance.canonical_json({"x": bad})
+
+
+def test_seeds_do_not_depend_on_machine_or_process() -> None:
+    # Recorded once; a change here would change every manifest.
+    assert provenance.seed_for(0) == VECTOR[0]
+    assert provenance.seed_for(0, "canary", 3) == VECTOR[1]
+    assert provenance.seed_for(7, "shuffle") == VECTOR[2]
+    other = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from spark_audit import provenance\n"
+            "print(provenance.seed_for(0, 'canary', 3))",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONHASHSEED": "12345"},
+    )
+    assert int(other.stdout) == VECTOR[1]
+
+
+VECTOR = (5254295370254170289, 5430179107368069156, 7029035733826284920)
+
+
+def test_seeds_differ_by_seed_and_purpose_and_fit_63_bits() -> None:
+    seeds = {
+        provenance.seed_for(s, *p) for s in range(20) for p in ((), ("a",), ("a", 1))
+    }
+    assert len(seeds) == 60
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_a_file_hash_follows_the_content(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"one")
+    assert provenance.sha256_file(path) == hashlib.sha256(b"one").hexdigest()
+    path.write_bytes(b"three")
+    assert provenance.sha256_file(path) == hashlib.sha256(b"three").hexdigest()
+    # Same size, another file under the same name.
+    other = tmp_path / "g"
+    other.write_bytes(b"seven")
+    os.replace(other, path)
+    assert provenance.sha256_file(path) == hashlib.sha256(b"seven").hexdigest()
+
+
+def test_a_file_is_written_with_its_folders_and_mode(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "f.txt"
+    files.write_text(path, "grün\n", mode=0o600)
+    assert path.read_bytes() == "grün\n".encode()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    files.write_text(path, "two")
+    assert path.read_text() == "two"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    before = os.umask(0o077)
+    try:
+        files.write_text(path, "three")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert os.umask(0o027) == 0o077, "as it was"
+        files.write_text(path, "four")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    finally:
+        os.umask(before)
+
+
+def test_keys_that_a_file_brings_are_not_told() -> None:
+    schema = {"properties": {"a": {}}, "$defs": {"B": {"properties": {"b": {}}}}}
+    place = ("a", 3, "someone@example.org", "b")
+    assert files.field_path(place, schema) == "a.3.*.b"
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt()])
+def test_a_write_that_breaks_off_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, error: BaseException
+) -> None:
+    path = tmp_path / "f.txt"
+    path.write_text("old")
+
+    def write(file: IO[bytes]) -> None:
+        file.write(b"half")
+        raise error
+
+    with pytest.raises(type(error)):
+        files.write_atomically(path, write)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    def write(file: IO[bytes]) -> None:
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "f.txt"
+    with pytest.raises(
+        OutputError, match=r"f\.txt: cannot be written \(No space left on device\); "
+    ):
+        files.write_atomically(path, write)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_a_file_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be written"):
+        files.check_writable(tmp_path / "file")
+    with pytest.raises(OutputError, match="cannot be written"):
+        files.check_writable(tmp_path / "file" / "folder")
+    files.check_writable(tmp_path / "new" / "folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+HALF = """
+import os, signal, sys
+from pathlib import Path
+from spark_audit import files
+from spark_audit import provenance
+def half(file):
+    file.write(b"half")
+    file.flush()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    os.kill(os.getpid(), signal.SIGKILL)
+files.write_atomically(Path(sys.argv[1]), half, mode=0o600)
+"""
+
+
+def test_what_a_killed_command_was_writing_is_swept_when_it_is_dead(
+    tmp_path: Path,
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HALF, str(tmp_path / "f.json")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        (part,) = tmp_path.iterdir()
+        assert stat.S_IMODE(part.stat().st_mode) == 0o600
+        files.sweep(tmp_path)
+        assert part.exists()  # who writes it lives
+        process.stdin.write("\n")
+    assert part.read_bytes() == b"half"
+    files.write_text(tmp_path / "f.json", "whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["f.json"]
+
+
+def test_nothing_else_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with files.temporary(tmp_path) as (path, _):
+        ours = path.name
+    host = ours.split("-")[1]
+    other = ours.replace(host, "00000000")
+    for name in (
+        ours,
+        other,
+        f"{ours}.bak",
+        ours[1:],
+        ours.upper(),
+        ".x.json.ab12_xyz",
+    ):
+        (tmp_path / name).write_text("")
+    (tmp_path / f".spark-{host}-{'a' * 12}.part").mkdir()
+    (tmp_path / "target").write_text("")
+    (tmp_path / f".spark-{host}-{'b' * 12}.part").symlink_to(tmp_path / "target")
+    before = {path.name for path in tmp_path.iterdir()}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: os.getuid() + 1)  # another user's
+        files.sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == before
+    files.sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == before - {ours}
+    # Another machine's, when nobody has written to it for long.
+    os.utime(tmp_path / other, (0, 0))
+    files.sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == before - {ours, other}
+
+
+def test_a_file_swept_while_it_was_made_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = fcntl.flock, []
+
+    def flock(handle: int, kind: int) -> None:
+        if not calls:  # another command's sweep comes before the lock
+            (part,) = tmp_path.iterdir()
+            part.unlink()
+        calls.append(kind)
+        real(handle, kind)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with files.temporary(tmp_path) as (path, _):
+        assert path.exists()
+    assert len(calls) == 2
+
+
+def test_without_locks_files_are_written_and_nothing_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(handle: int, kind: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with files.temporary(tmp_path) as (path, _):
+        files.sweep(tmp_path)
+        files.write_text(tmp_path / "f.txt", "whole")
+        assert path.exists()
+    assert (tmp_path / "f.txt").read_text() == "whole"
+
+
+def test_versions_name_what_figures_depend_on() -> None:
+    found = provenance.versions()
+    assert {"python", "zlib", "torch", "transformers", "numpy", "spark-audit"} <= set(
+        found
+    )
+    assert all(isinstance(v, str) and v for v in found.values())
+
+
+def test_now_is_utc_to_the_second() -> None:
+    moment = datetime.fromisoformat(provenance.now())
+    assert moment.utcoffset() is not None
+    assert moment.utcoffset().total_seconds() == 0
+    assert moment.microsecond == 0

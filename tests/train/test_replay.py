@@ -1,0 +1,332 @@
+"""Phase 1 asks of replayed rows what the replay equations say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from plain_training import (
+    Seen,
+    adapted,
+    frozen_logits,
+    kl,
+    logits_of,
+    make_rows,
+    make_stream,
+    moved,
+    one_step,
+    plain_score,
+    response_mean,
+    same,
+)
+
+from spark_train.data import TrainRow
+from spark_train.phases.replay import Distillation
+from spark_train.phases.task import learning
+from spark_train.stream import Stream
+
+ROWS = make_rows(a=9, b=8, c=5)
+USUAL = ("sensitivity.alpha=0.12", "replay.top_k=7", "batch_size=8")
+# With this alpha the NLL decides: scores lie on both sides of 0.6.
+
+
+def plain_replay(
+    stream: Stream,
+    k: int,
+    rows: Sequence[TrainRow],
+    teacher: dict[str, torch.Tensor],
+) -> dict[str, Any]:
+    """Eqs. replay_ce, replay_kl and replay, position by position."""
+    settings = stream.settings
+    texts = {task: stream.rows[task] for task in stream.tasks[: k + 1]}
+    temperature = settings.replay.temperature
+    ce: list[Any] = []
+    divergence: list[Any] = []
+    for row in rows:
+        scores = plain_score(
+            row, teacher[row.id], texts, alpha=settings.sensitivity.alpha
+        )
+        student = logits_of(stream.student.model, row)
+        for t in range(1, len(row)):
+            if scores[t] > settings.sensitivity.tau:
+                was = teacher[row.id][t - 1]
+                top = sorted(range(len(was)), key=lambda v: -float(was[v]))
+                top = top[: settings.replay.top_k]
+                p = (was[top] / temperature).exp()
+                q = (student[t - 1][top] / temperature).exp()
+                divergence.append(kl(p / p.sum(), q / q.sum()))
+            elif row.response[t]:
+                z = student[t - 1]
+                ce.append(z.exp().sum().log() - z[int(row.ids[t])])
+    zero = torch.zeros((), dtype=torch.float64)
+    sum_ce, sum_kl = sum(ce, zero), sum(divergence, zero)
+    factor = temperature**2 if settings.replay.t_squared else 1.0
+    total = (sum_ce + factor * sum_kl) / max(len(ce) + len(divergence), 1)
+    return {
+        "ce": float(sum_ce.detach()) / max(len(ce), 1),
+        "kl": float(sum_kl.detach()) / max(len(divergence), 1),
+        "sizes": (len(ce), len(divergence)),
+        "replay": total,
+    }
+
+
+def compare(
+    make_model: Callable[..., Any],
+    *assignments: str,
+    k: int = 2,
+    move: bool = True,
+    tokens: int = 0,
+    kind: str = "llama",
+) -> tuple[Seen, dict[str, Any]]:
+    """The first step of learning the last task, beside the equations."""
+    stream = make_stream(
+        adapted(make_model, kind), ROWS, *USUAL, *assignments, tokens=tokens
+    )
+    model = stream.student.model
+    every = [row for rows in ROWS.values() for row in rows]
+    teacher = frozen_logits(model, every)
+    found: dict[str, Any] = {}
+
+    def plain(step: Any) -> dict[str, Any]:
+        with torch.enable_grad():
+            found.update(plain_replay(stream, k, step.rows["replay"], teacher))
+            task = response_mean(model, step.rows["task"])
+            return {"loss": task + stream.settings.replay.lambda_ * found["replay"]}
+
+    seen = one_step(
+        stream,
+        learning(stream, k, recall=Distillation(stream, k)),
+        after_start=lambda: moved(model, seed=3) if move else None,
+        plain=plain,
+    )
+    return seen, found
+
+
+def number(value: torch.Tensor) -> float:
+    return float(value.detach())
+
+
+def agree(seen: Seen, found: dict[str, Any]) -> None:
+    record = seen.record
+    assert (record["n_replay_ce"], record["n_replay_kl"]) == found["sizes"]
+    # abs: a KL of exactly 0 rounds on either side of it.
+    close = {"rel": 1e-5, "abs": 1e-7}
+    assert record["replay_ce"] == pytest.approx(found["ce"], **close)
+    assert record["replay_kl"] == pytest.approx(found["kl"], **close)
+    assert record["loss"] == pytest.approx(seen.plain["loss"].item(), **close)
+    same(seen.gradients, seen.plain_gradients)
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        (),
+        ("replay.temperature=1",),
+        ("replay.t_squared=on",),
+        ("replay.temperature=3.5", "replay.t_squared=on"),
+        ("replay.lambda=0.3",),
+        ("replay.top_k=1000",),
+        ("sensitivity.alpha=0.5",),
+        ("sensitivity.tau=0.45",),
+    ],
+)
+def test_loss_and_gradient_are_the_equations(
+    make_model: Callable[..., Any], assignments: tuple[str, ...]
+) -> None:
+    seen, found = compare(make_model, *assignments)
+    assert found["sizes"][1] > 0
+    assert found["kl"] > (0 if "replay.top_k=1" in assignments else 1e-3)
+    agree(seen, found)
+
+
+def test_both_sets_hold_something_in_these_rows(
+    make_model: Callable[..., Any],
+) -> None:
+    _, found = compare(make_model)
+    assert min(found["sizes"]) >= 2
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen2"])
+def test_other_architectures(make_model: Callable[..., Any], kind: str) -> None:
+    config: dict[str, Any] = {}
+    if kind == "gpt2":  # its dropout would need the same draws in the reference
+        config = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    else:
+        config = {"tie_word_embeddings": True}
+
+    def make(name: str, **more: Any) -> Any:
+        return make_model(name, **config, **more)
+
+    agree(*compare(make, kind=kind))
+
+
+def test_before_the_first_step_the_student_is_its_teacher(
+    make_model: Callable[..., Any],
+) -> None:
+    seen, found = compare(make_model, move=False)
+    assert seen.record["replay_kl"] == pytest.approx(0, abs=1e-12)
+    assert found["kl"] == pytest.approx(0, abs=1e-12)
+    agree(seen, found)
+
+
+def test_above_a_tau_of_1_there_is_no_score(make_model: Callable[..., Any]) -> None:
+    # Identifiers score 1, which is not above 1: all responses are learned.
+    seen, found = compare(make_model, "sensitivity.tau=1")
+    responses = sum(int(row.response.sum()) for row in seen.chosen.rows["replay"])
+    assert found["sizes"] == (responses, 0)
+    agree(seen, found)
+    assert seen.record["outside"] == 0
+
+
+def test_at_a_tau_of_0_only_certain_tokens_are_learned(
+    make_model: Callable[..., Any],
+) -> None:
+    seen, found = compare(make_model, "sensitivity.tau=0")
+    rows = seen.chosen.rows["replay"]
+    fixed = sum(int((r.response & r.fixed & ~r.pii).sum()) for r in rows)
+    assert found["sizes"][0] == fixed  # their score is 0; no other token's is
+    agree(seen, found)
+
+
+def test_no_position_at_all_is_a_loss_of_0(make_model: Callable[..., Any]) -> None:
+    rows = {
+        task: [replace(row, fixed=~row.pii, response=row.pii) for row in some]
+        for task, some in ROWS.items()
+    }
+    stream = make_stream(adapted(make_model), rows, *USUAL)
+    recall = Distillation(stream, 1)
+    silent = [replace(r, response=r.pii & False, pii=r.pii & False) for r in rows["a"]]
+    silent = [replace(r, fixed=r.fixed | True) for r in silent]
+    recall.start(silent)
+    terms = recall.terms(silent)
+    assert [terms[name].count for name in ("replay_ce", "replay_kl")] == [0, 0]
+    assert [number(value) for value in recall.loss(silent).values()] == [0, 0, 0]
+
+
+def test_without_low_positions_all_is_distilled(
+    make_model: Callable[..., Any],
+) -> None:
+    rows = {t: [replace(r, pii=r.ids > 0) for r in some] for t, some in ROWS.items()}
+    stream = make_stream(adapted(make_model), rows, *USUAL)
+    recall = Distillation(stream, 1)
+    recall.start(rows["a"])
+    terms = recall.terms(rows["a"])
+    assert terms["replay_ce"].count == 0
+    assert terms["replay_kl"].count == sum(len(row) - 1 for row in rows["a"])
+    assert terms["replay_kl"].weight == pytest.approx(1.0)
+
+
+def test_the_watched_mass_is_the_students_outside_the_support(
+    make_model: Callable[..., Any],
+) -> None:
+    stream = make_stream(adapted(make_model), ROWS, *USUAL)
+    model, settings = stream.student.model, stream.settings
+    teacher = frozen_logits(model, ROWS["a"])
+    recall = Distillation(stream, 1)
+    recall.start(ROWS["a"])
+    moved(model, seed=5)
+    found = number(recall.loss(ROWS["a"])["outside"])
+    texts = {task: ROWS[task] for task in "ab"}
+    total, count = 0.0, 0
+    for row in ROWS["a"]:
+        score = plain_score(
+            row, teacher[row.id], texts, alpha=settings.sensitivity.alpha
+        )
+        high = [t for t in range(1, len(row)) if score[t] > 0.6]
+        # Up to four a row, evenly spread, first and last among them.
+        few = min(len(high), 4)
+        places = {int(i * (len(high) - 1) / max(few - 1, 1)) for i in range(few)}
+        p = logits_of(model, row).detach().softmax(-1)
+        for place in sorted(places):
+            t = high[place]
+            top = set(teacher[row.id][t - 1].topk(7).indices.tolist())
+            total += sum(float(p[t - 1, v]) for v in range(300) if v not in top)
+            count += 1
+    assert found == pytest.approx(total, rel=1e-6)
+    assert recall.terms(ROWS["a"])["outside"].count == count
+    assert recall.terms(ROWS["a"])["outside"].weight == 0
+
+
+def test_a_repeated_row_counts_twice(make_model: Callable[..., Any]) -> None:
+    stream = make_stream(adapted(make_model), ROWS, *USUAL)
+    recall = Distillation(stream, 1)
+    one, other = ROWS["a"][:2]
+    recall.start([one, other, one])
+    moved(stream.student.model, seed=5)
+    single, double = recall.loss([one]), recall.loss([one, one])
+    mixed, rest = recall.loss([one, other, one]), recall.loss([other])
+    for name, value in single.items():
+        assert number(double[name]) == pytest.approx(2 * number(value))
+        assert number(mixed[name]) == pytest.approx(
+            2 * number(value) + number(rest[name])
+        )
+    assert (
+        recall.terms([one, one])["replay_kl"].count
+        == 2 * recall.terms([one])["replay_kl"].count
+    )
+
+
+def test_parts_of_a_batch_change_nothing(make_model: Callable[..., Any]) -> None:
+    whole, _ = compare(make_model, tokens=10**6)
+    parts, _ = compare(make_model, tokens=1)
+    assert parts.record.pop("stage") == whole.record.pop("stage") == "3-c"
+    assert parts.record.pop("part") == whole.record.pop("part") == "task"
+    assert parts.record == pytest.approx(whole.record)
+    same(parts.gradients, whole.gradients)
+
+
+def test_the_teacher_is_asked_once_and_does_not_follow_the_student(
+    make_model: Callable[..., Any],
+) -> None:
+    stream = make_stream(adapted(make_model), ROWS, *USUAL)
+    recall = Distillation(stream, 1)
+    recall.start(ROWS["a"])
+    before = {name: number(v) for name, v in recall.loss(ROWS["a"]).items()}
+    assert before["replay_kl"] == pytest.approx(0, abs=1e-10)
+    moved(stream.student.model, seed=5)
+    assert number(recall.loss(ROWS["a"])["replay_kl"]) > 0.01
+    recall.start(ROWS["a"])  # anew: now the moved student is the teacher
+    assert number(recall.loss(ROWS["a"])["replay_kl"]) == pytest.approx(0, abs=1e-10)
+
+
+def test_the_scores_are_left_in_the_folder(
+    make_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    stream = make_stream(adapted(make_model), ROWS, *USUAL, folder=tmp_path, tokens=9)
+    model = stream.student.model
+    teacher = frozen_logits(model, ROWS["a"])
+    Distillation(stream, 1).start([*ROWS["a"], ROWS["a"][0]])
+    table = pq.read_table(tmp_path / "scores" / "2-b.parquet").to_pydict()
+    wanted = [
+        score
+        for row in ROWS["a"]
+        for score in plain_score(
+            row, teacher[row.id], {t: ROWS[t] for t in "ab"}, alpha=0.12
+        )[1:]
+    ]
+    np.testing.assert_allclose(table["score"], wanted, rtol=1e-6, atol=1e-7)
+    names = [row.id for row in ROWS["a"] for _ in range(len(row) - 1)]
+    assert [str(name) for name in table["example"]] == names
+
+
+def test_tasks_still_to_come_do_not_tell_in_the_score(
+    make_model: Callable[..., Any],
+) -> None:
+    # N of Score_2 is the number of tasks seen so far.
+    def count(rows: dict[str, list[TrainRow]]) -> tuple[int, int]:
+        stream = make_stream(adapted(make_model), rows, *USUAL)
+        recall = Distillation(stream, 1)
+        recall.start(rows["a"])
+        found = recall.terms(rows["a"])
+        return found["replay_ce"].count, found["replay_kl"].count
+
+    shorter = {task: ROWS[task] for task in "ab"}
+    assert count(ROWS) == count(shorter)
+    assert math.prod(count(ROWS)) > 0

@@ -1,0 +1,742 @@
+"""A run folder: a run that was interrupted ends with the bytes of one that was not."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from spark_audit.checkpoints.open import inspect_checkpoint, open_checkpoint
+from spark_audit.checkpoints.run_folder import UNCHECKED
+from spark_audit.checksums import DAMAGED
+from spark_audit.errors import CheckpointError, InputError, OutputError, SparkError
+from spark_audit.files import temporary
+from spark_train.run import Outcome, train
+from spark_train.run_folder import Folder, RunRecord
+
+SETTINGS = (
+    "epochs=1",
+    "batch_size=2",
+    "lr=0.02",
+    "lora.r=4",
+    "ptpc.steps=4",
+    "save_every=2",
+)
+# Importing takes seconds: one interpreter does it for two runs, each after a line. The
+# first is a fork of it, whose number it tells; the second is itself.
+PROGRAM = """
+import os, sys
+import spark_train.run
+import spark_train.cli
+from spark_train.__main__ import main
+sys.stdin.readline()
+if child := os.fork():
+    print(child, flush=True)
+    os.waitpid(child, 0)
+    sys.stdin.readline()
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def data(
+    make_stream: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    return make_stream(tmp_path_factory.mktemp("data") / "rows.jsonl", train=4, test=1)
+
+
+@pytest.fixture(scope="module")
+def start(tiny_base: Path, data: Path) -> Callable[..., Outcome]:
+    """``start(output, *settings, **options)``: the run, in this process."""
+
+    def call(output: Path, *settings: str, **options: Any) -> Outcome:
+        given = {
+            "method": "spark",
+            "base": str(tiny_base),
+            "data": [data],
+            "order": "yelp,fomc",
+            "device": "cpu",
+        } | options
+        return train(output=output, settings=[*SETTINGS, *settings], **given)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    start: Callable[..., Outcome], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The folder of a run that nothing interrupted."""
+    return start(tmp_path_factory.mktemp("whole") / "run").folder
+
+
+def left(folder: Path) -> dict[str, str]:
+    """Hash of everything that a run leaves, but for its record of times."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "run.json"
+    }
+
+
+def record(folder: Path) -> dict[str, Any]:
+    path = folder / "run.json"
+    assert path.stat().st_mode & 0o077 == 0, "it tells the seed of DP-SGD's noise"
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def left_over() -> str:
+    """The name of a file that a killed process was writing."""
+    with tempfile.TemporaryDirectory() as place, temporary(Path(place)) as (path, _):
+        return path.name
+
+
+class Killed(BaseException):
+    """Stands for a process that ends at once."""
+
+
+# --- interrupted ----------------------------------------------------------------------
+
+PLACES = {
+    "while learning": ("spark_train.loop._record", 2),
+    "while learning the second task": ("spark_train.loop._record", 12),
+    "while correcting": ("spark_train.loop._record", 6),
+    "after the last step of a correction": ("spark_train.loop._record", 8),
+    "while correcting the second task": ("spark_train.loop._record", 16),
+    "while the teacher is asked": ("spark_train.phases.replay.keep_scores", 1),
+    "before an adapter is saved": ("spark_train.run.save_adapter", 2),
+    "while an adapter is written": ("spark_train.model.lora.write_atomically", 2),
+    "before an adapter takes its place": ("shutil.rmtree", 4),
+    "before the accuracy is written": ("spark_train.run.write_matrix", 2),
+    "before the state is written": ("spark_train.run_folder.write_atomically", 4),
+    "before the last state": ("spark_train.run_folder.write_atomically", 11),
+    "between phases": ("spark_train.run.run_phase", 3),
+    "when all but the record is done": ("spark_train.run_folder.Folder.close", 1),
+}
+"""Function -> at which of its calls the process ends."""
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_run_that_was_killed_ends_with_the_same_bytes(
+    place: str,
+    start: Callable[..., Outcome],
+    undisturbed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target, at = PLACES[place]
+    module, _, name = target.rpartition(".")
+    calls = [0]
+
+    def once(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            calls[0] += 1
+            if calls[0] == at:
+                raise Killed
+            return real(*args, **options)
+
+        return call
+
+    owner = Folder if module.endswith("Folder") else importlib.import_module(module)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, once(getattr(owner, name)))
+        with pytest.raises(Killed):
+            start(tmp_path / "run")
+    assert calls[0] >= at
+    assert left(tmp_path / "run") != left(undisturbed) or place.startswith("when all")
+    start(tmp_path / "run", "save_every=3")  # this one may change
+    assert left(tmp_path / "run") == left(undisturbed)
+    assert record(tmp_path / "run")["status"] == "complete"
+
+
+@pytest.fixture
+def launch(
+    tiny_base: Path, data: Path, tmp_path: Path
+) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """``launch(output, *settings)``: a process for the same run, twice."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def call(output: Path, *settings: str) -> subprocess.Popen[str]:
+        line = f"run --method spark --base {tiny_base} --data {data} --order yelp,fomc"
+        flags = [*line.split(), "--device", "cpu", "-o", str(output), "--set"]
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *flags, *SETTINGS, *settings],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        begun.append(process)
+        return process
+
+    yield call
+    for process in begun:
+        # With its fork, which may be stopped and hold the pipes open.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def wait_for_a_state(run: Path, size: int, process: subprocess.Popen[str]) -> None:
+    """Wait until steps beyond ``size`` bytes are written, or the process has ended."""
+    metrics, end = run / "metrics.jsonl", time.monotonic() + 60
+    while process.poll() is None:
+        if metrics.exists() and metrics.stat().st_size > size:
+            return
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+LONG = ("epochs=4", "ptpc.steps=8", "save_every=3")
+
+
+def test_kill_9_and_an_interrupt_at_any_moment_change_nothing(
+    launch: Callable[..., subprocess.Popen[str]],
+    start: Callable[..., Outcome],
+    tmp_path: Path,
+) -> None:
+    run, rng = tmp_path / "run", random.Random(0)
+    process = launch(run, *LONG)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    whole = start(tmp_path / "whole", *LONG).folder
+    for sent in (signal.SIGKILL, signal.SIGINT):
+        size = (run / "metrics.jsonl").stat().st_size if run.exists() else 0
+        process.stdin.write("\n")
+        process.stdin.flush()
+        first = sent == signal.SIGKILL
+        number = int(process.stdout.readline()) if first else process.pid
+        wait_for_a_state(run, size, process)
+        time.sleep(rng.uniform(0, 0.1))
+        if first:
+            # While the first is there, a second one is refused.
+            os.kill(number, signal.SIGSTOP)
+            with pytest.raises(InputError, match="another process is writing to it"):
+                start(run, *LONG)
+            assert (run / ".lock").exists()
+            # As if the signal had come while a file was written.
+            (run / left_over()).write_text("half")
+        assert process.poll() is None, process.communicate()
+        os.kill(number, sent)
+        if not first:
+            out, err = process.communicate(timeout=60)
+            assert out == ""
+            assert process.returncode == 130
+            assert "resume with: spark-train run --method spark" in err
+            assert "Traceback" not in err
+            assert [p.name for p in run.iterdir() if p.name[0] == "."] == []
+        before = record(run)
+        assert before["status"] == "running"
+    spent = sum(sum(kinds.values()) for kinds in before["seconds"].values())
+    start(run, *LONG)
+    assert left(run) == left(whole)
+    after = record(run)
+    assert sum(sum(kinds.values()) for kinds in after["seconds"].values()) > spent
+    assert after["created"] == before["created"]
+    # The first start is the record's own; each later one is told beside it.
+    assert [one["command"][:2] for one in after["starts"]] == [
+        ["spark-train", "run"],
+        [],
+    ]
+    assert {one["device"] for one in after["starts"]} == {"cpu"}
+    assert [one["versions"] for one in after["starts"]] == [{}, {}]
+
+
+def test_seconds_of_an_interrupted_phase_add_up(
+    start: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spark_train import loop
+
+    ticks = iter(range(10**6))
+    # Every look at the clock is a second later: what is counted are looks.
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: float(next(ticks)))
+    start(tmp_path / "whole", "save_every=1")
+    real, calls = loop._record, [0]
+
+    def once(*args: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 6:
+            raise Killed
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "_record", once)
+        with pytest.raises(Killed):
+            start(tmp_path / "run", "save_every=1")
+    start(tmp_path / "run", "save_every=1")
+    whole, again = (record(tmp_path / n)["seconds"] for n in ("whole", "run"))
+    # Each step is counted once; starting the phase again took time again.
+    assert again["1-yelp/priv"].pop("start") == 2 * whole["1-yelp/priv"].pop("start")
+    for times in (whole, again):
+        for stage in ("1-yelp", "2-fomc"):
+            del times[f"{stage}/answers"]
+    assert again == whole
+
+
+# --- said again -----------------------------------------------------------------------
+
+
+def test_a_complete_run_is_left_alone_and_shown_again(
+    start: Callable[..., Outcome],
+    undisturbed: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = {p: p.stat().st_mtime_ns for p in undisturbed.rglob("*") if p.is_file()}
+    first = start(undisturbed)
+    monkeypatch.setattr("spark_train.run.run_phase", None)
+    second = start(undisturbed)
+    assert first == second
+    assert first.matrix
+    assert first.seconds.keys() >= {"task", "correction", "answers"}
+    after = {p: p.stat().st_mtime_ns for p in undisturbed.rglob("*") if p.is_file()}
+    assert after == before
+
+
+# --- another run's folder -------------------------------------------------------------
+
+
+def refusal(call: Callable[[], object], kind: type[Exception] = InputError) -> str:
+    with pytest.raises(kind) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_another_setting_is_refused_with_the_difference(
+    start: Callable[..., Outcome], undisturbed: Path
+) -> None:
+    before = left(undisturbed)
+    for settings, said in [
+        (("ptpc.alpha_ul=3",), "ptpc.alpha_ul 2 -> 3"),
+        (("replay.enabled=off",), "replay.enabled on -> off"),
+        (("lr=0.01", "seed=4"), "lr 0.02 -> 0.01; seed 0 -> 4"),
+        # Accuracies of one matrix are of the same rows.
+        (("eval_rows=3",), "eval_rows 0 -> 3"),
+    ]:
+        message = refusal(lambda settings=settings: start(undisturbed, *settings))  # type: ignore[misc]
+        assert message == (
+            f"{undisturbed}: holds a run of other settings: {said}; "
+            "give another -o, or the same settings"
+        )
+    start(undisturbed, "save_every=9")
+    assert left(undisturbed) == before
+
+
+def test_other_data_another_base_order_or_method_is_refused(
+    start: Callable[..., Outcome],
+    undisturbed: Path,
+    make_stream: Callable[..., Path],
+    make_model: Callable[..., Any],
+    tiny_tokenizer: Any,
+    tmp_path: Path,
+) -> None:
+    other = make_stream(tmp_path / "rows.jsonl", seed=1)
+    said = refusal(lambda: start(undisturbed, data=[other]))
+    assert "settings: data: other files or contents;" in said
+    said = refusal(lambda: start(undisturbed, order="fomc,yelp"))
+    assert "settings: order yelp,fomc -> fomc,yelp;" in said
+    said = refusal(lambda: start(undisturbed, dtype="bfloat16"))
+    assert "settings: dtype float32 -> bfloat16;" in said
+    said = refusal(lambda: start(undisturbed, method="er-ptpc"))
+    assert "settings: method spark -> er-ptpc;" in said
+    base = tmp_path / "base"
+    make_model(seed=5).save_pretrained(base)
+    tiny_tokenizer.save_pretrained(base)
+    said = refusal(lambda: start(undisturbed, base=str(base)))
+    assert "settings: base " in said
+    assert len(said) < 250
+
+
+def test_neither_names_nor_the_order_of_files_make_another_run(
+    start: Callable[..., Outcome],
+    make_stream: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    names, settings = ("yelp", "fomc"), ("epochs=1", "ptpc.steps=1")
+    files = [
+        make_stream(tmp_path / n / "rows.jsonl", tasks=(n,), train=3, test=1)
+        for n in names
+    ]
+    renamed = [tmp_path / "all" / f"{name}.jsonl" for name in reversed(names)]
+    (tmp_path / "all").mkdir()
+    for file, copy in zip(reversed(files), renamed, strict=True):
+        shutil.copyfile(file, copy)
+    run, other = tmp_path / "run", tmp_path / "other"
+    start(run, *settings, data=files)
+    before = left(run)
+    start(run, *settings, data=renamed)
+    start(run, *settings, data=[tmp_path / "all"])
+    assert left(run) == before
+    # And where they train, they train alike.
+    start(other, *settings, data=renamed)
+    assert left(other) == before
+    for given in (files[:1] * 2, files[:1], [files[0], make_stream(files[1], seed=3)]):
+        with pytest.raises(InputError):
+            start(run, *settings, data=given)
+    said = refusal(lambda: start(run, *settings, data=files[1:]))
+    assert "data: other files or contents" in said
+    assert "rows.jsonl" not in said
+
+
+def test_a_folder_of_something_else_is_refused_and_left_as_it_is(
+    start: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    said = refusal(lambda: start(tmp_path))
+    assert "holds something else than a run (notes.txt)" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    for text in ("no JSON", '{"kind": "spark-audit-report"}'):
+        (tmp_path / "run.json").write_text(text)
+        said = refusal(lambda: start(tmp_path), OutputError)
+        assert "is no record of a run" in said
+        assert (tmp_path / "run.json").read_text() == text
+
+
+@pytest.fixture(scope="module")
+def half(
+    start: Callable[..., Outcome], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The folder of a run that was killed after its first stage."""
+
+    def stop(*args: Any, **options: Any) -> None:
+        raise Killed
+
+    run = tmp_path_factory.mktemp("half") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spark_train.phases.replay.keep_scores", stop)
+        with pytest.raises(Killed):
+            start(run)
+    return run
+
+
+@pytest.fixture
+def stopped(half: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(half, tmp_path / "run"))
+
+
+COPY = "copy the run folder again, or remove it and train again"
+
+
+def test_a_damaged_state_is_said(start: Callable[..., Outcome], stopped: Path) -> None:
+    state = stopped / "state.safetensors"
+    assert state.stat().st_mode & 0o777 == 0o600
+    state.write_bytes(state.read_bytes()[:50])
+    said = refusal(lambda: start(stopped), OutputError)
+    assert said == f"{state}: {DAMAGED}; {COPY}"
+
+
+def test_lines_that_are_gone_are_not_filled_up(
+    start: Callable[..., Outcome], stopped: Path
+) -> None:
+    metrics = stopped / "metrics.jsonl"
+    assert metrics.stat().st_mode & 0o777 == 0o600
+    whole = metrics.read_bytes()
+    for kept in (whole[:-7], b""):
+        metrics.write_bytes(kept)
+        assert refusal(lambda: start(stopped), OutputError) == (
+            f"{metrics}: holds {len(kept)} bytes of the {len(whole)} that were "
+            f"written; {COPY}"
+        )
+        assert metrics.read_bytes() == kept
+    metrics.unlink()
+    assert f"{metrics}: is gone; " in refusal(lambda: start(stopped), OutputError)
+    assert not metrics.exists()
+
+
+@pytest.mark.parametrize(
+    "gone", ["accuracy.csv", "stages/1-yelp/task", "stages/1-yelp/priv"]
+)
+def test_what_a_finished_phase_left_must_be_there(
+    gone: str,
+    start: Callable[..., Outcome],
+    undisturbed: Path,
+    stopped: Path,
+    tmp_path: Path,
+) -> None:
+    complete = Path(shutil.copytree(undisturbed, tmp_path / "complete"))
+    for run in (stopped, complete):
+        place = run / gone
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+        before = left(run)
+        said = refusal(lambda run=run: start(run), SparkError)  # type: ignore[misc]
+        assert gone in said
+        assert " is gone; " in said
+        assert left(run) == before
+    shutil.rmtree(complete / "stages")
+    assert " of the run is gone" in refusal(lambda: start(complete))
+
+
+# --- checksums ------------------------------------------------------------------------
+
+ADAPTER_FILES = [
+    f"stages/1-yelp/{part}/{name}"
+    for part in ("task", "priv")
+    for name in ("adapter_config.json", "adapter_model.safetensors", "trained_on.json")
+]
+LOGS = ["run.json", "metrics.jsonl", "accuracy.csv"]
+LEFT = [
+    *(("half", name) for name in (*LOGS, "state.safetensors", *ADAPTER_FILES)),
+    *(("undisturbed", name) for name in (*LOGS, "scores/2-fomc.parquet")),
+    ("undisturbed", "stages/1-yelp/priv/adapter_model.safetensors"),
+]
+
+
+def damaged(data: bytes, how: str) -> bytes:
+    """A file's bytes with one bit flipped at a place of its own, or without an end."""
+    rng = random.Random(f"{how} {len(data)}")
+    if how == "cut":
+        return data[: rng.randrange(len(data))]
+    changed = bytearray(data)
+    changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("how", ["bit", "cut"])
+@pytest.mark.parametrize(("which", "name"), LEFT)
+def test_damage_is_found_on_resume_and_on_audit_by_the_file_s_name(
+    which: str,
+    name: str,
+    how: str,
+    start: Callable[..., Outcome],
+    tiny_base: Path,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> None:
+    run = Path(shutil.copytree(request.getfixturevalue(which), tmp_path / "run"))
+    source = f"{run}@1:task" if "/task/" in name else f"{run}@1"
+    assert inspect_checkpoint(source, base=str(tiny_base)).problems == ()
+    (run / name).write_bytes(damaged((run / name).read_bytes(), how))
+    before = left(run)
+    with pytest.raises((CheckpointError, OutputError)) as caught:
+        start(run)
+    sources = [source]
+    if name.startswith("stages"):  # an adapter says so by itself
+        sources.append(str((run / name).parent))
+    for said in (
+        str(caught.value),
+        *(
+            p
+            for s in sources
+            for p in inspect_checkpoint(s, base=str(tiny_base)).problems
+        ),
+    ):
+        assert Path(name).name in said
+        assert "\n" not in said
+    if name.startswith("stages"):
+        with pytest.raises(CheckpointError, match=Path(name).name):
+            open_checkpoint(sources[1], base=str(tiny_base), device="cpu")
+    assert left(run) == before
+
+
+def test_what_is_written_after_the_state_may_be_anything(
+    start: Callable[..., Outcome], undisturbed: Path, stopped: Path, tiny_base: Path
+) -> None:
+    for name in ("metrics.jsonl", "accuracy.csv"):
+        with (stopped / name).open("ab") as file:
+            file.write(b"\xffhalf a line")
+    assert inspect_checkpoint(str(stopped), base=str(tiny_base)).problems == ()
+    start(stopped)
+    assert left(stopped) == left(undisturbed)
+
+
+def without_checksums(run: Path) -> None:
+    """Make a run folder what an earlier version would have left."""
+    for path in (run / "run.json", *run.glob("stages/*/*/trained_on.json")):
+        told = json.loads(path.read_text())
+        path.write_text(
+            json.dumps({k: v for k, v in told.items() if k not in ("files", "seal")})
+        )
+    state = run / "state.safetensors"
+    if state.exists():
+        with safe_open(state, framework="pt") as file:
+            meta = json.loads(file.metadata()["state"])
+        meta["metrics_bytes"] = meta.pop("files")["metrics.jsonl"]["bytes"]
+        save_file(load_file(state), state, metadata={"state": json.dumps(meta)})
+
+
+def test_a_run_of_an_earlier_version_goes_on_and_is_told(
+    start: Callable[..., Outcome],
+    undisturbed: Path,
+    stopped: Path,
+    tiny_base: Path,
+    tmp_path: Path,
+) -> None:
+    complete = Path(shutil.copytree(undisturbed, tmp_path / "complete"))
+    for run in (stopped, complete):
+        without_checksums(run)
+        found = inspect_checkpoint(str(run), base=str(tiny_base))
+        assert found.problems == ()
+        assert len([note for note in found.notes if "not checked" in note]) == 2
+        assert UNCHECKED in start(run).notes
+    said = {k: v for k, v in left(stopped).items() if "trained_on" not in k}
+    assert said.items() <= left(undisturbed).items()
+    # What it left since is checked.
+    metrics = stopped / "metrics.jsonl"
+    metrics.write_bytes(damaged(metrics.read_bytes(), "bit"))
+    with pytest.raises(OutputError, match=r"metrics.jsonl: is damaged"):
+        start(stopped)
+
+
+# --- what is said of the starts, and what is left of a refused one --------------------
+
+
+def test_a_start_on_another_machine_is_told(
+    start: Callable[..., Outcome], stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = record(stopped)
+    assert (first["device"], first["gradient_checkpointing"]) == ("cpu", False)
+    assert first["threads"] == torch.get_num_threads()
+    assert {"torch", "accelerate", "safetensors"} <= first["versions"].keys()
+    assert first["starts"] == []
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_train.run.torch.get_num_threads", lambda: 33)
+        versions = first["versions"] | {"peft": "0.1", "faker": "0.2"}
+        patch.setattr("spark_train.run.versions", lambda: versions)
+        made = start(stopped, command=("spark-train", "again"))
+    peft = f"peft {first['versions']['peft']} -> 0.1"
+    (note,) = [text for text in made.notes if "the bytes may differ" in text]
+    assert note.endswith(f": threads {first['threads']} -> 33, {peft}")
+    after = record(stopped)
+    (later,) = after["starts"]
+    assert later["versions"] == {"peft": "0.1", "faker": "0.2"}
+    assert later["command"] == ["spark-train", "again"]
+    assert (later["threads"], later["processes"]) == (33, 1)
+    assert {k: after[k] for k in ("command", "versions", "threads", "created")} == (
+        {k: first[k] for k in ("command", "versions", "threads", "created")}
+    )
+    assert note in after["notes"]
+
+
+def test_a_later_start_is_held_against_the_one_before() -> None:
+    common = {
+        "created": "now",
+        "command": [],
+        "processes": 1,
+        "device": "cpu",
+        "gradient_checkpointing": False,
+    }
+    what: dict[str, Any] = dict.fromkeys(("settings", "identity", "base", "rows"), {})
+    what |= {"method": "spark", "tasks": [], "data": []}
+
+    def made(threads: int, **versions: str) -> RunRecord:
+        return RunRecord(**common, **what, threads=threads, versions=versions)
+
+    one = made(1, torch="1", peft="1", numpy="1")
+    two, changed = one.continued(made(2, torch="2", peft="1"))
+    assert changed == ["threads 1 -> 2", "torch 1 -> 2"]
+    assert two.starts[0].versions == {"torch": "2", "numpy": "none"}
+    three, changed = two.continued(made(2, torch="2", peft="1"))
+    assert changed == []
+    assert three.starts[1].versions == {}
+    _, changed = three.continued(one)
+    assert changed == ["threads 2 -> 1", "torch 2 -> 1"]
+    assert RunRecord.model_validate_json(three.model_dump_json()) == three
+
+
+def test_a_refused_run_leaves_no_folder(
+    start: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    refusal(lambda: start(tmp_path / "new" / "run", "max_length=4"))
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").mkdir()
+    refusal(lambda: start(tmp_path / "mine", "max_length=4"))
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "stages",
+        "stages/1-yelp/task",
+        "scores",
+        "carried",
+        "metrics.jsonl",
+        "accuracy.csv",
+    ],
+)
+def test_a_run_writes_and_deletes_nothing_elsewhere(name: str, tmp_path: Path) -> None:
+    theirs, run = tmp_path / "theirs", tmp_path / "run"
+    theirs.mkdir()
+    for kept in ("accuracy.csv", "metrics.jsonl"):
+        (theirs / kept).write_text("kept")
+    (run / name).parent.mkdir(parents=True)
+    (run / name).symlink_to(theirs / name if "." in name else theirs)
+    with (
+        pytest.raises(InputError, match=f"{name}: is a link out of the folder"),
+        Folder(run).lock(),
+    ):
+        pass
+    assert {path.read_text() for path in theirs.iterdir()} == {"kept"}
+    assert len(list(theirs.iterdir())) == 2
+    assert not (run / ".lock").exists()
+
+
+@pytest.mark.parametrize("name", ["run.json", "state.safetensors"])
+def test_a_run_goes_on_from_its_own_files(name: str, tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("{}")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(tmp_path / "theirs")
+    folder = Folder(tmp_path / "run")
+    call = folder.read if name == "run.json" else folder.restore
+    with pytest.raises(SparkError, match=f"{name}: ") as error:
+        call()
+    assert "link out of its folder" in f"{error.value} {error.value.__cause__}"
+
+
+def test_only_a_run_s_own_temporaries_are_swept_away(tmp_path: Path) -> None:
+    kept = (".accuracy.csv", ".notes.abcdefgh", ".run.json.bak", "run.json", "x.part")
+    (tmp_path / "scores").mkdir()
+    for name in (*kept, left_over(), "scores/2-fomc.parquet", f"scores/{left_over()}"):
+        (tmp_path / name).write_text("")
+    with Folder(tmp_path).lock():
+        found = {path.name for path in tmp_path.rglob("*")}
+    assert found == {*kept, ".lock", "scores", "2-fomc.parquet"}
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_a_lock_that_was_removed_meanwhile_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = fcntl.flock, [0]
+
+    def flock(file: Any, kind: int) -> None:
+        calls[0] += 1
+        if calls[0] == 1:  # the holder ends between this one's opening and locking
+            (tmp_path / ".lock").unlink()
+        real(file, kind)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fcntl.flock", flock)
+        with Folder(tmp_path).lock():
+            assert calls[0] == 2
+            assert (tmp_path / ".lock").exists()
+            with (
+                pytest.raises(InputError, match="another process"),
+                Folder(tmp_path).lock(),
+            ):
+                pass
+            assert (tmp_path / ".lock").exists()
+    with Folder(tmp_path).lock():
+        pass

@@ -1,0 +1,238 @@
+"""Learning a task: which rows come when, and what their loss is."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from plain_training import (
+    Seen,
+    adapted,
+    make_rows,
+    make_stream,
+    one_step,
+    response_mean,
+    same,
+)
+
+from spark_audit.errors import InputError
+from spark_train.data import TrainRow
+from spark_train.loop import Phase, Step
+from spark_train.phases.task import Rehearsal, learning
+
+ROWS = make_rows(a=40, b=37, c=50)
+
+
+@pytest.fixture(scope="module")
+def phase(make_model: Callable[..., Any]) -> Callable[..., Phase]:
+    """The phase of learning task k, with or without replay."""
+    model = adapted(make_model)
+
+    def make(k: int, *assignments: str, replay: bool = True) -> Phase:
+        stream = make_stream(model, ROWS, *assignments)
+        return learning(stream, k, recall=Rehearsal(stream) if replay else None)
+
+    return make
+
+
+def epochs(phase: Phase, count: int) -> list[list[Step]]:
+    steps = [phase.choose(step) for step in range(phase.steps)]
+    assert len(steps) % count == 0
+    size = len(steps) // count
+    return [steps[i : i + size] for i in range(0, len(steps), size)]
+
+
+def names(steps: list[Step], role: str) -> list[str]:
+    return [row.id for step in steps for row in step.rows.get(role, ())]
+
+
+def sizes(steps: list[Step], role: str) -> list[int]:
+    return [len(step.rows.get(role, ())) for step in steps]
+
+
+def test_the_first_task_fills_the_batch(phase: Callable[..., Phase]) -> None:
+    found = epochs(phase(0), 3)
+    for steps in found:
+        assert sizes(steps, "task") == [32, 8]
+        assert all(set(step.rows) == set(step.terms) == {"task"} for step in steps)
+        assert sorted(names(steps, "task")) == sorted(row.id for row in ROWS["a"])
+    assert names(found[0], "task") != names(found[1], "task")
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_half_of_a_later_batch_is_replayed(phase: Callable[..., Phase], k: int) -> None:
+    task = "abc"[k]
+    found = epochs(phase(k), 3)
+    lists = []
+    for steps in found:
+        rest = len(ROWS[task]) % 16
+        full = len(ROWS[task]) // 16
+        assert sizes(steps, "task") == sizes(steps, "replay") == [16] * full + [rest]
+        assert sorted(names(steps, "task")) == sorted(row.id for row in ROWS[task])
+        lists.append(names(steps, "replay"))
+        by_task = Counter(name[0] for name in lists[-1])
+        assert set(by_task) == set("abc"[:k])
+        assert max(by_task.values()) - min(by_task.values()) <= 1
+    # One list, drawn once and reshuffled.
+    assert len(lists[0]) == len(ROWS[task])
+    assert sorted(lists[0]) == sorted(lists[1]) == sorted(lists[2])
+    assert lists[0] != lists[1] != lists[2]
+
+
+def test_rows_are_replayed_evenly(phase: Callable[..., Phase]) -> None:
+    (steps,) = epochs(phase(2, "epochs=1"), 1)
+    counts = Counter(names(steps, "replay"))
+    assert set(counts.values()) == {1}  # 25 of 40 and 25 of 37
+
+
+@pytest.mark.parametrize(
+    ("ratio", "new", "old"), [("0.25", 24, 8), ("0.75", 8, 24), ("0.01", 31, 1)]
+)
+def test_other_ratios(
+    phase: Callable[..., Phase], ratio: str, new: int, old: int
+) -> None:
+    for steps in epochs(phase(1, f"replay.ratio={ratio}"), 3):
+        full, rest = divmod(37, new)
+        assert sizes(steps, "task") == [new] * full + [rest]
+        assert sizes(steps, "replay") == [old] * full + [math.ceil(old * rest / new)]
+        assert sorted(names(steps, "task")) == sorted(row.id for row in ROWS["b"])
+        counts = Counter(names(steps, "replay"))
+        assert max(counts.values()) - min(counts.values()) <= 1 or ratio == "0.01"
+
+
+def test_a_ratio_always_leaves_a_current_row(phase: Callable[..., Phase]) -> None:
+    step = phase(1, "replay.ratio=0.9", "batch_size=2").choose(0)
+    assert sizes([step], "task") == sizes([step], "replay") == [1]
+
+
+def test_a_batch_of_one_row_has_no_room_for_replay(
+    phase: Callable[..., Phase],
+) -> None:
+    with pytest.raises(InputError, match="batch_size"):
+        phase(1, "batch_size=1")
+    assert phase(0, "batch_size=1").steps == 3 * 40
+    assert phase(1, "batch_size=1", replay=False).steps == 3 * 37
+    assert phase(1, "batch_size=1", "replay.enabled=off").steps == 3 * 37
+
+
+@pytest.mark.parametrize(
+    ("assignments", "replay"), [(("replay.enabled=off",), True), ((), False)]
+)
+def test_without_replay(
+    phase: Callable[..., Phase], assignments: tuple[str, ...], replay: bool
+) -> None:
+    found = phase(1, *assignments, replay=replay)
+    assert found.steps == 3 * 2
+    assert [set(found.choose(step).rows) for step in range(6)] == [{"task"}] * 6
+
+
+@pytest.mark.parametrize("memory", [2, 10])
+def test_memory_bounds_what_is_replayed(
+    phase: Callable[..., Phase], memory: int
+) -> None:
+    (steps,) = epochs(phase(2, "epochs=1", f"replay.memory={memory}"), 1)
+    counts = Counter(names(steps, "replay"))
+    assert len(counts) == memory
+    assert sum(counts.values()) == 50
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_a_step_is_a_function_of_its_number(phase: Callable[..., Phase]) -> None:
+    def choices(seed: int, backwards: bool = False) -> list[list[str]]:
+        found = phase(2, f"seed={seed}")
+        steps = range(found.steps)
+        chosen = {i: found.choose(i) for i in (reversed(steps) if backwards else steps)}
+        return [names([chosen[i]], r) for i in steps for r in ("task", "replay")]
+
+    assert choices(0) == choices(0, backwards=True)
+    assert choices(0) != choices(1)
+
+
+def test_rate_and_length(phase: Callable[..., Phase]) -> None:
+    found = phase(1, "epochs=2", "lr=0.01")
+    assert (found.key, found.steps) == ("2-b/task", 6)
+    wanted = [0.01 * (1 + math.cos(math.pi * i / 6)) / 2 for i in range(6)]
+    assert [found.rate(i) for i in range(6)] == pytest.approx(wanted)
+
+
+def compare(
+    make_model: Callable[..., Any], k: int, *assignments: str, tokens: int = 0
+) -> Seen:
+    """The first step of experience replay beside its plain loss."""
+    rows = make_rows(a=5, b=6, c=4)
+    stream = make_stream(
+        adapted(make_model), rows, "batch_size=6", *assignments, tokens=tokens
+    )
+    s = stream.settings
+    full = s.loss.scope == "full"
+
+    def mean(some: Any) -> Any:
+        return response_mean(stream.student.model, some, full=full)
+
+    def plain(step: Step) -> dict[str, Any]:
+        found = {"task": mean(step.rows["task"])}
+        loss = found["task"]
+        if k:
+            found["replay"] = mean(step.rows["replay"])
+            loss = loss + s.replay.lambda_ * found["replay"]
+        return {**found, "loss": loss}
+
+    phase = learning(stream, k, recall=Rehearsal(stream))
+    seen = one_step(stream, phase, plain=plain)
+    for name, value in seen.plain.items():
+        assert seen.record[name] == pytest.approx(value.item(), rel=1e-6)
+    same(seen.gradients, seen.plain_gradients)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [(), ("loss.scope=full",), ("replay.lambda=0.4",), ("replay.lambda=0",)],
+)
+def test_experience_replay_adds_two_means(
+    make_model: Callable[..., Any], assignments: tuple[str, ...]
+) -> None:
+    seen = compare(make_model, 2, *assignments)
+
+    def covered(rows: Any) -> int:
+        return sum(
+            len(row) - 1
+            if "loss.scope=full" in assignments
+            else int(row.response.sum())
+            for row in rows
+        )
+
+    for role in ("task", "replay"):
+        assert seen.record[f"n_{role}"] == covered(seen.chosen.rows[role])
+
+
+def test_the_first_task_has_one_mean(make_model: Callable[..., Any]) -> None:
+    assert "replay" not in compare(make_model, 0).record
+
+
+def test_parts_of_a_batch_change_nothing(make_model: Callable[..., Any]) -> None:
+    whole, parts = (compare(make_model, 2, tokens=n) for n in (10**6, 1))
+    same(parts.gradients, whole.gradients)
+
+
+def test_recall_is_shown_all_rows_before_the_first_step(
+    make_model: Callable[..., Any],
+) -> None:
+    stream = make_stream(adapted(make_model), make_rows(a=5, b=6, c=4))
+    shown: list[list[TrainRow]] = []
+
+    class Spy(Rehearsal):
+        def start(self, rows: Any) -> None:
+            shown.append(list(rows))
+
+    recall = Spy(stream)
+    phases = [learning(stream, k, recall=recall) for k in range(3)]
+    for one in phases:
+        one.start()
+    assert [len(rows) for rows in shown] == [6, 4]
+    for one, rows in zip(phases[1:], shown, strict=True):
+        steps = [one.choose(i) for i in range(one.steps)]
+        assert set(names(steps, "replay")) == {row.id for row in rows}

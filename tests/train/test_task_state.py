@@ -1,0 +1,194 @@
+"""What methods carry from task to task, and runs of every method that are killed."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from plain_training import adapted, make_rows
+from plain_training import make_stream as plain_stream
+
+from spark_audit.errors import OutputError
+from spark_train.methods import METHODS, groups
+from spark_train.run import Outcome, train
+from spark_train.task_state import Carried
+
+ROWS = make_rows(a=2, b=2, c=2, d=2)
+ORDER = "yelp,fomc,news,tips"
+SMALL = {"ptpc": ("ptpc.steps=2",), "gem": ("gem.memory=2",)}
+WATCHED = (
+    "spark_train.loop._record",
+    "spark_train.run_folder.write_atomically",
+    "spark_train.task_state.write_atomically",
+    "spark_train.run.save_adapter",
+    "spark_train.run.write_matrix",
+)
+
+
+def tensors(seed: int) -> dict[str, dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        group: {name: torch.randn(3, 2, generator=generator) for name in ("w", "v.a:b")}
+        for group in ("curvature", "centre")
+    }
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_what_is_kept_is_read_again(
+    on_disk: bool, make_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    folder = tmp_path if on_disk else None
+    stream = plain_stream(adapted(make_model), ROWS, folder=folder)
+    carried = Carried(stream)
+    for k in range(3):
+        given = tensors(k)
+        carried.keep(k, given)
+        # Another process, when there is a folder, knows it from there.
+        reader = Carried(stream) if on_disk else carried
+        found = reader.read(k)
+        given["centre"]["w"] += 1  # what is kept is a copy
+        wanted = tensors(k)
+        assert found.keys() == wanted.keys()
+        for group, some in wanted.items():
+            assert found[group].keys() == some.keys()
+            assert all(torch.equal(found[group][name], some[name]) for name in some)
+    if on_disk:
+        files = sorted((tmp_path / "carried").iterdir())
+        # Of a run that is killed now, the last task's end begins again.
+        assert [path.name for path in files] == ["2-b.safetensors", "3-c.safetensors"]
+        assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+        with pytest.raises(OutputError, match="1-a.safetensors: is gone"):
+            carried.read(0)
+        whole = files[0].read_bytes()
+        flipped = bytes([*whole[:-1], whole[-1] ^ 1])
+        for broken in (b"half", flipped, whole[:-1], b""):
+            files[0].write_bytes(broken)
+            with pytest.raises(OutputError, match="damaged; remove the run folder"):
+                carried.read(1)
+
+
+@pytest.fixture(scope="module")
+def data(
+    make_stream: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    return make_stream(
+        folder / "rows.jsonl", tasks=tuple(ORDER.split(",")), train=3, test=1
+    )
+
+
+def left(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "run.json"
+    }
+
+
+class Killed(BaseException):
+    """Stands for a process that ends at once."""
+
+
+@pytest.mark.parametrize("method", METHODS.names())
+def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(
+    method: str,
+    tiny_base: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = ["epochs=1", "batch_size=2", "lr=0.02", "lora.r=4", "save_every=1"]
+    settings += [s for name in groups(method) for s in SMALL.get(name, ())]
+
+    def start(output: Path) -> Outcome:
+        torch.rand(1)  # nothing may hang on where the global generator stands
+        return train(
+            method=method,
+            base=str(tiny_base),
+            data=[data],
+            order=ORDER,
+            output=output,
+            settings=settings,
+            device="cpu",
+        )
+
+    whole = start(tmp_path / "whole").folder
+    calls = at = died = 0
+
+    def watched(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                raise Killed
+            return real(*args, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for target in WATCHED:
+            module, _, name = target.rpartition(".")
+            owner = importlib.import_module(module)
+            patch.setattr(owner, name, watched(getattr(owner, name)))
+        for place in cycle((7, 5, 6, 9, 4)):
+            calls, at = 0, place
+            try:
+                start(tmp_path / "run")
+                break
+            except Killed:
+                died += 1
+                assert died < 60
+    assert died >= 2
+    assert left(tmp_path / "run") == left(whole)
+    assert not (tmp_path / "run" / "carried").exists()
+
+
+@pytest.mark.parametrize("method", ["ewc", "pecl"])
+def test_what_is_carried_must_be_there(
+    method: str,
+    tiny_base: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start() -> Outcome:
+        return train(
+            method=method,
+            base=str(tiny_base),
+            data=[data],
+            order=ORDER,
+            output=tmp_path / "run",
+            settings=["epochs=1", "batch_size=2", "lora.r=4"],
+            device="cpu",
+        )
+
+    def stop(*args: Any, **options: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_train.loop._penalties", stop)
+        with pytest.raises(Killed):
+            start()
+    assert not (tmp_path / "run" / "carried").exists()
+    calls = [0]
+
+    def later(phase: Any, clock: Any) -> Any:
+        calls[0] += 1
+        if phase.stage.startswith("2"):
+            raise Killed
+        return {}
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_train.loop._penalties", later)
+        with pytest.raises(Killed):
+            start()
+    (path,) = (tmp_path / "run" / "carried").iterdir()
+    path.unlink()
+    with pytest.raises(OutputError, match=r"1-yelp.safetensors: is gone"):
+        start()
