@@ -29,7 +29,7 @@ class ElsewhereError(SparkError):
 
 
 @dataclass(frozen=True)
-class Crew:
+class Processes:
     """One process of a run; alone by default.
 
     Attributes
@@ -120,8 +120,8 @@ def _exchange(call: Callable[[], T]) -> T:
         raise ElsewhereError from error
 
 
-def assemble(device: str) -> tuple[Crew, str]:
-    """The crew that ``accelerate launch`` or ``torchrun`` started, and the device.
+def assemble(device: str) -> tuple[Processes, str]:
+    """The processes that ``accelerate launch`` or ``torchrun`` started, and the device.
 
     Parameters
     ----------
@@ -129,9 +129,9 @@ def assemble(device: str) -> tuple[Crew, str]:
         ``auto`` (CUDA when there is one), ``cpu``, ``cuda``.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
-        return Crew(), device
+        return Processes(), device
     from accelerate import PartialState
 
     on_cpu = device == "cpu" or not torch.cuda.is_available()
     state = PartialState(cpu=on_cpu)
-    return Crew(state.process_index, state.num_processes), str(state.device)
+    return Processes(state.process_index, state.num_processes), str(state.device)

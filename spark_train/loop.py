@@ -21,7 +21,7 @@ from torch import Tensor
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 from spark_train.data import TrainRow, collate
-from spark_train.distributed import Crew
+from spark_train.distributed import Processes
 from spark_train.losses.logits import token_nll
 from spark_train.model.student import Student, targets
 
@@ -158,7 +158,7 @@ def run_phase(
     *,
     seed: int,
     clip: float = 1.0,
-    crew: Crew | None = None,
+    processes: Processes | None = None,
     state: State | None = None,
     after: After | None = None,
 ) -> State:
@@ -182,7 +182,7 @@ def run_phase(
     InputError
         If a loss is not finite.
     """
-    crew, state = crew or Crew(), state or State()
+    processes, state = processes or Processes(), state or State()
     weights = list(student.trainable.values())
     optimizer = torch.optim.AdamW(weights, lr=phase.lr, weight_decay=0.0)
     clock = Clock(state.seconds)
@@ -195,17 +195,19 @@ def run_phase(
             student.load(state.weights)
             _restore(optimizer, student, state)
         if state.step == 0:
-            _probe(student, phase, 0, crew, clock, after)
+            _probe(student, phase, 0, processes, clock, after)
         student.model.train()
         for step in range(state.step, phase.steps):
-            torch.manual_seed(seed_for(seed, phase.key, step, crew.rank))
+            torch.manual_seed(seed_for(seed, phase.key, step, processes.rank))
             for group in optimizer.param_groups:
                 group["lr"] = phase.rate(step)
             chosen = phase.choose(step)
             if phase.collect is not None:
                 sums = phase.collect(step, chosen, clock)
             else:
-                sums = accumulate(student, phase.loss, chosen, crew=crew, clock=clock)
+                sums = accumulate(
+                    student, phase.loss, chosen, processes=processes, clock=clock
+                )
             penalties = _penalties(phase, clock)
             record = _record(phase, step, chosen, sums, penalties)
             # A step without any position still is one: moments decay, alike in one
@@ -225,7 +227,7 @@ def run_phase(
                 record["grad_norm"] = norm
                 after(record, lambda: _state(student, optimizer, state))
         student.model.eval()
-        _probe(student, phase, phase.steps, crew, clock, after)
+        _probe(student, phase, phase.steps, processes, clock, after)
         with clock("end"):
             phase.end()
     return state
@@ -235,7 +237,7 @@ def _probe(
     student: Student,
     phase: Phase,
     step: int,
-    crew: Crew,
+    processes: Processes,
     clock: Clock,
     after: After | None,
 ) -> None:
@@ -243,7 +245,9 @@ def _probe(
     if phase.probe is None or after is None:
         return
     with torch.no_grad():
-        sums = accumulate(student, phase.loss, phase.probe, crew=crew, clock=clock)
+        sums = accumulate(
+            student, phase.loss, phase.probe, processes=processes, clock=clock
+        )
     for weight in student.trainable.values():
         weight.grad = None
     record = _record(phase, step - 1, phase.probe, sums)
@@ -256,7 +260,7 @@ def accumulate(
     loss_of: Callable[[str, Sequence[TrainRow]], Sums],
     chosen: Step,
     *,
-    crew: Crew,
+    processes: Processes,
     clock: Clock | None = None,
 ) -> dict[str, float]:
     """Leave the whole batch's gradient on the weights; give each term's sum.
@@ -270,7 +274,7 @@ def accumulate(
     sums = dict.fromkeys(terms, 0.0)
     for role, rows in chosen.rows.items():
         with clock(role):
-            for part in pieces(crew.share(rows), student.tokens):
+            for part in pieces(processes.share(rows), student.tokens):
                 found = loss_of(role, part)
                 loss = sum(
                     (terms[name].weight / terms[name].count) * value
@@ -281,13 +285,15 @@ def accumulate(
                     torch.autograd.backward(loss)
                 for name, value in found.items():
                     sums[name] += float(value.detach())
-    return _shared(student, crew, sums) if crew.world > 1 else sums
+    return _shared(student, processes, sums) if processes.world > 1 else sums
 
 
-def _shared(student: Student, crew: Crew, sums: dict[str, float]) -> dict[str, float]:
+def _shared(
+    student: Student, processes: Processes, sums: dict[str, float]
+) -> dict[str, float]:
     """Add up gradients and sums over all processes: one exchange a step."""
     told = torch.tensor(list(sums.values()), dtype=torch.float64)
-    total = crew.sum(torch.cat([flat_gradient(student), told.to(student.device)]))
+    total = processes.sum(torch.cat([flat_gradient(student), told.to(student.device)]))
     set_gradient(student, total)
     return dict(zip(sums, total[len(total) - len(sums) :].tolist(), strict=True))
 
@@ -297,7 +303,7 @@ def other_gradient(
     loss_of: Callable[[str, Sequence[TrainRow]], Sums],
     chosen: Step,
     *,
-    crew: Crew,
+    processes: Processes,
 ) -> Tensor:
     """The gradient of a batch that is not the step's, at the weights as they are.
 
@@ -311,7 +317,7 @@ def other_gradient(
     try:
         for weight in weights:
             weight.grad = None
-        accumulate(student, loss_of, chosen, crew=crew)
+        accumulate(student, loss_of, chosen, processes=processes)
         return flat_gradient(student)
     finally:
         for weight, gradient in zip(weights, own, strict=True):

@@ -159,14 +159,14 @@ def relearn(
         "trust_remote_code": trust_remote_code,
     }
     _check(steps, lr, batch_size)
-    crew, options["device"] = assemble(device)
+    processes, options["device"] = assemble(device)
     with contextlib.ExitStack() as held:
-        with crew.together():
+        with processes.together():
             _check_empty(output)
             files = data_files(data)
             plain, left_out = without_identifiers(read_examples(*files))
-        with crew.together():  # all have seen that the folder is empty
-            if crew.first:
+        with processes.together():  # all have seen that the folder is empty
+            if processes.first:
                 part = held.enter_context(_in_parts(output))
             found = recipe(ckpt, Given(where=ckpt, **options))
             loaded = open_checkpoint(ckpt, **options)
@@ -189,13 +189,13 @@ def relearn(
 
         show("relearning, steps", 0, steps)
         try:
-            run_phase(student, phase, seed=seed, crew=crew, after=after)
+            run_phase(student, phase, seed=seed, processes=processes, after=after)
         except InputError:
-            if crew.first:
+            if processes.first:
                 raise
             # Losses are the same in all processes: the first one tells of them.
             raise ElsewhereError from None
-        if crew.first:
+        if processes.first:
             named = None if found.adapter is None else str(found.base)
             record = {
                 "kind": "spark-train-relearn",
@@ -242,7 +242,7 @@ def relearn(
                 if named is None or own or tokenizer is not None:
                     loaded.tokenizer.save_pretrained(part)
                 write_text(part / RECORD, json.dumps(record, indent=1) + "\n")
-    crew.wait()
+    processes.wait()
     return Relearned(output, len(rows), left_out, tuple(losses))
 
 

@@ -26,7 +26,7 @@ from spark_audit.provenance import now, seed_for, sha256_file, versions
 from spark_audit.scoring.items import Prompt
 from spark_train.accuracy import accuracy, answer_prompts, read_matrix, write_matrix
 from spark_train.data import encode_rows
-from spark_train.distributed import Crew, ElsewhereError, assemble
+from spark_train.distributed import ElsewhereError, Processes, assemble
 from spark_train.loop import Phase, State, run_phase
 from spark_train.methods import METHODS, groups
 from spark_train.model.lora import add_lora, load_adapter, save_adapter
@@ -137,10 +137,10 @@ def train(
 
     if seed is not None:
         settings = [*settings, f"seed={seed}"]
-    crew, device = assemble(device)
+    processes, device = assemble(device)
     folder = Folder(output)
     with contextlib.ExitStack() as held:
-        with crew.together():
+        with processes.together():
             if dp not in options():
                 raise InputError(
                     f"{dp!r} is no privacy option",
@@ -155,7 +155,7 @@ def train(
             files = sorted(data_files(data), key=_content)
             examples = read_examples(*files)
             tasks = _tasks(order, examples, tell)
-            if crew.first:
+            if processes.first:
                 folder.read()  # leaves a folder of something else as it is
                 held.enter_context(folder.lock())
                 check_writable(output)
@@ -174,7 +174,7 @@ def train(
                 lora_targets=lora_targets,
                 gradient_checkpointing=gradient_checkpointing,
                 command=command,
-                crew=crew,
+                processes=processes,
             )
             if old is not None:
                 folder.check(old, record)
@@ -188,7 +188,7 @@ def train(
                     record = old
                 else:
                     record, changed = old.continued(record)
-                    if changed and crew.first:
+                    if changed and processes.first:
                         tell(
                             "goes on otherwise than before, so that the bytes may "
                             f"differ: {', '.join(changed)}"
@@ -199,7 +199,7 @@ def train(
                 folder=folder,
                 record=record,
                 settings=chosen,
-                crew=crew,
+                processes=processes,
                 tell=tell,
                 progress=progress or (lambda what, done, total: None),
                 notes=notes,
@@ -210,7 +210,7 @@ def train(
         try:
             return work.go(METHODS.get(method), dp)
         except InputError:
-            if crew.first:
+            if processes.first:
                 raise
             # Losses are the same in all processes: the first one tells of them.
             raise ElsewhereError from None
@@ -230,7 +230,7 @@ def _record(
     lora_targets: Sequence[str],
     gradient_checkpointing: bool,
     command: Sequence[str],
-    crew: Crew,
+    processes: Processes,
 ) -> RunRecord:
     """What ``run.json`` says of a run that begins now."""
     hashes = [sha256_file(path) for path in files]
@@ -259,7 +259,7 @@ def _record(
             task: {split: count[task, split] for split in ("train", "test")}
             for task in tasks
         },
-        processes=crew.world,
+        processes=processes.world,
         device=loaded.device,
         threads=torch.get_num_threads(),
         gradient_checkpointing=gradient_checkpointing,
@@ -356,13 +356,13 @@ class _Work:
         folder: Folder,
         record: RunRecord,
         settings: Settings,
-        crew: Crew,
+        processes: Processes,
         tell: Note,
         progress: Progress,
         notes: list[str],
     ) -> None:
         self.loaded, self.base, self.folder = loaded, base, folder
-        self.record, self.settings, self.crew = record, settings, crew
+        self.record, self.settings, self.processes = record, settings, processes
         self.tell, self.progress, self.notes = tell, progress, notes
         self.tasks = tuple(record.tasks)
         self.noise: Path | None = None
@@ -445,14 +445,14 @@ class _Work:
     def go(self, method: Method, dp: str) -> Outcome:
         """Run the phases that are left, under a privacy option."""
         if self.record.status == "complete":
-            if self.crew.first:
+            if self.processes.first:
                 self.folder.close()
             return self._outcome(self.record.seconds)
         stream = Stream(
             student=self.student,
             rows=self.rows,
             settings=self.settings,
-            crew=self.crew,
+            processes=self.processes,
             note=self.tell,
             folder=self.folder.path,
             identity=self.record.fingerprint(),
@@ -489,10 +489,10 @@ class _Work:
             if last:
                 self._answer(phase, stages, seconds)
             self._keep(seconds)
-            if self.crew.first:
+            if self.processes.first:
                 self.folder.save(number + 1, State(), seconds)
-            self.crew.wait()
-        if self.crew.first:
+            self.processes.wait()
+        if self.processes.first:
             done = {"status": "complete", "files": self.folder.left()}
             self.record = self.record.model_copy(update=done)
             self._keep(seconds)
@@ -513,15 +513,15 @@ class _Work:
         self, phases: Sequence[Phase]
     ) -> tuple[int, State, dict[str, dict[str, float]]]:
         """Which phase to begin with, from where, and what was spent before."""
-        with self.crew.together():
+        with self.processes.together():
             found = self.folder.restore()
             if found is not None:
                 self.folder.check_left(found[2])
                 if found[0]:
                     load_adapter(self.student.model, self._place(phases[found[0] - 1]))
         stands = None if found is None else (found[0], found[1].step)
-        self.crew.agree(stands, what="what they find in the run folder")
-        if self.crew.first:
+        self.processes.agree(stands, what="what they find in the run folder")
+        if self.processes.first:
             self.folder.write(self.record)
         if found is None:
             return 0, State(), {}
@@ -536,13 +536,13 @@ class _Work:
         what = f"{phase.stage} {'correction' if phase.part == 'priv' else 'learning'}"
 
         def after(record: dict[str, Any], snapshot: Callable[[], State]) -> None:
-            if self.crew.first:
+            if self.processes.first:
                 self.folder.log(record)
             if "probe" in record:
                 return
             done = record["step"]
             self.progress(f"{what}, steps", done, phase.steps)
-            if not self.crew.first:
+            if not self.processes.first:
                 return
             if done % self.settings.save_every == 0 or done == phase.steps:
                 self.folder.save(number, snapshot(), seconds)
@@ -553,11 +553,11 @@ class _Work:
             phase,
             seed=self.settings.seed,
             clip=self.settings.clip,
-            crew=self.crew,
+            processes=self.processes,
             state=state,
             after=after,
         )
-        if self.crew.first:
+        if self.processes.first:
             save_adapter(
                 self.student.model,
                 self._place(phase),
@@ -566,7 +566,7 @@ class _Work:
                 noise=self.noise,
                 link_noise=True,
             )
-        self.crew.wait()
+        self.processes.wait()
         return state
 
     def _answer(
@@ -587,7 +587,7 @@ class _Work:
             self.progress(f"{stage} answers, tasks", done, len(asked))
             row[self.tasks.index(task)] = self._accuracy(self.prompts[task])
         self.progress(f"{stage} answers, tasks", len(asked), len(asked))
-        if self.crew.first:
+        if self.processes.first:
             matrix = self._matrix()[:number]
             names = [name.partition("-")[2] for name in stages]
             write_matrix(self.folder.accuracy, self.tasks, [*matrix, row], after=names)
@@ -596,10 +596,10 @@ class _Work:
     def _accuracy(self, prompts: Sequence[Prompt]) -> float | None:
         if not prompts:
             return None
-        mine = self.crew.share(prompts)
+        mine = self.processes.share(prompts)
         right = round(accuracy(self.loaded, mine) * len(mine)) if mine else 0
         total = torch.tensor([float(right)], device=self.student.device)
-        return float(self.crew.sum(total)[0]) / len(prompts)
+        return float(self.processes.sum(total)[0]) / len(prompts)
 
     def _matrix(self) -> list[list[float | None]]:
         if not self.folder.accuracy.exists():
@@ -607,7 +607,7 @@ class _Work:
         return read_matrix(self.folder.accuracy)[1]
 
     def _keep(self, seconds: dict[str, Any]) -> None:
-        if self.crew.first:
+        if self.processes.first:
             self.record = self.record.model_copy(
                 update={"seconds": dict(seconds), "notes": list(self.notes)}
             )

@@ -10,7 +10,7 @@ import numpy as np
 
 from spark_audit.provenance import seed_for
 from spark_train.data import TrainRow
-from spark_train.distributed import Crew
+from spark_train.distributed import Processes
 from spark_train.model.student import Student
 from spark_train.settings import Settings
 
@@ -42,7 +42,7 @@ class Stream:
     student: Student
     rows: Mapping[str, Sequence[TrainRow]]
     settings: Settings
-    crew: Crew = Crew()
+    processes: Processes = Processes()
     note: Callable[[str], None] = lambda text: None
     folder: Path | None = None
     poisson: bool = False

@@ -37,7 +37,7 @@ class Carried:
         The file of the task before stays until the next one: a run that is killed now
         begins with the end of task ``k`` again.
         """
-        folder, crew = self._stream.folder, self._stream.crew
+        folder, processes = self._stream.folder, self._stream.processes
         plain = {
             group: {name: value.detach().cpu().clone() for name, value in some.items()}
             for group, some in found.items()
@@ -45,7 +45,7 @@ class Carried:
         if folder is None:
             self._held[k] = plain
             return
-        if crew.first:
+        if processes.first:
             flat = {
                 f"{group}:{name}": value.contiguous()
                 for group, some in plain.items()
@@ -57,7 +57,7 @@ class Carried:
             if k > 1:
                 old = folder / CARRIED / f"{self._stream.label(k - 2)}.safetensors"
                 old.unlink(missing_ok=True)
-        crew.wait()
+        processes.wait()
 
     def read(self, k: int) -> Tensors:
         """What was kept after task ``k``, on the student's device.

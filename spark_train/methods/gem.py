@@ -50,7 +50,7 @@ def memory(stream: Stream, k: int) -> Step:
 
 
 def _phase(stream: Stream, k: int) -> Phase:
-    student, crew = stream.student, stream.crew
+    student, processes = stream.student, stream.processes
     phase = learning(stream, k)
     stored = [memory(stream, earlier) for earlier in range(k)]
 
@@ -59,7 +59,8 @@ def _phase(stream: Stream, k: int) -> Phase:
             return {}
         own = flat_gradient(student)
         others = [
-            other_gradient(student, phase.loss, batch, crew=crew) for batch in stored
+            other_gradient(student, phase.loss, batch, processes=processes)
+            for batch in stored
         ]
         table = torch.stack([*others, own])
         products = table @ table.T
@@ -67,11 +68,11 @@ def _phase(stream: Stream, k: int) -> Phase:
         if not against or not products.isfinite().all():
             return {"violated": against}  # the loop stops where one is not finite
         v = torch.zeros(k, dtype=torch.float64)
-        if crew.first:
+        if processes.first:
             found = dual(products.cpu().numpy(), margin=stream.settings.gem.margin)
             v = torch.from_numpy(found)
         # One process solves it for all: they must not part by a rounding.
-        v = crew.sum(v.to(student.device))
+        v = processes.sum(v.to(student.device))
         set_gradient(student, own + v @ table[:-1])
         return {"violated": against}
 

@@ -32,7 +32,7 @@ def fisher(stream: Stream, k: int, *, rows: int = 0) -> dict[str, Tensor]:
     dict
         A tensor a trained weight, of its shape and dtype; the same in all processes.
     """
-    student, crew = stream.student, stream.crew
+    student, processes = stream.student, stream.processes
     chosen: Sequence[TrainRow] = stream.rows[stream.tasks[k]]
     if 0 < rows < len(chosen):
         chosen = stream.drawn(k, chosen, rows, purpose="fisher")
@@ -41,13 +41,13 @@ def fisher(stream: Stream, k: int, *, rows: int = 0) -> dict[str, Tensor]:
     total = torch.zeros(size, dtype=torch.float64, device=student.device)
     scope = stream.settings.loss.scope
     with student.still(), torch.enable_grad():
-        for row in crew.share(chosen):
+        for row in processes.share(chosen):
             found = response_loss(student, [row], scope=scope, name="nll")
             torch.autograd.backward(found["nll"])
             total += flat_gradient(student).square()
             for weight in weights.values():
                 weight.grad = None
-    total = crew.sum(total) / len(chosen)
+    total = processes.sum(total) / len(chosen)
     parts = torch.split(total, [weight.numel() for weight in weights.values()])
     return {
         name: part.view_as(weight).to(weight.dtype)

@@ -73,16 +73,16 @@ class Distillation:
 
     def start(self, rows: Sequence[TrainRow]) -> None:
         """Score the rows and keep the teacher's distributions."""
-        stream, crew = self._stream, self._stream.crew
+        stream, processes = self._stream, self._stream.processes
         counts = seen_counts(stream, self._k)
         distinct = list({row.id: row for row in rows}.values())
         kept: dict[str, Target] = {}
         scores: dict[str, np.ndarray] = {}
         with torch.no_grad(), stream.student.still():
-            for part in pieces(crew.share(distinct), stream.student.tokens):
+            for part in pieces(processes.share(distinct), stream.student.tokens):
                 self._ask(part, counts, kept, scores)
-        self._targets = crew.collect(kept)
-        scores = crew.collect(scores)
+        self._targets = processes.collect(kept)
+        scores = processes.collect(scores)
         keep_scores(stream, self._k, distinct, scores)
 
     def _ask(

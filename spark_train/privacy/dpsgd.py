@@ -151,7 +151,7 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
             where="--dp dpsgd",
             fix="give the phase its `each`, or leave --dp out",
         )
-    student, crew = stream.student, stream.crew
+    student, processes = stream.student, stream.processes
     bound, size = stream.settings.dp.max_grad_norm, each.size
     cut = 0
 
@@ -162,7 +162,7 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
         over = 0
         for role, rows in chosen.rows.items():
             with clock(role):
-                for row in crew.share(rows):
+                for row in processes.share(rows):
                     terms, found = each.terms(role, row), phase.loss(role, [row])
                     loss = sum(
                         (terms[name].weight / terms[name].count) * value
@@ -179,7 +179,7 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
                     for name, value in found.items():
                         sums[name] += float(value.detach())
         told = torch.tensor([*sums.values(), over], dtype=torch.float64)
-        total = crew.sum(torch.cat([total, told.to(total)]))
+        total = processes.sum(torch.cat([total, told.to(total)]))
         total, told = total[: -len(told)], total[-len(told) :]
         with clock("noise"):
             # The same in all processes, and added to their sum: once.

@@ -41,10 +41,10 @@ def fn(stream: Stream, method: Method) -> Protected:
     if stream.folder is not None:
         # What the run began with is kept: another library may draw otherwise.
         place = stream.folder / CARRIED / NOISE
-        if stream.crew.first and not place.exists():
+        if stream.processes.first and not place.exists():
             data = sealed(save({"noise": noise}, metadata={"seal": BLANK}))
             write_atomically(place, lambda file: file.write(data))
-        stream.crew.wait()
+        stream.processes.wait()
         try:
             if intact_file(place) is False:
                 raise ValueError("other bytes than were written")

@@ -59,24 +59,24 @@ def batch_scores(
 
 def scored(stream: Stream, k: int, rows: Sequence[TrainRow]) -> dict[str, np.ndarray]:
     """Scores of rows while task ``k`` is learned, by id, the same in all processes."""
-    student, crew = stream.student, stream.crew
+    student, processes = stream.student, stream.processes
     counts = seen_counts(stream, k)
     found: dict[str, np.ndarray] = {}
     with torch.no_grad(), student.still():
-        for part in pieces(crew.share(rows), student.tokens):
+        for part in pieces(processes.share(rows), student.tokens):
             batch = collate(part).to(student.device)
             hidden = student.hidden(batch, batch.attention)
             ids = targets(batch, batch.attention)
             scores = batch_scores(stream, part, hidden, ids, counts)
             found |= {row.id: one for row, one in zip(part, scores, strict=True)}
-    return crew.collect(found)
+    return processes.collect(found)
 
 
 def keep_scores(
     stream: Stream, k: int, rows: Sequence[TrainRow], scores: dict[str, np.ndarray]
 ) -> None:
     """Leave the scores that a stage worked with in the run folder."""
-    if stream.folder is not None and stream.crew.first:
+    if stream.folder is not None and stream.processes.first:
         write_scores(
             stream.folder / SCORES / f"{stream.label(k)}.parquet",
             rows,

@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load_file
 
 from spark_audit.errors import CheckpointError, InputError
-from spark_train import distributed as crew_module
-from spark_train.distributed import Crew, ElsewhereError
+from spark_train import distributed
+from spark_train.distributed import ElsewhereError, Processes
 from spark_train.run import train
 
 # With --cpu accelerate starts one process only (more need MPI); with --multi_gpu it
@@ -238,20 +238,20 @@ def test_a_fault_is_one_line(
 
 
 def test_one_process_is_a_crew_of_its_own() -> None:
-    crew = Crew()
-    assert crew.first
-    assert crew.share([1, 2, 3]) == [1, 2, 3]
-    assert crew.collect({"a": 1}) == {"a": 1}
+    processes = Processes()
+    assert processes.first
+    assert processes.share([1, 2, 3]) == [1, 2, 3]
+    assert processes.collect({"a": 1}) == {"a": 1}
     tensor = torch.ones(2)
-    assert crew.sum(tensor) is tensor
-    crew.wait()
-    crew.agree(3, what="three")
-    with pytest.raises(InputError, match="mine"), crew.together():
+    assert processes.sum(tensor) is tensor
+    processes.wait()
+    processes.agree(3, what="three")
+    with pytest.raises(InputError, match="mine"), processes.together():
         raise InputError("mine")
 
 
 def test_every_item_is_some_process_s() -> None:
-    parts = [Crew(rank, 3).share(range(8)) for rank in range(3)]
+    parts = [Processes(rank, 3).share(range(8)) for rank in range(3)]
     assert sorted(x for part in parts for x in part) == list(range(8))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -260,23 +260,23 @@ def test_the_first_process_tells_another_s_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fault = CheckpointError("is broken", where="x")
-    monkeypatch.setattr(Crew, "_all", lambda self, items: [None, fault])
-    with pytest.raises(CheckpointError, match="is broken"), Crew(0, 2).together():
+    monkeypatch.setattr(Processes, "_all", lambda self, items: [None, fault])
+    with pytest.raises(CheckpointError, match="is broken"), Processes(0, 2).together():
         pass
-    with pytest.raises(ElsewhereError), Crew(1, 2).together():
+    with pytest.raises(ElsewhereError), Processes(1, 2).together():
         raise fault
-    monkeypatch.setattr(Crew, "_all", lambda self, items: [3, 4])
+    monkeypatch.setattr(Processes, "_all", lambda self, items: [3, 4])
     with pytest.raises(InputError, match="the processes differ in the step"):
-        Crew(1, 2).agree(4, what="the step")
+        Processes(1, 2).agree(4, what="the step")
 
 
 def test_a_process_that_is_gone_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*args: Any) -> None:
         raise RuntimeError("Connection closed by peer")
 
-    monkeypatch.setattr(crew_module.torch.distributed, "barrier", lost)
-    monkeypatch.setattr(crew_module.torch.distributed, "all_reduce", lost)
+    monkeypatch.setattr(distributed.torch.distributed, "barrier", lost)
+    monkeypatch.setattr(distributed.torch.distributed, "all_reduce", lost)
     with pytest.raises(ElsewhereError, match="another process of the run has stopped"):
-        Crew(0, 2).wait()
+        Processes(0, 2).wait()
     with pytest.raises(ElsewhereError):
-        Crew(0, 2).sum(torch.ones(1))
+        Processes(0, 2).sum(torch.ones(1))

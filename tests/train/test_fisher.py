@@ -9,7 +9,7 @@ import pytest
 import torch
 from plain_training import adapted, logp_of, make_rows, make_stream, same
 
-from spark_train.distributed import Crew
+from spark_train.distributed import Processes
 from spark_train.phases.fisher import fisher, relative
 
 ROWS = make_rows(a=6, b=5)
@@ -63,9 +63,9 @@ def test_processes_share_the_rows(
 ) -> None:
     model = adapted(make_model)
     parts: list[torch.Tensor] = []
-    monkeypatch.setattr(Crew, "sum", lambda self, t: parts.append(t.clone()) or t)
+    monkeypatch.setattr(Processes, "sum", lambda self, t: parts.append(t.clone()) or t)
     for rank in (0, 1):
-        fisher(make_stream(model, ROWS, crew=Crew(rank, 2)), 0)
+        fisher(make_stream(model, ROWS, processes=Processes(rank, 2)), 0)
     whole = plain(model, ROWS["a"])
     found = torch.cat([value.reshape(-1) for value in whole.values()]) * 6
     torch.testing.assert_close(parts[0] + parts[1], found, rtol=1e-6, atol=1e-12)

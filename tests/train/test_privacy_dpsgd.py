@@ -21,7 +21,7 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import read_examples
 from spark_audit.errors import InputError
 from spark_train.data import TrainRow, encode_rows
-from spark_train.distributed import Crew
+from spark_train.distributed import Processes
 from spark_train.loop import Clock, Phase, accumulate, flat_gradient, run_phase
 from spark_train.methods import METHODS
 from spark_train.model.lora import add_lora
@@ -47,9 +47,9 @@ def data(
 
 @pytest.fixture
 def stream(tiny_base: Path, data: Path) -> Callable[..., Stream]:
-    """``stream(*settings, crew=...)``: a stream on a fresh model."""
+    """``stream(*settings, processes=...)``: a stream on a fresh model."""
 
-    def make(*settings: str, crew: Crew | None = None) -> Stream:
+    def make(*settings: str, processes: Processes | None = None) -> Stream:
         chosen = parse(["batch_size=4", "epochs=2", "lr=0.02", "lora.r=4", *settings])
         loaded = open_checkpoint(str(tiny_base), device="cpu")
         with quiet():
@@ -66,7 +66,7 @@ def stream(tiny_base: Path, data: Path) -> Callable[..., Stream]:
             student=Student(model),
             rows=by_task,
             settings=chosen,
-            crew=crew or Crew(),
+            processes=processes or Processes(),
         )
 
     return make
@@ -178,7 +178,7 @@ def test_one_row_of_each_kind_has_the_method_s_own_gradient(
             break
     else:
         pytest.fail("no step has one row of each kind")
-    accumulate(made.student, phase.loss, chosen, crew=Crew())
+    accumulate(made.student, phase.loss, chosen, processes=Processes())
     wanted = flat_gradient(made.student)
     assert float(wanted.norm()) > 1e-4
     for weight in made.student.trainable.values():
@@ -420,7 +420,7 @@ def test_without_noise_and_bound_it_is_plain_training(
         )
 
 
-class Half(Crew):
+class Half(Processes):
     """One of two processes that this process plays one after the other."""
 
     sums: list[torch.Tensor]
@@ -441,7 +441,7 @@ def test_two_processes_leave_the_gradient_of_one(
     for rank in (0, 1):
         half = Half(rank, 2)
         object.__setattr__(half, "sums", sums)
-        made = stream(*settings, crew=half)
+        made = stream(*settings, processes=half)
         found = gradient(made, phases(made)[2], step)
     # The second has both sums, and noise once.
     assert len(sums) == 2
