@@ -7,12 +7,58 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, ClassVar
 
 from spark_audit.errors import InputError
+from spark_audit.terminal.flags import Flag
 
 BASE = "base"
 _NAMED = re.compile(r"([A-Za-z0-9._+-]+)=(.+)", re.DOTALL)
 _STAGE = re.compile(r"[1-9]\d*(:task)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """How checkpoints are opened; fields are named like the flags.
+
+    Attributes
+    ----------
+    device
+        ``auto`` (CUDA when there is one), ``cpu``, ``cuda``.
+    dtype
+        ``float32``, ``bfloat16``, ``float16``, or ``auto`` for what was saved.
+    tokenizer
+        A folder that overrides the checkpoint's and the base's tokenizer.
+    lora_alpha
+        Needed for LoRA weights without adapter_config.json.
+    quantize
+        ``int8``, ``int4``: each checkpoint but the base also with rounded weights.
+    """
+
+    PANEL: ClassVar = "Opening checkpoints"
+
+    device: Annotated[str, Flag("Where to score.", metavar="auto|cpu|cuda")] = "auto"
+    dtype: Annotated[
+        str,
+        Flag(
+            "Of the model's body; the output head is always float32.",
+            metavar="float32|bfloat16|float16",
+        ),
+    ] = "float32"
+    tokenizer: Annotated[
+        str | None, Flag("Tokenizer, if not the checkpoint's own.", metavar="DIR")
+    ] = None
+    lora_alpha: Annotated[
+        float | None, Flag("Alpha of bare LoRA weights without a config.")
+    ] = None
+    revision: Annotated[str | None, Flag("Revision of a model on the hub.")] = None
+    trust_remote_code: Annotated[bool, Flag("Run code that a checkpoint brings.")] = (
+        False
+    )
+    quantize: Annotated[
+        tuple[str, ...],
+        Flag("Audit each checkpoint with rounded weights too.", metavar="int8|int4"),
+    ] = ()
 
 
 @dataclass(frozen=True)
