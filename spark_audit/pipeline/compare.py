@@ -28,7 +28,8 @@ from spark_audit.audits.contract import (
 from spark_audit.audits.seeds import with_entries
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import check_links
-from spark_audit.provenance import now, sha256_file, versions
+from spark_audit.provenance import sha256_file
+from spark_audit.report.assemble import assemble
 from spark_audit.report.attachments import (
     cases_file,
     read_cases,
@@ -37,8 +38,7 @@ from spark_audit.report.attachments import (
     write_cases,
 )
 from spark_audit.report.folder import FOLDERS, read_report
-from spark_audit.report.tables import SCOPE
-from spark_audit.results import AuditResult, CheckpointFacts, Guard, Report, by_severity
+from spark_audit.results import AuditResult, CheckpointFacts, Guard, Report
 from spark_audit.scoring.table import check_columns, read_parquet, write_parquet
 
 FREE = ("replicates", "placebo_draws", "rematched", "blind_permutations")
@@ -146,11 +146,10 @@ def compare(
         parts = [(read_cases(f), new) for f, new in zip(folders, names, strict=True)]
         write_cases(output, united_cases(parts))
     kept = [evidence_file(audit) for audit in results] + [cases_file(Path()).name]
-    return Report(
+    return assemble(
+        results,
         status=first.status,
         command=list(command),
-        created=now(),
-        versions=versions(),
         settings={
             **first.settings,
             "preset": preset,
@@ -160,18 +159,8 @@ def compare(
         },
         manifest=first.manifest,
         checkpoints=list(facts.values()),
-        findings=by_severity(f for r in results.values() for f in r.findings),
-        results=[row for result in results.values() for row in result.rows],
-        contrasts=[row for result in results.values() for row in result.contrasts],
-        guards=[
-            *_told(left_out, unchecked),
-            *(g for r in results.values() for g in r.guards),
-        ],
-        scope=[*SCOPE, *(line for r in results.values() for line in r.scope)],
-        tables={
-            **united([(r.tables, new) for r, new in zip(reports, names, strict=True)]),
-            **{k: v for r in results.values() for k, v in r.tables.items()},
-        },
+        guards=_told(left_out, unchecked),
+        tables=united([(r.tables, new) for r, new in zip(reports, names, strict=True)]),
         evidence=sums,
         files={} if output is None else {"scores": [f"scores/{n}" for n in kept]},
     )

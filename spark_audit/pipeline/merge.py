@@ -12,7 +12,8 @@ from typing import Any
 
 from spark_audit.audits.contract import BASE, evidence_file, in_order, series_of
 from spark_audit.errors import InputError
-from spark_audit.results import CheckpointFacts, Report, by_severity
+from spark_audit.report.assemble import assemble, results_of
+from spark_audit.results import CheckpointFacts, Report
 
 SAME = ("preset", "seed", "limit", "baseline")
 """Settings that audits of one report share."""
@@ -81,45 +82,30 @@ def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
             where=str(folder),
             fix="give another -o, or remove the folder; what was scored is kept",
         )
-    order = in_order([*others, *fresh])
     told = {(guard.name, guard.checkpoint) for guard in new.guards}
-    said = [f for f in old.findings if f.audit in others]
-    said += [f for f in new.findings if f.audit in fresh]
-    place = {audit: k for k, audit in enumerate(order)}
     seen = {one.name for one in new.checkpoints}
-    return new.model_copy(
-        update={
-            "checkpoints": [
-                *new.checkpoints,
-                *(one for one in old.checkpoints if one.name not in seen),
-            ],
-            "findings": by_severity(sorted(said, key=lambda f: place[f.audit])),
-            "results": [
-                row
-                for audit in order
-                for row in (old if audit in others else new).results
-                if row.audit == audit
-            ],
-            "contrasts": [
-                row
-                for audit in order
-                for row in (old if audit in others else new).contrasts
-                if row.audit == audit
-            ],
-            "guards": [
-                *new.guards,
-                *(g for g in old.guards if (g.name, g.checkpoint) not in told),
-            ],
-            "scope": list(dict.fromkeys([*new.scope, *old.scope])),
-            "settings": {**old.settings, **new.settings},
-            "tables": {**old.tables, **new.tables},
-            "evidence": {
-                name: sha256
-                for name, sha256 in old.evidence.items()
-                if name in map(evidence_file, others)
-            },
-            "timing": {**old.timing, **new.timing},
-        }
+    united = {**results_of(old, others), **results_of(new, fresh)}
+    kept = ("status", "command", "created", "versions", "manifest")
+    return assemble(
+        {audit: united[audit] for audit in in_order(united)},
+        **{name: getattr(new, name) for name in kept},
+        settings={**old.settings, **new.settings},
+        checkpoints=[
+            *new.checkpoints,
+            *(one for one in old.checkpoints if one.name not in seen),
+        ],
+        guards=[
+            *new.guards,
+            *(g for g in old.guards if (g.name, g.checkpoint) not in told),
+        ],
+        scope=[*new.scope, *old.scope],
+        tables={**old.tables, **new.tables},
+        evidence={
+            name: sha256
+            for name, sha256 in old.evidence.items()
+            if name in map(evidence_file, others)
+        },
+        timing={**old.timing, **new.timing},
     )
 
 

@@ -34,7 +34,8 @@ from spark_audit.pipeline.merge import accumulated, audits_of
 from spark_audit.pipeline.merge import check as check_kept
 from spark_audit.pipeline.plans import Lineup, Plans, known, lineup, make_plans
 from spark_audit.pipeline.workers import NOT_GIVEN, Worker
-from spark_audit.provenance import now, sha256_file, versions
+from spark_audit.provenance import sha256_file
+from spark_audit.report.assemble import assemble
 from spark_audit.report.attachments import (
     case_ids,
     cases,
@@ -43,14 +44,7 @@ from spark_audit.report.attachments import (
     write_cases,
 )
 from spark_audit.report.folder import FOLDERS, check_formats, read_report, write_report
-from spark_audit.report.tables import SCOPE
-from spark_audit.results import (
-    AuditResult,
-    CheckpointFacts,
-    ManifestFacts,
-    Report,
-    by_severity,
-)
+from spark_audit.results import AuditResult, CheckpointFacts, ManifestFacts, Report
 from spark_audit.scoring.table import Pass, TokenTable, write_parquet
 
 if TYPE_CHECKING:
@@ -220,19 +214,19 @@ def _conclude(
             written.add(path)
     # Another command may have finished here in the meantime.
     before = _check_folder(folder, manifest, order, request)
-    results = []
+    results: dict[str, AuditResult] = {}
     facts = [one.facts for one in scored]
     for place, name in enumerate(request.audits):
         if progress is not None:
             progress(STATISTICS, place, len(request.audits))
         with clock(f"statistics: {name}"):
-            results.append(_audit(name, tables, view, order, facts, request))
+            results[name] = _audit(name, tables, view, order, facts, request)
     if progress is not None:
         progress(STATISTICS, len(request.audits), len(request.audits))
     attached = run_tables(_folders(order))
     plain = {k: found[Pass()] for k, found in tables.items() if Pass() in found}
     shown = cases(view, work.places, plain)
-    report = _report(request, manifest, view, scored, results, attached, clock.seconds)
+    report = _report(work, scored, results, attached)
     adds = False
     if before is not None:
         report = accumulated(before, report, folder=folder)
@@ -245,7 +239,7 @@ def _conclude(
         write_cases(folder, shown)
     written.add(cases_file(folder))
     sums = dict(report.evidence)
-    for name, result in zip(request.audits, results, strict=True):
+    for name, result in results.items():
         if result.evidence is not None and len(result.evidence):
             path = folder / "scores" / evidence_file(name)
             evidence = pa.Table.from_pandas(result.evidence, preserve_index=False)
@@ -529,25 +523,21 @@ def _audit(
 
 
 def _report(
-    request: Request,
-    manifest: Manifest,
-    view: Manifest,
+    work: _Work,
     scored: Sequence[_Scored],
-    results: Sequence[AuditResult],
+    results: Mapping[str, AuditResult],
     attached: Mapping[str, list[dict[str, Any]]],
-    timing: dict[str, float],
 ) -> Report:
+    request, manifest, view = work.request, work.manifest, work.view
     partial = len(view.examples) < len(manifest.examples)
     train = [pair for pair in view.pairs if view.by_id[pair.example].split == "train"]
     held = [view.by_id[pair.example] for pair in train]
-    preset = request.preset or manifest.settings.preset
-    return Report(
+    return assemble(
+        results,
         status="partial" if partial else "complete",
         command=list(request.command),
-        created=now(),
-        versions=versions(),
         settings={
-            "preset": preset,
+            "preset": request.preset or manifest.settings.preset,
             "seed": request.seed,
             "baseline": request.baseline,
             "limit": request.limit,
@@ -555,7 +545,7 @@ def _report(
             "reference": manifest.reference.name,
             **{
                 f"{name}.{key}": value
-                for name, result in zip(request.audits, results, strict=True)
+                for name, result in results.items()
                 for key, value in {
                     **known(AUDITS.get(name).run, request.audit_options),
                     **result.settings,
@@ -571,17 +561,8 @@ def _report(
             n_tokens=sum(p.pii.token_end - p.pii.token_start for p in train),
         ),
         checkpoints=[one.facts for one in scored],
-        findings=by_severity(f for result in results for f in result.findings),
-        results=[row for result in results for row in result.rows],
-        contrasts=[row for result in results for row in result.contrasts],
-        guards=[guard for result in results for guard in result.guards],
-        scope=[*SCOPE, *(line for result in results for line in result.scope)],
-        tables={
-            **matching(view),
-            **{k: v for result in results for k, v in result.tables.items()},
-            **attached,
-        },
-        timing={name: round(seconds, 3) for name, seconds in timing.items()},
+        tables={**matching(view), **attached},
+        timing={k: round(seconds, 3) for k, seconds in work.clock.seconds.items()},
     )
 
 

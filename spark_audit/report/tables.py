@@ -10,19 +10,6 @@ from spark_audit.report.disclosure import withheld
 from spark_audit.report.figures.entries import palette
 from spark_audit.results import Contrast, Report, Row, number
 
-SCOPE = (
-    "Selective conditional-likelihood suppression under known prefixes is not "
-    "differential privacy, not erasure from the parameters, not non-extractability and "
-    "not membership protection.",
-    "Intervals are over sources for one trained checkpoint each; the variation between "
-    "training seeds is not in them, but where a row says `seeds` or `both`.",
-    "Only the pooled DiD is corrected, over checkpoints, as the one family declared "
-    "beforehand; every other figure is exploratory: among many, some stand out by "
-    "chance.",
-)
-"""Statements that stand in every report (SPARK, Scope of the Privacy Evidence)."""
-
-
 METRICS = {
     "nll_pii": "NLL of PII",
     "nll_control": "NLL of controls",

@@ -1,0 +1,74 @@
+"""A report of what several audits concluded: of a run, of a comparison, of a merge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+from spark_audit.provenance import now, versions
+from spark_audit.results import AuditResult, Guard, Report, by_severity
+
+SCOPE = (
+    "Selective conditional-likelihood suppression under known prefixes is not "
+    "differential privacy, not erasure from the parameters, not non-extractability and "
+    "not membership protection.",
+    "Intervals are over sources for one trained checkpoint each; the variation between "
+    "training seeds is not in them, but where a row says `seeds` or `both`.",
+    "Only the pooled DiD is corrected, over checkpoints, as the one family declared "
+    "beforehand; every other figure is exploratory: among many, some stand out by "
+    "chance.",
+)
+"""Statements that stand in every report (SPARK, Scope of the Privacy Evidence)."""
+
+Records = list[dict[str, Any]]
+
+
+def assemble(
+    results: Mapping[str, AuditResult],
+    *,
+    guards: Iterable[Guard] = (),
+    scope: Iterable[str] = (),
+    tables: Mapping[str, Records] | None = None,
+    **facts: Any,
+) -> Report:
+    """One report of audits' results, in the order in which they are given.
+
+    Parameters
+    ----------
+    guards, scope, tables
+        What belongs to no audit's result: guards before theirs, statements after
+        theirs, tables that give way to theirs.
+    facts
+        The other fields of :class:`Report`; it is made now, by these versions, unless
+        they say otherwise.
+    """
+    parts = list(results.values())
+    own = {name: table for part in parts for name, table in part.tables.items()}
+    return Report.model_validate(
+        {
+            "created": now(),
+            "versions": versions(),
+            "findings": by_severity(chain(*(part.findings for part in parts))),
+            "results": list(chain(*(part.rows for part in parts))),
+            "contrasts": list(chain(*(part.contrasts for part in parts))),
+            "guards": [*guards, *chain(*(part.guards for part in parts))],
+            "scope": list(
+                dict.fromkeys([*SCOPE, *chain(*(p.scope for p in parts)), *scope])
+            ),
+            "tables": {**(tables or {}), **own},
+            **facts,
+        }
+    )
+
+
+def results_of(report: Report, audits: Iterable[str]) -> dict[str, AuditResult]:
+    """What a report tells of single audits: their findings, rows and contrasts."""
+    return {
+        audit: AuditResult(
+            rows=[row for row in report.results if row.audit == audit],
+            contrasts=[row for row in report.contrasts if row.audit == audit],
+            findings=[one for one in report.findings if one.audit == audit],
+        )
+        for audit in audits
+    }
