@@ -29,6 +29,7 @@ from spark_audit.audits.ratio_rows import (
     ratio_contrasts,
     ratio_rows,
 )
+from spark_audit.audits.wording import figure, reason, unseen
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.results import AuditResult, Contrast, Finding, Row, number
 from spark_audit.scoring.table import Pass
@@ -224,10 +225,9 @@ def _findings(rows: Sequence[Row]) -> list[Finding]:
 def _contrast_line(row: Contrast) -> str:
     place = f"{row.checkpoint} against {row.baseline}: NLL of {NAMES[row.of]}"
     if row.value is None or row.low is None or row.high is None:
-        return f"{place}: no change can be estimated ({row.note or 'no spread'})."
-    change = f"{number(row.value)} [{number(row.low)}, {number(row.high)}] nats"
+        return f"{place}: no change can be estimated ({reason(row.note)})."
+    change = f"{figure(row)} nats"
     if row.low <= 0 <= row.high:
-        tail = "" if row.mde is None else f"; changes below {number(row.mde)} go unseen"
-        return f"{place} changed by {change}: no change detected{tail}."
+        return f"{place} changed by {change}: no change detected{unseen(row.mde)}."
     direction = "less" if row.value > 0 else "more"
     return f"{place} changed by {change}: {direction} likely."

@@ -30,6 +30,7 @@ from spark_audit.audits.ratio_rows import (
     ratio_rows,
     with_nulls,
 )
+from spark_audit.audits.wording import figure, percent, reason, share, unseen
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row, number
 from spark_audit.scoring.table import Pass, TokenTable
@@ -319,14 +320,13 @@ def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[Findin
             continue
         beside = ""
         if top.null is not None:
-            beside = f"; of equally hard other text, {number(100 * top.null, 1)}%"
+            beside = f"; of equally hard other text, {share(top.null)}%"
         before = pooled.get((BASE, "top1_rate", "pii"))
         if before is not None and checkpoint != BASE:
-            share = None if before.value is None else 100 * before.value
-            beside += f"; on the base, {number(share, 1)}% of them"
+            beside += f"; on the base, {share(before.value)}% of them"
         middle = "" if median is None else f" (median rank {number(median.value, 1)})"
         sentence = (
-            f"{checkpoint}: {_percent(top)} of identifier tokens are its first guess"
+            f"{checkpoint}: {percent(top)} of identifier tokens are its first guess"
             f"{middle}{beside}."
         )
         found.append(Finding.on(top, "moved", sentence))
@@ -350,10 +350,10 @@ def _without_control(
     before = pooled.get((BASE, "top1_rate", "pii_all"))
     beside = ""
     if before is not None and before.value is not None and checkpoint != BASE:
-        beside = f", on the base {number(100 * before.value, 1)}%"
+        beside = f", on the base {share(before.value)}%"
     sentence = (
         f"{checkpoint}: no identifier has a control; of the {top.n} tokens of all "
-        f"annotated identifiers {_percent(top)} are its first guess{beside}."
+        f"annotated identifiers {percent(top)} are its first guess{beside}."
     )
     return Finding.on(top, "moved", sentence)
 
@@ -371,32 +371,15 @@ def _control(row: Contrast, contrasts: Sequence[Contrast]) -> Contrast | None:
     )
 
 
-def _percent(row: Row) -> str:
-    if row.value is None:
-        return "-"
-    text = f"{number(100 * row.value, 1)}%"
-    if row.low is None or row.high is None:
-        return text
-    return f"{text} [{number(100 * row.low, 1)}, {number(100 * row.high, 1)}]"
-
-
 def _contrast_line(row: Contrast, control: Contrast | None) -> str:
     place = f"{row.checkpoint} against {row.baseline}: ranks of identifiers"
     if row.value is None or row.low is None or row.high is None:
-        return f"{place}: no change can be estimated ({row.note or 'no spread'})."
+        return f"{place}: no change can be estimated ({reason(row.note)})."
     if row.low <= 0 <= row.high:
-        change = (
-            f"{number(row.value)} [{number(row.low)}, {number(row.high)}] doublings"
-        )
-        tail = "" if row.mde is None else f"; changes below {number(row.mde)} go unseen"
-        return f"{place} moved by {change}: no change detected{tail}."
-    towards, low, high = "away from", row.low, row.high
-    if row.value < 0:
-        towards, low, high = "towards", -row.high, -row.low
-    text = (
-        f"{place} moved {number(abs(row.value))} [{number(low)}, {number(high)}] "
-        f"doublings {towards} the top"
-    )
+        change = f"{figure(row)} doublings: no change detected{unseen(row.mde)}"
+        return f"{place} moved by {change}."
+    towards, sign = ("towards", -1) if row.value < 0 else ("away from", 1)
+    text = f"{place} moved {figure(row, sign=sign)} doublings {towards} the top"
     if control is None or control.value is None:
         return f"{text}."
     other = "away from" if control.value > 0 else "towards"

@@ -18,6 +18,7 @@ import pandas as pd
 from scipy import stats
 
 from spark_audit.audits.contract import BASE
+from spark_audit.audits.wording import adjusted_p, confidence
 from spark_audit.data.canaries import FORMATS, RANKED
 from spark_audit.errors import InputError
 from spark_audit.results import Contrast
@@ -172,13 +173,7 @@ class Tested:
     @property
     def said(self) -> str:
         """The p value in words."""
-        return said(self.p, self.over)
-
-
-def said(p: float, over: int) -> str:
-    """An adjusted p value in words."""
-    tests = "test" if over == 1 else "tests"
-    return f"p {p:.2g} adjusted over {over} {tests}"
+        return adjusted_p(self.p, self.over)
 
 
 def adjusted(tests: list[Tested]) -> list[Tested]:
@@ -543,11 +538,6 @@ def epsilon_table(
             }
         )
     return found
-
-
-def confidence(significance: float) -> str:
-    """A confidence level in words."""
-    return f"{100 * (1 - significance):.5g}%"
 
 
 def _says(record: Record, epsilon: float) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 from scipy import special
 
 from spark_audit.audits.contract import entry_of, replicate_of
+from spark_audit.audits.wording import figure
 from spark_audit.results import (
     AuditResult,
     Claim,
@@ -321,10 +322,8 @@ def _findings(rows: Sequence[Row]) -> list[Finding]:
             if row.metric != "did":
                 continue
             who = f"{who} against {row.baseline}"
-        said = "not estimable" if row.value is None else number(row.value)
-        if row.low is not None and row.high is not None:
-            said += f" [{number(row.low)}, {number(row.high)}]"
-        elif row.value is not None:
+        said = "not estimable" if row.value is None else figure(row)
+        if row.value is not None and (row.low is None or row.high is None):
             said += " (no interval)"
         if row.status not in ("ok", "not_estimable"):
             said += f", {row.status.replace('_', ' ').upper()}"

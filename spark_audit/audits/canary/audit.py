@@ -31,7 +31,6 @@ from spark_audit.audits.ranked import (
     base_tests,
     bounded,
     changes,
-    confidence,
     control_tests,
     dose_table,
     epsilon_table,
@@ -44,7 +43,6 @@ from spark_audit.audits.ranked import (
     paired_table,
     ranked,
     resolved,
-    said,
     streisand_table,
     tied_note,
     trained,
@@ -59,6 +57,15 @@ from spark_audit.audits.ratio_rows import (
     missing_rows,
     ratio_contrasts,
     ratio_rows,
+)
+from spark_audit.audits.wording import (
+    adjusted_p,
+    confidence,
+    figure,
+    limits,
+    p_value,
+    share,
+    unseen,
 )
 from spark_audit.data.canaries import FORMATS, RANKED
 from spark_audit.manifest.schema import Manifest
@@ -630,7 +637,8 @@ def _end_words(
     size = int(part["n_candidates"].iloc[0])
     low, high = null_mean([size] * best.n).band()
     first = hits_of(part, k=1)
-    chance = f"{number(null_moments(size).exposure_mean, 2)} [{low:.2f}, {high:.2f}]"
+    mean = number(null_moments(size).exposure_mean, 2)
+    chance = f"{mean}{limits(low, high, digits=2)}"
     figures = (
         f"mean exposure {number(best.value, 2)} bits ({best.part}) where chance gives "
         f"{chance}, {round(first.hits, 2):g} of {best.n} canaries ranked first of "
@@ -649,7 +657,7 @@ def _end_words(
         )
     return "nothing_shown", (
         f"memorisation of canaries not detected: {figures}. Not excluded: shifts of "
-        f"the mean below {mde}, up to {number(100 * first.high, 1)}% ranked first "
+        f"the mean below {mde}, up to {share(first.high)}% ranked first "
         "(exact 95% limit)."
     )
 
@@ -674,7 +682,7 @@ def _rise(
             f"in most rows {best.said}."
         )
         return _finding(name, "memory", said)
-    tail = "" if rise.mde is None else f"; below {number(rise.mde, 2)} bits go unseen"
+    tail = unseen(rise.mde, "", unit="bits", digits=2)
     said = f"no rise of exposure since the base detected: {figures}{tail}."
     return _finding(name, "nothing_shown", said)
 
@@ -697,7 +705,7 @@ def _places(record: Mapping[str, Any], p: float, over: int) -> str:
     return (
         f"mean rank {number(record['rank_mean_trained'], 1)} against "
         f"{number(record['rank_mean_held_out'], 1)} ({record['part']}, "
-        f"{said(p, over)})"
+        f"{adjusted_p(p, over)})"
     )
 
 
@@ -737,8 +745,8 @@ def _streisand_words(
     at = int(np.argmin(ps))
     said = (
         "no difference between true and never-inserted canaries detected: "
-        f"{_places(compared[at], ps[at], len(ps))}; differences below "
-        f"{number(compared[at]['mde_ranks'], 1)} ranks go unseen."
+        f"{_places(compared[at], ps[at], len(ps))}"
+        f"{unseen(compared[at]['mde_ranks'], 'differences', unit='ranks', digits=1)}."
     )
     return [("nothing_shown", said)]
 
@@ -787,12 +795,12 @@ def _contrast_findings(
             found.append(Finding.on(row, "nothing_shown", said))
             continue
         p = wilcoxon.get((row.checkpoint, row.of))
-        change = f"{number(row.value, 2)} [{row.low:.2f}, {row.high:.2f}] bits" + (
-            "" if p is None else f" (Wilcoxon p {p:.2g})"
+        change = f"{figure(row, digits=2)} bits" + (
+            "" if p is None else f" (Wilcoxon {p_value(p)})"
         )
         claim: Claim = "moved" if moved(row) else "nothing_shown"
         if claim == "nothing_shown":
-            tail = "" if row.mde is None else f"; below {number(row.mde, 2)} go unseen"
+            tail = unseen(row.mde, "", digits=2)
             said = f"{head}: no change detected, {change}{tail}."
         else:
             way = "ROSE" if row.value > 0 else "fell"

@@ -34,6 +34,7 @@ from spark_audit.audits.ratio_rows import (
     ratio_contrasts,
     ratio_rows,
 )
+from spark_audit.audits.wording import percent, points, share, unseen
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 from spark_audit.results import (
     AuditResult,
@@ -42,7 +43,6 @@ from spark_audit.results import (
     Finding,
     Guard,
     Row,
-    number,
 )
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import sign_flip
@@ -384,7 +384,7 @@ def _findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Find
         sentence = (
             f"{name}: {_hits(won, sure)} of {len(train)} identifiers of "
             f"train rows come back word for word under greedy decoding "
-            f"({_percent(row)}){_base_words(name, row)}; median tries for even odds: "
+            f"({percent(row)}){_base_words(name, row)}; median tries for even odds: "
             f"{', '.join(tries)}."
         )
         if won and not sure:
@@ -400,7 +400,7 @@ def _findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Find
         apart = (won - sure) / len(train)
         if apart > TIES_MATTER:
             said = (
-                f"{name}: ties matter, {number(100 * apart, 1)}% come back only if "
+                f"{name}: ties matter, {share(apart)}% come back only if "
                 "ties are won; score in float32."
             )
             found.append(Finding(**where, claim="not_tested", sentence=said))
@@ -430,7 +430,7 @@ def _counted(name: str, pii: pd.DataFrame) -> Claim:
 def _base_words(name: str, row: Row) -> str:
     if name == BASE or row.null is None:
         return ""
-    return f", of the base before training {number(100 * row.null, 1)}%"
+    return f", of the base before training {share(row.null)}%"
 
 
 def _compared(
@@ -449,7 +449,7 @@ def _compared(
     limit = ""
     # Of what was found, more than a bound can be said.
     if train.high is not None and not _of(pii, name, "train")["greedy"].any():
-        limit = f" Up to {number(100 * train.high, 1)}% cannot be excluded."
+        limit = f" Up to {share(train.high)}% cannot be excluded."
     if _of(pii, name, "test").empty:
         if name != BASE and _has_base(pii):
             return _against_base(name, pii, limit, seed=seed)
@@ -464,22 +464,22 @@ def _compared(
         head += " (beyond the base's own difference)"
     if apart is None:
         return "not_tested", f"{head}: no comparison, clusters are too few.{limit}"
-    points = f"{_points(apart)} points"
+    by = f"{points(apart)} points"
     if apart.low <= 0 <= apart.high:
         return "nothing_shown", (
-            f"{head}: no difference detected, {points}; differences below "
-            f"{number(100 * apart.mde, 1)} points go unseen.{limit}"
+            f"{head}: no difference detected, {by}"
+            f"{unseen(apart.mde, 'differences', unit='points')}.{limit}"
         )
     if name == BASE:
-        said = f"{head} they differ, by {points}: the splits differ by themselves."
+        said = f"{head} they differ, by {by}: the splits differ by themselves."
         return "confounded", said
     if not alike:
-        said = f"{head} they differ, by {points}: that may be the identifiers' doing."
+        said = f"{head} they differ, by {by}: that may be the identifiers' doing."
         return "confounded", said
     if apart.low > 0:
-        said = f"{head} MORE come back, by {points}: training text is extracted."
+        said = f"{head} MORE come back, by {by}: training text is extracted."
         return "verbatim", said
-    said = f"{head} FEWER come back, {points}: over-suppression is a signal too."
+    said = f"{head} FEWER come back, {by}: over-suppression is a signal too."
     return "betrays", said
 
 
@@ -514,16 +514,16 @@ def _against_base(
         apart = _Apart(paired.value, paired.low, paired.high, mde)
     # An interval of few events is too narrow by itself: the exact test must agree.
     p = sign_flip(change, seed=seed) if np.count_nonzero(change) > 1 else 1.0
-    points = f"{_points(apart)} points"
+    by = f"{points(apart)} points"
     if apart.low <= 0 <= apart.high or p > 1 - paired.level:
         return "nothing_shown", (
-            f"{head}: no difference detected, {points}; differences below "
-            f"{number(100 * apart.mde, 1)} points go unseen.{limit}"
+            f"{head}: no difference detected, {by}"
+            f"{unseen(apart.mde, 'differences', unit='points')}.{limit}"
         )
     if apart.low > 0:
-        said = f"{head} MORE come back, by {points}: training text is extracted."
+        said = f"{head} MORE come back, by {by}: training text is extracted."
         return "verbatim", said
-    return "moved", f"{head} FEWER come back, {points}."
+    return "moved", f"{head} FEWER come back, {by}."
 
 
 def _guards(pii: pd.DataFrame) -> list[Guard]:
@@ -536,7 +536,7 @@ def _guards(pii: pd.DataFrame) -> list[Guard]:
         return []
     detail = (
         "greedy decoding of the base returns identifiers of train rows more or less "
-        f"often than of test rows, by {_points(apart)} points: "
+        f"often than of test rows, by {points(apart)} points: "
     )
     detail += (
         "the splits differ by themselves; only changes since it mean anything"
@@ -613,26 +613,12 @@ def _since(one: _Apart | None, base: _Apart | None) -> _Apart | None:
     return None if one is None or base is None else _minus(one, base)
 
 
-def _points(apart: _Apart) -> str:
-    low, high = number(100 * apart.low, 1), number(100 * apart.high, 1)
-    return f"{number(100 * apart.value, 1)} [{low}, {high}]"
-
-
 def _median(row: Row) -> str:
     if row.value is None:
         return "not estimable"
     if row.value >= MOST:
         return f"more than {MOST:.0e}"
     return f"{row.value:.3g}"
-
-
-def _percent(row: Row) -> str:
-    if row.value is None:
-        return "-"
-    text = f"{number(100 * row.value, 1)}%"
-    if row.low is None or row.high is None:
-        return text
-    return f"{text} [{number(100 * row.low, 1)}, {number(100 * row.high, 1)}]"
 
 
 def _canary_findings(table: Sequence[Mapping[str, Any]]) -> list[Finding]:
@@ -643,7 +629,7 @@ def _canary_findings(table: Sequence[Mapping[str, Any]]) -> list[Finding]:
         won, sure, n = _totals(ours)
         among = "in the first row of each"
         if not won:
-            worst = number(100 * max(r["high"] for r in ours), 1)
+            worst = share(max(r["high"] for r in ours))
             among += f"; up to {worst}% of a part and dose not excluded"
         text = (
             f"{name}: {_hits(won, sure)} of {n} parts of canaries come back word for "
@@ -727,25 +713,20 @@ def _contrast_findings(contrasts: Sequence[Contrast]) -> list[Finding]:
             said = f"{head}: no change can be estimated ({row.note})."
             found.append(Finding.on(row, "not_tested", said))
             continue
-        points = f"{number(100 * row.value, 1)}"
         if row.low is None or row.high is None:
             why = "as much comes back in both" if row.value == 0 else row.note
-            points += f" points ({why})"
+            change = f"{share(row.value)} points ({why})"
             # Where all clusters agree there is no interval, and the test decides.
             changed = row.p is not None and row.p <= 1 - row.level
         else:
-            low, high = number(100 * row.low, 1), number(100 * row.high, 1)
-            points += f" [{low}, {high}] points"
+            change = f"{points(row)} points"
             changed = moved(row)
         claim: Claim = "moved" if changed else "nothing_shown"
         if not changed:
-            tail = ""
-            if row.mde is not None:
-                unseen = number(100 * min(1.0, row.mde), 1)
-                tail = f"; changes below {unseen} points go unseen"
-            said = f"{head}: no change detected, {points}{tail}."
+            tail = unseen(row.mde and min(1.0, row.mde), unit="points")
+            said = f"{head}: no change detected, {change}{tail}."
         else:
             way = "ROSE" if row.value > 0 else "fell"
-            said = f"{head} {way}: {points}."
+            said = f"{head} {way}: {change}."
         found.append(Finding.on(row, claim, said))
     return found

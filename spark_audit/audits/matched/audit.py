@@ -40,7 +40,6 @@ from spark_audit.audits.matched.words import (
     NO_LOW,
     NO_PAIRS,
     contrast_finding,
-    interval,
     memory_finding,
     selectivity_finding,
 )
@@ -52,6 +51,7 @@ from spark_audit.audits.spans import (
     group_of,
     groups,
 )
+from spark_audit.audits.wording import figure
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import (
@@ -635,7 +635,7 @@ def _alike(part: pd.DataFrame) -> list[Guard]:
             name="never-trained identifiers",
             passed=None if apart else True,
             detail="on the reference, identifiers of trained rows differ from those of "
-            f"rows never trained on by {interval(before)} nats a token"
+            f"rows never trained on by {figure(before)} nats a token"
             + (": a difference of their changes must clear that" if apart else ""),
         )
     ]

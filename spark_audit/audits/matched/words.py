@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from spark_audit.audits.wording import figure, p_value, unseen
 from spark_audit.results import Claim, Contrast, Estimate, Finding, Row, number
 from spark_audit.stats.memory import claim_of
 from spark_audit.stats.selectivity import unlike_drift
@@ -27,8 +28,7 @@ def memory_finding(
         sentence = f"{name}: memory of identifiers not tested: {row.note}."
         return Finding.on(row, claim, sentence)
     trained, never = (
-        interval(rows["pii_change", of, "pooled"])
-        for of in ("trained", "never-trained")
+        figure(rows["pii_change", of, "pooled"]) for of in ("trained", "never-trained")
     )
     text = (
         f"{name}: since the reference, identifiers changed by {trained} nats a token "
@@ -37,31 +37,31 @@ def memory_finding(
     if claim == "memory":
         text += (
             "more likely on trained rows than on never-trained ones by "
-            f"{interval(row, sign=-1)}."
+            f"{figure(row, sign=-1)}."
         )
     elif claim == "betrays":
         text += (
             "LESS likely on trained rows than on never-trained ones by "
-            f"{interval(row)}, which tells the trained ones from others."
+            f"{figure(row)}, which tells the trained ones from others."
         )
     elif row.low is None or row.high is None:
         text += "without an interval nothing can be concluded."
     elif not row.low <= 0 <= row.high:
         text += (
-            f"a difference of {interval(row)}, but by {number(row.null_high)} the two "
+            f"a difference of {figure(row)}, but by {number(row.null_high)} the two "
             "were unequally hard on the reference already, and drift can turn that "
             "into as much: no memory shown."
         )
     else:
         text += (
             "the same on rows never trained on: formats or drift, no memory shown. The "
-            f"difference is {interval(row)}; one of {number(row.mde)} would have been "
+            f"difference is {figure(row)}; one of {number(row.mde)} would have been "
             "seen."
         )
         if _clear(rows["pii_change", "never-trained", "pooled"])[1] and _clear(kind)[1]:
             claim = "formats"
             text += (
-                f" Those never trained on moved by {interval(kind)} against equally "
+                f" Those never trained on moved by {figure(kind)} against equally "
                 "hard text."
             )
     return Finding.on(row, claim, f"{text} {SEEDS}" if entry else text)
@@ -92,30 +92,20 @@ def selectivity_finding(
         return Finding.on(row, "nothing_shown", sentence)
     if change is None or change.value is None:
         reason = NO_PAIRS if change is None else change.note
-        sentence = f"{name}: Delta_sel {interval(row)}; its change: {reason}."
+        sentence = f"{name}: Delta_sel {figure(row)}; its change: {reason}."
         return Finding.on(row, "not_tested", sentence)
     other = rows.get(("delta_sel", "change", "split:test"))
     beside = ""
     if other is not None and other.value is not None:
-        beside = f" ({interval(other)} on test rows)"
+        beside = f" ({figure(other)} on test rows)"
     clear = any(_clear(change))
     reading = SEEDS if entry else _reading(change, moved)
     sentence = (
-        f"{name}: Delta_sel {interval(row)} nats {over}, a change of "
-        f"{interval(change)} since the reference{beside}; "
+        f"{name}: Delta_sel {figure(row)} nats {over}, a change of "
+        f"{figure(change)} since the reference{beside}; "
         f"{_mechanism(rows.get(('rtm_bias', 'change', 'pooled')))}. {reading}"
     )
     return Finding.on(change, "moved" if clear else "nothing_shown", sentence)
-
-
-def interval(row: Row | Estimate, *, sign: int = 1) -> str:
-    """``value [low, high]``, as sentences write it."""
-    if row.value is None:
-        return "-"
-    if row.low is None or row.high is None:
-        return number(sign * row.value)
-    low, high = sorted((sign * row.low, sign * row.high))
-    return f"{number(sign * row.value)} [{number(low)}, {number(high)}]"
 
 
 def _mechanism(bias: Row | None) -> str:
@@ -132,17 +122,15 @@ def _reading(change: Row, moved: Estimate) -> str:
     Delta_sel grows as well when other text is learned faster than identifiers.
     """
     up, down = _clear(change)
-    by = f"by themselves they changed by {interval(moved)}"
+    by = f"by themselves they changed by {figure(moved)}"
     if up or down:
         way = "less" if up else "more"
         return (
             f"Relative to equally hard text, identifiers became {way} likely ({by}). "
             "Ordinary fine-tuning does this too."
         )
-    return (
-        f"No move relative to equally hard text was shown ({by})."
-        + f" Changes below {number(change.mde)} nats go unseen."
-        * (change.mde is not None)
+    return f"No move relative to equally hard text was shown ({by})." + unseen(
+        change.mde, "Changes", unit="nats", before=" ", after="."
     )
 
 
@@ -173,13 +161,12 @@ def contrast_finding(
     place = (row.checkpoint, row.baseline)
     drift = contrasts.get((*place, "low_change", row.group))
     value = row.p if row.p_adjusted is None else row.p_adjusted
-    kind = "p" if row.p_adjusted is None else "adjusted p"
-    p = "no p value" if value is None else f"{kind} {value:.4f}"
+    kind = "" if row.p_adjusted is None else "adjusted "
+    p = "no p value" if value is None else f"{kind}{p_value(value, places=4)}"
     claim: Claim = "nothing_shown"
     if value is None or value >= 1 - row.level:
         reading = "No difference relative to equally hard text was shown."
-        if row.mde is not None:
-            reading += f" Effects below {number(row.mde)} nats go unseen."
+        reading += unseen(row.mde, "Effects", unit="nats", before=" ", after=".")
     elif drift is None or drift.value is None:
         reading = "How text drifts in the two runs is not known: nothing is claimed."
     elif unlike_drift(row.value, drift.value, drift.low, drift.high):
@@ -195,7 +182,7 @@ def contrast_finding(
             f"equally hard text{_themselves(*(own(n, 'nll_pii') for n in place))}."
         )
     text = (
-        f"{who}: DiD {interval(row)} nats, {p}; "
+        f"{who}: DiD {figure(row)} nats, {p}; "
         f"{_mechanism(contrasts.get((*place, 'rtm_bias', row.group)))}. "
         f"{_drifts(drift, *(own(n, 'low_change') for n in place))} "
     )
@@ -213,7 +200,7 @@ def _drifts(drift: Contrast | None, ours: Row | None, theirs: Row | None) -> str
 
     return (
         f"Low-sensitivity text drifted by {said(ours)} nats a token, the baseline's by "
-        f"{said(theirs)} (apart by {interval(drift)})."
+        f"{said(theirs)} (apart by {figure(drift)})."
     )
 
 

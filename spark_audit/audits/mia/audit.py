@@ -46,6 +46,7 @@ from spark_audit.audits.mia.scores import (
     reference_table,
     scored_text,
 )
+from spark_audit.audits.wording import figure, p_value
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import seed_for
@@ -71,6 +72,8 @@ CURVE = 20
 """Points of a ROC curve in the report."""
 MARGIN = (0.45, 0.55)
 """An AUC is called equivalent to chance within this margin."""
+LEAST_P = 1e-4
+"""Smaller p values are only said to be below it."""
 MOST_REPLICATES = 2000
 """Both presets: percentile limits of an AUC need no more, and rows are many."""
 
@@ -418,7 +421,8 @@ def _blind(
         name: float(fact[f"blind_{name}"]) for name in ("null", "null_low", "null_high")
     }
     drawn = int(fact["blind_permutations"])
-    said = f"permutation p {fact['blind_p']:.3f}, {drawn} permutations"
+    p = p_value(fact["blind_p"], places=3)
+    said = f"permutation {p}, {drawn} permutations"
     return bare.noting(said), band
 
 
@@ -622,9 +626,10 @@ def _concluded(
         best = largest(detected)
         test = tests[best]
         said = (
-            f"membership was detected: {_shown(best, test.row)}, {_p(needed[best])} "
-            f"corrected for {len(tests)} scores{_beyond(test) or NOT_TRIED}. Rows it "
-            f"was trained on look {'more' if test.more else 'LESS'} familiar than rows "
+            f"membership was detected: {_shown(best, test.row)}, "
+            f"{p_value(needed[best], least=LEAST_P)} corrected for {len(tests)} "
+            f"scores{_beyond(test) or NOT_TRIED}. Rows it was trained on look "
+            f"{'more' if test.more else 'LESS'} familiar than rows "
             f"that it was not trained on.{tail}"
         )
         return _finding(name, "membership", said, test.row)
@@ -634,19 +639,19 @@ def _concluded(
         why = APART if best in judged.apart else "the sides differ in their texts"
         said = (
             "membership cannot be told from what differs between the texts: "
-            f"{_shown(best, test.row)}, {_p(moved[best])} corrected for {len(tests)} "
-            f"scores{_beyond(test) or NOT_BESIDE}: {why}.{tail}"
+            f"{_shown(best, test.row)}, {p_value(moved[best], least=LEAST_P)} "
+            f"corrected for {len(tests)} scores"
+            f"{_beyond(test) or NOT_BESIDE}: {why}.{tail}"
         )
         return _finding(name, "confounded", said, test.row)
     best = min(tests, key=lambda attack: (moved[attack], tests[attack].p))
     row = tests[best].row
-    unseen = row.mde
-    said = f"effects below {number(unseen)}" if unseen else "smaller effects"
+    said = f"effects below {number(row.mde)}" if row.mde else "smaller effects"
     blurred = f" {judged.void[ALL][1]}." if ALL in judged.void else ""
     sentence = (
         f"membership was not detected: {_shown(best, row)} is the clearest of "
-        f"{len(tests)} scores, corrected p {moved[best]:.2f}; {said} cannot be "
-        f"excluded, nor can stronger attacks.{blurred}{tail}"
+        f"{len(tests)} scores, corrected {p_value(moved[best], places=2)}; "
+        f"{said} cannot be excluded, nor can stronger attacks.{blurred}{tail}"
     )
     return _finding(name, "nothing_shown", sentence, row)
 
@@ -660,30 +665,17 @@ def _beyond(test: _Tested) -> str:
     if test.above is None:
         return ""
     apart = test.above.difference
-    interval = ""
-    if apart.low is not None and apart.high is not None:
-        interval = f" [{number(apart.low)}, {number(apart.high)}]"
     turned = "" if test.more else " (turned round)"
     own = f"; its AUC{turned} is {number(test.above.score)}, "
     if test.above.texts <= 0.5:
         return f"{own}the texts alone give {number(test.above.texts)}: chance or less"
     return (
         f"{own}where the texts alone give {number(test.above.texts)}, a difference of "
-        f"{number(apart.value)}{interval}"
+        f"{figure(apart)}"
     )
 
 
-def _p(value: float) -> str:
-    return "p < 0.0001" if value < 1e-4 else f"p {value:.2g}"
-
-
 def _shown(attack: str, row: Row) -> str:
-    interval = ""
-    if row.low is not None and row.high is not None:
-        interval = f" [{number(row.low)}, {number(row.high)}]"
     if isinstance(row, Contrast):
-        return (
-            f"the AUC of {attack} changed by {number(row.value)}{interval} since the "
-            "untrained model"
-        )
-    return f"the AUC of {attack} is {number(row.value)}{interval}, chance 0.5"
+        return f"the AUC of {attack} changed by {figure(row)} since the untrained model"
+    return f"the AUC of {attack} is {figure(row)}, chance 0.5"

@@ -11,6 +11,7 @@ import pandas as pd
 
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.mia.scores import FEWEST, Sides, label_test, shift
+from spark_audit.audits.wording import figure, p_value
 from spark_audit.provenance import seed_for
 from spark_audit.results import Estimate, Guard, Status, number
 
@@ -135,9 +136,9 @@ def _blind(found: Findings, facts: pd.DataFrame) -> None:
     detail = (
         f"texts alone give an out-of-fold AUC of {number(value)} "
         f"({number(_fact(facts, 'blind_null_low'))} to "
-        f"{number(_fact(facts, 'blind_null_high'))} without a difference), p {p:.3f}, "
-        f"by {int(_fact(facts, 'blind_permutations') or 0)} permutations, over "
-        f"{int(_fact(facts, 'blind_rows') or 0)} rows"
+        f"{number(_fact(facts, 'blind_null_high'))} without a difference), "
+        f"{p_value(p, places=3)}, by {int(_fact(facts, 'blind_permutations') or 0)} "
+        f"permutations, over {int(_fact(facts, 'blind_rows') or 0)} rows"
     )
     passed: bool | None = True
     if p < 0.05:
@@ -183,7 +184,9 @@ def _labels(found: Findings, facts: pd.DataFrame, seed: int) -> None:
         detail = "no task has two labels to compare"
         found.guards.append(_guard("label balance", None, detail))
         return
-    detail = f"labels of members against non-members: permutation p {p:.3f}"
+    detail = (
+        f"labels of members against non-members: permutation {p_value(p, places=3)}"
+    )
     if p < 0.01:
         found.void["response"] = ("invalid", LABELS)
         detail += "; `response` is void, the other scores may be shifted too"
@@ -219,8 +222,7 @@ def _untrained(found: Findings, base: Mapping[str, Estimate] | None) -> None:
             alone.append(attack)
             continue
         holds = estimate.low <= 0.5 <= estimate.high
-        detail = f"{attack}: AUC {number(estimate.value)} [{number(estimate.low)}, "
-        detail += f"{number(estimate.high)}] of a model that saw neither side"
+        detail = f"{attack}: AUC {figure(estimate)} of a model that saw neither side"
         if not holds:
             found.apart.add(attack)
             found.beside[attack] = UNTRAINED

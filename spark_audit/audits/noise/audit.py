@@ -36,6 +36,7 @@ from spark_audit.audits.noise.perturbed import (
     token_sets,
 )
 from spark_audit.audits.noise.perturbed import evidence as perturbed_evidence
+from spark_audit.audits.wording import figure, reason, unseen
 from spark_audit.errors import InputError, NotEstimableError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import (
@@ -423,12 +424,12 @@ def _reading(row: Row) -> str:
     if row.status == "insensitive":
         return f"{at} both lose nearly everything and no difference could show"
     if row.low is None or row.high is None:
-        return f"{at} no difference can be estimated ({row.note or 'no spread'})"
-    gap = f"{number(row.value, 2)} points [{number(row.low, 2)}, {number(row.high, 2)}]"
+        return f"{at} no difference can be estimated ({reason(row.note)})"
+    gap = figure(row, digits=2, unit=" points")
     if row.checkpoint != BASE and row.null is not None:
         return f"{at} the gap is {gap}, untrained {number(row.null, 2)}"
     if row.low <= 0 <= row.high:
-        tail = "" if row.mde is None else f"; gaps below {number(row.mde, 2)} go unseen"
+        tail = unseen(row.mde, "gaps", digits=2)
         return f"{at} no difference detected (gap {gap}{tail})"
     word = "more" if (row.value or 0) > 0 else "less"
     return f"{at} identifiers lose {word} than other text (gap {gap})"
@@ -446,13 +447,10 @@ def _contrast_findings(contrasts: Sequence[Contrast]) -> list[Finding]:
                 said.append(f"at sigma {row.of} unknowably (no gap could show)")
                 continue
             if row.value is None or row.low is None or row.high is None:
-                why = row.note or "no spread"
-                said.append(f"at sigma {row.of} by {number(row.value, 2)} ({why})")
+                value = number(row.value, 2)
+                said.append(f"at sigma {row.of} by {value} ({reason(row.note)})")
                 continue
-            change = (
-                f"at sigma {row.of} by {number(row.value, 2)} "
-                f"[{number(row.low, 2)}, {number(row.high, 2)}]"
-            )
+            change = f"at sigma {row.of} by {figure(row, digits=2)}"
             if row.low <= 0 <= row.high:
                 tail = "" if row.mde is None else f", below {number(row.mde, 2)} unseen"
                 change += f" (not detected{tail})"

@@ -31,6 +31,7 @@ from spark_audit.audits.utility.series import (
     tasks_in_order,
 )
 from spark_audit.audits.utility.series import evidence as series_evidence
+from spark_audit.audits.wording import percent, points, reason, share, unseen
 from spark_audit.errors import InputError
 from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest
@@ -42,7 +43,6 @@ from spark_audit.results import (
     Finding,
     Guard,
     Row,
-    number,
 )
 from spark_audit.scoring.answers import normalised, stripped
 from spark_audit.scoring.table import Pass
@@ -447,18 +447,16 @@ def _sentence(name: str, series: Series, rows: Sequence[Row]) -> str:
         return f"{name}: accuracy over all tasks is not estimable ({last.note})."
     count = len(series.tasks)
     text = (
-        f"{name}: {_percent(last)} of answers are right, averaged over {count} "
+        f"{name}: {percent(last)} of answers are right, averaged over {count} "
         f"task{'s' if count > 1 else ''}; always giving the commonest response would "
-        f"get {number(100 * (last.null or 0.0), 1)}%."
+        f"get {share(last.null or 0.0)}%."
     )
     if last.null is None or last.low is None or last.high is None:
         pass
     elif last.high < last.null:
         text += " That is worse than always giving the commonest response."
     elif last.low <= last.null:
-        tail = ""
-        if last.mde is not None:
-            tail = f"; differences below {number(100 * last.mde, 1)} points go unseen"
+        tail = unseen(last.mde, "differences", unit="points")
         text += f" It is not shown to be better than that{tail}."
     if bwt.value is None:
         return f"{text} What was forgotten cannot be said ({bwt.note})."
@@ -466,13 +464,11 @@ def _sentence(name: str, series: Series, rows: Sequence[Row]) -> str:
 
 
 def _transfer(row: Row) -> str:
-    change = f"{_points(row)} points since they were learned"
+    change = f"{points(row)} points since they were learned"
     if row.low is None or row.high is None:
         return f"Earlier tasks changed by {change} ({row.note})."
     if row.low <= 0 <= row.high:
-        tail = ""
-        if row.mde is not None:
-            tail = f"; changes below {number(100 * row.mde, 1)} points go unseen"
+        tail = unseen(row.mde, unit="points")
         return f"Earlier tasks changed by {change}: no forgetting detected{tail}."
     word = "they were forgotten in part" if (row.value or 0) < 0 else "they gained"
     return f"Earlier tasks changed by {change}: {word}."
@@ -481,25 +477,9 @@ def _transfer(row: Row) -> str:
 def _contrast_line(row: Contrast) -> str:
     place = f"{row.checkpoint} against {row.baseline}: final accuracy"
     if row.value is None or row.low is None or row.high is None:
-        return f"{place}: no difference can be estimated ({row.note or 'no spread'})."
-    change = f"{_points(row)} points"
+        return f"{place}: no difference can be estimated ({reason(row.note)})."
+    change = f"{points(row)} points"
     if row.low <= 0 <= row.high:
-        tail = ""
-        if row.mde is not None:
-            tail = f"; differences below {number(100 * row.mde, 1)} points go unseen"
+        tail = unseen(row.mde, "differences", unit="points")
         return f"{place} differs by {change}: no difference detected{tail}."
     return f"{place} is {'higher' if row.value > 0 else 'lower'}, by {change}."
-
-
-def _points(row: Row) -> str:
-    if row.value is None:
-        return "-"
-    text = number(100 * row.value, 1)
-    if row.low is None or row.high is None:
-        return text
-    return f"{text} [{number(100 * row.low, 1)}, {number(100 * row.high, 1)}]"
-
-
-def _percent(row: Row) -> str:
-    head, _, tail = _points(row).partition(" ")
-    return f"{head}% {tail}".strip()
