@@ -23,7 +23,7 @@ Probe = Callable[[Any], torch.Tensor]
 PREFIX = "base_model.model."
 
 
-class Bench:
+class AdapterHost:
     """A base module and its adapters; exactly one of them, or none, is on at a time.
 
     Parameters
@@ -54,7 +54,7 @@ class Bench:
             PEFT's configuration object.
         changes_base
             Whether the adapter may change the base's own weights; then nothing else
-            may use this bench.
+            may use this host.
 
         Raises
         ------

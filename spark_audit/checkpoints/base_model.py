@@ -17,21 +17,22 @@ from spark_audit.checkpoints.adapter_config import (
     changes_base,
     prepared,
 )
-from spark_audit.checkpoints.adapters import Bench, input_noise
+from spark_audit.checkpoints.adapters import AdapterHost, input_noise
 from spark_audit.checkpoints.models import (
     Architecture,
-    architecture,
     build,
     check_probe,
     head_rows,
     logits,
     pick_device,
     probe_ids,
+    read_architecture,
     release,
     untied,
 )
 from spark_audit.checkpoints.quantise import rounded, swapped
 from spark_audit.checkpoints.recipe import Given, Loaded, Recipe
+from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.tokenizer import (
     has_tokenizer,
     has_vocabulary,
@@ -62,28 +63,23 @@ Read = tuple[Any, str, list[str]]
 """A tokenizer, its hash, and notes of how it was read."""
 
 
-class Stand:
+class LoadedBase:
     """One module in memory, and what is opened on it."""
 
-    def __init__(self, shared: Recipe, given: Given) -> None:
+    def __init__(self, shared: Recipe, loading: Loading) -> None:
         where, weights = shared.given.where, shared.weights
         assert weights is not None
-        self.shared, self.given, self.device = shared, given, pick_device(given.device)
+        self.shared, self.device = shared, pick_device(loading.device)
         named = read_json(weights.config / "config.json", where=where)
-        self.found = architecture(
-            weights.config,
-            named,
-            trust_remote_code=given.trust_remote_code,
-            where=where,
-        )
+        self.architecture = read_architecture(weights.config, named, shared.given)
         self.model = build(
-            self.found,
+            self.architecture,
             folder=weights.folder,
             state=None if weights.folder else weights.read(False),
-            dtype=given.dtype,
+            dtype=loading.dtype,
             device=self.device,
             safetensors=weights.files[0].suffix == ".safetensors",
-            trust_remote_code=given.trust_remote_code,
+            trust_remote_code=loading.trust_remote_code,
             where=where,
         )
         check_finite(self.model.state_dict(), where=where)
@@ -92,13 +88,13 @@ class Stand:
         self.rows = head_rows(self.model)
         self._tokenizers: dict[Path, Read] = {}
         usable = usable_rows(self._tokenizer(shared)[0], self.rows, where=where)
-        ids = probe_ids(usable, max_positions=self.found.max_positions)
-        self.bench = Bench(self.model, probe=partial(logits, ids=ids, where=where))
-        check_probe(self.bench.plain, where=where)
+        ids = probe_ids(usable, max_positions=self.architecture.max_positions)
+        self.host = AdapterHost(self.model, probe=partial(logits, ids=ids, where=where))
+        check_probe(self.host.plain, where=where)
 
     def release(self) -> None:
         """Free the module, whoever still holds a checkpoint that was opened on it."""
-        self.bench.released = True
+        self.host.released = True
         release(self.model)
 
     def load(
@@ -118,7 +114,7 @@ class Stand:
         dtype = str(next(self.model.parameters()).dtype).removeprefix("torch.")
         attention = str(getattr(self.model.config, "_attn_implementation", "eager"))
         notes += [*more, f"loaded as {dtype}, attention {attention}"]
-        notes += remarks(self.found, self.model, tokenizer, usable)
+        notes += remarks(self.architecture, self.model, tokenizer, usable)
         borrowed = item.weights is None
         own_sha256 = adapter_sha256 if borrowed else self.weights_sha256
         assert own_sha256 is not None
@@ -141,7 +137,7 @@ class Stand:
             format=item.format,
             base=self.shared.source if borrowed else None,
             base_sha256=self.weights_sha256 if borrowed or is_base else None,
-            model=self.model if on is None else self.bench.peft,
+            model=self.model if on is None else self.host.peft,
             tokenizer=tokenizer,
             architecture=type(self.model).__name__,
             usable=usable,
@@ -152,11 +148,11 @@ class Stand:
             tokenizer_sha256=tokenizer_id,
             model_id=sha256_json(identity),
             notes=tuple(notes),
-            activate=partial(_activated, self.bench, on, noise),
+            activate=partial(_activated, self.host, on, noise),
         )
         yield loaded
         for kind in quantize:
-            weights = rounded(self.model, self.bench.peft, on, kind, where=where)
+            weights = rounded(self.model, self.host.peft, on, kind, where=where)
             yield replace(
                 loaded,
                 name=f"{name}+{kind}",
@@ -165,7 +161,7 @@ class Stand:
                 model=self.model,
                 model_id=sha256_json({**identity, "rounded": kind}),
                 notes=(*notes, f"linear layers rounded to {kind} by torchao"),
-                activate=partial(_activated, self.bench, None, noise, weights),
+                activate=partial(_activated, self.host, None, noise, weights),
             )
             del weights
 
@@ -175,7 +171,7 @@ class Stand:
         raw, state, notes = prepared(
             item.adapter.config, item.adapter.read(False), where=where
         )
-        on, more = self.bench.attach(
+        on, more = self.host.attach(
             adapter_config(raw, where=where),
             state,
             changes_base=changes_base(raw),
@@ -203,16 +199,16 @@ class Stand:
         return tokenizer_of(item, self.shared, known=self._tokenizers)
 
     def _max_positions(self, on: str | None) -> int | None:
-        stated = self.found.max_positions
+        stated = self.architecture.max_positions
         if stated is None or on is None:
             return stated
-        config = self.bench.peft.peft_config[on]
+        config = self.host.peft.peft_config[on]
         return stated - (config.num_virtual_tokens if config.is_prompt_learning else 0)
 
 
 @contextmanager
 def _activated(
-    bench: Bench,
+    host: AdapterHost,
     on: str | None,
     noise: torch.Tensor | None,
     weights: list[tuple[torch.nn.Parameter, torch.Tensor]] | None = None,
@@ -220,17 +216,17 @@ def _activated(
     with ExitStack() as stack:
         if weights is not None:
             stack.enter_context(swapped(weights))
-        stack.enter_context(bench.off() if on is None else bench.on(on))
+        stack.enter_context(host.off() if on is None else host.on(on))
         if noise is not None:
-            stack.enter_context(input_noise(bench.model, noise))
+            stack.enter_context(input_noise(host.model, noise))
         yield
 
 
 def remarks(
-    found: Architecture, model: Any | None, tokenizer: Any, usable: np.ndarray
+    architecture: Architecture, model: Any | None, tokenizer: Any, usable: np.ndarray
 ) -> list[str]:
     """Notes on vocabulary and weights; ``model`` is ``None`` where none is built."""
-    notes = [policy(tokenizer, bos=getattr(found.text, "bos_token_id", None))]
+    notes = [policy(tokenizer, bos=getattr(architecture.text, "bos_token_id", None))]
     if padded := int((~usable).sum()):
         notes.append(
             f"{padded} of {len(usable)} rows of the head are no token: left out of "
@@ -241,8 +237,8 @@ def remarks(
             "the configuration ties head and embeddings, the file holds two "
             "different ones: used as they are"
         )
-    if found.quantised:
-        said = found.config.quantization_config
+    if architecture.quantised:
+        said = architecture.config.quantization_config
         kind = said.get("quant_method") if isinstance(said, dict) else None
         notes.append(f"quantised weights ({shown(kind or 'unnamed method')})")
     return notes

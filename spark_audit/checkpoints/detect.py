@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from spark_audit.checkpoints.formats import FORMATS
-from spark_audit.checkpoints.recipe import (
-    Given,
-    Recipe,
-    Stage,
-)
-from spark_audit.checkpoints.specs import (
-    split_stage,
-)
-from spark_audit.checkpoints.weight_files import (
-    locate,
-)
+from spark_audit.checkpoints.recipe import Given, Recipe, Stage
+from spark_audit.checkpoints.specs import Loading, split_stage
+from spark_audit.checkpoints.weight_files import locate
 from spark_audit.errors import CheckpointError
 
 
-def recipe(source: str, given: Given) -> Recipe:
+def recipe(source: str, loading: Loading) -> Recipe:
     """Decide by content what a path is, and how it is put together.
 
     Raises
@@ -29,7 +20,7 @@ def recipe(source: str, given: Given) -> Recipe:
         If it is nothing that can be opened, with what is wrong.
     """
     text, stage = split_stage(source)
-    given = replace(given, where=source, stage=stage)
+    given = Given(**{**vars(loading), "where": source, "stage": stage})
     path = locate(text, revision=given.revision, code=given.trust_remote_code)
     names = [entry.name for entry in FORMATS if entry.part("detect")(path)]
     if len(names) != 1:
@@ -64,7 +55,5 @@ def series(source: str) -> tuple[Stage, ...]:
     """The stages of a series in order; none when it is a single checkpoint."""
     path = locate(split_stage(source)[0])
     entry = FORMATS.get("task-series")
-    found: tuple[Stage, ...] = ()
-    if entry.part("detect")(path):
-        found = entry.part("stages")(path, where=source)
-    return found
+    is_series = entry.part("detect")(path)
+    return tuple(entry.part("stages")(path, where=source)) if is_series else ()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.models import architecture
+from spark_audit.checkpoints.models import read_architecture
 from spark_audit.checkpoints.recipe import Given, Recipe
 from spark_audit.checkpoints.tokenizer import (
     has_tokenizer,
@@ -54,8 +55,8 @@ def compare_with_base(item: Recipe, tokenizer: Any) -> str:
             fix="give the folder of the whole model by --base",
         )
     name = printable(item.base)
-    own, shapes = _outline(item.weights.config, given, where=given.where)
-    others, their_shapes = _outline(folder, given, where=where)
+    own, shapes = _outline(item.weights.config, given)
+    others, their_shapes = _outline(folder, replace(given, where=where))
     if has_tokenizer(folder):
         theirs, _ = read_tokenizer(
             folder, trust_remote_code=given.trust_remote_code, where=where
@@ -99,20 +100,17 @@ def _other_shapes(
     return [f"shape of {odd[0]} ({here} here, {there} in {name}){more}"]
 
 
-def _outline(
-    folder: Path, given: Given, *, where: str
-) -> tuple[dict[str, str], dict[str, str]]:
+def _outline(folder: Path, given: Given) -> tuple[dict[str, str], dict[str, str]]:
     """What a configuration says, and each tensor's shape (none for own code)."""
-    named = read_json(folder / "config.json", where=where)
-    code = given.trust_remote_code
-    found = architecture(folder, named, trust_remote_code=code, where=where)
+    named = read_json(folder / "config.json", where=given.where)
+    model = read_architecture(folder, named, given)
     listed = [str(name) for name in named.get("architectures") or ["own code"]]
     said = {
-        "architecture": listed[0] if found.cls is None else found.cls.__name__,
-        "vocabulary": f"{getattr(found.text, 'vocab_size', 0)} rows",
+        "architecture": listed[0] if model.cls is None else model.cls.__name__,
+        "vocabulary": f"{getattr(model.text, 'vocab_size', 0)} rows",
     }
-    if found.cls is None:
+    if model.cls is None:
         return said, {}
     with torch.device("meta"):
-        state = found.cls(found.config).state_dict()
+        state = model.cls(model.config).state_dict()
     return said, {name: str(list(tensor.shape)) for name, tensor in state.items()}

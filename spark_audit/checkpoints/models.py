@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from spark_audit.checkpoints.offline import offline
+from spark_audit.checkpoints.recipe import Given
 from spark_audit.checkpoints.weight_files import check_floats, shown, walk
 from spark_audit.errors import CheckpointError, IncompleteError, InputError, SparkError
 from spark_audit.memory import out_of_memory
@@ -93,14 +94,14 @@ class Architecture:
         return getattr(self.text, "max_position_embeddings", None) or None
 
 
-def architecture(
-    folder: Path, named: Mapping[str, Any], *, trust_remote_code: bool, where: str
+def read_architecture(
+    folder: Path, content: Mapping[str, Any], given: Given
 ) -> Architecture:
     """Read config.json and make sure that it is a causal language model.
 
     Parameters
     ----------
-    named
+    content
         The content of config.json.
 
     Raises
@@ -113,10 +114,11 @@ def architecture(
 
     auto: Any = transformers.AutoModelForCausalLM
     names: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    listed = named.get("architectures") or []
+    where, trusted = given.where, given.trust_remote_code
+    listed = content.get("architectures") or []
     try:
         config: Any = transformers.AutoConfig.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=trust_remote_code
+            folder, local_files_only=True, trust_remote_code=trusted
         )
     except Exception as error:  # unknown types, wrong fields: no common class
         raise _foreign("config.json is not understood", error, where) from error
@@ -137,7 +139,7 @@ def architecture(
         )
     mapping = auto._model_mapping
     remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
-    if remote and trust_remote_code:
+    if remote and trusted:
         return Architecture(config, None, remote=True)
     if type(config) not in mapping:
         raise CheckpointError(f"{name} is not a causal language model", where=where)
@@ -157,12 +159,12 @@ def _flat(values: Any) -> Iterator[Any]:
             yield value
 
 
-def check_layers(named: Mapping[str, Any], *, tensors: int, where: str) -> None:
+def check_layers(config: Mapping[str, Any], *, tensors: int, where: str) -> None:
     """Refuse a configuration that asks for more layers than the weights can fill.
 
     Each is some dozen Python objects before anything can be compared.
     """
-    for key, value in walk(named):
+    for key, value in walk(config):
         most = min(tensors, MOST_LAYERS) if key in _LAYERS else MOST_LAYERS
         if _COUNT.search(key) and isinstance(value, int) and value > most:
             raise CheckpointError(
@@ -194,7 +196,7 @@ def check_weights(model: Any, state: Mapping[str, torch.Tensor], *, where: str) 
     check_floats(state, floating=floating, where=where)
 
 
-def check_buffers(found: Architecture, *, where: str) -> None:
+def check_buffers(architecture: Architecture, *, where: str) -> None:
     """Refuse a configuration that asks for much memory that no weights back.
 
     Tables of positions are as long as the configuration says; on the meta device they
@@ -202,7 +204,7 @@ def check_buffers(found: Architecture, *, where: str) -> None:
     """
     try:
         with torch.device("meta"):
-            model = found.cls(found.config)
+            model = architecture.cls(architecture.config)
     except Exception as error:  # whatever a configuration's numbers lead to
         raise _foreign("config.json describes no model", error, where) from error
     size = sum(b.numel() * b.element_size() for b in model.buffers())
@@ -214,7 +216,7 @@ def check_buffers(found: Architecture, *, where: str) -> None:
         )
 
 
-def check_quantised(found: Architecture, *, device: str, where: str) -> None:
+def check_quantised(architecture: Architecture, *, device: str, where: str) -> None:
     """Refuse weights that are stored in a way which cannot be read here.
 
     Transformers passes over a method that it does not know, and takes the weights for
@@ -223,7 +225,7 @@ def check_quantised(found: Architecture, *, device: str, where: str) -> None:
     from transformers.quantizers import auto
 
     quantizer: Any = auto.AutoHfQuantizer
-    said = found.config.quantization_config
+    said = architecture.config.quantization_config
     try:
         if not quantizer.supports_quant_method(said):
             raise CheckpointError(
@@ -241,7 +243,7 @@ def check_quantised(found: Architecture, *, device: str, where: str) -> None:
 
 
 def build(
-    found: Architecture,
+    architecture: Architecture,
     *,
     folder: Path | None = None,
     state: Mapping[str, torch.Tensor] | None = None,
@@ -268,7 +270,7 @@ def build(
 
     auto: Any = transformers.AutoModelForCausalLM
     options: dict[str, Any] = {
-        "config": found.config,
+        "config": architecture.config,
         "dtype": dtype if dtype == "auto" else getattr(torch, dtype),
         "output_loading_info": True,
         "ignore_mismatched_sizes": True,
@@ -276,8 +278,8 @@ def build(
         "weights_only": True,
         "device_map": None if device == "cpu" else {"": device},
     }
-    if found.cls is not None:
-        options["attn_implementation"] = found.attention
+    if architecture.cls is not None:
+        options["attn_implementation"] = architecture.attention
     try:
         if state is None:
             model, info = auto.from_pretrained(
@@ -286,14 +288,15 @@ def build(
                 trust_remote_code=trust_remote_code,
                 **options,
             )
-        elif found.cls is None:
+        elif architecture.cls is None:
             raise CheckpointError(
                 "a weights file alone does not work with a model's own code",
                 where=where,
                 fix="give the folder that holds its code and config.json",
             )
         else:
-            model, info = found.cls.from_pretrained(None, state_dict=state, **options)
+            cls = architecture.cls
+            model, info = cls.from_pretrained(None, state_dict=state, **options)
     except CheckpointError:
         raise
     except Exception as error:  # transformers raises what its parts raise

@@ -15,11 +15,10 @@ from spark_audit.checkpoints.adapter_config import (
     changes_base,
     prepared,
 )
-from spark_audit.checkpoints.adapters import Bench
+from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.detect import recipe
 from spark_audit.checkpoints.models import (
     Architecture,
-    architecture,
     build,
     check_buffers,
     check_layers,
@@ -27,9 +26,10 @@ from spark_audit.checkpoints.models import (
     check_weights,
     head_rows,
     pick_device,
+    read_architecture,
 )
-from spark_audit.checkpoints.recipe import Given, Recipe
-from spark_audit.checkpoints.specs import BASE, Spec
+from spark_audit.checkpoints.recipe import Recipe, State
+from spark_audit.checkpoints.specs import BASE, Loading, Spec
 from spark_audit.checkpoints.weight_files import (
     HUB,
     NOISE,
@@ -43,7 +43,6 @@ from spark_audit.checkpoints.weight_files import (
 from spark_audit.errors import CheckpointError, InputError
 
 Item = tuple[str, Recipe]
-State = dict[str, torch.Tensor]
 FEW_BYTES = 1 << 28
 """Of an adapter whose numbers are looked at before its base is loaded."""
 
@@ -51,19 +50,17 @@ FEW_BYTES = 1 << 28
 class Plan:
     """Which checkpoints of a call share a module, in the order they are opened."""
 
-    def __init__(
-        self, specs: Sequence[Spec], given: Given, *, include_base: bool
-    ) -> None:
+    def __init__(self, specs: Sequence[Spec], loading: Loading) -> None:
         self.items: list[Item] = []
         for spec in specs:
             if spec.name == BASE:
-                given, include_base = _with_base(spec, given), True
+                loading = _with_base(spec, loading)
         for spec in specs:
             for i, source in enumerate(spec.sources, start=1):
                 name = spec.name if len(spec.sources) == 1 else f"{spec.name}[{i}]"
                 if name != BASE:
-                    self.items.append((name, recipe(source, given)))
-        self.base = self._base(given, wanted=include_base)
+                    self.items.append((name, recipe(source, loading)))
+        self.base = self._base(loading)
         for _, item in self.items:
             if item.weights is None:
                 check_base(item, self._needed())
@@ -73,11 +70,12 @@ class Plan:
         if self.base is not None and all(item.weights for _, item in self.items):
             rehearse(self.base, self.base)
 
-    def _base(self, given: Given, *, wanted: bool) -> Recipe | None:
+    def _base(self, loading: Loading) -> Recipe | None:
         adapters = [item for _, item in self.items if item.weights is None]
         if not adapters:
-            wanted = wanted and given.base is not None
-            return _full(recipe(str(given.base), given)) if wanted else None
+            if loading.base is None or not loading.include_base:
+                return None
+            return _full(recipe(loading.base, loading))
         first, *others = adapters
         for other in others:
             if not same_path(str(first.base), str(other.base)):
@@ -86,7 +84,7 @@ class Plan:
                     where="--ckpt",
                     fix="give --base if they are the same model, else audit them apart",
                 )
-        return base_recipe(first, given)
+        return base_recipe(first, loading)
 
     def _needed(self) -> Recipe:
         assert self.base is not None
@@ -123,7 +121,7 @@ class Plan:
         yield from alone
 
 
-def base_recipe(item: Recipe, given: Given) -> Recipe:
+def base_recipe(item: Recipe, loading: Loading) -> Recipe:
     """The recipe of the base that an adapter is given or names.
 
     Raises
@@ -136,7 +134,7 @@ def base_recipe(item: Recipe, given: Given) -> Recipe:
         raise CheckpointError(
             "the adapter names no base", where=item.given.where, fix="give --base MODEL"
         )
-    if given.base is None:
+    if loading.base is None:
         try:
             # A path only: whoever made the adapter does not choose whom we ask.
             locate(item.base, hub=False)
@@ -146,15 +144,15 @@ def base_recipe(item: Recipe, given: Given) -> Recipe:
                 where=item.given.where,
                 fix=f"give --base MODEL (a folder, or {HUB}ORG/NAME)",
             ) from error
-    found = _full(recipe(item.base, given))
-    if os.path.lexists(found.folder / NOISE):
+    base = _full(recipe(item.base, loading))
+    if os.path.lexists(base.folder / NOISE):
         raise CheckpointError(
             f"the base has frozen noise of its own ({NOISE}): with an adapter on it, "
             "neither says whether it holds",
             where=item.given.where,
             fix="give the model without it as the base",
         )
-    return found
+    return base
 
 
 def check_base(item: Recipe, shared: Recipe) -> None:
@@ -180,27 +178,27 @@ def check_base(item: Recipe, shared: Recipe) -> None:
         )
 
 
-def _full(found: Recipe) -> Recipe:
-    if found.weights is None or found.adapter is not None:
+def _full(base: Recipe) -> Recipe:
+    if base.weights is None or base.adapter is not None:
         raise CheckpointError(
             "the base is itself an adapter",
-            where=found.given.where,
+            where=base.given.where,
             fix="give the model it was trained on",
         )
-    return found
+    return base
 
 
-def _with_base(spec: Spec, given: Given) -> Given:
+def _with_base(spec: Spec, loading: Loading) -> Loading:
     """``--ckpt base=MODEL`` says what ``--base MODEL`` says."""
     if len(spec.paths) > 1:
         raise InputError("the base is one model, not several", where="--ckpt base=")
-    if given.base is not None and not same_path(given.base, spec.sources[0]):
+    if loading.base is not None and not same_path(loading.base, spec.sources[0]):
         raise InputError(
-            f"the base is given twice: {given.base} and {spec.sources[0]}",
+            f"the base is given twice: {loading.base} and {spec.sources[0]}",
             where="--ckpt base=",
             fix="give one of them",
         )
-    return replace(given, base=spec.sources[0])
+    return replace(loading, base=spec.sources[0], include_base=True)
 
 
 def same_path(one: str, other: str) -> bool:
@@ -215,65 +213,65 @@ class Rehearsal:
     ``model`` is on the meta device; ``None`` for own code and quantised weights.
     """
 
-    found: Architecture
+    architecture: Architecture
     model: Any | None
     rows: int
     facts: dict[str, str]
     notes: tuple[str, ...] = ()
 
 
-def rehearse(item: Recipe, shared: Recipe) -> Rehearsal:
+def rehearse(item: Recipe, base: Recipe) -> Rehearsal:
     """Put a checkpoint together without its numbers: names and shapes must fit.
 
     An adapter's numbers are read where they are few.
     """
-    assert shared.weights is not None
-    where = shared.given.where
-    named = read_json(shared.weights.config / "config.json", where=where)
-    state = {k: t.to("meta") for k, t in shared.weights.read(True).items()}
-    check_layers(named, tensors=len(state), where=where)
-    found = architecture(
-        shared.weights.config,
-        named,
-        trust_remote_code=shared.given.trust_remote_code,
-        where=where,
-    )
-    facts = {"context": str(found.max_positions or "not stated")}
-    if found.quantised:
-        device = pick_device(shared.given.device)
-        check_quantised(found, device=device, where=where)
-    if found.cls is not None:
-        check_buffers(found, where=where)
-    if found.cls is None or found.quantised:
+    assert base.weights is not None
+    where = base.given.where
+    config = read_json(base.weights.config / "config.json", where=where)
+    state = {k: t.to("meta") for k, t in base.weights.read(True).items()}
+    check_layers(config, tensors=len(state), where=where)
+    architecture = read_architecture(base.weights.config, config, base.given)
+    facts = {"context": str(architecture.max_positions or "not stated")}
+    if architecture.quantised:
+        device = pick_device(base.given.device)
+        check_quantised(architecture, device=device, where=where)
+    if architecture.cls is not None:
+        check_buffers(architecture, where=where)
+    if architecture.cls is None or architecture.quantised:
         facts["weights checked"] = "no (own code or quantised)"
-        rows = getattr(found.text, "vocab_size", 0)
+        rows = getattr(architecture.text, "vocab_size", 0)
         notes = [] if item.adapter is None else _adapter(item)[2]
-        return Rehearsal(found, None, rows, facts, tuple(notes))
-    model = build(found, state=state, device="meta", where=where)
+        return Rehearsal(architecture, None, rows, facts, tuple(notes))
+    model = build(architecture, state=state, device="meta", where=where)
     check_weights(model, state, where=where)
-    rows, notes = head_rows(model), []
     facts["architecture"] = type(model).__name__
     facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
-    where = item.given.where
     shape = model.get_input_embeddings().weight.shape
     noise = frozen_noise(
-        item.folder, shape, sha256=item.noise_sha256, meta=True, where=where
+        item.folder, shape, sha256=item.noise_sha256, meta=True, where=item.given.where
     )
     if noise is not None:
         facts["frozen noise"] = f"on input embeddings, {noise.shape[0]} rows"
-        notes.append(NOISE_ADDED)
+    notes = _attached(item, model) + ([] if noise is None else [NOISE_ADDED])
+    return Rehearsal(architecture, model, head_rows(model), facts, tuple(notes))
+
+
+def _attached(item: Recipe, model: Any) -> list[str]:
+    """Attach an adapter by its shapes; notes on it, none without an adapter."""
     if item.adapter is None:
-        return Rehearsal(found, model, rows, facts, tuple(notes))
-    raw, parts, more = _adapter(item)
-    parts = {name: tensor.to("meta") for name, tensor in parts.items()}
+        return []
+    where = item.given.where
+    raw, state, notes = _adapter(item)
     if changes_base(raw):
         # How the base is replaced takes its weights; shapes do not.
         raw = {**raw, "init_lora_weights": True}
     with torch.device("meta"):
-        _, others = Bench(model).attach(
-            adapter_config(raw, where=where), parts, where=where
+        _, more = AdapterHost(model).attach(
+            adapter_config(raw, where=where),
+            {name: tensor.to("meta") for name, tensor in state.items()},
+            where=where,
         )
-    return Rehearsal(found, model, rows, facts, (*more, *others, *notes))
+    return [*notes, *more]
 
 
 def _adapter(item: Recipe) -> tuple[dict[str, Any], State, list[str]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -24,7 +24,7 @@ GROUP = 32
 """Weights that share a scale at 4 bits; at 8 bits a whole row does."""
 
 
-def check_kinds(kinds: tuple[str, ...]) -> None:
+def check_kinds(kinds: Sequence[str]) -> None:
     """Refuse an unknown kind, and any where torchao is not installed."""
     for kind in kinds:
         if kind not in KINDS:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from spark_audit.checkpoints.specs import Loading
+
 State = dict[str, torch.Tensor]
 SIZES = (
     "hidden_size",
@@ -93,22 +95,15 @@ class Loaded:
             yield self.model
 
 
-@dataclass(frozen=True)
-class Given:
-    """What the user said about how to read a checkpoint.
+@dataclass(frozen=True, kw_only=True)
+class Given(Loading):
+    """What the user said about one checkpoint, and about how all are opened.
 
     ``where`` is the path as it was typed, ``stage`` the ``K[:task]`` of ``PATH@K``.
     """
 
-    where: str = ""
+    where: str
     stage: str | None = None
-    base: str | None = None
-    lora_alpha: float | None = None
-    tokenizer: str | None = None
-    trust_remote_code: bool = False
-    revision: str | None = None
-    device: str = "auto"
-    dtype: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -186,7 +181,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Found:
+class Inspection:
     """What ``spark-audit inspect`` prints.
 
     ``problems`` holds what would make opening, or an audit beside the base that was

@@ -13,6 +13,7 @@ from spark_audit.errors import InputError
 from spark_audit.terminal.flags import Flag
 
 BASE = "base"
+DTYPES = ("float32", "bfloat16", "float16", "auto")
 _NAMED = re.compile(r"([A-Za-z0-9._+-]+)=(.+)", re.DOTALL)
 _STAGE = re.compile(r"[1-9]\d*(:task)?")
 
@@ -33,6 +34,16 @@ class Loading:
         Needed for LoRA weights without adapter_config.json.
     quantize
         ``int8``, ``int4``: each checkpoint but the base also with rounded weights.
+    base
+        The base of an adapter or of a weights file; by default the folder that the
+        adapter names, never a model on the hub.
+    include_base
+        Open the base that is given also where no adapter needs it.
+
+    Raises
+    ------
+    InputError
+        If the dtype is unknown.
     """
 
     PANEL: ClassVar = "Opening checkpoints"
@@ -59,6 +70,16 @@ class Loading:
         tuple[str, ...],
         Flag("Audit each checkpoint with rounded weights too.", metavar="int8|int4"),
     ] = ()
+    base: str | None = None
+    include_base: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise InputError(
+                f"unknown dtype {self.dtype!r}",
+                where="--dtype",
+                fix=f"choose one of: {', '.join(DTYPES)}",
+            )
 
 
 @dataclass(frozen=True)

@@ -388,7 +388,7 @@ def inspect(
     json: Json = False,
 ) -> None:
     """Say what a checkpoint is and whether it would load, without scoring."""
-    from spark_audit.checkpoints.open import inspect_checkpoint
+    from spark_audit.checkpoints.inspection import inspect_checkpoint
 
     found = inspect_checkpoint(
         ckpt, base=base, lora_alpha=lora_alpha, tokenizer=tokenizer, revision=revision

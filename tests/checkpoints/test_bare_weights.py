@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from spark_audit.checkpoints.open import inspect_checkpoint, open_checkpoint
+from spark_audit.checkpoints.inspection import inspect_checkpoint
+from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.errors import CheckpointError
 
 State = dict[str, torch.Tensor]

@@ -21,9 +21,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from spark_audit.checkpoints.adapter_config import adapter_config
+from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.models import quiet
 from spark_audit.checkpoints.open import (
-    inspect_checkpoint,
     load_tokenizer,
     open_checkpoint,
 )
@@ -407,7 +407,7 @@ def test_what_opening_refuses_is_told_before(
     seen = inspect_checkpoint(str(folder), base=str(tiny_base))
     assert seen.problems == (str(error.value),)
     # Of what is large only some of it shows, and it does not say more than it saw.
-    monkeypatch.setattr("spark_audit.checkpoints.open.SMALL_BYTES", 0)
+    monkeypatch.setattr("spark_audit.checkpoints.inspection.SMALL_BYTES", 0)
     seen = inspect_checkpoint(str(folder), base=str(tiny_base))
     assert not seen.opened
     if name.split("-")[0] in ("context", "quant") or name in (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from spark_audit.checkpoints.open import inspect_checkpoint
+from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.cli.main import run
 
 

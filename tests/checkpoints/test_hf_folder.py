@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.open import (
-    inspect_checkpoint,
     load_tokenizer,
     open_checkpoint,
 )

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from spark_audit.checkpoints.detect import series
+from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.open import (
     expand,
-    inspect_checkpoint,
     open_checkpoint,
     open_checkpoints,
 )

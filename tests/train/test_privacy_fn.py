@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from spark_audit.checkpoints.adapters import input_noise
+from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.open import (
-    inspect_checkpoint,
     open_checkpoint,
     open_checkpoints,
 )

@@ -24,7 +24,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from spark_audit.checkpoints.open import inspect_checkpoint, open_checkpoint
+from spark_audit.checkpoints.inspection import inspect_checkpoint
+from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.run_folder import UNCHECKED
 from spark_audit.checksums import DAMAGED
 from spark_audit.errors import CheckpointError, InputError, OutputError, SparkError
