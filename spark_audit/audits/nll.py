@@ -165,29 +165,18 @@ def _sets(
 ) -> Iterator[tuple[ManifestExample, str, str, np.ndarray]]:
     """Example, kind, PII type or canary, and tokens of all that is averaged."""
     for example in manifest.examples:
-        places = [
-            (span.type, span.token_start, span.token_end)
-            for span in example.spans
-            if span.token_start is not None
-            and span.token_end is not None
-            and (example.canary_id is None or span.part is not None)
-            and example.scored[span.token_start : span.token_end].all()
-        ]
         if example.canary_id is not None:
+            planted = [
+                tokens for span, tokens in example.identifiers if span.part is not None
+            ]
             # A canary that was cut or lies in part outside the context is no canary.
             parts = sum(span.part is not None for span in example.spans)
-            if places and len(places) == parts:
-                start = min(start for _, start, _ in places)
-                end = max(end for _, _, end in places)
-                tokens = np.arange(start, end)
+            if planted and len(planted) == parts:
+                tokens = np.arange(np.min(planted), np.max(planted))
                 yield example, "canary", example.canary_id, tokens
             continue
-        for kind in sorted({kind for kind, *_ in places}):
-            mask = np.zeros(len(example.unll), dtype=bool)
-            for one, start, end in places:
-                if one == kind:
-                    mask[start:end] = True
-            yield example, "pii", kind, np.flatnonzero(mask)
+        for kind in sorted({span.type for span, _ in example.identifiers}):
+            yield example, "pii", kind, example.identifier_tokens(kind)
         if example.low:
             yield example, "low", "", np.asarray(example.low)
 

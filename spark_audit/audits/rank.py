@@ -173,12 +173,8 @@ def _ranges(manifest: Manifest) -> Iterator[tuple[str, str, str, int, int]]:
     for example in manifest.examples:
         if example.canary_id is not None:
             continue
-        for span in example.spans:
-            start, end = span.token_start, span.token_end
-            if start is None or end is None:
-                continue
-            if (example.scored[start:end]).all():
-                yield example.id, "pii_all", span.type, start, end
+        for span, tokens in example.identifiers:
+            yield example.id, "pii_all", span.type, *tokens
 
 
 def _ranks(table: TokenTable, rows: slice) -> dict[str, np.ndarray]:

@@ -88,12 +88,9 @@ def audited_spans(
         if example.split != split or example.id not in wanted:
             continue
         ranges = [
-            (span.token_start, span.token_end)
-            for span in example.spans
+            tokens
+            for span, tokens in example.identifiers
             if (span.start, span.end) in wanted[example.id]
-            and span.token_start is not None
-            and span.token_end is not None
-            and (example.unll[span.token_start : span.token_end] >= 0).all()
         ]
         if ranges:
             yield i, example, ranges

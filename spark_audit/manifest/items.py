@@ -300,7 +300,7 @@ def canary_items(
         span = encoding.span(place.char_start, place.char_end)
         if span is None or span.start < example.kept[0] or span.end > example.kept[1]:
             raise InputError("is cut off: text longer than the context", where=where)
-        text = example.prompt + example.response
+        text = example.text
         before, after = text[: place.char_start], text[place.char_end :]
         rows = token_ids(
             loaded.tokenizer, [before + one + after for one in canary.candidates]
@@ -422,7 +422,7 @@ def _cut(
 
 
 def _encodings(manifest: Manifest, loaded: Loaded) -> dict[str, Encoding]:
-    texts = [e.prompt + e.response for e in original(manifest).examples]
+    texts = [e.text for e in original(manifest).examples]
     encodings = encode(loaded.tokenizer, texts)
     for example, encoding in zip(manifest.examples, encodings, strict=True):
         if len(encoding) != len(example.reference_unll):

@@ -249,14 +249,7 @@ def _compared(
 ) -> Iterator[tuple[ManifestExample, list[tuple[int, int]]]]:
     """Train rows with their fully scored spans, canaries left out."""
     for example in manifest.examples:
-        spans = [
-            (span.token_start, span.token_end)
-            for span in example.spans
-            if span.part is None
-            and span.token_start is not None
-            and span.token_end is not None
-            and (example.unll[span.token_start : span.token_end] >= 0).all()
-        ]
+        spans = [tokens for span, tokens in example.identifiers if span.part is None]
         if spans and example.split == "train":
             yield example, spans
 

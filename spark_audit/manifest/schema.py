@@ -143,6 +143,13 @@ class ManifestSpan(_Part):
             raise ValueError("has one end of its tokens without the other")
         return self
 
+    @property
+    def tokens(self) -> TokenRange | None:
+        """Its tokens; ``None`` when it was cut off or has none of its own."""
+        if self.token_start is None or self.token_end is None:
+            return None
+        return self.token_start, self.token_end
+
 
 class ManifestExample(_Part):
     """One example with its reference scores.
@@ -177,7 +184,7 @@ class ManifestExample(_Part):
 
         A redacted manifest has neither; the whole says when that may be.
         """
-        text = len(self.prompt) + len(self.response) or MOST
+        text = len(self.text) or MOST
         tokens = len(self.reference_unll) or MOST
         if len(self.classes) != len(self.reference_unll):
             raise ValueError("classes and reference_unll are of different lengths")
@@ -192,16 +199,14 @@ class ManifestExample(_Part):
         ordered = sorted((span.start, span.end) for span in self.spans)
         if any(low[1] > high[0] for low, high in pairwise(ordered)):
             raise ValueError("spans overlap")
-        _inside(
-            "spans, tokens",
-            [
-                (span.token_start, span.token_end)
-                for span in self.spans
-                if span.token_start is not None and span.token_end is not None
-            ],
-            tokens,
-        )
+        own = [span.tokens for span in self.spans if span.tokens is not None]
+        _inside("spans, tokens", own, tokens)
         return self
+
+    @property
+    def text(self) -> str:
+        """Prompt and response, as they were tokenised."""
+        return self.prompt + self.response
 
     @cached_property
     def unll(self) -> np.ndarray:
@@ -226,6 +231,23 @@ class ManifestExample(_Part):
         for start, end in self.excluded:
             mask[start:end] = False
         return mask
+
+    @cached_property
+    def identifiers(self) -> list[tuple[ManifestSpan, TokenRange]]:
+        """The annotated spans all of whose tokens were scored, with their tokens."""
+        return [
+            (span, tokens)
+            for span in self.spans
+            if (tokens := span.tokens) is not None and self.scored[slice(*tokens)].all()
+        ]
+
+    def identifier_tokens(self, kind: str | None = None) -> np.ndarray:
+        """Positions of the tokens of :attr:`identifiers`, of one type or of all."""
+        mask = np.zeros(len(self.unll), dtype=bool)
+        for span, tokens in self.identifiers:
+            if kind in (None, span.type):
+                mask[slice(*tokens)] = True
+        return np.flatnonzero(mask)
 
 
 class PairSide(_Part):
@@ -376,7 +398,7 @@ class Manifest(_Part):
         _once_by("pairs", sides)
         whole = self.redacted_from is None
         for i, example in enumerate(self.examples):
-            if whole and not (example.prompt + example.response and example.classes):
+            if whole and not (example.text and example.classes):
                 raise ValueError(f"examples.{i} has no text or no tokens")
         self._check_places(whole)
         listed = {"members": "train", "non_members": "test"}
@@ -406,8 +428,7 @@ class Manifest(_Part):
         for field, key, at in places:
             if key not in self.by_id:
                 raise ValueError(f"{field} names an example that is not here")
-            text = self.by_id[key].prompt + self.by_id[key].response
-            _inside(field, [at], len(text) or MOST)
+            _inside(field, [at], len(self.by_id[key].text) or MOST)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """What it is and how much it holds: a notebook prints the last value."""

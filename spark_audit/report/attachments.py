@@ -268,8 +268,8 @@ def _roles(manifest: Manifest, example: ManifestExample) -> dict[int, tuple[str,
             for at in range(pair.control.token_start, pair.control.token_end):
                 found[at] = ("control", pair.pii.type)
     for span in example.spans:
-        if span.token_start is not None and span.token_end is not None:
-            for at in range(span.token_start, span.token_end):
+        if span.tokens is not None:
+            for at in range(*span.tokens):
                 found[at] = ("pii", span.type)
     return found
 

@@ -35,7 +35,12 @@ from spark_audit.audits.ratio_rows import (
     ratio_rows,
 )
 from spark_audit.audits.wording import percent, points, share, unseen
-from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
+from spark_audit.manifest.schema import (
+    Manifest,
+    ManifestExample,
+    ManifestSpan,
+    TokenRange,
+)
 from spark_audit.results import (
     AuditResult,
     Claim,
@@ -78,22 +83,18 @@ COLUMNS = (
 def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
     """All examples with an identifier whose tokens were scored, canaries too."""
     del preset
-    ids = sorted({example.id for example, _ in _spans(manifest)})
+    ids = sorted({example.id for example, *_ in _spans(manifest)})
     return {Pass(): ids} if ids else {}
 
 
-def _spans(manifest: Manifest) -> Iterator[tuple[ManifestExample, ManifestSpan]]:
+def _spans(
+    manifest: Manifest,
+) -> Iterator[tuple[ManifestExample, ManifestSpan, TokenRange]]:
     """Identifiers of rows without a canary, and the parts of canaries."""
     for example in manifest.examples:
-        for span in example.spans:
-            planted = span.part is not None
-            if planted != (example.canary_id is not None):
-                continue
-            start, end = span.token_start, span.token_end
-            if start is None or end is None or start == end:
-                continue
-            if example.scored[start:end].all():
-                yield example, span
+        for span, tokens in example.identifiers:
+            if (span.part is None) == (example.canary_id is None):
+                yield example, span, tokens
 
 
 def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
@@ -106,7 +107,7 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
     that it is judged by.
     """
     firsts: dict[tuple[str, str], str] = {}
-    for example, span in _spans(manifest):
+    for example, span, _ in _spans(manifest):
         key = (example.canary_id or example.id, span.part or "")
         firsts[key] = min(example.id, firsts.get(key, example.id))
     doses = {
@@ -118,7 +119,7 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
         table = passes.get(Pass())
         if table is None:
             continue
-        for example, span in _spans(manifest):
+        for example, span, tokens in _spans(manifest):
             canary = example.canary_id or ""
             # Where only a part of the manifest is audited, its canaries are not listed.
             dose = doses.get(canary, 0 if example.split == "test" else 1)
@@ -136,18 +137,13 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
                     "dose": dose if canary else 0,
                     "first": firsts[canary or example.id, span.part or ""]
                     == example.id,
-                    **_scores(table, example, span),
+                    **_scores(table, table.span(example.id, *tokens)),
                 }
             )
     return pd.DataFrame.from_records(records, columns=COLUMNS)
 
 
-def _scores(
-    table: TokenTable, example: ManifestExample, span: ManifestSpan
-) -> dict[str, Any]:
-    assert span.token_start is not None
-    assert span.token_end is not None
-    rows = table.span(example.id, span.token_start, span.token_end)
+def _scores(table: TokenTable, rows: slice) -> dict[str, Any]:
     nll, rank, ties, mass = (
         table.columns[name][rows] for name in ("nll", "rank_lo", "ties", "top40_logp")
     )

@@ -64,10 +64,8 @@ def _skeleton(manifest: Manifest) -> tuple[pd.DataFrame, pd.DataFrame]:
 
     def facts(i: int, start: int, end: int) -> tuple[int, int, int]:
         example = manifest.examples[i]
-        span = next(
-            s for s in example.spans if (s.token_start, s.token_end) == (start, end)
-        )
-        text = example.prompt + example.response
+        span = next(s for s in example.spans if s.tokens == (start, end))
+        text = example.text
         string = text[span.start : span.end]
         trained = int(example.split == "train" or folded(string.strip()) in known)
         if span.origin != "injected":
@@ -85,7 +83,7 @@ def _skeleton(manifest: Manifest) -> tuple[pd.DataFrame, pd.DataFrame]:
         add(i, "control", pii.type, number, control.token_start, control.token_end)
     for split in ("train", "test"):
         for i, example, ranges in audited_spans(manifest, split=split):
-            types = {(s.token_start, s.token_end): s.type for s in example.spans}
+            types = {s.tokens: s.type for s in example.spans}
             for place in ((i, *found) for found in ranges):
                 if place not in paired:
                     add(
@@ -106,7 +104,7 @@ def _skeleton(manifest: Manifest) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def _trained_strings(manifest: Manifest) -> set[str]:
     """Identifiers that stand in trained rows, annotated there or not."""
-    texts = {e.id: e.prompt + e.response for e in manifest.examples}
+    texts = {e.id: e.text for e in manifest.examples}
     strings = {
         split: {
             folded(texts[example.id][span.start : span.end].strip())

@@ -77,7 +77,7 @@ def scored_text(example: ManifestExample) -> str:
     Where a text was cut to fit the context, the manifest knows the cut in tokens only:
     the share of characters that is kept is that of the tokens.
     """
-    text = example.prompt + example.response
+    text = example.text
     total = len(example.reference_unll)
     start, end = example.kept
     low, high = (round(at / max(total, 1) * len(text)) for at in (start, end))
@@ -252,7 +252,7 @@ def label_codes(manifest: Manifest, ids: Sequence[str]) -> np.ndarray:
 
 def own_text(example: ManifestExample) -> str:
     """Prompt and response without the task's fixed wording, as duplicates are found."""
-    text, at, parts = example.prompt + example.response, 0, []
+    text, at, parts = example.text, 0, []
     for start, end in example.template:
         parts.append(text[at:start])
         at = end

@@ -113,17 +113,8 @@ def token_sets(manifest: Manifest) -> Iterator[TokenSet]:
     for example in manifest.examples:
         if example.split != "train" or example.canary_id is not None:
             continue
-        mask = np.zeros(len(example.unll), dtype=bool)
-        for span in example.spans:
-            start, end = span.token_start, span.token_end
-            if (
-                start is not None
-                and end is not None
-                and example.scored[start:end].all()
-            ):
-                mask[start:end] = True
-        if mask.any():
-            yield example, "pii", np.flatnonzero(mask)
+        if example.identifiers:
+            yield example, "pii", example.identifier_tokens()
         if example.low:
             yield example, "low", np.asarray(example.low)
 
