@@ -15,8 +15,8 @@ from scipy import stats
 from spark_audit.stats.bootstrap import (
     draw_weights,
     max_t,
-    ratio_replicates,
     weighted_quantile_replicates,
+    weighted_sums,
 )
 from spark_audit.stats.intervals import ratio_estimate
 
@@ -42,9 +42,12 @@ def main() -> None:
     codes = rng.integers(0, CLUSTERS, TOKENS)
     weights = draw_weights(CLUSTERS, replicates=REPLICATES, seed=1)
 
+    def ratios(drawn: np.ndarray) -> np.ndarray:
+        return weighted_sums(drawn, num) / weighted_sums(drawn, den)[:, None]
+
     def ours() -> np.ndarray:
         drawn = draw_weights(CLUSTERS, replicates=REPLICATES, seed=1)
-        return ratio_replicates(drawn, num, den)
+        return ratios(drawn)
 
     def scipys() -> np.ndarray:
         # One call for all columns shares the resamples, SciPy's fastest way.
@@ -76,9 +79,7 @@ def main() -> None:
     own = seconds(ours)
     rows = {
         f"{STATISTICS} ratios, weights drawn": own,
-        f"{STATISTICS} ratios, weights given": seconds(
-            lambda: ratio_replicates(weights, num, den)
-        ),
+        f"{STATISTICS} ratios, weights given": seconds(lambda: ratios(weights)),
         f"{STATISTICS} estimates with both intervals": seconds(
             lambda: [ratio_estimate(c, den, weights=weights) for c in num.T]
         ),

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy import special
 
 from spark_audit.errors import NotEstimableError
@@ -93,35 +92,6 @@ def reason_against(metric: str, *, stages: int, tasks: int) -> str | None:
     if tasks < 2 and metric in ("bwt", "forgetting"):
         return "a single task has no earlier one"
     return None
-
-
-def accuracy_metrics(matrix: ArrayLike) -> dict[str, float]:
-    """All figures that a matrix of accuracies has.
-
-    Parameters
-    ----------
-    matrix
-        Shape ``(T, N)``: row = stage, column = task in the order of training. What
-        stands above the diagonal may be NaN.
-
-    Raises
-    ------
-    NotEstimableError
-        If an accuracy that is needed is missing.
-    """
-    found = np.asarray(matrix, dtype=np.float64)
-    if found.ndim != 2 or not found.size:
-        raise ValueError("the matrix must have stages as rows and tasks as columns")
-    stages, tasks = found.shape
-    values = {
-        name: float(metric(found))
-        for name, metric in METRICS.items()
-        if reason_against(name, stages=stages, tasks=tasks) is None
-    }
-    for name, value in values.items():
-        if not np.isfinite(value):
-            raise NotEstimableError(f"{name} lacks an accuracy that it is made of")
-    return values
 
 
 def task_weights(metric: str, tasks: int) -> np.ndarray:

@@ -8,44 +8,28 @@ ratios, and distances between empirical distributions. This follows MatchIt's ad
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 
 from spark_audit.errors import NotEstimableError
 
 
-def smd(
-    a: np.ndarray,
-    b: np.ndarray,
-    *,
-    standardizer: Literal["treated", "pooled"] | float = "treated",
-) -> float:
-    """Standardised mean difference ``(mean(a) - mean(b)) / SD``, signed.
+def smd(a: np.ndarray, b: np.ndarray, *, sd: float) -> float:
+    """Standardised mean difference ``(mean(a) - mean(b)) / sd``, signed.
 
     Parameters
     ----------
     a, b
         Shape ``(n,)`` and ``(m,)``: PII spans and windows, any unit.
-    standardizer
-        ``treated``: the SD of ``a`` (n - 1). ``pooled``: the root of the mean of both
-        variances. A number: an SD taken elsewhere, such as from the PII spans before
-        matching.
+    sd
+        The ruler, such as the SD of the PII spans before matching.
 
     Raises
     ------
     NotEstimableError
-        If a side is empty, a value is not finite, or the SD is 0 or needs more values.
+        If a side is empty, a value is not finite, or the SD is 0.
     """
     a, b = _sample(a), _sample(b)
-    if standardizer == "treated":
-        sd = _sd(a)
-    elif standardizer == "pooled":
-        sd = float(np.sqrt((_sd(a) ** 2 + _sd(b) ** 2) / 2))
-    elif isinstance(standardizer, str):
-        raise ValueError(f"unknown standardizer {standardizer!r}")
-    else:
-        sd = float(standardizer)
     if not sd > 0:
         raise NotEstimableError("the covariate is constant")
     return float((a.mean() - b.mean()) / sd)
@@ -148,7 +132,7 @@ def _balance_row(
             why.setdefault(error.what, []).append(figure)
 
     def smd_by_pii(a: np.ndarray, b: np.ndarray) -> float:
-        return smd(a, b, standardizer=_sd(_sample(pii)))
+        return smd(a, b, sd=_sd(_sample(pii)))
 
     attempt("mean_pii", _mean, pii)
     attempt("mean_pool", _mean, pool)

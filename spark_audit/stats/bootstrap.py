@@ -13,9 +13,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
-
-from spark_audit.errors import NotEstimableError
 
 EXACT_UP_TO = 20
 """Up to this many clusters the sign-flip tests enumerate every pattern."""
@@ -122,33 +119,6 @@ def weighted_sums(weights: np.ndarray, sums: np.ndarray) -> np.ndarray:
     for rows in _row_chunks(*weights.shape):
         totals[rows] = weights[rows].astype(np.float64) @ sums
     return totals
-
-
-def ratio_replicates(weights: np.ndarray, num: ArrayLike, den: ArrayLike) -> np.ndarray:
-    """Ratio of sums in every resample: ``(W @ num) / (W @ den)``.
-
-    Parameters
-    ----------
-    weights
-        Shape ``(B, C)``, from :func:`draw_weights`.
-    num, den
-        Per-cluster sums, shape ``(C,)`` or ``(C, K)``.
-
-    Returns
-    -------
-    Shape ``(B,)`` or ``(B, K)``. NaN marks a resample whose denominator is zero; the
-    functions of ``intervals`` drop these and count them.
-    """
-    top = weighted_sums(weights, np.asarray(num, dtype=np.float64))
-    bottom = weighted_sums(weights, np.asarray(den, dtype=np.float64))
-    if bottom.ndim < top.ndim:
-        bottom = bottom[:, None]
-    elif top.ndim < bottom.ndim:
-        top = top[:, None]
-    shape = np.broadcast_shapes(top.shape, bottom.shape)
-    found = np.full(shape, np.nan)
-    np.divide(top, bottom, out=found, where=bottom != 0)
-    return found
 
 
 def weighted_quantile_replicates(
@@ -294,19 +264,13 @@ def sign_flip(
 
 
 def max_t(
-    num: ArrayLike,
-    *,
-    replicates: int = 9999,
-    seed: int | np.random.Generator,
-    step_down: bool = True,
+    num: ArrayLike, *, replicates: int = 9999, seed: int | np.random.Generator
 ) -> np.ndarray:
     """Family-wise adjusted sign-flip p values (Westfall and Young's max-T).
 
     ``T_k = |sum_c s_c num_ck| / sqrt(sum_c num_ck^2)`` under signs that all columns
-    share, so that the dependence between checkpoints is kept. Step-down compares a
-    column only with those whose statistic is no larger, and is never less powerful
-    than single-step; single-step p values agree with :func:`simultaneous_quantile`.
-    Exact up to :data:`EXACT_UP_TO` clusters.
+    share, so that the dependence between checkpoints is kept. Step-down: a column is
+    compared only with those whose statistic is no larger. Exact up to :data:`EXACT_UP_TO` clusters.
 
     Parameters
     ----------
@@ -324,7 +288,7 @@ def max_t(
     adjusted = np.ones(table.shape[1])
     if used.any():
         scaled = table[:, used] / norm[used]
-        adjusted[used] = _flip_p(scaled, replicates, seed, step_down=step_down)
+        adjusted[used] = _flip_p(scaled, replicates, seed)
     return adjusted
 
 
@@ -344,11 +308,7 @@ def _columns(num: ArrayLike, *, dimensions: int) -> np.ndarray:
 
 
 def _flip_p(
-    num: np.ndarray,
-    replicates: int,
-    seed: int | np.random.Generator,
-    *,
-    step_down: bool = True,
+    num: np.ndarray, replicates: int, seed: int | np.random.Generator
 ) -> np.ndarray:
     """Adjusted p values of columns ``(C, K)`` on one scale; K = 1 adjusts nothing."""
     if len(num) == 0:
@@ -363,66 +323,11 @@ def _flip_p(
         flipped = np.abs(weighted_sums(signs[rows], num[:, order]))
         # Column j becomes the maximum over the columns from j on.
         largest = np.maximum.accumulate(flipped[:, ::-1], axis=1)[:, ::-1]
-        hits += np.sum((largest if step_down else largest[:, :1]) >= bar, axis=0)
+        hits += np.sum(largest >= bar, axis=0)
     p = hits / len(signs) if exact else (1 + hits) / (1 + len(signs))
     adjusted = np.empty(len(order))
     adjusted[order] = np.maximum.accumulate(p)
     return adjusted
-
-
-def simultaneous_quantile(
-    num: ArrayLike,
-    den: ArrayLike,
-    *,
-    level: float = 0.95,
-    replicates: int = 9999,
-    seed: int | np.random.Generator,
-) -> float:
-    """Multiplier q such that all K intervals ``ratio +- q se`` hold together.
-
-    The quantile of ``max_k |t*_k|`` in a symmetric wild cluster bootstrap: residuals
-    ``num - ratio den`` are flipped by shared signs and each flip is studentised by its
-    own linearised standard error. Never below the t quantile of one interval.
-
-    Parameters
-    ----------
-    num
-        Shape ``(C, K)``: per-cluster sums.
-    den
-        Shape ``(C,)`` or ``(C, K)``.
-
-    Raises
-    ------
-    NotEstimableError
-        If no column varies over clusters, or a denominator is zero.
-    """
-    top = np.asarray(num, dtype=np.float64)
-    if top.ndim != 2:
-        raise ValueError(f"num must have 2 dimension(s), not {top.ndim}")
-    bottom = np.asarray(den, dtype=np.float64)
-    bottom = np.broadcast_to(bottom if bottom.ndim == 2 else bottom[:, None], top.shape)
-    total = bottom.sum(axis=0)
-    if not total.all():
-        raise NotEstimableError("a column's denominator is zero in every cluster")
-    residual = top - bottom * (top.sum(axis=0) / total)
-    varied = np.abs(residual).max(axis=0) > _TIE * np.abs(top).max(axis=0)
-    if not varied.any():
-        raise NotEstimableError("no column varies over clusters")
-    residual, bottom = residual[:, varied], bottom[:, varied]
-    clusters = (bottom != 0).sum(axis=0)
-    squares = (residual**2).sum(axis=0)
-    widths = (bottom**2).sum(axis=0)
-    signs, _ = sign_patterns(len(residual), replicates=replicates, seed=seed)
-    largest = np.empty(len(signs))
-    for rows in _row_chunks(len(signs), max(residual.shape)):
-        shift = weighted_sums(signs[rows], residual)
-        ratio = shift / bottom.sum(axis=0)
-        cross = weighted_sums(signs[rows], residual * bottom)
-        spread = squares - 2 * ratio * cross + ratio**2 * widths
-        spread = np.maximum(spread, _TIE * squares) * clusters / (clusters - 1)
-        largest[rows] = np.abs(shift / np.sqrt(spread)).max(axis=1)
-    single = special.stdtrit(clusters.min() - 1, 0.5 + level / 2)
-    return float(max(np.quantile(largest, level, method="higher"), single))
 
 
 def holm(p: ArrayLike) -> np.ndarray:
@@ -432,16 +337,6 @@ def holm(p: ArrayLike) -> np.ndarray:
     factors = np.arange(len(values), 0, -1)
     adjusted = np.empty_like(values)
     adjusted[order] = np.maximum.accumulate(values[order] * factors).clip(max=1.0)
-    return adjusted
-
-
-def benjamini_hochberg(p: ArrayLike) -> np.ndarray:
-    """Benjamini and Hochberg's (1995) adjusted p values (false discovery rate)."""
-    values = _p_values(p)
-    order = np.argsort(-values, kind="stable")
-    factors = len(values) / np.arange(len(values), 0, -1)
-    adjusted = np.empty_like(values)
-    adjusted[order] = np.minimum.accumulate(values[order] * factors).clip(max=1.0)
     return adjusted
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain, combinations, product
+from itertools import chain
 
 import numpy as np
 from scipy import sparse
@@ -47,10 +47,13 @@ def normalise_text(text: str) -> str:
     return " ".join(words)
 
 
-def near_duplicates(
+def duplicate_groups(
     texts: Sequence[str], *, threshold: float = 0.8, n: int = 5
-) -> list[tuple[int, int, float]]:
-    """All pairs of texts whose word n-grams overlap enough.
+) -> np.ndarray:
+    """Group texts that chains of near-duplicates connect.
+
+    Two texts are near-duplicates where the Jaccard similarity of their sets of word
+    n-grams is at least ``threshold``, or where they are equal once normalised.
 
     Parameters
     ----------
@@ -60,26 +63,6 @@ def near_duplicates(
         Smallest Jaccard similarity of a pair, above 0 and at most 1, inclusive.
     n
         Words of an n-gram. A shorter text is one n-gram by itself.
-
-    Returns
-    -------
-    list of tuple
-        ``(i, j, jaccard)`` with ``i < j``, sorted. Texts that are equal after
-        normalisation are always there, with 1.0. Many equal texts make many pairs:
-        :func:`duplicate_groups` does not list them.
-    """
-    members, pairs = _similar(texts, threshold=threshold, n=n)
-    found = [(i, j, 1.0) for group in members for i, j in combinations(group, 2)]
-    for a, b, jaccard in pairs:
-        for i, j in product(members[a], members[b]):
-            found.append((min(i, j), max(i, j), jaccard))
-    return sorted(found)
-
-
-def duplicate_groups(
-    texts: Sequence[str], *, threshold: float = 0.8, n: int = 5
-) -> np.ndarray:
-    """Group texts that chains of :func:`near_duplicates` connect.
 
     Returns
     -------

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import special
-from scipy.optimize import brentq
 
 from spark_audit.stats.intervals import clopper_pearson
 
@@ -81,90 +80,6 @@ def candidate_guess_bound(
         odds = np.log(n_candidates - k) - np.log(k)
         canary = float(special.logit(low) + odds)
     return GuessBound(canary, canary / rows, canary / 2, canary / rows / 2)
-
-
-def largest_exposure(epsilon: float, n_candidates: int) -> float:
-    """Largest mean exposure, in bits, of a canary under epsilon-DP (replacement).
-
-    Of all posteriors whose odds are at most ``e^eps`` the one with j candidates at the
-    larger weight, at the best j.
-    """
-    if not epsilon >= 0 or n_candidates < 2:
-        raise ValueError("epsilon must not be negative, and candidates at least 2")
-    bits = np.log2(n_candidates) - np.log2(np.arange(1, n_candidates + 1))
-    heavy = np.cumsum(bits)
-    j = np.arange(1, n_candidates + 1)
-    # e^-eps on the light ones: no overflow.
-    light = np.exp(-epsilon)
-    means = (heavy + light * (heavy[-1] - heavy)) / (j + light * (n_candidates - j))
-    return float(means.max())
-
-
-def one_run_bound(
-    n: int,
-    guesses: int,
-    correct: int,
-    *,
-    delta: float = 0.0,
-    significance: float = 0.05,
-) -> float:
-    """Lower bound of epsilon from one run (Steinke, Nasr and Jagielski 2023).
-
-    n canaries were each included by a fair coin; the attack guessed ``guesses`` of the
-    coins, a number fixed beforehand, and ``correct`` guesses were right. Add/remove
-    adjacency, (epsilon, delta). With ``q = e^eps / (1 + e^eps)`` the p value of eps is
-
-        ``P[Bin(r,q) >= v] + 2 n delta max_{1<=i<=v} P[v > Bin(r,q) >= v-i] / i``.
-
-    Not for canaries that were all inserted.
-    """
-    _check(correct, guesses, significance)
-    if guesses > n or not 0 <= delta < 1:
-        raise ValueError("one_run_bound needs guesses <= n and 0 <= delta < 1")
-
-    def p_value(epsilon: float) -> float:
-        q = float(special.expit(epsilon))
-        # tails[i] = P[Bin(r, q) >= correct - i].
-        least = correct - np.arange(correct + 1)
-        tails = np.where(
-            least > 0, special.bdtrc(np.maximum(least - 1, 0), guesses, q), 1.0
-        )
-        if correct == 0 or delta == 0:
-            return min(1.0, float(tails[0]))
-        alpha = float(np.max((tails[1:] - tails[0]) / np.arange(1, correct + 1)))
-        return min(1.0, float(tails[0]) + 2 * n * delta * alpha)
-
-    if p_value(0.0) > significance:
-        return 0.0
-    high = 1.0
-    while p_value(high) <= significance:
-        high *= 2
-    return float(brentq(lambda e: p_value(e) - significance, 0.0, high, xtol=1e-12))
-
-
-def two_sided_bound(
-    true_positives: int,
-    positives: int,
-    false_positives: int,
-    negatives: int,
-    *,
-    delta: float = 0.0,
-    significance: float = 0.05,
-) -> float:
-    """Lower bound of epsilon from a membership attack with a fixed threshold.
-
-    (eps, delta)-DP bounds ``TPR <= e^eps FPR + delta``, hence
-    ``eps >= ln((TPR_low - delta) / FPR_high)`` with one-sided Clopper-Pearson limits,
-    each at half the significance. Membership must have been drawn at random.
-    """
-    _check(true_positives, positives, significance)
-    _check(false_positives, negatives, significance)
-    if not 0 <= delta < 1:
-        raise ValueError("delta must lie in [0, 1)")
-    level = 1 - significance / 2
-    tpr, _ = clopper_pearson(true_positives, positives, level=level, side="lower")
-    _, fpr = clopper_pearson(false_positives, negatives, level=level, side="upper")
-    return float(np.log((tpr - delta) / fpr)) if tpr - delta > fpr else 0.0
 
 
 def _check(events: int, trials: int, significance: float) -> None:

@@ -113,26 +113,6 @@ def top_k_credit(rank: ArrayLike, *, k: int, ties: ArrayLike = 0) -> np.ndarray:
     return np.clip((k - ranks + 1) / (behind + 1), 0.0, 1.0)
 
 
-def interpolated_exposure(nll: ArrayLike, references: ArrayLike) -> np.ndarray:
-    """Exposure against references that do not hold the secret (TensorFlow Privacy).
-
-    ``log2 |R| - log2(1 + #(reference <= secret))``: slightly below 0 for the least
-    likely secret, and never ``log2(|R| + 1)``. For comparison with that tool only.
-
-    Parameters
-    ----------
-    nll
-        Shape ``(n,)``: of the secrets.
-    references
-        Shape ``(R,)``.
-    """
-    pool = np.sort(_finite_or_inf(references))
-    if pool.ndim != 1 or not len(pool):
-        raise ValueError("references must have shape (R,), R > 0")
-    below = np.searchsorted(pool, _finite_or_inf(nll), side="right")
-    return np.asarray(np.log2(len(pool)) - np.log2(1 + below))
-
-
 class Extrapolated(NamedTuple):
     """An exposure from a fitted distribution: an estimate, not a count.
 

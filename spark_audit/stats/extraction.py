@@ -13,52 +13,12 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
 
 THRESHOLDS = tuple(10**k for k in range(1, 7))
 """Numbers of tries that spans are counted by."""
 
 _SMALL = -30.0
 """Below this log probability ``log1p(-e^L)`` equals ``-e^L`` to all digits."""
-
-
-def decoded_logp(
-    logits: ArrayLike,
-    targets: ArrayLike,
-    *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-) -> np.ndarray:
-    """Log probability of targets under temperature and top-k sampling.
-
-    Parameters
-    ----------
-    logits
-        Shape ``(..., V)``.
-    targets
-        Shape ``(...)``, integers.
-    temperature
-        Divides the logits.
-    top_k
-        Only the k largest logits can be drawn, and those that equal the k-th, as in
-        transformers.
-
-    Returns
-    -------
-    Shape ``(...)``, nats; ``-inf`` for a target that cannot be drawn.
-    """
-    scores = np.asarray(logits, dtype=np.float64)
-    chosen = np.asarray(targets)
-    if np.isnan(scores).any():
-        raise ValueError("a logit is NaN")
-    if not temperature > 0 or (top_k is not None and top_k < 1):
-        raise ValueError("temperature must be positive and top_k at least 1")
-    scores = scores / temperature
-    if top_k is not None and top_k < scores.shape[-1]:
-        least = np.partition(scores, -top_k, axis=-1)[..., -top_k, None]
-        scores = np.where(scores < least, -np.inf, scores)
-    own = np.take_along_axis(scores, chosen[..., None], axis=-1)[..., 0]
-    return np.asarray(own - special.logsumexp(scores, axis=-1))
 
 
 def top_k_logp(
@@ -86,19 +46,6 @@ def top_k_logp(
     # Rounding of float32 columns must not make a probability larger than 1.
     inside = np.minimum(logp - np.asarray(mass_logp, dtype=np.float64), 0.0)
     return np.asarray(np.where(np.asarray(rank) <= k, inside, -np.inf))
-
-
-def extraction_probability(logp: ArrayLike, n: ArrayLike) -> np.ndarray:
-    """Chance of at least one success in n tries, ``1 - (1 - p_z)^n``.
-
-    Parameters
-    ----------
-    logp
-        ``log p_z``, nats.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = -np.expm1(np.asarray(n) * _log_failure(_logp(logp)))
-    return np.asarray(found)
 
 
 def n_p(logp: ArrayLike, *, p: float = 0.5) -> np.ndarray:

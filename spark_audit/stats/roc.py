@@ -14,33 +14,10 @@ from numpy.typing import ArrayLike
 from scipy import special, stats
 
 from spark_audit.errors import NotEstimableError
-from spark_audit.stats.intervals import NO_SPREAD, clopper_pearson
+from spark_audit.stats.intervals import NO_SPREAD
 
 COARSE = 10
 """With fewer false positives than this allowed, a TPR says little."""
-
-_ZERO = 1e-12
-
-
-class Auc(NamedTuple):
-    """An AUC with its variance; ``low, high`` on the logit scale, Wald beside it."""
-
-    value: float
-    variance: float
-    low: float
-    high: float
-    wald_low: float
-    wald_high: float
-
-
-class PairedAuc(NamedTuple):
-    """Two AUCs over the same rows: difference is the first minus the second."""
-
-    values: tuple[float, float]
-    covariance: np.ndarray
-    difference: float
-    z: float
-    p: float
 
 
 class Tpr(NamedTuple):
@@ -55,26 +32,6 @@ class Tpr(NamedTuple):
     fpr: float
     resolvable: bool
     note: str
-
-
-class SplitTpr(NamedTuple):
-    """Rates at a threshold from non-members that count in neither rate."""
-
-    tpr: float
-    tpr_low: float
-    tpr_high: float
-    fpr: float
-    fpr_low: float
-    fpr_high: float
-    threshold: float
-
-
-class Roc(NamedTuple):
-    """Points of a ROC curve, one for each distinct score, from (0, 0) to (1, 1)."""
-
-    fpr: np.ndarray
-    tpr: np.ndarray
-    thresholds: np.ndarray
 
 
 class Band(NamedTuple):
@@ -97,104 +54,21 @@ class Tost(NamedTuple):
 # --- one row a cluster ----------------------------------------------------------------
 
 
-def auc(
-    members: ArrayLike,
-    non_members: ArrayLike,
-    *,
-    weights: tuple[ArrayLike, ArrayLike] | None = None,
-) -> float:
+def auc(members: ArrayLike, non_members: ArrayLike) -> float:
     """``P(member > non-member) + P(equal) / 2``.
 
     Parameters
     ----------
     members, non_members
         Shapes ``(m,)`` and ``(n,)``.
-    weights
-        Of both; whole numbers act as repeated rows.
 
     Raises
     ------
     NotEstimableError
-        If a side is empty or without weight, or a score is NaN.
+        If a side is empty or a score is NaN.
     """
     x, y = _side(members, "member"), _side(non_members, "non-member")
-    w1, w0 = (
-        (np.ones(len(x)), np.ones(len(y)))
-        if weights is None
-        else (np.asarray(w, dtype=np.float64) for w in weights)
-    )
-    if w1.shape != x.shape or w0.shape != y.shape:
-        raise ValueError("weights must have the shapes of members and non-members")
-    if np.any(w1 < 0) or np.any(w0 < 0):
-        raise ValueError("weights must not be negative")
-    total = float(w1.sum() * w0.sum())
-    if not total > 0:
-        raise NotEstimableError("a side has no weight")
-    order = np.argsort(y, kind="stable")
-    below = np.concatenate([[0.0], np.cumsum(w0[order])])
-    low, high = (np.searchsorted(y[order], x, side=s) for s in ("left", "right"))
-    return float(w1 @ (below[low] + below[high]) / 2 / total)
-
-
-def delong(members: ArrayLike, non_members: ArrayLike, *, level: float = 0.95) -> Auc:
-    """AUC with the variance of DeLong et al. (1988) for independent rows.
-
-    From midranks, as in Sun and Xu (2014), "Fast implementation of DeLong's algorithm".
-
-    Raises
-    ------
-    NotEstimableError
-        If a side has fewer than 2 rows, a score is NaN, or the variance is 0 (perfect
-        separation, all scores equal): :func:`auc_estimate` handles these.
-    """
-    x, y = _side(members, "member"), _side(non_members, "non-member")
-    value, variance = _paired([(x, y)])
-    var = float(variance[0, 0])
-    if var <= _ZERO:
-        raise NotEstimableError(NO_SPREAD)
-    reach = float(special.ndtri(0.5 + level / 2))
-    wald = reach * np.sqrt(var)
-    low, high = logit_interval(float(value[0]), var, reach)
-    return Auc(
-        float(value[0]),
-        var,
-        low,
-        high,
-        max(0.0, float(value[0] - wald)),
-        min(1.0, float(value[0] + wald)),
-    )
-
-
-def paired_delong(members: ArrayLike, non_members: ArrayLike) -> PairedAuc:
-    """Compare the AUCs of two scores of the same independent rows.
-
-    Parameters
-    ----------
-    members, non_members
-        Shapes ``(m, 2)`` and ``(n, 2)``: a column a score.
-
-    Raises
-    ------
-    NotEstimableError
-        As :func:`delong`; a variance of 0 concerns the difference.
-    """
-    x, y = np.asarray(members, np.float64), np.asarray(non_members, np.float64)
-    if x.ndim != 2 or y.ndim != 2 or x.shape[1] != 2 or y.shape[1] != 2:
-        raise ValueError("members and non_members must have two columns")
-    columns = [(_side(x[:, k], "member"), _side(y[:, k], "non-member")) for k in (0, 1)]
-    values, covariance = _paired(columns)
-    variance = float(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1])
-    if variance <= _ZERO:
-        raise NotEstimableError("the two scores order all pairs alike")
-    difference = float(values[0] - values[1])
-    z = difference / np.sqrt(variance)
-    return PairedAuc(
-        (float(values[0]), float(values[1])),
-        covariance,
-        difference,
-        float(z),
-        float(2 * special.ndtr(-abs(z))),
-    )
+    return placements(x, y)[0]
 
 
 def tpr_at_fpr(members: ArrayLike, non_members: ArrayLike, fpr: float) -> Tpr:
@@ -235,33 +109,6 @@ def allowed(n: int, fpr: float) -> int:
     return int(np.floor(fpr * n + 1e-9))
 
 
-def split_tpr(
-    members: ArrayLike,
-    non_members: ArrayLike,
-    fpr: float,
-    *,
-    seed: int,
-    level: float = 0.95,
-) -> SplitTpr:
-    """TPR and FPR with exact intervals, at a threshold from half of the non-members.
-
-    The other half and the members never saw the threshold, so Clopper-Pearson holds
-    for independent rows. The achieved FPR is a figure too: it may exceed the budget.
-    """
-    x, y = _side(members, "member"), _side(non_members, "non-member")
-    if len(y) < 2:
-        raise NotEstimableError("1 non-member cannot be split")
-    mixed = np.random.default_rng(seed).permutation(y)
-    train, rest = mixed[: len(y) // 2], mixed[len(y) // 2 :]
-    threshold = tpr_at_fpr(x, train, fpr).threshold
-    rates = []
-    for side in (x, rest):
-        above = int(np.count_nonzero(side > threshold))
-        low, high = clopper_pearson(above, len(side), level=level)
-        rates.append((above / len(side), low, high))
-    return SplitTpr(*rates[0], *rates[1], threshold)
-
-
 def chance_band(n1: int, n0: int, fpr: float, *, level: float = 0.95) -> Band:
     """TPR at a budget of false positives when the score knows nothing, exactly.
 
@@ -276,23 +123,6 @@ def chance_band(n1: int, n0: int, fpr: float, *, level: float = 0.95) -> Band:
     law = _chance(n1, n0, fpr)
     low, high = law.ppf([0.5 - level / 2, 0.5 + level / 2])
     return Band(float(law.mean()) / n1, float(low) / n1, float(high) / n1)
-
-
-def chance_p(tpr: float, n1: int, n0: int, fpr: float) -> float:
-    """Probability of this TPR or a larger one when the score knows nothing."""
-    return float(_chance(n1, n0, fpr).sf(np.ceil(tpr * n1 - 1e-9) - 1))
-
-
-def roc_curve(members: ArrayLike, non_members: ArrayLike) -> Roc:
-    """Every point of the ROC curve; a row counts as positive at ``>= threshold``."""
-    x, y = _side(members, "member"), _side(non_members, "non-member")
-    values = np.unique(np.concatenate([x, y]))[::-1]
-    rates = [
-        (len(side) - np.searchsorted(np.sort(side), values, side="left")) / len(side)
-        for side in (y, x)
-    ]
-    fpr, tpr = (np.concatenate([[0.0], rate]) for rate in rates)
-    return Roc(fpr, tpr, np.concatenate([[np.inf], values]))
 
 
 def tost(
@@ -324,21 +154,6 @@ def placements(x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, np.ndar
     above = (ranks[:m] - stats.rankdata(x)) / n
     below = 1 - (ranks[m:] - stats.rankdata(y)) / m
     return float(above.mean()), above, below
-
-
-def _paired(
-    columns: list[tuple[np.ndarray, np.ndarray]],
-) -> tuple[np.ndarray, np.ndarray]:
-    """AUCs of several scores over the same independent rows, and their covariance."""
-    m, n = len(columns[0][0]), len(columns[0][1])
-    if m < 2 or n < 2:
-        raise NotEstimableError("a variance needs 2 members and 2 non-members")
-    found = [placements(x, y) for x, y in columns]
-    covariance = np.atleast_2d(np.cov([above for _, above, _ in found])) / m
-    covariance = (
-        covariance + np.atleast_2d(np.cov([below for _, _, below in found])) / n
-    )
-    return np.array([value for value, _, _ in found]), covariance
 
 
 def logit_interval(value: float, variance: float, reach: float) -> tuple[float, float]:

@@ -128,7 +128,6 @@ def delta_sel(
     n_tokens: ArrayLike,
     clusters: ArrayLike,
     *,
-    n_control: ArrayLike | None = None,
     weights: np.ndarray | None = None,
     level: float = 0.95,
 ) -> Estimate:
@@ -140,24 +139,16 @@ def delta_sel(
         Shape ``(s,)``: summed NLL of each matched span and of its control, nats. With
         differences between two checkpoints here, the result is their contrast.
     n_tokens
-        Shape ``(s,)``: tokens of each span.
+        Shape ``(s,)``: tokens of each span, and as many of its control.
     clusters
         Shape ``(s,)``: cluster codes.
-    n_control
-        Shape ``(s,)``: tokens of each control, if lengths differ: the result is then
-        the difference of two ratios.
     weights
         Shape ``(B, C)``, from ``draw_weights``: also give the percentile interval.
     """
-    pii, control, tokens, others = _spans(pii_sum, control_sum, n_tokens, n_control)
-    columns = np.stack([pii, tokens, control, others], axis=1)
-    return estimate_of(
-        cluster_sums(columns, clusters, None if weights is None else weights.shape[1]),
-        _difference_of_ratios,
-        n=round(float(tokens.sum())),
-        weights=weights,
-        level=level,
-    )
+    apart, tokens = _spans(pii_sum, control_sum, n_tokens)
+    count = None if weights is None else weights.shape[1]
+    sums = cluster_sums(np.stack([apart, tokens], axis=1), clusters, count)
+    return ratio_estimate(*sums.T, weights=weights, level=level)
 
 
 def estimands(
@@ -166,7 +157,6 @@ def estimands(
     n_tokens: ArrayLike,
     clusters: ArrayLike,
     *,
-    n_control: ArrayLike | None = None,
     weights: np.ndarray | None = None,
     level: float = 0.95,
 ) -> Estimands:
@@ -175,48 +165,19 @@ def estimands(
     They differ when the effect depends on size. Over sources: the mean over clusters
     of each cluster's mean over its spans. Parameters as in :func:`delta_sel`.
     """
-    pii, control, tokens, others = _spans(pii_sum, control_sum, n_tokens, n_control)
+    apart, tokens = _spans(pii_sum, control_sum, n_tokens)
     count = None if weights is None else weights.shape[1]
-    spans = cluster_sums(np.ones(len(pii)), clusters, count)
-    effects = cluster_sums(pii / tokens - control / others, clusters, count)
+    spans = cluster_sums(np.ones(len(apart)), clusters, count)
+    effects = cluster_sums(apart / tokens, clusters, count)
     held = spans > 0
     means = np.divide(effects, spans, out=np.zeros_like(effects), where=held)
     return Estimands(
         delta_sel(
-            pii,
-            control,
-            tokens,
-            clusters,
-            n_control=others,
-            weights=weights,
-            level=level,
+            pii_sum, control_sum, n_tokens, clusters, weights=weights, level=level
         ),
         ratio_estimate(effects, spans, weights=weights, level=level),
         ratio_estimate(means, held, weights=weights, level=level),
     )
-
-
-def did(
-    num_a: ArrayLike,
-    num_b: ArrayLike,
-    den: ArrayLike,
-    *,
-    weights: np.ndarray | None = None,
-    level: float = 0.95,
-) -> Estimate:
-    """Difference of Delta_sel between a checkpoint and a baseline, paired by cluster.
-
-    Parameters
-    ----------
-    num_a, num_b
-        Shape ``(C,)``: per-cluster sums of ``NLL_PII - NLL_control`` on the checkpoint
-        and on the baseline, over the same matched spans of equal lengths, nats. (For
-        unequal lengths give :func:`delta_sel` the differences.)
-    den
-        Shape ``(C,)``: PII tokens.
-    """
-    num = np.asarray(num_a, dtype=np.float64) - np.asarray(num_b, dtype=np.float64)
-    return ratio_estimate(num, den, weights=weights, level=level)
 
 
 def rtm_slope(
@@ -259,14 +220,6 @@ def rtm_slope(
     scores = cluster_sums(x * (y - beta * x), codes)
     scale = used / (used - 1) * (len(x) - 1) / (len(x) - 2)
     return Slope(beta, float(np.sqrt(scale * np.sum(scores**2))) / squares, len(x))
-
-
-def rtm_bias(beta: float, mean_pii_ref: float, mean_nonpii_ref: float) -> float:
-    """Delta_sel that R1 predicts without an effect, ``(1 - beta) * gap``, in nats.
-
-    For a contrast give ``beta = 1 + beta_checkpoint - beta_baseline``.
-    """
-    return (1.0 - beta) * (mean_pii_ref - mean_nonpii_ref)
 
 
 def rtm_bias_estimate(
@@ -325,10 +278,6 @@ def rtm_bias_estimate(
     return estimate_of(sums, _bias, n=len(x), weights=weights, level=level)
 
 
-def _difference_of_ratios(sums: np.ndarray) -> np.ndarray:
-    return np.asarray(sums[..., 0] / sums[..., 1] - sums[..., 2] / sums[..., 3])
-
-
 def _bias(sums: np.ndarray) -> np.ndarray:
     """R1 from summed ``n, x, y, xx, xy`` of the pool and ``tokens, x`` of the spans."""
     n, x, y, xx, xy, tokens, span = np.moveaxis(sums, -1, 0)
@@ -351,18 +300,15 @@ def _cell_means(
 
 
 def _spans(
-    pii_sum: ArrayLike,
-    control_sum: ArrayLike,
-    n_tokens: ArrayLike,
-    n_control: ArrayLike | None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Per-span arrays in float64, checked against one another."""
-    pii = np.asarray(pii_sum, dtype=np.float64)
-    control = np.asarray(control_sum, dtype=np.float64)
-    tokens = np.asarray(n_tokens, dtype=np.float64)
-    others = tokens if n_control is None else np.asarray(n_control, dtype=np.float64)
-    if not pii.shape == control.shape == tokens.shape == others.shape:
+    pii_sum: ArrayLike, control_sum: ArrayLike, n_tokens: ArrayLike
+) -> tuple[np.ndarray, np.ndarray]:
+    """PII minus control, and tokens, of each span in float64."""
+    pii, control, tokens = (
+        np.asarray(values, dtype=np.float64)
+        for values in (pii_sum, control_sum, n_tokens)
+    )
+    if not pii.shape == control.shape == tokens.shape:
         raise ValueError("pii_sum, control_sum and token counts differ in shape")
-    if np.any(tokens <= 0) or np.any(others <= 0):
+    if np.any(tokens <= 0):
         raise ValueError("a span or control without tokens")
-    return pii, control, tokens, others
+    return pii - control, tokens

@@ -13,9 +13,20 @@ from spark_audit.stats.duplicates import (
     cluster_labels,
     connected_components,
     duplicate_groups,
-    near_duplicates,
     normalise_text,
 )
+
+
+def near_duplicates(
+    texts: list[str], *, threshold: float = 0.8, n: int = 5
+) -> list[tuple[int, int, float]]:
+    """All pairs of similar texts, equal ones among them."""
+    members, pairs = duplicates._similar(texts, threshold=threshold, n=n)
+    found = [(i, j, 1.0) for g in members for i, j in itertools.combinations(g, 2)]
+    for a, b, jaccard in pairs:
+        for i, j in itertools.product(members[a], members[b]):
+            found.append((min(i, j), max(i, j), jaccard))
+    return sorted(found)
 
 
 def by_brute_force(

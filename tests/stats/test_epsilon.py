@@ -2,15 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import optimize, special, stats
+from scipy import stats
 
 from spark_audit.stats.epsilon import (
     candidate_guess_bound,
-    largest_exposure,
-    one_run_bound,
-    two_sided_bound,
 )
-from spark_audit.stats.exposure import exposure_bits, null_moments
 
 N = 512
 
@@ -77,99 +73,6 @@ class TestCandidateGuess:
             candidate_guess_bound(1, 5, n_candidates=N, significance=0.0)
 
 
-class TestLargestExposure:
-    @pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.0, 2.0, 4.0, 8.0])
-    def test_is_the_best_posterior_with_bounded_odds(self, epsilon: float) -> None:
-        """A linear programme over all posteriors whose odds are at most e^eps."""
-        n = 24
-        bits = exposure_bits(np.arange(1, n + 1), n)
-        # Weights between t and t e^eps, their sum 1; the last variable is t.
-        bounds = np.zeros((2 * n, n + 1))
-        bounds[:n, :n], bounds[:n, n] = np.eye(n), -np.exp(epsilon)
-        bounds[n:, :n], bounds[n:, n] = -np.eye(n), 1.0
-        best = optimize.linprog(
-            -np.append(bits, 0.0),
-            A_ub=bounds,
-            b_ub=np.zeros(2 * n),
-            A_eq=[[1.0] * n + [0.0]],
-            b_eq=[1.0],
-        )
-        assert largest_exposure(epsilon, n) == pytest.approx(-best.fun, rel=1e-8)
-
-    @pytest.mark.parametrize(
-        ("epsilon", "relaxed"),
-        [(0, 1.4313), (1, 2.2576), (2, 3.2823), (4, 5.6257), (8, 8.7236)],
-    )
-    def test_is_below_what_all_top_k_bounds_together_allow(
-        self, epsilon: float, relaxed: float
-    ) -> None:
-        k = np.arange(1, N)
-        p = k / (k + (N - k) * np.exp(-float(epsilon)))
-        assert np.sum(p * np.log2((k + 1) / k)) == pytest.approx(relaxed, abs=5e-5)
-        found = largest_exposure(epsilon, N)
-        assert null_moments(N).exposure_mean - 1e-9 <= found <= relaxed + 1e-4
-
-    def test_limits(self) -> None:
-        assert largest_exposure(0.0, N) == pytest.approx(null_moments(N).exposure_mean)
-        assert largest_exposure(800.0, N) == pytest.approx(9.0)
-        with pytest.raises(ValueError, match="^epsilon must not be negative"):
-            largest_exposure(-1.0, N)
-
-
-class TestOneRun:
-    @pytest.mark.parametrize(
-        ("n", "guesses", "correct", "delta", "epsilon"),
-        [
-            (100, 100, 60, 0, 0.05191),
-            (100, 100, 60, 1e-5, 0.05168),
-            (1000, 100, 90, 1e-5, 1.62614),
-            (1000, 100, 100, 0, 3.49297),
-            (1000, 100, 100, 1e-5, 3.46538),
-            (50, 50, 40, 0, 0.77409),
-            (1000, 1000, 560, 0, 0.13450),
-        ],
-    )
-    def test_agrees_with_jax_privacy(
-        self, n: int, guesses: int, correct: int, delta: float, epsilon: float
-    ) -> None:
-        found = one_run_bound(n, guesses, correct, delta=delta)
-        assert found == pytest.approx(epsilon, abs=5e-6)
-
-    @pytest.mark.parametrize(
-        ("guesses", "epsilon"),
-        [(10, 1.05), (20, 1.82), (50, 2.78), (100, 3.49), (500, 5.11), (1000, 5.81)],
-    )
-    def test_ceiling(self, guesses: int, epsilon: float) -> None:
-        found = one_run_bound(guesses, guesses, guesses)
-        assert found == pytest.approx(epsilon, abs=5e-3)
-        assert found == pytest.approx(-np.log(0.05 ** (-1 / guesses) - 1))
-
-    def test_coin_flips_prove_nothing(self) -> None:
-        assert one_run_bound(100, 100, 50) == 0.0
-        assert one_run_bound(100, 100, 0, delta=1e-5) == 0.0
-
-    def test_refuses(self) -> None:
-        with pytest.raises(ValueError, match="^one_run_bound needs guesses <= n"):
-            one_run_bound(10, 11, 5)
-        with pytest.raises(ValueError, match="^one_run_bound needs guesses <= n"):
-            one_run_bound(10, 10, 5, delta=1.0)
-
-
-class TestTwoSided:
-    def test_examples(self) -> None:
-        assert two_sided_bound(80, 1000, 50, 1000) == 0.0
-        assert two_sided_bound(100, 1000, 0, 1000) == pytest.approx(3.1045, abs=5e-5)
-
-    def test_delta_is_taken_off(self) -> None:
-        bound = stats.beta.ppf(0.025, 100, 901)
-        far = 1 - 0.025 ** (1 / 1000)
-        found = two_sided_bound(100, 1000, 0, 1000, delta=0.01)
-        assert found == pytest.approx(np.log((bound - 0.01) / far))
-        assert two_sided_bound(100, 1000, 0, 1000, delta=0.5) == 0.0
-        with pytest.raises(ValueError, match="^delta must lie"):
-            two_sided_bound(1, 2, 1, 2, delta=-0.1)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 10])
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 4.0])
@@ -189,12 +92,3 @@ def test_bounds_hold_for_randomised_response(epsilon: float, k: int) -> None:
     violated = np.sum(np.array(bounds) > epsilon)
     # At most 5 % of 3,000; 186 would have a chance below 0.2 % at exactly 5 %.
     assert violated <= 185
-
-
-@pytest.mark.slow
-def test_one_run_bound_holds_for_randomised_response() -> None:
-    rng = np.random.default_rng(6)
-    epsilon, n = 1.0, 100
-    correct = rng.binomial(n, special.expit(epsilon), 2000)
-    violated = sum(one_run_bound(n, n, int(v)) > epsilon for v in correct)
-    assert violated <= 129

@@ -14,7 +14,6 @@ from spark_audit.stats.exposure import (
     dose_trend,
     exposure_bits,
     extrapolated_exposure,
-    interpolated_exposure,
     lower_tail_exposure,
     null_mean,
     null_moments,
@@ -54,8 +53,6 @@ class TestRanks:
                 posterior_bits(nll, 0)
         with pytest.raises(ValueError, match="^a rank is not between 1 and"):
             exposure_bits([1.0, np.nan], 5)
-        with pytest.raises(ValueError, match=r"^an NLL is NaN$"):
-            interpolated_exposure([np.nan], [1.0])
 
     @pytest.mark.parametrize("true", [2, -1])
     def test_true_one_must_be_among_the_candidates(self, true: int) -> None:
@@ -90,15 +87,6 @@ class TestExposure:
     def test_refuses_no_rank(self, rank: float) -> None:
         with pytest.raises(ValueError, match="^a rank is not between 1 and"):
             exposure_bits(rank, N)
-
-    def test_tensorflow_privacys_interpolation(self) -> None:
-        """Its ``compute_exposure_interpolation`` on references 1..16."""
-        found = interpolated_exposure([3.5, 20.0, 3.0], np.arange(1, 17))
-        np.testing.assert_allclose(found, [2.0, -0.0874628, 2.0], atol=5e-8)
-        worst = interpolated_exposure([1e9], np.arange(511))
-        assert worst[0] == pytest.approx(-0.0028, abs=5e-5)
-        with pytest.raises(ValueError, match="^references must have shape"):
-            interpolated_exposure([1.0], [])
 
     def test_posterior_bits_of_a_plain_softmax(self) -> None:
         nll = np.random.default_rng(0).gamma(3.0, 4.0, (6, 40))

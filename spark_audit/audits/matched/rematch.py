@@ -18,7 +18,7 @@ from spark_audit.audits.spans import Group, Sums, audited_spans, group_of
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.provenance import seed_for
 from spark_audit.results import Estimate
-from spark_audit.stats.intervals import jackknife_values
+from spark_audit.stats.intervals import left_out, ratio
 from spark_audit.stats.matching import match_spans, placebo_spans
 from spark_audit.stats.selectivity import delta_sel, rtm_bias_estimate
 
@@ -280,7 +280,7 @@ def diagnostics(spans: pd.DataFrame) -> list[dict[str, Any]]:
         held = found.den > 0
         if held.sum() < 2:
             continue
-        without = jackknife_values(found.num[held], found.den[held])
+        _, without = left_out(np.stack([found.num, found.den], axis=1)[held], ratio)
         chosen = spans[(spans["checkpoint"] == name) & (spans["split"] == "train")]
         pii, control = (
             chosen[chosen["role"] == role].sort_values("pair")["start"].to_numpy()

@@ -279,7 +279,7 @@ def shift(members: np.ndarray, non_members: np.ndarray) -> Shift | None:
         return None
     test = stats.ks_2samp(x, y)
     spread = np.sqrt((np.var(x, ddof=1) + np.var(y, ddof=1)) / 2)
-    apart = smd(x, y, standardizer=float(spread)) if spread > 0 else None
+    apart = smd(x, y, sd=float(spread)) if spread > 0 else None
     return Shift(float(test.statistic), float(test.pvalue), apart)
 
 
