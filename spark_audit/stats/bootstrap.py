@@ -270,7 +270,8 @@ def max_t(
 
     ``T_k = |sum_c s_c num_ck| / sqrt(sum_c num_ck^2)`` under signs that all columns
     share, so that the dependence between checkpoints is kept. Step-down: a column is
-    compared only with those whose statistic is no larger. Exact up to :data:`EXACT_UP_TO` clusters.
+    compared only with those whose statistic is no larger. Exact up to
+    :data:`EXACT_UP_TO` clusters.
 
     Parameters
     ----------
