@@ -1,8 +1,8 @@
 """Windows for spans, pairwise token-disjoint, at the least total cost, exactly.
 
-The optimum is lexicographic: most spans with a window, then most windows, then least
-total cost, then the smallest mask of spans (a bit a span, the first span the lowest),
-then the earliest starts, span by span. That order leaves no ties, so every exact way
+The optimum is lexicographic: most spans with a window, then least total cost, then the
+smallest mask of spans (a bit a span, the first span the lowest), then the earliest
+starts, span by span. That order leaves no ties, so every exact way
 of solving gives the same answer, and three of them share the work:
 
 * **Groups.** Each span starts alone with its best window. Where two groups' windows
@@ -28,15 +28,15 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, linear_sum_assignment, milp
+from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array, hstack, vstack
 
-Solver = Literal["dp", "milp", "linear_sum_assignment"]
-Picks = list[tuple[int, int]]
-"""Windows given to one span as ``(cost, start)``, by rising start."""
+Solver = Literal["dp", "milp"]
+Pick = tuple[int, int]
+"""A window as ``(cost, start)``."""
 
 MAX_STATES = 4096
-"""Masks the dynamic programme may have to hold: 12 spans with one window each."""
+"""Masks that the dynamic programme may have to hold: 12 spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,38 +56,34 @@ class Choices:
     costs: np.ndarray
 
 
-def assign_disjoint(
-    choices: Sequence[Choices], *, per_span: int = 1
-) -> tuple[list[Picks], Solver]:
-    """Give each span up to ``per_span`` windows, no token used twice.
+def assign_disjoint(choices: Sequence[Choices]) -> tuple[list[Pick | None], Solver]:
+    """Give each span a window, no token used twice.
 
     Parameters
     ----------
     choices
         One entry a span, in the order that breaks ties.
-    per_span
-        Most windows a span gets.
 
     Returns
     -------
     list, str
-        The windows of each span (empty: it got none), and ``"milp"`` if any group was
-        too large for the dynamic programme, else ``"dp"``.
+        The window of each span (``None``: it got none), and ``"milp"`` if any group
+        was too large for the dynamic programme, else ``"dp"``.
     """
-    picks: list[Picks] = [[] for _ in choices]
+    picks: list[Pick | None] = [None for _ in choices]
     solver: Solver = "dp"
     group = {i: [i] for i, choice in enumerate(choices) if len(choice.starts)}
     unsolved = list(group.values())
     while unsolved:
         for members in unsolved:
-            too_large = (per_span + 1) ** len(members) > MAX_STATES
+            too_large = 1 << len(members) > MAX_STATES
             solver = "milp" if too_large else solver
             solve = _integer_programme if too_large else _dynamic_programme
-            if len(members) == per_span == 1:
+            if len(members) == 1:
                 solve = _best_alone
-            solution = solve([choices[i] for i in members], per_span)
-            for i, windows in zip(members, solution, strict=True):
-                picks[i] = windows
+            solution = solve([choices[i] for i in members])
+            for i, window in zip(members, solution, strict=True):
+                picks[i] = window
         clash = _first_clash(picks, choices)
         unsolved = []
         if clash:
@@ -97,42 +93,14 @@ def assign_disjoint(
     return picks, solver
 
 
-def assign_distinct(choices: Sequence[Choices], *, per_span: int = 1) -> list[Picks]:
-    """Give each span distinct windows that may share tokens.
-
-    This is `scipy.optimize.linear_sum_assignment` with private dummy columns for what
-    stays without a window. It is what most readers would write, and it is no valid
-    design: two controls may hold the same token.
-    """
-    keys = [(choice.length, s) for choice in choices for s in choice.starts.tolist()]
-    column = {key: j for j, key in enumerate(dict.fromkeys(keys))}
-    rows = len(choices) * per_span
-    largest = max((int(c.costs.max()) for c in choices if len(c.costs)), default=0)
-    # A span's second window may never cost another span its first.
-    further = float(rows * largest + 1)
-    first = (rows + 1) * further
-    table = np.full((rows, len(column) + rows), np.inf)
-    for i, choice in enumerate(choices):
-        columns = [column[choice.length, s] for s in choice.starts.tolist()]
-        for row in range(i * per_span, (i + 1) * per_span):
-            table[row, columns] = choice.costs
-            table[row, len(column) + row] = first if row == i * per_span else further
-    picks: list[Picks] = [[] for _ in choices]
-    windows = list(column)
-    for at, j in zip(*linear_sum_assignment(table), strict=True):
-        if j < len(windows):
-            picks[at // per_span].append((int(table[at, j]), windows[j][1]))
-    return [sorted(windows, key=lambda window: window[1]) for windows in picks]
-
-
 def _first_clash(
-    picks: Sequence[Picks], choices: Sequence[Choices]
+    picks: Sequence[Pick | None], choices: Sequence[Choices]
 ) -> tuple[int, int] | None:
     """The leftmost two spans whose windows share a token."""
     taken = sorted(
-        (start, start + choices[i].length, i)
-        for i, windows in enumerate(picks)
-        for _, start in windows
+        (window[1], window[1] + choices[i].length, i)
+        for i, window in enumerate(picks)
+        if window is not None
     )
     for (_, end, one), (start, _, other) in pairwise(taken):
         if start < end:
@@ -140,27 +108,26 @@ def _first_clash(
     return None
 
 
-def _best_alone(choices: Sequence[Choices], per_span: int) -> list[Picks]:
-    """One span, one window: the cheapest, the earliest among equals."""
+def _best_alone(choices: Sequence[Choices]) -> list[Pick | None]:
+    """One span: the cheapest window, the earliest among equals."""
     (choice,) = choices
     best = int(choice.costs.argmin())
-    return [[(int(choice.costs[best]), int(choice.starts[best]))]]
+    return [(int(choice.costs[best]), int(choice.starts[best]))]
 
 
-def _useful(
-    choices: Sequence[Choices], per_span: int
-) -> tuple[list[Picks], int | None]:
+def _useful(choices: Sequence[Choices]) -> tuple[list[list[Pick]], int | None]:
     """Windows that an optimum can use, by rising cost.
 
     Also the most that the optimum can cost above every span's cheapest windows; None
-    where it is not sure that every span gets all its windows.
+    where it is not sure that every span gets a window.
     """
-    kept: list[Picks] = []
+    kept: list[list[Pick]] = []
     for i, choice in enumerate(choices):
-        touched = 0
-        for j, other in enumerate(choices):
-            touches = (other.length - 2) // choice.length + 2
-            touched += touches * (per_span - (i == j))
+        touched = sum(
+            (other.length - 2) // choice.length + 2
+            for j, other in enumerate(choices)
+            if j != i
+        )
         by_cost = np.argsort(choice.costs, kind="stable")
         starts, costs = choice.starts[by_cost].tolist(), choice.costs[by_cost].tolist()
         disjoint: list[int] = []
@@ -170,57 +137,52 @@ def _useful(
                 disjoint.append(starts[n])
             n += 1
         kept.append(list(zip(costs[:n], starts[:n], strict=True)))
-    excess = _greedy_excess(choices, kept, per_span)
+    excess = _greedy_excess(choices, kept)
     if excess is not None:
         kept = [[w for w in ws if w[0] - ws[0][0] <= excess] for ws in kept]
     return kept, excess
 
 
 def _greedy_excess(
-    choices: Sequence[Choices], kept: Sequence[Picks], per_span: int
+    choices: Sequence[Choices], kept: Sequence[list[Pick]]
 ) -> int | None:
     """What a greedy assignment costs above every span's cheapest; None if it fails."""
     taken: list[tuple[int, int]] = []
     excess = 0
     for i in sorted(range(len(choices)), key=lambda i: -choices[i].length):
-        short = per_span
         for cost, start in kept[i]:
             end = start + choices[i].length
             if all(end <= s or e <= start for s, e in taken):
                 taken.append((start, end))
                 excess += cost - kept[i][0][0]
-                short -= 1
-                if not short:
-                    break
-        if short:
+                break
+        else:
             return None
     return excess
 
 
-def _dynamic_programme(choices: Sequence[Choices], per_span: int) -> list[Picks]:
+def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
     """The optimum by interval scheduling over masks.
 
-    A state holds how many windows each span has (``digit`` bits a span). Its value is
-    one integer with the total cost in the high bits and below it the starts, first
-    span highest: ``<`` on values is the tie rule, and the starts are the back pointers.
+    A mask holds which spans have a window. Its value is one integer with the total
+    cost in the high bits and below it the starts, first span highest: ``<`` on values
+    is the tie rule, and the starts are the back pointers.
     """
-    kept, excess = _useful(choices, per_span)
+    kept, excess = _useful(choices)
     # Costs count from the span's cheapest where every span is sure to be served.
     floor = [0 if excess is None else windows[0][0] for windows in kept]
     if excess is None:
-        excess = per_span * sum(windows[-1][0] for windows in kept)
-    digit = per_span.bit_length()
-    full = (1 << digit) - 1
+        excess = sum(windows[-1][0] for windows in kept)
     field = max(int(choice.starts[-1]) for choice in choices).bit_length()
-    slots = len(choices) * per_span
-    too_dear = (excess + 1) << field * slots
+    shifts = [field * (len(choices) - 1 - i) for i in range(len(choices))]
+    above = field * len(choices)
     events = sorted(
-        (start + choices[i].length, start, i, (cost - floor[i]) << field * slots)
+        (start + choices[i].length, start, i, (cost - floor[i]) << above)
         for i, windows in enumerate(kept)
         for cost, start in windows
     )
     reach = max(choice.length for choice in choices)
-    # best[n]: state -> value over the windows that end at ends[n] or before.
+    # best[n]: mask -> value over the windows that end at ends[n] or before.
     ends, best = [0], [{0: 0}]
     for end, start, i, cost in events:
         if end > ends[-1]:
@@ -231,37 +193,27 @@ def _dynamic_programme(choices: Sequence[Choices], per_span: int) -> list[Picks]
             if old > 0:
                 del ends[:old], best[:old]
         now = best[-1]
-        for state, value in best[bisect_right(ends, start) - 1].items():
-            used = state >> digit * i & full
-            if used == per_span:
+        for mask, value in best[bisect_right(ends, start) - 1].items():
+            if mask >> i & 1:
                 continue
-            slot = slots - 1 - i * per_span - used
-            value += cost + (start << field * slot)
-            state += 1 << digit * i
-            if value < now.get(state, too_dear):
-                now[state] = value
-
-    def counts(state: int) -> list[int]:
-        return [state >> digit * i & full for i in range(len(choices))]
-
-    def rank(item: tuple[int, int]) -> tuple[int, int, int, int]:
-        state, value = item
-        have = counts(state)
-        return have.count(0), -sum(have), value >> field * slots, state
-
-    state, value = min(best[-1].items(), key=rank)
-    picks: list[Picks] = []
-    for i, have in enumerate(counts(state)):
-        cost_of = {start: cost for cost, start in kept[i]}
-        shifts = [field * (slots - 1 - i * per_span - n) for n in range(have)]
-        starts = [value >> shift & ((1 << field) - 1) for shift in shifts]
-        picks.append([(cost_of[start], start) for start in starts])
-    return picks
+            value += cost + (start << shifts[i])
+            mask |= 1 << i
+            if value < now.get(mask, (excess + 1) << above):
+                now[mask] = value
+    mask, value = min(
+        best[-1].items(), key=lambda s: (-s[0].bit_count(), s[1] >> above, s[0])
+    )
+    starts = [value >> shift & ((1 << field) - 1) for shift in shifts]
+    cost_of = [{start: cost for cost, start in windows} for windows in kept]
+    return [
+        (cost_of[i][start], start) if mask >> i & 1 else None
+        for i, start in enumerate(starts)
+    ]
 
 
-def _integer_programme(choices: Sequence[Choices], per_span: int) -> list[Picks]:
+def _integer_programme(choices: Sequence[Choices]) -> list[Pick | None]:
     """The optimum by HiGHS: set packing in two steps, counts first, then cost."""
-    kept, _ = _useful(choices, per_span)
+    kept, _ = _useful(choices)
     k = len(choices)
     owner = np.repeat(np.arange(k), [len(windows) for windows in kept])
     cost, start = np.array([w for windows in kept for w in windows]).T
@@ -279,16 +231,15 @@ def _integer_programme(choices: Sequence[Choices], per_span: int) -> list[Picks]
             hstack([-of_span, eye]),
         ]
     )
-    most = np.concatenate([np.ones(len(points)), np.full(k, per_span), np.zeros(k)])
+    most = np.concatenate([np.ones(len(points)), np.ones(k), np.zeros(k)])
     limits = LinearConstraint(packing, -np.inf, most)
-    count = np.concatenate([np.ones(len(cost)), np.full(k, float(k * per_span + 1))])
+    count = np.concatenate([np.ones(len(cost)), np.full(k, k + 1.0)])
     solution = _solve(-count, [limits])
     enough = LinearConstraint(count[None, :], np.round(count @ solution), np.inf)
     solution = _solve(np.concatenate([cost, np.zeros(k)]), [limits, enough])
-    used = np.flatnonzero(solution[: len(cost)])
-    picks: list[Picks] = [[] for _ in choices]
-    for j in used[np.argsort(start[used])]:
-        picks[owner[j]].append((int(cost[j]), int(start[j])))
+    picks: list[Pick | None] = [None for _ in choices]
+    for j in np.flatnonzero(solution[: len(cost)]):
+        picks[owner[j]] = (int(cost[j]), int(start[j]))
     return picks
 
 

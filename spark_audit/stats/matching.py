@@ -17,12 +17,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from spark_audit.errors import InputError
-from spark_audit.stats.assignment import (
-    Choices,
-    Solver,
-    assign_disjoint,
-    assign_distinct,
-)
+from spark_audit.stats.assignment import Choices, Solver, assign_disjoint
 
 NOT_SCORED = "span not fully scored"
 NO_WINDOW = "no eligible window of length {}"
@@ -54,8 +49,7 @@ class Pair:
     start, end
         Tokens of the control, end exclusive.
     cost
-        What the matching minimised, in micro-nat-tokens: the distance, and the
-        position's share if ``position_weight`` was given.
+        The distance, which the matching minimised, in micro-nat-tokens.
     """
 
     span: int
@@ -76,8 +70,8 @@ class Matching(NamedTuple):
     """What :func:`match_spans` found.
 
     ``pairs`` are sorted by span and start, ``unmatched`` by span. ``solver`` is ``dp``
-    (exact in every tie), ``milp`` (HiGHS, for more than 12 spans that compete for the
-    same tokens) or ``linear_sum_assignment`` (controls may share tokens).
+    (exact in every tie) or ``milp`` (HiGHS, for more than 12 spans that compete for the
+    same tokens).
     """
 
     pairs: list[Pair]
@@ -120,13 +114,7 @@ def micro_nats(nll: np.ndarray) -> np.ndarray:
     return np.maximum(np.rint(1e6 * values), 0.0).astype(np.int64)
 
 
-def eligible_windows(
-    eligible: np.ndarray,
-    length: int,
-    *,
-    starts_ok: np.ndarray | None = None,
-    ends_ok: np.ndarray | None = None,
-) -> np.ndarray:
+def eligible_windows(eligible: np.ndarray, length: int) -> np.ndarray:
     """Starts of all windows made of eligible tokens only, in O(T).
 
     Parameters
@@ -135,9 +123,6 @@ def eligible_windows(
         Shape ``(T,)``, bool.
     length
         Tokens of a window, at least 1.
-    starts_ok, ends_ok
-        Shape ``(T,)``, bool: tokens a window may start or end with (such as the first
-        and last tokens of words). Default: all.
 
     Returns
     -------
@@ -149,12 +134,7 @@ def eligible_windows(
     if length > len(eligible):
         return np.zeros(0, np.int64)
     counts = _prefix_sums(eligible)
-    whole = counts[length:] - counts[:-length] == length
-    if starts_ok is not None:
-        whole &= starts_ok[: len(whole)]
-    if ends_ok is not None:
-        whole &= ends_ok[length - 1 :]
-    return np.flatnonzero(whole)
+    return np.flatnonzero(counts[length:] - counts[:-length] == length)
 
 
 def dilate(mask: np.ndarray, buffer: int) -> np.ndarray:
@@ -174,18 +154,13 @@ def match_spans(
     *,
     caliper_u: int = 500_000,
     distance: Literal["mean", "profile"] = "mean",
-    disjoint: bool = True,
     controls: Literal["any", "before"] = "any",
     classes: np.ndarray | None = None,
-    position_weight: float = 0.0,
-    starts_ok: np.ndarray | None = None,
-    ends_ok: np.ndarray | None = None,
-    per_span: int = 1,
 ) -> Matching:
     """Match the PII spans of one example with windows of the same example.
 
-    Lexicographically: most spans with a control, most controls, least total cost; ties
-    go to spans that stand earlier (by start, end, index), then to earlier windows.
+    Lexicographically: most spans with a control, least total cost; ties go to spans
+    that stand earlier (by start, end, index), then to earlier windows.
 
     Parameters
     ----------
@@ -203,86 +178,59 @@ def match_spans(
         ``mean``: absolute difference of the summed NLLs. ``profile``: sum of absolute
         differences of the sorted token NLLs (Wasserstein-1 times tokens), never smaller
         than ``mean``; equal means can hide unequal profiles.
-    disjoint
-        False lets two controls share tokens: kept to show what goes wrong.
     controls
         ``before``: only windows that end where the span starts or earlier, whose
         context the span itself cannot have changed.
     classes
         Shape ``(T,)``, integers: a control must have the span's classes, each as often
         as the span has it, in any order.
-    position_weight
-        Nat-tokens added to a pair's cost per distance of T tokens between the starts
-        (rounded down to micro-nat-tokens); it never decides admissibility.
-    starts_ok, ends_ok
-        As in :func:`eligible_windows`.
-    per_span
-        Controls a span may get, 1 to 4.
 
     Returns
     -------
     Matching
         ``(pairs, unmatched, solver)``. Reasons: ``span not fully scored``;
-        ``no eligible window of length L`` (after ``controls``, ``classes`` and the
-        edges); ``none within caliper``; ``lost to another span`` (it had an admissible
+        ``no eligible window of length L`` (after ``controls`` and ``classes``);
+        ``none within caliper``; ``lost to another span`` (it had an admissible
         window, and the optimum gave the tokens away).
     """
     spans = [(int(start), int(end)) for start, end in spans]
-    _check(unll, eligible, spans, caliper_u=caliper_u, per_span=per_span)
+    _check(unll, eligible, spans, caliper_u=caliper_u)
     if distance not in ("mean", "profile") or controls not in ("any", "before"):
         raise ValueError(f"unknown distance {distance!r} or controls {controls!r}")
     scored = unll >= 0
     free = eligible & scored
     for start, end in spans:
         free[start:end] = False
-    sums = _prefix_sums(unll)
-    weight_u = round(1e6 * position_weight)
-    windows: dict[int, np.ndarray] = {}
+    windows = {n: eligible_windows(free, n) for n in {b - a for a, b in spans}}
     choices: dict[int, Choices] = {}
     reasons: dict[int, str] = {}
     for i in sorted(range(len(spans)), key=lambda i: (*spans[i], i)):
         start, end = spans[i]
-        length = end - start
-        if not scored[start:end].all():
-            reasons[i] = NOT_SCORED
-            continue
-        if length not in windows:
-            windows[length] = eligible_windows(
-                free, length, starts_ok=starts_ok, ends_ok=ends_ok
-            )
-        starts = windows[length]
+        starts = windows[end - start]
         if controls == "before":
-            starts = starts[: np.searchsorted(starts, start - length, side="right")]
+            last = np.searchsorted(starts, start - (end - start), side="right")
+            starts = starts[:last]
         if classes is not None:
             starts = _of_classes(classes, starts, classes[start:end])
-        if not len(starts):
-            reasons[i] = NO_WINDOW.format(length)
-            continue
-        total = sums[end] - sums[start]
-        costs = np.abs(sums[starts + length] - sums[starts] - total)
-        inside = costs <= caliper_u * length
-        starts, costs = starts[inside], costs[inside]
-        if distance == "profile" and len(starts):
-            # Never below the difference of the sums, which has pruned what it could.
-            costs = _profile_distance(unll, starts, unll[start:end])
-            inside = costs <= caliper_u * length
-            starts, costs = starts[inside], costs[inside]
-        if not len(starts):
-            reasons[i] = OUTSIDE_CALIPER
-            continue
-        if weight_u:
-            costs = costs + weight_u * np.abs(starts - start) // len(unll)
-        choices[i] = Choices(length, starts, costs)
-    solver: Solver = "linear_sum_assignment"
-    if disjoint:
-        picks, solver = assign_disjoint(list(choices.values()), per_span=per_span)
-    else:
-        picks = assign_distinct(list(choices.values()), per_span=per_span)
+        if not scored[start:end].all():
+            reasons[i] = NOT_SCORED
+        elif not len(starts):
+            reasons[i] = NO_WINDOW.format(end - start)
+        else:
+            choices[i] = _within_caliper(
+                unll, starts, (start, end), caliper_u=caliper_u, distance=distance
+            )
+            if not len(choices[i].starts):
+                del choices[i]
+                reasons[i] = OUTSIDE_CALIPER
+    picks, solver = assign_disjoint(list(choices.values()))
     pairs: list[Pair] = []
-    for (i, choice), windows_of in zip(choices.items(), picks, strict=True):
-        if not windows_of:
+    for (i, choice), window in zip(choices.items(), picks, strict=True):
+        if window is None:
             reasons[i] = LOST
-        pairs += [Pair(i, s, s + choice.length, cost) for cost, s in windows_of]
+        else:
+            cost, start = window
+            pairs.append(Pair(i, start, start + choice.length, cost))
     pairs.sort(key=lambda pair: (pair.span, pair.start))
     return Matching(pairs, [Unmatched(i, reasons[i]) for i in sorted(reasons)], solver)
 
@@ -360,7 +308,6 @@ def _check(
     spans: Sequence[tuple[int, int]],
     *,
     caliper_u: int,
-    per_span: int,
 ) -> None:
     if unll.ndim != 1 or unll.dtype != np.int64:
         raise ValueError("unll must be int64 micro-nats of shape (T,): see micro_nats")
@@ -371,8 +318,6 @@ def _check(
             raise ValueError(f"no tokens {start}:{end} in an example of {len(unll)}")
     if caliper_u < 0:
         raise ValueError(f"the caliper is at least 0, not {caliper_u}")
-    if not 1 <= per_span <= 4:
-        raise ValueError(f"1 to 4 controls a span, not {per_span}")
 
 
 def _prefix_sums(values: np.ndarray) -> np.ndarray:
@@ -391,6 +336,30 @@ def _of_classes(
         have = counts[starts + len(wanted)] - counts[starts]
         starts = starts[have == np.count_nonzero(wanted == kind)]
     return starts
+
+
+def _within_caliper(
+    unll: np.ndarray,
+    starts: np.ndarray,
+    span: tuple[int, int],
+    *,
+    caliper_u: int,
+    distance: str,
+) -> Choices:
+    """The windows of a span's length that are near enough, with their costs."""
+    start, end = span
+    length = end - start
+    sums = _prefix_sums(unll)
+    total = sums[end] - sums[start]
+    costs = np.abs(sums[starts + length] - sums[starts] - total)
+    near = costs <= caliper_u * length
+    starts, costs = starts[near], costs[near]
+    if distance == "profile" and len(starts):
+        # Never below the difference of the sums, which has pruned what it could.
+        costs = _profile_distance(unll, starts, unll[start:end])
+        near = costs <= caliper_u * length
+        starts, costs = starts[near], costs[near]
+    return Choices(length, starts, costs)
 
 
 def _profile_distance(

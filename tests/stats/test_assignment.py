@@ -9,9 +9,8 @@ import pytest
 from spark_audit.stats import assignment
 from spark_audit.stats.assignment import (
     Choices,
-    Picks,
+    Pick,
     assign_disjoint,
-    assign_distinct,
 )
 
 
@@ -45,45 +44,32 @@ def random_choices(
     return out
 
 
-def tokens_of(picks: Sequence[Picks], choices: Sequence[Choices]) -> list[int]:
+def tokens_of(picks: Sequence[Pick | None], choices: Sequence[Choices]) -> list[int]:
     return [
         token
-        for windows, choice in zip(picks, choices, strict=True)
-        for _, start in windows
-        for token in range(start, start + choice.length)
+        for window, choice in zip(picks, choices, strict=True)
+        if window is not None
+        for token in range(window[1], window[1] + choice.length)
     ]
 
 
-def value(picks: Sequence[Picks]) -> tuple[int, int, int]:
-    """What is optimised first: spans without a window, windows, cost."""
-    return (
-        sum(not windows for windows in picks),
-        -sum(len(windows) for windows in picks),
-        sum(cost for windows in picks for cost, _ in windows),
-    )
+def value(picks: Sequence[Pick | None]) -> tuple[int, int]:
+    """What is optimised first: spans without a window, cost."""
+    return picks.count(None), sum(window[0] for window in picks if window is not None)
 
 
-def whole_order(picks: Sequence[Picks]) -> tuple[object, ...]:
+def whole_order(picks: Sequence[Pick | None]) -> tuple[object, ...]:
     """The documented order, ties and all."""
-    mask = [len(windows) for windows in reversed(picks)]
-    starts = [[start for _, start in windows] for windows in picks]
+    mask = [window is not None for window in reversed(picks)]
+    starts = [0 if window is None else window[1] for window in picks]
     return (*value(picks), mask, starts)
 
 
-def by_brute_force(choices: Sequence[Choices], per_span: int) -> list[Picks]:
-    options: list[list[Picks]] = []
-    for choice in choices:
-        windows = list(zip(choice.costs.tolist(), choice.starts.tolist(), strict=True))
-        options.append(
-            [
-                list(some)
-                for n in range(per_span + 1)
-                for some in itertools.combinations(windows, n)
-                if all(
-                    b[1] - a[1] >= choice.length for a, b in itertools.pairwise(some)
-                )
-            ]
-        )
+def by_brute_force(choices: Sequence[Choices]) -> list[Pick | None]:
+    options = [
+        [None, *zip(choice.costs.tolist(), choice.starts.tolist(), strict=True)]
+        for choice in choices
+    ]
     valid = []
     for picks in itertools.product(*options):
         used = tokens_of(picks, choices)
@@ -118,19 +104,19 @@ def by_plain_programme(choices: Sequence[Choices]) -> tuple[int, int]:
 # The largest cost: 2 makes ties everywhere, the last makes them rare.
 @pytest.mark.parametrize("largest", [0, 2, 10, 10**6])
 @pytest.mark.parametrize(
-    ("spans", "tokens", "windows", "per_span", "cases"),
-    [(2, 8, 7, 1, 60), (3, 14, 8, 1, 80), (4, 12, 5, 1, 60), (2, 10, 6, 3, 40)],
+    ("spans", "tokens", "windows", "cases"),
+    [(2, 8, 7, 60), (3, 14, 8, 80), (4, 12, 5, 60)],
 )
 def test_equals_brute_force_in_every_tie(
-    spans: int, tokens: int, windows: int, per_span: int, cases: int, largest: int
+    spans: int, tokens: int, windows: int, cases: int, largest: int
 ) -> None:
-    rng = np.random.default_rng([spans, tokens, per_span, largest])
+    rng = np.random.default_rng([spans, tokens, 1, largest])
     for _ in range(cases):
         choices = random_choices(
             rng, spans=spans, tokens=tokens, windows=windows, largest=largest
         )
-        picks, solver = assign_disjoint(choices, per_span=per_span)
-        assert picks == by_brute_force(choices, per_span)
+        picks, solver = assign_disjoint(choices)
+        assert picks == by_brute_force(choices)
         assert solver == "dp"
 
 
@@ -142,9 +128,8 @@ def test_equals_the_programme_without_pruning(largest: int) -> None:
         picks, _ = assign_disjoint(choices)
         used = tokens_of(picks, choices)
         assert len(used) == len(set(used))
-        unserved, windows, cost = value(picks)
-        assert (windows, cost) == by_plain_programme(choices)
-        assert unserved == len(choices) + windows
+        unserved, cost = value(picks)
+        assert (unserved - len(choices), cost) == by_plain_programme(choices)
 
 
 def test_groups_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,60 +142,42 @@ def test_groups_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         choices = [choice for choice in choices if len(choice.starts)]
         if not choices:
             continue
-        per_span = 1 + case % 2
-        picks, _ = assign_disjoint(choices, per_span=per_span)
-        assert picks == assignment._dynamic_programme(choices, per_span)
+        picks, _ = assign_disjoint(choices)
+        assert picks == assignment._dynamic_programme(choices)
 
 
 def test_pruning_keeps_few_windows() -> None:
     # Two tokens can touch two disjoint windows of two tokens: the third is free.
     costs = {start: start for start in range(0, 100, 2)}
     choices = choices_of((2, costs), (2, costs))
-    kept, excess = assignment._useful(choices, 1)
+    kept, excess = assignment._useful(choices)
     assert [len(windows) for windows in kept] == [2, 2]
     assert excess == 2
 
 
-def test_a_span_is_served_before_another_gets_its_second_window(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # Two windows for the first span would be cheaper than one each.
-    choices = choices_of((1, {0: 0, 1: 0}), (1, {1: 99}))
-    served = [[(0, 0)], [(99, 1)]]
-    assert assign_disjoint(choices, per_span=2) == (served, "dp")
-    assert assign_distinct(choices, per_span=2) == served
-    monkeypatch.setattr(assignment, "MAX_STATES", 1)
-    assert assign_disjoint(choices, per_span=2) == (served, "milp")
-
-
 def test_ties_go_to_earlier_spans_then_earlier_windows() -> None:
     one_window = choices_of((1, {3: 5}), (1, {3: 5}))
-    assert assign_disjoint(one_window)[0] == [[(5, 3)], []]
+    assert assign_disjoint(one_window)[0] == [(5, 3), None]
     # Cost comes before the order of spans.
-    assert assign_disjoint(choices_of((1, {3: 6}), (1, {3: 5})))[0] == [[], [(5, 3)]]
+    assert assign_disjoint(choices_of((1, {3: 6}), (1, {3: 5})))[0] == [None, (5, 3)]
     two = choices_of((1, {2: 1, 4: 1}), (1, {2: 1, 4: 1}))
-    assert assign_disjoint(two)[0] == [[(1, 2)], [(1, 4)]]
+    assert assign_disjoint(two)[0] == [(1, 2), (1, 4)]
 
 
 def test_nothing_to_choose_from() -> None:
     assert assign_disjoint([]) == ([], "dp")
-    assert assign_disjoint(choices_of((2, {}), (1, {7: 3})))[0] == [[], [(3, 7)]]
-    assert assign_distinct([]) == []
-    assert assign_distinct(choices_of((2, {}), (1, {7: 3}))) == [[], [(3, 7)]]
+    assert assign_disjoint(choices_of((2, {}), (1, {7: 3})))[0] == [None, (3, 7)]
 
 
-@pytest.mark.parametrize("per_span", [1, 2])
-def test_integer_programme_agrees(
-    monkeypatch: pytest.MonkeyPatch, per_span: int
-) -> None:
+def test_integer_programme_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(17)
     for _ in range(25):
         choices = random_choices(rng, spans=5, tokens=25, windows=20, largest=5_000_000)
-        exact, solver = assign_disjoint(choices, per_span=per_span)
+        exact, solver = assign_disjoint(choices)
         assert solver == "dp"
         with monkeypatch.context() as patch:
-            patch.setattr(assignment, "MAX_STATES", per_span + 1)
-            by_milp, solver = assign_disjoint(choices, per_span=per_span)
+            patch.setattr(assignment, "MAX_STATES", 2)
+            by_milp, solver = assign_disjoint(choices)
         used = tokens_of(by_milp, choices)
         assert len(used) == len(set(used))
         assert value(by_milp) == value(exact)
@@ -223,37 +190,15 @@ def test_more_than_twelve_competing_spans_go_to_milp() -> None:
     choices = choices_of(*[(1, {start: start for start in range(15)})] * 14)
     picks, solver = assign_disjoint(choices)
     assert solver == "milp"
-    assert value(picks) == (0, -14, 91)
+    assert value(picks) == (0, 91)
     assert sorted(tokens_of(picks, choices)) == list(range(14))
     # One too many: 13 windows for 14 spans.
     choices = choices_of(*[(1, {start: start for start in range(13)})] * 14)
-    assert value(assign_disjoint(choices)[0]) == (1, -13, 78)
+    assert value(assign_disjoint(choices)[0]) == (1, 78)
 
 
 def test_many_spans_that_do_not_compete_stay_exact() -> None:
     choices = choices_of(*[(2, {10 * i: 4, 10 * i + 5: 3}) for i in range(60)])
     picks, solver = assign_disjoint(choices)
     assert solver == "dp"
-    assert picks == [[(3, 10 * i + 5)] for i in range(60)]
-
-
-def test_distinct_windows_can_share_tokens() -> None:
-    """Why the assignment of distinct windows is not the default."""
-    rng = np.random.default_rng(0)
-    overlapping = 0
-    for _ in range(200):
-        choices = random_choices(rng, spans=3, tokens=14, windows=10, largest=100)
-        distinct, (disjoint, _) = assign_distinct(choices), assign_disjoint(choices)
-        # Fewer constraints: never worse, and invalid whenever it is better.
-        assert value(distinct) <= value(disjoint)
-        used = tokens_of(distinct, choices)
-        overlapping += len(used) > len(set(used))
-        if value(distinct) < value(disjoint):
-            assert len(used) > len(set(used))
-        taken = [
-            (choice.length, start)
-            for choice, windows in zip(choices, distinct, strict=True)
-            for _, start in windows
-        ]
-        assert len(taken) == len(set(taken))
-    assert overlapping > 20
+    assert picks == [(3, 10 * i + 5) for i in range(60)]
