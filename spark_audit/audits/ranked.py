@@ -23,19 +23,18 @@ from spark_audit.data.canaries import FORMATS, RANKED
 from spark_audit.errors import InputError
 from spark_audit.results import Contrast
 from spark_audit.stats.bootstrap import holm, sign_flip
-from spark_audit.stats.epsilon import candidate_guess_bound
-from spark_audit.stats.exposure import (
+from spark_audit.stats.chance_ranks import (
     TopK,
     Uniformity,
     chance_mde,
     dose_trend,
-    exposure_bits,
-    lower_tail_exposure,
     null_mean,
     null_moments,
     top_k,
     uniformity,
 )
+from spark_audit.stats.epsilon import candidate_guess_bound
+from spark_audit.stats.exposure import exposure_bits, lower_tail_exposure
 
 Record = dict[str, Any]
 

@@ -24,6 +24,7 @@ from spark_audit.stats.intervals import (
     clopper_pearson,
     left_out,
     percentile_interval,
+    t_estimate,
 )
 
 _ZERO = 1e-12
@@ -295,20 +296,8 @@ def _estimate(
         fit = _jackknife(sums, sides[0].strata(), statistic, level)
     except NotEstimableError as error:
         return Estimate.missing(error.what, n=n, clusters=clusters)
-    if fit.se <= _ZERO:
-        return Estimate(fit.value, level=level, n=n, clusters=clusters, note=NO_SPREAD)
-    reach = float(special.stdtrit(fit.df, 0.5 + level / 2)) * fit.se
-    estimate = Estimate(
-        fit.value,
-        low=fit.value - reach,
-        high=fit.value + reach,
-        interval="jackknife-t",
-        level=level,
-        se=fit.se,
-        n=n,
-        clusters=clusters,
-    )
-    if weights is None:
+    estimate = t_estimate(*fit, n=n, clusters=clusters, level=level)
+    if weights is None or estimate.note == NO_SPREAD:
         return estimate
     with np.errstate(divide="ignore", invalid="ignore"):
         drawn = statistic(weighted_sums(weights, sums))

@@ -183,6 +183,18 @@ def korn_graubard(
     return clopper_pearson(share * n, n, level=level)
 
 
+def t_estimate(
+    value: float, se: float, df: float, *, n: int, clusters: int, level: float = 0.95
+) -> Estimate:
+    """``value +- t_df se``; where there is no spread it has no interval and says so."""
+    plain = Estimate(value, level=level, n=n, clusters=clusters)
+    if se <= _ZERO * max(1.0, abs(value)):
+        return plain.noting(NO_SPREAD)
+    reach = float(special.stdtrit(df, 0.5 + level / 2)) * se
+    ends = {"low": value - reach, "high": value + reach}
+    return replace(plain, **ends, interval="jackknife-t", se=se)
+
+
 def estimate_of(
     sums: np.ndarray,
     statistic: Statistic,
@@ -191,6 +203,7 @@ def estimate_of(
     weights: np.ndarray | None = None,
     level: float = 0.95,
     bounds: tuple[float, float] | None = None,
+    df: float | None = None,
 ) -> Estimate:
     """Estimate of a smooth function of summed columns.
 
@@ -206,6 +219,8 @@ def estimate_of(
         Shape ``(B, C)``: bootstrap weights for the percentile interval.
     bounds
         Limits of the statistic's range; the decision interval is clipped to them.
+    df
+        Degrees of freedom; default: clusters with data minus 1.
 
     Returns
     -------
@@ -217,22 +232,14 @@ def estimate_of(
         fit = jackknife_of(sums, statistic, level=level)
     except NotEstimableError as error:
         return Estimate.missing(error.what, n=n, clusters=clusters)
-    if fit.se <= _ZERO * max(1.0, abs(fit.value)):
-        return Estimate(fit.value, level=level, n=n, clusters=clusters, note=NO_SPREAD)
-    low, high = fit.low, fit.high
-    if bounds is not None:
-        low, high = max(low, bounds[0]), min(high, bounds[1])
-    estimate = Estimate(
-        fit.value,
-        low=low,
-        high=high,
-        interval="jackknife-t",
-        level=level,
-        se=fit.se,
-        n=n,
-        clusters=clusters,
+    freedom = clusters - 1 if df is None else df
+    estimate = t_estimate(
+        fit.value, fit.se, freedom, n=n, clusters=clusters, level=level
     )
-    if weights is None:
+    if bounds is not None and estimate.low is not None and estimate.high is not None:
+        low, high = max(estimate.low, bounds[0]), min(estimate.high, bounds[1])
+        estimate = replace(estimate, low=low, high=high)
+    if weights is None or estimate.note == NO_SPREAD:
         return estimate
     with np.errstate(divide="ignore", invalid="ignore"):
         replicates = statistic(weighted_sums(weights, sums))

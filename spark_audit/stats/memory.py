@@ -14,12 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
 
-from spark_audit.errors import NotEstimableError
 from spark_audit.results import Claim, Estimate, Row
 from spark_audit.stats.balance import effective_clusters
-from spark_audit.stats.intervals import NO_SPREAD, Statistic, left_out
+from spark_audit.stats.intervals import Statistic, estimate_of
 from spark_audit.stats.power import mde
 
 FEWEST = 2
@@ -114,8 +112,11 @@ def memory(change: ArrayLike, sides: Sides, *, level: float = 0.95) -> Memory:
     )
 
     def estimate(statistic: Statistic, side: int | None = None) -> Estimate:
-        found = _estimate(table, statistic, freedom=freedom, level=level)
-        found = replace(found, n=round(float(sums[1].sum())))
+        count = round(float(sums[1].sum()))
+        found = estimate_of(table, statistic, n=count, level=level, df=freedom)
+        if found.se is not None:
+            least = mde(found.se, clusters=int(freedom) + 1, level=level)
+            found = replace(found, mde=least)
         if side is not None:
             held = int(sums[side].any(axis=0).sum())
             found = replace(found, clusters=held)
@@ -191,28 +192,3 @@ def _freedom(table: np.ndarray, count: int) -> float:
     ours = tokens.sum(axis=1) / total
     theirs = (tokens.sum(axis=0) / total * others / others.sum(axis=0)).sum(axis=1)
     return max(effective_clusters(ours**2 + theirs**2) - 1, 1.0)
-
-
-def _estimate(
-    table: np.ndarray, statistic: Statistic, *, freedom: float, level: float
-) -> Estimate:
-    clusters = len(table)
-    try:
-        value, without = left_out(table, statistic)
-    except NotEstimableError as error:
-        return Estimate.missing(error.what, clusters=clusters)
-    spread = float(np.sum((without - value) ** 2))
-    se = float(np.sqrt((clusters - 1) / clusters * spread))
-    if se <= 1e-12 * max(1.0, abs(value)):
-        return Estimate(value, level=level, clusters=clusters, note=NO_SPREAD)
-    reach = float(special.stdtrit(freedom, 0.5 + level / 2)) * se
-    return Estimate(
-        value,
-        low=value - reach,
-        high=value + reach,
-        interval="jackknife-t",
-        level=level,
-        se=se,
-        mde=mde(se, clusters=int(freedom) + 1, level=level),
-        clusters=clusters,
-    )

@@ -8,7 +8,7 @@ What cannot be estimated is an ``Estimate.missing`` with its reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,23 +20,17 @@ from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
 from spark_audit.stats.bootstrap import cluster_sums, draw_weights
 from spark_audit.stats.intervals import (
-    FEW_EVENTS,
     NO_SPREAD,
     clopper_pearson,
-    korn_graubard,
     percentile_interval,
 )
 from spark_audit.stats.roc import (
-    Band,
-    allowed,
-    chance_band,
     checked,
     logit_interval,
     placements,
-    tpr_at_fpr,
 )
 
-_ZERO = 1e-12
+ZERO = 1e-12
 _CHUNK = 1 << 20
 
 
@@ -137,7 +131,7 @@ def auc_estimate(
         return Estimate.missing(error.what, n=n, clusters=clusters)
     variance, df = _variance(design, parts)
     plain = Estimate(value, level=level, n=n, clusters=clusters)
-    if variance <= _ZERO:
+    if variance <= ZERO:
         if not _perfect(value):
             return plain.noting(NO_SPREAD)
         pairs = _pairs(design)
@@ -183,8 +177,8 @@ def auc_difference(
     variance, df = _variance(design, ours - theirs)
     plain = Estimate(a - b, level=level, n=n, clusters=clusters)
     least = _perfect_p(design) if any(_perfect(each) for each in (a, b)) else 0.0
-    if variance <= _ZERO:
-        if abs(a - b) < 1 - _ZERO:
+    if variance <= ZERO:
+        if abs(a - b) < 1 - ZERO:
             return plain.noting("the two order all pairs alike: no spread"), None
         pairs = _pairs(design)
         reach = 2 * clopper_pearson(pairs, pairs, level=0.5 + level / 2)[0] - 1
@@ -222,7 +216,7 @@ def auc_test(design: Design, scores: ArrayLike) -> float:
     if _perfect(value):
         return _perfect_p(design)
     variance, df = _variance(design, parts)
-    if variance <= _ZERO:
+    if variance <= ZERO:
         raise NotEstimableError(NO_SPREAD)
     # On the logit scale, so that p < 0.05 where the 95 % interval leaves 0.5 out.
     distance = special.logit(value) * value * (1 - value) / np.sqrt(variance)
@@ -252,13 +246,13 @@ def auc_replicates(
             np.searchsorted(values[y], values[x], side=side)
             for side in ("left", "right")
         ]
-        used, of_x, of_y = _renumbered(design, x, y)
+        used, of_x, of_y = renumbered(design, x, y)
         # Cell (j, c): members of cluster c with j non-members below, ties half each.
         place = sparse.csr_array(
             (np.full(2 * len(x), 0.5), (np.concatenate(ends), np.tile(of_x, 2))),
             (len(y) + 1, len(used)),
         )
-        for columns, part in _blocks(weights, used, len(y)):
+        for columns, part in blocks(weights, used, len(y)):
             below = np.zeros((len(y) + 1, part.shape[1]))
             np.cumsum(part[of_y], axis=0, out=below[1:])
             above = place @ part
@@ -270,144 +264,7 @@ def auc_replicates(
     return total / count
 
 
-def tpr_estimate(
-    design: Design,
-    scores: ArrayLike,
-    fpr: float,
-    *,
-    replicates: np.ndarray,
-    level: float = 0.95,
-) -> Estimate:
-    """TPR at a budget of false positives, averaged over tasks, with its interval.
-
-    The interval resamples the clusters of both sides, so that the threshold's own
-    error is in it. With few members above the threshold it is widened to hold the
-    exact interval of the rate at the given threshold. Status ``not_resolvable`` where
-    the budget allows no false positive in some task.
-
-    Parameters
-    ----------
-    replicates
-        Shape ``(B,)``, from :func:`tpr_replicates` for this budget.
-    """
-    n, clusters = len(design.member), design.n_clusters
-    try:
-        values = checked(np.asarray(scores, dtype=np.float64))
-        found = [tpr_at_fpr(values[x], values[y], fpr) for x, y in design.tasks()]
-        if not found:
-            raise NotEstimableError("there is no row")
-        low, high = percentile_interval(replicates, level=level)
-    except NotEstimableError as error:
-        return Estimate.missing(error.what, n=n, clusters=clusters)
-    spread = high - low > _ZERO
-    estimate = Estimate(
-        float(np.mean([tpr.value for tpr in found])),
-        low=low,
-        high=high,
-        interval="percentile",
-        level=level,
-        n=n,
-        clusters=clusters,
-        parity_low=low if spread else None,
-        parity_high=high if spread else None,
-        se=float(np.nanstd(replicates)) if spread else None,
-    )
-    above = np.zeros(len(values), dtype=bool)
-    for (x, _), tpr in zip(design.tasks(), found, strict=True):
-        above[x] = values[x] > tpr.threshold
-    estimate = _widened(estimate, design, above)
-    achieved = float(np.mean([tpr.fpr for tpr in found]))
-    estimate = estimate.noting(f"achieved FPR {achieved:.4g}")
-    unresolved = [tpr for tpr in found if not tpr.resolvable]
-    if unresolved:
-        estimate = replace(estimate, status="not_resolvable")
-    notes = [tpr.note for tpr in unresolved or found if tpr.note]
-    return estimate.noting(notes[0]) if notes else estimate
-
-
-def tpr_replicates(
-    design: Design, scores: ArrayLike, fprs: Sequence[float], weights: np.ndarray
-) -> np.ndarray:
-    """TPR at each budget, averaged over tasks, in every resample of clusters.
-
-    Parameters
-    ----------
-    fprs
-        ``F`` budgets of false positives.
-    weights
-        Shape ``(B, C)``, from :meth:`Design.draw`.
-
-    Returns
-    -------
-    Shape ``(F, B)``; NaN where a resample lacks a side.
-    """
-    values = checked(np.asarray(scores, dtype=np.float64))
-    total = np.zeros((len(fprs), len(weights)))
-    count = 0
-    for x, y in design.tasks():
-        x, y = (side[np.argsort(-values[side], kind="stable")] for side in (x, y))
-        # Members strictly above each non-member, both from the largest score down.
-        over = np.searchsorted(-values[x], -values[y], side="left")
-        used, of_x, of_y = _renumbered(design, x, y)
-        for columns, part in _blocks(weights, used, len(x) + len(y)):
-            false = np.cumsum(part[of_y], axis=0)
-            true = np.zeros((len(x) + 1, part.shape[1]))
-            np.cumsum(part[of_x], axis=0, out=true[1:])
-            lacking = (false[-1] == 0) | (true[-1] == 0)
-            for row, fpr in enumerate(fprs):
-                budget = np.floor(fpr * false[-1] + 1e-9)
-                at = np.minimum((false <= budget).sum(axis=0), len(y) - 1)
-                hits = true[over[at], np.arange(part.shape[1])]
-                total[row, columns] += np.where(
-                    lacking, np.nan, hits / np.maximum(true[-1], 1)
-                )
-        count += 1
-    return total / max(count, 1)
-
-
-def chance(
-    design: Design, fpr: float, *, seed: int, level: float = 0.95, draws: int = 20000
-) -> Band:
-    """TPR at a budget, averaged over tasks, of a score that knows nothing.
-
-    Exact for one task (:func:`chance_band`), else the mean of independent draws of
-    each task's law. Clusters of several rows count as the equally large clusters that
-    they are worth, ``(sum n)^2 / sum n^2``, rounded down.
-    """
-    held = design.held
-    size = np.floor(held.sum(axis=0) ** 2 / np.maximum((held**2).sum(axis=0), 1) + 1e-9)
-    pairs = size.astype(np.int64).reshape(-1, 2).tolist()
-    if len(pairs) == 1:
-        return chance_band(pairs[0][0], pairs[0][1], fpr, level=level)
-    rng = np.random.default_rng(seed)
-    mean, drawn = 0.0, np.zeros(draws)
-    for n1, n0 in pairs:
-        k = allowed(n0, fpr)
-        drawn += rng.binomial(n1, rng.beta(k + 1, n0 - k, draws)) / n1
-        mean += (k + 1) / (n0 + 1)
-    low, high = np.quantile(drawn / len(pairs), [0.5 - level / 2, 0.5 + level / 2])
-    return Band(mean / len(pairs), float(low), float(high))
-
-
-def _widened(estimate: Estimate, design: Design, above: np.ndarray) -> Estimate:
-    events, trials = (
-        cluster_sums(rows, design.cluster, design.n_clusters)
-        for rows in (above & design.member, design.member)
-    )
-    hits, tried = events.sum(), trials.sum()
-    if min(hits, tried - hits) >= FEW_EVENTS or np.count_nonzero(trials) < 2:
-        return estimate
-    low, high = korn_graubard(events, trials, level=estimate.level)
-    ends = [x for x in (estimate.value, estimate.low, estimate.high) if x is not None]
-    return replace(
-        estimate,
-        low=min(low, *ends),
-        high=max(high, *ends),
-        interval="korn-graubard",
-    )
-
-
-def _renumbered(
+def renumbered(
     design: Design, x: np.ndarray, y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Clusters that some rows come from, and the rows' places among them."""
@@ -416,7 +273,7 @@ def _renumbered(
     return used, place[: len(x)], place[len(x) :]
 
 
-def _blocks(
+def blocks(
     weights: np.ndarray, used: np.ndarray, rows: int
 ) -> Iterator[tuple[slice, np.ndarray]]:
     """Slices of replicates with some clusters' weights, ``(C, b)`` in float64."""
@@ -476,7 +333,7 @@ def _variance(design: Design, parts: np.ndarray) -> tuple[float, float]:
 
 
 def _perfect(value: float) -> bool:
-    return value <= _ZERO or value >= 1 - _ZERO
+    return value <= ZERO or value >= 1 - ZERO
 
 
 def _pairs(design: Design) -> int:
@@ -494,6 +351,6 @@ def _with_percentile(estimate: Estimate, replicates: np.ndarray | None) -> Estim
     if replicates is None:
         return estimate
     low, high = percentile_interval(replicates, level=estimate.level)
-    if high - low <= _ZERO:
+    if high - low <= ZERO:
         return estimate.noting("resamples agree: no percentile interval")
     return replace(estimate, parity_low=low, parity_high=high)

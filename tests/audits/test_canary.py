@@ -21,8 +21,9 @@ from spark_audit.manifest.items import canary_key
 from spark_audit.manifest.schema import Manifest, seal
 from spark_audit.results import AuditResult, Contrast, Row
 from spark_audit.scoring.table import Pass, TokenTable, write_parquet
+from spark_audit.stats.chance_ranks import chance_mde, null_moments
 from spark_audit.stats.epsilon import candidate_guess_bound
-from spark_audit.stats.exposure import Extrapolated, chance_mde, null_moments
+from spark_audit.stats.exposure import Extrapolated
 
 Make = Callable[..., Any]
 PARTS = ("full", "password", "ssn")

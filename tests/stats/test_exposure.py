@@ -8,20 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from spark_audit.stats.exposure import (
-    candidate_ranks,
+from spark_audit.stats.chance_ranks import (
     chance_mde,
     dose_trend,
+    null_mean,
+    null_moments,
+    top_k,
+    top_k_mde,
+    uniformity,
+)
+from spark_audit.stats.exposure import (
+    candidate_ranks,
     exposure_bits,
     extrapolated_exposure,
     lower_tail_exposure,
-    null_mean,
-    null_moments,
     posterior_bits,
-    top_k,
     top_k_credit,
-    top_k_mde,
-    uniformity,
 )
 
 N = 512

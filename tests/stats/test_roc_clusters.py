@@ -20,10 +20,8 @@ from spark_audit.stats.roc_clusters import (
     auc_estimate,
     auc_replicates,
     auc_test,
-    chance,
-    tpr_estimate,
-    tpr_replicates,
 )
+from spark_audit.stats.tpr_clusters import chance, tpr_estimate, tpr_replicates
 
 RNG = np.random.default_rng
 

@@ -79,13 +79,13 @@ from spark_audit.results import (
     number,
 )
 from spark_audit.stats.bootstrap import holm
-from spark_audit.stats.exposure import (
+from spark_audit.stats.chance_ranks import (
     chance_mde,
     null_mean,
     null_moments,
-    top_k_credit,
     top_k_mde,
 )
+from spark_audit.stats.exposure import top_k_credit
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.power import with_mde
 

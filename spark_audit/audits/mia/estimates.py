@@ -23,10 +23,8 @@ from spark_audit.stats.roc_clusters import (
     auc_estimate,
     auc_replicates,
     auc_test,
-    chance,
-    tpr_estimate,
-    tpr_replicates,
 )
+from spark_audit.stats.tpr_clusters import chance, tpr_estimate, tpr_replicates
 
 FPRS = {"tpr_at_fpr_5": 0.05, "tpr_at_fpr_1": 0.01, "tpr_at_fpr_0.1": 0.001}
 METRICS = ("auc", *FPRS)
