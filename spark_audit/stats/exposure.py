@@ -28,7 +28,7 @@ class Ranks(NamedTuple):
     high: np.ndarray
 
 
-def candidatechecked_ranks(nll: ArrayLike, true_index: ArrayLike) -> Ranks:
+def candidate_ranks(nll: ArrayLike, true_index: ArrayLike) -> Ranks:
     """Rank of the true candidate of every set, in the caller's order.
 
     ``low = 1 + #(NLL < true)``, ``high = low + #(others with exactly the true NLL)``,

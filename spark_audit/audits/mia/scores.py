@@ -26,8 +26,8 @@ SHARE = 0.1
 SD_FLOOR = 1e-4
 """Below this, a next-token distribution counts as having no spread."""
 ZLIB_LEVEL = 6
-MOST_LABELS = 20
-"""A task with more distinct responses has free responses, no labels."""
+MOST_COMPARED = 20
+"""Labels of a task that both sides are compared by; with more, each is too rare."""
 FEWEST = 20
 """A task needs this many members and as many non-members to be estimated."""
 
@@ -243,7 +243,7 @@ def label_codes(manifest: Manifest, ids: Sequence[str]) -> np.ndarray:
     codes = {
         task: {label: code for code, label in enumerate(sorted(found))}
         for task, found in labels.items()
-        if len(found) <= MOST_LABELS
+        if len(found) <= MOST_COMPARED
     }
     return np.array(
         [codes.get(e.task, {}).get(_label(e), -1) for e in own], dtype=np.int64
