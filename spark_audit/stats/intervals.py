@@ -191,8 +191,9 @@ def t_estimate(
     if se <= _ZERO * max(1.0, abs(value)):
         return plain.noting(NO_SPREAD)
     reach = float(special.stdtrit(df, 0.5 + level / 2)) * se
-    ends = {"low": value - reach, "high": value + reach}
-    return replace(plain, **ends, interval="jackknife-t", se=se)
+    return replace(
+        plain, low=value - reach, high=value + reach, interval="jackknife-t", se=se
+    )
 
 
 def estimate_of(
