@@ -20,15 +20,15 @@ _PLACES = {
     "checkpoints.recipe": ("Loaded",),
     "data.examples": ("Example", "Span", "read_examples"),
     "manifest.build": ("build_manifest",),
+    "manifest.file": ("load_manifest",),
     "manifest.items": ("items_for", "manifest_items"),
-    "manifest.schema": ("Manifest", "load_manifest"),
+    "manifest.schema": ("Manifest",),
     "report.folder": ("read_report",),
     "results": ("AuditResult", "Estimate"),
     "scoring.score": ("score",),
     "scoring.table": ("Pass", "TokenTable"),
 }
 _OF = {name: module for module, names in _PLACES.items() for name in names}
-
 __all__ = ["audits", "stats", *sorted(_OF)]
 
 

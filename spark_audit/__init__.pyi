@@ -7,10 +7,10 @@ from spark_audit.data.examples import Example as Example
 from spark_audit.data.examples import Span as Span
 from spark_audit.data.examples import read_examples as read_examples
 from spark_audit.manifest.build import build_manifest as build_manifest
+from spark_audit.manifest.file import load_manifest as load_manifest
 from spark_audit.manifest.items import items_for as items_for
 from spark_audit.manifest.items import manifest_items as manifest_items
 from spark_audit.manifest.schema import Manifest as Manifest
-from spark_audit.manifest.schema import load_manifest as load_manifest
 from spark_audit.report.folder import read_report as read_report
 from spark_audit.results import AuditResult as AuditResult
 from spark_audit.results import Estimate as Estimate

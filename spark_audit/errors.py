@@ -30,6 +30,23 @@ def visible(text: str, *, keep: str = "") -> str:
     )
 
 
+def shown(name: object, most: int = 200) -> str:
+    """A name that stands in somebody else's file, short and in one line."""
+    return visible(str(name)[:most])
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of somebody else's error, short, in one line."""
+    text = " ".join(str(error).split("\n", 1)[0].split())
+    return shown(text if len(text) <= 160 else text[:157] + "...")
+
+
+def one_line(error: BaseException) -> str:
+    """The class of somebody else's error with its first line."""
+    text = first_line(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def panicked(error: BaseException) -> bool:
     """Whether a library in Rust has failed: no ``Exception``, so that none catches it.
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
+from spark_audit.checkpoints.beside import NOISE
 from spark_audit.checkpoints.detect import recipe
 from spark_audit.checkpoints.models import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.recipe import Given, Loaded
 from spark_audit.checkpoints.run_folder import UNCHECKED, check_files
-from spark_audit.checkpoints.weight_files import NOISE
 from spark_audit.data.examples import Example, data_files, read_examples
 from spark_audit.errors import InputError
 from spark_audit.files import check_writable

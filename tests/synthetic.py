@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_audit.manifest.schema import Manifest, seal
+from spark_audit.manifest.file import seal
+from spark_audit.manifest.schema import Manifest
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.matching import match_spans
 

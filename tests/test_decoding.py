@@ -18,7 +18,8 @@ from spark_audit.audits.matched.audit import conclude, matched
 from spark_audit.cli.main import run as command_line
 from spark_audit.data.examples import Example, Span, write_examples
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.schema import Manifest, load_manifest, write_manifest
+from spark_audit.manifest.file import load_manifest, write_manifest
+from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.run import Request, run
 from spark_audit.report.attachments import read_cases
 from spark_audit.report.disclosure import (

@@ -165,7 +165,7 @@ class Audits(Registry[Audit]):
 
             @wraps(function)
             def run(tables: Tables, manifest: Manifest, **options: Any) -> AuditResult:
-                from spark_audit.manifest.schema import original
+                from spark_audit.manifest.file import original
 
                 return function(tables, original(manifest), **options)
 

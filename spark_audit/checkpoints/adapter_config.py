@@ -20,9 +20,8 @@ from spark_audit.checkpoints.weight_files import (
     check_filled,
     check_finite,
     check_floats,
-    shown,
 )
-from spark_audit.errors import CheckpointError
+from spark_audit.errors import CheckpointError, first_line, shown
 
 State = dict[str, torch.Tensor]
 
@@ -98,9 +97,8 @@ def adapter_config(raw: Mapping[str, Any], *, where: str) -> Any:
     try:
         return cls(**cls.check_kwargs(**kept))
     except Exception as error:  # each type checks its fields in its own way
-        text = " ".join(str(error).split("\n", 1)[0].split())[:160]
         raise CheckpointError(
-            f"adapter_config.json is refused by PEFT ({shown(text)})", where=where
+            f"adapter_config.json is refused by PEFT ({first_line(error)})", where=where
         ) from error
 
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import regex
 
-from spark_audit.checkpoints.weight_files import shown
-from spark_audit.errors import CheckpointError
+from spark_audit.errors import CheckpointError, shown
 
 LARGEST = 10**6
 _LAYERS = 1000

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints.adapter_fields import resolve
-from spark_audit.checkpoints.weight_files import shown
-from spark_audit.errors import CheckpointError
+from spark_audit.errors import CheckpointError, first_line, shown
 
 State = dict[str, torch.Tensor]
 Probe = Callable[[Any], torch.Tensor]
@@ -71,7 +70,7 @@ class AdapterHost:
                 self._add(config, name)
         except Exception as error:  # PEFT raises whatever its tuners raise
             raise CheckpointError(
-                f"the adapter does not fit the base ({_short(error)})",
+                f"the adapter does not fit the base ({first_line(error)})",
                 where=where,
                 fix="give the base it was trained on by --base",
             ) from error
@@ -166,7 +165,7 @@ class AdapterHost:
             set_peft_model_state_dict(self.peft, state, adapter_name=name)
         except Exception as error:
             raise CheckpointError(
-                f"PEFT cannot load the adapter ({_short(error)})", where=where
+                f"PEFT cannot load the adapter ({first_line(error)})", where=where
             ) from error
         for key, tensor in self._expected(name).items():
             given = state[key].to(device=tensor.device, dtype=tensor.dtype)
@@ -234,11 +233,6 @@ class AdapterHost:
         if self.released:
             msg = "this checkpoint was released when the next one was loaded"
             raise RuntimeError(msg)
-
-
-def _short(error: BaseException) -> str:
-    """The first line of somebody else's error."""
-    return shown(" ".join(str(error).split("\n", 1)[0].split())[:160])
 
 
 def _is_embedding(key: str) -> bool:

@@ -18,6 +18,8 @@ from spark_audit.checkpoints.adapter_config import (
     prepared,
 )
 from spark_audit.checkpoints.adapters import AdapterHost, input_noise
+from spark_audit.checkpoints.beside import NOISE, NOISE_ADDED, frozen_noise
+from spark_audit.checkpoints.locate import locate, read_json
 from spark_audit.checkpoints.models import (
     Architecture,
     build,
@@ -41,17 +43,8 @@ from spark_audit.checkpoints.tokenizer import (
     tokenizer_sha256,
     usable_rows,
 )
-from spark_audit.checkpoints.weight_files import (
-    NOISE,
-    NOISE_ADDED,
-    check_finite,
-    content_sha256,
-    frozen_noise,
-    locate,
-    read_json,
-    shown,
-)
-from spark_audit.errors import CheckpointError
+from spark_audit.checkpoints.weight_files import check_finite, content_sha256
+from spark_audit.errors import CheckpointError, shown
 from spark_audit.provenance import sha256_json
 
 # PEFT writes these in any order.

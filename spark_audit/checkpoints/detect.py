@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from spark_audit.checkpoints.formats import FORMATS
+from spark_audit.checkpoints.locate import locate
 from spark_audit.checkpoints.recipe import Given, Recipe, Stage
 from spark_audit.checkpoints.specs import Loading, split_stage
-from spark_audit.checkpoints.weight_files import locate
 from spark_audit.errors import CheckpointError
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from spark_audit.checkpoints.locate import locate, printable, read_json
 from spark_audit.checkpoints.models import read_architecture
 from spark_audit.checkpoints.recipe import Given, Recipe
 from spark_audit.checkpoints.tokenizer import (
@@ -15,7 +16,6 @@ from spark_audit.checkpoints.tokenizer import (
     read_tokenizer,
     tokenizer_sha256,
 )
-from spark_audit.checkpoints.weight_files import locate, printable, read_json
 from spark_audit.errors import CheckpointError
 
 NOT_VERIFIABLE = "base not verifiable: full weights name no base"

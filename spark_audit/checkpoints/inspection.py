@@ -8,6 +8,7 @@ from typing import Any
 from spark_audit.checkpoints.base_model import LoadedBase, remarks, tokenizer_of
 from spark_audit.checkpoints.detect import recipe
 from spark_audit.checkpoints.full_weights import NOT_VERIFIABLE, compare_with_base
+from spark_audit.checkpoints.locate import printable
 from spark_audit.checkpoints.models import quiet
 from spark_audit.checkpoints.plan import (
     base_recipe,
@@ -19,8 +20,7 @@ from spark_audit.checkpoints.plan import (
 from spark_audit.checkpoints.recipe import Inspection, Recipe
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.tokenizer import usable_rows
-from spark_audit.checkpoints.weight_files import printable, shown
-from spark_audit.errors import SparkError
+from spark_audit.errors import SparkError, shown
 
 SMALL_BYTES = 1 << 26
 """Of weights that looking at a checkpoint opens: in seconds, and below 1 GB."""

@@ -15,10 +15,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from spark_audit.checkpoints.locate import walk
 from spark_audit.checkpoints.offline import offline
 from spark_audit.checkpoints.recipe import Given
-from spark_audit.checkpoints.weight_files import check_floats, shown, walk
-from spark_audit.errors import CheckpointError, IncompleteError, InputError, SparkError
+from spark_audit.checkpoints.weight_files import check_floats
+from spark_audit.errors import (
+    CheckpointError,
+    IncompleteError,
+    InputError,
+    SparkError,
+    one_line,
+    shown,
+)
 from spark_audit.memory import out_of_memory
 
 PROBE_LENGTH = 12
@@ -431,10 +439,7 @@ def _foreign(what: str, error: Exception, where: str) -> SparkError:
             where=where,
             fix="try --dtype bfloat16 or a larger device",
         )
-    text = shown(" ".join(str(error).split("\n", 1)[0].split()))
     fix = None
     if isinstance(error, ImportError):
         fix = "install the package that it names"
-    return CheckpointError(
-        f"{what} ({type(error).__name__}: {text})", where=where, fix=fix
-    )
+    return CheckpointError(f"{what} ({one_line(error)})", where=where, fix=fix)

@@ -16,7 +16,9 @@ from spark_audit.checkpoints.adapter_config import (
     prepared,
 )
 from spark_audit.checkpoints.adapters import AdapterHost
+from spark_audit.checkpoints.beside import NOISE, NOISE_ADDED, frozen_noise
 from spark_audit.checkpoints.detect import recipe
+from spark_audit.checkpoints.locate import HUB, locate, read_json
 from spark_audit.checkpoints.models import (
     Architecture,
     build,
@@ -30,17 +32,8 @@ from spark_audit.checkpoints.models import (
 )
 from spark_audit.checkpoints.recipe import Recipe, State
 from spark_audit.checkpoints.specs import BASE, Loading, Spec
-from spark_audit.checkpoints.weight_files import (
-    HUB,
-    NOISE,
-    NOISE_ADDED,
-    content_sha256,
-    frozen_noise,
-    locate,
-    read_json,
-    shown,
-)
-from spark_audit.errors import CheckpointError, InputError
+from spark_audit.checkpoints.weight_files import content_sha256
+from spark_audit.errors import CheckpointError, InputError, shown
 
 Item = tuple[str, Recipe]
 FEW_BYTES = 1 << 28

@@ -12,14 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from spark_audit.checkpoints.weight_files import (
-    WORDS_BYTES,
-    check_folder,
-    one_line,
-    read_json,
-    shown,
-)
-from spark_audit.errors import CheckpointError, panicked
+from spark_audit.checkpoints.locate import WORDS_BYTES, check_folder, read_json
+from spark_audit.errors import CheckpointError, one_line, panicked, shown
 from spark_audit.provenance import sha256_file, sha256_json
 
 _GROWTH = 256

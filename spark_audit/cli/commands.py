@@ -154,18 +154,14 @@ def data_annotate(
 ) -> None:
     """Find identifiers; where injected ones are known, say how many are found."""
     from spark_audit.cli.show import show_records
+    from spark_audit.data.detection import Agreement, detection
     from spark_audit.data.examples import (
         PII_TYPES,
         data_files,
         read_examples,
         write_examples,
     )
-    from spark_audit.data.pii import (
-        NAMES_MISSED,
-        Agreement,
-        annotate_examples,
-        detection,
-    )
+    from spark_audit.data.pii import NAMES_MISSED, annotate_examples
 
     files = data_files([data])
     keep_apart([output], files)
@@ -286,8 +282,8 @@ def manifest_build(
     from spark_audit.data.examples import data_files, read_examples
     from spark_audit.files import check_writable
     from spark_audit.manifest.build import build_manifest
+    from spark_audit.manifest.file import write_manifest
     from spark_audit.manifest.overview import describe
-    from spark_audit.manifest.schema import write_manifest
     from spark_audit.scoring.store import Store
     from spark_audit.terminal.progress import progress
 
@@ -337,8 +333,8 @@ def manifest_show(
     json: Json = False,
 ) -> None:
     """Balance, unmatched spans and why, and the effects that could be detected."""
+    from spark_audit.manifest.file import load_manifest
     from spark_audit.manifest.overview import describe
-    from spark_audit.manifest.schema import load_manifest
 
     _show_description(describe(load_manifest(manifest)), as_json=json)
 
@@ -350,7 +346,7 @@ def manifest_verify(
     ] = None,
 ) -> None:
     """Check a manifest's digest and, with --base, the model it was made for."""
-    from spark_audit.manifest.schema import load_manifest
+    from spark_audit.manifest.file import load_manifest
 
     found = load_manifest(manifest)
     tell(f"{manifest}: digest {found.digest} fits its content")
@@ -370,8 +366,8 @@ def manifest_export(
     ] = False,
 ) -> None:
     """Copy a manifest, with --redact without text and what it can be read from."""
-    from spark_audit.manifest.schema import load_manifest, write_manifest
-    from spark_audit.manifest.schema import redact as redacted
+    from spark_audit.manifest.file import load_manifest, write_manifest
+    from spark_audit.manifest.file import redact as redacted
 
     keep_apart([output], [manifest])
     found = load_manifest(manifest)
@@ -473,7 +469,7 @@ def report(
 
 def _manifest_of(found: Report, path: Path) -> Manifest:
     """The manifest that a report was made with."""
-    from spark_audit.manifest.schema import load_manifest, original
+    from spark_audit.manifest.file import load_manifest, original
 
     manifest = original(load_manifest(path))
     if manifest.digest != found.manifest.digest:

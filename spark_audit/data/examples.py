@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,7 +29,6 @@ Split = Literal["train", "test"]
 Origin = Literal["natural", "injected"]
 Part = Literal["name", "password", "ssn"]
 Ranges = tuple[tuple[int, int], ...]
-
 PII_TYPES = (
     "NAME",
     "EMAIL",
@@ -182,8 +180,6 @@ def located(place: str, error: InputError) -> InputError:
     """The error of a field with the file and line it stands in."""
     return InputError(error.what, where=f"{place}, {error.where}", fix=error.fix)
 
-
-# --- data files -----------------------------------------------------------------------
 
 REQUIRED = ("id", "task", "prompt", "response", "split")
 _FIELDS = (*REQUIRED, "source_id", "spans", "canary", "template", "frames")
@@ -427,49 +423,3 @@ def _lines(path: Path) -> Iterator[bytes]:
     with _reading(path), open_regular(path, follow=True) as file:
         while line := file.readline(LINE_BYTES + 1):
             yield line.removesuffix(b"\n")
-
-
-# --- fixed wording --------------------------------------------------------------------
-
-
-def task_templates(examples: Iterable[Example]) -> dict[str, tuple[int, int]]:
-    """Lengths of the longest common prefix and suffix of each task's prompts.
-
-    Both are drawn back to a boundary, so that no part of a word and no sentence's end
-    that all prompts happen to share counts as fixed wording. A task with fewer than two
-    different prompts has none: ``(0, 0)``.
-    """
-    prompts: dict[str, set[str]] = {}
-    for example in examples:
-        prompts.setdefault(example.task, set()).add(example.prompt)
-    return {task: _common(found) for task, found in prompts.items()}
-
-
-def _common(prompts: set[str]) -> tuple[int, int]:
-    if len(prompts) < 2:
-        return 0, 0
-    prefix = len(os.path.commonprefix(list(prompts)))
-    some = next(iter(prompts))
-    while prefix and (some[prefix - 1].isalnum() or some[prefix - 1] in "\"'([{<$#"):
-        prefix -= 1
-    room = min(map(len, prompts)) - prefix
-    suffix = min(len(os.path.commonprefix([p[::-1] for p in prompts])), room)
-    while suffix and (some[-suffix].isalnum() or some[-suffix] in "\"')]}>.,;:!?%"):
-        suffix -= 1
-    return prefix, suffix
-
-
-def template_ranges(
-    example: Example, templates: Mapping[str, tuple[int, int]]
-) -> Ranges:
-    """Character ranges of an example's fixed wording: its own, else its task's.
-
-    ``templates`` comes from :func:`task_templates`.
-    """
-    if example.template is not None:
-        return example.template
-    prefix, suffix = templates.get(example.task, (0, 0))
-    length = len(example.prompt)
-    first = (0, min(prefix, length))
-    last = (max(length - suffix, first[1]), length)
-    return tuple((start, end) for start, end in (first, last) if start < end)

@@ -25,16 +25,8 @@ from spark_audit.data.canaries import (
     draw_parts,
     render,
 )
-from spark_audit.data.examples import (
-    Canary,
-    Example,
-    Part,
-    Ranges,
-    Span,
-    Split,
-    task_templates,
-    template_ranges,
-)
+from spark_audit.data.examples import Canary, Example, Part, Ranges, Span, Split
+from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 

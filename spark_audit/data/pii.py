@@ -13,13 +13,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
-from spark_audit.data.examples import (
-    PII_TYPES,
-    Example,
-    Span,
-    task_templates,
-    template_ranges,
-)
+from spark_audit.data.examples import Example, Span
+from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import InputError
 
 Detector = Literal["rules", "presidio", "presidio-patterns"]
@@ -33,8 +28,6 @@ NAMES_MISSED: dict[str, str] = {
 }
 """What must be said of the names that a detector finds."""
 Hit = tuple[int, int, str]
-
-# --- rules ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -114,7 +107,6 @@ _STREET = (
     r"(?:Street|St|Avenue|Ave|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Way"
     r"|Place|Pl|Square|Sq|Terrace|Ter|Parkway|Pkwy|Highway|Hwy|Circle|Cir)\b\.?"
 )
-
 _RULES: tuple[_Rule, ...] = (
     _rule(
         "EMAIL",
@@ -219,9 +211,6 @@ _RULES: tuple[_Rule, ...] = (
 """In order of priority: where two overlap, the earlier rule has it."""
 
 
-# --- annotation -----------------------------------------------------------------------
-
-
 def annotate(
     text: str, *, detector: Detector = "rules", existing: Iterable[Span] = ()
 ) -> list[Span]:
@@ -240,7 +229,7 @@ def annotate(
     InputError
         If the detector is unknown or not installed.
     """
-    return _resolved(_detector(detector)(text), existing)
+    return resolved(detector_of(detector)(text), existing)
 
 
 def annotate_examples(
@@ -250,21 +239,22 @@ def annotate_examples(
 
     Nothing is annotated that touches a task's fixed wording: it is nobody's.
     """
-    find, templates = _detector(detector), task_templates(examples)
+    find, templates = detector_of(detector), task_templates(examples)
     return [
         replace(
             example,
-            spans=tuple(_resolved(_own_hits(example, find, templates), example.spans)),
+            spans=tuple(resolved(own_hits(example, find, templates), example.spans)),
         )
         for example in examples
     ]
 
 
-def _own_hits(
+def own_hits(
     example: Example,
     find: Callable[[str], list[Hit]],
     templates: dict[str, tuple[int, int]],
 ) -> list[Hit]:
+    """What a detector finds in an example outside of the fixed wording."""
     fixed = template_ranges(example, templates)
     return [
         (start, end, type)
@@ -273,20 +263,20 @@ def _own_hits(
     ]
 
 
-def _resolved(hits: Iterable[Hit], existing: Iterable[Span]) -> list[Span]:
+def resolved(hits: Iterable[Hit], existing: Iterable[Span]) -> list[Span]:
     """Hits in order of priority; one that overlaps what stands already is dropped."""
     spans, found = list(existing), list(hits)
     taken = bytearray(max((end for _, end, _ in found), default=0))
     for span in spans:
-        _mark(taken, span)
+        mark(taken, span)
     for start, end, type in found:
         if taken.find(1, start, end) < 0:
             spans.append(Span(start, end, type))
-            _mark(taken, spans[-1])
+            mark(taken, spans[-1])
     return sorted(spans, key=lambda span: span.start)
 
 
-def _mark(taken: bytearray, span: Span) -> None:
+def mark(taken: bytearray, span: Span) -> None:
     """Take the characters of a span, as far as there are any."""
     end = min(span.end, len(taken))
     taken[span.start : end] = b"\1" * max(end - span.start, 0)
@@ -296,7 +286,8 @@ def _by_rules(text: str) -> list[Hit]:
     return [hit for rule in _RULES for hit in rule.find(text)]
 
 
-def _detector(name: str) -> Callable[[str], list[Hit]]:
+def detector_of(name: str) -> Callable[[str], list[Hit]]:
+    """The detector of a name, as a function of a text."""
     if name not in get_args(Detector):
         raise InputError(
             f"unknown detector {name!r}",
@@ -323,11 +314,8 @@ def _detector(name: str) -> Callable[[str], list[Hit]]:
     return find
 
 
-# --- Presidio -------------------------------------------------------------------------
-
 _SCORE = 0.4
 """Below it Presidio's patterns are bare digit runs that need a cue to mean anything."""
-
 _RECOGNISERS = (
     ("EmailRecognizer", "EMAIL"),
     ("CreditCardRecognizer", "CREDIT_CARD"),
@@ -371,87 +359,3 @@ def _language_model() -> Any:
         where="option --detector",
         fix="python -m spacy download en_core_web_lg, or use presidio-patterns",
     )
-
-
-# --- how good it is -------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Annotated against true spans of one type.
-
-    ``recalled`` true spans are overlapped by an annotated one of the type, ``correct``
-    annotated spans overlap a true one, ``exact`` have its very characters.
-    """
-
-    truth: int
-    found: int
-    recalled: int
-    correct: int
-    exact: int
-
-    @property
-    def precision(self) -> float | None:
-        """``correct / found``; ``None`` where nothing was found."""
-        return self.correct / self.found if self.found else None
-
-    @property
-    def recall(self) -> float | None:
-        """``recalled / truth``; ``None`` where there was nothing to find."""
-        return self.recalled / self.truth if self.truth else None
-
-
-def precision_recall(
-    annotated: Sequence[Sequence[Span]], truth: Sequence[Sequence[Span]]
-) -> dict[str, Agreement]:
-    """Agreement by type of two annotations of the same texts.
-
-    Raises
-    ------
-    InputError
-        If they are not of the same number of texts.
-    """
-    if len(annotated) != len(truth):
-        what = f"{len(annotated)} annotated texts against {len(truth)}"
-        raise InputError(what, where="precision_recall")
-    counts = {type: [0] * 5 for type in PII_TYPES}
-    for found, true in zip(annotated, truth, strict=True):
-        theirs, ours = _touching(found), _touching(true)
-        exact = {(span.start, span.end, span.type) for span in true}
-        for span in true:
-            counts[span.type][0] += 1
-            counts[span.type][2] += theirs(span)
-        for span in found:
-            counts[span.type][1] += 1
-            counts[span.type][3] += ours(span)
-            counts[span.type][4] += (span.start, span.end, span.type) in exact
-    return {type: Agreement(*c) for type, c in counts.items() if c[0] or c[1]}
-
-
-def _touching(spans: Sequence[Span]) -> Callable[[Span], bool]:
-    """Whether a span shares a character with one of its type among these."""
-    end = max((span.end for span in spans), default=0)
-    taken = {span.type: bytearray(end) for span in spans}
-    for span in spans:
-        _mark(taken[span.type], span)
-    return lambda s: s.type in taken and taken[s.type].find(1, s.start, s.end) >= 0
-
-
-def detection(
-    examples: Sequence[Example], *, detector: Detector = "rules"
-) -> dict[str, Agreement]:
-    """How well a detector finds the injected identifiers, from the bare texts.
-
-    Spans that were annotated as natural are left out on both sides. Natural identifiers
-    that nobody annotated count against precision, and the frames of injected ones are
-    easier than natural text: neither figure tells how well natural ones are found.
-    """
-    find, templates = _detector(detector), task_templates(examples)
-    annotated, truth = [], []
-    for example in examples:
-        natural = [s for s in example.spans if s.origin == "natural"]
-        found = _resolved(_own_hits(example, find, templates), natural)
-        known = set(natural)
-        annotated.append([s for s in found if s not in known])
-        truth.append([s for s in example.spans if s.origin == "injected"])
-    return precision_recall(annotated, truth)

@@ -46,7 +46,8 @@ from spark_audit.files import (
     write_text,
 )
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.schema import Manifest, load_manifest, write_manifest
+from spark_audit.manifest.file import load_manifest, write_manifest
+from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.plans import make_plans
 from spark_audit.pipeline.run import STATISTICS, Outcome, Request, run
 from spark_audit.provenance import seed_for, sha256_file, versions

@@ -21,11 +21,13 @@ from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.clusters import clusters
 from spark_audit.manifest.covariates import Corpus, corpus
+from spark_audit.manifest.file import redact as redact
+from spark_audit.manifest.file import seal
+from spark_audit.manifest.fit import check_fit
 from spark_audit.manifest.layout import Layout, layouts
 from spark_audit.manifest.overview import describe as describe
 from spark_audit.manifest.records import Facts, balance_records, example_records
-from spark_audit.manifest.schema import Manifest, Preset, check_fit, seal
-from spark_audit.manifest.schema import redact as redact
+from spark_audit.manifest.schema import Manifest, Preset
 from spark_audit.manifest.selection import (
     Record,
     canary_sets,

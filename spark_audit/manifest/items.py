@@ -15,7 +15,8 @@ import numpy as np
 
 from spark_audit.data.encoding import Encoding, TokenSpan, encode, token_ids
 from spark_audit.errors import InputError
-from spark_audit.manifest.schema import Manifest, original
+from spark_audit.manifest.file import original
+from spark_audit.manifest.schema import Manifest
 from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
 from spark_audit.scoring.score import item
 from spark_audit.scoring.table import Pass

@@ -12,12 +12,8 @@ from typing import Any
 import numpy as np
 
 from spark_audit.errors import NotEstimableError
-from spark_audit.manifest.schema import (
-    Manifest,
-    ManifestExample,
-    ManifestPair,
-    units_of,
-)
+from spark_audit.manifest.fit import units_of
+from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestPair
 from spark_audit.stats.balance import effective_clusters
 from spark_audit.stats.matching import non_overlapping_windows
 from spark_audit.stats.power import clusters_needed, mde, mde_normal

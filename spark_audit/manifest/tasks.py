@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.clusters import clusters
+from spark_audit.manifest.file import seal
 from spark_audit.manifest.layout import Layout, layouts
-from spark_audit.manifest.schema import Manifest, seal
+from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.selection import duplicates
 from spark_audit.provenance import sha256_file, versions
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import BASE, Plan
+from spark_audit.manifest.fit import limited
 from spark_audit.manifest.items import example_of
-from spark_audit.manifest.schema import Manifest, limited
+from spark_audit.manifest.schema import Manifest
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.specs import Spec

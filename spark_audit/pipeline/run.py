@@ -28,8 +28,10 @@ from spark_audit.checkpoints.run_folder import run_tables, trained_order
 from spark_audit.errors import IncompleteError, InputError
 from spark_audit.files import check_links, check_writable, lies_inside
 from spark_audit.locks import alone
+from spark_audit.manifest.file import load_manifest, original
+from spark_audit.manifest.fit import check_fit
 from spark_audit.manifest.items import items_for, token_places
-from spark_audit.manifest.schema import Manifest, check_fit, load_manifest, original
+from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.merge import accumulated, audits_of
 from spark_audit.pipeline.merge import check as check_kept
 from spark_audit.pipeline.plans import Lineup, Plans, known, lineup, make_plans

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from spark_audit.checkpoints.adapters import input_noise
-from spark_audit.checkpoints.weight_files import NOISE
+from spark_audit.checkpoints.beside import NOISE
 from spark_audit.checksums import BLANK, intact_file, sealed
 from spark_audit.errors import OutputError
 from spark_audit.files import write_atomically

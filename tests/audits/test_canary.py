@@ -17,8 +17,9 @@ from scipy import stats
 from spark_audit.audits.canary.audit import INSENSITIVE, canary, conclude
 from spark_audit.audits.canary.candidates import evidence, plan
 from spark_audit.audits.ranked import bounded, control_tests, moved, ranked
+from spark_audit.manifest.file import seal
 from spark_audit.manifest.items import canary_key
-from spark_audit.manifest.schema import Manifest, seal
+from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Row
 from spark_audit.scoring.table import Pass, TokenTable, write_parquet
 from spark_audit.stats.chance_ranks import chance_mde, null_moments

@@ -14,7 +14,8 @@ import pytest
 from scipy import stats
 
 from spark_audit.audits.extract.audit import conclude, evidence, extract, plan
-from spark_audit.manifest.schema import Manifest, seal
+from spark_audit.manifest.file import seal
+from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Row
 from spark_audit.scoring.table import COLUMNS, Pass, TokenTable, write_parquet
 

@@ -16,7 +16,8 @@ from spark_audit.audits.mia.audit import check, conclude, evidence, mia, plan
 from spark_audit.audits.mia.estimates import Group
 from spark_audit.audits.mia.scores import ATTACKS
 from spark_audit.errors import InputError
-from spark_audit.manifest.schema import Manifest, redact, seal
+from spark_audit.manifest.file import redact, seal
+from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.roc import auc, tpr_at_fpr

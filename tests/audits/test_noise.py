@@ -12,7 +12,8 @@ import pytest
 
 from spark_audit.audits.noise.audit import check, conclude, evidence, noise, plan
 from spark_audit.errors import InputError
-from spark_audit.manifest.schema import Manifest, seal
+from spark_audit.manifest.file import seal
+from spark_audit.manifest.schema import Manifest
 from spark_audit.results import Contrast, Row
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.intervals import jackknife_of

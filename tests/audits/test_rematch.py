@@ -77,7 +77,7 @@ def test_placebos_are_eligible_disjoint_and_repeatable(make_case: Make) -> None:
 def test_same_class_placebos_have_the_span_s_classes(make_case: Make) -> None:
     case = make_case(sources=10, seed=4)
     content = case.manifest.model_dump(mode="json")
-    from spark_audit.manifest.schema import seal
+    from spark_audit.manifest.file import seal
 
     for example in content["examples"]:
         letters = np.array(list("ad" * (len(example["classes"]) // 2)))

@@ -12,8 +12,9 @@ import pytest
 from spark_audit.audits import AUDITS
 from spark_audit.audits.utility.audit import check, conclude, evidence, plan, utility
 from spark_audit.errors import InputError
+from spark_audit.manifest.file import seal
 from spark_audit.manifest.items import labels_key, task_labels
-from spark_audit.manifest.schema import Manifest, seal
+from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Row
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.accuracy import METRICS, bwt

@@ -492,7 +492,7 @@ def test_a_fifo_as_a_file_of_data(tmp_path: Path) -> None:
     from spark_audit.checkpoints.run_folder import read_run
     from spark_audit.data.examples import read_examples
     from spark_audit.data.importers import import_examples
-    from spark_audit.manifest.schema import load_manifest
+    from spark_audit.manifest.file import load_manifest
     from spark_audit.report.folder import read_report
     from spark_audit.scoring.table import read_parquet
 
@@ -570,7 +570,7 @@ def test_a_file_of_holes_as_data(tmp_path: Path) -> None:
     from spark_audit.checkpoints.run_folder import read_run
     from spark_audit.data.examples import read_examples
     from spark_audit.data.importers import import_examples
-    from spark_audit.manifest.schema import load_manifest
+    from spark_audit.manifest.file import load_manifest
     from spark_audit.report.folder import read_report
     from spark_train.accuracy import read_matrix
 
@@ -635,7 +635,7 @@ def test_a_key_that_stands_twice_in_data(tmp_path: Path) -> None:
     from spark_audit.checkpoints.run_folder import read_run
     from spark_audit.data.examples import read_examples
     from spark_audit.data.importers import import_examples
-    from spark_audit.manifest.schema import load_manifest
+    from spark_audit.manifest.file import load_manifest
     from spark_audit.report.folder import read_report
     from spark_train.run_folder import Folder
 

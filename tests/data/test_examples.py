@@ -14,10 +14,9 @@ from spark_audit.data.examples import (
     Span,
     data_files,
     read_examples,
-    task_templates,
-    template_ranges,
     write_examples,
 )
+from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import InputError, OutputError
 
 ROW = {

@@ -11,16 +11,10 @@ from hypothesis import strategies as st
 
 from spark_audit.data import injection
 from spark_audit.data.canaries import PARTS, canary_ranges, draw_parts, render
-from spark_audit.data.examples import (
-    Example,
-    Span,
-    read_examples,
-    task_templates,
-    template_ranges,
-    write_examples,
-)
+from spark_audit.data.examples import Example, Span, read_examples, write_examples
 from spark_audit.data.importers import import_examples
 from spark_audit.data.injection import FRAMES, REACH, inject
+from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import InputError
 
 DATA = Path(__file__).parents[2] / "../shared/data"

@@ -7,15 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from spark_audit.data import pii
+from spark_audit.data.detection import Agreement, detection, precision_recall
 from spark_audit.data.examples import Example, Span
 from spark_audit.data.importers import import_examples
-from spark_audit.data.pii import (
-    Agreement,
-    annotate,
-    annotate_examples,
-    detection,
-    precision_recall,
-)
+from spark_audit.data.pii import annotate, annotate_examples
 from spark_audit.errors import InputError
 
 DATA = Path(__file__).parents[2] / "../shared/data"

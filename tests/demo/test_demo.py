@@ -26,7 +26,7 @@ from spark_audit.demo import run as demo
 from spark_audit.demo.text import TASKS, make_examples, unlabelled
 from spark_audit.demo.workers import workers
 from spark_audit.errors import IncompleteError, InputError, OutputError
-from spark_audit.manifest.schema import load_manifest
+from spark_audit.manifest.file import load_manifest
 from spark_audit.pipeline.run import Outcome
 from spark_audit.report.folder import read_report
 

@@ -12,9 +12,9 @@ from spark_audit.data.examples import Example
 from spark_audit.data.injection import inject
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.clusters import WIDESPREAD_ROWS, Clusters, clusters
+from spark_audit.manifest.fit import units_of
 from spark_audit.manifest.layout import layouts
 from spark_audit.manifest.overview import describe
-from spark_audit.manifest.schema import units_of
 from spark_audit.manifest.selection import duplicates
 
 Find = Callable[[Sequence[Example]], Clusters]

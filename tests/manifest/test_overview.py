@@ -11,8 +11,9 @@ import pytest
 
 from spark_audit.data.examples import Example
 from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.file import redact
 from spark_audit.manifest.overview import COUNTS, describe
-from spark_audit.manifest.schema import Manifest, redact
+from spark_audit.manifest.schema import Manifest
 from spark_audit.stats.matching import non_overlapping_windows
 
 

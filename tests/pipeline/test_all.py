@@ -20,7 +20,8 @@ from spark_audit.data.examples import Example, write_examples
 from spark_audit.data.injection import inject
 from spark_audit.demo import run as demo
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.schema import Manifest, write_manifest
+from spark_audit.manifest.file import write_manifest
+from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.run import Request, run
 from spark_audit.results import Report, Row
 from spark_audit.scoring import score as scoring

@@ -18,7 +18,8 @@ from urllib.parse import quote
 import pytest
 from synthetic import make_case  # noqa: F401
 
-from spark_audit.manifest.schema import Manifest, redact, seal
+from spark_audit.manifest.file import redact, seal
+from spark_audit.manifest.schema import Manifest
 from spark_audit.report.attachments import write_cases
 from spark_audit.report.folder import write_report
 from spark_audit.report.tables import DRAWN, Block, blocks

@@ -11,24 +11,25 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints.adapters import PREFIX
+from spark_audit.checkpoints.beside import written_down
 from spark_audit.checkpoints.formats import FORMATS
-from spark_audit.checkpoints.recipe import Adapter, Given, Recipe, Weights
-from spark_audit.checkpoints.weight_files import (
-    NO_WEIGHTS,
+from spark_audit.checkpoints.locate import (
     WEIGHT_SUFFIXES,
-    check_dense,
-    check_filled,
     check_inside,
     locate,
     printable,
     read_json,
-    read_tensors,
     refuse_code,
     refuse_redirects,
-    shown,
-    written_down,
 )
-from spark_audit.errors import CheckpointError
+from spark_audit.checkpoints.recipe import Adapter, Given, Recipe, Weights
+from spark_audit.checkpoints.weight_files import (
+    NO_WEIGHTS,
+    check_dense,
+    check_filled,
+    read_tensors,
+)
+from spark_audit.errors import CheckpointError, shown
 
 State = dict[str, torch.Tensor]
 

@@ -7,19 +7,17 @@ from pathlib import Path
 
 import torch
 
+from spark_audit.checkpoints.beside import written_down
 from spark_audit.checkpoints.formats import FORMATS
-from spark_audit.checkpoints.recipe import Given, Recipe, Weights
-from spark_audit.checkpoints.weight_files import (
+from spark_audit.checkpoints.locate import (
     WEIGHT_SUFFIXES,
-    check_filled,
-    merged,
     printable,
     read_json,
     refuse_code,
     refuse_redirects,
-    weight_files,
-    written_down,
 )
+from spark_audit.checkpoints.recipe import Given, Recipe, Weights
+from spark_audit.checkpoints.weight_files import check_filled, merged, weight_files
 from spark_audit.errors import CheckpointError
 
 _WRAPPED = ("module.", "_orig_mod.", "_module.", "base_model.model.")

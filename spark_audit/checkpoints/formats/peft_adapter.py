@@ -7,18 +7,12 @@ from pathlib import Path, PurePath
 
 import torch
 
+from spark_audit.checkpoints.beside import written_down
 from spark_audit.checkpoints.formats import FORMATS
+from spark_audit.checkpoints.locate import printable, read_json, refuse_code
 from spark_audit.checkpoints.recipe import Adapter, Given, Recipe
-from spark_audit.checkpoints.weight_files import (
-    merged,
-    printable,
-    read_json,
-    refuse_code,
-    shown,
-    weight_files,
-    written_down,
-)
-from spark_audit.errors import CheckpointError
+from spark_audit.checkpoints.weight_files import merged, weight_files
+from spark_audit.errors import CheckpointError, shown
 
 
 def detect(path: Path) -> bool:

@@ -11,14 +11,10 @@ from typing import Any
 
 from spark_audit.checkpoints.detect import recipe
 from spark_audit.checkpoints.formats import FORMATS
+from spark_audit.checkpoints.locate import WEIGHT_SUFFIXES, check_inside, printable
 from spark_audit.checkpoints.recipe import Given, Recipe, Stage
 from spark_audit.checkpoints.run_folder import check_run, read_run
-from spark_audit.checkpoints.weight_files import (
-    NO_WEIGHTS,
-    WEIGHT_SUFFIXES,
-    check_inside,
-    printable,
-)
+from spark_audit.checkpoints.weight_files import NO_WEIGHTS
 from spark_audit.errors import CheckpointError
 from spark_audit.files import read_regular
 

@@ -1,0 +1,173 @@
+"""What spark-train writes beside the weights: checksums, the base, frozen noise."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spark_audit.checkpoints.locate import check_inside, read_json
+from spark_audit.checkpoints.weight_files import check_floats, metadata, read_tensors
+from spark_audit.checksums import DAMAGED, fault, intact
+from spark_audit.errors import CheckpointError
+from spark_audit.files import (
+    read_regular,
+)
+from spark_audit.provenance import sha256_file
+
+NOISE = "frozen_noise.safetensors"
+"""Beside a checkpoint: what is added to its input embeddings, one row a token."""
+NOISE_ADDED = "the frozen noise beside it is added to input embeddings"
+_TOLD = "trained_on.json"  # as spark-train calls it
+
+
+def check_whole(folder: Path, *, where: str) -> bool:
+    """Hold an adapter's files against the checksums that spark-train put beside them.
+
+    Returns
+    -------
+    bool
+        ``False`` for files of an earlier version, which left none.
+
+    Raises
+    ------
+    CheckpointError
+        With the name of a file that is not as it was written.
+    """
+    place = folder / _TOLD
+    if not os.path.lexists(place):
+        return True  # of another maker: there is nothing to hold them against
+    told = read_json(place, where=where)
+    seal, files = intact(read_regular(place)), told.get("files")
+    if seal is None and files is None:
+        return False
+    found: dict[str, str | None]
+    if seal and isinstance(files, dict) and all(Path(n).name == n for n in files):
+        found = {name: fault(folder / name, fact) for name, fact in files.items()}
+    else:
+        found = {_TOLD: DAMAGED}
+    for name, what in found.items():
+        if what is not None:
+            raise CheckpointError(
+                f"{name} {what}",
+                where=where,
+                fix="copy the adapter's folder again, or train again",
+            )
+    return True
+
+
+def written_down(
+    folder: Path, files: Iterable[Path], *, where: str
+) -> tuple[str | None, str | None, list[str]]:
+    """What spark-train writes down with a checkpoint, ``None`` where it did not.
+
+    Parameters
+    ----------
+    files
+        The checkpoint's weights: the header of an adapter's file says which noise
+        belongs to it, also where the files beside it were left behind.
+
+    Returns
+    -------
+    tuple
+        ``weights_sha256`` of the base that an adapter was trained on, the SHA-256 of
+        the ``frozen_noise.safetensors`` that belongs to the checkpoint, and a note
+        where its files carry no checksums.
+
+    Raises
+    ------
+    CheckpointError
+        If a file is not as it was written.
+    """
+    noise: Any = None
+    checked = check_whole(folder, where=where)
+    if (folder / _TOLD).exists():
+        noise = read_json(folder / _TOLD, where=where).get("noise_sha256")
+        if noise is not None and not isinstance(noise, str):
+            raise CheckpointError(
+                "trained_on.json holds a noise_sha256 that is no hash", where=where
+            )
+    for path in files:
+        if noise is None and path.suffix == ".safetensors":
+            noise = metadata(path, where=where).get("noise_sha256")
+    notes = [] if checked else ["not checked: its files carry no checksums"]
+    return _trained_on(folder, where=where), noise, notes
+
+
+def _trained_on(folder: Path, *, where: str) -> str | None:
+    """The hash of the base."""
+    for name, keys in (
+        (_TOLD, ("base_sha256",)),
+        ("relearn.json", ("checkpoint", "base_sha256")),
+    ):
+        if (folder / name).exists():
+            found: Any = read_json(folder / name, where=where)
+            for key in keys:
+                found = found.get(key) if isinstance(found, dict) else None
+            if isinstance(found, str):
+                return found
+    return None
+
+
+def frozen_noise(
+    folder: Path,
+    shape: Iterable[int],
+    *,
+    sha256: str | None = None,
+    meta: bool = False,
+    where: str,
+) -> torch.Tensor | None:
+    """The noise that belongs to a checkpoint; ``None`` where there is none.
+
+    Parameters
+    ----------
+    shape
+        Of the input embeddings, ``(V, H)``.
+    sha256
+        Of the file, where the checkpoint's maker wrote it down: it must be there.
+    meta
+        Check the header only.
+
+    Raises
+    ------
+    CheckpointError
+        If it is missing, another file, of another shape, or not finite.
+    """
+    path = folder / NOISE
+    if not os.path.lexists(path):
+        if sha256 is None:
+            return None
+        raise CheckpointError(
+            f"{NOISE} is missing: it was trained with noise on its input embeddings",
+            where=where,
+            fix="copy the file beside the adapter",
+        )
+    check_inside(path, where=where)
+    state = read_tensors(path, meta=meta, where=where)
+    if set(state) != {"noise"}:
+        raise CheckpointError(f"{NOISE} holds more than 'noise'", where=where)
+    noise: torch.Tensor = state["noise"]
+    check_floats(state, where=where)
+    if list(noise.shape) != list(shape):
+        raise CheckpointError(
+            f"{NOISE} has shape {list(noise.shape)}, the embeddings {list(shape)}",
+            where=where,
+            fix="give the base it was drawn for by --base",
+        )
+    if not meta:
+        if not bool(torch.isfinite(noise).all()):
+            raise CheckpointError(
+                f"{NOISE} holds NaN or infinite numbers",
+                where=where,
+                fix="copy the file again",
+            )
+        if sha256 is not None and sha256_file(path) != sha256:
+            raise CheckpointError(
+                f"{NOISE} is not the file that it was trained with",
+                where=where,
+                fix="copy the one from its run",
+            )
+    return noise

@@ -1,0 +1,207 @@
+"""Where a checkpoint lies: found or fetched, and refused where reading it is unsafe."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from spark_audit.checkpoints.offline import online
+from spark_audit.errors import CheckpointError, InputError, one_line, shown
+from spark_audit.files import (
+    SETTINGS_BYTES,
+    lies_inside,
+    parse_json,
+    read_regular,
+)
+
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
+
+HUB = "hf:"
+"""What a model or data set on the hub is written with; anything else is a path."""
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+WORDS_BYTES = 1 << 26
+"""The largest file of a tokenizer that is read; the largest real ones are 34 MB."""
+# What transformers and PEFT read whole, besides what is read here.
+_READ_WHOLE = re.compile(
+    r"(adapter_|generation_)?config\.json|(tokenizer|vocab|merges|spiece|chat_template"
+    r"|sentencepiece|added_tokens|special_tokens).*|.*\.(index\.json|jinja)"
+)
+# Where transformers looks for more files than those of the folder itself.
+_INNER = ("additional_chat_templates", "custom_generate")
+
+
+def locate(
+    source: str, *, revision: str | None = None, code: bool = False, hub: bool = True
+) -> Path:
+    """The local path of what was given; ``hf:ORG/NAME`` is fetched into the cache.
+
+    Parameters
+    ----------
+    hub
+        Whether the user wrote it: what a file names is never fetched.
+
+    Raises
+    ------
+    CheckpointError
+        If nothing is there, it holds a FIFO, a device or a file that is a link out of
+        it, or the hub cannot be reached.
+    """
+    if not source.strip():
+        raise CheckpointError("no path was given", where="checkpoint", fix="give one")
+    if hub and source.startswith(HUB):
+        return _fetched(source, revision=revision, code=code)
+    try:
+        path = Path(source).expanduser()
+        if path.exists():
+            check_folder(path, where=source)
+            return path
+    except (OSError, RuntimeError) as error:
+        what = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"cannot be read ({what})", where=source) from error
+    fix = "check the path"
+    if _HUB_ID.fullmatch(source) and not source.endswith(WEIGHT_SUFFIXES):
+        fix += f" (a model on the hub is written {HUB}{source})"
+    raise CheckpointError("there is no such file or folder", where=source, fix=fix)
+
+
+def check_folder(path: Path, *, where: str) -> None:
+    """Refuse what would block whoever opens it, lead elsewhere or fill the memory.
+
+    Other libraries open files of a checkpoint by names that only they know.
+
+    Parameters
+    ----------
+    path
+        The checkpoint's folder, or its only file, which may be a link.
+    """
+    found = [path]
+    for folder in (path, *(path / name for name in _INNER)):
+        if folder.is_dir():
+            found += folder.iterdir()
+    for entry in found:
+        linked = entry != path and (entry.name in _INNER or not entry.is_dir())
+        if linked and os.path.lexists(entry):
+            check_inside(entry, within=path, where=where)
+        if os.path.exists(entry):
+            state = entry.stat()
+            what = "is" if entry == path else f"holds {shown(entry.name)}, which is"
+            if not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
+                raise CheckpointError(f"{what} neither file nor folder", where=where)
+            if state.st_size > WORDS_BYTES and _READ_WHOLE.fullmatch(entry.name):
+                raise CheckpointError(
+                    f"{what} larger than {WORDS_BYTES / 1e6:.0f} MB", where=where
+                )
+
+
+def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    repo = source.removeprefix(HUB)
+    if not _HUB_ID.fullmatch(repo):
+        raise CheckpointError(
+            "is no model on the hub", where=source, fix=f"write {HUB}ORG/NAME"
+        )
+    wanted = ["*.json", "*.txt", "*.model", "*.safetensors", *(["*.py"] * code)]
+    try:
+        with online():
+            folder = Path(
+                snapshot_download(repo, revision=revision, allow_patterns=wanted)
+            )
+            if not any(folder.glob("*.safetensors")):
+                snapshot_download(
+                    repo,
+                    revision=revision,
+                    allow_patterns=["pytorch_model*.bin", "adapter_model.bin"],
+                )
+    except Exception as error:  # network, cache and hub errors share no base class
+        raise CheckpointError(
+            f"cannot be fetched from the hub ({one_line(error)})",
+            where=source,
+            fix="check the name and the network, or give a local folder",
+        ) from error
+    return folder
+
+
+def printable(source: str) -> str:
+    """What was given, without the folders above it; a model on the hub stays whole."""
+    path = Path(source).expanduser()
+    if not path.exists():
+        return source
+    return path.name if path.name not in ("", "..") else path.resolve().name
+
+
+def read_json(path: Path, *, most: int = SETTINGS_BYTES, where: str) -> dict[str, Any]:
+    """Read a JSON object of at most so many bytes that lies inside its folder."""
+    check_inside(path, where=where)
+    try:
+        raw = read_regular(path, most=most)
+        content = parse_json(raw, place=path.name, finite=False)
+    except OSError as error:
+        raise CheckpointError(
+            f"{path.name} cannot be read ({error.strerror or one_line(error)})",
+            where=where,
+        ) from error
+    except InputError as error:
+        raise CheckpointError(
+            f"{path.name} cannot be read: it {error.what}", where=where, fix=error.fix
+        ) from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path.name} is no JSON object", where=where)
+    return content
+
+
+def check_inside(path: Path, *, within: Path | None = None, where: str) -> None:
+    """Refuse a link out of a folder, by default its own (the hub's cache apart)."""
+    if not lies_inside(path, within=within):
+        raise CheckpointError(
+            f"{shown(path.name)} is a link out of the folder",
+            where=where,
+            fix="copy the file into the folder, or give the folder it lies in",
+        )
+
+
+def refuse_code(config: Mapping[str, Any], folder: Path, *, where: str) -> None:
+    """Refuse what would run code of the checkpoint (no ``--trust-remote-code``)."""
+    fix = "read the code, then add --trust-remote-code"
+    if any(key == "auto_map" and value for key, value in walk(config)):
+        raise CheckpointError("brings its own code (auto_map)", where=where, fix=fix)
+    scripts = sorted([*folder.glob("*.py"), *folder.glob("custom_generate/*.py")])
+    if scripts:
+        raise CheckpointError(
+            f"brings its own code ({scripts[0].name})", where=where, fix=fix
+        )
+
+
+def refuse_redirects(config: Mapping[str, Any], *, where: str) -> None:
+    """Refuse a configuration that sends the loader to a hub repo or another file."""
+    for key, value in walk(config):
+        if key.endswith("attn_implementation") or key == "experts_implementation":
+            if "/" in json.dumps(value):
+                raise CheckpointError(
+                    f"config.json takes its attention code from the hub ({key})",
+                    where=where,
+                    fix=f"remove {key} from config.json",
+                )
+        elif key == "transformers_weights" and value:
+            raise CheckpointError(
+                f"config.json names its own weights file ({value})",
+                where=where,
+                fix="remove transformers_weights from config.json",
+            )
+
+
+def walk(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every key of nested JSON with its value; depth costs no recursion."""
+    waiting = [value]
+    while waiting:
+        inner = waiting.pop()
+        if isinstance(inner, dict):
+            yield from ((str(key), each) for key, each in inner.items())
+            waiting += inner.values()
+        elif isinstance(inner, list):
+            waiting += inner

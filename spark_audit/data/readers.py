@@ -1,0 +1,241 @@
+"""Rows of JSON lines, CSV, Parquet, `datasets` and the hub, each with its place."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from spark_audit.data.examples import (
+    Split,
+    json_lines,
+    read_bytes,
+)
+from spark_audit.errors import InputError, SparkError
+from spark_audit.files import check_regular, parse_json
+
+Row = dict[str, Any]
+HUB = "hf:"
+_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+
+
+def split_of(name: str) -> Split | None:
+    """The split that a file, a part or a cell is named for."""
+    if name.lower().startswith("train"):
+        return "train"
+    return "test" if name.lower().startswith(("test", "eval", "dev", "val")) else None
+
+
+def read_rows(source: str, format: str) -> Iterator[tuple[str, Split | None, Row]]:
+    """Each row with its place, and the split that its file or part is named for."""
+    if source.startswith(HUB):
+        yield from _datasets(source)
+        return
+    path = Path(source)
+    saved = any((path / n).exists() for n in ("state.json", "dataset_dict.json"))
+    if format == "datasets" or (format == "auto" and saved):
+        yield from _datasets(source)
+    elif path.is_dir():
+        files = [(file, split_of(file.name)) for file in sorted(path.iterdir())]
+        files = [(f, s) for f, s in files if s and f.suffix.lower() in _SUFFIXES]
+        if not files:
+            raise InputError(
+                "has no data file named train*, test*, eval*, dev* or val*",
+                where=source,
+                fix=f"name the files so ({', '.join(_SUFFIXES)}), or give one file",
+            )
+        for file, split in sorted(files, key=lambda item: item[1] != "train"):
+            for place, row in _reader(file, format)(file):
+                yield place, split, row
+    else:
+        for place, row in _reader(path, format)(path):
+            yield place, None, row
+
+
+def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row]]]:
+    named = {
+        "jsonl": json_lines,
+        "csv": _csv,
+        "parquet": _parquet,
+        "trace": _json_list,
+        "olora": _json_list,
+    }
+    if not path.exists():
+        raise InputError(
+            "does not exist",
+            where=str(path),
+            fix=f"give a file or a folder (a data set on the hub is written "
+            f"{HUB}OWNER/NAME[:CONFIG])",
+        )
+    if format != "auto":
+        return named[format]
+    head = read_bytes(path, head=64)
+    if head.startswith(b"PAR1"):
+        return _parquet
+    head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if head.startswith(b"["):
+        return _json_list
+    if head.startswith(b"{") or path.suffix in (".jsonl", ".json"):
+        return json_lines
+    return _csv
+
+
+def _json_list(path: Path) -> Iterator[tuple[str, Row]]:
+    raw = read_bytes(path)
+    if not raw.strip():
+        raise InputError("is empty", where=str(path))
+    rows = parse_json(raw, place=str(path))
+    if not isinstance(rows, list):
+        raise InputError("is not a JSON list", where=str(path))
+    for number, row in enumerate(rows, start=1):
+        place = f"{path}, row {number}"
+        if not isinstance(row, dict):
+            raise InputError("is not an object", where=place)
+        yield place, row
+
+
+def _csv(path: Path) -> Iterator[tuple[str, Row]]:
+    # Spreadsheets begin UTF-8 files with a byte order mark; it is no part of a name.
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        fix = "save as UTF-8"
+        raise InputError("is not UTF-8", where=str(path), fix=fix) from error
+    if not text.strip():
+        raise InputError("is empty", where=str(path))
+    head = text.partition("\n")[0]
+    reader = csv.reader(
+        io.StringIO(text, newline=""),
+        delimiter=max(",;\t", key=head.count),
+        strict=True,
+    )
+    limit = csv.field_size_limit(len(text))
+    try:
+        columns = [name.strip() for name in next(reader)]
+        if len(set(columns)) < len(columns) or not all(columns):
+            raise InputError(
+                "the first line does not name every column once", where=f"{path}:1"
+            )
+        for cells in reader:
+            place = f"{path}:{reader.line_num}"
+            if not cells:
+                raise InputError("is a blank line", where=place, fix="remove it")
+            if len(cells) != len(columns):
+                what = f"has {len(cells)} cells where the first line has {len(columns)}"
+                raise InputError(what, where=place)
+            yield place, dict(zip(columns, cells, strict=True))
+    except csv.Error as error:
+        place = f"{path}:{reader.line_num}"
+        raise InputError("is not CSV (check its quotes)", where=place) from error
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        rows = pq.read_table(io.BytesIO(read_bytes(path))).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise InputError("is not a readable Parquet file", where=str(path)) from error
+    for number, row in enumerate(rows, start=1):
+        yield f"{path}, row {number}", row
+
+
+def _datasets(source: str) -> Iterator[tuple[str, Split | None, Row]]:
+    try:
+        import datasets
+    except ImportError as error:
+        raise InputError(
+            "reading a `datasets` folder or the hub needs the package datasets",
+            where=source,
+            fix="pip install 'spark-audit[hub]'",
+        ) from error
+    try:
+        if source.startswith(HUB):
+            hub_id, _, config = source.removeprefix(HUB).partition(":")
+            found = datasets.load_dataset(hub_id, config or None)
+        else:
+            _check_saved(Path(source))
+            found = datasets.load_from_disk(source)
+    except SparkError:
+        raise
+    except Exception as error:  # its own kinds, the hub's, and the network's
+        raise InputError(
+            f"is nothing that `datasets` can load ({type(error).__name__})",
+            where=source,
+            fix=f"give a folder of save_to_disk, or {HUB}OWNER/NAME[:CONFIG]",
+        ) from error
+    parts = dict(found) if isinstance(found, Mapping) else {None: found}
+    for name, part in parts.items():
+        split = None if name is None else split_of(name)
+        if split is None and len(parts) > 1:
+            continue  # an "unsupervised" part beside train and test
+        names = {
+            column: feature.int2str
+            for column, feature in part.features.items()
+            if hasattr(feature, "int2str")
+        }
+        # Text and numbers only, as Python's own: decoding an image or a sound opens
+        # what the row names, be it a file of this machine or a host.
+        kinds = (datasets.Value, datasets.ClassLabel)
+        plain = [c for c, feature in part.features.items() if _plain(feature, kinds)]
+        part = part.with_format(None).select_columns(plain)
+        place = source if name is None else f"{source} ({name})"
+        for number, row in enumerate(part, start=1):
+            for column, of in names.items():
+                # -1 is how `datasets` writes a missing label.
+                known = row[column] is not None and row[column] >= 0
+                row[column] = of(row[column]) if known else None
+            yield f"{place}, row {number}", split, row
+
+
+def _check_saved(folder: Path) -> None:
+    """The files that a folder of save_to_disk names lie in it, and are files.
+
+    Raises
+    ------
+    InputError
+        If one is a path, a link out of the folder, or no regular file.
+    OutputError
+        If a list of them cannot be read.
+    """
+    if not folder.is_dir() or "://" in str(folder) or "::" in str(folder):
+        raise FileNotFoundError(str(folder))
+    named = _field(folder / "dataset_dict.json", "splits")
+    for part in (folder, *(folder / str(name) for name in named)):
+        files = _field(part / "state.json", "_data_files")
+        names = [file.get("filename") for file in files if isinstance(file, dict)]
+        for name in (*named, *names, "dataset_info.json"):
+            path = (folder if name in named else part) / str(name)
+            inside = path.resolve().is_relative_to(folder.resolve())
+            if Path(str(name)).name != name or not inside:
+                raise InputError(
+                    "names data outside of its folder",
+                    where=str(folder),
+                    fix="copy the data into the folder",
+                )
+            if path.exists() and not path.is_dir():
+                check_regular(path)
+
+
+def _field(path: Path, key: str) -> list[Any]:
+    """A list in a JSON file; empty where there is no such file."""
+    if not path.exists():
+        return []
+    content = parse_json(read_bytes(path, follow=False), place=str(path))
+    found = content.get(key) if isinstance(content, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def _plain(feature: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether a column holds these kinds only, at any depth."""
+    if isinstance(feature, dict):
+        return all(_plain(inner, kinds) for inner in feature.values())
+    if isinstance(feature, list):
+        return all(_plain(inner, kinds) for inner in feature)
+    inner = getattr(feature, "feature", None)
+    return isinstance(feature, kinds) if inner is None else _plain(inner, kinds)

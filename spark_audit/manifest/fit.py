@@ -1,0 +1,105 @@
+"""Whether a manifest fits a checkpoint, and the part of it that concerns some rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_audit.errors import InputError
+from spark_audit.manifest.schema import Manifest, Membership
+
+
+def check_fit(
+    manifest: Manifest,
+    *,
+    name: str,
+    tokenizer_sha256: str,
+    architecture: str,
+    vocab_size: int,
+    base_sha256: str | None,
+    shape: Mapping[str, int] | None = None,
+) -> list[str]:
+    """Refuse a checkpoint that the manifest was not made for.
+
+    Parameters
+    ----------
+    base_sha256
+        Hash of the base's weights; ``None`` for full weights, whose base cannot be
+        verified: architecture, vocabulary and shape are compared instead.
+    shape
+        Sizes that its configuration states, by their names there.
+
+    Returns
+    -------
+    list
+        Notes for the report, such as ``base not verifiable``.
+
+    Raises
+    ------
+    InputError
+        With what differs.
+    """
+    reference = manifest.reference
+    shape, known = shape or {}, reference.shape or {}
+    differs = [
+        f"{what} ({_short(theirs)} here, {_short(ours)} in the manifest)"
+        for what, theirs, ours in (
+            ("tokenizer", tokenizer_sha256, reference.tokenizer_sha256),
+            ("base weights", base_sha256, reference.weights_sha256),
+            ("architecture", architecture, reference.architecture),
+            ("vocabulary", vocab_size, reference.vocab_size),
+            *((k, shape[k], known[k]) for k in sorted(shape.keys() & known.keys())),
+        )
+        if theirs is not None and theirs != ours
+    ]
+    if differs:
+        raise InputError(
+            f"manifest {manifest.name!r} was made for another model: "
+            + ", ".join(differs),
+            where=f"checkpoint {name!r}",
+            fix="build a manifest from this checkpoint's base",
+        )
+    notes = units_of(manifest)
+    if base_sha256 is None:
+        notes.append("base not verifiable: full weights name no base")
+        if not shape.keys() & known.keys():
+            notes.append("shapes not compared: the manifest does not hold its base's")
+    return notes
+
+
+def units_of(manifest: Manifest) -> list[str]:
+    """A note on a manifest whose clusters an earlier version made; else nothing."""
+    if "joined_by_string" in manifest.counts or not manifest.counts.get("clusters"):
+        return []
+    return [
+        "the manifest is of an earlier version, to which rows that share an identifier "
+        "were not one cluster: intervals may be too narrow, build it again"
+    ]
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text[:12] if len(text) == 64 else text
+
+
+def limited(manifest: Manifest, ids: set[str]) -> Manifest:
+    """The part of a manifest that concerns some examples; the digest stays."""
+    part = manifest.model_copy(
+        update={
+            "examples": [e for e in manifest.examples if e.id in ids],
+            "pairs": [p for p in manifest.pairs if p.example in ids],
+            "unmatched": [u for u in manifest.unmatched if u.example in ids],
+            "canaries": [
+                canary
+                for canary in manifest.canaries
+                if canary.contexts
+                and all(context.example in ids for context in canary.contexts)
+            ],
+            "membership": Membership(
+                members=[i for i in manifest.membership.members if i in ids],
+                non_members=[i for i in manifest.membership.non_members if i in ids],
+            ),
+        }
+    )
+    # A copy takes along what was cached of the whole.
+    part.__dict__.pop("by_id", None)
+    return part
