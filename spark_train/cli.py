@@ -17,20 +17,23 @@ import typer
 
 from spark_audit.errors import InputError, SparkError
 from spark_audit.terminal.console import (
-    Json,
-    LoraAlpha,
-    Quiet,
-    Revision,
-    Tokenizer,
-    TrustRemoteCode,
     keep_apart,
-    one_of,
     root,
     run_command,
     say,
     show_facts,
     show_table,
     tell,
+)
+from spark_audit.terminal.flags import (
+    Json,
+    LoraAlpha,
+    Quiet,
+    Revision,
+    Tokenizer,
+    TrustRemoteCode,
+    command,
+    one_of,
 )
 
 if TYPE_CHECKING:
@@ -93,6 +96,7 @@ def _app() -> typer.Typer:
 # --- run ------------------------------------------------------------------------------
 
 
+@command
 def train_run(
     context: typer.Context,
     method: Annotated[
@@ -249,6 +253,7 @@ def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None
 # --- methods --------------------------------------------------------------------------
 
 
+@command
 def methods(json: Json = False) -> None:
     """Methods, privacy options and their settings, with defaults and sources."""
     from spark_audit.checkpoints.models import quiet as silence
@@ -305,6 +310,7 @@ def methods(json: Json = False) -> None:
 # --- relearn --------------------------------------------------------------------------
 
 
+@command
 def relearn(
     ckpt: Annotated[str, typer.Argument(help="Checkpoint to go on from.")],
     data: Annotated[
@@ -393,6 +399,7 @@ def relearn(
 # --- score ----------------------------------------------------------------------------
 
 
+@command
 def score(
     data: Annotated[
         list[Path],

@@ -15,6 +15,7 @@ from decoding import Attacker, Figure, figure, left_over, lines_of, tables_of
 from synthetic import Case
 
 from spark_audit.audits.matched.audit import conclude, matched
+from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
 from spark_audit.data.examples import Example, Span, write_examples
 from spark_audit.manifest.build import build_manifest
@@ -98,7 +99,7 @@ def audited(
             base=str(tiny_base),
             manifest=folder / "m.json",
             output=folder / "report",
-            loading={"device": "cpu"},
+            loading=Loading(device="cpu"),
             audit_options={"placebo_draws": 2, "blind_permutations": 0},
             formats=("json",),
         )

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from spark_audit.errors import InputError
-from spark_audit.terminal.flags import Flag
+from spark_audit.terminal.flags import (
+    Flag,
+    LoraAlpha,
+    Revision,
+    Tokenizer,
+    TrustRemoteCode,
+)
 
 BASE = "base"
 DTYPES = ("float32", "bfloat16", "float16", "auto")
@@ -56,16 +62,10 @@ class Loading:
             metavar="float32|bfloat16|float16",
         ),
     ] = "float32"
-    tokenizer: Annotated[
-        str | None, Flag("Tokenizer, if not the checkpoint's own.", metavar="DIR")
-    ] = None
-    lora_alpha: Annotated[
-        float | None, Flag("Alpha of bare LoRA weights without a config.")
-    ] = None
-    revision: Annotated[str | None, Flag("Revision of a model on the hub.")] = None
-    trust_remote_code: Annotated[bool, Flag("Run code that a checkpoint brings.")] = (
-        False
-    )
+    tokenizer: Tokenizer = None
+    lora_alpha: LoraAlpha = None
+    revision: Revision = None
+    trust_remote_code: TrustRemoteCode = False
     quantize: Annotated[
         tuple[str, ...],
         Flag("Audit each checkpoint with rounded weights too.", metavar="int8|int4"),

@@ -1,1 +1,6 @@
-"""``spark-audit``: the command line."""
+"""``spark-audit``: the command line.
+
+Commands are thin: each turns its flags into one call of the library.
+"""
+
+PROGRAM = "spark-audit"

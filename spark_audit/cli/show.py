@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from spark_audit.report.tables import NO_VERDICT, WIDE, Block, blocks, glance
 from spark_audit.results import Report, by_severity, number
-from spark_audit.terminal.console import show_line, show_table, tell_json
+from spark_audit.terminal.console import show_line, show_table, tell, tell_json
 
 
 def show_report(report: Report) -> None:
@@ -51,3 +52,9 @@ def show_records(
 
 def _cell(value: object) -> str:
     return number(value) if isinstance(value, float | None) else str(value)
+
+
+def say_where(folder: Path) -> None:
+    """Print what to open first of a report folder."""
+    pages = [folder / name for name in ("report.html", "report.md", "report.json")]
+    tell(f"\nReport: {', '.join([str(page) for page in pages if page.exists()][:2])}")

@@ -32,6 +32,7 @@ from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import in_order
 from spark_audit.checkpoints.models import quiet
 from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import Example, read_examples, write_examples
 from spark_audit.data.injection import inject
 from spark_audit.demo.models import make_tokenizer, one_thread, train_base
@@ -49,7 +50,8 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.plans import make_plans
-from spark_audit.pipeline.run import STATISTICS, Outcome, Request, run
+from spark_audit.pipeline.request import Request
+from spark_audit.pipeline.run import STATISTICS, Outcome, run
 from spark_audit.provenance import seed_for, sha256_file, versions
 from spark_audit.report.folder import read_report, write_report
 
@@ -368,7 +370,7 @@ def _audit(
             seed=seed,
             shard=shard,
             formats=formats,
-            loading={"device": "cpu"},
+            loading=Loading(device="cpu"),
             audit_options=options,
             command=("spark-audit", "demo", "-o", str(out), "--seed", str(seed)),
         ),

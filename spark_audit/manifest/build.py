@@ -10,9 +10,10 @@ an NLL by a few micro-nats.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from spark_audit.manifest.fit import check_fit
 from spark_audit.manifest.layout import Layout, layouts
 from spark_audit.manifest.overview import describe as describe
 from spark_audit.manifest.records import Facts, balance_records, example_records
-from spark_audit.manifest.schema import Manifest, Preset
+from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.selection import (
     Record,
     canary_sets,
@@ -36,6 +37,7 @@ from spark_audit.manifest.selection import (
     match,
     membership,
 )
+from spark_audit.manifest.settings import BuildSettings
 from spark_audit.provenance import sha256_file, versions
 from spark_audit.scoring.score import BatchSize, item, score
 from spark_audit.scoring.table import Pass
@@ -48,31 +50,18 @@ if TYPE_CHECKING:
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
-PRESETS: Mapping[str, tuple[int, int | None]] = {"robust": (1, 1), "paper": (0, None)}
-"""``buffer`` and ``canary_contexts`` (``None``: all) of each preset."""
-
 
 def build_manifest(
     examples: Sequence[Example],
     loaded: Loaded,
     *,
     name: str,
-    caliper: float = 0.5,
-    preset: str = "robust",
-    seed: int = 0,
-    distance: Literal["mean", "profile"] = "mean",
-    buffer: int | None = None,
-    controls: Literal["any", "before"] = "any",
-    exclude_template: bool = True,
-    max_length: int | None = None,
-    canary_contexts: int | Literal["all"] | None = None,
-    n_candidates: int = 512,
-    tau: float = 0.6,
-    alpha: float = 0.5,
+    settings: BuildSettings | None = None,
     data: Sequence[Path] = (),
     store: Store | None = None,
     batch_size: BatchSize = "auto",
     progress: Progress | None = None,
+    **options: Any,
 ) -> Manifest:
     """Build a manifest from annotated examples and the reference model.
 
@@ -84,26 +73,9 @@ def build_manifest(
         The base model that the checkpoints to be audited were trained from.
     name
         What reports call the manifest; not part of its digest.
-    caliper
-        Largest difference of mean NLL between a span and its control, nats, inclusive.
-    preset
-        ``robust`` or ``paper``: the defaults of ``buffer`` (1; 0) and
-        ``canary_contexts`` (1; all), and what audits report.
-    distance, controls
-        As in :func:`spark_audit.stats.matching.match_spans`.
-    buffer
-        Tokens beside an identifier that no control may touch.
-    exclude_template
-        Controls stay out of the tasks' fixed wording.
-    max_length
-        Tokens that are read of a text; default and upper bound: the model's context.
-    canary_contexts
-        Rows that a canary is ranked in, the first by id; ``"all"``: every one.
-    n_candidates
-        Strings that a canary is ranked among, itself included.
-    tau, alpha
-        A token is of low sensitivity up to the Score ``tau``; ``alpha`` weights its
-        two terms (see :mod:`spark_audit.data.sensitivity_score`).
+    settings, options
+        What is decided how; ``options`` are fields of :class:`BuildSettings` by name,
+        such as ``caliper`` and ``preset``.
     data
         Files that the examples were read from: their hashes are recorded.
     store, batch_size
@@ -121,44 +93,33 @@ def build_manifest(
             where=f"checkpoint {loaded.name!r}",
             fix="give its base, or save base and adapter merged",
         )
-    contexts = PRESETS[_one_of(preset, Preset, "preset")][1]
-    if canary_contexts is not None:
-        contexts = None if canary_contexts == "all" else canary_contexts
-    settings: dict[str, Any] = {
-        "preset": preset,
-        "seed": seed,
-        "caliper": float(caliper),
-        "distance": _one_of(distance, Literal["mean", "profile"], "distance"),
-        "buffer": PRESETS[preset][0] if buffer is None else buffer,
-        "controls": _one_of(controls, Literal["any", "before"], "controls"),
-        "exclude_template": exclude_template,
-        "max_length": _fitting(max_length, loaded.max_positions),
-        "tau": float(tau),
-        "alpha": float(alpha),
-        "canary_contexts": contexts,
-        "n_candidates": n_candidates,
-    }
-    _check(settings)
+    chosen = replace(settings or BuildSettings(), **options)
+    recorded = chosen.recorded(max_positions=loaded.max_positions)
     rows = layouts(
-        _checked(examples), loaded.tokenizer, max_length=settings["max_length"]
+        _checked(examples), loaded.tokenizer, max_length=recorded["max_length"]
     )
     texts, remarks = _scored(rows, loaded, store, batch_size, progress)
-    excluded = _excluded(rows, settings)
+    excluded = _excluded(rows, recorded)
     eligible = (texts.unll >= 0) & ~excluded
     pairs = match(
-        rows, texts, eligible, caliper=caliper, distance=distance, controls=controls
+        rows,
+        texts,
+        eligible,
+        caliper=chosen.caliper,
+        distance=chosen.distance,
+        controls=chosen.controls,
     )
     canaries, cut = canary_sets(
         rows,
         texts,
         encode=lambda strings: token_ids(loaded.tokenizer, strings),
-        contexts=contexts,
-        n=n_candidates,
-        seed=seed,
+        contexts=recorded["canary_contexts"],
+        n=chosen.n_candidates,
+        seed=chosen.seed,
         progress=_stage(progress, "drawing canary candidates"),
     )
     low = low_sensitivity(
-        rows, texts, vocab_size=len(loaded.usable), alpha=alpha, tau=tau
+        rows, texts, vocab_size=len(loaded.usable), alpha=chosen.alpha, tau=chosen.tau
     )
     groups = duplicates(rows)
     units = clusters(rows, groups)
@@ -171,7 +132,7 @@ def build_manifest(
             "name": name,
             "redacted_from": None,
             "reference": _reference(loaded),
-            "settings": settings,
+            "settings": recorded,
             "versions": versions(),
             "data": [
                 {"file": name, "sha256": digest}
@@ -184,7 +145,7 @@ def build_manifest(
             "canaries": canaries,
             "membership": members,
             "balance": balance_records(rows, texts, eligible, pairs),
-            "notes": [*facts.notes(settings), *remarks],
+            "notes": [*facts.notes(recorded), *remarks],
         }
     )
 
@@ -209,45 +170,6 @@ def verify(manifest: Manifest, base: Loaded) -> None:
 
 
 # --- checks ---------------------------------------------------------------------------
-
-
-def _one_of(value: str, known: Any, where: str) -> str:
-    if value not in get_args(known):
-        raise InputError(
-            f"{value!r} is unknown",
-            where=where,
-            fix=f"choose one of: {', '.join(get_args(known))}",
-        )
-    return value
-
-
-def _check(settings: Mapping[str, Any]) -> None:
-    for name, low, high in (
-        ("caliper", 0, None),
-        ("buffer", 0, None),
-        ("max_length", 2, None),
-        ("canary_contexts", 1, None),
-        ("n_candidates", 2, None),
-        ("tau", 0, 1),
-        ("alpha", 0, 1),
-    ):
-        value = settings[name]
-        # Not a number fails every comparison.
-        if value is not None and not low <= value <= (value if high is None else high):
-            bound = f"at least {low}" if high is None else f"from {low} to {high}"
-            raise InputError(f"{value} is not {bound}", where=name)
-
-
-def _fitting(asked: int | None, positions: int | None) -> int | None:
-    if asked is None or positions is None:
-        return positions if asked is None else asked
-    if asked > positions:
-        raise InputError(
-            f"{asked} tokens do not fit into the model's context of {positions}",
-            where="max_length",
-            fix=f"give at most {positions}",
-        )
-    return asked
 
 
 def _checked(examples: Sequence[Example]) -> list[Example]:

@@ -35,6 +35,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.merge import accumulated, audits_of
 from spark_audit.pipeline.merge import check as check_kept
 from spark_audit.pipeline.plans import Lineup, Plans, known, lineup, make_plans
+from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.workers import NOT_GIVEN, Worker
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
@@ -52,7 +53,6 @@ from spark_audit.scoring.table import Pass, TokenTable, write_parquet
 if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
     from spark_audit.checkpoints.specs import Spec
-    from spark_audit.scoring.score import BatchSize
     from spark_audit.scoring.store import Store
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -67,36 +67,6 @@ LOCK = ".report.lock"
 """Held in a report folder by whoever writes the report."""
 MANIFESTS = Path("manifests")
 REPORTS = Path("reports")
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a user asked for; fields are named like the flags of the command line.
-
-    ``data`` stands for a manifest where only the tasks themselves are audited.
-    ``formats`` are what is rendered beside ``report.json``; none stands for all.
-    ``loading`` are options of ``open_checkpoints``, ``audit_options`` those of the
-    audits beyond the common ones, by name.
-    """
-
-    audits: tuple[str, ...]
-    ckpt: tuple[str, ...]
-    manifest: Path | None = None
-    data: tuple[Path, ...] = ()
-    base: str | None = None
-    baseline: str | None = None
-    output: Path | None = None
-    preset: str | None = None
-    formats: tuple[str, ...] = ()
-    seed: int = 0
-    limit: int | None = None
-    scores: Path | None = None
-    batch_size: BatchSize = "auto"
-    show_text: bool = False
-    shard: tuple[int, int] = (0, 1)
-    loading: Mapping[str, Any] = field(default_factory=dict)
-    audit_options: Mapping[str, Any] = field(default_factory=dict)
-    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -267,7 +237,7 @@ def _flags(request: Request, manifest: Manifest) -> dict[str, str]:
     texts = "data" if request.data else "manifest"
     flags = {
         **request.audit_options,
-        **{k: v for k, v in request.loading.items() if k not in PLACE},
+        **{k: v for k, v in vars(request.loading).items() if k not in PLACE},
         "ckpt": request.ckpt,
         "base": request.base,
         "baseline": request.baseline,
@@ -295,9 +265,8 @@ def _open(request: Request) -> tuple[Lineup, Iterator[Loaded]]:
     order = lineup(parse_specs(list(request.ckpt)), request.audits)
     return order, open_checkpoints(
         order.specs,
-        base=request.base,
-        include_base=request.base is not None,
-        **request.loading,
+        **vars(request.loading)
+        | {"base": request.base, "include_base": request.base is not None},
     )
 
 
@@ -687,7 +656,7 @@ def _opened(spec: Spec, request: Request) -> Iterator[str]:
     for number in range(1, len(spec.paths) + 1):
         name = f"{spec.name}[{number}]" if several else spec.name
         yield name
-        for kind in request.loading.get("quantize", ()):
+        for kind in request.loading.quantize:
             yield f"{name}+{kind}"
 
 

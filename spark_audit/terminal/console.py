@@ -37,23 +37,6 @@ from spark_audit.terminal.interrupts import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-# --- options that both programs have --------------------------------------------------
-
-Tokenizer = Annotated[
-    str | None,
-    typer.Option(metavar="DIR", help="Tokenizer, if not the checkpoint's own."),
-]
-LoraAlpha = Annotated[
-    float | None, typer.Option(help="Alpha of bare LoRA weights without a config.")
-]
-Revision = Annotated[str | None, typer.Option(help="Revision of a model on the hub.")]
-TrustRemoteCode = Annotated[
-    bool,
-    typer.Option("--trust-remote-code", help="Run code that a checkpoint brings."),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
-
 
 def _version(value: bool) -> None:
     if value:
@@ -243,14 +226,6 @@ def keep_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
                 where=str(output),
                 fix="give another -o",
             )
-
-
-def one_of(value: Any, where: str, known: Sequence[Any]) -> Any:
-    """The value, if it is a known one."""
-    if value not in known:
-        names = ", ".join(str(k) for k in known if k is not None)
-        raise InputError(f"{value!r} is unknown", where=where, fix=f"give {names}")
-    return value
 
 
 # --- showing things -------------------------------------------------------------------

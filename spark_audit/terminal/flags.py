@@ -5,19 +5,21 @@
         device: Annotated[str, Flag("Where to score.", metavar="auto|cpu")] = "auto"
 
     @command
-    def audit(loading: Loading, *, output: Annotated[Path, Flag("...", short="-o")]):
+    def audit(loading: Loading, *, seed: Seed = 0) -> None: ...
 
-Typer sees ``--device`` and ``--output``; the function gets the object. Fields and
-parameters without a :class:`Flag` (or a plain sentence in its place) are none.
+Typer sees ``--device`` and ``--seed``; the function gets the object. A field without a
+:class:`Flag` (or a plain sentence in its place) is no option, and what a function's
+parameters say to typer itself is left as it is.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin
+from typing import get_type_hints as hints_of
 
 from spark_audit.errors import InputError
 
@@ -26,13 +28,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Flag:
-    """What a command line says of a field.
+    """What a command line says of a field or parameter.
 
     Attributes
     ----------
-    help, metavar, panel
-        As ``--help`` shows them; a class names the panel of all its flags in
-        ``PANEL``.
+    help, metavar
+        As ``--help`` shows them. A class names the panel of its flags in ``PANEL``.
     name, short
         ``format`` for ``--format`` where the field is called otherwise; ``-o``.
     min, max
@@ -45,27 +46,12 @@ class Flag:
 
     help: str | None = None
     metavar: str | None = None
-    panel: str | None = None
     name: str = ""
     short: str = ""
     min: float | None = None
     max: float | None = None
     choices: Collection[str] = ()
     read: Callable[[Any], Any] | None = None
-
-    def value(self, typed: Any, *, many: bool, where: str) -> Any:
-        """The field's value.
-
-        Raises
-        ------
-        InputError
-            If it is none of the choices.
-        """
-        if self.read is not None:
-            return self.read(typed)
-        if self.choices and typed is not None:
-            one_of(typed, where, self.choices)
-        return tuple(typed or ()) if many else typed
 
 
 @dataclass(frozen=True)
@@ -78,6 +64,20 @@ class Only:
     names: Collection[str]
 
 
+Tokenizer: TypeAlias = Annotated[
+    str | None, Flag("Tokenizer, if not the checkpoint's own.", metavar="DIR")
+]
+LoraAlpha: TypeAlias = Annotated[
+    float | None, Flag("Alpha of bare LoRA weights without a config.")
+]
+Revision: TypeAlias = Annotated[str | None, Flag("Revision of a model on the hub.")]
+TrustRemoteCode: TypeAlias = Annotated[bool, Flag("Run code that a checkpoint brings.")]
+Seed: TypeAlias = Annotated[int, Flag("Seed of everything random.", min=0)]
+ShowText: TypeAlias = Annotated[bool, Flag("Show identifiers and their contexts.")]
+Quiet: TypeAlias = Annotated[bool, Flag("No progress.")]
+Json: TypeAlias = Annotated[bool, Flag("Print JSON to stdout.")]
+
+
 @dataclass(frozen=True)
 class Option:
     """A field or parameter that is a flag."""
@@ -86,6 +86,7 @@ class Option:
     kind: Any
     flag: Flag
     default: Any
+    panel: str | None = None
 
     @property
     def name(self) -> str:
@@ -97,31 +98,28 @@ class Option:
         """What a user types."""
         return f"--{self.name.replace('_', '-')}"
 
-    @property
-    def many(self) -> bool:
-        """Whether the field is a tuple."""
-        return get_origin(self.kind) is tuple
-
-    def parameter(self, panel: str | None = None) -> inspect.Parameter:
+    def parameter(self) -> inspect.Parameter:
         """The parameter of a function that typer reads."""
         import typer
 
-        flag, kind, default = self.flag, self.kind, self.default
+        flag, kind, default, typed = self.flag, self.kind, self.default, self.typed
         if flag.read is not None:
             default = default if isinstance(default, str) else None
-            kind = str if isinstance(default, str) else str | None
-        elif self.many:
+            kind = str | None if default is None else str
+        elif flag.choices:
+            kind = str | None if default is None else str
+        elif get_origin(kind) is tuple:
             kind = list[get_args(kind)[0]]  # type: ignore[misc]
-            if default == ():
-                kind, default = kind | None, None
+            kind, default = (kind | None, None) if default == () else (kind, default)
+        elif default is True:
+            typed = f"{typed}/--no-{typed[2:]}"
         option = typer.Option(
-            self.typed,
-            *filter(None, [flag.short]),
+            *filter(None, (typed, flag.short)),
             help=flag.help,
             metavar=flag.metavar,
             min=flag.min,
             max=flag.max,
-            rich_help_panel=flag.panel or panel,
+            rich_help_panel=self.panel,
         )
         return inspect.Parameter(
             self.name,
@@ -130,13 +128,25 @@ class Option:
             annotation=Annotated[kind, option],
         )
 
-    def value(self, flags: dict[str, Any]) -> Any:
-        """The field's value, taken out of what was typed."""
-        typed = flags.pop(self.name)
-        return self.flag.value(typed, many=self.many, where=self.typed)
+    def taken_from(self, flags: dict[str, Any]) -> Any:
+        """The field's value, taken out of what was typed.
+
+        Raises
+        ------
+        InputError
+            If it is none of the choices.
+        """
+        value = flags.pop(self.name)
+        if self.flag.read is not None:
+            return self.flag.read(value)
+        if self.flag.choices and value is not None:
+            one_of(value, self.typed, self.flag.choices)
+        return tuple(value or ()) if get_origin(self.kind) is tuple else value
 
 
-def option(field: str, hint: Any, default: Any) -> Option | None:
+def option(
+    field: str, hint: Any, default: Any, *, panel: str | None = None
+) -> Option | None:
     """The flag of a field or parameter, if its annotation says that it is one."""
     if get_origin(hint) is not Annotated:
         return None
@@ -144,75 +154,64 @@ def option(field: str, hint: Any, default: Any) -> Option | None:
     flag = next((note for note in notes if isinstance(note, Flag)), None)
     if flag is None and isinstance(notes[0], str):
         flag = Flag(notes[0])
-    return None if flag is None else Option(field, kind, flag, default)
+    if default is inspect.Parameter.empty:
+        default = MISSING
+    return None if flag is None else Option(field, kind, flag, default, panel)
 
 
-def options(kind: type, *, only: Collection[str] = ()) -> list[Option]:
+def options(kind: Any, *, only: Collection[str] = ()) -> list[Option]:
     """The flags of a dataclass."""
-    hints = get_type_hints(kind, include_extras=True)
-    found = (option(f.name, hints[f.name], f.default) for f in fields(kind))
-    return [one for one in found if one and (not only or one.field in only)]
-
-
-def parameters(kind: type, *, only: Collection[str] = ()) -> list[inspect.Parameter]:
-    """The parameters that typer reads for a dataclass."""
-    panel = getattr(kind, "PANEL", None)
-    return [one.parameter(panel) for one in options(kind, only=only)]
+    hints, panel = hints_of(kind, include_extras=True), getattr(kind, "PANEL", None)
+    every = (
+        option(f.name, hints[f.name], f.default, panel=panel) for f in fields(kind)
+    )
+    return [one for one in every if one and (not only or one.field in only)]
 
 
 def build(
-    kind: type[T], flags: dict[str, Any], *, only: Collection[str] = (), **more: Any
+    kind: Callable[..., T], from_: Iterable[Option], flags: dict[str, Any], **more: Any
 ) -> T:
-    """The object of a dataclass; its values are taken out of ``flags``.
-
-    ``more`` are fields that are no flags.
-    """
-    values = {one.field: one.value(flags) for one in options(kind, only=only)}
-    return kind(**values, **more)
+    """The object of a dataclass; the options' values are taken out of ``flags``."""
+    return kind(**{one.field: one.taken_from(flags) for one in from_}, **more)
 
 
 def command(function: Callable[..., T]) -> Callable[..., T]:
-    """The function as typer reads it: flags in place of dataclasses of flags."""
-    hints = get_type_hints(function, include_extras=True)
+    """The function as typer reads it: options in place of dataclasses and flags."""
+    hints = hints_of(function, include_extras=True)
     shown: list[inspect.Parameter] = []
-    objects: dict[str, tuple[type, Collection[str]]] = {}
-    plain: list[Option] = []
+    made: dict[str, Callable[[dict[str, Any]], Any]] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         hint = hints[name]
         kind, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        empty = parameter.default is inspect.Parameter.empty
-        one = option(name, hint, MISSING if empty else parameter.default)
         if is_dataclass(kind):
-            assert isinstance(kind, type)
-            only = next((n.names for n in notes if isinstance(n, Only)), ())
-            objects[name] = (kind, only)
-            shown += parameters(kind, only=only)
-        elif one is not None:
-            plain.append(one)
+            only = next((note.names for note in notes if isinstance(note, Only)), ())
+            flags = options(kind, only=only)
+            shown += [one.parameter() for one in flags]
+            made[name] = lambda typed, kind=kind, flags=flags: build(kind, flags, typed)
+        elif (one := option(name, hint, parameter.default)) is not None:
             shown.append(one.parameter())
+            made[name] = one.taken_from
         else:
             keyword = inspect.Parameter.KEYWORD_ONLY
             shown.append(parameter.replace(kind=keyword, annotation=hint))
 
     @wraps(function)
-    def run(**flags: Any) -> T:
-        made: dict[str, Any] = {
-            name: build(kind, flags, only=only)
-            for name, (kind, only) in objects.items()
-        }
-        made |= {one.field: one.value(flags) for one in plain}
-        return function(**made, **flags)
+    def run(**typed: Any) -> T:
+        values = {name: make(typed) for name, make in made.items()}
+        return function(**values, **typed)
 
-    return with_signature(run, shown)
+    return with_parameters(run, shown)
 
 
-def with_signature(
-    function: Callable[..., T], shown: Collection[inspect.Parameter]
+def with_parameters(
+    function: Callable[..., T], shown: Iterable[inspect.Parameter]
 ) -> Callable[..., T]:
     """The function with the parameters that typer is to read."""
-    annotations: Mapping[str, Any] = {one.name: one.annotation for one in shown}
-    function.__annotations__ = dict(annotations)
-    function.__signature__ = inspect.Signature(list(shown))  # type: ignore[attr-defined]
+    signature = inspect.Signature(list(shown))
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    function.__annotations__ = {
+        name: one.annotation for name, one in signature.parameters.items()
+    }
     return function
 
 

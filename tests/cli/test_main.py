@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_audit.cli.main import SEVERAL, _shard, run
+from spark_audit.cli.main import SEVERAL, run
 from spark_audit.data.examples import PII_TYPES
 from spark_audit.errors import InputError
+from spark_audit.pipeline.request import shard_of
 from spark_audit.terminal.console import spread
 
 
@@ -21,18 +22,18 @@ def test_worker_part_comes_from_flag_or_launcher(
 ) -> None:
     for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
         monkeypatch.delenv(name, raising=False)
-    assert _shard(None) == (0, 1)
-    assert _shard("2/5") == (2, 5)
+    assert shard_of(None) == (0, 1)
+    assert shard_of("2/5") == (2, 5)
     monkeypatch.setenv("SLURM_PROCID", "3")
     monkeypatch.setenv("SLURM_NTASKS", "4")
-    assert _shard(None) == (3, 4)
+    assert shard_of(None) == (3, 4)
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert _shard(None) == (1, 2)
-    assert _shard("0/3") == (0, 3)
+    assert shard_of(None) == (1, 2)
+    assert shard_of("0/3") == (0, 3)
     for text in ("3/3", "1", "a/b", "-1/2"):
         with pytest.raises(InputError, match="is no part of a whole"):
-            _shard(text)
+            shard_of(text)
 
 
 def test_options_that_take_several_values() -> None:

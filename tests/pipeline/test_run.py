@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
 from spark_audit.data.examples import Example, Span
 from spark_audit.errors import InputError, OutputError, SparkError
@@ -97,7 +98,7 @@ def request_of(
                 base=str(tiny_base),
                 manifest=workshop / "manifests" / "m.json",
                 output=tmp_path / "report",
-                loading={"device": "cpu"},
+                loading=Loading(device="cpu"),
                 audit_options={"placebo_draws": 5},
                 formats=("csv", "md"),
             ),
@@ -670,7 +671,7 @@ def test_a_rounded_copy_stands_beside_with_a_contrast_to_its_original(
     request = request_of(
         audits=("matched", "nll"),
         baseline="base",
-        loading={"device": "cpu", "quantize": ("int4",)},
+        loading=Loading(device="cpu", quantize=("int4",)),
     )
     report = run(request).report
     assert report is not None

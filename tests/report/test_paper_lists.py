@@ -126,7 +126,7 @@ def parsed(call: list[str]) -> dict[str, Any]:
     train = program == "spark-train"
     cli = spark_train.cli if train else spark_audit.cli.main
     argv = spread(argv, several=cli.SEVERAL)
-    app = spark_train.cli._app() if train else spark_audit.cli.main._app(argv, argv)
+    app = spark_train.cli._app() if train else spark_audit.cli.main._app(argv)
     command: Any = typer.main.get_command(app)
     context = command.make_context(program, list(argv), resilient_parsing=True)
     rest = argv

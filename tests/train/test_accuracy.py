@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.recipe import Loaded
+from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import Canary, Example, write_examples
 from spark_audit.errors import InputError, OutputError
 from spark_audit.manifest.items import MORE_TOKENS
@@ -129,7 +130,7 @@ def audited(checkpoint: Path, data: Path, base: Path) -> list[dict[str, Any]]:
         data=(data,),
         base=str(base),
         output=data.parent / "report",
-        loading={"device": "cpu"},
+        loading=Loading(device="cpu"),
         audit_options={"order": ",".join(LABELS)},
     )
     report = run(request).report

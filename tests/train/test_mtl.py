@@ -11,6 +11,7 @@ from typing import Any
 from plain_training import adapted, make_rows, make_stream
 
 from spark_audit.checkpoints.detect import series
+from spark_audit.checkpoints.specs import Loading
 from spark_audit.pipeline.run import Request
 from spark_audit.pipeline.run import run as audit
 from spark_train.cli import run as command
@@ -64,7 +65,7 @@ def test_one_stage_is_measured_on_all_tasks_and_has_no_transfer(
             data=(data,),
             base=str(tiny_base),
             output=tmp_path / "report",
-            loading={"device": "cpu"},
+            loading=Loading(device="cpu"),
             audit_options={"order": "yelp,fomc"},
         )
     ).report

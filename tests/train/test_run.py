@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, MambaConfig
 
 from spark_audit.checkpoints.detect import series
 from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.checkpoints.specs import Loading
 from spark_audit.pipeline.run import Request
 from spark_audit.pipeline.run import run as audit
 from spark_train.accuracy import read_matrix
@@ -242,7 +243,7 @@ def test_the_audit_measures_the_same_accuracy(
         data=(data,),
         base=str(tiny_base),
         output=tmp_path / "report",
-        loading={"device": "cpu"},
+        loading=Loading(device="cpu"),
         audit_options={"order": ",".join(TASKS)},
     )
     report = audit(request).report
@@ -387,7 +388,7 @@ def test_a_tokenizer_without_eos_is_told(
         data,
         tmp_path / "run",
         "epochs=1",
-        loading={"tokenizer": str(folder)},
+        loading=Loading(tokenizer=str(folder)),
     )
     assert "the tokenizer has no EOS token: no response ends with one" in made.notes
 

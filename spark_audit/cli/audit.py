@@ -1,0 +1,106 @@
+"""The commands that audit: common flags, and each audit's own from its signature."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from spark_audit.audits import AUDITS
+from spark_audit.checkpoints.specs import Loading
+from spark_audit.cli import PROGRAM
+from spark_audit.pipeline.request import Request
+from spark_audit.terminal.console import say, show_facts, tell_json
+from spark_audit.terminal.flags import (
+    Flag,
+    Json,
+    Option,
+    Quiet,
+    build,
+    option,
+    options,
+    with_parameters,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Way:
+    """What is done with a request."""
+
+    dry_run: Annotated[bool, Flag("Say what would be scored, and stop.")] = False
+    json: Json = False
+    quiet: Quiet = False
+
+
+def audit_command(names: Sequence[str]) -> Callable[..., None]:
+    """The command of one audit or several."""
+    of_stages = len(names) == 1 and AUDITS.of_stages(names[0])
+    asked = [one for one in options(Request) if one.field != "data" or of_stages]
+    own = list({one.field: one for name in names for one in _own(name)}.values())
+    loading, way = options(Loading), options(_Way)
+
+    def command(context: typer.Context, **flags: Any) -> None:
+        request = build(
+            Request,
+            asked,
+            flags,
+            audits=tuple(names),
+            loading=build(Loading, loading, flags),
+            audit_options=build(dict, own, flags),
+            command=(PROGRAM, *context.obj),
+        )
+        _audit(request, build(_Way, way, flags))
+
+    shown = [one.parameter() for one in (*asked, *way, *own, *loading)]
+    return with_parameters(
+        command, [inspect.signature(command).parameters["context"], *shown]
+    )
+
+
+def _own(name: str) -> Iterator[Option]:
+    """The options of an audit's signature that not every audit has."""
+    run = AUDITS.get(name).run
+    common = {one.field for one in options(Request)}
+    parameters = {
+        key: one
+        for key, one in inspect.signature(run).parameters.items()
+        if one.kind is one.KEYWORD_ONLY and key not in common
+    }
+    # Only these annotations are evaluated: others may name types not imported here.
+    annotations = {key: one.annotation for key, one in parameters.items()}
+    hints = get_type_hints(
+        type("Options", (), {"__annotations__": annotations}),
+        globalns=inspect.unwrap(run).__globals__,
+        include_extras=True,
+    )
+    for key, hint in hints.items():
+        one = option(key, hint, parameters[key].default, panel=f"Audit: {name}")
+        if one is not None:
+            yield one
+
+
+def _audit(request: Request, way: _Way) -> None:
+    from spark_audit.pipeline.run import estimate_cost, run
+    from spark_audit.terminal.progress import progress
+
+    if way.dry_run:
+        show_facts(estimate_cost(request), as_json=way.json)
+        return
+    with progress(quiet=way.quiet or request.shard[0] > 0) as show:
+        outcome = run(request, progress=show)
+    if outcome.report is None:
+        say(
+            f"part {request.shard[0] + 1} of {request.shard[1]} is done, "
+            f"{outcome.missing} items are left to the other workers; the last one "
+            "writes the report"
+        )
+    elif way.json:
+        tell_json(outcome.report.model_dump(mode="json"))
+    else:
+        from spark_audit.cli.show import say_where, show_report
+
+        show_report(outcome.report)
+        say_where(outcome.folder)

@@ -1,0 +1,75 @@
+"""``spark-audit inspect`` and ``spark-audit demo``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from spark_audit.checkpoints.specs import Loading
+from spark_audit.errors import CheckpointError
+from spark_audit.terminal.console import show_facts
+from spark_audit.terminal.flags import Flag, Json, Only, Quiet, Seed, command
+
+
+@command
+def inspect(
+    *,
+    ckpt: Annotated[str, typer.Argument(help="Checkpoint to look at.")],
+    base: Annotated[
+        str | None,
+        Flag("Base model of adapters; audited as 'base'.", metavar="MODEL"),
+    ] = None,
+    loading: Annotated[Loading, Only(("lora_alpha", "tokenizer", "revision"))],
+    json: Json = False,
+) -> None:
+    """Say what a checkpoint is and whether it would load, without scoring."""
+    from spark_audit.checkpoints.open import inspect_checkpoint
+
+    seen = inspect_checkpoint(
+        ckpt,
+        base=base,
+        lora_alpha=loading.lora_alpha,
+        tokenizer=loading.tokenizer,
+        revision=loading.revision,
+    )
+    facts: dict[str, Any] = {
+        "source": seen.source,
+        "format": seen.format or "unknown",
+        **seen.facts,
+    }
+    if seen.stages:
+        facts["stages"] = ", ".join(seen.stages)
+    for number, note in enumerate(seen.notes, start=1):
+        facts[f"note {number}"] = note
+    # Of what is large headers are read: NaN, or no effect, shows on opening only.
+    would = "yes" if seen.opened else "yes, by its headers"
+    facts["would load"] = "no" if seen.problems else would
+    show_facts(facts, as_json=json)
+    if seen.problems:
+        raise CheckpointError("; ".join(seen.problems))
+
+
+@command
+def demo(
+    *,
+    output: Annotated[Path, Flag("Report folder.", metavar="DIR", short="-o")] = Path(
+        "reports/demo-run"
+    ),
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Everything in miniature, offline: data, base, five runs, manifest, all audits.
+
+    Interrupted, the same command resumes.
+    """
+    from spark_audit.cli.show import say_where, show_report
+    from spark_audit.demo.run import run_demo
+    from spark_audit.terminal.progress import progress
+
+    with progress(quiet=quiet) as show:
+        outcome = run_demo(output, seed=seed, progress=show)
+    assert outcome.report is not None
+    show_report(outcome.report)
+    say_where(outcome.folder)

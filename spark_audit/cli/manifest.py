@@ -1,0 +1,139 @@
+"""``spark-audit manifest``: build, show, verify and export."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spark_audit.checkpoints.specs import Loading
+from spark_audit.cli.show import show_records
+from spark_audit.manifest.overview import Description, describe
+from spark_audit.manifest.schema import load_manifest, write_manifest
+from spark_audit.manifest.schema import redact as redacted
+from spark_audit.manifest.settings import BuildSettings
+from spark_audit.pipeline.request import BatchSize
+from spark_audit.terminal.console import keep_apart, show_facts, tell
+from spark_audit.terminal.flags import Flag, Json, Only, Quiet, command
+
+BRIEF = ("spans by type", "unmatched spans")
+"""Tables of a manifest that `manifest build` ends with."""
+OPENED = ("device", "dtype", "tokenizer", "revision", "trust_remote_code")
+
+File = Annotated[Path, typer.Argument(help="File of `manifest build`.")]
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command("build")
+@command
+def build(
+    *,
+    base: Annotated[str, Flag("Reference model.", metavar="MODEL")],
+    data: Annotated[tuple[Path, ...], Flag("JSONL of `data`.", metavar="DIR|DATA...")],
+    output: Annotated[Path, Flag("manifests/NAME.json", short="-o")],
+    settings: BuildSettings,
+    scores: Annotated[
+        Path | None, Flag("Score store to resume from.", metavar="DIR")
+    ] = None,
+    batch_size: BatchSize = "auto",
+    quiet: Quiet = False,
+    loading: Annotated[Loading, Only(OPENED)],
+) -> None:
+    """Match the data's identifiers on a reference model, once for all audits."""
+    from spark_audit.checkpoints.open import open_checkpoint
+    from spark_audit.data.examples import data_files, read_examples
+    from spark_audit.files import check_writable
+    from spark_audit.manifest.build import build_manifest
+    from spark_audit.scoring.store import Store
+    from spark_audit.terminal.progress import progress
+
+    files = data_files(data)
+    keep_apart([output], files)
+    examples = read_examples(*files)
+    check_writable(output.parent)
+    reference = open_checkpoint(
+        base, name="base", **{k: getattr(loading, k) for k in OPENED}
+    )
+    # What is scored is kept until the manifest is written: the same command resumes.
+    kept = output.with_name(f".{output.stem}.scores") if scores is None else scores
+    with progress(quiet=quiet) as show:
+        manifest = build_manifest(
+            examples,
+            reference,
+            name=output.stem,
+            settings=settings,
+            data=files,
+            store=Store(kept),
+            batch_size=batch_size,
+            progress=show,
+        )
+    write_manifest(manifest, output)
+    if scores is None:
+        shutil.rmtree(kept, ignore_errors=True)
+    _show(describe(manifest), only=BRIEF)
+    tell(f"Manifest: {output}")
+
+
+@app.command("show")
+@command
+def show(*, manifest: File, json: Json = False) -> None:
+    """Balance, unmatched spans and why, and the effects that could be detected."""
+    told = describe(load_manifest(manifest))
+    if json:
+        facts = {**told.facts, **told.tables, "notes": list(told.notes)}
+        show_facts(facts, as_json=True)
+        return
+    show_facts(
+        {
+            name.replace("_", " "): "-" if value is None else value
+            for name, value in told.facts.items()
+        }
+    )
+    _show(told, only=tuple(told.tables))
+
+
+@app.command("verify")
+@command
+def verify(
+    *,
+    manifest: File,
+    base: Annotated[
+        str | None, Flag("Also check that it fits.", metavar="MODEL")
+    ] = None,
+) -> None:
+    """Check a manifest's digest and, with --base, the model it was made for."""
+    content = load_manifest(manifest)
+    tell(f"{manifest}: digest {content.digest} fits its content")
+    if base is not None:
+        from spark_audit.checkpoints.open import open_checkpoint
+        from spark_audit.manifest.build import verify as check
+
+        check(content, open_checkpoint(base, name="base"))
+        tell(f"{base}: is the reference of this manifest")
+
+
+@app.command("export")
+@command
+def export(
+    *,
+    manifest: File,
+    output: Annotated[Path, Flag("JSON to write.", short="-o")],
+    redact: Annotated[bool, Flag("Leave text and scores out.")] = False,
+) -> None:
+    """Copy a manifest, with --redact without text and what it can be read from."""
+    keep_apart([output], [manifest])
+    content = load_manifest(manifest)
+    write_manifest(redacted(content) if redact else content, output)
+    tell(f"Manifest: {output}")
+
+
+def _show(told: Description, *, only: tuple[str, ...]) -> None:
+    """Tables of a description, then its notes."""
+    for title, records in told.tables.items():
+        if records and title in only:
+            show_records(records, title=title)
+    for note in told.notes:
+        tell(f"note: {note}")

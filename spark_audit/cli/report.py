@@ -1,0 +1,178 @@
+"""``spark-audit report``, ``compare`` and ``gate``: what needs no model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spark_audit.cli import PROGRAM
+from spark_audit.errors import InputError
+from spark_audit.pipeline.request import Formats, Preset
+from spark_audit.terminal.console import keep_apart, show_table, tell, tell_json
+from spark_audit.terminal.flags import Flag, Json, Seed, ShowText, command
+
+if TYPE_CHECKING:
+    from spark_audit.manifest.schema import Manifest
+    from spark_audit.results import Report
+
+Folder = Annotated[Path, typer.Argument(help="Report folder.")]
+
+
+@command
+def report(
+    *,
+    folder: Folder,
+    formats: Formats = (),
+    manifest: Annotated[
+        Path | None,
+        Flag(
+            "For the words of the examples that the page shows; identifiers stay "
+            "hidden. Default: no text of any example.",
+            metavar="FILE",
+        ),
+    ] = None,
+    show_text: ShowText = False,
+    against: Annotated[
+        str | None,
+        Flag(
+            "Print the paper's figures beside yours.",
+            metavar="paper",
+            choices=("paper",),
+        ),
+    ] = None,
+    paper_method: Annotated[
+        tuple[str, ...],
+        Flag(
+            "Which method of the paper a checkpoint is; default: by its name.",
+            metavar="NAME=METHOD...",
+        ),
+    ] = (),
+) -> None:
+    """Render a report folder again from its report.json; needs no model."""
+    from spark_audit.report.folder import read_report, write_report
+
+    if paper_method and against is None:
+        raise InputError(
+            "is read only with --against paper", where="--paper-method", fix="add it"
+        )
+    if show_text and manifest is None:
+        raise InputError(
+            "the text stands in the manifest", where="--show-text", fix="add --manifest"
+        )
+    content = read_report(folder)
+    source = None if manifest is None else _manifest_of(content, manifest)
+    # Before anything is written: a name that is unknown leaves the folder as it is.
+    further = []
+    if against is not None:
+        from spark_audit.report.paper.comparison import beside, parse_named
+
+        further = [beside(content, named=parse_named(paper_method))]
+    written = write_report(
+        content,
+        folder,
+        formats=formats,
+        manifest=source,
+        show_text=show_text,
+        further=further,
+    )
+    for path in written:
+        tell(str(path))
+    for block in further:
+        tell(f"\n{block.lead}")
+        show_table(
+            block.title, block.header, block.rows, remarks=block.remarks, figures=False
+        )
+
+
+def _manifest_of(content: Report, path: Path) -> Manifest:
+    """The manifest that a report was made with."""
+    from spark_audit.manifest.schema import load_manifest, original
+
+    manifest = original(load_manifest(path))
+    if manifest.digest != content.manifest.digest:
+        raise InputError(
+            f"is not the manifest of this report, {content.manifest.name!r}",
+            where=str(path),
+            fix=f"give the one whose digest begins with {content.manifest.digest[:12]}",
+        )
+    return manifest
+
+
+@command
+def compare(
+    context: typer.Context,
+    *,
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR DIR...", help="Report folders.")
+    ],
+    baseline: Annotated[
+        str | None, Flag("Default: the first report's checkpoint.", metavar="NAME")
+    ] = None,
+    output: Annotated[
+        Path | None, Flag("Write a report folder too.", metavar="DIR", short="-o")
+    ] = None,
+    preset: Preset = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Paired contrasts of reports over one manifest; needs no model."""
+    from spark_audit.cli.show import say_where, show_report
+    from spark_audit.files import check_writable
+    from spark_audit.pipeline.compare import compare as compared
+    from spark_audit.report.folder import read_report, write_report
+
+    if output is not None:
+        keep_apart([output], folders)
+        check_writable(output)
+    content = compared(
+        folders,
+        baseline=baseline,
+        preset=preset,
+        seed=seed,
+        output=output,
+        command=(PROGRAM, *context.obj),
+    )
+    if output is not None:
+        write_report(content, output)
+        content = read_report(output)
+    if json:
+        tell_json(content.model_dump(mode="json"))
+        return
+    show_report(content)
+    if output is not None:
+        say_where(output)
+
+
+@command
+def gate(
+    *,
+    folder: Folder,
+    fail_if: Annotated[
+        tuple[str, ...],
+        Flag(
+            "Of every checkpoint, 'mia.auc.loss.low > 0.55'; or of one, '... for X'; "
+            "or of all but some, '... except base, X'.",
+            metavar="RULE...",
+        ),
+    ],
+    allow_missing: Annotated[bool, Flag("Let figures pass that are missing.")] = False,
+    json: Json = False,
+) -> None:
+    """Leave with exit code 1 when a rule trips; needs no model."""
+    from spark_audit.cli.show import show_records
+    from spark_audit.report.folder import read_report
+    from spark_audit.report.gate import check, judged, parse_rule
+
+    rules = [parse_rule(text) for text in fail_if]
+    verdicts = check(read_report(folder), rules, allow_missing=allow_missing)
+    try:
+        shown = [one for one in verdicts if json or one.state != "left_out"]
+        show_records([vars(one) for one in shown], title="gate", as_json=json)
+        if not json:
+            tell("\n".join(judged(verdicts)))
+    finally:
+        # Whether anybody reads this is nothing to the verdict.
+        if any(one.state == "tripped" for one in verdicts):
+            raise typer.Exit(1)

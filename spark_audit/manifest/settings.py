@@ -1,0 +1,138 @@
+"""What decides a manifest besides its data and its reference model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from spark_audit.errors import InputError
+from spark_audit.terminal.flags import Flag, Seed
+
+PRESETS: Mapping[str, tuple[int, int | None]] = {"robust": (1, 1), "paper": (0, None)}
+"""``buffer`` and ``canary_contexts`` (``None``: all) of each preset."""
+
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "preset": tuple(PRESETS),
+    "distance": ("mean", "profile"),
+    "controls": ("any", "before"),
+}
+RANGES: Mapping[str, tuple[float, float | None]] = {
+    "caliper": (0, None),
+    "buffer": (0, None),
+    "max_length": (2, None),
+    "canary_contexts": (1, None),
+    "n_candidates": (2, None),
+    "tau": (0, 1),
+    "alpha": (0, 1),
+}
+
+
+def _choice(field: str) -> Flag:
+    return Flag(metavar="|".join(CHOICES[field]), choices=CHOICES[field])
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildSettings:
+    """How identifiers are matched, and canaries ranked.
+
+    Attributes
+    ----------
+    caliper
+        Largest difference of mean NLL between a span and its control, nats, inclusive.
+    preset
+        ``robust`` or ``paper``: the defaults of ``buffer`` (1; 0) and
+        ``canary_contexts`` (1; all), and what audits report.
+    distance, controls
+        As in :func:`spark_audit.stats.matching.match_spans`.
+    max_length
+        Tokens that are read of a text; default and upper bound: the model's context.
+    buffer
+        Tokens beside an identifier that no control may touch.
+    exclude_template
+        Controls stay out of the tasks' fixed wording.
+    canary_contexts
+        Rows that a canary is ranked in, the first by id; ``"all"``: every one.
+    n_candidates
+        Strings that a canary is ranked among, itself included.
+    tau, alpha
+        A token is of low sensitivity up to the Score ``tau``; ``alpha`` weights its
+        two terms (see :mod:`spark_audit.data.sensitivity_score`).
+
+    Raises
+    ------
+    InputError
+        If a name is unknown or a number out of range.
+    """
+
+    PANEL: ClassVar = "Matching"
+
+    caliper: Annotated[float, Flag("Largest difference of mean NLL, nats a token.")] = (
+        0.5
+    )
+    preset: Annotated[str, _choice("preset")] = "robust"
+    distance: Annotated[Literal["mean", "profile"], _choice("distance")] = "mean"
+    controls: Annotated[Literal["any", "before"], _choice("controls")] = "any"
+    max_length: Annotated[
+        int | None, Flag("Tokens; default: the model's context.", min=2)
+    ] = None
+    seed: Seed = 0
+    buffer: int | None = None
+    exclude_template: bool = True
+    canary_contexts: int | Literal["all"] | None = None
+    n_candidates: int = 512
+    tau: float = 0.6
+    alpha: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name, known in CHOICES.items():
+            value = getattr(self, name)
+            if value not in known:
+                raise InputError(
+                    f"{value!r} is unknown",
+                    where=name,
+                    fix=f"choose one of: {', '.join(known)}",
+                )
+        for name, (low, high) in RANGES.items():
+            value = getattr(self, name)
+            if value is None or value == "all":
+                continue
+            # Not a number fails every comparison.
+            if not low <= value <= (value if high is None else high):
+                bound = f"at least {low}" if high is None else f"from {low} to {high}"
+                raise InputError(f"{value} is not {bound}", where=name)
+
+    def recorded(self, *, max_positions: int | None) -> dict[str, Any]:
+        """What a manifest says of them: presets resolved, the model's context applied.
+
+        Raises
+        ------
+        InputError
+            If ``max_length`` does not fit into the model's context.
+        """
+        buffer, contexts = PRESETS[self.preset]
+        if self.canary_contexts is not None:
+            whole = self.canary_contexts == "all"
+            contexts = None if whole else int(self.canary_contexts)
+        length = max_positions if self.max_length is None else self.max_length
+        if max_positions is not None and length is not None and length > max_positions:
+            raise InputError(
+                f"{length} tokens do not fit into the model's context of "
+                f"{max_positions}",
+                where="max_length",
+                fix=f"give at most {max_positions}",
+            )
+        return {
+            "preset": self.preset,
+            "seed": self.seed,
+            "caliper": float(self.caliper),
+            "distance": self.distance,
+            "buffer": buffer if self.buffer is None else self.buffer,
+            "controls": self.controls,
+            "exclude_template": self.exclude_template,
+            "max_length": length,
+            "tau": float(self.tau),
+            "alpha": float(self.alpha),
+            "canary_contexts": contexts,
+            "n_candidates": self.n_candidates,
+        }

@@ -1,0 +1,143 @@
+"""What a user asks of the audits; the fields are the flags of the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from spark_audit.checkpoints.specs import Loading
+from spark_audit.errors import InputError
+from spark_audit.terminal.flags import Flag, Seed, ShowText
+
+
+def batch_size_of(text: str) -> int | Literal["auto"]:
+    """``auto`` or a number from 1."""
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(
+            f"{text!r} is no batch size", where="--batch-size", fix="give auto or N"
+        )
+    return int(text)
+
+
+def formats_of(text: str | None) -> tuple[str, ...]:
+    """The value of ``--format``; nothing stands for all formats."""
+    return () if text is None else tuple(part.strip() for part in text.split(","))
+
+
+def shard_of(text: str | None) -> tuple[int, int]:
+    """The part of this worker: from ``--shard``, else from the launcher's variables."""
+    for rank, world in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+        if text is None and rank in os.environ and world in os.environ:
+            text = f"{os.environ[rank]}/{os.environ[world]}"
+    index, _, count = (text or "0/1").partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise InputError(
+            f"{text!r} is no part of a whole", where="--shard", fix="give I/N, I < N"
+        )
+    return int(index), int(count)
+
+
+BatchSize: TypeAlias = Annotated[
+    int | Literal["auto"],
+    Flag("Rows scored at once; auto: by tokens.", metavar="auto|N", read=batch_size_of),
+]
+Formats: TypeAlias = Annotated[
+    tuple[str, ...],
+    Flag(
+        "What to render of the report; default: all of it.",
+        metavar="html,md,csv,latex,figures,json",
+        name="format",
+        read=formats_of,
+    ),
+]
+Preset: TypeAlias = Annotated[
+    str | None,
+    Flag(
+        "Default: that of the manifest.",
+        metavar="robust|paper",
+        choices=("robust", "paper"),
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is audited, how, and where the report goes.
+
+    Attributes
+    ----------
+    audits
+        Their names.
+    data
+        Stands for a manifest where only the tasks themselves are audited.
+    formats
+        What is rendered beside ``report.json``; none stands for all.
+    shard
+        The part of this worker, from 0, and how many workers there are.
+    audit_options
+        Options of the audits beyond the common ones, by name.
+    command
+        What was typed.
+    """
+
+    audits: tuple[str, ...]
+    ckpt: Annotated[
+        tuple[str, ...],
+        Flag(
+            "Checkpoints: a Hugging Face folder, a PEFT adapter, a weight file, a "
+            "series (its last stage; PATH@K another).",
+            metavar="[NAME=]PATH...",
+        ),
+    ]
+    base: Annotated[
+        str | None,
+        Flag("Base model of adapters; audited as 'base'.", metavar="MODEL"),
+    ] = None
+    baseline: Annotated[
+        str | None,
+        Flag("The same run without the correction; gives contrasts.", metavar="NAME"),
+    ] = None
+    manifest: Annotated[
+        Path | None,
+        Flag("Default: the one in manifests/ that fits the checkpoint."),
+    ] = None
+    data: Annotated[
+        tuple[Path, ...],
+        Flag(
+            "JSONL of `data`, in place of a manifest: its test rows are answered.",
+            metavar="DIR|DATA...",
+        ),
+    ] = ()
+    output: Annotated[
+        Path | None,
+        Flag("Default: reports/<manifest>-<names>.", metavar="DIR", short="-o"),
+    ] = None
+    preset: Preset = None
+    seed: Seed = 0
+    formats: Formats = ()
+    limit: Annotated[
+        int | None, Flag("Score only N examples; the report is partial.", min=1)
+    ] = None
+    scores: Annotated[
+        Path | None, Flag("Score store to share between reports.", metavar="DIR")
+    ] = None
+    batch_size: BatchSize = "auto"
+    shard: Annotated[
+        tuple[int, int],
+        Flag("This worker's part, from 0/N; N workers.", metavar="I/N", read=shard_of),
+    ] = (0, 1)
+    show_text: ShowText = False
+    loading: Loading = Loading()
+    audit_options: Mapping[str, Any] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.data and self.manifest is not None:
+            raise InputError(
+                "stands in place of a manifest", where="--data", fix="leave one out"
+            )
