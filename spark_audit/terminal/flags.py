@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin
 from typing import get_type_hints as hints_of
 
@@ -183,11 +183,11 @@ def command(function: Callable[..., T]) -> Callable[..., T]:
     for name, parameter in inspect.signature(function).parameters.items():
         hint = hints[name]
         kind, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        if is_dataclass(kind):
+        if isinstance(kind, type) and is_dataclass(kind):
             only = next((note.names for note in notes if isinstance(note, Only)), ())
             flags = options(kind, only=only)
             shown += [one.parameter() for one in flags]
-            made[name] = lambda typed, kind=kind, flags=flags: build(kind, flags, typed)
+            made[name] = partial(build, kind, flags)
         elif (one := option(name, hint, parameter.default)) is not None:
             shown.append(one.parameter())
             made[name] = one.taken_from

@@ -19,12 +19,12 @@ import typer
 from spark_audit.errors import CheckpointError, IncompleteError, InputError, OutputError
 from spark_audit.terminal.console import (
     keep_apart,
-    one_of,
     run_command,
     show_facts,
     show_table,
     spread,
 )
+from spark_audit.terminal.flags import one_of
 from spark_audit.terminal.interrupts import SIGNALS
 
 
