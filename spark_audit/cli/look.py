@@ -25,15 +25,9 @@ def inspect(
     json: Json = False,
 ) -> None:
     """Say what a checkpoint is and whether it would load, without scoring."""
-    from spark_audit.checkpoints.open import inspect_checkpoint
+    from spark_audit.checkpoints.inspection import inspect_checkpoint
 
-    seen = inspect_checkpoint(
-        ckpt,
-        base=base,
-        lora_alpha=loading.lora_alpha,
-        tokenizer=loading.tokenizer,
-        revision=loading.revision,
-    )
+    seen = inspect_checkpoint(ckpt, loading, base=base)
     facts: dict[str, Any] = {
         "source": seen.source,
         "format": seen.format or "unknown",

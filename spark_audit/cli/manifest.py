@@ -54,9 +54,7 @@ def build(
     keep_apart([output], files)
     examples = read_examples(*files)
     check_writable(output.parent)
-    reference = open_checkpoint(
-        base, name="base", **{k: getattr(loading, k) for k in OPENED}
-    )
+    reference = open_checkpoint(base, loading, name="base")
     # What is scored is kept until the manifest is written: the same command resumes.
     kept = output.with_name(f".{output.stem}.scores") if scores is None else scores
     with progress(quiet=quiet) as show:

@@ -61,7 +61,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 STATISTICS = "statistics, audits"
 """What is being done after scoring."""
 DRIFT_ROWS = 8
-PLACE = ("device", "trust_remote_code")
+PLACE = ("device", "trust_remote_code", "include_base")
 """Options of opening that may differ from one worker to another."""
 LOCK = ".report.lock"
 """Held in a report folder by whoever writes the report."""
@@ -263,11 +263,10 @@ def _open(request: Request) -> tuple[Lineup, Iterator[Loaded]]:
     from spark_audit.checkpoints.specs import parse_specs
 
     order = lineup(parse_specs(list(request.ckpt)), request.audits)
-    return order, open_checkpoints(
-        order.specs,
-        **vars(request.loading)
-        | {"base": request.base, "include_base": request.base is not None},
+    loading = replace(
+        request.loading, base=request.base, include_base=request.base is not None
     )
+    return order, open_checkpoints(order.specs, loading)
 
 
 def _learned(order: Lineup, request: Request) -> tuple[str, ...]:
