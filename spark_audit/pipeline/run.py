@@ -61,7 +61,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 STATISTICS = "statistics, audits"
 """What is being done after scoring."""
 DRIFT_ROWS = 8
-PLACE = ("device", "trust_remote_code", "include_base")
+PLACE = ("device", "trust_remote_code", "base", "include_base")
 """Options of opening that may differ from one worker to another."""
 LOCK = ".report.lock"
 """Held in a report folder by whoever writes the report."""

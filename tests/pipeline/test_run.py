@@ -208,13 +208,13 @@ def test_a_worker_with_other_flags_is_refused(
         ({"seed": 3}, r"--seed 0 \(here 3\)"),
         ({"preset": "paper"}, r"--preset robust \(here paper\)"),
         ({"audit_options": {"placebo_draws": 6}}, r"--placebo-draws 5 \(here 6\)"),
-        ({"loading": {"device": "cpu", "dtype": "bfloat16"}}, "--dtype not given"),
+        ({"loading": Loading(device="cpu", dtype="bfloat16")}, "--dtype float32"),
         ({"show_text": True}, "--show-text False"),
     ):
         with pytest.raises(InputError, match=f"worker 0/2 .* other flags: {said}"):
             run(request_of(shard=(1, 2), **other))
     # Where and how fast it scores is its own.
-    own = {"batch_size": 2, "loading": {"device": "auto"}}
+    own = {"batch_size": 2, "loading": Loading()}
     report = run(request_of(shard=(1, 2), **own)).report
     assert report is not None
     assert not (tmp_path / "report" / "scores" / "workers").exists()
