@@ -91,12 +91,8 @@ def annotate(
     json: Json = False,
 ) -> None:
     """Find identifiers; where injected ones are known, say how many are found."""
-    from spark_audit.data.pii import (
-        NAMES_MISSED,
-        Agreement,
-        annotate_examples,
-        detection,
-    )
+    from spark_audit.data.detection import Agreement, detection
+    from spark_audit.data.pii import NAMES_MISSED, annotate_examples
 
     files = data_files([data])
     keep_apart([output], files)

@@ -10,9 +10,9 @@ import typer
 
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.show import show_records
+from spark_audit.manifest.file import load_manifest, write_manifest
+from spark_audit.manifest.file import redact as redacted
 from spark_audit.manifest.overview import Description, describe
-from spark_audit.manifest.schema import load_manifest, write_manifest
-from spark_audit.manifest.schema import redact as redacted
 from spark_audit.manifest.settings import BuildSettings
 from spark_audit.pipeline.request import BatchSize
 from spark_audit.terminal.console import keep_apart, show_facts, tell

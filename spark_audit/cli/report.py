@@ -88,7 +88,7 @@ def report(
 
 def _manifest_of(content: Report, path: Path) -> Manifest:
     """The manifest that a report was made with."""
-    from spark_audit.manifest.schema import load_manifest, original
+    from spark_audit.manifest.file import load_manifest, original
 
     manifest = original(load_manifest(path))
     if manifest.digest != content.manifest.digest:

@@ -15,6 +15,7 @@ import pytest
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import evidence_file, in_order
 from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
 from spark_audit.data.examples import Example, write_examples
 from spark_audit.data.injection import inject
@@ -118,7 +119,7 @@ def request_of(folder: Path, **fields: Any) -> Request:
         "baseline": "little",
         "manifest": folder / "manifests" / "scene.json",
         "output": folder / "report",
-        "loading": {"device": "cpu"},
+        "loading": Loading(device="cpu"),
         "audit_options": {"placebo_draws": 20, "draws": 2, "sigmas": "0.05,0.5"},
     }
     return Request(**{**options, **fields})
