@@ -312,8 +312,9 @@ class Finding(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _weighed(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("claim") in SEVERITY:
-            return {**data, "severity": SEVERITY[data["claim"]]}
+        claim = data.get("claim") if isinstance(data, dict) else None
+        if isinstance(claim, str) and claim in SEVERITY:
+            return {**data, "severity": SEVERITY[claim]}
         return data
 
     @classmethod

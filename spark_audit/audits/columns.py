@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pandas as pd
+
 from spark_audit.scoring.table import Column
 
 _TEXT = Column("text")
@@ -43,7 +45,7 @@ EVIDENCE: Mapping[str, Mapping[str, Column]] = {
     "canary": {
         **_texts("checkpoint", "kind", "canary_id", "part", "example", "format"),
         **_counts("dose", "contexts", "n_candidates", "ties"),
-        "rank": Column("number", low=0, null=True),
+        "rank": Column("number", low=0),
         "held_out": _FLAG,
         "nll_sum": _MAYBE,
         "nll_mean": _MAYBE,
@@ -84,7 +86,7 @@ EVIDENCE: Mapping[str, Mapping[str, Column]] = {
         "place": Column("whole", low=-1),
         "correct": Column("whole", low=-1, high=1),
         "empty": Column("whole", low=-1),
-        "chance": Column("number", low=0, high=1, null=True),
+        "chance": Column("number", low=0, high=1),
     },
 }
 """Audit -> the columns that its conclusion reads."""
@@ -96,6 +98,31 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "utility": ("checkpoint", "example"),
 }
 """Audit -> the columns that no two rows share all of."""
+
+ALIKE = ("matched", "mia")
+"""Audits of which a file has the same rows of every checkpoint."""
+
+
+def row_flaw(audit: str, evidence: pd.DataFrame) -> str:
+    """What is wrong between rows and columns; nothing, if all is well."""
+    if audit == "utility":  # what was not asked has no example
+        evidence = evidence[evidence["correct"] >= 0]
+    if audit in KEYS and evidence.duplicated([*KEYS[audit]]).any():
+        return "holds a row twice"
+    if audit == "matched":  # earlier versions had no others
+        evidence = evidence[evidence["role"] != "low"]
+    if audit in ALIKE:
+        rest = [name for name in KEYS[audit] if name != "checkpoint"]
+        names = evidence["checkpoint"].nunique()
+        if len(evidence) != names * len(evidence.drop_duplicates(rest)):
+            return "lacks rows of a checkpoint that others have"
+    if audit == "canary":
+        ranked = evidence[evidence["kind"].isin(["canary", "context"])]
+        # A missing rank fails the comparison too.
+        if not ranked["rank"].between(1, ranked["n_candidates"]).all():
+            return "holds a rank that is none of the candidates'"
+    return ""
+
 
 ANY: Mapping[str, Column] = {"checkpoint": _TEXT}
 """Of an audit that is not listed."""

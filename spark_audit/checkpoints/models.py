@@ -124,13 +124,22 @@ def read_architecture(
     names: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     where, trusted = given.where, given.trust_remote_code
     listed = content.get("architectures") or []
+    if not isinstance(listed, list) or not all(isinstance(n, str) for n in listed):
+        raise CheckpointError(
+            "config.json gives architectures that are no list of names", where=where
+        )
     try:
         config: Any = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trusted
         )
     except Exception as error:  # unknown types, wrong fields: no common class
         raise _foreign("config.json is not understood", error, where) from error
-    name = str(listed[0]) if listed else type(config).__name__
+    name = listed[0] if listed else type(config).__name__
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None) or 1
+    if not isinstance(positions, int) or positions < 1:
+        raise CheckpointError(
+            "config.json gives max_position_embeddings that are no count", where=where
+        )
     if getattr(config, "is_encoder_decoder", False):
         raise CheckpointError(
             f"{name} is an encoder-decoder model, not a causal language model",
@@ -176,8 +185,8 @@ def check_layers(config: Mapping[str, Any], *, tensors: int, where: str) -> None
         most = min(tensors, MOST_LAYERS) if key in _LAYERS else MOST_LAYERS
         if _COUNT.search(key) and isinstance(value, int) and value > most:
             raise CheckpointError(
-                f"config.json says {shown(key)} {value:.6g}, the weights are {tensors} "
-                "tensors",
+                f"config.json says {shown(key)} {str(value)[:20]}, the weights are "
+                f"{tensors} tensors",
                 where=where,
                 fix="give the config.json that was saved with these weights",
             )

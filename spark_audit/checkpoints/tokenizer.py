@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_audit.checkpoints.locate import WORDS_BYTES, check_folder, read_json
+from spark_audit.checkpoints.locate import WORDS_BYTES, check_folder, read_json, walk
 from spark_audit.errors import CheckpointError, one_line, panicked, shown
 from spark_audit.provenance import sha256_file, sha256_json
 
@@ -39,6 +39,10 @@ with contextlib.suppress(Exception):
 """
 _tried: set[str] = set()
 """Files of tokenizers that a process of its own has loaded, by their bytes."""
+_TOKEN_FILES = ("special_tokens_map.json", "added_tokens.json")
+_TOKEN = frozenset(
+    "content single_word lstrip rstrip normalized special __type".split()
+)
 _VOCABULARIES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 
@@ -74,12 +78,14 @@ def read_tokenizer(
     import transformers
 
     check_folder(folder, where=where)
-    settings, content = (
+    settings, content, *others = (
         read_json(folder / name, most=WORDS_BYTES, where=where)
         if (folder / name).exists()
         else {}
-        for name in ("tokenizer_config.json", "tokenizer.json")
+        for name in ("tokenizer_config.json", "tokenizer.json", *_TOKEN_FILES)
     )
+    for one in (settings, *others):
+        _check_tokens(one, where=where)
     _check_growth(content, where=where)
     _check_ids(content, where=where)
     if content:
@@ -106,6 +112,12 @@ def read_tokenizer(
                 notes = [f"tokenizer.json as it is: {kind} would change it"]
         if fast := getattr(tokenizer, "is_fast", False):
             policy(tokenizer, bos=None)
+        # Some settings are looked at with the first text.
+        fed = tokenizer("a")["input_ids"]
+        if None in tokenizer.convert_ids_to_tokens(fed):
+            raise ValueError("it adds ids that are no tokens")
+    except CheckpointError:
+        raise
     except BaseException as error:  # a missing converter, a damaged file, wrong JSON
         if not isinstance(error, Exception) and not panicked(error):
             raise
@@ -158,6 +170,24 @@ def _try_apart(path: Path, *, where: str) -> None:
         why = panic[1][:160] if panic else "it ends the process that loads it"
         raise _unloadable(why, where)
     _tried.add(digest)
+
+
+def _check_tokens(content: dict[str, Any], *, where: str) -> None:
+    """Refuse a token of other fields: a library prints their names as they stand.
+
+    Raises
+    ------
+    CheckpointError
+        If there is one.
+    """
+    for _, value in walk(content):
+        told = value if isinstance(value, dict) else {}
+        if isinstance(told.get("content"), str) and not set(told) <= _TOKEN:
+            raise CheckpointError(
+                f"has a token with a field that is none of {', '.join(sorted(_TOKEN))}",
+                where=where,
+                fix=_GIVE,
+            )
 
 
 def _check_growth(content: dict[str, Any], *, where: str) -> None:

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.columns import ANY, EVIDENCE, KEYS
+from spark_audit.audits.columns import ANY, EVIDENCE, row_flaw
 from spark_audit.audits.contract import (
     BASE,
     baselines_of,
@@ -278,8 +278,8 @@ def _evidence(
         table = read_parquet(path)
         check_columns(table, EVIDENCE.get(audit, ANY), where=str(path))
         frame = table.to_pandas()
-        if audit in KEYS and frame.duplicated([*KEYS[audit]]).any():
-            raise OutputError("holds a row twice", where=str(path), fix="audit again")
+        if flaw := row_flaw(audit, frame):
+            raise OutputError(flaw, where=str(path), fix="audit again")
         frame["checkpoint"] = frame["checkpoint"].map(lambda n, r=renamed: r.get(n, n))
         parts.append(frame[~frame["checkpoint"].isin(seen)])
         seen |= set(frame["checkpoint"])

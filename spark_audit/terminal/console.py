@@ -215,12 +215,13 @@ def spread(arguments: Sequence[str], *, several: Collection[str]) -> list[str]:
 
 def keep_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
     """Refuse to write over what is read."""
-    given = {path.resolve() for path in inputs}
+    # Of links that lead round and round `Path.resolve` makes an error.
+    given = {os.path.realpath(path) for path in inputs}
     for output in outputs:
         twice = output.exists() and any(
-            p.exists() and output.samefile(p) for p in given
+            os.path.exists(p) and output.samefile(p) for p in given
         )
-        if twice or output.resolve() in given:
+        if twice or os.path.realpath(output) in given:
             raise InputError(
                 "would be written over, and it is an input",
                 where=str(output),
