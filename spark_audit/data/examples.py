@@ -46,7 +46,7 @@ SPLIT_FIX = (
 )
 LINE_BYTES = 1 << 24
 """The longest line of a file of examples that is read."""
-_TASK = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]*")
+_TASK = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,199}")
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,8 @@ class Example:
             value = getattr(self, field)
             if not value.strip() or not value.isprintable():
                 raise bad_field(field, "is blank or holds control characters")
+            if len(value) > 1000:
+                raise bad_field(field, "is longer than 1000 characters")
         if self.split not in ("train", "test"):
             raise bad_field("split", "is neither 'train' nor 'test'")
         for field in ("prompt", "response"):

@@ -246,7 +246,8 @@ def _listed(row: Row, asked: Collection[str | None]) -> str:
     names = [str(name) for name in row]
     usual = dict.fromkeys(name for pair in _LAYOUTS.values() for name in pair)
     if not {*_IMPORTED, *usual, *asked}.isdisjoint(names):
-        return f"columns: {', '.join(map(_short, names))}"
+        more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+        return f"columns: {', '.join(map(_short, names[:20]))}{more}"
     count = f"{len(names)} column{'s' * (len(names) != 1)}"
     return (
         f"{count}, not shown as their names may be data, and none of "

@@ -137,9 +137,14 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    raw = read_bytes(path)
     try:
-        rows = pq.read_table(io.BytesIO(read_bytes(path))).to_pylist()
-    except (pa.ArrowException, OSError) as error:
+        file = pq.ParquetFile(io.BytesIO(raw))
+        if file.metadata.num_rows > len(raw):  # rows that differ take more
+            raise InputError("holds more rows than bytes", where=str(path))
+        rows = file.read().to_pylist()
+    # Text that is no UTF-8, and dates that no calendar has, are of Python's kinds.
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise InputError("is not a readable Parquet file", where=str(path)) from error
     for number, row in enumerate(rows, start=1):
         yield f"{path}, row {number}", row
