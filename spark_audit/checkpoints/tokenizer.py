@@ -112,12 +112,10 @@ def read_tokenizer(
                 notes = [f"tokenizer.json as it is: {kind} would change it"]
         if fast := getattr(tokenizer, "is_fast", False):
             policy(tokenizer, bos=None)
-        # Some settings are looked at with the first text.
-        fed = tokenizer("a")["input_ids"]
-        if None in tokenizer.convert_ids_to_tokens(fed):
-            raise ValueError("it adds ids that are no tokens")
-    except CheckpointError:
-        raise
+            # Some settings are looked at with the first text.
+            fed = tokenizer("a")["input_ids"]
+            if None in tokenizer.convert_ids_to_tokens(fed):
+                raise ValueError("it adds ids that are no tokens")
     except BaseException as error:  # a missing converter, a damaged file, wrong JSON
         if not isinstance(error, Exception) and not panicked(error):
             raise
