@@ -443,13 +443,17 @@ class Report(_Strict):
         """Version 1 had sentences, "audit | sentence", where findings are now."""
         if not isinstance(data, dict) or data.get("schema_version") != 1:
             return data
-        known = [one.get("name") for one in data.get("checkpoints", [])]
-        rows = data.get("results") or [{}]
-        only = rows[0].get("audit", "") if isinstance(rows[0], dict) else ""
+        keys = ("checkpoints", "results", "verdict")
+        # What is of another kind is refused behind.
+        one, two, lines = (
+            v if isinstance(v := data.get(p), list) else [] for p in keys
+        )
+        known = [each.get("name") for each in one if isinstance(each, dict)]
+        only = next((each.get("audit") for each in two if isinstance(each, dict)), "")
         found = []
-        for line in data.get("verdict", []):
+        for line in lines:
             audit, bar, text = str(line).partition(" | ")
-            said = text if bar else line
+            said = text if bar else str(line)
             claims = [claim for words, claim in SAID.items() if words in said]
             subject = said.partition(": ")[0].partition(" against ")[0]
             found.append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pandas as pd
 
@@ -99,8 +99,26 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """Audit -> the columns that no two rows share all of."""
 
-ALIKE = ("matched", "mia")
-"""Audits of which a file has the same rows of every checkpoint."""
+LATER: Mapping[str, Mapping[str, Column]] = {
+    "matched": {
+        "trained": Column("number", low=-1, high=1, null=True),
+        **dict.fromkeys(("form", "cue"), Column("number", low=-1, null=True)),
+    }
+}
+"""Audit -> columns that earlier versions had not: all of them, or none."""
+
+FACTS: Mapping[str, tuple[str, ...]] = {
+    "matched": (*KEYS["matched"][1:], "cluster", "task", "split"),
+    "mia": ("example", "task", "cluster", "member"),
+}
+"""Audit -> the columns that are the same for every checkpoint, row by row."""
+
+
+def columns_of(audit: str, given: Collection[str]) -> Mapping[str, Column]:
+    """The columns that a file of an audit's evidence must have."""
+    later = LATER.get(audit, {})
+    needed = EVIDENCE.get(audit, {"checkpoint": _TEXT})
+    return needed if later.keys().isdisjoint(given) else {**needed, **later}
 
 
 def row_flaw(audit: str, evidence: pd.DataFrame) -> str:
@@ -111,18 +129,21 @@ def row_flaw(audit: str, evidence: pd.DataFrame) -> str:
         return "holds a row twice"
     if audit == "matched":  # earlier versions had no others
         evidence = evidence[evidence["role"] != "low"]
-    if audit in ALIKE:
-        rest = [name for name in KEYS[audit] if name != "checkpoint"]
+    if audit in FACTS:
         names = evidence["checkpoint"].nunique()
-        if len(evidence) != names * len(evidence.drop_duplicates(rest)):
-            return "lacks rows of a checkpoint that others have"
+        if len(evidence) != names * len(evidence.drop_duplicates([*FACTS[audit]])):
+            return "does not hold the same rows of every checkpoint"
     if audit == "canary":
         ranked = evidence[evidence["kind"].isin(["canary", "context"])]
         # A missing rank fails the comparison too.
         if not ranked["rank"].between(1, ranked["n_candidates"]).all():
             return "holds a rank that is none of the candidates'"
+    if audit == "extract":
+        planted = evidence[evidence["canary_id"] != ""]
+        if (
+            not planted.groupby(["checkpoint", "canary_id", "part"])["first"]
+            .any()
+            .all()
+        ):
+            return "holds a canary without its first row"
     return ""
-
-
-ANY: Mapping[str, Column] = {"checkpoint": _TEXT}
-"""Of an audit that is not listed."""

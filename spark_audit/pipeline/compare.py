@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.columns import ANY, EVIDENCE, row_flaw
+from spark_audit.audits.columns import columns_of, row_flaw
 from spark_audit.audits.contract import (
     BASE,
     baselines_of,
@@ -276,11 +276,13 @@ def _evidence(
     for folder, renamed in zip(folders, names, strict=True):
         path = _path(folder, audit)
         table = read_parquet(path)
-        check_columns(table, EVIDENCE.get(audit, ANY), where=str(path))
+        columns = columns_of(audit, table.column_names)
+        check_columns(table, columns, where=str(path))
         frame = table.to_pandas()
-        if flaw := row_flaw(audit, frame):
-            raise OutputError(flaw, where=str(path), fix="audit again")
         frame["checkpoint"] = frame["checkpoint"].map(lambda n, r=renamed: r.get(n, n))
         parts.append(frame[~frame["checkpoint"].isin(seen)])
         seen |= set(frame["checkpoint"])
+        # With those before: what two files tell of the same rows must fit, too.
+        if flaw := row_flaw(audit, pd.concat(parts)):
+            raise OutputError(flaw, where=str(path), fix="audit again")
     return pd.concat(parts, ignore_index=True)

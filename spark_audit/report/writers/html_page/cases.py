@@ -336,4 +336,4 @@ def _visible(text: str) -> str:
     """The token without blanks at its edges, with a sign where nothing else is left."""
     if not text.strip():
         return "⏎" if "\n" in text else _BLANK
-    return text.strip().replace("\n", "⏎")
+    return visible(text.strip().replace("\n", "⏎"))
