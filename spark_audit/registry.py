@@ -51,6 +51,7 @@ class Registry(Generic[F]):
     def __init__(self, package: str, *, kind: str, folder: Path) -> None:
         self.package, self.kind, self.folder = package, kind, folder
         self._entries: dict[str, Entry[F]] = {}
+        self._trees: dict[str, ast.Module] = {}
 
     def _files(self) -> dict[str, Path]:
         """Each entry's name, ``json-file`` of ``json_file.py``, -> its file."""
@@ -108,6 +109,20 @@ class Registry(Generic[F]):
 
     def summary(self, name: str) -> str:
         """First line of the file's docstring, read without importing it."""
-        path = self._files()[name]
-        doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-        return (doc or "").partition("\n")[0]
+        return (ast.get_docstring(self._tree(name)) or "").partition("\n")[0]
+
+    def literal(self, name: str, variable: str) -> Any:
+        """A constant of the file, written out there, read without importing it."""
+        for node in self._tree(name).body:
+            if (
+                isinstance(node, ast.Assign)
+                and ast.unparse(node.targets[0]) == variable
+            ):
+                return ast.literal_eval(node.value)
+        raise RuntimeError(f"{self.module(name)} has no {variable}")
+
+    def _tree(self, name: str) -> ast.Module:
+        if name not in self._trees:
+            text = self._files()[name].read_text(encoding="utf-8")
+            self._trees[name] = ast.parse(text)
+        return self._trees[name]

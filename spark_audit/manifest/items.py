@@ -19,7 +19,7 @@ from spark_audit.manifest.file import original
 from spark_audit.manifest.schema import Manifest
 from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
 from spark_audit.scoring.score import item
-from spark_audit.scoring.table import Pass
+from spark_audit.scoring.table import ITEMS, Pass
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
@@ -49,7 +49,8 @@ def items_for(
     for wanted, keys in plan.items():
         known = made.setdefault(wanted.kind, {})
         fresh = [key for key in keys if key not in known]
-        for sequence in _makers()[wanted.kind](manifest, loaded, encodings, fresh):
+        maker = _MAKERS[ITEMS[wanted.kind]]
+        for sequence in maker(manifest, loaded, encodings, fresh):
             known[sequence.key] = sequence
         found[wanted] = [known[key] for key in keys]
     return found
@@ -105,7 +106,7 @@ def labels_key(example: str) -> str:
 
 def example_of(wanted: Pass, key: str) -> str:
     """The example that a sequence of a pass is of."""
-    if wanted.kind != "candidates":
+    if ITEMS[wanted.kind] != "candidates":
         return key
     kind, _, rest = key.partition(":")
     return rest if kind == "labels" else rest.split("/", 2)[2]
@@ -115,15 +116,6 @@ def canary_of(key: str) -> tuple[str, str, str]:
     """Canary, part and example of :func:`canary_key`."""
     canary, part, example = key.removeprefix(_CANARY).split("/", 2)
     return unquote(canary), unquote(part), example
-
-
-def _makers() -> dict[str, Callable[..., Sequence[AnyItem]]]:
-    return {
-        "plain": plain_items,
-        "noise": plain_items,
-        "generate": prompt_items,
-        "candidates": candidate_items,
-    }
 
 
 def task_labels(manifest: Manifest) -> dict[str, tuple[str, ...]]:
@@ -437,3 +429,11 @@ def _encodings(manifest: Manifest, loaded: Loaded) -> dict[str, Encoding]:
         example.id: encoding
         for example, encoding in zip(manifest.examples, encodings, strict=True)
     }
+
+
+_MAKERS: Mapping[str, Callable[..., Sequence[AnyItem]]] = {
+    "texts": plain_items,
+    "prompts": prompt_items,
+    "candidates": candidate_items,
+}
+"""What a pass may go through (``ITEMS`` in its file) -> how it is made."""

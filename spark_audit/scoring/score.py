@@ -240,11 +240,9 @@ def cost(
         if not wanted:
             continue
         needed = memory_bytes(loaded, max(one.longest for one in wanted), tokens)
-        if kind.kind == "candidates":
-            from spark_audit.scoring.passes.candidates import cache_bytes
-
-            sets = [one for one in wanted if isinstance(one, Candidates)]
-            needed += cache_bytes(loaded, sets)
+        parts = PASSES.get(kind.kind).parts
+        if "memory" in parts:
+            needed += parts["memory"](loaded, wanted)
         found["memory_bytes"] = max(found["memory_bytes"], needed)
         if kind.kind not in pace:
             pace[kind.kind] = _pace(loaded, wanted, kind)

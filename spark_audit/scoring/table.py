@@ -18,48 +18,22 @@ import pyarrow.parquet as pq
 
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import check_regular, write_atomically
-
-COLUMNS: Mapping[str, np.dtype] = {
-    "nll": np.dtype(np.float32),
-    "rank_lo": np.dtype(np.int32),
-    "ties": np.dtype(np.int32),
-    "mean_logp": np.dtype(np.float32),
-    "sd_logp": np.dtype(np.float32),
-    "top1_margin": np.dtype(np.float32),
-    "top40_logp": np.dtype(np.float32),
-}
-"""Columns of the ``plain`` pass.
-
-``nll`` nats, lower = likelier; ``rank_lo`` = 1 + #(logit > target's), ``ties`` = other
-tokens with exactly the target's logit; ``mean_logp`` = E_p[log p] and ``sd_logp`` its
-standard deviation under the model's own next-token distribution; ``top1_margin`` =
-target's logit minus the largest other logit (positive: the model's first guess);
-``top40_logp`` = logsumexp of the 40 largest logits minus logsumexp of all (<= 0).
-"""
+from spark_audit.scoring.passes import PASSES
 
 LAYOUTS: Mapping[str, Mapping[str, np.dtype]] = {
-    "plain": COLUMNS,
-    "candidates": {
-        "nll_sum": np.dtype(np.float32),
-        "nll_mean": np.dtype(np.float32),
-    },
-    "noise": {"nll": np.dtype(np.float32), "relative": np.dtype(np.float32)},
-    "generate": {
-        "strict": np.dtype(np.int8),
-        "normalised": np.dtype(np.int8),
-        "stop": np.dtype(np.int8),
-        "n_tokens": np.dtype(np.int32),
-    },
+    kind: {
+        name: np.dtype(dtype) for name, dtype in PASSES.literal(kind, "LAYOUT").items()
+    }
+    for kind in PASSES.names()
 }
-"""Kind of pass -> its columns.
+"""Kind of pass -> its columns, as its file says."""
 
-``candidates`` (one row a candidate): ``nll_sum`` and ``nll_mean`` of its tokens, nats.
-``noise``: ``nll`` in nats, and ``relative``, the noise's scale over the root mean
-square of the embedding matrix. ``generate`` (one row): ``strict`` and ``normalised``
-are 1 where the answer came, as it is or but for case, punctuation and white space;
-``stop`` 0 at the end-of-text token, 1 at a line's end, 2 at the limit; ``n_tokens``
-written.
-"""
+ITEMS: Mapping[str, str] = {
+    kind: PASSES.literal(kind, "ITEMS") for kind in PASSES.names()
+}
+"""Kind of pass -> what of a manifest it goes through."""
+
+COLUMNS = LAYOUTS["plain"]
 
 
 @dataclass(frozen=True)
@@ -201,8 +175,8 @@ def _join(parts: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
 class Pass:
     """One pass over the items that audits can ask for.
 
-    ``plain`` (all token columns), ``candidates`` (one row a candidate), ``noise``
-    (embedding noise of scale ``sigma``, draw number ``draw``), ``generate``.
+    ``kind`` is the file of :mod:`spark_audit.scoring.passes`; ``sigma`` (the scale of
+    its noise) and ``draw`` (which one) are 0 where it has none.
     """
 
     kind: str = "plain"
@@ -212,9 +186,9 @@ class Pass:
     @property
     def label(self) -> str:
         """What progress and file names call it."""
-        if self.kind != "noise":
+        if not self.sigma:
             return self.kind
-        return f"noise {self.sigma:g} {self.draw}"
+        return f"{self.kind} {self.sigma:g} {self.draw}"
 
 
 def write_parquet(table: pa.Table, path: Path) -> None:

@@ -37,6 +37,11 @@ from spark_audit.scoring.table import Pass
 if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
 
+LAYOUT = {"nll_sum": "float32", "nll_mean": "float32"}
+"""One row a candidate: sum and mean over its tokens, nats."""
+
+ITEMS = "candidates"
+
 CPU_CACHE, GPU_CACHE = 2**28, 2**32
 """Bytes that the keys and values of a prefix may take, repeated for a batch."""
 
@@ -44,7 +49,17 @@ R = TypeVar("R")
 Emit = Callable[[Candidates, dict[str, np.ndarray]], None]
 
 
-@PASSES.register()
+def cache_bytes(loaded: Loaded, items: Sequence[Candidates]) -> int:
+    """Bytes of keys and values, at most, while sets are scored: an estimate."""
+    base: Any = unwrapped(loaded.model)
+    weight = base.get_input_embeddings().weight
+    config = base.config.get_text_config()
+    largest = max((len(item.rows) * item.longest for item in items), default=0)
+    whole = 2 * config.num_hidden_layers * config.hidden_size * weight.element_size()
+    return int(min(GPU_CACHE if weight.is_cuda else CPU_CACHE, whole * largest))
+
+
+@PASSES.register(memory=cache_bytes)
 def run(
     loaded: Loaded,
     items: Sequence[Candidates],
@@ -337,16 +352,6 @@ class _Layer(DynamicLayer):  # type: ignore[no-untyped-call]
             part[:, :, past:] = new
             found.append(part)
         return found[0], found[1]
-
-
-def cache_bytes(loaded: Loaded, items: Sequence[Candidates]) -> int:
-    """Bytes of keys and values, at most, while sets are scored: an estimate."""
-    base: Any = unwrapped(loaded.model)
-    weight = base.get_input_embeddings().weight
-    config = base.config.get_text_config()
-    largest = max((len(item.rows) * item.longest for item in items), default=0)
-    whole = 2 * config.num_hidden_layers * config.hidden_size * weight.element_size()
-    return int(min(GPU_CACHE if weight.is_cuda else CPU_CACHE, whole * largest))
 
 
 def _common(rows: Sequence[np.ndarray]) -> int:

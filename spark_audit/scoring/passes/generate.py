@@ -29,6 +29,16 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
     from spark_audit.scoring.items import Prompt
 
+LAYOUT = {"strict": "int8", "normalised": "int8", "stop": "int8", "n_tokens": "int32"}
+"""One row a prompt.
+
+``strict`` and ``normalised`` are 1 where the answer came, as it is or but for case,
+punctuation and white space; ``stop`` 0 at the end-of-text token, 1 at a line's end, 2
+at the limit; ``n_tokens`` written.
+"""
+
+ITEMS = "prompts"
+
 EOS, NEWLINE, LENGTH = 0, 1, 2
 """Why an answer ended: the column ``stop``."""
 

@@ -28,6 +28,14 @@ from spark_audit.scoring.table import Pass
 if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
 
+LAYOUT = {"nll": "float32", "relative": "float32"}
+"""One row a scored token.
+
+``nll`` in nats, and ``relative``, the noise's scale over the root mean square of the
+embedding matrix.
+"""
+
+ITEMS = "texts"
 
 Emit = Callable[[Item, dict[str, np.ndarray]], None]
 

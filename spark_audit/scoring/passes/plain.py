@@ -25,6 +25,26 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
     from spark_audit.scoring.items import Item
 
+LAYOUT = {
+    "nll": "float32",
+    "rank_lo": "int32",
+    "ties": "int32",
+    "mean_logp": "float32",
+    "sd_logp": "float32",
+    "top1_margin": "float32",
+    "top40_logp": "float32",
+}
+"""One row a scored token.
+
+``nll`` nats, lower = likelier; ``rank_lo`` = 1 + #(logit > target's), ``ties`` = other
+tokens with exactly the target's logit; ``mean_logp`` = E_p[log p] and ``sd_logp`` its
+standard deviation under the model's own next-token distribution; ``top1_margin`` =
+target's logit minus the largest other logit (positive: the model's first guess);
+``top40_logp`` = logsumexp of the 40 largest logits minus logsumexp of all (<= 0).
+"""
+
+ITEMS = "texts"
+
 PLAIN_HEADS = frozenset(
     """
     ApertusForCausalLM ArceeForCausalLM BloomForCausalLM CodeGenForCausalLM
