@@ -7,6 +7,7 @@ not: with the base model a text can be read from them, so they stay in ``scores/
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,27 +40,22 @@ CASE_LEAD = 64
 
 def matching(manifest: Manifest) -> dict[str, Records]:
     """What the manifest says of its own matching, for every report made with it."""
-    reasons: dict[tuple[str, str], int] = {}
-    for span in manifest.unmatched:
-        key = (span.type, span.reason)
-        reasons[key] = reasons.get(key, 0) + 1
-    matched: dict[str, int] = {}
-    for pair in manifest.pairs:
-        matched[pair.pii.type] = matched.get(pair.pii.type, 0) + 1
-    kinds = sorted({*matched, *(kind for kind, _ in reasons)})
+    reasons = Counter((span.type, span.reason) for span in manifest.unmatched)
+    matched = Counter(pair.pii.type for pair in manifest.pairs)
+    unmatched = Counter(span.type for span in manifest.unmatched)
     return {
         "matching_by_type": [
             {
                 "type": kind,
-                "matched": matched.get(kind, 0),
-                "unmatched": sum(n for (k, _), n in reasons.items() if k == kind),
+                "matched": matched[kind],
+                "unmatched": unmatched[kind],
                 "reasons": "; ".join(
                     f"{n} {reason}"
                     for (k, reason), n in sorted(reasons.items())
                     if k == kind
                 ),
             }
-            for kind in kinds
+            for kind in sorted({*matched, *unmatched})
         ],
         "balance": [row.model_dump() for row in manifest.balance],
         "pair_shares": _shares(manifest),
@@ -193,16 +189,10 @@ def united_cases(reports: Sequence[tuple[Records, Mapping[str, str]]]) -> Record
     return list(tokens.values())
 
 
+_TEXTS = ("example", "task", "role", "type")
 PLACE = pa.schema(
-    [
-        pa.field("example", pa.string(), nullable=False),
-        pa.field("task", pa.string(), nullable=False),
-        pa.field("position", pa.int64(), nullable=False),
-        pa.field("start", pa.int64(), nullable=False),
-        pa.field("end", pa.int64(), nullable=False),
-        pa.field("role", pa.string(), nullable=False),
-        pa.field("type", pa.string(), nullable=False),
-    ]
+    pa.field(name, pa.string() if name in _TEXTS else pa.int64(), nullable=False)
+    for name in ("example", "task", "position", "start", "end", "role", "type")
 )
 """Columns of :func:`cases` beside the NLLs."""
 
@@ -275,15 +265,14 @@ def _roles(manifest: Manifest, example: ManifestExample) -> dict[int, tuple[str,
 
 
 def _nlls(table: TokenTable, keys: Iterable[str]) -> dict[tuple[str, int], float]:
-    found: dict[tuple[str, int], float] = {}
-    for key in keys:
-        if key not in table:
-            continue
-        part = table.rows(key)
-        values = table.columns["nll"][part]
-        for at, nll in zip(table.position[part], values, strict=True):
-            found[key, int(at)] = round(float(nll), 4)
-    return found
+    places = [(key, table.rows(key)) for key in keys if key in table]
+    return {
+        (key, int(at)): round(float(nll), 4)
+        for key, rows in places
+        for at, nll in zip(
+            table.position[rows], table.columns["nll"][rows], strict=True
+        )
+    }
 
 
 def _reference(manifest: Manifest, keys: Iterable[str]) -> dict[tuple[str, int], float]:

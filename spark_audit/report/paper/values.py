@@ -11,17 +11,19 @@ from __future__ import annotations
 import csv
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from spark_audit.errors import InputError
 
+AS_PRINTED = "panel row method order text low_text high_text".split()
 PRIMARY = "1"
 """The paper's main task order."""
 
@@ -65,8 +67,13 @@ class Setting(_Strict):
     seeds: str
 
 
-class _Listed(_Strict):
-    """A table as the index has it."""
+class PaperTable(_Strict):
+    """A table of the paper as the index has it.
+
+    ``n`` and ``clusters`` say what the figures are over, ``interval`` of what kind
+    intervals are, ``spans`` and ``caliper`` (nats) how identifiers were matched; empty
+    or ``None`` where the paper does not say.
+    """
 
     label: str
     file: str
@@ -80,13 +87,40 @@ class _Listed(_Strict):
     caliper: float | None = None
     note: str = ""
 
+    @cached_property
+    def figures(self) -> tuple[Figure, ...]:
+        """Its figures, in the order of print."""
+        columns = {column.name: column for column in self.columns}
+        text = (_folder() / self.file).read_text(encoding="utf-8")
+        lines = csv.DictReader(text.splitlines())
+        return tuple(self._figure(columns[line["column"]], line) for line in lines)
+
+    def _figure(self, column: Column, line: Mapping[str, str]) -> Figure:
+        scale = Decimal(str(column.scale))
+        columns: dict[str, Any] = {
+            **self.model_dump(include={"n", "clusters", "spans", "caliper"}),
+            **column.model_dump(include={"audit", "metric", "unit", "note"}),
+            **{name: line[name] for name in AS_PRINTED},
+            **{name: _number(line[name], scale) for name in ("value", "low", "high")},
+        }
+        return Figure(
+            table=self.label,
+            column=column.name,
+            of=line["of"] or column.of,
+            group=line["group"] or column.group,
+            scale=scale.normalize(),
+            base_model=self.base_model or setting().base_model,
+            interval=self.interval if line["low_text"] else "none",
+            **columns,
+        )
+
 
 class _Index(_Strict):
     paper: str
     setting: Setting
     orders: dict[str, tuple[str, ...]]
     methods: tuple[Method, ...]
-    tables: tuple[_Listed, ...]
+    tables: tuple[PaperTable, ...]
 
 
 @dataclass(frozen=True)
@@ -154,28 +188,6 @@ class Figure:
         return text if self.scale == 1 else str(Decimal(text) * self.scale)
 
 
-@dataclass(frozen=True)
-class PaperTable:
-    """A table of the paper with its figures, in the order of print.
-
-    ``n`` and ``clusters`` say what the figures are over, ``interval`` of what kind
-    intervals are, ``spans`` and ``caliper`` (nats) how identifiers were matched; empty
-    or ``None`` where the paper does not say.
-    """
-
-    label: str
-    caption: str
-    columns: tuple[Column, ...]
-    figures: tuple[Figure, ...]
-    base_model: str
-    n: str
-    clusters: str
-    interval: str
-    spans: int | None
-    caliper: float | None
-    note: str
-
-
 def setting() -> Setting:
     """Model, tasks, sizes and seeds that the paper gives for all tables."""
     return _index().setting
@@ -209,7 +221,7 @@ def methods_named(name: str) -> tuple[str, ...]:
 
 def tables() -> tuple[PaperTable, ...]:
     """All tables, in the order of the index."""
-    return _tables()
+    return _index().tables
 
 
 def table(label: str) -> PaperTable:
@@ -220,10 +232,10 @@ def table(label: str) -> PaperTable:
     InputError
         If the paper has no such table; the message lists the known ones.
     """
-    for one in _tables():
+    for one in tables():
         if one.label == label:
             return one
-    known = ", ".join(one.label for one in _tables())
+    known = ", ".join(one.label for one in tables())
     raise InputError(f"the paper has no table {label!r}", fix=f"choose one of: {known}")
 
 
@@ -247,7 +259,7 @@ def reference(
     """
     return [
         figure
-        for one in _tables()
+        for one in tables()
         for figure in one.figures
         if (figure.audit, figure.metric, figure.of) == (audit, metric, of)
         and figure.group == group.casefold()
@@ -268,53 +280,6 @@ def _index() -> _Index:
 
 def _folder() -> Traversable:
     return files("spark_audit.report.paper") / "printed"
-
-
-@cache
-def _tables() -> tuple[PaperTable, ...]:
-    return tuple(
-        PaperTable(
-            **one.model_dump(exclude={"file", "columns"}),
-            columns=one.columns,
-            figures=tuple(_figures(one)),
-        )
-        for one in _index().tables
-    )
-
-
-def _figures(listed: _Listed) -> Iterator[Figure]:
-    columns = {column.name: column for column in listed.columns}
-    text = (_folder() / listed.file).read_text(encoding="utf-8")
-    for line in csv.DictReader(text.splitlines()):
-        column = columns[line["column"]]
-        scale = Decimal(str(column.scale))
-        yield Figure(
-            table=listed.label,
-            panel=line["panel"],
-            row=line["row"],
-            column=column.name,
-            method=line["method"],
-            order=line["order"],
-            audit=column.audit,
-            metric=column.metric,
-            of=line["of"] or column.of,
-            group=line["group"] or column.group,
-            unit=column.unit,
-            scale=scale.normalize(),
-            text=line["text"],
-            value=_number(line["value"], scale),
-            low_text=line["low_text"],
-            low=_number(line["low"], scale),
-            high_text=line["high_text"],
-            high=_number(line["high"], scale),
-            base_model=listed.base_model or _index().setting.base_model,
-            n=listed.n,
-            clusters=listed.clusters,
-            interval=listed.interval if line["low_text"] else "none",
-            spans=listed.spans,
-            caliper=listed.caliper,
-            note=column.note,
-        )
 
 
 def _number(text: str, scale: Decimal) -> float | None:
