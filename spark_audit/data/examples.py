@@ -14,7 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, get_args
+from typing import IO, Any, Literal, TypeVar, get_args
+
+from pydantic import (
+    ConfigDict,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+)
 
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import (
@@ -28,7 +37,8 @@ from spark_audit.files import (
 Split = Literal["train", "test"]
 Origin = Literal["natural", "injected"]
 Part = Literal["name", "password", "ssn"]
-Ranges = tuple[tuple[int, int], ...]
+Ranges = tuple[tuple[StrictInt, StrictInt], ...]
+T = TypeVar("T")
 PII_TYPES = (
     "NAME",
     "EMAIL",
@@ -49,6 +59,10 @@ LINE_BYTES = 1 << 24
 _TASK = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,199}")
 
 
+# A file's objects hold no other keys, and nothing is coerced.
+_CLOSED = ConfigDict(extra="forbid")
+
+
 @dataclass(frozen=True)
 class Span:
     """An annotated identifier: characters ``start:end`` of ``prompt + response``.
@@ -56,11 +70,13 @@ class Span:
     ``part`` is set on a canary's spans only.
     """
 
-    start: int
-    end: int
-    type: str
+    start: StrictInt
+    end: StrictInt
+    type: StrictStr
     origin: Origin = "natural"
     part: Part | None = None
+
+    __pydantic_config__ = _CLOSED
 
 
 @dataclass(frozen=True)
@@ -71,11 +87,13 @@ class Canary:
     one its parts were drawn with, ``format`` the name of its frame.
     """
 
-    id: str
-    format: str
-    dose: int
-    held_out: bool
-    seed: int
+    id: StrictStr
+    format: StrictStr
+    dose: StrictInt
+    held_out: StrictBool
+    seed: StrictInt
+
+    __pydantic_config__ = _CLOSED
 
 
 @dataclass(frozen=True)
@@ -94,16 +112,18 @@ class Example:
         or no valid Unicode, or if task, split or a span's type is unknown.
     """
 
-    id: str
-    task: str
-    prompt: str = dataclasses.field(repr=False)
-    response: str = dataclasses.field(repr=False)
+    id: StrictStr
+    task: StrictStr
+    prompt: StrictStr = dataclasses.field(repr=False)
+    response: StrictStr = dataclasses.field(repr=False)
     split: Split
-    source_id: str
+    source_id: StrictStr
     spans: tuple[Span, ...] = ()
     canary: Canary | None = None
     template: Ranges | None = None
     frames: Ranges = ()
+
+    __pydantic_config__ = _CLOSED
 
     def __post_init__(self) -> None:
         check_task(self.task, where="field 'task'")
@@ -184,7 +204,6 @@ def located(place: str, error: InputError) -> InputError:
 
 
 REQUIRED = ("id", "task", "prompt", "response", "split")
-_FIELDS = (*REQUIRED, "source_id", "spans", "canary", "template", "frames")
 
 
 def data_files(given: Iterable[Path]) -> list[Path]:
@@ -252,30 +271,11 @@ def _row(example: Example) -> dict[str, Any]:
 
 def from_row(row: Mapping[str, Any], *, place: str) -> Example:
     """An example from one JSON object; ``place`` (file and line) is for errors."""
+    given = _given(row)
+    if "source_id" not in given and "id" in given:
+        given["source_id"] = given["id"]
     try:
-        for field in row:
-            if field not in _FIELDS:
-                # Its name is not told: it may be anything of the data.
-                raise InputError(
-                    f"is none of {', '.join(_FIELDS)}",
-                    where="a field",
-                    fix="remove it, or convert the file with `data import`",
-                )
-        if row.get("split") is None:
-            raise bad_field("split", "is missing", fix=SPLIT_FIX)
-        if row.get("id") is None:
-            fix = "convert the file with `data import`, which makes ids"
-            raise bad_field("id", "is missing", fix=fix)
-        return Example(
-            **{name: text_field(row, name) for name in REQUIRED},  # type: ignore[arg-type]
-            source_id=text_field(
-                row, "id" if row.get("source_id") is None else "source_id"
-            ),
-            spans=spans_field(row),
-            canary=_canary(row.get("canary")),
-            template=_ranges(row, "template"),
-            frames=_ranges(row, "frames") or (),
-        )
+        return _validated(_EXAMPLE, given)
     except InputError as error:
         raise located(place, error) from error
 
@@ -283,76 +283,63 @@ def from_row(row: Mapping[str, Any], *, place: str) -> Example:
 def text_field(row: Mapping[str, Any], field: str) -> str:
     """A field that must be there and be text."""
     value = row.get(field)
-    if value is None:
-        raise bad_field(field, "is missing")
     if not isinstance(value, str):
-        raise bad_field(field, f"is {_kind(value)}, not text")
+        raise bad_field(field, "is missing" if value is None else "is not text")
     return value
 
 
 def spans_field(row: Mapping[str, Any]) -> tuple[Span, ...]:
     """The field ``spans``; absent or null: none."""
-    value = row.get("spans")
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise bad_field("spans", f"is {_kind(value)}, not a list")
-    kinds = {"start": int, "end": int, "type": str, "origin": str, "part": str}
-    return tuple(
-        Span(**_object(item, f"spans[{i}]", kinds, optional=("origin", "part")))
-        for i, item in enumerate(value)
-    )
+    spans = row.get("spans")
+    return () if spans is None else _validated(_SPANS, _given(spans), "spans")
 
 
-def _canary(value: Any) -> Canary | None:
-    kinds = {"id": str, "format": str, "dose": int, "held_out": bool, "seed": int}
-    return None if value is None else Canary(**_object(value, "canary", kinds))
-
-
-def _object(
-    value: Any, field: str, kinds: Mapping[str, type], *, optional: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    """An object's values, each of the kind that its name asks for; null: left out."""
-    if not isinstance(value, Mapping):
-        raise bad_field(field, f"is {_kind(value)}, not an object")
-    for name in value:
-        if name not in kinds:
-            raise bad_field(field, f"has a key that is none of {', '.join(kinds)}")
-    given = {name: item for name, item in value.items() if item is not None}
-    for name, kind in kinds.items():
-        if name not in given and name not in optional:
-            raise bad_field(f"{field}.{name}", "is missing")
-        if name in given and type(given[name]) is not kind:
-            what = f"is {_kind(given[name])}, not {_KINDS[kind]}"
-            raise bad_field(f"{field}.{name}", what)
-    return given
-
-
-_KINDS = {
-    str: "text",
-    bool: "true or false",
-    int: "a whole number",
-    float: "a decimal number",
-    list: "a list",
-    dict: "an object",
+_EXAMPLE = TypeAdapter(Example)
+_SPANS = TypeAdapter(tuple[Span, ...])
+_FIXES = {
+    "id": "convert the file with `data import`, which makes ids",
+    "split": SPLIT_FIX,
+}
+_FLAWS = {
+    "missing": "is missing",
+    "string_type": "is not text",
+    "string_unicode": "holds half a surrogate pair",
+    "int_type": "is not a whole number",
+    "bool_type": "is not true or false",
+    "tuple_type": "is not a list",
+    "dataclass_type": "is not an object",
 }
 
 
-def _kind(value: Any) -> str:
-    return _KINDS.get(type(value), type(value).__name__)
+def _given(value: Any) -> Any:
+    """JSON without the keys that are null: null is as good as absent."""
+    if isinstance(value, Mapping):
+        return {k: _given(each) for k, each in value.items() if each is not None}
+    return [_given(each) for each in value] if isinstance(value, list) else value
 
 
-def _ranges(row: Mapping[str, Any], field: str) -> Ranges | None:
-    value = row.get(field)
-    if value is None:
-        return None
-    if not isinstance(value, list):
-        raise bad_field(field, f"is {_kind(value)}, not a list")
-    for i, item in enumerate(value):
-        kinds = [type(n) for n in item] if isinstance(item, list) else []
-        if kinds != [int, int]:
-            raise bad_field(f"{field}[{i}]", "is not [start, end]")
-    return tuple((start, end) for start, end in value)
+def _validated(adapter: TypeAdapter[T], value: Any, *inside: str | int) -> T:
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        kind, loc = first["type"], (*inside, *first["loc"])
+        if kind == "unexpected_keyword_argument":
+            # Its name is not told: it may be anything of the data.
+            owner = {"spans": Span, "canary": Canary}.get(str(loc[0]), Example)
+            names = ", ".join(f.name for f in dataclasses.fields(owner))
+            what, loc = f"has a key that is none of {names}", loc[:-1]
+        elif kind == "literal_error":
+            what = f"is not {first['ctx']['expected']}"
+        else:
+            what = _FLAWS.get(kind, first["msg"].lower())
+        steps = (f"[{one}]" if isinstance(one, int) else f".{one}" for one in loc)
+        field = "".join(steps).removeprefix(".")
+        fix = _FIXES.get(field) if kind == "missing" else None
+        if not field:
+            fix = "remove it, or convert the file with `data import`"
+        where = f"field '{field}'" if field else "the row"
+        raise InputError(what, where=where, fix=fix) from error
 
 
 def unique_ids(rows: Iterable[tuple[str, Example]]) -> list[Example]:
@@ -414,7 +401,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         empty = False
         row = parse_json(line, place=place)
         if not isinstance(row, dict):
-            raise InputError(f"is {_kind(row)}, not an object", where=place)
+            raise InputError("is not an object", where=place)
         yield place, row
     if empty:
         raise InputError("is empty", where=str(path))
