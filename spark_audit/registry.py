@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,11 +25,16 @@ _REGISTERS = re.compile(r"^@[A-Z]+\.register\(", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Entry(Generic[F]):
-    """One registered function with the other functions that belong to it."""
+    """One registered function with the other functions that belong to it.
+
+    ``order`` is its place among the entries, where that matters: those without one
+    come last.
+    """
 
     name: str
     run: F
     parts: dict[str, Callable[..., Any]]
+    order: float = math.inf
 
     def part(self, name: str) -> Callable[..., Any]:
         """The companion function registered as ``name``."""
@@ -77,7 +83,9 @@ class Registry(Generic[F]):
         inside = function.__module__.removeprefix(f"{self.package}.")
         return inside.partition(".")[0]
 
-    def register(self, **parts: Callable[..., Any]) -> Callable[[F], F]:
+    def register(
+        self, *, order: float = math.inf, **parts: Callable[..., Any]
+    ) -> Callable[[F], F]:
         """Decorator for the one entry of a file; ``parts`` are its companions."""
 
         def decorate(function: F) -> F:
@@ -87,7 +95,7 @@ class Registry(Generic[F]):
                 if known != function.__qualname__:
                     msg = f"{function.__module__} registers two {self.kind}s"
                     raise RuntimeError(msg)
-            self._entries[name] = Entry(name, function, dict(parts))
+            self._entries[name] = Entry(name, function, dict(parts), order)
             return function
 
         return decorate

@@ -203,12 +203,18 @@ def test_the_worked_figure_works(examples: dict[str, ModuleType]) -> None:
         for name, group, v in (("c", "type:SSN", 2.0), ("c", "pooled", 1.0))
     ]
     draw = FIGURES._entries["spread"].run
-    drawing = draw(Report.model_construct(results=rows))
-    assert drawing is not None
-    (line,) = drawing.figure.axes[0].lines
-    assert (list(line.get_xdata()), list(line.get_ydata())) == ([2.0], ["SSN"])
+    bare: dict[str, Any] = {"checkpoints": [], "contrasts": [], "tables": {}}
+    report = Report.model_construct(results=rows, **bare)
+    picture = draw(report)
+    assert picture is not None
+    drawing = picture.drawing("spread", report)
+    (axes,) = drawing.figure.axes
+    (line,) = axes.lines
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([2.0], [0])
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["c"]
+    assert drawing.alt.endswith("of identifiers, in nats: c 2.000.")
     assert 'data-checkpoint="c"' in inline_svg(drawing)
-    assert draw(Report.model_construct(results=rows[1:])) is None
+    assert draw(Report.model_construct(results=rows[1:], **bare)) is None
 
 
 def test_the_worked_method_works(

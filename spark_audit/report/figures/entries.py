@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from spark_audit.audits.contract import BASE, entry_of, series_of
-from spark_audit.report.figures.theme import HOLLOW
+from spark_audit.report.figures.theme import GLYPHS, HOLLOW, LIGHT
 from spark_audit.results import Contrast, Report, Row
-
-if TYPE_CHECKING:
-    pass
-from spark_audit.report.figures.theme import GLYPHS, LIGHT
 
 R = TypeVar("R", bound=Row)
 
@@ -38,40 +34,30 @@ def names_of(report: Report) -> dict[str, str]:
     return {name: entry_of(name) for name in ordered}
 
 
-def rows_of(
-    report: Report,
-    audit: str,
-    metric: str,
-    *,
-    of: str = "",
-    group: str = "pooled",
-) -> dict[str, Row]:
-    """Checkpoint -> its row; one row an entry, with the widest interval there is."""
-    found = [
-        row
-        for row in report.results
-        if (row.audit, row.metric, row.of, row.group) == (audit, metric, of, group)
-    ]
-    chosen = _chosen(found, lambda row: (row.checkpoint,))
+def rows_of(report: Report, audit: str, metric: str, **more: str) -> dict[str, Row]:
+    """Checkpoint -> its row; one row an entry, with the widest interval there is.
+
+    ``of`` and ``group`` are fields of the rows wanted; pooled rows, if not told.
+    """
+    rows = _matching(report.results, audit, metric, **more)
+    chosen = _chosen(rows, lambda row: (row.checkpoint,))
     return {key[0]: row for key, row in _ordered(report, chosen).items()}
 
 
 def contrasts_of(
-    report: Report,
-    audit: str,
-    metric: str,
-    *,
-    of: str = "",
-    group: str = "pooled",
+    report: Report, audit: str, metric: str, **more: str
 ) -> dict[tuple[str, str], Contrast]:
     """(checkpoint, baseline) -> its contrast, chosen as in ``rows_of``."""
-    found = [
-        row
-        for row in report.contrasts
-        if (row.audit, row.metric, row.of, row.group) == (audit, metric, of, group)
-    ]
-    chosen = _chosen(found, lambda row: (row.checkpoint, row.baseline))
+    rows = _matching(report.contrasts, audit, metric, **more)
+    chosen = _chosen(rows, lambda row: (row.checkpoint, row.baseline))
     return {(key[0], key[1]): row for key, row in _ordered(report, chosen).items()}
+
+
+def _matching(
+    rows: Iterable[R], audit: str, metric: str, *, of: str = "", group: str = "pooled"
+) -> list[R]:
+    wanted = (audit, metric, of, group)
+    return [r for r in rows if (r.audit, r.metric, r.of, r.group) == wanted]
 
 
 def _chosen(rows: Sequence[R], key: Any) -> dict[tuple[str, ...], R]:
@@ -129,22 +115,28 @@ def known(records: Iterable[dict[str, Any]], *columns: str) -> list[dict[str, An
     return [r for r in records if all(r.get(c) is not None for c in columns)]
 
 
-def replicates_said(report: Report) -> str:
-    """A sentence for the caption where methods were trained with several seeds."""
-    several = [n for n, entry in names_of(report).items() if n != entry]
-    if not several:
+def replicates_said(report: Report, *, apart: str = "") -> str:
+    """A sentence for the caption where methods were trained with several seeds.
+
+    ``apart`` is what each seed has of its own, where seeds are not shown by their mean.
+    """
+    if all(name == entry for name, entry in names_of(report).items()):
         return ""
-    return " Methods with several training seeds are shown by the mean of their seeds."
+    if apart:
+        return f"Of methods with several seeds each seed has {apart}."
+    return "Methods with several training seeds are shown by the mean of their seeds."
 
 
-def intervals_said(rows: Iterable[Row], *, bars: str = "Bars") -> str:
-    """What the intervals of these rows are, for the caption."""
+def intervals_said(rows: Sequence[Row]) -> str:
+    """What the intervals of these rows are, for the caption; of no rows, nothing."""
+    if not rows:
+        return ""
     bounded = [r for r in rows if r.value is not None and r.low is not None]
     if not bounded:
         return "No interval can be given."
     levels = " and ".join(f"{100 * v:g}%" for v in sorted({r.level for r in bounded}))
     over = " or ".join(OVER[o] for o in OVER if any(r.over == o for r in bounded))
-    text = f"{bars}: {levels} intervals {over}."
+    text = f"Bars: {levels} intervals {over}."
     if any(r.value is not None and r.low is None for r in rows):
         text += " A mark without a bar has no interval."
     return text
@@ -172,9 +164,8 @@ def void_said(report: Report, audit: str) -> str:
     return "".join(f" {text}" for text in found)
 
 
-def statuses_said(rows: Iterable[Row]) -> str:
+def statuses_said(rows: Sequence[Row]) -> str:
     """Why marks are hollow and figures missing, for the caption."""
-    rows = list(rows)
     found = []
     hollow = sorted({r.status for r in rows} & set(HOLLOW))
     if hollow:
@@ -187,7 +178,7 @@ def statuses_said(rows: Iterable[Row]) -> str:
         f"Not estimable for {', '.join(dict.fromkeys(names))}: {reason}."
         for reason, names in reasons.items()
     ]
-    return "".join(f" {text}" for text in found)
+    return " ".join(found)
 
 
 def palette(report: Report) -> dict[str, tuple[int, str]]:
@@ -206,3 +197,19 @@ def palette(report: Report) -> dict[str, tuple[int, str]]:
         found[name] = places[entry]
         found.setdefault(entry, places[entry])
     return found
+
+
+K = TypeVar("K")
+
+
+def estimable(rows: Mapping[K, R]) -> dict[K, R]:
+    """Those of some rows that have a value."""
+    return {key: row for key, row in rows.items() if row.value is not None}
+
+
+def means(pairs: Iterable[tuple[K, float]]) -> dict[K, float]:
+    """The mean of the values of each key, in the keys' order."""
+    values: dict[K, list[float]] = {}
+    for key, value in pairs:
+        values.setdefault(key, []).append(float(value))
+    return {key: sum(some) / len(some) for key, some in values.items()}

@@ -6,13 +6,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from spark_audit.files import write_atomically
-from spark_audit.results import Report
-
-if TYPE_CHECKING:
-    pass
 from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.entries import void_said
 from spark_audit.report.figures.svg import inline, rendered
@@ -23,25 +19,7 @@ from spark_audit.report.figures.theme import (
     file_name,
     styled,
 )
-
-ORDER = (
-    "balance",
-    "pair-distances",
-    "selectivity",
-    "selectivity-by-type",
-    "drift",
-    "top1",
-    "ranks",
-    "exposure",
-    "roc",
-    "noise",
-    "utility",
-    "accuracy",
-    "sweep",
-    "losses",
-    "time",
-)
-"""The order of reading; figures that are not named here come last."""
+from spark_audit.results import Report
 
 
 def drawings(report: Report, *, only: Collection[str] | None = None) -> list[Drawing]:
@@ -57,27 +35,24 @@ def drawings(report: Report, *, only: Collection[str] | None = None) -> list[Dra
 
 def each(report: Report, *, only: Collection[str] | None = None) -> Iterator[Drawing]:
     """The figures one by one, so that no more than one is kept in memory."""
-    known = FIGURES.names()
     _matplotlib()
-    for name in sorted(known, key=lambda n: (_place(n), n)):
-        if only is None or name.replace("-", "_") in only or name in only:
-            run = FIGURES.get(name).run
-            with styled():
-                drawing = run(report)
-                if drawing is None:
-                    continue
-                void = void_said(report, drawing.audit)
-                drawing = replace(
-                    drawing, caption=drawing.caption + void, alt=drawing.alt + void
-                )
-                # Once is enough: the layout is the same in every format.
-                drawing.figure.draw_without_rendering()
-                drawing.figure.set_layout_engine("none")
-            yield drawing
-
-
-def _place(name: str) -> int:
-    return ORDER.index(name) if name in ORDER else len(ORDER)
+    for entry in sorted(FIGURES, key=lambda entry: (entry.order, entry.name)):
+        name = entry.name.replace("-", "_")
+        if only is not None and not {name, entry.name} & set(only):
+            continue
+        with styled():
+            picture = entry.run(report)
+            if picture is None:
+                continue
+            drawing = picture.drawing(name, report)
+            void = void_said(report, drawing.audit)
+            drawing = replace(
+                drawing, caption=drawing.caption + void, alt=drawing.alt + void
+            )
+            # Once is enough: the layout is the same in every format.
+            drawing.figure.draw_without_rendering()
+            drawing.figure.set_layout_engine("none")
+        yield drawing
 
 
 def inline_svg(drawing: Drawing) -> str:

@@ -2,112 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-
 from spark_audit.report.figures import FIGURES
-from spark_audit.report.figures.entries import records_of
-from spark_audit.report.figures.style import (
-    Look,
-    belongs,
-    canvas,
-    grid_of,
-    legend,
-    legend_height,
-    looks,
-    plain,
-    ticked,
-    tidy,
-    wrapped,
-)
-from spark_audit.report.figures.theme import LIGHT, MUTED, Drawing
+from spark_audit.report.figures.curves import Axis, Curve, Curves, Panel, ends, wide
+from spark_audit.report.figures.entries import known, records_of
+from spark_audit.report.figures.picture import DASHES, Look, looks, wrapped
+from spark_audit.report.figures.theme import LIGHT
 from spark_audit.results import Report
 
-TERMS: dict[str, tuple[str, str, Any]] = {
-    "ul": ("unlikelihood", LIGHT[6], "-"),
-    "dkl": ("dKL", LIGHT[1], (0, (5, 1.5))),
-    "anchor": ("anchor, current task", LIGHT[2], (0, (1, 1))),
-    "old": ("anchor, old tasks", LIGHT[4], (0, (4, 1, 1, 1))),
+# Of equal values, whose marks lie on each other, the earlier term's is a rim.
+TERMS = {
+    "ul": ("unlikelihood", Look("", LIGHT[6], "o", "-", size=9.5)),
+    "dkl": ("dKL", Look("", LIGHT[1], "s", DASHES[1], size=5.5)),
+    "anchor": ("anchor, current task", Look("", LIGHT[2], "^", DASHES[2], size=4.5)),
+    "old": ("anchor, old tasks", Look("", LIGHT[4], "D", DASHES[3], size=3.5)),
 }
-MARKS = {"ul": "o", "dkl": "s", "anchor": "^", "old": "D"}
-WIDE = 30.0
-"""Ratio of the largest to the smallest loss from which the axis is logarithmic."""
+PROBE = Look(marker="o", dashes="none")
+PART = Look(dashes=":", width=0.8)
+RATIO = 30.0
+"""Of the largest to the smallest loss from which the axis is logarithmic."""
 GAP = 0.04
 """Share of a stage's steps that is left free before the next."""
 
 Records = list[dict[str, Any]]
 
 
-@FIGURES.register()
-def draw(report: Report) -> Drawing | None:
+@FIGURES.register(order=140)
+def draw(report: Report) -> Curves | None:
     """One panel a run, its stages side by side."""
-    runs: dict[str, dict[str, Records]] = {}
+    runs: dict[str, list[Records]] = {}
     for entry, members in records_of(report, "run_losses").items():
-        for name, records in members.items():
+        for records in members.values():
             mine = [r for r in records if r.get("part") == "priv" and _terms([r])]
             if mine:
-                runs.setdefault(entry, {})[name] = mine
+                runs.setdefault(entry, []).append(mine)
     if not runs:
         return None
-    every = [r for found in runs.values() for mine in found.values() for r in mine]
+    every = [r for members in runs.values() for mine in members for r in mine]
     terms = _terms(every)
-    probes = any(record.get("kind") == "probe" for record in every)
-    handles = [
-        Line2D([], [], color=TERMS[t][1], linestyle=TERMS[t][2], linewidth=1.8)
-        for t in terms
-    ]
-    labels = [TERMS[term][0] for term in terms]
-    if probes:
-        handles.append(Line2D([], [], color=MUTED, marker="o", linestyle="none"))
-        labels.append("the same rows before and after")
-    down, across = grid_of(len(runs), most=2)
-    titles = [wrapped(name, width=40) for name in runs]
-    tall = 1.75 + 0.14 * max(title.count("\n") for title in titles)
-    figure = canvas(down * tall + 0.5 + legend_height(labels))
-    grid = figure.subplots(down, across, squeeze=False, sharey=True)
-    look = looks(report)
     values = [r[t] for r in every for t in terms if r.get(t) is not None]
-    low, high = min(values), max(values)
-    log = low > 0 and high / low > WIDE
-    for place, (name, members) in enumerate(runs.items()):
-        axes = grid.flat[place]
-        if log:
-            axes.set_yscale("log")
-        _panel(axes, look[name], members, terms)
-        if log:
-            axes.set_ylim(low / 1.3, high * 1.3)
-            ticked(axes.yaxis)
-        belongs(axes.set_title(titles[place]), look[name])
-        tidy(axes, grid="y")
-    for axes in grid.flat[len(runs) :]:
-        axes.remove()
-    figure.supylabel("loss, nats per token", fontsize=8)
-    legend(
-        figure,
-        handles,
-        labels,
-        title="stage (within each, the steps of its correction)",
-    )
+    log = wide(values, ratio=RATIO)
+    limits = (min(values) / 1.3, max(values) * 1.3) if log else (None, None)
+    y = Axis(scale="log" if log else "linear", limits=limits)
+    look = looks(report)
+    keys = {TERMS[t][0]: replace(TERMS[t][1], marker="none", width=1.8) for t in terms}
+    if any(record.get("kind") == "probe" for record in every):
+        keys["the same rows before and after"] = PROBE
     several = any(len(members) > 1 for members in runs.values())
-    return Drawing(
-        name="losses",
+    return Curves(
         audit="training",
         title="Losses of the correction",
-        caption=(
-            "Terms of the correction's loss, unweighted, as means over windows of "
-            "steps, whose rows differ from step to step. Marks: fixed rows before the "
-            "first and after the last step of a stage; only these compare. Dotted "
-            "lines part the stages."
-            + (
-                " Of methods with several seeds each seed has its lines."
-                if several
-                else ""
-            )
-        ),
-        alt=_alt(runs, terms),
-        figure=figure,
+        caption="Terms of the correction's loss, unweighted, as means over windows of "
+        "steps, whose rows differ from step to step. Marks: fixed rows before the "
+        "first and after the last step of a stage; only these compare. Dotted lines "
+        "part the stages.",
+        shows="Curves of the correction's losses; on fixed rows, before the first step "
+        "and after the last",
+        tells=ends,
+        panels=[_panel(look[name], runs[name], terms, y) for name in runs],
+        most=2,
+        share="all",
+        grid="y",
+        keys=keys,
+        label="stage (within each, the steps of its correction)",
+        side="loss, nats per token",
+        apart="its lines" if several else "",
     )
 
 
@@ -115,108 +77,60 @@ def _terms(records: Records) -> list[str]:
     return [t for t in TERMS if any(r.get(t) is not None for r in records)]
 
 
-def _panel(
-    axes: Axes, look: Look, members: dict[str, Records], terms: list[str]
-) -> None:
-    every = [record for records in members.values() for record in records]
-    stages = sorted(dict.fromkeys(r.get("stage", "") for r in every), key=_order)
-    lengths = {
-        s: max(int(r.get("step") or 0) for r in every if r.get("stage", "") == s)
-        for s in stages
-    }
-    starts: dict[Any, float] = {}
+def _panel(look: Look, members: list[Records], terms: list[str], y: Axis) -> Panel:
+    every = [record for records in members for record in records]
+    stages = sorted({str(r.get("stage", "")) for r in every}, key=_order)
+    lengths = dict.fromkeys(stages, 1)
+    for record in every:
+        stage = str(record.get("stage", ""))
+        lengths[stage] = max(lengths[stage], int(record.get("step") or 0))
+    room = GAP * max(lengths.values())
+    starts: dict[str, float] = {}
     at = 0.0
-    room = GAP * max(max(lengths.values()), 1)
-    for stage in stages:
+    for stage, length in lengths.items():
         starts[stage] = at
-        at += max(lengths[stage], 1) + room
-        if stage != stages[-1]:
-            line = axes.axvline(
-                at - room / 2, color=MUTED, linestyle=":", linewidth=0.8
-            )
-            belongs(line, look)
-    for records in members.values():
-        for stage in stages:
-            mine = [r for r in records if r.get("stage", "") == stage]
-            for place, term in enumerate(terms):
-                _term(axes, look, mine, term, starts[stage], place)
-    axes.set_xlim(-room, at)
-    middles = [starts[s] + max(lengths[s], 1) / 2 for s in stages]
-    names = [str(s).partition("-")[0] for s in stages]
-    distinct = len(set(names)) == len(names) and max(map(len, names)) <= 3
-    axes.set_xticks(
-        middles, names if distinct else [str(i + 1) for i in range(len(stages))]
+        at += length + room
+    numbers = [stage.partition("-")[0] for stage in stages]
+    if len(set(numbers)) < len(numbers) or max(map(len, numbers)) > 3:
+        numbers = [str(place) for place in range(1, len(stages) + 1)]
+    middles = (starts[stage] + lengths[stage] / 2 for stage in stages)
+    return Panel(
+        [
+            curve
+            for records in members
+            for place, term in enumerate(terms)
+            for curve in _term(look, known(records, term), term, starts, 3.0 + place)
+        ],
+        wrapped(look.name, width=40),
+        look,
+        Axis(limits=(-room, at), ticks=dict(zip(middles, numbers, strict=True))),
+        y,
+        references=[("x", starts[stage] - room / 2, PART) for stage in stages[1:]],
     )
-    axes.tick_params(axis="x", length=0)
 
 
-def _order(stage: object) -> tuple[int, str]:
+def _order(stage: str) -> tuple[int, str]:
     """``2-yelp`` after ``1-fomc``, ``10-...`` after ``9-...``."""
-    number = str(stage).partition("-")[0]
-    return (int(number) if number.isdecimal() else 0, str(stage))
-
-
-SIZES = (9.5, 5.5, 4.5, 3.5)
-"""Of the probes' marks, in points, by the order of their terms."""
+    number = stage.partition("-")[0]
+    return (int(number) if number.isdecimal() else 0, stage)
 
 
 def _term(
-    axes: Axes, look: Look, mine: Records, term: str, start: float, place: int
-) -> None:
-    _, colour, dashes = TERMS[term]
-    known = [r for r in mine if r.get(term) is not None]
-    steps = sorted(
-        (r for r in known if r.get("kind") == "steps"), key=lambda r: r["step"]
-    )
-    probes = sorted(
-        (r for r in known if r.get("kind") == "probe"), key=lambda r: r["step"]
-    )
-    if steps:
-        (line,) = axes.plot(
-            [start + r["step"] for r in steps],
-            [r[term] for r in steps],
-            color=colour,
-            linestyle=dashes,
-            linewidth=1.3,
-        )
-        belongs(line, look)
-    if probes:
-        (marks,) = axes.plot(
-            [start + r["step"] for r in probes],
-            [r[term] for r in probes],
-            color=colour,
-            marker=MARKS[term],
-            # Equal values lie on each other: the earlier term's mark is a rim.
-            markersize=SIZES[min(place, len(SIZES) - 1)],
-            linestyle="none",
-            clip_on=False,
-            zorder=3 + place,
-        )
-        belongs(marks, look)
+    look: Look, records: Records, term: str, starts: dict[str, float], front: float
+) -> list[Curve]:
+    """A line over the steps of each stage, and all probes as marks."""
+    label, style = TERMS[term]
+    steps = replace(style, name=look.name, marker="none", width=1.3)
+    probes = replace(style, name=look.name, dashes="none")
 
-
-def _alt(runs: dict[str, dict[str, Records]], terms: list[str]) -> str:
-    found = []
-    for name, members in runs.items():
-        records = [r for mine in members.values() for r in mine]
-        said = []
-        for term in terms:
-            ends = [
-                r
-                for r in records
-                if r.get("kind") == "probe" and r.get(term) is not None
-            ]
-            before = [r[term] for r in ends if not r["step"]]
-            after = [r[term] for r in ends if r["step"]]
-            if before and after:
-                said.append(
-                    f"{TERMS[term][0]} from {plain(sum(before) / len(before))} to "
-                    f"{plain(sum(after) / len(after))}"
-                )
-        if said:
-            found.append(f"{name}: {', '.join(said)}")
-    if not found:
-        return (
-            f"Curves of the losses {', '.join(TERMS[t][0] for t in terms)} over steps."
+    def points(kind: str, stages: Iterable[str]) -> tuple[list[float], list[float]]:
+        mine = sorted(
+            (starts[stage] + r["step"], r[term])
+            for r in records
+            if r.get("kind") == kind and (stage := str(r.get("stage", ""))) in stages
         )
-    return f"Curves of the correction's losses; on fixed rows, {'; '.join(found)}."
+        return [x for x, _ in mine], [y for _, y in mine]
+
+    lines = [Curve(steps, *points("steps", [s]), told=False) for s in starts]
+    marks = Curve(probes, *points("probe", starts), label, front=front)
+    return [curve for curve in (*lines, marks) if curve.x]

@@ -21,6 +21,8 @@ from spark_audit.results import Report
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from spark_audit.report.figures.picture import Picture
+
 
 FORMATS = ("png", "svg", "pdf")
 
@@ -170,7 +172,8 @@ class Drawing:
     figure: Figure
 
 
-Draw: TypeAlias = "Callable[[Report], Drawing | None]"
+Draw: TypeAlias = "Callable[[Report], Picture | None]"
+"""Declares the figure of a report that has data for it."""
 
 
 Drawn: TypeAlias = Callable[[], "Sequence[Drawing]"]

@@ -1,0 +1,338 @@
+"""What both kinds of figure share: looks, room for text, the legend, what is told.
+
+A figure's file declares a :class:`Picture`, which is a forest or curves; the kind lays
+it out, draws it, and makes its legend, its alt text and the end of its caption.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import seaborn
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.textpath import TextToPath
+
+from spark_audit.report.figures.entries import (
+    intervals_said,
+    palette,
+    replicates_said,
+    statuses_said,
+)
+from spark_audit.report.figures.theme import (
+    CHECKPOINT,
+    HOLLOW,
+    INK,
+    LIGHT,
+    MUTED,
+    PAPER,
+    Drawing,
+)
+from spark_audit.results import Report, Row, number
+
+WIDTH = 6.5
+"""Inches of a figure over both columns of a page."""
+FONT = 8.0
+ENTRY_WIDTH = 34
+"""Letters of a name in a line of the legend: two columns fit side by side."""
+TITLE = 0.19
+"""Inches of a title's line."""
+MOST_TOLD = 30
+"""Values up to which the alt text tells all; of more, each panel's ends."""
+DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1, 1)),
+    (0, (4, 1, 1, 1)),
+    (0, (7, 2)),
+    (0, (3, 1, 1, 1, 1, 1)),
+    (0, (2, 1)),
+)
+HATCHES = ("", "///", "\\\\\\", "---", "xxx", "|||", "+++")
+OVER = {"sources": "sources", "seeds": "seeds", "both": "sources and seeds"}
+MISSING = "not estimable"
+
+
+@dataclass(frozen=True)
+class Look:
+    """How something is drawn, and what stands for it in the legend.
+
+    What has the ``name`` of a checkpoint belongs to it. ``dashes`` of "none" are marks
+    without a line, an ``area`` is a patch. ``size`` and ``width`` are in points.
+    """
+
+    name: str = ""
+    colour: str = MUTED
+    marker: str = "none"
+    dashes: Any = "-"
+    hatch: str = ""
+    size: float = 5.0
+    width: float = 1.4
+    alpha: float = 1.0
+    hollow: bool = False
+    area: bool = False
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Matplotlib's options of a line."""
+        return {
+            "color": self.colour,
+            "marker": self.marker,
+            "linestyle": self.dashes,
+            "linewidth": self.width,
+            "markersize": self.size,
+            "markerfacecolor": PAPER if self.hollow else self.colour,
+            "markeredgewidth": 1.2 if self.hollow else 0.6,
+            "alpha": self.alpha,
+        }
+
+    @property
+    def sample(self) -> Artist:
+        """What stands for it in the legend."""
+        if not self.area:
+            return Line2D([], [], **self.line)
+        return Patch(
+            facecolor=self.colour,
+            edgecolor=PAPER,
+            hatch=self.hatch,
+            alpha=self.alpha,
+            linewidth=0,
+        )
+
+    def owns(self, *artists: Artist) -> None:
+        """Mark artists as the checkpoint's."""
+        for artist in artists:
+            if self.name:
+                artist.set_gid(CHECKPOINT + self.name)
+
+
+AREA = Look(area=True, alpha=0.25)
+BAND: dict[str, Any] = {"color": AREA.colour, "alpha": AREA.alpha, "linewidth": 0}
+DASHED = Look(colour=INK, dashes="--", width=1.0)
+DOTTED = Look(dashes=":", width=1.0)
+ZERO = Look(colour=INK, width=0.9)
+
+
+def looks(report: Report, **options: Any) -> dict[str, Look]:
+    """Look of every checkpoint, with further fields; replicates have their entry's."""
+    places: dict[tuple[int, str], int] = {}
+    found = {}
+    for name, (index, marker) in palette(report).items():
+        place = places.setdefault((index, marker), len(places))
+        dashes, hatch = (some[place % len(some)] for some in (DASHES, HATCHES))
+        look = Look(name, LIGHT[index], marker, dashes, hatch)
+        found[name] = replace(look, **options)
+    return found
+
+
+# ------------------------------------------------------------------ text, room
+
+
+def wrapped(name: str, *, width: int = 30, lines: int = 2) -> str:
+    """A long name in several lines, broken after its punctuation where there is any."""
+    if len(name) <= width:
+        return name
+    parts = re.findall(rf"[^-_.+@/ ]{{0,{width - 1}}}[-_.+@/ ]|.{{1,{width}}}", name)
+    found = [""]
+    for part in parts:
+        if found[-1] and len(found[-1] + part) > width:
+            found[-1] = found[-1].rstrip()
+            found.append("")
+        found[-1] += part
+    if len(found) > lines:
+        # The end tells variants apart, so the middle is what is left out.
+        found = [*found[: lines - 1], "…" + "".join(found)[-(width - 1) :]]
+    return "\n".join(found)
+
+
+def inches(texts: Iterable[str], *, size: float = FONT) -> float:
+    """Width of the widest line of some texts as they will be drawn."""
+    font = FontProperties(family="DejaVu Sans", size=size)
+    lines = {line for text in texts for line in text.split("\n")}
+    measure = TextToPath().get_text_width_height_descent
+    return max((measure(line, font, False)[0] for line in lines), default=0.0) / 72.0
+
+
+def lines_of(texts: Iterable[str]) -> int:
+    """Lines of the longest of some texts."""
+    return max((text.count("\n") + 1 for text in texts if text), default=0)
+
+
+def plain(value: float, digits: int = 3) -> str:
+    """A figure with a true minus."""
+    return number(value, digits).replace("-", "\N{MINUS SIGN}")
+
+
+def tidy(axes: Axes, *, grid: str) -> None:
+    """No box, a faint grid along the named axis, labels that a page can turn."""
+    seaborn.despine(ax=axes)
+    axes.grid(True, axis=grid, linewidth=0.6, zorder=0)  # type: ignore[arg-type]
+    axes.set_axisbelow(True)
+    axes.yaxis.label.set_rotation_mode("anchor")
+
+
+def grid_of(
+    count: int, *, most: int, width: float = WIDTH, least: float = 0.1
+) -> tuple[int, int]:
+    """Rows and columns of small multiples, columns at least ``least`` inches wide."""
+    columns = max(1, min(count, most, int(width / least)))
+    # No row with a single panel where two rows can be even.
+    columns = math.ceil(count / math.ceil(count / columns))
+    return math.ceil(count / columns), columns
+
+
+# ------------------------------------------------------------------ a declaration
+
+Told = tuple[str, float, str]
+"""A label, the value it is sorted by, and the value in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture(ABC):
+    """A figure as it is declared.
+
+    Parameters
+    ----------
+    audit
+        An audit's name, ``manifest`` or ``training``.
+    caption
+        What is shown; what intervals, hollow marks and seeds are is added to it.
+    remark
+        Sentences of the caption after that on the intervals.
+    shows
+        How the alt text begins, before the values.
+    names
+        Looks that are named in the legend, and below them ``keys``, by their labels.
+    label, side
+        Of an axis that all panels share; the lower one stands above the legend.
+    width
+        Inches.
+    digits
+        Decimals of the values in the alt text.
+    apart
+        What each seed has ("a curve") where replicates are not shown by their mean.
+    """
+
+    audit: str
+    title: str
+    caption: str
+    shows: str
+    remark: str = ""
+    names: Sequence[Look] = ()
+    keys: Mapping[str, Look] = field(default_factory=dict)
+    label: str = ""
+    side: str = ""
+    width: float = WIDTH
+    digits: int = 3
+    apart: str = ""
+
+    @property
+    @abstractmethod
+    def height(self) -> float:
+        """Inches, less the legend."""
+
+    @abstractmethod
+    def paint(self, figure: Figure) -> None:
+        """Draw all panels."""
+
+    @abstractmethod
+    def shown(self) -> Iterator[tuple[Look, Row | None]]:
+        """All marks or curves: whose they are, and the rows they show."""
+
+    @abstractmethod
+    def told(self) -> Iterator[tuple[str, list[Told]]]:
+        """Title of each panel, and what the alt text tells of it."""
+
+    def leaves(self) -> bool:
+        """Whether an interval leaves an axis."""
+        return False
+
+    def drawing(self, name: str, report: Report) -> Drawing:
+        """Lay it out, draw it, and say what it shows."""
+        owned = {look.name: look for look in self.names}
+        entries = {**owned, **self.keys, **self._notes()}
+        labels = [wrapped(label, width=ENTRY_WIDTH) for label in entries]
+        columns = max(1, min(int((self.width - 0.3) / (inches(labels) + 0.65)), 4))
+        down = math.ceil(len(labels) / columns)
+        legend = 0.12 + (0.03 + 0.16 * lines_of(labels)) * down if labels else 0.0
+        legend += 0.2 if self.label else 0.0
+        figure = Figure(figsize=(self.width, self.height + legend))
+        figure.set_layout_engine(
+            "constrained", w_pad=0.06, h_pad=0.05, wspace=0.04, hspace=0.04
+        )
+        self.paint(figure)
+        if self.side:
+            figure.supylabel(self.side, fontsize=FONT)
+        if labels:
+            # A label of the figure itself would stand in the legend's place.
+            drawn = figure.legend(
+                [look.sample for look in entries.values()],
+                labels,
+                loc="outside lower center",
+                ncols=min(columns, len(labels)),
+                frameon=False,
+                handlelength=2.6,
+                columnspacing=1.6,
+                labelspacing=0.45,
+                title=self.label or None,
+                title_fontsize=FONT,
+                alignment="center",
+            )
+            both = zip(drawn.legend_handles, drawn.get_texts(), strict=True)
+            for look, parts in zip(self.names, both, strict=False):
+                look.owns(*(part for part in parts if part is not None))
+        return Drawing(
+            name=name,
+            audit=self.audit,
+            title=self.title,
+            caption=self._caption(report),
+            alt=self._alt(),
+            figure=figure,
+        )
+
+    def _notes(self) -> dict[str, Look]:
+        """Keys of the legend: what the intervals are, and why marks are hollow."""
+        rows = [row for _, row in self.shown() if row]
+        found = {}
+        bounded = [r for r in rows if r.value is not None and r.low is not None]
+        if bounded:
+            levels = [f"{100 * x:g}%" for x in sorted({r.level for r in bounded})]
+            over = [OVER[o] for o in OVER if any(r.over == o for r in bounded)]
+            told = f"{' and '.join(levels)} interval over {' / '.join(over)}"
+            found[told] = Look(width=1.6)
+        statuses = sorted({r.status for r in rows} & set(HOLLOW))
+        if statuses:
+            words = ", ".join(statuses).replace("_", " ")
+            found[f"hollow: {words}"] = Look(marker="o", dashes="none", hollow=True)
+        return found
+
+    def _caption(self, report: Report) -> str:
+        rows = [row for _, row in self.shown() if row]
+        parts = [self.caption, intervals_said(rows), self.remark, statuses_said(rows)]
+        if self.leaves():
+            parts.append("An arrow marks an interval that goes on.")
+        if any(look.name for look, _ in self.shown()):
+            parts.append(replicates_said(report, apart=self.apart))
+        return " ".join(part.strip() for part in parts if part)
+
+    def _alt(self) -> str:
+        panels = [(title, values) for title, values in self.told() if values]
+        many = sum(len(values) for _, values in panels) > MOST_TOLD
+        parts = []
+        for title, values in panels:
+            text = ", ".join(f"{label} {words}" for label, _, words in values)
+            if many and len(values) > 2:
+                ends = [pick(values, key=lambda v: v[1]) for pick in (min, max)]
+                low, high = (f"{words} ({label})" for label, _, words in ends)
+                text = f"from {low} to {high}"
+            parts.append(f"{title}: {text}" if title else text)
+        return f"{self.shows}: {'; '.join(parts)}." if parts else f"{self.shows}."
