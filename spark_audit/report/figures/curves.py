@@ -72,7 +72,9 @@ class Axis:
         """Make it an axis of a panel that has its curves."""
         axis = axes.xaxis if side == "x" else axes.yaxis
         axis.set_label_text(self.label)
-        getattr(axes, f"set_{side}lim")(*self.limits)
+        if self.limits != (None, None):
+            # Setting none would end the scaling of all panels that share the axis.
+            getattr(axes, f"set_{side}lim")(*self.limits)
         if self.ticks is not None:
             axis.set_major_locator(FixedLocator(list(self.ticks)))
             axis.set_ticklabels(list(self.ticks.values()))

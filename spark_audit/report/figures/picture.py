@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import seaborn
 from matplotlib.artist import Artist
@@ -336,3 +336,7 @@ class Picture(ABC):
                 text = f"from {low} to {high}"
             parts.append(f"{title}: {text}" if title else text)
         return f"{self.shows}: {'; '.join(parts)}." if parts else f"{self.shows}."
+
+
+Draw: TypeAlias = Callable[[Report], Picture | None]
+"""Declares the figure of a report that has data for it."""

@@ -16,12 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from spark_audit.results import Report
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from spark_audit.report.figures.picture import Picture
 
 
 FORMATS = ("png", "svg", "pdf")
@@ -170,10 +166,6 @@ class Drawing:
     caption: str
     alt: str
     figure: Figure
-
-
-Draw: TypeAlias = "Callable[[Report], Picture | None]"
-"""Declares the figure of a report that has data for it."""
 
 
 Drawn: TypeAlias = Callable[[], "Sequence[Drawing]"]
