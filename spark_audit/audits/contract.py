@@ -15,6 +15,7 @@ model.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -145,9 +146,11 @@ def evidence_file(audit: str) -> str:
 class Audits(Registry[Audit]):
     """The registry of audits, whose modules are called as their audits."""
 
-    def register(self, **parts: Callable[..., Any]) -> Callable[[Audit], Audit]:
+    def register(
+        self, *, order: float = math.inf, **parts: Callable[..., Any]
+    ) -> Callable[[Audit], Audit]:
         """Decorator for the one audit of a file or folder; see :class:`Registry`."""
-        inner = super().register(**parts)
+        inner = super().register(order=order, **parts)
 
         class Callable_(ModuleType):
             """``sa.audits.matched(...)``."""
