@@ -46,7 +46,7 @@ ENTRY_WIDTH = 34
 """Letters of a name in a line of the legend: two columns fit side by side."""
 TITLE = 0.19
 """Inches of a title's line."""
-MOST_TOLD = 30
+MOST_TOLD = 40
 """Values up to which the alt text tells all; of more, each panel's ends."""
 DASHES: tuple[Any, ...] = (
     "-",

@@ -44,16 +44,16 @@ def draw(report: Report) -> Curves | None:
                 replace(look[name], dashes=style.dashes),
                 list(shares[name][side]),
                 list(shares[name][side].values()),
-                label=f"{name}, {'controls' if side == 'control' else label}",
+                label=f"{name}, {label}" if together else label,
                 every=slice(place % 2, None, 2),
             )
             for side, (label, style) in SIDES.items()
             if shares[name][side]
         ]
 
+    together = len(shares) <= TOGETHER
     drawn = {name: curves(place, name) for place, name in enumerate(shares)}
     keys = dict(SIDES.values())
-    together = len(shares) <= TOGETHER
     if together:
         panels = [Panel([c for some in drawn.values() for c in some], x=x, y=y)]
     else:
