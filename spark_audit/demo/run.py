@@ -49,9 +49,10 @@ from spark_audit.files import (
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, write_manifest
 from spark_audit.manifest.schema import Manifest
-from spark_audit.pipeline.plans import make_plans
+from spark_audit.pipeline.conclude import STATISTICS
+from spark_audit.pipeline.lineup import make_plans
 from spark_audit.pipeline.request import Request
-from spark_audit.pipeline.run import STATISTICS, Outcome, run
+from spark_audit.pipeline.run import Outcome, run
 from spark_audit.provenance import seed_for, sha256_file, versions
 from spark_audit.report.folder import read_report, write_report
 

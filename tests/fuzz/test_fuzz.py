@@ -87,7 +87,7 @@ def _audit(scene: Scene, path: str, name: str) -> None:
     """One audit of the report's own tables over a changed manifest."""
     from spark_audit.audits import AUDITS
     from spark_audit.manifest.file import load_manifest
-    from spark_audit.pipeline.plans import known
+    from spark_audit.pipeline.lineup import known
     from spark_audit.scoring.table import Pass, TokenTable
 
     manifest = load_manifest(path)

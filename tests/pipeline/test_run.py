@@ -24,7 +24,7 @@ from spark_audit.errors import InputError, OutputError, SparkError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, seal, write_manifest
 from spark_audit.manifest.schema import Manifest
-from spark_audit.pipeline import run as pipeline
+from spark_audit.pipeline import conclude as pipeline
 from spark_audit.pipeline.run import Request, run
 from spark_audit.provenance import sha256_file
 from spark_audit.report.attachments import read_cases
@@ -232,7 +232,7 @@ import pandas, peft, torch, transformers
 import spark_audit.scoring.passes.plain
 from spark_audit.checkpoints import open as checkpoints
 from spark_audit.cli import main as cli
-from spark_audit.pipeline import run as pipeline
+from spark_audit.pipeline import conclude as pipeline
 
 out, write, flock = Path(sys.argv[-1]), pipeline.write_report, fcntl.flock
 begins = {"nll": out, "rank": out / "nll writes", "matched": out / "report.json"}
@@ -541,7 +541,7 @@ def test_unwritable_output_is_found_before_scoring(
     def never(*args: Any, **options: Any) -> Any:
         raise AssertionError("scored although nothing can be written")
 
-    monkeypatch.setattr(pipeline._Work, "score", never)
+    monkeypatch.setattr(pipeline.Work, "score", never)
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(OutputError, match="cannot be written"):

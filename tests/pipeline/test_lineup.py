@@ -10,7 +10,7 @@ import pytest
 
 from spark_audit.audits import AUDITS
 from spark_audit.checkpoints.specs import Spec
-from spark_audit.pipeline.plans import Plans, known, lineup, make_plans, union
+from spark_audit.pipeline.lineup import Plans, known, lineup, make_plans, union
 from spark_audit.scoring.table import Pass
 
 PLAIN, NOISE, WORDS = Pass(), Pass("noise", 0.1), Pass("generate")

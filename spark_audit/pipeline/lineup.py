@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import BASE, Plan
+from spark_audit.audits.utility.series import listed
+from spark_audit.checkpoints.run_folder import trained_order
+from spark_audit.errors import InputError
 from spark_audit.manifest.fit import limited
 from spark_audit.manifest.items import example_of
 from spark_audit.manifest.schema import Manifest
+from spark_audit.pipeline.request import Request
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.specs import Spec
@@ -40,6 +46,12 @@ class Lineup:
     specs: tuple[Spec, ...]
     stages: frozenset[str]
     both: frozenset[str]
+
+    @property
+    def names(self) -> list[str]:
+        """What is audited, by the names that a user knows."""
+        whole = [spec.name for spec in self.specs if spec.name not in self.stages]
+        return whole or sorted({self.entry(name) for name in self.stages})
 
     def plan(self, name: str, plans: Plans) -> Plan:
         """What one checkpoint scores; a quantised one scores what audits compare."""
@@ -153,3 +165,92 @@ def known(function: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the options that a function takes."""
     names = inspect.signature(function).parameters
     return {key: value for key, value in options.items() if key in names}
+
+
+def folders_of(order: Lineup) -> dict[str, Path]:
+    """Where each checkpoint lies, by name; a series stands there once."""
+    found: dict[str, Path] = {}
+    for spec in order.specs:
+        several = len(spec.paths) > 1
+        for number, path in enumerate(spec.paths, start=1):
+            name = f"{spec.name}[{number}]" if several else str(spec.name)
+            found.setdefault(order.entry(name), Path(path).expanduser())
+    return found
+
+
+def opened_names(spec: Spec, request: Request) -> Iterator[str]:
+    """Names of the checkpoints that a spec is opened as, rounded ones too."""
+    several = len(spec.paths) > 1
+    for number in range(1, len(spec.paths) + 1):
+        name = f"{spec.name}[{number}]" if several else spec.name
+        yield name
+        for kind in request.loading.quantize:
+            yield f"{name}+{kind}"
+
+
+def check_baseline(baseline: str | None, names: Sequence[str]) -> None:
+    """Refuse a baseline that is none of the checkpoints."""
+    # Adapters bring their base along under this name; it is known after loading.
+    if baseline is not None and baseline not in (*names, "base"):
+        raise InputError(
+            f"{baseline!r} is none of the checkpoints",
+            where="--baseline",
+            fix=f"choose one of: {', '.join(names)}, base",
+        )
+
+
+def learned_order(order: Lineup, request: Request) -> tuple[str, ...]:
+    """The tasks as the runs among the series learned them; nothing without a run.
+
+    Raises
+    ------
+    InputError
+        If two runs went through them in different orders, a run otherwise than the
+        order that was given, or a series beside a run does not say how: stages would
+        be taken for those of other tasks.
+    """
+    counts = Counter(order.entry(name) for name in order.stages)
+    learned = {
+        name: tasks
+        for name, folder in folders_of(order).items()
+        # A single stage is that of all tasks, whatever their order.
+        if counts[name] > 1 and (tasks := trained_order(folder))
+    }
+    fix = "audit runs of one order at a time; --order may be left out"
+    given = request.audit_options.get("order")
+    asked = tuple(listed(str(given))) if given is not None else ()
+    for name, tasks in learned.items():
+        if [t for t in asked if t in tasks] != [t for t in tasks if t in asked]:
+            raise InputError(
+                f"{name!r} learned its tasks in another order: {', '.join(tasks)}",
+                where="--order",
+                fix=fix,
+            )
+    first = next(iter(learned), "")
+    for name, tasks in learned.items():
+        if not asked and tasks != learned[first]:
+            raise InputError(
+                f"{first!r} and {name!r} learned their tasks in different orders: "
+                f"{', '.join(learned[first])}; {', '.join(tasks)}",
+                where="--ckpt",
+                fix="audit runs of one order at a time",
+            )
+    silent = [name for name, n in counts.items() if n > 1 and name not in learned]
+    if learned and silent and not asked:
+        raise InputError(
+            f"{silent[0]!r} does not say in which order it learned its tasks; "
+            f"{first!r} learned {', '.join(learned[first])}",
+            where="--ckpt",
+            fix="give --order t1,t2,... if it holds for both, or audit them apart",
+        )
+    return learned.get(first, ())
+
+
+def with_order(request: Request, learned: Sequence[str], manifest: Manifest) -> Request:
+    """The request, with the runs' own order where none was given."""
+    known = {example.task for example in manifest.examples}
+    tasks = [task for task in learned if task in known]
+    if not tasks or request.audit_options.get("order") is not None:
+        return request
+    options = {**request.audit_options, "order": ",".join(tasks)}
+    return replace(request, audit_options=options)

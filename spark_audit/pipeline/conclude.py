@@ -1,0 +1,177 @@
+"""From complete tables to the report folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from spark_audit.audits import AUDITS
+from spark_audit.audits.contract import baselines_of, evidence_file, originals
+from spark_audit.audits.seeds import with_entries
+from spark_audit.checkpoints.run_folder import run_tables
+from spark_audit.manifest.schema import Manifest
+from spark_audit.pipeline.folders import check_folder, safe, table_stem
+from spark_audit.pipeline.lineup import Lineup, folders_of, known
+from spark_audit.pipeline.merge import accumulated, audits_of
+from spark_audit.pipeline.request import Request
+from spark_audit.pipeline.score import Scored, Work
+from spark_audit.provenance import sha256_file
+from spark_audit.report.assemble import assemble
+from spark_audit.report.attachments import cases, cases_file, matching, write_cases
+from spark_audit.report.folder import read_report, write_report
+from spark_audit.results import AuditResult, CheckpointFacts, ManifestFacts, Report
+from spark_audit.scoring.table import Pass, TokenTable, write_parquet
+
+STATISTICS = "statistics, audits"
+"""What is being done after scoring."""
+
+
+def conclude(
+    work: Work,
+    folder: Path,
+    scored: Sequence[Scored],
+    tables: Mapping[str, Mapping[Pass, TokenTable]],
+) -> Report:
+    """Conclude from complete tables, and write the folder."""
+    request = work.request
+    written = _write_tables(tables, folder)
+    # Another command may have finished here in the meantime.
+    before = check_folder(folder, work.manifest, work.order, request)
+    results = _results(work, scored, tables)
+    plain = {k: passes[Pass()] for k, passes in tables.items() if Pass() in passes}
+    shown = cases(work.view, work.places, plain)
+    report = _report(work, scored, results, run_tables(folders_of(work.order)))
+    adds = False
+    if before is not None:
+        report = accumulated(before, report, folder=folder)
+        adds = bool(set(audits_of(report)) - set(request.audits))
+        if adds:
+            kept = [f"scores/{evidence_file(audit)}" for audit in audits_of(report)]
+            kept += (n for n in before.files.get("scores", ()) if "/tables/" in n)
+            written.update(filter(Path.exists, (folder / name for name in kept)))
+    if shown or not adds:
+        write_cases(folder, shown)
+    written.add(cases_file(folder))
+    sums = dict(report.evidence)
+    for name, result in results.items():
+        if result.evidence is not None and len(result.evidence):
+            path = folder / "scores" / evidence_file(name)
+            evidence = pa.Table.from_pandas(result.evidence, preserve_index=False)
+            write_parquet(evidence, path)
+            written.add(path)
+            sums[path.name] = sha256_file(path)
+    names = sorted(path.relative_to(folder).as_posix() for path in written)
+    write_report(
+        report.model_copy(update={"evidence": sums, "files": {"scores": names}}),
+        folder,
+        # The report itself is always written: all else is rendered from it.
+        formats=("json", *request.formats) if request.formats else (),
+        manifest=work.view,
+        show_text=request.show_text,
+    )
+    return read_report(folder)  # it knows now what stands beside it
+
+
+def _write_tables(
+    tables: Mapping[str, Mapping[Pass, TokenTable]], folder: Path
+) -> set[Path]:
+    """Write the scores of all passes; their files."""
+    written: set[Path] = set()
+    taken: set[str] = set()
+    for name, passes in tables.items():
+        for wanted, table in passes.items():
+            stem = table_stem(name, wanted, taken)
+            path = folder / "scores" / "tables" / f"{stem}.parquet"
+            table.write(path)
+            written.add(path)
+        taken.add(safe(name))
+    return written
+
+
+def _results(
+    work: Work,
+    scored: Sequence[Scored],
+    tables: Mapping[str, Mapping[Pass, TokenTable]],
+) -> dict[str, AuditResult]:
+    """What each audit concludes."""
+    results: dict[str, AuditResult] = {}
+    facts = [one.facts for one in scored]
+    audits = work.request.audits
+    for count, name in enumerate(audits):
+        work.show(STATISTICS, count, len(audits))
+        with work.clock(f"statistics: {name}"):
+            results[name] = _audit(
+                name, tables, work.view, work.order, facts, work.request
+            )
+    work.show(STATISTICS, len(audits), len(audits))
+    return results
+
+
+def _audit(
+    name: str,
+    tables: Mapping[str, Mapping[Pass, TokenTable]],
+    manifest: Manifest,
+    order: Lineup,
+    facts: Sequence[CheckpointFacts],
+    request: Request,
+) -> AuditResult:
+    seen = {k: passes for k, passes in tables.items() if order.sees(k, name)}
+    # A series is held against a series, by their own names.
+    names = dict.fromkeys(
+        k.rpartition("@")[0] if k in order.stages else k for k in seen
+    )
+    entry = AUDITS.get(name)
+    options = {
+        "baseline": baselines_of(request.baseline, names) | originals(facts),
+        "preset": request.preset,
+        "seed": request.seed,
+        **request.audit_options,
+    }
+    return with_entries(entry.run(seen, manifest, **known(entry.run, options)))
+
+
+def _report(
+    work: Work,
+    scored: Sequence[Scored],
+    results: Mapping[str, AuditResult],
+    attached: Mapping[str, list[dict[str, Any]]],
+) -> Report:
+    request, manifest, view = work.request, work.manifest, work.view
+    partial = len(view.examples) < len(manifest.examples)
+    train = [pair for pair in view.pairs if view.by_id[pair.example].split == "train"]
+    held = [view.by_id[pair.example] for pair in train]
+    return assemble(
+        results,
+        status="partial" if partial else "complete",
+        command=list(request.command),
+        settings={
+            "preset": request.preset or manifest.settings.preset,
+            "seed": request.seed,
+            "baseline": request.baseline,
+            "limit": request.limit,
+            "caliper": manifest.settings.caliper,
+            "reference": manifest.reference.name,
+            **{
+                f"{name}.{key}": value
+                for name, result in results.items()
+                for key, value in {
+                    **known(AUDITS.get(name).run, request.audit_options),
+                    **result.settings,
+                }.items()
+            },
+        },
+        manifest=ManifestFacts(
+            name=manifest.name,
+            digest=manifest.digest,
+            n_sources=len({example.source_id for example in held}),
+            n_clusters=len({example.cluster for example in held}),
+            n_spans=len(train),
+            n_tokens=sum(p.pii.token_end - p.pii.token_start for p in train),
+        ),
+        checkpoints=[one.facts for one in scored],
+        tables={**matching(view), **attached},
+        timing={k: round(seconds, 3) for k, seconds in work.clock.seconds.items()},
+    )
