@@ -148,7 +148,7 @@ def train_run(
     """Learn the tasks of an order one after the other; the same command resumes."""
     _check(device, dtype)
     _one_seed(seed, set or ())
-    from spark_audit.checkpoints.models import quiet as silence
+    from spark_audit.checkpoints.offline import quiet as silence
     from spark_audit.terminal.progress import progress
 
     with silence():  # what is imported has things to say of its own
@@ -256,7 +256,7 @@ def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None
 @command
 def methods(json: Json = False) -> None:
     """Methods, privacy options and their settings, with defaults and sources."""
-    from spark_audit.checkpoints.models import quiet as silence
+    from spark_audit.checkpoints.offline import quiet as silence
     from spark_train.settings import describe
 
     with silence():
@@ -346,7 +346,7 @@ def relearn(
     An adapter is trained on and stays one; full weights stay full weights.
     """
     _check(device, dtype)
-    from spark_audit.checkpoints.models import quiet as silence
+    from spark_audit.checkpoints.offline import quiet as silence
     from spark_audit.terminal.progress import progress
 
     with silence():
@@ -443,7 +443,7 @@ def score(
     and is as private as the data.
     """
     _check(device, dtype)
-    from spark_audit.checkpoints.models import quiet as silence
+    from spark_audit.checkpoints.offline import quiet as silence
     from spark_audit.data.examples import data_files, read_examples
     from spark_audit.files import check_writable
     from spark_audit.terminal.progress import progress

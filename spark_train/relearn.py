@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from spark_audit.checkpoints.adapter_config import changes_base
 from spark_audit.checkpoints.beside import NOISE
 from spark_audit.checkpoints.detect import recipe
-from spark_audit.checkpoints.models import quiet
+from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.recipe import Given, Loaded, Recipe
 from spark_audit.checkpoints.tokenizer import has_tokenizer, has_vocabulary

@@ -15,7 +15,7 @@ import torch
 
 from spark_audit.checkpoints.beside import NOISE
 from spark_audit.checkpoints.detect import recipe
-from spark_audit.checkpoints.models import quiet
+from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.recipe import Given, Loaded
 from spark_audit.checkpoints.run_folder import UNCHECKED, check_files

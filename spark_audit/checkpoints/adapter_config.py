@@ -155,25 +155,7 @@ def fold_olora(
     """
     if str(raw.get("peft_type")) != "LORA":
         return raw, state, []
-    folded, notes = dict(state), []
-    joined = 0
-    for key in [key for key in state if ".loranew_" in key]:
-        old = key.replace(".loranew_", ".lora_")
-        axis = 0 if ".loranew_A" in key else 1
-        parts = [
-            part for part in (folded.get(old), folded.pop(key)) if part is not None
-        ]
-        try:
-            folded[old] = torch.cat(parts, dim=axis)
-        except RuntimeError as error:
-            raise CheckpointError(
-                f"tensor {shown(key)} does not fit {shown(old)}: shapes "
-                f"{[list(part.shape) for part in parts]}",
-                where=where,
-            ) from error
-        joined += 1
-    if joined:
-        notes.append(f"O-LoRA: {joined} loranew tensors added to the earlier ones")
+    folded, notes = _joined(state, where=where)
     rank, alpha = raw.get("r", 8), raw.get("lora_alpha", 8)
     found, earlier = _widths(folded), _widths(state)
     if len(found) != 1 or raw.get("rank_pattern"):
@@ -212,6 +194,29 @@ def fold_olora(
         f"scale stays alpha/r of the configuration, {why})"
     )
     return {**raw, "r": width, "lora_alpha": alpha}, folded, notes
+
+
+def _joined(state: State, *, where: str) -> tuple[State, list[str]]:
+    """O-LoRA's new parts beside the earlier ones, in one tensor each."""
+    folded = dict(state)
+    joined = 0
+    for key in [key for key in state if ".loranew_" in key]:
+        old = key.replace(".loranew_", ".lora_")
+        axis = 0 if ".loranew_A" in key else 1
+        parts = [
+            part for part in (folded.get(old), folded.pop(key)) if part is not None
+        ]
+        try:
+            folded[old] = torch.cat(parts, dim=axis)
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"tensor {shown(key)} does not fit {shown(old)}: shapes "
+                f"{[list(part.shape) for part in parts]}",
+                where=where,
+            ) from error
+        joined += 1
+    note = f"O-LoRA: {joined} loranew tensors added to the earlier ones"
+    return folded, [note] if joined else []
 
 
 def _widths(state: State) -> set[int]:

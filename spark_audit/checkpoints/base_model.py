@@ -114,16 +114,9 @@ class LoadedBase:
         if noise_sha256 is not None:
             # Without its noise it is another model.
             own_sha256 = sha256_json({"weights": own_sha256, "noise": noise_sha256})
-        identity = {
-            "weights": self.weights_sha256,
-            "adapter": adapter_sha256,
-            "noise": noise_sha256,
-            "dtype": dtype,
-            "quantisation": self.quantisation,
-            "attention": attention,
-            # What ends an answer.
-            "eos": repr(getattr(self.model.generation_config, "eos_token_id", None)),
-        }
+        identity = self._identity(
+            adapter=adapter_sha256, noise=noise_sha256, dtype=dtype, attention=attention
+        )
         loaded = Loaded(
             name=name,
             source=item.source,
@@ -157,6 +150,16 @@ class LoadedBase:
                 activate=partial(_activated, self.host, None, noise, weights),
             )
             del weights
+
+    def _identity(self, **parts: str | None) -> dict[str, Any]:
+        """What a score depends on besides the token ids."""
+        eos = getattr(self.model.generation_config, "eos_token_id", None)
+        return {
+            **parts,
+            "weights": self.weights_sha256,
+            "quantisation": self.quantisation,
+            "eos": repr(eos),  # what ends an answer
+        }
 
     def _attach(self, item: Recipe) -> tuple[str, str, list[str]]:
         assert item.adapter is not None

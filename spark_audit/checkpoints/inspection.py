@@ -9,7 +9,7 @@ from spark_audit.checkpoints.base_model import LoadedBase, remarks, tokenizer_of
 from spark_audit.checkpoints.detect import recipe
 from spark_audit.checkpoints.full_weights import NOT_VERIFIABLE, compare_with_base
 from spark_audit.checkpoints.locate import printable
-from spark_audit.checkpoints.models import quiet
+from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.plan import (
     base_recipe,
     bytes_of,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +13,6 @@ import numpy as np
 import torch
 
 from spark_audit.checkpoints.locate import walk
-from spark_audit.checkpoints.offline import offline
 from spark_audit.checkpoints.recipe import Given
 from spark_audit.checkpoints.weight_files import check_floats
 from spark_audit.errors import (
@@ -36,41 +32,6 @@ _COUNT = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?(?:layers?|blocks|experts)$|laye
 MOST_LAYERS = 1000
 MOST_POSITIONS = 1 << 31
 MOST_BUFFERS = 1 << 28
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keep other libraries' progress bars and warnings off our stderr, and off the net.
-
-    What they warn of while loading (missing, unexpected, mismatched tensors) is
-    checked here and raised as an error.
-    """
-    import huggingface_hub.utils
-    import transformers.utils.logging
-
-    # Neither library exports these for type checkers.
-    hub: Any = huggingface_hub.utils
-    hf: Any = transformers.utils.logging
-    level, bars = hf.get_verbosity(), hf.is_progress_bar_enabled()
-    hub_bars = not hub.are_progress_bars_disabled()
-    # PEFT imports what it finds installed, and that may log of kernels it lacks.
-    disabled = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    hf.set_verbosity(hf.CRITICAL)
-    hf.disable_progress_bar()
-    if hub_bars:
-        hub.disable_progress_bars()
-    try:
-        with warnings.catch_warnings(), offline():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
-        hf.set_verbosity(level)
-        if bars:
-            hf.enable_progress_bar()
-        if hub_bars:
-            hub.enable_progress_bars()
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ tokenizer's parent), and transformers asks on stdin whether to run code that it 
 from __future__ import annotations
 
 import contextlib
+import logging
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,3 +48,38 @@ def _switches() -> tuple[Any, Any]:
 
     # Neither library exports these for type checkers.
     return huggingface_hub.constants, transformers.dynamic_module_utils
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep other libraries' progress bars and warnings off our stderr, and off the net.
+
+    What they warn of while loading (missing, unexpected, mismatched tensors) is
+    checked here and raised as an error.
+    """
+    import huggingface_hub.utils
+    import transformers.utils.logging
+
+    # Neither library exports these for type checkers.
+    hub: Any = huggingface_hub.utils
+    hf: Any = transformers.utils.logging
+    level, bars = hf.get_verbosity(), hf.is_progress_bar_enabled()
+    hub_bars = not hub.are_progress_bars_disabled()
+    # PEFT imports what it finds installed, and that may log of kernels it lacks.
+    disabled = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    hf.set_verbosity(hf.CRITICAL)
+    hf.disable_progress_bar()
+    if hub_bars:
+        hub.disable_progress_bars()
+    try:
+        with warnings.catch_warnings(), offline():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+        hf.set_verbosity(level)
+        if bars:
+            hf.enable_progress_bar()
+        if hub_bars:
+            hub.enable_progress_bars()

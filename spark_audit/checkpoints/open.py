@@ -9,7 +9,7 @@ from typing import Any
 
 from spark_audit.checkpoints.detect import series
 from spark_audit.checkpoints.locate import locate
-from spark_audit.checkpoints.models import quiet
+from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.quantise import check_kinds
 from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.checkpoints.specs import BASE, Loading, Spec, default_name

@@ -91,30 +91,9 @@ def import_examples(
     """
     check_task(task, where="option --task")
     by_name = _named_file(Path(source))
-    if split not in (None, *get_args(Split)):
-        raise InputError(
-            "is neither train nor test", where="option --split", fix=SPLIT_FIX
-        )
-    if split and by_name and split != by_name:
-        raise InputError(
-            f"the file's name says {by_name}",
-            where="option --split",
-            fix="leave it out, or rename the file",
-        )
     columns = dict(columns or {})
-    for field in columns:
-        if field not in _IMPORTED:
-            fix = f"use one of: {', '.join(_IMPORTED)}"
-            raise InputError(
-                f"{field!r} is no field of an example", where="option --map", fix=fix
-            )
+    _check_options(split, by_name, columns, templated=template is not None)
     pieces = None if template is None else _pieces(template)
-    if pieces is not None and "prompt" in columns:
-        raise InputError(
-            "a template makes the prompt, so no column can be mapped to it",
-            where="option --map",
-            fix="give `--template` or `--map prompt=`, not both",
-        )
     asked = {*columns.values(), *(column for _, column in pieces or ())}
     counts = {"train": 0, "test": 0}
 
@@ -150,6 +129,37 @@ def import_examples(
         return found
     common = task_templates(found)
     return [replace(example, template=_joined(example, common)) for example in found]
+
+
+def _check_options(
+    split: Split | None,
+    by_name: Split | None,
+    columns: Mapping[str, str],
+    *,
+    templated: bool,
+) -> None:
+    if split not in (None, *get_args(Split)):
+        raise InputError(
+            "is neither train nor test", where="option --split", fix=SPLIT_FIX
+        )
+    if split and by_name and split != by_name:
+        raise InputError(
+            f"the file's name says {by_name}",
+            where="option --split",
+            fix="leave it out, or rename the file",
+        )
+    for field in columns:
+        if field not in _IMPORTED:
+            fix = f"use one of: {', '.join(_IMPORTED)}"
+            raise InputError(
+                f"{field!r} is no field of an example", where="option --map", fix=fix
+            )
+    if templated and "prompt" in columns:
+        raise InputError(
+            "a template makes the prompt, so no column can be mapped to it",
+            where="option --map",
+            fix="give `--template` or `--map prompt=`, not both",
+        )
 
 
 def _joined(example: Example, common: Mapping[str, tuple[int, int]]) -> Ranges:

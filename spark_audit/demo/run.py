@@ -30,7 +30,7 @@ import numpy as np
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import in_order
-from spark_audit.checkpoints.models import quiet
+from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import Example, read_examples, write_examples

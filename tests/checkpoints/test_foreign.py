@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from spark_audit.checkpoints.adapter_config import adapter_config
 from spark_audit.checkpoints.inspection import inspect_checkpoint
-from spark_audit.checkpoints.models import quiet
+from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import (
     load_tokenizer,
     open_checkpoint,

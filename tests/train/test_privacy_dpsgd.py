@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from scipy import optimize, stats
 
-from spark_audit.checkpoints.models import quiet
+from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import read_examples
 from spark_audit.errors import InputError
