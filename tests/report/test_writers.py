@@ -122,9 +122,18 @@ def test_a_report_of_version_1_is_read(report: Report) -> None:
     assert findings[2].checkpoint == "a|b"
 
 
-def test_shipped_schema_is_that_of_the_code() -> None:
+REGENERATE = """run, from the repository root:
+python -c "import json; from spark_audit.results import Report as R;
+print(json.dumps(R.model_json_schema(mode='serialization'), indent=1, sort_keys=True))
+" > spark_audit/schemas/report.json"""
+
+
+def test_shipped_schema_is_that_of_the_code_and_describes_every_property() -> None:
     shipped = json.loads((files("spark_audit") / "schemas/report.json").read_text())
-    assert shipped == Report.model_json_schema(mode="serialization")
+    assert shipped == Report.model_json_schema(mode="serialization"), REGENERATE
+    assert shipped["$id"].endswith("report:2")
+    for place in (shipped, *shipped["$defs"].values()):
+        assert all(one.get("description") for one in place["properties"].values())
 
 
 def test_csv_holds_every_row(report: Report, tmp_path: Path) -> None:

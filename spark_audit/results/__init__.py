@@ -1,0 +1,30 @@
+"""What a statistic, an audit and a report hand on: estimates, rows, the report."""
+
+from spark_audit.results.estimate import Estimate, Interval, Status, number
+from spark_audit.results.report import CheckpointFacts, ManifestFacts, Report
+from spark_audit.results.rows import (
+    AuditResult,
+    Claim,
+    Contrast,
+    Finding,
+    Guard,
+    Row,
+    by_severity,
+)
+
+__all__ = [
+    "AuditResult",
+    "CheckpointFacts",
+    "Claim",
+    "Contrast",
+    "Estimate",
+    "Finding",
+    "Guard",
+    "Interval",
+    "ManifestFacts",
+    "Report",
+    "Row",
+    "Status",
+    "by_severity",
+    "number",
+]

@@ -1,0 +1,91 @@
+"""What statistics return: a value, its intervals, and why there is none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Status = Literal["ok", "not_estimable", "invalid", "not_resolvable", "insensitive"]
+Interval = Literal[
+    "jackknife-t",
+    "korn-graubard",
+    "clopper-pearson",
+    "delong",
+    "percentile",
+    "beta-binomial",
+    "none",
+]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its decision interval and, beside it, the percentile interval.
+
+    ``value`` is ``None`` exactly when ``status`` is ``not_estimable``; ``note`` then
+    gives the reason. ``n`` counts what was averaged, ``clusters`` what was resampled.
+    ``se`` is the standard error that ``mde`` was computed from.
+    """
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    interval: Interval = "none"
+    level: float = 0.95
+    parity_low: float | None = None
+    parity_high: float | None = None
+    se: float | None = None
+    mde: float | None = None
+    n: int = 0
+    clusters: int = 0
+    status: Status = "ok"
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.value is None) != (self.status == "not_estimable"):
+            raise ValueError("a value is missing exactly when it is not estimable")
+        if self.status == "not_estimable" and not self.note:
+            raise ValueError("not_estimable needs its reason in note")
+        for name in (
+            "value",
+            "low",
+            "high",
+            "parity_low",
+            "parity_high",
+            "se",
+            "mde",
+        ):
+            number = getattr(self, name)
+            if number is not None and not math.isfinite(number):
+                raise ValueError(f"{name} is not finite")
+
+    @classmethod
+    def missing(cls, reason: str, *, n: int = 0, clusters: int = 0) -> Estimate:
+        """The explicit `not estimable`, with its reason."""
+        return cls(None, status="not_estimable", note=reason, n=n, clusters=clusters)
+
+    def decided(self, *, paper: bool) -> Estimate:
+        """The same estimate; ``paper`` takes the percentile interval for decisions."""
+        if not paper or self.parity_low is None or self.parity_high is None:
+            return self
+        return replace(
+            self, low=self.parity_low, high=self.parity_high, interval="percentile"
+        )
+
+    def noting(self, text: str) -> Estimate:
+        """The same estimate with a sentence added to its note."""
+        return replace(self, note=f"{self.note}; {text}" if self.note else text)
+
+
+NOTHING = 1e-9
+"""Below this a figure is rounding error and shown as 0."""
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A figure as readers see it everywhere."""
+    if value is None:
+        return "-"
+    if NOTHING < abs(value) < 0.5 * 10**-digits:
+        return f"{value:.1g}"
+    # Adding 0.0 turns a rounded -0.0 into 0.0.
+    return f"{round(value, digits) + 0.0:.{digits}f}"

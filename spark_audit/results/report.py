@@ -1,0 +1,253 @@
+"""``report.json``: the truth that every other format is rendered from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
+
+from spark_audit.errors import visible
+from spark_audit.results.rows import (
+    Claim,
+    Contrast,
+    Count,
+    Finding,
+    Guard,
+    Row,
+    Strict,
+    Text,
+    by_severity,
+)
+
+
+def _shown(value: Any) -> Any:
+    """Settings or records with all their text visible."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, dict):
+        return {visible(str(key)): _shown(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(each) for each in value]
+    return value
+
+
+class CheckpointFacts(Strict):
+    """What was audited."""
+
+    name: Text = Field(description="Name in this report.")
+    source: Text = Field(description="Where it was opened from.")
+    format: Text = Field(description="Checkpoint format that it was opened by.")
+    base: Text | None = Field(None, description="Base model of an adapter.")
+    weights_sha256: Text = Field(description="SHA-256 of its weight files.")
+    model_id: Text = Field(description="What makes two checkpoints the same model.")
+    dtype: Text = Field(description="Number format that it was scored in.")
+    quantised_from: Text | None = Field(
+        None, description="Name of the checkpoint whose weights were rounded."
+    )
+    notes: list[Text] = Field([], description="Remarks on opening and scoring it.")
+
+
+class ManifestFacts(Strict):
+    """What it was audited against."""
+
+    name: Text = Field(description="Name of the manifest.")
+    digest: Text = Field(description="SHA-256 of its content.")
+    n_sources: Count = Field(description="Sources of the matched spans trained on.")
+    n_clusters: Count = Field(description="Clusters that those sources are in.")
+    n_spans: Count = Field(description="Matched spans of rows trained on.")
+    n_tokens: Count = Field(description="Tokens of those spans.")
+
+
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_MOST = 1e15
+_TAKEN = ("results", "contrasts", "guards")
+
+
+def _file_names(tables: dict[str, Any]) -> dict[str, Any]:
+    for name in tables:
+        # They become names of files, whoever wrote the report.
+        if not _FILE.fullmatch(name) or name in _TAKEN:
+            raise ValueError("the name of a table is letters, digits, _ and -")
+        for record in tables[name]:
+            _check_record(name, record)
+    visible_tables: dict[str, Any] = _shown(tables)
+    return visible_tables
+
+
+_WRITTEN = re.compile(
+    r"report\.(?!json$)\w+|(?:tables|figures)/[^/\0]+\.\w+"
+    r"|scores/(?:tables/)?[^/\0]+\.parquet"
+)
+
+
+def _of_a_report(files: dict[str, list[str]]) -> dict[str, list[str]]:
+    for name in (name for names in files.values() for name in names):
+        # They are deleted by these names, whoever wrote the report.
+        if not _WRITTEN.fullmatch(name):
+            raise ValueError("names a file that is none of a report's")
+    return files
+
+
+_DRAWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "matching_by_type": (("type", "reasons"), ("matched", "unmatched")),
+    "balance": (("covariate",), ()),
+    "pair_shares": (("of",), ("nats", "share")),
+    "rank_distribution": (("checkpoint", "of"), ("rank", "share")),
+    "canary_by_dose": (("checkpoint", "part"), ("dose",)),
+    "mia_roc": (("checkpoint", "of"), ("fpr", "tpr", "chance_low", "chance_high")),
+    "run_time": (("checkpoint", "stage", "part", "work"), ("seconds",)),
+    "run_losses": (("checkpoint", "stage", "part", "kind"), ("step",)),
+    "accuracy_matrix": (("checkpoint",), ("stage",)),
+}
+"""Tables that figures and pages are made of: their columns of text and of numbers."""
+_TEXTS = ("checkpoint", "note", "after", "says", "status", "work")
+
+
+def _check_record(table: str, record: dict[str, Any]) -> None:
+    """A record is flat, its numbers are finite, and what is drawn has its columns."""
+    texts, numbers = _DRAWN.get(table, ((), ()))
+    for column, value in record.items():
+        text = isinstance(value, str)
+        if value is None or isinstance(value, bool):
+            continue
+        if not text and not isinstance(value, int | float):
+            raise ValueError(
+                f"table {table} holds something else than text and numbers"
+            )
+        if not text and not -_MOST <= value <= _MOST:
+            raise ValueError(f"table {table} holds a number that cannot be")
+        misplaced = table in _DRAWN and text and column not in (*texts, *_TEXTS)
+        if misplaced or (column in _TEXTS and not text):
+            raise ValueError(f"table {table} holds text for a number, or otherwise")
+    lacking = [c for c in texts if not isinstance(record.get(c), str)]
+    lacking += [c for c in numbers if not isinstance(record.get(c), int | float)]
+    if lacking:
+        raise ValueError(f"table {table} lacks {lacking[0]}")
+
+
+class Report(Strict):
+    """``report.json``: the truth that every other format is rendered from."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "$id": "urn:spark-audit:report:2",
+        }
+    )
+
+    kind: Literal["spark-audit-report"] = Field(
+        "spark-audit-report", description="What the file is."
+    )
+    schema_version: Literal[2] = Field(2, description="Version of this schema.")
+    status: Literal["complete", "partial"] = Field(
+        description="`partial`: only some examples were scored; not for decisions."
+    )
+    command: list[Text] = Field(description="Command line that made it, word by word.")
+    created: Text = Field(description="When it was made, UTC, as ISO 8601.")
+    versions: dict[Text, Text] = Field(description="Versions of program and libraries.")
+    settings: Annotated[dict[str, Any], AfterValidator(_shown)] = Field(
+        {}, description="Settings that shaped it; `AUDIT.NAME` is one audit's own."
+    )
+    manifest: ManifestFacts = Field(description="What was audited against.")
+    checkpoints: list[CheckpointFacts] = Field(description="What was audited.")
+    findings: list[Finding] = Field([], description="The verdict, most severe first.")
+    results: list[Row] = Field(description="All figures of single checkpoints.")
+    contrasts: list[Contrast] = Field(description="Paired figures against a baseline.")
+    guards: list[Guard] = Field(description="Conditions that can void a claim.")
+    scope: list[Text] = Field(description="What cannot be concluded.")
+    tables: Annotated[dict[str, list[dict[str, Any]]], AfterValidator(_file_names)] = (
+        Field({}, description="Further tables by name: flat records.")
+    )
+    origins: dict[Text, Text] = Field(
+        {}, description="Audit that made a table, or `manifest`, or `training`."
+    )
+    evidence: dict[Text, Text] = Field(
+        {}, description="SHA-256 of each audit's evidence, by its name in `scores/`."
+    )
+    timing: dict[Text, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+        {},
+        description="Seconds spent, by stage.",
+        json_schema_extra={"unit": "seconds"},
+    )
+    files: Annotated[dict[Text, list[str]], AfterValidator(_of_a_report)] = Field(
+        {},
+        description="Files beside it, by the writer that they are of: nothing else "
+        "in the folder is ever deleted.",
+    )
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """What it is of and how much it holds."""
+        yield "status", self.status
+        yield "manifest", self.manifest.name
+        yield "checkpoints", [one.name for one in self.checkpoints]
+        for part in (*_TAKEN, "findings"):
+            yield part, len(getattr(self, part))
+
+    @property
+    def verdict(self) -> list[str]:
+        """The sentences of the findings, the most severe first."""
+        return [finding.sentence for finding in by_severity(self.findings)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, data: Any) -> Any:
+        return upgraded(data)
+
+
+# --- reports of earlier versions ------------------------------------------------------
+
+SAID: dict[str, Claim] = {
+    "training text is extracted": "verbatim",
+    "REMEMBERED": "memory",
+    "remembers identifiers": "memory",
+    "membership was detected": "membership",
+    "over-suppression": "betrays",
+}
+"""How reports of version 1 told of what was detected."""
+_MADE = {
+    "balance": "manifest",
+    "matching": "manifest",
+    "pair": "manifest",
+    "accuracy": "utility",
+    "run": "training",
+}
+"""What made a table, by its name's first word, where it is not an audit's."""
+
+
+def upgraded(data: Any) -> Any:
+    """The content of a report of any version, as this one has it.
+
+    Version 1 had sentences, "audit | sentence", where findings are now; the first
+    reports of version 2 did not say what made their tables.
+    """
+    if not isinstance(data, dict):
+        return data
+    if data.get("schema_version") == 1:
+        rest = {key: value for key, value in data.items() if key != "verdict"}
+        data = {**rest, "schema_version": 2, "findings": list(_findings(data))}
+    if "origins" not in data and isinstance(data.get("tables"), dict):
+        first = {name: str(name).partition("_")[0] for name in data["tables"]}
+        origins = {name: _MADE.get(word, word) for name, word in first.items()}
+        data = {**data, "origins": origins}
+    return data
+
+
+def _findings(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    # What is of another kind is refused behind.
+    lists = (data.get(key) for key in ("checkpoints", "results", "verdict"))
+    checkpoints, rows, lines = (v if isinstance(v, list) else [] for v in lists)
+    names = [one.get("name") for one in checkpoints if isinstance(one, dict)]
+    only = next((row.get("audit") for row in rows if isinstance(row, dict)), "")
+    for line in lines:
+        audit, bar, text = str(line).partition(" | ")
+        sentence = text if bar else str(line)
+        claims = [claim for words, claim in SAID.items() if words in sentence]
+        subject = sentence.partition(": ")[0].partition(" against ")[0]
+        yield {
+            "audit": audit if bar else only,
+            "checkpoint": subject if subject in names else "",
+            "claim": claims[0] if claims else "moved",
+            "sentence": sentence,
+        }

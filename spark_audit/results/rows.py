@@ -1,0 +1,265 @@
+"""The lines of a report: figures, contrasts, guards, findings, and an audit's result.
+
+They refuse NaN, a value without a status, and a missing reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
+
+from spark_audit.errors import visible
+from spark_audit.results.estimate import Estimate, Interval, Status
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Family = Literal["primary", "exploratory"]
+Over = Literal["sources", "seeds", "both"]
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a report holds no NaN and no infinity")
+    return value
+
+
+Number = Annotated[float | None, AfterValidator(_finite)]
+Probability = Annotated[
+    Annotated[float, Field(ge=0, le=1)] | None, BeforeValidator(_finite)
+]
+Count = Annotated[int, Field(ge=0, le=10**15)]
+Text = Annotated[str, AfterValidator(visible)]
+"""Text of a report: it may come from somebody else, and hides nothing."""
+
+
+def measured(description: str) -> Any:
+    """A number that may be missing, in the unit that the field ``unit`` names."""
+    unit = {"unit": "as the field `unit` says"}
+    return Field(None, description=description, json_schema_extra=unit)
+
+
+class Strict(BaseModel):
+    """What a report file holds: it does not change, and knows all of its fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def model_copy(
+        self, *, update: Mapping[str, Any] | None = None, deep: bool = False
+    ) -> Self:
+        """A copy; what is changed is validated, which pydantic's own leaves out.
+
+        Raises
+        ------
+        ValidationError
+            If the copy would hold what no new one could.
+        """
+        same = super().model_copy(deep=deep)
+        if not update:
+            return same
+        kept = {name: getattr(same, name) for name in same.model_fields_set}
+        return type(self).model_validate({**kept, **update})
+
+
+class Row(Strict):
+    """One figure of a report (tidy: one row a figure)."""
+
+    audit: Text = Field(description="Audit that made the figure.")
+    checkpoint: Text = Field(description="Checkpoint, or method with several seeds.")
+    metric: Text = Field(description="What was measured.")
+    of: Text = Field("", description="Variant of the metric; empty if it has one.")
+    group: Text = Field(
+        "pooled", description="`pooled`, or a part, as `type:SSN`, `task:T`, `split:S`."
+    )
+    value: Number = measured("The figure; null exactly where it is not estimable.")
+    low: Number = measured("Lower limit of the interval that decides.")
+    high: Number = measured("Upper limit of the interval that decides.")
+    level: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.95, description="Confidence level of the intervals, a share."
+    )
+    interval: Interval = Field("none", description="How low and high were made.")
+    parity_low: Number = measured("Lower limit by percentiles of the bootstrap.")
+    parity_high: Number = measured("Upper limit by percentiles of the bootstrap.")
+    unit: Text = Field("", description="Unit of value, limits, nulls and mde.")
+    n: Count = Field(0, description="How many were averaged.")
+    clusters: Count = Field(0, description="How many independent clusters they are in.")
+    null: Number = measured("Value of no effect.")
+    null_low: Number = measured("Lower end of the band of no effect.")
+    null_high: Number = measured("Upper end of the band of no effect.")
+    mde: Number = measured("Smallest effect that is detected with 80% power.")
+    status: Status = Field("ok", description="Whether the figure may be concluded on.")
+    family: Family = Field(
+        "exploratory", description="Whether it was declared beforehand and corrected."
+    )
+    over: Over = Field("sources", description="What the intervals are over.")
+    note: Text = Field("", description="Why a figure is missing or void; remarks.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Row:
+        if (self.value is None) != (self.status == "not_estimable"):
+            raise ValueError("value is null exactly when status is not_estimable")
+        if self.status == "not_estimable" and not self.note:
+            raise ValueError("a not_estimable row needs its reason in note")
+        return self
+
+    @property
+    def grouping(self) -> tuple[str, str]:
+        """Kind and name of the part it is of: ``("type", "SSN")``; or ``"pooled"``."""
+        kind, _, name = self.group.partition(":")
+        return kind, name
+
+    @classmethod
+    def of_estimate(cls, estimate: Estimate, **columns: Any) -> Any:
+        """A row with the estimate's figures and the given identifying columns."""
+        note = "; ".join(t for t in (estimate.note, columns.pop("note", "")) if t)
+        shared = {k: v for k, v in vars(estimate).items() if k in cls.model_fields}
+        return cls(**{**shared, **columns, "note": note})
+
+
+class Contrast(Row):
+    """A paired comparison of a checkpoint with a baseline over the same manifest."""
+
+    baseline: Text = Field(description="What the checkpoint is held against.")
+    p: Probability = Field(None, description="Two-sided p of no difference.")
+    p_adjusted: Probability = Field(
+        None, description="p corrected (Holm) over the checkpoints of the family."
+    )
+
+
+class Guard(Strict):
+    """A condition that can void a claim; ``passed`` is null when it is a warning."""
+
+    name: Text = Field(description="What is asked for.")
+    checkpoint: Text = Field("", description="Whose claim it voids; empty: all.")
+    passed: bool | None = Field(description="Null: a warning.")
+    detail: Text = Field(description="What was found, in a sentence.")
+
+
+Claim = Literal[
+    "verbatim",
+    "memory",
+    "membership",
+    "betrays",
+    "confounded",
+    "suppressed_kind",
+    "formats",
+    "moved",
+    "nothing_shown",
+    "not_tested",
+]
+SEVERITY: dict[str, int] = {
+    "verbatim": 6,
+    "memory": 5,
+    "membership": 4,
+    "betrays": 3,
+    "confounded": 2,
+    "suppressed_kind": 2,
+    "formats": 2,
+    "moved": 2,
+    "nothing_shown": 1,
+    "not_tested": 0,
+}
+"""How much a claim matters to who must decide: 6 first, 0 last."""
+DETECTED = 3
+"""Claims from this severity on are detections: nothing may fold or cut them."""
+
+
+class Finding(Strict):
+    """One sentence of a verdict: what is claimed, of which checkpoint, on what figure.
+
+    ``sentence`` begins with its subject and stands by itself. ``severity`` follows
+    from ``claim``. The figures are those of the row that it rests on, if it does on
+    one.
+    """
+
+    audit: Text = Field(description="Audit that claims it.")
+    checkpoint: Text = Field("", description="Of whom; empty: of all of them.")
+    claim: Claim = Field(description="What is claimed.")
+    severity: int = Field(
+        0, ge=0, le=6, description="How much it matters; detections from 3 on."
+    )
+    status: Status = Field("ok", description="Status of the figure.")
+    metric: Text = Field("", description="Metric of the figure; empty: of none.")
+    of: Text = Field("", description="Variant of the metric.")
+    group: Text = Field("pooled", description="Part that the figure is of.")
+    value: Number = Field(None, description="The figure, in the unit of its row.")
+    low: Number = Field(None, description="Lower limit, in the unit of its row.")
+    high: Number = Field(None, description="Upper limit, in the unit of its row.")
+    null: Number = Field(None, description="No effect, in the unit of its row.")
+    p_adjusted: Probability = Field(None, description="Corrected p of a contrast.")
+    sentence: Text = Field(description="What readers are told.")
+
+    @property
+    def detected(self) -> bool:
+        """Whether it says that something leaks: it is never folded, cut or left out."""
+        return self.severity >= DETECTED
+
+    @model_validator(mode="before")
+    @classmethod
+    def _weighed(cls, data: Any) -> Any:
+        claim = data.get("claim") if isinstance(data, dict) else None
+        if isinstance(claim, str) and claim in SEVERITY:
+            return {**data, "severity": SEVERITY[claim]}
+        return data
+
+    @classmethod
+    def on(
+        cls, row: Row | None, claim: Claim, sentence: str, **columns: Any
+    ) -> Finding:
+        """A finding that rests on one row, whose figures it takes over."""
+        told: dict[str, Any] = {}
+        if row is not None:
+            shared = set(cls.model_fields) & set(Row.model_fields)
+            told = {name: getattr(row, name) for name in shared}
+            told["p_adjusted"] = getattr(row, "p_adjusted", None)
+        return cls(**{**told, **columns}, claim=claim, sentence=sentence)
+
+
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
+    """The most severe first; what is equally severe stays in its order."""
+    return sorted(findings, key=lambda finding: -finding.severity)
+
+
+@dataclass(frozen=True, repr=False)
+class AuditResult:
+    """What an audit concludes, before it is written anywhere.
+
+    ``findings`` say in plain words what was found and what was not, ``scope`` what the
+    evidence does not support. ``tables`` are small further tables by name (a list of
+    records each) that stand in the report, ``settings`` what was really used;
+    ``evidence`` is what the audit concludes from, written to ``scores/`` and read
+    again by comparisons, which need neither model nor manifest. Neither holds text or
+    token ids.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    contrasts: list[Contrast] = field(default_factory=list)
+    guards: list[Guard] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    scope: list[str] = field(default_factory=list)
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    evidence: pd.DataFrame | None = None
+
+    def __repr__(self) -> str:
+        lists = ("rows", "contrasts", "guards", "findings")
+        held = [f"{name}={len(getattr(self, name))}" for name in lists]
+        evidence = "None" if self.evidence is None else f"{len(self.evidence)} rows"
+        told = ", ".join([*held, f"tables={list(self.tables)}", f"evidence={evidence}"])
+        return f"AuditResult({told})"
+
+    @property
+    def verdict(self) -> list[str]:
+        """The sentences of the findings, the most severe first."""
+        return [finding.sentence for finding in by_severity(self.findings)]
