@@ -100,6 +100,7 @@ def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
         ],
         scope=[*new.scope, *old.scope],
         tables={**old.tables, **new.tables},
+        origins={**old.origins, **new.origins},
         evidence={
             name: sha256
             for name, sha256 in old.evidence.items()

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from spark_audit.provenance import now, versions
+from spark_audit.report.attachments import MATCHING, RUNS
 from spark_audit.results import AuditResult, Guard, Report, by_severity
 
 SCOPE = (
@@ -44,7 +45,9 @@ def assemble(
         they say otherwise.
     """
     parts = list(results.values())
-    own = {name: table for part in parts for name, table in part.tables.items()}
+    given = tables or {}
+    places = {"manifest": MATCHING, "training": RUNS}
+    own = {n: (audit, t) for audit, r in results.items() for n, t in r.tables.items()}
     return Report.model_validate(
         {
             "created": now(),
@@ -56,7 +59,11 @@ def assemble(
             "scope": list(
                 dict.fromkeys([*SCOPE, *chain(*(p.scope for p in parts)), *scope])
             ),
-            "tables": {**(tables or {}), **own},
+            "tables": {**given, **{name: table for name, (_, table) in own.items()}},
+            "origins": {
+                **{n: k for k, names in places.items() for n in names if n in given},
+                **{name: audit for name, (audit, _) in own.items()},
+            },
             **facts,
         }
     )
