@@ -39,14 +39,16 @@ class CheckpointFacts(Strict):
     name: Text = Field(description="Name in this report.")
     source: Text = Field(description="Where it was opened from.")
     format: Text = Field(description="Checkpoint format that it was opened by.")
-    base: Text | None = Field(None, description="Base model of an adapter.")
+    base: Text | None = Field(default=None, description="Base model of an adapter.")
     weights_sha256: Text = Field(description="SHA-256 of its weight files.")
     model_id: Text = Field(description="What makes two checkpoints the same model.")
     dtype: Text = Field(description="Number format that it was scored in.")
     quantised_from: Text | None = Field(
-        None, description="Name of the checkpoint whose weights were rounded."
+        default=None, description="Name of the checkpoint whose weights were rounded."
     )
-    notes: list[Text] = Field([], description="Remarks on opening and scoring it.")
+    notes: list[Text] = Field(
+        default=[], description="Remarks on opening and scoring it."
+    )
 
 
 class ManifestFacts(Strict):
@@ -138,9 +140,9 @@ class Report(Strict):
     )
 
     kind: Literal["spark-audit-report"] = Field(
-        "spark-audit-report", description="What the file is."
+        default="spark-audit-report", description="What the file is."
     )
-    schema_version: Literal[2] = Field(2, description="Version of this schema.")
+    schema_version: Literal[2] = Field(default=2, description="Version of this schema.")
     status: Literal["complete", "partial"] = Field(
         description="`partial`: only some examples were scored; not for decisions."
     )
@@ -148,31 +150,35 @@ class Report(Strict):
     created: Text = Field(description="When it was made, UTC, as ISO 8601.")
     versions: dict[Text, Text] = Field(description="Versions of program and libraries.")
     settings: Annotated[dict[str, Any], AfterValidator(_shown)] = Field(
-        {}, description="Settings that shaped it; `AUDIT.NAME` is one audit's own."
+        default={},
+        description="Settings that shaped it; `AUDIT.NAME` is one audit's own.",
     )
     manifest: ManifestFacts = Field(description="What was audited against.")
     checkpoints: list[CheckpointFacts] = Field(description="What was audited.")
-    findings: list[Finding] = Field([], description="The verdict, most severe first.")
+    findings: list[Finding] = Field(
+        default=[], description="The verdict, most severe first."
+    )
     results: list[Row] = Field(description="All figures of single checkpoints.")
     contrasts: list[Contrast] = Field(description="Paired figures against a baseline.")
     guards: list[Guard] = Field(description="Conditions that can void a claim.")
     scope: list[Text] = Field(description="What cannot be concluded.")
     tables: Annotated[dict[str, list[dict[str, Any]]], AfterValidator(_file_names)] = (
-        Field({}, description="Further tables by name: flat records.")
+        Field(default={}, description="Further tables by name: flat records.")
     )
     origins: dict[Text, Text] = Field(
-        {}, description="Audit that made a table, or `manifest`, or `training`."
+        default={}, description="Audit that made a table, or `manifest`, or `training`."
     )
     evidence: dict[Text, Text] = Field(
-        {}, description="SHA-256 of each audit's evidence, by its name in `scores/`."
+        default={},
+        description="SHA-256 of each audit's evidence, by its name in `scores/`.",
     )
     timing: dict[Text, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
-        {},
+        default={},
         description="Seconds spent, by stage.",
         json_schema_extra={"unit": "seconds"},
     )
     files: Annotated[dict[Text, list[str]], AfterValidator(_of_a_report)] = Field(
-        {},
+        default={},
         description="Files beside it, by the writer that they are of: nothing else "
         "in the folder is ever deleted.",
     )

@@ -46,8 +46,11 @@ Text = Annotated[str, AfterValidator(visible)]
 
 def measured(description: str) -> Any:
     """A number that may be missing, in the unit that the field ``unit`` names."""
-    unit = {"unit": "as the field `unit` says"}
-    return Field(None, description=description, json_schema_extra=unit)
+    return Field(
+        default=None,
+        description=description,
+        json_schema_extra={"unit": "as the field `unit` says"},
+    )
 
 
 class Strict(BaseModel):
@@ -78,32 +81,44 @@ class Row(Strict):
     audit: Text = Field(description="Audit that made the figure.")
     checkpoint: Text = Field(description="Checkpoint, or method with several seeds.")
     metric: Text = Field(description="What was measured.")
-    of: Text = Field("", description="Variant of the metric; empty if it has one.")
+    of: Text = Field(
+        default="", description="Variant of the metric; empty if it has one."
+    )
     group: Text = Field(
-        "pooled", description="`pooled`, or a part, as `type:SSN`, `task:T`, `split:S`."
+        default="pooled",
+        description="`pooled`, or a part, as `type:SSN`, `task:T`, `split:S`.",
     )
     value: Number = measured("The figure; null exactly where it is not estimable.")
     low: Number = measured("Lower limit of the interval that decides.")
     high: Number = measured("Upper limit of the interval that decides.")
     level: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.95, description="Confidence level of the intervals, a share."
+        default=0.95, description="Confidence level of the intervals, a share."
     )
-    interval: Interval = Field("none", description="How low and high were made.")
+    interval: Interval = Field(
+        default="none", description="How low and high were made."
+    )
     parity_low: Number = measured("Lower limit by percentiles of the bootstrap.")
     parity_high: Number = measured("Upper limit by percentiles of the bootstrap.")
-    unit: Text = Field("", description="Unit of value, limits, nulls and mde.")
-    n: Count = Field(0, description="How many were averaged.")
-    clusters: Count = Field(0, description="How many independent clusters they are in.")
+    unit: Text = Field(default="", description="Unit of value, limits, nulls and mde.")
+    n: Count = Field(default=0, description="How many were averaged.")
+    clusters: Count = Field(
+        default=0, description="How many independent clusters they are in."
+    )
     null: Number = measured("Value of no effect.")
     null_low: Number = measured("Lower end of the band of no effect.")
     null_high: Number = measured("Upper end of the band of no effect.")
     mde: Number = measured("Smallest effect that is detected with 80% power.")
-    status: Status = Field("ok", description="Whether the figure may be concluded on.")
-    family: Family = Field(
-        "exploratory", description="Whether it was declared beforehand and corrected."
+    status: Status = Field(
+        default="ok", description="Whether the figure may be concluded on."
     )
-    over: Over = Field("sources", description="What the intervals are over.")
-    note: Text = Field("", description="Why a figure is missing or void; remarks.")
+    family: Family = Field(
+        default="exploratory",
+        description="Whether it was declared beforehand and corrected.",
+    )
+    over: Over = Field(default="sources", description="What the intervals are over.")
+    note: Text = Field(
+        default="", description="Why a figure is missing or void; remarks."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Row:
@@ -131,9 +146,10 @@ class Contrast(Row):
     """A paired comparison of a checkpoint with a baseline over the same manifest."""
 
     baseline: Text = Field(description="What the checkpoint is held against.")
-    p: Probability = Field(None, description="Two-sided p of no difference.")
+    p: Probability = Field(default=None, description="Two-sided p of no difference.")
     p_adjusted: Probability = Field(
-        None, description="p corrected (Holm) over the checkpoints of the family."
+        default=None,
+        description="p corrected (Holm) over the checkpoints of the family.",
     )
 
 
@@ -141,7 +157,9 @@ class Guard(Strict):
     """A condition that can void a claim; ``passed`` is null when it is a warning."""
 
     name: Text = Field(description="What is asked for.")
-    checkpoint: Text = Field("", description="Whose claim it voids; empty: all.")
+    checkpoint: Text = Field(
+        default="", description="Whose claim it voids; empty: all."
+    )
     passed: bool | None = Field(description="Null: a warning.")
     detail: Text = Field(description="What was found, in a sentence.")
 
@@ -184,20 +202,30 @@ class Finding(Strict):
     """
 
     audit: Text = Field(description="Audit that claims it.")
-    checkpoint: Text = Field("", description="Of whom; empty: of all of them.")
+    checkpoint: Text = Field(default="", description="Of whom; empty: of all of them.")
     claim: Claim = Field(description="What is claimed.")
     severity: int = Field(
-        0, ge=0, le=6, description="How much it matters; detections from 3 on."
+        default=0, ge=0, le=6, description="How much it matters; detections from 3 on."
     )
-    status: Status = Field("ok", description="Status of the figure.")
-    metric: Text = Field("", description="Metric of the figure; empty: of none.")
-    of: Text = Field("", description="Variant of the metric.")
-    group: Text = Field("pooled", description="Part that the figure is of.")
-    value: Number = Field(None, description="The figure, in the unit of its row.")
-    low: Number = Field(None, description="Lower limit, in the unit of its row.")
-    high: Number = Field(None, description="Upper limit, in the unit of its row.")
-    null: Number = Field(None, description="No effect, in the unit of its row.")
-    p_adjusted: Probability = Field(None, description="Corrected p of a contrast.")
+    status: Status = Field(default="ok", description="Status of the figure.")
+    metric: Text = Field(
+        default="", description="Metric of the figure; empty: of none."
+    )
+    of: Text = Field(default="", description="Variant of the metric.")
+    group: Text = Field(default="pooled", description="Part that the figure is of.")
+    value: Number = Field(
+        default=None, description="The figure, in the unit of its row."
+    )
+    low: Number = Field(
+        default=None, description="Lower limit, in the unit of its row."
+    )
+    high: Number = Field(
+        default=None, description="Upper limit, in the unit of its row."
+    )
+    null: Number = Field(default=None, description="No effect, in the unit of its row.")
+    p_adjusted: Probability = Field(
+        default=None, description="Corrected p of a contrast."
+    )
     sentence: Text = Field(description="What readers are told.")
 
     @property
