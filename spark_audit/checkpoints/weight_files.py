@@ -50,6 +50,13 @@ _DTYPES = {
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
+def has_weights(folder: Path) -> bool:
+    """Whether a folder holds full weights as transformers saves them."""
+    names = ("model.safetensors", "pytorch_model.bin")
+    ends = ("", ".index.json")
+    return any((folder / f"{n}{end}").exists() for n in names for end in ends)
+
+
 def weight_files(folder: Path, *, adapter: bool = False, where: str) -> list[Path]:
     """The files transformers or PEFT would read weights from, none if there are none.
 
@@ -195,7 +202,7 @@ def _read_safetensors(path: Path, *, meta: bool, where: str) -> dict[str, torch.
         raise _damaged(path, error, where) from error
 
 
-def merged(files: Iterable[Path], *, meta: bool, where: str) -> dict[str, torch.Tensor]:
+def merged(files: Iterable[Path], meta: bool, *, where: str) -> dict[str, torch.Tensor]:
     """The tensors of all shards in one dictionary."""
     state: dict[str, torch.Tensor] = {}
     for path in files:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from spark_audit.checkpoints.beside import written_down
 from spark_audit.checkpoints.formats import FORMATS
 from spark_audit.checkpoints.locate import (
@@ -17,7 +15,12 @@ from spark_audit.checkpoints.locate import (
     refuse_redirects,
 )
 from spark_audit.checkpoints.recipe import Given, Recipe, Weights
-from spark_audit.checkpoints.weight_files import check_filled, merged, weight_files
+from spark_audit.checkpoints.weight_files import (
+    check_filled,
+    has_weights,
+    merged,
+    weight_files,
+)
 from spark_audit.errors import CheckpointError
 
 _WRAPPED = ("module.", "_orig_mod.", "_module.", "base_model.model.")
@@ -27,13 +30,7 @@ def detect(path: Path) -> bool:
     """config.json, and no adapter unless full weights lie beside it."""
     if not (path / "config.json").exists():
         return False
-    return not (path / "adapter_config.json").exists() or _has_weights(path)
-
-
-def _has_weights(path: Path) -> bool:
-    names = ("model.safetensors", "pytorch_model.bin")
-    ends = ("", ".index.json")
-    return any((path / f"{n}{end}").exists() for n in names for end in ends)
+    return not (path / "adapter_config.json").exists() or has_weights(path)
 
 
 @FORMATS.register(detect=detect)
@@ -67,7 +64,7 @@ def hf_folder(path: Path, given: Given) -> Recipe:
             if others
             else "copy the weights into the folder",
         )
-    read = partial(_read, tuple(files), where)
+    read = partial(merged, tuple(files), where=where)
     headers = read(True)
     check_filled(headers, where=where)
     for name in headers:
@@ -86,7 +83,3 @@ def hf_folder(path: Path, given: Given) -> Recipe:
         base=given.base,
         noise_sha256=written_down(path, files, where=where)[1],
     )
-
-
-def _read(files: tuple[Path, ...], where: str, meta: bool) -> dict[str, torch.Tensor]:
-    return merged(files, meta=meta, where=where)

@@ -5,23 +5,17 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path, PurePath
 
-import torch
-
 from spark_audit.checkpoints.beside import written_down
 from spark_audit.checkpoints.formats import FORMATS
 from spark_audit.checkpoints.locate import printable, read_json, refuse_code
 from spark_audit.checkpoints.recipe import Adapter, Given, Recipe
-from spark_audit.checkpoints.weight_files import merged, weight_files
+from spark_audit.checkpoints.weight_files import has_weights, merged, weight_files
 from spark_audit.errors import CheckpointError, shown
 
 
 def detect(path: Path) -> bool:
     """adapter_config.json without full weights beside it."""
-    if not (path / "adapter_config.json").exists():
-        return False
-    names = ("model.safetensors", "pytorch_model.bin")
-    ends = ("", ".index.json")
-    return not any((path / f"{n}{end}").exists() for n in names for end in ends)
+    return (path / "adapter_config.json").exists() and not has_weights(path)
 
 
 @FORMATS.register(detect=detect)
@@ -62,13 +56,11 @@ def peft_adapter(path: Path, given: Given) -> Recipe:
         source=printable(where),
         given=given,
         folder=path,
-        adapter=Adapter(config, tuple(files), partial(_read, tuple(files), where)),
+        adapter=Adapter(
+            config, tuple(files), partial(merged, tuple(files), where=where)
+        ),
         base=base,
         notes=tuple(notes),
         trained_on=trained_on,
         noise_sha256=noise_sha256,
     )
-
-
-def _read(files: tuple[Path, ...], where: str, meta: bool) -> dict[str, torch.Tensor]:
-    return merged(files, meta=meta, where=where)
