@@ -14,7 +14,8 @@ import pytest
 from decoding import Attacker, Figure, figure, left_over, lines_of, tables_of
 from synthetic import Case
 
-from spark_audit.audits.matched.audit import conclude, matched
+from spark_audit.audits import matched
+from spark_audit.audits.matched.audit import conclude
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
 from spark_audit.data.examples import Example, Span, write_examples

@@ -1,34 +1,42 @@
-"""Audits: what a checkpoint's scores say, each as pure functions in one file.
+"""Audits: what a checkpoint's scores say, each a file or a folder of pure functions.
 
-An audit file registers its conclusion and names its plan::
+An audit registers how its evidence is made, with what it needs and gives::
 
-    @AUDITS.register(plan=plan, conclude=conclude)
-    def rank(tables, manifest, *, baseline=None, ...) -> AuditResult: ...
+    @AUDITS.register(order=2, about=About(METRICS), plan=plan, conclude=conclude)
+    def evidence(tables, manifest, *, option=...) -> pd.DataFrame: ...
 
 ``plan(manifest, *, preset, ...)`` says which sequences each pass must score.
-``tables`` maps checkpoint name -> pass -> token table; the audit turns them into its
-evidence, a table without text, and ``conclude(evidence, *, baselines, paper, seed,
-replicates)`` turns that into figures: reports are compared from evidence alone. An
-optional ``check(...)`` refuses options before anything is scored. No audit sees a
-model.
+``tables`` maps checkpoint name -> pass -> token table; ``evidence`` is a table without
+text, and ``conclude(evidence, *, baselines, paper, seed, replicates)`` turns it into
+figures: reports are compared from evidence alone. An optional ``check(...)`` refuses
+options before anything is scored, an optional ``further(result, tables, manifest,
+...)`` adds what needs the manifest. Options that the evidence or ``further`` take by
+keyword are flags of the command line. One runner does the rest for all of them: what to
+hold checkpoints against, the preset, and rows with the reason where nothing was scored.
+No audit sees a model.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from spark_audit.names import CheckpointName, entry_of, series_of
 from spark_audit.registry import Registry
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from spark_audit.manifest.schema import Manifest
-    from spark_audit.results import AuditResult, CheckpointFacts, Finding
-    from spark_audit.scoring.table import Pass, TokenTable
+    from spark_audit.results import AuditResult, CheckpointFacts, Finding, Row
+    from spark_audit.scoring.table import Column, Pass, TokenTable
 
 Tables: TypeAlias = "Mapping[str, Mapping[Pass, TokenTable]]"
 Plan: TypeAlias = "dict[Pass, list[str]]"
@@ -37,20 +45,115 @@ Baseline: TypeAlias = "str | Mapping[str, str] | None"
 
 BASE = "base"
 """Name of the reference model when it is scored too."""
-
-_REPLICATE = re.compile(r"(.+)\[([1-9]\d*)\]")
-
-
-def replicate_of(name: str) -> tuple[str, int] | None:
-    """Entry and number of a replicate ``NAME[K]``; ``None`` for any other name."""
-    found = _REPLICATE.fullmatch(name)
-    return None if found is None else (found[1], int(found[2]))
+ANY = "*"
+"""Stands for any variant of a metric."""
+LAST = 1000
+"""Place of an audit that does not say its own."""
+_ORDER = re.compile(r"^@AUDITS\.register\((?:[^@]*?\W)?order=(\d+)", re.MULTILINE)
 
 
-def entry_of(name: str) -> str:
-    """The method that a replicate ``NAME[K]`` belongs to; any other name itself."""
-    found = replicate_of(name)
-    return name if found is None else found[0]
+@dataclass(frozen=True)
+class Metric:
+    """What is known of one metric: whatever estimates, reads or shows it asks here.
+
+    Attributes
+    ----------
+    name, label, labels
+        In rows, and as readers see it (default: the name); ``labels`` has those of
+        variants that are called otherwise.
+    unit, bounds, rate
+        Of its values, and their range; a rate is a share of events, whose interval is
+        never of zero width.
+    variants, hidden, missing
+        What ``of`` can be (:data:`ANY`: anything); those that stand in the CSV alone;
+        those that get a row with the reason where nothing was scored.
+    null, note
+        Chance value, and what stands with every figure.
+    definitions
+        Terms that readers meet with the metric, and their meaning.
+    glance, headline
+        By variant: its title among the figures that are shown first (:data:`ANY`: the
+        variant that the verdict rests on), and its name in sentences on several seeds.
+    panel, counted
+        Title of the table that it stands in, where it is not the audit's own; by
+        variant, its name as the one that the table's smallest effect is of.
+    """
+
+    name: str
+    label: str = ""
+    unit: str = ""
+    rate: bool = False
+    bounds: tuple[float, float] | None = None
+    variants: tuple[str, ...] = ("",)
+    null: float | None = None
+    note: str = ""
+    hidden: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    definitions: Mapping[str, str] = field(default_factory=dict)
+    glance: Mapping[str, str] = field(default_factory=dict)
+    headline: Mapping[str, str] = field(default_factory=dict)
+    panel: str = ""
+    counted: Mapping[str, str] = field(default_factory=dict)
+
+    def label_of(self, of: str = "") -> str:
+        """What readers see for one of its variants."""
+        return self.labels.get(of) or self.label or self.name
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Least and largest value."""
+        return self.bounds or ((0.0, 1.0) if self.rate else (-math.inf, math.inf))
+
+    @property
+    def range_of_change(self) -> tuple[float, float]:
+        """Least and largest difference of two values."""
+        low, high = self.range
+        return low - high, high - low
+
+
+def by_name(metrics: Iterable[Metric]) -> dict[str, Metric]:
+    """Metrics by their names."""
+    return {metric.name: metric for metric in metrics}
+
+
+@dataclass(frozen=True)
+class About:
+    """What is known of an audit beside its functions.
+
+    Attributes
+    ----------
+    metrics
+        What it gives, in the order of reports.
+    columns, later, flaw
+        What a file of its evidence must hold; columns that earlier versions had not:
+        all of them, or none; what is wrong between rows and columns.
+    nothing, unscored
+        Why a checkpoint has no figure: the manifest holds nothing to score (a string,
+        or a function of the manifest and the options); its tables are missing.
+    over
+        What figures of the group ``pooled`` are over.
+    chance
+        Its null values are chance itself, not another line's figure.
+    wide
+        Variants have columns of their own.
+    stages
+        It looks at all stages of a series.
+    """
+
+    metrics: tuple[Metric, ...] = ()
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    later: Mapping[str, Column] = field(default_factory=dict)
+    flaw: Callable[[pd.DataFrame], str] | None = None
+    nothing: str | Callable[..., str] = "the manifest holds nothing for it"
+    unscored: str = "its texts were not scored"
+    over: str = "pooled over training rows"
+    chance: bool = False
+    wide: bool = False
+    stages: bool = False
+
+
+NOTHING_KNOWN = About()
 
 
 def carriers(findings: Iterable[Finding], audit: str) -> dict[str, str]:
@@ -59,21 +162,15 @@ def carriers(findings: Iterable[Finding], audit: str) -> dict[str, str]:
     Of replicates it is that of the severest; entries whose findings rest on no figure
     are left out.
     """
-    found: dict[str, Finding] = {}
+    severest: dict[str, Finding] = {}
     for one in findings:
         # Headlines of several seeds are figures chosen beforehand.
         if one.audit != audit or not one.of or one.claim == "moved":
             continue
         entry = entry_of(one.checkpoint)
-        if entry not in found or one.severity > found[entry].severity:
-            found[entry] = one
-    return {entry: one.of for entry, one in found.items()}
-
-
-def series_of(name: str) -> str:
-    """The series of a stage ``NAME@K``; any other name itself."""
-    series, at, stage = name.rpartition("@")
-    return series if at and stage.isdecimal() else name
+        if entry not in severest or one.severity > severest[entry].severity:
+            severest[entry] = one
+    return {entry: one.of for entry, one in severest.items()}
 
 
 def baselines_of(baseline: Baseline, names: Iterable[str]) -> dict[str, str]:
@@ -88,16 +185,16 @@ def baselines_of(baseline: Baseline, names: Iterable[str]) -> dict[str, str]:
     if not isinstance(baseline, str):
         pairs = baseline.items()
         return {k: v for k, v in pairs if k in known and v in known and k != v}
-    found = {}
+    chosen = {}
     for name in known:
-        replicate = replicate_of(name)
-        own = name if replicate is None else replicate[0]
-        other = baseline
-        if replicate is not None and f"{baseline}[{replicate[1]}]" in known:
-            other = f"{baseline}[{replicate[1]}]"
-        if own not in (baseline, BASE) and other in known:
-            found[name] = other
-    return found
+        entry, other = entry_of(name), baseline
+        if entry != name:
+            seed = CheckpointName.parse(name).seed
+            same_seed = str(CheckpointName(baseline, seed))
+            other = same_seed if same_seed in known else baseline
+        if entry not in (baseline, BASE) and other in known:
+            chosen[name] = other
+    return chosen
 
 
 def replicates(preset: str | None) -> int:
@@ -113,69 +210,208 @@ def originals(checkpoints: Iterable[CheckpointFacts]) -> dict[str, str]:
     return {name: own for name, own in pairs if own is not None and own in names}
 
 
-def is_rounded(name: str, baseline: str) -> bool:
-    """Whether a checkpoint is its baseline with rounded weights, by its name."""
-    return name in (f"{baseline}+int8", f"{baseline}+int4")
-
-
-def settings_of(manifest: Manifest, *, preset: str | None, seed: int) -> dict[str, Any]:
-    """How an audit concludes: the manifest's preset unless another is asked for."""
-    chosen = preset or manifest.settings.preset
-    return {
-        "paper": chosen == "paper",
-        "seed": seed,
-        "replicates": replicates(chosen),
-    }
-
-
-ORDER = ("matched", "rank", "nll", "canary", "mia", "extract", "noise", "utility")
-"""How reports tell of audits; others follow."""
-
-
-def in_order(audits: Iterable[str]) -> list[str]:
-    """Audits in the order of a report."""
-    place = {name: i for i, name in enumerate(ORDER)}
-    return sorted(audits, key=lambda name: (place.get(name, len(place)), name))
-
-
 def evidence_file(audit: str) -> str:
     """Name of an audit's evidence in ``scores/``."""
     return "spans.parquet" if audit == "matched" else f"{audit}.parquet"
 
 
+def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options that a function takes by keyword."""
+    names = inspect.signature(function).parameters
+    return {name: value for name, value in options.items() if name in names}
+
+
+def missing_rows(
+    audit: str, names: Iterable[str], metrics: Iterable[Metric], reason: str
+) -> list[Row]:
+    """The pooled rows of checkpoints that nothing can be said of, and why."""
+    from spark_audit.results import Row
+
+    columns: dict[str, Any] = {"status": "not_estimable", "note": reason}
+    return [
+        Row(
+            audit=audit,
+            checkpoint=name,
+            metric=metric.name,
+            of=of,
+            unit=metric.unit,
+            **columns,
+        )
+        for name in names
+        for metric in metrics
+        for of in metric.missing
+    ]
+
+
 class Audits(Registry[Audit]):
     """The registry of audits, whose modules are called as their audits."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._about: dict[str, About] = {}
+
     def register(
-        self, *, order: float = math.inf, **parts: Callable[..., Any]
-    ) -> Callable[[Audit], Audit]:
-        """Decorator for the one audit of a file or folder; see :class:`Registry`."""
+        self, *, order: float = LAST, about: About | None = None, **parts: Any
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Decorator for the one audit of a file or folder; see :class:`Registry`.
+
+        With a part ``conclude`` the function makes the evidence, and the runner does
+        the rest; without one it is the whole audit, tables in and result out.
+        ``order`` is its place in reports, a number that is read without importing it.
+        """
         inner = super().register(order=order, **parts)
+
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            stem = self.stem_of(function)
+            name = stem.replace("_", "-")
+            self._about[name] = about or NOTHING_KNOWN
+            self._callable(f"{self.package}.{stem}", name)
+            inner(self._runner(name, function, parts))
+            return function
+
+        return decorate
+
+    def _callable(self, module: str, name: str) -> None:
+        registry = self
 
         class Callable_(ModuleType):
             """``sa.audits.matched(...)``."""
 
             def __call__(self, *args: Any, **options: Any) -> AuditResult:
-                return registry.get(self.__name__.rpartition(".")[2]).run(
-                    *args, **options
-                )
+                return registry.get(name).run(*args, **options)
 
-        registry = self
+        sys.modules[module].__class__ = Callable_
 
-        def decorate(function: Audit) -> Audit:
-            module = f"{self.package}.{self.stem_of(function)}"
-            sys.modules[module].__class__ = Callable_
+    def _runner(
+        self, name: str, function: Callable[..., Any], parts: Mapping[str, Any]
+    ) -> Audit:
+        """The audit as it is called: on the whole manifest, with its own options."""
 
-            @wraps(function)
-            def run(tables: Tables, manifest: Manifest, **options: Any) -> AuditResult:
-                from spark_audit.manifest.file import original
+        @wraps(function)
+        def run(tables: Tables, manifest: Manifest, **options: Any) -> AuditResult:
+            from spark_audit.manifest.file import original
 
-                return function(tables, original(manifest), **options)
+            if "conclude" not in parts:
+                result: AuditResult = function(tables, original(manifest), **options)
+                return result
+            bound = inspect.signature(run).bind(tables, manifest, **options)
+            bound.apply_defaults()
+            return self._run(name, function, tables, original(manifest), **bound.kwargs)
 
-            return inner(run)
+        if "conclude" in parts:
+            _sign(run, function, parts.get("further"))
+        return run
 
-        return decorate
+    def _run(
+        self,
+        name: str,
+        evidence: Callable[..., pd.DataFrame],
+        tables: Tables,
+        manifest: Manifest,
+        *,
+        baseline: Baseline = None,
+        preset: str | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> AuditResult:
+        """Check, make the evidence, conclude, and say of whom nothing can be said."""
+        from spark_audit.results import AuditResult, Finding
+
+        about, parts = self._about[name], self.get(name).parts
+        preset = preset or manifest.settings.preset
+        given = {**options, "preset": preset, "seed": seed}
+        if "check" in parts:
+            parts["check"](**taken(parts["check"], options))
+        frame = evidence(tables, manifest, **taken(evidence, given))
+        names = list(dict.fromkeys(map(series_of, tables) if about.stages else tables))
+        result = AuditResult()
+        count = options.get("replicates") or replicates(preset)
+        if len(frame):
+            seen = set(frame["checkpoint"])
+            seen |= set(map(series_of, seen)) if about.stages else set()
+            result = parts["conclude"](
+                frame,
+                baselines=baselines_of(baseline, (n for n in names if n in seen)),
+                paper=preset == "paper",
+                seed=seed,
+                replicates=count,
+            )
+        told = {row.checkpoint for row in result.rows}
+        if absent := [each for each in names if each not in told]:
+            reason = about.unscored
+            if not parts["plan"](manifest, **taken(parts["plan"], given)):
+                reason = _said(about.nothing, manifest, options)
+            missing = missing_rows(name, absent, about.metrics, reason)
+            said = Finding(
+                audit=name, claim="not_tested", sentence=f"Not estimable: {reason}."
+            )
+            findings = result.findings if len(frame) else [said]
+            result = replace(result, rows=[*result.rows, *missing], findings=findings)
+        counted = {"replicates": count} if "replicates" in options else {}
+        result = replace(result, settings={**options, **counted}, evidence=frame)
+        if "further" in parts:
+            more = taken(parts["further"], given)
+            result = parts["further"](result, tables, manifest, **more)
+        return result
+
+    def about(self, audit: str) -> About:
+        """What is known of an audit; of one that there is not, nothing."""
+        if audit not in self._about and audit in self.names():
+            self.get(audit)
+        return self._about.get(audit, NOTHING_KNOWN)
+
+    def metrics(self, audit: str) -> tuple[Metric, ...]:
+        """The metrics that an audit gives."""
+        return self.about(audit).metrics
+
+    def metric(self, audit: str, name: str) -> Metric:
+        """What is known of a metric; of one that there is not, its name."""
+        return by_name(self.metrics(audit)).get(name) or Metric(name)
 
     def of_stages(self, audit: str) -> bool:
-        """Whether an audit looks at all stages of a series: ``stages`` is a part."""
-        return "stages" in self.get(audit).parts
+        """Whether an audit looks at all stages of a series."""
+        return self.about(audit).stages
+
+    def in_order(self, audits: Iterable[str] | None = None) -> list[str]:
+        """Audits, all unless told, in the order of a report; nothing is imported."""
+        places = {}
+        for name, path in self._files().items():
+            match = _ORDER.search(path.read_text(encoding="utf-8"))
+            places[name] = int(match[1]) if match else LAST
+        chosen = places if audits is None else audits
+        return sorted(chosen, key=lambda name: (places.get(name, LAST), name))
+
+
+def _said(reason: str | Callable[..., str], manifest: Any, options: Any) -> str:
+    if isinstance(reason, str):
+        return reason
+    return reason(manifest, **taken(reason, options))
+
+
+def _sign(run: Callable[..., Any], *functions: Callable[..., Any] | None) -> None:
+    """Give the runner the signature of its audit: the options of its functions."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    every = [
+        parameter
+        for function in (_options, *filter(None, functions))
+        for parameter in inspect.signature(function).parameters.values()
+    ]
+    options: dict[str, inspect.Parameter] = {}
+    for parameter in every:
+        if parameter.kind is keyword:
+            options.setdefault(parameter.name, parameter)
+    first = [p for p in every if p.name in ("tables", "manifest")][:2]
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [*first, *options.values()], return_annotation="AuditResult"
+    )
+
+
+def _options(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    baseline: Baseline = None,
+    preset: str | None = None,
+    seed: int = 0,
+) -> None:
+    """What every audit takes beside its own options."""

@@ -14,31 +14,44 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import AUDITS
+from spark_audit.audits.columns import POSITIVE, texts
 from spark_audit.audits.contract import (
-    BASE,
-    Baseline,
+    About,
+    Metric,
     Plan,
     Tables,
-    baselines_of,
-    settings_of,
+    by_name,
+    missing_rows,
 )
 from spark_audit.audits.ratio_rows import (
-    Figure,
+    beside_base,
     by_group,
-    missing_rows,
     ratio_contrasts,
     ratio_rows,
 )
 from spark_audit.audits.wording import figure, reason, unseen
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.results import AuditResult, Contrast, Finding, Row, number
-from spark_audit.scoring.table import Pass
+from spark_audit.scoring.table import Column, Pass
 
-FIGURES = {"nll": Figure(unit="nats", bounds=(0.0, np.inf))}
 NAMES = {"pii": "identifiers", "low": "low-sensitivity text", "canary": "canaries"}
-CATALOGUE = {"nll": tuple(NAMES)}
+METRICS = (
+    Metric(
+        "nll",
+        "NLL",
+        unit="nats",
+        bounds=(0.0, np.inf),
+        variants=tuple(NAMES),
+        missing=tuple(NAMES),
+        headline={"pii": "NLL of identifiers"},
+    ),
+)
 NOTHING = "the manifest has no scored token of this kind"
-COLUMNS = "checkpoint of split task type cluster num den".split()
+COLUMNS = {
+    **texts("checkpoint", "of", "split", "task", "type", "cluster"),
+    "num": POSITIVE,
+    "den": Column("number", low=1e-9),
+}
 
 SCOPE = (
     "Unmatched NLLs differ between identifiers and other text in any model; a change "
@@ -53,11 +66,58 @@ def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
     return {Pass(): ids} if ids else {}
 
 
+def conclude(
+    evidence: pd.DataFrame,
+    *,
+    baselines: Mapping[str, str],
+    paper: bool,
+    seed: int,
+    replicates: int,
+) -> AuditResult:
+    """Rows, contrasts and verdict from :func:`evidence`."""
+    options: dict[str, Any] = {"paper": paper, "seed": seed, "replicates": replicates}
+    cells = pd.concat(
+        [part.assign(group=group, metric="nll") for group, part in by_group(evidence)]
+    )
+    options["metrics"] = by_name(METRICS)
+    rows = ratio_rows(cells, audit="nll", **options)
+    contrasts = ratio_contrasts(cells, audit="nll", baselines=baselines, **options)
+    known = set(evidence.loc[evidence["split"] == "train", "of"])
+    absent = tuple(which for which in NAMES if which not in known)
+    missing = [replace(metric, missing=absent) for metric in METRICS]
+    names = list(dict.fromkeys(evidence["checkpoint"]))
+    return AuditResult(
+        rows=[
+            *beside_base(rows),
+            *missing_rows("nll", names, missing, NOTHING),
+        ],
+        contrasts=contrasts,
+        findings=[
+            *_findings(rows),
+            *(
+                Finding.on(row, "moved", _contrast_line(row))
+                for row in contrasts
+                if row.group == "pooled"
+            ),
+        ],
+        scope=list(SCOPE),
+    )
+
+
+@AUDITS.register(
+    order=3,
+    about=About(METRICS, columns=COLUMNS, nothing=NOTHING, unscored=NOTHING),
+    plan=plan,
+    conclude=conclude,
+)
 def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
     """Summed NLL ``num`` over ``den`` tokens of each example, kind and PII type.
 
-    For canaries ``num`` is the mean over the tokens of one planted string and ``den``
-    the part of the canary's strings that it is, so that every canary counts once.
+    ``pii``: annotated identifiers of rows without a canary, ``low``: low-sensitivity
+    tokens as the manifest lists them, ``canary``: from each one's first secret part to
+    its last. Of test rows, canaries are those that were held out. For canaries ``num``
+    is the mean over the tokens of one planted string and ``den`` the part of the
+    canary's strings that it is, so that every canary counts once.
     """
     copies: dict[str, int] = {}
     for _, which, key, _ in _sets(manifest):
@@ -78,86 +138,7 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
                 own = (example.task, key, example.cluster)
                 sums = (*own, float(values.sum()), float(len(tokens)))
             records.append((name, which, example.split, *sums))
-    return pd.DataFrame.from_records(records, columns=COLUMNS)
-
-
-def conclude(
-    evidence: pd.DataFrame,
-    *,
-    baselines: Mapping[str, str],
-    paper: bool,
-    seed: int,
-    replicates: int,
-) -> AuditResult:
-    """Rows, contrasts and verdict from :func:`evidence`."""
-    if evidence.empty:
-        sentence = f"Not estimable: {NOTHING}."
-        missing = Finding(audit="nll", claim="not_tested", sentence=sentence)
-        return AuditResult(findings=[missing])
-    options: dict[str, Any] = {"paper": paper, "seed": seed, "replicates": replicates}
-    cells = pd.concat(
-        [part.assign(group=group, metric="nll") for group, part in by_group(evidence)]
-    )
-    rows = ratio_rows(cells, audit="nll", figures=FIGURES, **options)
-    contrasts = ratio_contrasts(
-        cells, audit="nll", figures=FIGURES, baselines=baselines, **options
-    )
-    known = set(evidence.loc[evidence["split"] == "train", "of"])
-    absent = tuple(which for which in NAMES if which not in known)
-    names = list(dict.fromkeys(evidence["checkpoint"]))
-    return AuditResult(
-        rows=[
-            *_beside_base(rows),
-            *missing_rows("nll", names, FIGURES, absent, NOTHING),
-        ],
-        contrasts=contrasts,
-        findings=[
-            *_findings(rows),
-            *(
-                Finding.on(row, "moved", _contrast_line(row))
-                for row in contrasts
-                if row.group == "pooled"
-            ),
-        ],
-        scope=list(SCOPE),
-    )
-
-
-@AUDITS.register(plan=plan, conclude=conclude)
-def nll(
-    tables: Tables,
-    manifest: Manifest,
-    *,
-    baseline: Baseline = None,
-    preset: str | None = None,
-    seed: int = 0,
-) -> AuditResult:
-    """Conclude from the plain tables of the checkpoints.
-
-    ``pii``: annotated identifiers of rows without a canary, ``low``: low-sensitivity
-    tokens as the manifest lists them, ``canary``: the mean over canaries of each one's
-    mean, from its first secret part to its last. Training rows are pooled; test rows,
-    with canaries that were held out, are ``split:test``.
-
-    Parameters
-    ----------
-    tables
-        Checkpoint name -> pass -> table.
-    baseline
-        Checkpoint that contrasts are taken with, or checkpoint -> its own.
-    preset
-        ``robust`` or ``paper``; default: the manifest's.
-    """
-    frame = evidence(tables, manifest)
-    result = conclude(
-        frame,
-        baselines=baselines_of(baseline, tables),
-        **settings_of(manifest, preset=preset, seed=seed),
-    )
-    if frame.empty:
-        rows = missing_rows("nll", list(tables), FIGURES, tuple(NAMES), NOTHING)
-        result = replace(result, rows=rows)
-    return replace(result, evidence=frame)
+    return pd.DataFrame.from_records(records, columns=list(COLUMNS))
 
 
 def _sets(
@@ -179,19 +160,6 @@ def _sets(
             yield example, "pii", kind, example.identifier_tokens(kind)
         if example.low:
             yield example, "low", "", np.asarray(example.low)
-
-
-def _beside_base(rows: Sequence[Row]) -> list[Row]:
-    """The base checkpoint's figure as the null value of every other's."""
-    base = {(r.group, r.of): r for r in rows if r.checkpoint == BASE}
-    found = []
-    for row in rows:
-        own = base.get((row.group, row.of))
-        if own is not None and row.checkpoint != BASE:
-            places = {"null": own.value, "null_low": own.low, "null_high": own.high}
-            row = row.model_copy(update=places)
-        found.append(row)
-    return found
 
 
 def _findings(rows: Sequence[Row]) -> list[Finding]:

@@ -7,25 +7,23 @@ is strictly greater than the target's. The controls' own ranks are the chance va
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from spark_audit.audits import AUDITS
+from spark_audit.audits.columns import COUNT, texts
 from spark_audit.audits.contract import (
     BASE,
-    Baseline,
+    About,
+    Metric,
     Plan,
     Tables,
-    baselines_of,
-    settings_of,
+    by_name,
 )
 from spark_audit.audits.ratio_rows import (
-    Figure,
     by_group,
-    missing_rows,
     ratio_contrasts,
     ratio_rows,
     with_nulls,
@@ -33,23 +31,58 @@ from spark_audit.audits.ratio_rows import (
 from spark_audit.audits.wording import figure, percent, reason, share, unseen
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row, number
-from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.scoring.table import Column, Pass, TokenTable
 from spark_audit.stats.bootstrap import draw_weights
 from spark_audit.stats.intervals import median_estimate
 
 SETS = ("pii", "control", "pii_all")
 HEAVY = "heavy-tailed: an interval for it covers about 75%; for parity only"
-FIGURES = {
-    "top1_rate": Figure(rate=True),
-    "top5_rate": Figure(rate=True),
-    "top10_rate": Figure(rate=True),
-    "rank_mean": Figure(unit="ranks", bounds=(1.0, np.inf), note=HEAVY),
-    "log2_rank_mean": Figure(unit="bits", bounds=(0.0, np.inf)),
-    "mrr": Figure(bounds=(0.0, 1.0)),
-}
-CATALOGUE = {metric: SETS for metric in (*FIGURES, "rank_median")}
-NOTHING = "Not estimable: the manifest has no identifier to audit."
+METRICS = (
+    Metric(
+        "top1_rate",
+        "Top-1",
+        rate=True,
+        variants=SETS,
+        missing=("pii",),
+        glance={"pii": "Top-1 of identifiers"},
+        headline={"pii": "Top-1 rate of identifiers"},
+        definitions={
+            "rank": "1 + the number of usable vocabulary entries with a strictly "
+            "greater logit; `pii` are tokens of matched spans, `control` those of "
+            "their controls, `pii_all` those of every annotated identifier."
+        },
+    ),
+    Metric("top5_rate", "Top-5", rate=True, variants=SETS, missing=("pii",)),
+    Metric("top10_rate", "Top-10", rate=True, variants=SETS, missing=("pii",)),
+    Metric(
+        "rank_mean",
+        "mean rank",
+        unit="ranks",
+        bounds=(1.0, np.inf),
+        variants=SETS,
+        missing=("pii",),
+        note=HEAVY,
+    ),
+    Metric(
+        "log2_rank_mean",
+        "mean log2 rank",
+        unit="bits",
+        bounds=(0.0, np.inf),
+        variants=SETS,
+        missing=("pii",),
+    ),
+    Metric("mrr", "MRR", bounds=(0.0, 1.0), variants=SETS, missing=("pii",)),
+    Metric(
+        "rank_median", "median rank", unit="ranks", bounds=(1.0, np.inf), variants=SETS
+    ),
+)
+NOTHING = "the manifest has no identifier to audit"
 NO_SPANS = "no identifier of this set was scored"
+COLUMNS = {
+    **texts("checkpoint", "set", "split", "task", "type", "cluster"),
+    "rank": Column("whole", low=1),
+    "ties": COUNT,
+}
 TIES_MATTER = 0.005
 """Difference of Top-1 by tie rule above which readers are told."""
 
@@ -66,11 +99,43 @@ def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
     return {Pass(): ids} if ids else {}
 
 
+def conclude(
+    evidence: pd.DataFrame,
+    *,
+    baselines: Mapping[str, str],
+    paper: bool,
+    seed: int,
+    replicates: int,
+) -> AuditResult:
+    """Rows, contrasts and verdict from :func:`evidence`."""
+    options: dict[str, Any] = {"paper": paper, "seed": seed, "replicates": replicates}
+    cells = _cells(evidence)
+    options["metrics"] = by_name(METRICS)
+    rows = ratio_rows(cells, audit="rank", **options)
+    rows += _medians(evidence, seed=seed, replicates=replicates)
+    rows = with_nulls(rows, of="pii", null_of="control")
+    contrasts = ratio_contrasts(cells, audit="rank", baselines=baselines, **options)
+    ties = _ties(evidence)
+    return AuditResult(
+        rows=rows,
+        contrasts=contrasts,
+        findings=[*_findings(rows, contrasts), *_tie_findings(ties)],
+        scope=list(SCOPE),
+        tables={"rank_ties": ties, "rank_distribution": _distribution(evidence)},
+    )
+
+
+@AUDITS.register(
+    order=2,
+    about=About(METRICS, columns=COLUMNS, nothing=NOTHING, unscored=NO_SPANS),
+    plan=plan,
+    conclude=conclude,
+)
 def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
     """One row a checkpoint, token and set.
 
-    Columns ``checkpoint set split task type cluster rank ties``; a token of a matched
-    span is in the sets ``pii`` and ``pii_all``.
+    ``pii`` are the tokens of matched spans, ``control`` those of their controls,
+    ``pii_all`` the tokens of every annotated identifier.
     """
     parts = []
     for name, passes in tables.items():
@@ -90,78 +155,10 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
                     **_ranks(table, rows),
                 }
             )
-    columns = "checkpoint set split task type cluster rank ties".split()
-    frame = pd.DataFrame.from_records(parts, columns=columns)
+    frame = pd.DataFrame.from_records(parts, columns=list(COLUMNS))
     return frame.explode(["rank", "ties"], ignore_index=True).astype(
         {"rank": np.int64, "ties": np.int64}
     )
-
-
-def conclude(
-    evidence: pd.DataFrame,
-    *,
-    baselines: Mapping[str, str],
-    paper: bool,
-    seed: int,
-    replicates: int,
-) -> AuditResult:
-    """Rows, contrasts and verdict from :func:`evidence`."""
-    if evidence.empty:
-        return AuditResult(
-            findings=[Finding(audit="rank", claim="not_tested", sentence=NOTHING)]
-        )
-    options: dict[str, Any] = {"paper": paper, "seed": seed, "replicates": replicates}
-    cells = _cells(evidence)
-    rows = ratio_rows(cells, audit="rank", figures=FIGURES, **options)
-    rows += _medians(evidence, seed=seed, replicates=replicates)
-    rows = with_nulls(rows, of="pii", null_of="control")
-    contrasts = ratio_contrasts(
-        cells, audit="rank", figures=FIGURES, baselines=baselines, **options
-    )
-    ties = _ties(evidence)
-    return AuditResult(
-        rows=rows,
-        contrasts=contrasts,
-        findings=[*_findings(rows, contrasts), *_tie_findings(ties)],
-        scope=list(SCOPE),
-        tables={"rank_ties": ties, "rank_distribution": _distribution(evidence)},
-    )
-
-
-@AUDITS.register(plan=plan, conclude=conclude)
-def rank(
-    tables: Tables,
-    manifest: Manifest,
-    *,
-    baseline: Baseline = None,
-    preset: str | None = None,
-    seed: int = 0,
-) -> AuditResult:
-    """Conclude from the plain tables of the checkpoints.
-
-    ``pii`` are the tokens of matched spans, ``control`` those of their controls,
-    ``pii_all`` the tokens of every annotated identifier.
-
-    Parameters
-    ----------
-    tables
-        Checkpoint name -> pass -> table.
-    baseline
-        Checkpoint that contrasts are taken with, or checkpoint -> its own.
-    preset
-        ``robust`` or ``paper``; default: the manifest's.
-    """
-    frame = evidence(tables, manifest)
-    result = conclude(
-        frame,
-        baselines=baselines_of(baseline, tables),
-        **settings_of(manifest, preset=preset, seed=seed),
-    )
-    if frame.empty:
-        reason = NO_SPANS if plan(manifest) else "the manifest has no identifier"
-        rows = missing_rows("rank", list(tables), FIGURES, ("pii",), reason)
-        result = replace(result, rows=rows)
-    return replace(result, evidence=frame)
 
 
 def _ranges(manifest: Manifest) -> Iterator[tuple[str, str, str, int, int]]:

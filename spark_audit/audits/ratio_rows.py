@@ -8,13 +8,13 @@ difference to a baseline with its test, and the smallest effect it could have sh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits.contract import BASE, Metric
 from spark_audit.results import Contrast, Estimate, Row
 from spark_audit.stats.bootstrap import draw_weights, sign_flip
 from spark_audit.stats.intervals import (
@@ -29,21 +29,6 @@ CELLS = ("checkpoint", "group", "metric", "of", "cluster", "num", "den")
 """Columns of cells; several rows of one cluster are summed."""
 
 KEYS = ["group", "metric", "of"]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """How a metric is estimated and read.
-
-    ``rate``: a share of events, whose interval is never of zero width. ``null`` is
-    its chance value, ``bounds`` the limits of its range, ``note`` stands with it.
-    """
-
-    unit: str = ""
-    rate: bool = False
-    bounds: tuple[float, float] | None = None
-    null: float | None = None
-    note: str = ""
 
 
 def cells(records: list[tuple[Any, ...]]) -> pd.DataFrame:
@@ -70,7 +55,7 @@ def by_group(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 def ratio_estimates(
     frame: pd.DataFrame,
     *,
-    figures: Mapping[str, Figure],
+    metrics: Mapping[str, Metric],
     paper: bool,
     seed: int,
     replicates: int,
@@ -81,8 +66,8 @@ def ratio_estimates(
     ----------
     frame
         Cells.
-    figures
-        Metric -> how it is estimated.
+    metrics
+        By name: how they are estimated.
     paper
         Take the percentile interval for the decision one.
     replicates
@@ -91,16 +76,14 @@ def ratio_estimates(
     found: dict[tuple[str, str, str, str], Estimate] = {}
     for group, weights, sums in _groups(frame, seed=seed, replicates=replicates):
         for (checkpoint, metric, of), pair in sums.items():
-            figure = figures[metric]
-            if figure.rate:
+            known = metrics[metric]
+            if known.rate:
                 estimate = rate_estimate(*pair.T, weights=weights)
             else:
-                estimate = ratio_estimate(
-                    *pair.T, weights=weights, bounds=figure.bounds
-                )
+                estimate = ratio_estimate(*pair.T, weights=weights, bounds=known.bounds)
             estimate = with_mde(estimate)
-            if figure.note:
-                estimate = estimate.noting(figure.note)
+            if known.note:
+                estimate = estimate.noting(known.note)
             found[checkpoint, group, metric, of] = estimate.decided(paper=paper)
     return found
 
@@ -109,7 +92,7 @@ def ratio_rows(
     frame: pd.DataFrame,
     *,
     audit: str,
-    figures: Mapping[str, Figure],
+    metrics: Mapping[str, Metric],
     paper: bool,
     seed: int,
     replicates: int,
@@ -119,7 +102,7 @@ def ratio_rows(
     Parameters are those of :func:`ratio_estimates`.
     """
     estimates = ratio_estimates(
-        frame, figures=figures, paper=paper, seed=seed, replicates=replicates
+        frame, metrics=metrics, paper=paper, seed=seed, replicates=replicates
     )
     rows = []
     for key in _order(frame):
@@ -132,8 +115,8 @@ def ratio_rows(
                 group=group,
                 metric=metric,
                 of=of,
-                unit=figures[metric].unit,
-                null=figures[metric].null,
+                unit=metrics[metric].unit,
+                null=metrics[metric].null,
             )
         )
     return rows
@@ -143,7 +126,7 @@ def ratio_contrasts(
     frame: pd.DataFrame,
     *,
     audit: str,
-    figures: Mapping[str, Figure],
+    metrics: Mapping[str, Metric],
     baselines: Mapping[str, str],
     paper: bool,
     seed: int,
@@ -179,7 +162,7 @@ def ratio_contrasts(
                 "group": group,
                 "metric": metric,
                 "of": of,
-                "unit": figures[metric].unit,
+                "unit": metrics[metric].unit,
                 "null": 0.0,
                 "p": None if estimate.value is None else _p(ours, theirs, seed),
             }
@@ -188,49 +171,49 @@ def ratio_contrasts(
     return found
 
 
-def missing_rows(
-    audit: str,
-    names: list[str],
-    figures: Mapping[str, Figure],
-    ofs: tuple[str, ...],
-    reason: str,
-) -> list[Row]:
-    """The pooled rows of checkpoints that nothing can be said of, and why."""
-    return [
-        Row.of_estimate(
-            Estimate.missing(reason),
-            audit=audit,
-            checkpoint=name,
-            metric=metric,
-            of=of,
-            unit=figure.unit,
-        )
-        for name in names
-        for of in ofs
-        for metric, figure in figures.items()
-    ]
+Place: TypeAlias = tuple[str, str, str, str]
+"""Checkpoint, group, metric and variant of a row."""
 
 
-def with_nulls(rows: list[Row], *, of: str, null_of: str) -> list[Row]:
+def with_nulls(rows: Sequence[Row], *, of: str, null_of: str) -> list[Row]:
     """The rows of one variant with another variant's figure as their null value."""
-    known = {
-        (row.checkpoint, row.group, row.metric): row
-        for row in rows
-        if row.of == null_of
-    }
-    found = []
+
+    def other(row: Row) -> Place | None:
+        return (*_place(row)[:3], null_of) if row.of == of else None
+
+    return _with_nulls(rows, other)
+
+
+def beside_base(rows: Sequence[Row]) -> list[Row]:
+    """The rows with the untrained model's figure as their null value."""
+
+    def base(row: Row) -> Place | None:
+        return None if row.checkpoint == BASE else (BASE, *_place(row)[1:])
+
+    return _with_nulls(rows, base)
+
+
+def _place(row: Row) -> Place:
+    return row.checkpoint, row.group, row.metric, row.of
+
+
+def _with_nulls(
+    rows: Sequence[Row], null_of: Callable[[Row], Place | None]
+) -> list[Row]:
+    by_place = {_place(row): row for row in rows}
+    made = []
     for row in rows:
-        other = known.get((row.checkpoint, row.group, row.metric))
-        if row.of == of and other is not None:
-            row = row.model_copy(
-                update={
-                    "null": other.value,
-                    "null_low": other.low,
-                    "null_high": other.high,
-                }
-            )
-        found.append(row)
-    return found
+        place = null_of(row)
+        null = None if place is None else by_place.get(place)
+        if null is not None:
+            figures = {
+                "null": null.value,
+                "null_low": null.low,
+                "null_high": null.high,
+            }
+            row = row.model_copy(update=figures)
+        made.append(row)
+    return made
 
 
 def _groups(

@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy import special
 
-from spark_audit.audits.contract import entry_of, replicate_of
+from spark_audit.audits import AUDITS
 from spark_audit.audits.wording import figure
+from spark_audit.names import entry_of
 from spark_audit.results import (
     AuditResult,
     Claim,
@@ -88,9 +89,9 @@ def _entries(
     groups: dict[tuple[str, ...], list[R]] = {}
     own = {(row.checkpoint, *key(row)): row for row in rows}
     for row in rows:
-        found = replicate_of(row.checkpoint)
-        if found is not None:
-            groups.setdefault((found[0], *key(row)), []).append(row)
+        entry = entry_of(row.checkpoint)
+        if entry != row.checkpoint:
+            groups.setdefault((entry, *key(row)), []).append(row)
     made: list[R] = []
     for place, members in groups.items():
         if len(members) > 1:
@@ -168,33 +169,11 @@ def _entry(
 
 
 def _bounds(row: Row) -> tuple[float, float]:
-    """What a figure can be; a difference of rates lies between -1 and 1."""
-    unbounded = (-np.inf, np.inf)
+    """What a figure can be; one that is averaged as a logarithm is not clipped."""
     if row.unit == LOG:
-        return unbounded
-    rate = row.metric.startswith(RATES)
-    if isinstance(row, Contrast):
-        return (-1.0, 1.0) if rate else unbounded
-    if rate:
-        return (0.0, 1.0)
-    if row.metric.startswith(("nll", "exposure", "log2_rank")):
-        return (0.0, np.inf)
-    return (1.0, np.inf) if row.unit == "ranks" else unbounded
-
-
-RATES = (
-    *(
-        "top1_rate",
-        "top5_rate",
-        "top10_rate",
-        "greedy_rate",
-        "auc",
-        "tpr_at_fpr",
-        "mrr",
-    ),
-    *("last", "avg", "accuracy", "learning_accuracy"),
-)
-"""Metrics that lie between 0 and 1."""
+        return -np.inf, np.inf
+    metric = AUDITS.metric(row.audit, row.metric)
+    return metric.range_of_change if isinstance(row, Contrast) else metric.range
 
 
 def _clipped(estimate: Estimate, bounds: tuple[float, float], *, log: bool) -> Estimate:
@@ -255,22 +234,6 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return float(np.mean([value or 0.0 for value in known]))
 
 
-HEADLINES = {
-    ("rank", "top1_rate", "pii"): "Top-1 rate of identifiers",
-    ("nll", "nll", "pii"): "NLL of identifiers",
-    ("canary", "exposure_mean", "full"): "mean exposure of canaries",
-    ("mia", "auc", "loss"): "AUC of loss",
-    ("mia", "auc", "reference"): "AUC of reference",
-    ("extract", "greedy_rate", ""): "rate of verbatim extraction",
-    ("noise", "gap", "0.1"): "gap under noise of 0.1",
-    ("utility", "last", ""): "final accuracy",
-    ("matched", "memory", ""): "change of identifiers, trained minus never trained,",
-    ("matched", "did", ""): "DiD",
-    ("matched", "delta_sel", "change"): "change of Delta_sel",
-}
-"""Figures of a method with several seeds that are told in words."""
-
-
 def _read(row: Contrast, drift: Contrast | None) -> tuple[Claim, str]:
     """What the interval of a DiD over sources and seeds says.
 
@@ -314,7 +277,7 @@ def _findings(rows: Sequence[Row]) -> list[Finding]:
         and (row.metric, row.over) == ("low_change", "both")
     }
     for row in rows:
-        name = HEADLINES.get((row.audit, row.metric, row.of))
+        name = AUDITS.metric(row.audit, row.metric).headline.get(row.of)
         if name is None or (row.group, row.over) != ("pooled", "both"):
             continue
         who = row.checkpoint

@@ -11,7 +11,6 @@ from importlib import import_module
 import typer
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import in_order
 from spark_audit.cli import PROGRAM, look, report
 from spark_audit.cli.audit import audit_command
 from spark_audit.terminal.console import root, run_command
@@ -57,7 +56,7 @@ def _app(argv: Sequence[str]) -> typer.Typer:
             group = import_module(f"spark_audit.cli.{name}").app
         app.add_typer(group, name=name, help=text)
     app.command("inspect")(look.inspect)
-    audits = in_order(AUDITS.names())
+    audits = AUDITS.in_order()
     for name in audits:
         made = audit_command([name]) if name in argv else root
         app.command(name, help=AUDITS.summary(name))(made)

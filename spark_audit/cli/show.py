@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spark_audit.report.tables import NO_VERDICT, WIDE, Block, blocks, glance
+from spark_audit.audits import AUDITS
+from spark_audit.report.tables import NO_VERDICT, Block, blocks, glance
 from spark_audit.results import Report, by_severity, number
 from spark_audit.terminal.console import show_line, show_table, tell, tell_json
 
@@ -28,7 +29,8 @@ def show_report(report: Report) -> None:
     if len(audits) > 1 and first is not None:
         show_blocks([first])
     else:
-        show_blocks(blocks(report, brief=not audits <= set(WIDE)))
+        wide = all(AUDITS.about(audit).wide for audit in audits)
+        show_blocks(blocks(report, brief=not wide))
 
 
 def show_blocks(tables: Sequence[Block]) -> None:

@@ -29,7 +29,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import in_order
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
@@ -357,7 +356,7 @@ def _audit(
     progress: Progress,
 ) -> None:
     """``spark-audit all`` of all runs, or one worker's share of it."""
-    audits = tuple(in_order(AUDITS.names()))
+    audits = tuple(AUDITS.in_order())
     options = {"order": ",".join(TASKS), "draws": size.draws}
     passes = _Passes(shard, _count(load_manifest(_path(out)), options), progress)
     run(
@@ -381,7 +380,7 @@ def _audit(
 
 def _count(manifest: Manifest, options: dict[str, Any]) -> int:
     """How many passes are scored, over all checkpoints and stages."""
-    _, plans = make_plans(manifest, in_order(AUDITS.names()), options=options)
+    _, plans = make_plans(manifest, AUDITS.in_order(), options=options)
     wholes, stages = 1 + len(RUNS), 1 + len(RUNS) * len(TASKS)
     return wholes * len(plans.whole) + stages * len(plans.stages)
 

@@ -15,19 +15,18 @@ import pandas as pd
 import pyarrow as pa
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.columns import columns_of, row_flaw
+from spark_audit.audits.columns import columns_of
 from spark_audit.audits.contract import (
     BASE,
     baselines_of,
     evidence_file,
-    in_order,
     originals,
     replicates,
-    series_of,
 )
 from spark_audit.audits.seeds import with_entries
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import check_links
+from spark_audit.names import series_of
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attachments import (
@@ -97,7 +96,7 @@ def compare(
     unchecked: list[str] = []
     united_evidence: dict[str, pd.DataFrame] = {}
     sums: dict[str, str] = {}
-    for audit in in_order(AUDITS.names()):
+    for audit in AUDITS.in_order():
         if "conclude" not in AUDITS.get(audit).parts:
             continue
         lacking = [f for f in folders if not _path(f, audit).exists()]
@@ -276,13 +275,14 @@ def _evidence(
     for folder, renamed in zip(folders, names, strict=True):
         path = _path(folder, audit)
         table = read_parquet(path)
-        columns = columns_of(audit, table.column_names)
+        about = AUDITS.about(audit)
+        columns = columns_of(about, table.column_names)
         check_columns(table, columns, where=str(path))
         frame = table.to_pandas()
         frame["checkpoint"] = frame["checkpoint"].map(lambda n, r=renamed: r.get(n, n))
         parts.append(frame[~frame["checkpoint"].isin(seen)])
         seen |= set(frame["checkpoint"])
         # With those before: what two files tell of the same rows must fit, too.
-        if flaw := row_flaw(audit, pd.concat(parts)):
+        if about.flaw is not None and (flaw := about.flaw(pd.concat(parts))):
             raise OutputError(flaw, where=str(path), fix="audit again")
     return pd.concat(parts, ignore_index=True)

@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 import operator
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import BASE, entry_of, series_of
+from spark_audit.audits.contract import ANY, BASE
 from spark_audit.errors import InputError
+from spark_audit.names import entry_of, series_of
 from spark_audit.results import Contrast, Report, Row, number
 
 FIELDS = ("value", "low", "high", "p")
@@ -30,8 +30,6 @@ OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-ANY = "*"
-"""Stands for any variant in an audit's catalogue."""
 NOBODY = "-"
 """Stands for the checkpoint where a rule has none to judge."""
 
@@ -69,16 +67,6 @@ class Finding:
     checkpoint: str
     state: Literal["ok", "tripped", "missing", "left_out"]
     detail: str
-
-
-def catalogue(audit: str) -> Mapping[str, Sequence[str]]:
-    """Metrics that an audit gives, each with its variants; ``*``: any.
-
-    It is the ``CATALOGUE`` of the audit's file.
-    """
-    module = sys.modules[AUDITS.get(audit).run.__module__]
-    found: Mapping[str, Sequence[str]] = getattr(module, "CATALOGUE", {})
-    return found
 
 
 def parse_rule(text: str) -> Rule:
@@ -126,7 +114,7 @@ def parse_rule(text: str) -> Rule:
 
 def _named(text: str, audit: str, where: str) -> tuple[str, str]:
     """Metric and variant, longest names first: both may hold dots."""
-    metrics = catalogue(audit)
+    metrics = {metric.name: metric.variants for metric in AUDITS.metrics(audit)}
     for metric in sorted(metrics, key=len, reverse=True):
         if text != metric and not text.startswith(f"{metric}."):
             continue

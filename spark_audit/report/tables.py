@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from spark_audit.audits.contract import carriers, entry_of
+from spark_audit.audits import AUDITS
+from spark_audit.audits.contract import ANY, carriers
+from spark_audit.names import entry_of
 from spark_audit.report.disclosure import withheld
 from spark_audit.report.figures.entries import palette
 from spark_audit.results import Contrast, Report, Row, number
-
-METRICS = {
-    "nll_pii": "NLL of PII",
-    "nll_control": "NLL of controls",
-    "delta_sel": "Delta_sel",
-    "delta_sel/change": "change since reference",
-    "rtm_bias": "R1 (one mechanism)",
-    "rtm_bias/change": "R1 of the change",
-    "memory": "difference (memory)",
-    "pii_change/trained": "identifiers of trained rows",
-    "pii_change/never-trained": "identifiers of rows never trained on",
-    "low_change": "low-sensitivity text",
-    "did": "DiD",
-    "top1_rate": "Top-1",
-    "top5_rate": "Top-5",
-    "top10_rate": "Top-10",
-    "rank_mean": "mean rank",
-    "rank_median": "median rank",
-    "log2_rank_mean": "mean log2 rank",
-    "mrr": "MRR",
-    "nll": "NLL",
-    "exposure_mean": "mean exposure",
-    "auc": "AUC",
-    "tpr_at_fpr_5": "TPR at 5% FPR",
-    "tpr_at_fpr_1": "TPR at 1% FPR",
-    "tpr_at_fpr_0.1": "TPR at 0.1% FPR",
-    "dp_pii": "change on PII",
-    "dp_nonpii": "change on other text",
-    "learning_accuracy": "learning accuracy",
-    "greedy_rate": "verbatim",
-    "n50_median": "median n_0.5",
-}
-"""What readers see for a metric; any other goes by its own name."""
-
 
 METHODS = {
     "jackknife-t": "the cluster jackknife with t quantiles",
@@ -138,7 +107,7 @@ def blocks(report: Report, *, brief: bool = False) -> list[Block]:
     found: list[Block] = []
     for audit in dict.fromkeys(row.audit for row in report.results):
         rows = [row for row in report.results if row.audit == audit]
-        layout = _wide if audit in WIDE else _long
+        layout = _wide if AUDITS.about(audit).wide else _long
         found += layout(audit, rows, brief=brief)
     for audit in dict.fromkeys(row.audit for row in report.contrasts):
         contrasts = [row for row in report.contrasts if row.audit == audit]
@@ -166,34 +135,24 @@ def blocks(report: Report, *, brief: bool = False) -> list[Block]:
     return found
 
 
-CARRYING = "*"
-
-
-GLANCE = (
-    ("matched", "memory", "", "identifiers, trained minus never trained, nats"),
-    ("matched", "delta_sel", "change", "change of Delta_sel since reference, nats"),
-    ("matched", "did", "", "DiD, nats"),
-    ("rank", "top1_rate", "pii", "Top-1 of identifiers"),
-    ("canary", "exposure_mean", "full", "mean exposure of whole canaries, bits"),
-    ("mia", "auc", CARRYING, "membership AUC, of the score that the verdict rests on"),
-    ("extract", "greedy_rate", "", "identifiers written verbatim"),
-    ("utility", "last", "", "accuracy after the last stage"),
-)
-"""One pooled figure an audit that readers see first: audit, metric, variant, title.
-
-Chosen beforehand, never by what came out; of several scores (:data:`CARRYING`) it is
-the one that the verdict rests on, where it rests on none the loss.
-"""
-
-
 def glance(report: Report) -> Block | None:
-    """One line a checkpoint, one figure an audit; ``None`` where there is none."""
+    """One line a checkpoint, one figure an audit; ``None`` where there is none.
+
+    Figures are chosen beforehand, never by what came out; of several scores it is the
+    one that the verdict rests on, where it rests on none the loss.
+    """
     rows = [r for r in (*report.results, *report.contrasts) if r.group == "pooled"]
     columns: dict[str, dict[str, str]] = {}
     chance: dict[str, str] = {}
-    for audit, metric, of, title in GLANCE:
+    first = [
+        (audit, metric.name, of, title)
+        for audit in AUDITS.in_order({row.audit for row in rows})
+        for metric in AUDITS.metrics(audit)
+        for of, title in metric.glance.items()
+    ]
+    for audit, metric, of, title in first:
         mine = [r for r in rows if (r.audit, r.metric) == (audit, metric)]
-        if of == CARRYING:
+        if of == ANY:
             resting = carriers(report.findings, audit)
             mine = [
                 row
@@ -205,12 +164,12 @@ def glance(report: Report) -> Block | None:
             mine = [row for row in mine if row.of == of]
         cells: dict[str, str] = {}
         for row in mine:
-            named = f"{row.of} " if of == CARRYING else ""
+            named = f"{row.of} " if of == ANY else ""
             cells.setdefault(_who(row), named + figure(row))
         if cells:
             columns[title] = cells
             own = [row for row in mine if not isinstance(row, Contrast)]
-            chance[title] = _chance(own) if audit in CHANCE else ""
+            chance[title] = _chance(own) if AUDITS.about(audit).chance else ""
     several = {r.checkpoint for r in rows if r.over == "both"}
     shown = [r for r in rows if entry_of(r.checkpoint) not in several]
     # Of several seeds one line stands for all, with the widest interval there is.
@@ -234,34 +193,7 @@ def glance(report: Report) -> Block | None:
     )
 
 
-CHANCE = ("canary", "mia", "utility")
-"""Audits whose null values are chance itself; elsewhere they are another line's."""
-
-
-WIDE = ("matched",)
-"""Audits whose variants (``of``) have columns of their own."""
-
-
-SHOWN = ("", "change", "trained", "never-trained")
-"""Those variants; the others stand in the CSV."""
-
-
-SIDES = ("pii_change", "memory", "low_change")
-"""Metrics of such an audit that have a table of their own."""
-
-
-SIDES_TITLE = "change since the reference, in trained rows and in rows never trained on"
-
-
-POOLED = {"mia": "train rows against test rows", "utility": "over test rows"}
-"""What the figures of an audit's group ``pooled`` are over, where not train rows."""
-
-
 GROUPS = (("type", "by PII type"), ("task", "by task"), ("split", "on test rows"))
-
-
-def _over(audit: str) -> str:
-    return POOLED.get(audit, "pooled over training rows")
 
 
 def _long(audit: str, rows: Sequence[Row], *, brief: bool) -> list[Block]:
@@ -295,17 +227,17 @@ def _by_variant(audit: str, title: str, rows: Sequence[Row]) -> Block:
                 )
             )
         chance = [_chance([row for row in mine if row.metric == m]) for m in metrics]
-        if audit in CHANCE and any(chance):
+        if AUDITS.about(audit).chance and any(chance):
             lines.append(("chance", *place, *(c or "-" for c in chance), "-", "-"))
     units = sorted({row.unit for row in rows if row.unit})
     return Block(
-        title=f"{audit}: {title or _over(audit)}"
+        title=f"{audit}: {title or AUDITS.about(audit).over}"
         + (f", in {', '.join(units)}" if units else "")
         + " (exploratory)",
         header=(
             "checkpoint",
             *(("group", "of") if title else ("of",)),
-            *(METRICS.get(metric, metric) for metric in metrics),
+            *(AUDITS.metric(audit, metric).label_of() for metric in metrics),
             "n",
             "clusters",
         ),
@@ -333,11 +265,10 @@ def _chance(rows: Sequence[Row]) -> str:
 
 def _wide(audit: str, rows: Sequence[Row], *, brief: bool) -> list[Block]:
     """One line a checkpoint, one column a metric and variant."""
-    found = [_pooled(audit, [row for row in rows if row.metric not in SIDES])]
-    if beside := [row for row in rows if row.metric in SIDES]:
-        found.append(
-            _pooled(audit, beside, title=SIDES_TITLE, main=("memory", "difference"))
-        )
+    panels: dict[str, list[Row]] = {"": []}
+    for row in rows:
+        panels.setdefault(AUDITS.metric(audit, row.metric).panel, []).append(row)
+    found = [_pooled(audit, part, title=title) for title, part in panels.items()]
     if brief:
         return found
     for prefix, title in GROUPS:
@@ -347,26 +278,41 @@ def _wide(audit: str, rows: Sequence[Row], *, brief: bool) -> list[Block]:
     return found
 
 
-def _column(row: Row) -> str:
-    return f"{row.metric}/{row.of}" if row.of else row.metric
+Column: TypeAlias = tuple[str, str]
+"""Metric and variant."""
 
 
-def _pooled(
-    audit: str,
-    rows: Sequence[Row],
-    *,
-    title: str = "",
-    main: tuple[str, str] = ("delta_sel/change", "change"),
-) -> Block:
-    """``main``: the column, and its name, that counts and smallest effect are of."""
-    pooled = [row for row in rows if row.group == "pooled" and row.of in SHOWN]
+def _column(row: Row) -> Column:
+    return row.metric, row.of
+
+
+def _labels(audit: str, columns: Iterable[Column]) -> list[str]:
+    return [AUDITS.metric(audit, name).label_of(of) for name, of in columns]
+
+
+def _shown(rows: Sequence[Row]) -> list[Row]:
+    """The rows whose variants do not stand in the CSV alone."""
+    return [
+        row for row in rows if row.of not in AUDITS.metric(row.audit, row.metric).hidden
+    ]
+
+
+def _pooled(audit: str, rows: Sequence[Row], *, title: str = "") -> Block:
+    pooled = [row for row in _shown(rows) if row.group == "pooled"]
+    # The column that counts and the smallest effect are of.
+    main, counted = next(
+        ((metric.name, of), words)
+        for metric in AUDITS.metrics(audit)
+        if metric.panel == title
+        for of, words in metric.counted.items()
+    )
     metrics = list(dict.fromkeys(_column(row) for row in pooled))
     cells = {(_who(row), _column(row)): row for row in pooled}
     lines = []
     for checkpoint in dict.fromkeys(map(_who, pooled)):
         line = [cells.get((checkpoint, metric)) for metric in metrics]
         first = next(row for row in line if row is not None)
-        seen = cells.get((checkpoint, main[0]), first)
+        seen = cells.get((checkpoint, main), first)
         counted = first if seen.value is None else seen
         lines.append(
             (
@@ -379,12 +325,12 @@ def _pooled(
         )
     units = sorted({row.unit for row in pooled if row.unit})
     return Block(
-        title=f"{audit}: {title or _over(audit)}"
+        title=f"{audit}: {title or AUDITS.about(audit).over}"
         + (f", in {', '.join(units)}" if units else ""),
         header=(
             "checkpoint",
-            *(METRICS.get(metric, metric) for metric in metrics),
-            f"MDE of the {main[1]}",
+            *_labels(audit, metrics),
+            f"MDE of the {counted}",
             "tokens",
             "clusters",
         ),
@@ -394,7 +340,7 @@ def _pooled(
 
 
 def _grouped(audit: str, title: str, rows: Sequence[Row]) -> Block:
-    rows = [row for row in rows if row.of in SHOWN]
+    rows = _shown(rows)
     metrics = list(dict.fromkeys(_column(row) for row in rows))
     cells = {(row.group, _who(row), _column(row)): row for row in rows}
     lines = []
@@ -415,7 +361,7 @@ def _grouped(audit: str, title: str, rows: Sequence[Row]) -> Block:
         header=(
             "group",
             "checkpoint",
-            *(METRICS.get(metric, metric) for metric in metrics),
+            *_labels(audit, metrics),
             "tokens",
             "clusters",
         ),
@@ -441,7 +387,7 @@ def _contrasts(audit: str, contrasts: Sequence[Contrast]) -> Block:
             "baseline",
             "group",
             *(("of",) if variants else ()),
-            *(METRICS.get(metric, metric) for metric in metrics),
+            *(AUDITS.metric(audit, metric).label_of() for metric in metrics),
             "clusters",
         ),
         rows=tuple(

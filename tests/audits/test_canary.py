@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from spark_audit.audits.canary.audit import INSENSITIVE, canary, conclude
+from spark_audit.audits import canary
+from spark_audit.audits.canary.audit import INSENSITIVE, conclude
 from spark_audit.audits.canary.candidates import evidence, plan
 from spark_audit.audits.ranked import bounded, control_tests, moved, ranked
 from spark_audit.manifest.file import seal

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from spark_audit.audits.extract.audit import conclude, evidence, extract, plan
+from spark_audit.audits import extract
+from spark_audit.audits.extract.audit import conclude, evidence, plan
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Row

@@ -11,8 +11,9 @@ import pytest
 from scipy import stats
 from synthetic import Case
 
+from spark_audit.audits import matched
 from spark_audit.audits.contract import baselines_of
-from spark_audit.audits.matched.audit import evidence, matched, plan
+from spark_audit.audits.matched.audit import evidence, plan
 from spark_audit.manifest.file import seal
 from spark_audit.results import AuditResult, Row, number
 from spark_audit.scoring.table import Pass

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_audit.audits.noise.audit import check, conclude, evidence, noise, plan
+from spark_audit.audits import noise
+from spark_audit.audits.noise.audit import check, conclude, evidence, plan
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest

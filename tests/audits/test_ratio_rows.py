@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from spark_audit.audits.contract import Metric, missing_rows
 from spark_audit.audits.ratio_rows import (
-    Figure,
     cells,
-    missing_rows,
     ratio_contrasts,
     ratio_rows,
     with_nulls,
 )
 
-FIGURES = {
-    "nll": Figure(unit="nats", null=1.0, note="a note"),
-    "hit": Figure(rate=True),
+METRICS = {
+    "nll": Metric("nll", unit="nats", null=1.0, note="a note"),
+    "hit": Metric("hit", rate=True),
 }
-OPTIONS: dict[str, Any] = {"audit": "x", "figures": FIGURES, "seed": 0}
+OPTIONS: dict[str, Any] = {"audit": "x", "metrics": METRICS, "seed": 0}
 
 
 @pytest.fixture
@@ -105,7 +105,8 @@ def test_a_group_of_one_cluster_is_not_estimable() -> None:
 
 
 def test_missing_rows_say_why_for_every_figure() -> None:
-    rows = missing_rows("x", ["a", "b"], FIGURES, ("pii", "low"), "nothing there")
+    missing = [replace(m, missing=("pii", "low")) for m in METRICS.values()]
+    rows = missing_rows("x", ["a", "b"], missing, "nothing there")
     assert len(rows) == 8
     assert {row.status for row in rows} == {"not_estimable"}
     assert {row.note for row in rows} == {"nothing there"}

@@ -10,14 +10,14 @@ import pytest
 from scipy import stats
 
 from spark_audit import audits
-from spark_audit.audits.contract import baselines_of, replicate_of
+from spark_audit.audits.contract import baselines_of
 from spark_audit.audits.seeds import with_entries
 from spark_audit.results import AuditResult, Contrast, Row
 
 
 def row(name: str, value: float | None, **more: Any) -> Row:
     columns: dict[str, Any] = {"audit": "x", "metric": "m", "checkpoint": name}
-    columns |= {k: more.pop(k) for k in ("metric", "unit") if k in more}
+    columns |= {k: more.pop(k) for k in ("audit", "metric", "unit") if k in more}
     if value is None:
         return Row(**columns, status="not_estimable", note="no data")
     limits = {"low": value - 1, "high": value + 2, "interval": "jackknife-t"}
@@ -59,13 +59,6 @@ def test_a_contrast_of_seeds_is_read_with_the_seeds_in_it() -> None:
     assert "How text drifts in the two is not known" in said(1, 1.1, apart=None)
     # Each seed's own interval excludes 0, their spread does not.
     assert "Not separable from no effect once seeds count." in said(0.1, 1.1)
-
-
-def test_names_of_replicates() -> None:
-    assert replicate_of("spark[2]") == ("spark", 2)
-    assert replicate_of("a[b][12]") == ("a[b]", 12)
-    for other in ("spark", "spark[0]", "spark[x]", "[1]", "spark[1]+int8"):
-        assert replicate_of(other) is None
 
 
 def test_baselines_pair_the_same_seed() -> None:
@@ -184,7 +177,8 @@ def test_seeds_without_an_effect_are_rejected_at_the_level(seeds: int) -> None:
 
 
 def test_rates_stay_rates_and_tries_are_averaged_as_logarithms() -> None:
-    rates = [row(f"s[{k}]", v, metric="auc", mde=0.1) for k, v in ((1, 0.9), (2, 0.99))]
+    of: dict[str, Any] = {"audit": "mia", "metric": "auc", "mde": 0.1}
+    rates = [row(f"s[{k}]", v, **of) for k, v in ((1, 0.9), (2, 0.99))]
     found = entry(with_entries(AuditResult(rows=rates)))
     for one in found.values():
         assert one.low is not None

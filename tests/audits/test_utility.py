@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_audit.audits import AUDITS
-from spark_audit.audits.utility.audit import check, conclude, evidence, plan, utility
+from spark_audit.audits import AUDITS, utility
+from spark_audit.audits.utility.audit import check, conclude, evidence, plan
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.items import labels_key, task_labels
@@ -179,8 +179,8 @@ def test_options_are_refused_before_anything_is_scored() -> None:
 
 
 def test_the_pipeline_is_told_that_it_looks_at_stages() -> None:
-    entry = AUDITS.get("utility")
-    assert {"plan", "check", "conclude", "stages"} <= set(entry.parts)
+    assert {"plan", "check", "conclude"} <= set(AUDITS.get("utility").parts)
+    assert AUDITS.of_stages("utility")
 
 
 # --- figures --------------------------------------------------------------------------

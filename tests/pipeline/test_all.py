@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import evidence_file, in_order
+from spark_audit.audits.contract import evidence_file
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
@@ -113,7 +113,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 
 def request_of(folder: Path, **fields: Any) -> Request:
     options: dict[str, Any] = {
-        "audits": tuple(in_order(AUDITS.names())),
+        "audits": tuple(AUDITS.in_order()),
         "ckpt": (f"little={folder / 'little'}", f"much={folder / 'much'}"),
         "base": str(folder / "base"),
         "baseline": "little",

@@ -16,13 +16,15 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.canary.candidates import evidence, plan
+from spark_audit.audits.canary.candidates import evidence as candidate_ranks
+from spark_audit.audits.canary.candidates import plan
+from spark_audit.audits.canary.metrics import COLUMNS, METRICS, flaw
 from spark_audit.audits.contract import (
     BASE,
-    Baseline,
+    About,
     Tables,
-    baselines_of,
-    settings_of,
+    by_name,
+    missing_rows,
 )
 from spark_audit.audits.ranked import (
     LEVEL,
@@ -53,8 +55,6 @@ from spark_audit.audits.ranked import (
 )
 from spark_audit.audits.ratio_rows import (
     CELLS,
-    Figure,
-    missing_rows,
     ratio_contrasts,
     ratio_rows,
 )
@@ -90,19 +90,6 @@ from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.power import with_mde
 
 TOP = {"top1_rate": 1, "top10_rate": 10}
-FIGURES = {
-    "nll": Figure(unit="nats", bounds=(0.0, np.inf)),
-    "rank_mean": Figure(unit="ranks"),
-    "exposure_mean": Figure(unit="bits"),
-    "top1_rate": Figure(rate=True),
-    "top10_rate": Figure(rate=True),
-}
-"""Ranks and exposures are bounded by the number of candidates, once it is known."""
-
-CATALOGUE = {
-    metric: (*RANKED, *(f"{part}/annotation" for part in RANKED)) for metric in FIGURES
-}
-
 INSENSITIVE = "insensitive: nothing can be concluded"
 NONE = "the manifest has no canary"
 UNRANKED = "no canary of the manifest is rankable"
@@ -210,49 +197,53 @@ def conclude(
     )
 
 
-@AUDITS.register(plan=plan, conclude=conclude)
-def canary(
+def further(
+    result: AuditResult,
     tables: Tables,
     manifest: Manifest,
     *,
-    baseline: Baseline = None,
     preset: str | None = None,
-    seed: int = 0,
 ) -> AuditResult:
-    """Conclude from the candidate tables of the checkpoints.
+    """The result with a warning where the manifest lacks contexts of the preset."""
+    del tables
+    kept = manifest.settings.canary_contexts
+    if preset != "paper" or kept is None or result.evidence is None:
+        return result
+    if result.evidence.empty:
+        return result
+    detail = (
+        f"the manifest holds {kept} of each canary's "
+        "contexts: all of them, as the preset `paper` averages over, need a "
+        "manifest that was built with it"
+    )
+    guard = Guard(name="canary contexts", passed=None, detail=detail)
+    return replace(result, guards=[*result.guards, guard])
+
+
+@AUDITS.register(
+    order=4,
+    about=About(
+        METRICS,
+        columns=COLUMNS,
+        flaw=flaw,
+        nothing=NONE,
+        unscored=UNSCORED,
+        chance=True,
+    ),
+    plan=plan,
+    conclude=conclude,
+    further=further,
+)
+def evidence(
+    tables: Tables, manifest: Manifest, *, preset: str | None = None
+) -> pd.DataFrame:
+    """One row a checkpoint, canary, part and context, and one over its contexts.
 
     ``full``, ``password`` and ``ssn`` average each candidate's NLL over the canary's
     contexts and rank once; ``full/annotation`` ... rank in every context and average
     the ranks, as SPARK does. The unit is the canary either way.
-
-    Parameters
-    ----------
-    tables
-        Checkpoint name -> pass -> table.
-    baseline
-        Checkpoint that contrasts are taken with, or checkpoint -> its own.
-    preset
-        ``robust`` or ``paper``; default: the manifest's.
     """
-    chosen = preset or manifest.settings.preset
-    frame = evidence(tables, manifest, preset=chosen)
-    if frame.empty:
-        rows = _missing(list(tables), NONE)
-        return AuditResult(rows=rows, findings=[_absent(NONE)], evidence=frame)
-    result = conclude(
-        frame,
-        baselines=baselines_of(baseline, tables),
-        **settings_of(manifest, preset=preset, seed=seed),
-    )
-    if chosen == "paper" and manifest.settings.canary_contexts is not None:
-        detail = (
-            f"the manifest holds {manifest.settings.canary_contexts} of each canary's "
-            "contexts: all of them, as the preset `paper` averages over, need a "
-            "manifest that was built with it"
-        )
-        guard = Guard(name="canary contexts", passed=None, detail=detail)
-        result = replace(result, guards=[*result.guards, guard])
-    return replace(result, evidence=frame)
+    return candidate_ranks(tables, manifest, preset=preset)
 
 
 # --- rows -----------------------------------------------------------------------------
@@ -297,16 +288,17 @@ def _rows(
     size = int(ours["n_candidates"].iloc[0])
     # A percentile interval of a mean rank covers far too rarely: never a decision.
     heavy = cells["metric"] == "rank_mean"
-    figures = FIGURES | {
-        "rank_mean": Figure(unit="ranks", bounds=(1.0, float(size))),
-        "exposure_mean": Figure(unit="bits", bounds=(0.0, float(np.log2(size)))),
+    tops = {"rank_mean": (1.0, float(size)), "exposure_mean": (0.0, np.log2(size))}
+    metrics = {
+        each.name: replace(each, bounds=tops.get(each.name, each.bounds))
+        for each in METRICS
     }
     rows: list[Row] = []
     for part, by_percentile in ((cells[~heavy], paper), (cells[heavy], False)):
         rows += ratio_rows(
-            part, audit="canary", figures=figures, paper=by_percentile, **options
+            part, audit="canary", metrics=metrics, paper=by_percentile, **options
         )
-    order = {metric: i for i, metric in enumerate(FIGURES)}
+    order = {metric: i for i, metric in enumerate(metrics)}
     found = [
         _beside_chance(row, _of_row(ours, row), _of_row(often, row)) for row in rows
     ]
@@ -383,7 +375,7 @@ def _contrasts(
         for row in ratio_contrasts(
             part,
             audit="canary",
-            figures=FIGURES,
+            metrics=by_name(METRICS),
             baselines=baselines,
             paper=by_percentile,
             **options,
@@ -422,7 +414,8 @@ def _tied(rows: Sequence[Any], lost: Mapping[tuple[str, str], str]) -> list[Any]
 def _missing(
     names: list[str], reason: str, parts: tuple[str, ...] = RANKED
 ) -> list[Row]:
-    return missing_rows("canary", names, FIGURES, parts, reason)
+    metrics = [replace(metric, missing=parts) for metric in METRICS]
+    return missing_rows("canary", names, metrics, reason)
 
 
 def _nothing(evidence: pd.DataFrame, names: list[str]) -> AuditResult:

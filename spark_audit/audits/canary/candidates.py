@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits.canary.metrics import COLUMNS
 from spark_audit.audits.contract import Plan, Tables
 from spark_audit.manifest.items import canary_key
 from spark_audit.manifest.schema import CanaryContext, Manifest, ManifestCanary
@@ -19,12 +20,6 @@ from spark_audit.stats.exposure import (
 )
 
 CANDIDATES = Pass("candidates")
-
-COLUMNS = (
-    "checkpoint kind canary_id part example format dose held_out contexts n_candidates "
-    "rank ties nll_sum nll_mean posterior_bits extrapolated extrapolated_ks "
-    "extrapolated_clipped"
-).split()
 
 
 def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
@@ -80,7 +75,7 @@ def evidence(
                 records.append(head | {"kind": "unscored"})
                 continue
             records += _records(head, contexts, keys, canary.true_index, table)
-    frame = pd.DataFrame.from_records(records, columns=COLUMNS)
+    frame = pd.DataFrame.from_records(records, columns=list(COLUMNS))
     whole = {"dose": np.int64, "contexts": np.int64, "n_candidates": np.int64}
     filled = {"rank": 0, "ties": 0, "extrapolated_clipped": False}
     types = {"rank": np.int64, "ties": np.int64, "extrapolated_clipped": bool}

@@ -8,7 +8,6 @@ Beside both stands what identifiers that were never trained on give: guessing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,19 +17,19 @@ from scipy import special, stats
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import (
     BASE,
-    Baseline,
+    About,
     Plan,
     Tables,
-    baselines_of,
-    settings_of,
+    by_name,
+    missing_rows,
 )
+from spark_audit.audits.extract.metrics import COLUMNS, METRICS, flaw
 from spark_audit.audits.extract.tries import MOST, SAMPLERS, Medians
 from spark_audit.audits.ranked import bounded, moved
 from spark_audit.audits.ratio_rows import (
     CELLS,
-    Figure,
+    beside_base,
     by_group,
-    missing_rows,
     ratio_contrasts,
     ratio_rows,
 )
@@ -55,9 +54,6 @@ from spark_audit.stats.extraction import n_p, n_p_counts, top_k_logp
 from spark_audit.stats.intervals import clopper_pearson, rate_estimate, ratio_estimate
 from spark_audit.stats.power import mde_normal
 
-FIGURES = {"greedy_rate": Figure(rate=True)}
-MEDIANS = {"n50_median": Figure(unit="tries")}
-CATALOGUE = {"greedy_rate": ("",), "n50_median": SAMPLERS}
 NOTHING = "no identifier of a train row was scored"
 UNSCORED = "its texts were not scored"
 TIES_MATTER = 0.005
@@ -73,11 +69,6 @@ SCOPE = (
     "Numbers of tries are for the sampler named; they say nothing of an attacker who "
     "does not know the text before an identifier.",
 )
-
-COLUMNS = (
-    "checkpoint set split task type origin cluster canary_id part dose first n_tokens "
-    "greedy greedy_sure logp_t1 logp_top40"
-).split()
 
 
 def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
@@ -97,6 +88,85 @@ def _spans(
                 yield example, span, tokens
 
 
+def _scores(table: TokenTable, rows: slice) -> dict[str, Any]:
+    nll, rank, ties, mass = (
+        table.columns[name][rows] for name in ("nll", "rank_lo", "ties", "top40_logp")
+    )
+    first = bool((rank == 1).all())
+    return {
+        "n_tokens": len(nll),
+        "greedy": first,
+        "greedy_sure": first and not ties.any(),
+        # Rounding may leave a certain token's NLL a hair below 0.
+        "logp_t1": min(0.0, -float(nll.sum(dtype=np.float64))),
+        "logp_top40": float(top_k_logp(nll, rank, mass, k=40).sum()),
+    }
+
+
+def conclude(
+    evidence: pd.DataFrame,
+    *,
+    baselines: Mapping[str, str],
+    paper: bool,
+    seed: int,
+    replicates: int,
+) -> AuditResult:
+    """Rows, contrasts and verdict from :func:`evidence`."""
+    pii = evidence[evidence["set"] == "pii"]
+    names = list(dict.fromkeys(evidence["checkpoint"]))
+    options: dict[str, Any] = {"seed": seed, "replicates": replicates}
+    tables = {
+        "extract_counts": _count_table(pii),
+        "extract_canaries": _canary_table(evidence[evidence["set"] == "canary"]),
+    }
+    tables = {name: table for name, table in tables.items() if table}
+    if pii[pii["split"] == "train"].empty:
+        return AuditResult(
+            rows=missing_rows("extract", names, METRICS, NOTHING),
+            findings=[
+                Finding(
+                    audit="extract",
+                    claim="not_tested",
+                    sentence=f"Not estimable: {NOTHING}.",
+                ),
+                *_canary_findings(tables.get("extract_canaries", [])),
+            ],
+            tables=tables,
+        )
+    cells = pd.concat([_cells(part, group) for group, part in by_group(pii)])
+    ratios = {**options, "metrics": by_name(METRICS), "paper": paper}
+    rows = ratio_rows(cells, audit="extract", **ratios)
+    contrasts = bounded(
+        ratio_contrasts(cells, audit="extract", baselines=baselines, **ratios),
+        ("greedy_rate",),
+    )
+    for group, part in by_group(pii):
+        medians = Medians(part, group, **options)
+        rows += medians.rows()
+        contrasts += medians.contrasts(baselines)
+    rows = beside_base(rows)
+    return AuditResult(
+        rows=rows,
+        contrasts=contrasts,
+        guards=_guards(pii),
+        findings=[
+            *_findings(pii, rows, seed=seed),
+            *_canary_findings(tables.get("extract_canaries", [])),
+            *_contrast_findings(contrasts),
+        ],
+        scope=list(SCOPE),
+        tables=tables,
+    )
+
+
+@AUDITS.register(
+    order=6,
+    about=About(
+        METRICS, columns=COLUMNS, flaw=flaw, nothing=NOTHING, unscored=UNSCORED
+    ),
+    plan=plan,
+    conclude=conclude,
+)
 def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
     """One row a checkpoint and span.
 
@@ -140,129 +210,7 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
                     **_scores(table, table.span(example.id, *tokens)),
                 }
             )
-    return pd.DataFrame.from_records(records, columns=COLUMNS)
-
-
-def _scores(table: TokenTable, rows: slice) -> dict[str, Any]:
-    nll, rank, ties, mass = (
-        table.columns[name][rows] for name in ("nll", "rank_lo", "ties", "top40_logp")
-    )
-    first = bool((rank == 1).all())
-    return {
-        "n_tokens": len(nll),
-        "greedy": first,
-        "greedy_sure": first and not ties.any(),
-        # Rounding may leave a certain token's NLL a hair below 0.
-        "logp_t1": min(0.0, -float(nll.sum(dtype=np.float64))),
-        "logp_top40": float(top_k_logp(nll, rank, mass, k=40).sum()),
-    }
-
-
-def conclude(
-    evidence: pd.DataFrame,
-    *,
-    baselines: Mapping[str, str],
-    paper: bool,
-    seed: int,
-    replicates: int,
-) -> AuditResult:
-    """Rows, contrasts and verdict from :func:`evidence`."""
-    pii = evidence[evidence["set"] == "pii"]
-    names = list(dict.fromkeys(evidence["checkpoint"]))
-    options: dict[str, Any] = {"seed": seed, "replicates": replicates}
-    tables = {
-        "extract_counts": _count_table(pii),
-        "extract_canaries": _canary_table(evidence[evidence["set"] == "canary"]),
-    }
-    tables = {name: table for name, table in tables.items() if table}
-    if pii[pii["split"] == "train"].empty:
-        return AuditResult(
-            rows=_missing(names, NOTHING),
-            findings=[
-                Finding(
-                    audit="extract",
-                    claim="not_tested",
-                    sentence=f"Not estimable: {NOTHING}.",
-                ),
-                *_canary_findings(tables.get("extract_canaries", [])),
-            ],
-            tables=tables,
-        )
-    cells = pd.concat([_cells(part, group) for group, part in by_group(pii)])
-    rows = ratio_rows(cells, audit="extract", figures=FIGURES, paper=paper, **options)
-    contrasts = bounded(
-        ratio_contrasts(
-            cells,
-            audit="extract",
-            figures=FIGURES,
-            baselines=baselines,
-            paper=paper,
-            **options,
-        ),
-        FIGURES,
-    )
-    for group, part in by_group(pii):
-        medians = Medians(part, group, **options)
-        rows += medians.rows()
-        contrasts += medians.contrasts(baselines)
-    rows = _beside_base(rows)
-    return AuditResult(
-        rows=rows,
-        contrasts=contrasts,
-        guards=_guards(pii),
-        findings=[
-            *_findings(pii, rows, seed=seed),
-            *_canary_findings(tables.get("extract_canaries", [])),
-            *_contrast_findings(contrasts),
-        ],
-        scope=list(SCOPE),
-        tables=tables,
-    )
-
-
-@AUDITS.register(plan=plan, conclude=conclude)
-def extract(
-    tables: Tables,
-    manifest: Manifest,
-    *,
-    baseline: Baseline = None,
-    preset: str | None = None,
-    seed: int = 0,
-) -> AuditResult:
-    """Conclude from the plain tables of the checkpoints.
-
-    ``greedy_rate``: share of identifiers that greedy decoding reproduces;
-    ``n50_median``: median over identifiers of the tries after which one came with even
-    odds, sampling at temperature 1 (``t1``) or from the 40 likeliest tokens
-    (``top40``). Test rows, never trained on, are ``split:test``: what guessing gives.
-
-    Parameters
-    ----------
-    tables
-        Checkpoint name -> pass -> table.
-    baseline
-        Checkpoint that contrasts are taken with, or checkpoint -> its own.
-    preset
-        ``robust`` or ``paper``; default: the manifest's.
-    """
-    frame = evidence(tables, manifest)
-    result = conclude(
-        frame,
-        baselines=baselines_of(baseline, tables),
-        **settings_of(manifest, preset=preset, seed=seed),
-    )
-    absent = [name for name in tables if name not in set(frame["checkpoint"])]
-    reason = UNSCORED if plan(manifest) else NOTHING
-    return replace(
-        result, rows=[*result.rows, *_missing(absent, reason)], evidence=frame
-    )
-
-
-def _missing(names: list[str], reason: str) -> list[Row]:
-    return [
-        *missing_rows("extract", names, FIGURES, ("",), reason),
-        *missing_rows("extract", names, MEDIANS, SAMPLERS, reason),
-    ]
+    return pd.DataFrame.from_records(records, columns=list(COLUMNS))
 
 
 # --- figures --------------------------------------------------------------------------
@@ -276,23 +224,6 @@ def _cells(part: pd.DataFrame, group: str) -> pd.DataFrame:
         num=part["greedy"].astype(np.float64),
         den=1.0,
     )[list(CELLS)]
-
-
-def _beside_base(rows: Sequence[Row]) -> list[Row]:
-    """The rows with the base's figure of the same spans as their null value."""
-    base = {(r.group, r.metric, r.of): r for r in rows if r.checkpoint == BASE}
-    found = []
-    for row in rows:
-        other = base.get((row.group, row.metric, row.of))
-        if other is not None and row.checkpoint != BASE:
-            null = {
-                "null": other.value,
-                "null_low": other.low,
-                "null_high": other.high,
-            }
-            row = row.model_copy(update=null)
-        found.append(row)
-    return found
 
 
 # --- tables ---------------------------------------------------------------------------

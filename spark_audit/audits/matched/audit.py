@@ -19,18 +19,9 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import (
-    BASE,
-    Baseline,
-    Plan,
-    Tables,
-    baselines_of,
-    entry_of,
-    is_rounded,
-    replicate_of,
-)
-from spark_audit.audits.contract import replicates as preset_replicates
+from spark_audit.audits.contract import BASE, About, Plan, Tables
 from spark_audit.audits.matched.evidence import evidence as span_evidence
+from spark_audit.audits.matched.metrics import COLUMNS, LATER, METRICS, flaw
 from spark_audit.audits.matched.rematch import (
     diagnostics,
     placebo_table,
@@ -54,6 +45,7 @@ from spark_audit.audits.spans import (
 from spark_audit.audits.wording import figure
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
+from spark_audit.names import entry_of, original_of
 from spark_audit.results import (
     AuditResult,
     Contrast,
@@ -76,7 +68,7 @@ from spark_audit.stats.selectivity import (
     rtm_slope,
 )
 
-NOTHING = "Not estimable: the manifest has no identifier to audit."
+NOTHING = "the manifest has no identifier to audit"
 REFERENCE = "it is the matching reference: nothing changed, nothing regresses"
 OLD = "evidence of an earlier version does not say what stands in rows never trained on"
 FEWEST_REPLICATES = 100
@@ -118,11 +110,6 @@ def check(
         )
 
 
-def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
-    """What :func:`conclude` needs, of all checkpoints."""
-    return span_evidence(manifest, _sums(tables, manifest))
-
-
 def _sums(tables: Tables, manifest: Manifest) -> dict[str, Sums]:
     return {
         name: Sums.of_table(manifest, passes[Pass()])
@@ -149,10 +136,6 @@ def conclude(
     rows: list[Row] = []
     contrasts: list[Contrast] = []
     findings: list[Finding] = []
-    if not names:
-        return AuditResult(
-            findings=[Finding(audit="matched", claim="not_tested", sentence=NOTHING)]
-        )
     tests: dict[str, np.ndarray] = {}
     references: set[str] = set()
     for split in ("train", "test"):
@@ -187,8 +170,8 @@ def conclude(
         rows.append(_low_row(name, low[name], reference=name in references))
     drifts = [_low_contrast(n, other, low) for n, other in baselines.items()]
     contrasts = [*_adjusted(contrasts, tests, seed), *drifts]
-    single = [name for name in names if replicate_of(name) is None]
-    entries = {one[0] for name in names if (one := replicate_of(name))}
+    single = [name for name in names if entry_of(name) == name]
+    entries = {entry_of(name) for name in names if entry_of(name) != name}
     told = {(r.checkpoint, r.metric, r.of, r.group): r for r in rows}
     for name in single:
         known = {key[1:]: row for key, row in told.items() if key[0] == name}
@@ -215,62 +198,52 @@ def conclude(
     )
 
 
-@AUDITS.register(plan=plan, check=check, conclude=conclude)
-def matched(
+def further(
+    result: AuditResult,
     tables: Tables,
     manifest: Manifest,
     *,
-    baseline: Baseline = None,
-    preset: str | None = None,
     seed: int = 0,
     replicates: Annotated[int, "bootstrap replicates of the percentile interval"] = 0,
     placebo_draws: Annotated[int, "draws of the placebo distribution; 0: none"] = 200,
     rematched: Annotated[bool, "repeat under other calipers and distances"] = True,
 ) -> AuditResult:
-    """Conclude from the plain tables of the checkpoints.
+    """The result with what needs the manifest: whether the reference comes out again.
 
-    Parameters
-    ----------
-    tables
-        Checkpoint name -> pass -> table. A checkpoint called ``base`` is checked
-        against the manifest's own reference scores.
-    baseline
-        Checkpoint that contrasts are taken with: the same run without the correction;
-        or checkpoint -> its own.
-    preset
-        ``robust`` (jackknife-t) or ``paper`` (percentile, 2,000 replicates); default:
-        the manifest's.
-    replicates
-        0: 9,999, under ``paper`` 2,000.
+    And the same spans matched otherwise, and windows of no identifier. ``replicates``
+    of 0 are 9,999, under ``paper`` 2,000.
     """
-    check(replicates=replicates, placebo_draws=placebo_draws)
-    chosen = preset or manifest.settings.preset
-    count = replicates or preset_replicates(chosen)
-    sums = _sums(tables, manifest)
-    spans = span_evidence(manifest, sums)
-    result = conclude(
-        spans,
-        baselines=baselines_of(baseline, sums),
-        paper=chosen == "paper",
-        seed=seed,
-        replicates=count,
-    )
-    if spans.empty:
+    spans = result.evidence
+    if spans is None or spans.empty:
         return result
-    further = dict(result.tables)
+    sums, more = _sums(tables, manifest), dict(result.tables)
     if rematched:
-        further["matched_sensitivity"] = sensitivity_table(manifest, sums)
+        more["matched_sensitivity"] = sensitivity_table(manifest, sums)
     if placebo_draws:
-        further["matched_placebo"] = placebo_table(
+        more["matched_placebo"] = placebo_table(
             manifest, sums, spans, draws=placebo_draws, seed=seed
         )
-    return replace(
-        result,
-        settings={"replicates": count},
-        evidence=spans,
-        guards=[*_reproduced(manifest, sums, spans), *result.guards],
-        tables=further,
-    )
+    guards = [*_reproduced(manifest, sums, spans), *result.guards]
+    return replace(result, guards=guards, tables=more)
+
+
+@AUDITS.register(
+    order=1,
+    about=About(
+        METRICS, columns=COLUMNS, later=LATER, flaw=flaw, nothing=NOTHING, wide=True
+    ),
+    plan=plan,
+    check=check,
+    conclude=conclude,
+    further=further,
+)
+def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
+    """What :func:`conclude` needs, of all checkpoints.
+
+    A checkpoint called ``base`` is checked against the manifest's own reference scores.
+    """
+    sums = _sums(tables, manifest)
+    return span_evidence(manifest, sums) if sums else pd.DataFrame()
 
 
 def _with_entries(
@@ -283,8 +256,8 @@ def _with_entries(
     """
     members: dict[str, list[str]] = {}
     for name in dict.fromkeys(spans["checkpoint"]) if len(spans) else ():
-        if (found := replicate_of(name)) is not None:
-            members.setdefault(found[0], []).append(name)
+        if (entry := entry_of(name)) != name:
+            members.setdefault(entry, []).append(name)
     parts, pairs = [spans], dict(baselines)
     for entry, names in members.items():
         each = [spans[spans["checkpoint"] == name] for name in names]
@@ -297,16 +270,8 @@ def _with_entries(
     return pd.concat(parts, ignore_index=True) if members else spans, pairs
 
 
-METRICS = ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
-CATALOGUE = {
-    **{metric: ("",) for metric in METRICS},
-    "delta_sel": ("", "change", "span-weighted", "source-weighted"),
-    "rtm_bias": ("", "change"),
-    "did": ("",),
-    "memory": ("",),
-    "pii_change": ("trained", "never-trained"),
-    "low_change": ("",),
-}
+OF_PAIRS = ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
+"""Metrics that a group without a matched span lacks."""
 
 
 def _missing_rows(names: Sequence[str], group: str) -> list[Row]:
@@ -321,7 +286,7 @@ def _missing_rows(names: Sequence[str], group: str) -> list[Row]:
             unit="nats",
         )
         for name in names
-        for metric in METRICS
+        for metric in OF_PAIRS
     ]
 
 
@@ -585,9 +550,14 @@ def _contrast(
     ], scores if testable else None
 
 
+def is_rounded(name: str, baseline: str) -> bool:
+    """Whether a checkpoint is its baseline with rounded weights, by its name."""
+    return name != baseline and original_of(name) == baseline
+
+
 def _family(name: str, baseline: str, group: str) -> Family:
     """The pooled DiD of methods is primary; single seeds and variants are not."""
-    single = replicate_of(name) is None and not is_rounded(name, baseline)
+    single = entry_of(name) == name and not is_rounded(name, baseline)
     return "primary" if group == "pooled" and single else "exploratory"
 
 

@@ -17,10 +17,9 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import BASE, Baseline, Plan, Tables, baselines_of
+from spark_audit.audits.contract import BASE, About, Plan, Tables
 from spark_audit.audits.contract import replicates as preset_replicates
 from spark_audit.audits.mia.estimates import (
-    METRICS,
     NO_ROWS,
     AboveTexts,
     Group,
@@ -35,6 +34,7 @@ from spark_audit.audits.mia.guards import (
     findings,
     sides_of,
 )
+from spark_audit.audits.mia.metrics import COLUMNS, METRICS, flaw
 from spark_audit.audits.mia.scores import (
     ATTACKS,
     blind_classifier,
@@ -66,7 +66,6 @@ from spark_audit.stats.power import NOT_DETECTED
 from spark_audit.stats.roc import tost
 from spark_audit.stats.roc_clusters import auc_estimate
 
-CATALOGUE = {metric: (*ATTACKS, "blind") for metric in METRICS}
 USABLE = ("ok", "insensitive")
 CURVE = 20
 """Points of a ROC curve in the report."""
@@ -89,10 +88,7 @@ FACTS = (
     "duplicates_removed",
 )
 """Columns of the evidence that are the same on every row."""
-COLUMNS = (
-    *("checkpoint", "example", "task", "cluster", "member", "label", "length"),
-    *("zlib_bytes", *ATTACKS, "blind", *FACTS),
-)
+UNSCORED = "its plain table is missing"
 
 SCOPE = (
     "An AUC near 0.5 says that these scores do not separate these sets. It bounds no "
@@ -122,31 +118,6 @@ def check(*, blind_permutations: int = 199) -> None:
         )
 
 
-def evidence(
-    tables: Tables, manifest: Manifest, *, seed: int = 0, blind_permutations: int = 199
-) -> pd.DataFrame:
-    """One row a checkpoint and example: its scores, and what the texts alone say.
-
-    Columns are :data:`COLUMNS`; ``label`` is a number within the task, ``blind`` the
-    out-of-fold score of the blind classifier, NaN where there is none. No text.
-    """
-    ids = plan(manifest).get(Pass(), [])
-    scored = {
-        name: passes[Pass()] for name, passes in tables.items() if Pass() in passes
-    }
-    if not ids or not scored:
-        return pd.DataFrame(columns=list(COLUMNS))
-    if BASE not in scored:
-        scored = {BASE: reference_table(manifest, ids), **scored}
-    facts = _facts(manifest, ids, seed=seed, permutations=blind_permutations)
-    parts = []
-    for name, table in scored.items():
-        base = scored.get(BASE) if name != BASE else None
-        scores = membership_scores(table, manifest, ids, base=base)
-        parts.append(facts.assign(checkpoint=name, **scores))
-    return pd.concat(parts, ignore_index=True)[list(COLUMNS)]
-
-
 def conclude(
     evidence: pd.DataFrame,
     *,
@@ -160,10 +131,6 @@ def conclude(
     ``auc`` and the rates are taken by task and averaged over the tasks with at least
     20 members and 20 non-members.
     """
-    if evidence.empty:
-        sentence = f"Not estimable: {NO_ROWS}."
-        missing = Finding(audit="mia", claim="not_tested", sentence=sentence)
-        return AuditResult(findings=[missing])
     frame = evidence.drop_duplicates(["checkpoint", "example"])
     names = list(dict.fromkeys(frame["checkpoint"]))
     facts = frame[frame["checkpoint"] == names[0]].reset_index(drop=True)
@@ -215,55 +182,20 @@ def conclude(
     )
 
 
-@AUDITS.register(plan=plan, check=check, conclude=conclude)
-def mia(
+def further(
+    result: AuditResult,
     tables: Tables,
     manifest: Manifest,
     *,
-    baseline: Baseline = None,
     preset: str | None = None,
-    seed: int = 0,
-    blind_permutations: Annotated[
-        int, "permutations of the blind text classifier; 0: none"
-    ] = 199,
 ) -> AuditResult:
-    """Conclude from the plain tables of the checkpoints.
-
-    Parameters
-    ----------
-    tables
-        Checkpoint name -> pass -> table. A checkpoint called ``base`` is the untrained
-        model: the guard on all scores, the reference of ``reference``, and what every
-        checkpoint is held against. Without one, the reference scores that stand in the
-        manifest take its place.
-    baseline
-        Further checkpoint that contrasts are taken with, or checkpoint -> its own.
-    preset
-        ``robust`` (clustered DeLong) or ``paper`` (percentile); default: the
-        manifest's.
-    """
-    check(blind_permutations=blind_permutations)
-    chosen = preset or manifest.settings.preset
-    frame = evidence(tables, manifest, seed=seed, blind_permutations=blind_permutations)
-    count = min(preset_replicates(chosen), MOST_REPLICATES)
-    result = conclude(
-        frame,
-        baselines=baselines_of(baseline, tables),
-        paper=chosen == "paper",
-        seed=seed,
-        replicates=count,
-    )
-    scored = set(frame["checkpoint"]) if len(frame) else set()
-    reason = "its plain table is missing" if plan(manifest) else NO_ROWS
-    missing = [name for name in tables if name not in scored]
-    rows = [
-        _row(name, "pooled", "auc", attack, Estimate.missing(reason))
-        for name in missing
-        for attack in ATTACKS
-    ]
+    """The result, with whom it says nothing of and whose figures are borrowed."""
+    scored = set() if result.evidence is None else set(result.evidence["checkpoint"])
+    reason = UNSCORED if plan(manifest) else NO_ROWS
     absent = [
         _finding(name, "not_tested", f"membership is not estimable ({reason}).")
-        for name in missing
+        for name in tables
+        if scored and name not in scored
     ]
     borrowed = []
     if BASE in scored and BASE not in tables:
@@ -272,14 +204,63 @@ def mia(
         borrowed = [
             Guard(name="untrained model", checkpoint=BASE, passed=None, detail=detail)
         ]
+    count = min(preset_replicates(preset), MOST_REPLICATES)
     return replace(
         result,
-        rows=[*result.rows, *rows],
         guards=[*borrowed, *result.guards],
-        findings=[*result.findings, *absent] if len(frame) else result.findings,
-        settings={"replicates": count, "blind_permutations": blind_permutations},
-        evidence=frame,
+        findings=[*result.findings, *absent],
+        settings={**result.settings, "replicates": count},
     )
+
+
+@AUDITS.register(
+    order=5,
+    about=About(
+        METRICS,
+        columns=COLUMNS,
+        flaw=flaw,
+        nothing=NO_ROWS,
+        unscored=UNSCORED,
+        over="train rows against test rows",
+        chance=True,
+    ),
+    plan=plan,
+    check=check,
+    conclude=conclude,
+    further=further,
+)
+def evidence(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    seed: int = 0,
+    blind_permutations: Annotated[
+        int, "permutations of the blind text classifier; 0: none"
+    ] = 199,
+) -> pd.DataFrame:
+    """One row a checkpoint and example: its scores, and what the texts alone say.
+
+    ``label`` is a number within the task, ``blind`` the out-of-fold score of the blind
+    classifier, NaN where there is none. No text. A checkpoint called ``base`` is the
+    untrained model: the guard on all scores, the reference of ``reference``, and what
+    every checkpoint is held against. Without one, the reference scores that stand in
+    the manifest take its place.
+    """
+    ids = plan(manifest).get(Pass(), [])
+    scored = {
+        name: passes[Pass()] for name, passes in tables.items() if Pass() in passes
+    }
+    if not ids or not scored:
+        return pd.DataFrame(columns=list(COLUMNS))
+    if BASE not in scored:
+        scored = {BASE: reference_table(manifest, ids), **scored}
+    facts = _facts(manifest, ids, seed=seed, permutations=blind_permutations)
+    parts = []
+    for name, table in scored.items():
+        base = scored.get(BASE) if name != BASE else None
+        scores = membership_scores(table, manifest, ids, base=base)
+        parts.append(facts.assign(checkpoint=name, **scores))
+    return pd.concat(parts, ignore_index=True)[list(COLUMNS)]
 
 
 # --- evidence -------------------------------------------------------------------------
@@ -352,7 +333,7 @@ def _row(
 
 
 def _rows(group: Group, name: str, attack: str, judged: Findings) -> Iterator[Row]:
-    for metric in METRICS:
+    for metric in (each.name for each in METRICS):
         null: dict[str, float | None] = {}
         if metric == "auc":
             estimate = group.auc(name, attack)

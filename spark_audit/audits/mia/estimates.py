@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.contract import BASE
+from spark_audit.audits.mia.metrics import FPRS
 from spark_audit.audits.mia.scores import ATTACKS, FEWEST
 from spark_audit.errors import NotEstimableError
 from spark_audit.provenance import seed_for
@@ -26,8 +27,8 @@ from spark_audit.stats.roc_clusters import (
 )
 from spark_audit.stats.tpr_clusters import chance, tpr_estimate, tpr_replicates
 
-FPRS = {"tpr_at_fpr_5": 0.05, "tpr_at_fpr_1": 0.01, "tpr_at_fpr_0.1": 0.001}
-METRICS = ("auc", *FPRS)
+PLACES = {name: place for place, name in enumerate(("auc", *FPRS))}
+"""Of the metrics among resamples."""
 NO_ROWS = "the manifest has no members or no non-members"
 REASONS = {
     "response": "no response token was scored",
@@ -167,7 +168,7 @@ class Group:
             drawn.design,
             values[drawn.rows],
             FPRS[metric],
-            replicates=self.resampled(name, attack, drawn)[METRICS.index(metric)],
+            replicates=self.resampled(name, attack, drawn)[PLACES[metric]],
         )
         return with_mde(estimate).decided(paper=self.known.paper)
 

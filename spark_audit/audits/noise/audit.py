@@ -18,17 +18,18 @@ import pandas as pd
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import (
     BASE,
-    Baseline,
+    About,
     Plan,
     Tables,
-    baselines_of,
-    settings_of,
+    by_name,
+    missing_rows,
 )
 from spark_audit.audits.noise.perturbed import (
+    COLUMNS,
     DRAWS,
+    METRICS,
     SIGMAS,
     STATISTICS,
-    UNITS,
     Sums,
     gap_difference,
     noise_passes,
@@ -36,6 +37,7 @@ from spark_audit.audits.noise.perturbed import (
     token_sets,
 )
 from spark_audit.audits.noise.perturbed import evidence as perturbed_evidence
+from spark_audit.audits.ratio_rows import beside_base
 from spark_audit.audits.wording import figure, reason, unseen
 from spark_audit.errors import InputError, NotEstimableError
 from spark_audit.manifest.schema import Manifest
@@ -53,7 +55,6 @@ from spark_audit.stats.bootstrap import draw_weights, sign_flip
 from spark_audit.stats.intervals import estimate_of, left_out
 from spark_audit.stats.power import with_mde
 
-CATALOGUE = {metric: ("*",) for metric in UNITS}
 NOTHING = "the manifest has no identifier and no low-sensitivity token in a train row"
 NOT_SCORED = "its plain and noise passes were not both scored"
 WIPED_OUT = -99.0
@@ -101,17 +102,6 @@ def check(*, sigmas: str = SIGMAS, draws: int = DRAWS) -> None:
         )
 
 
-def evidence(
-    tables: Tables,
-    manifest: Manifest,
-    *,
-    sigmas: str = SIGMAS,
-    draws: int = DRAWS,
-) -> pd.DataFrame:
-    """One row a checkpoint, example, kind of token, scale and draw, without text."""
-    return perturbed_evidence(tables, manifest, sigmas=sigmas, draws=draws)
-
-
 def conclude(
     evidence: pd.DataFrame,
     *,
@@ -121,10 +111,6 @@ def conclude(
     replicates: int,
 ) -> AuditResult:
     """Rows, contrasts, guards and verdict from :func:`evidence`."""
-    if evidence.empty:
-        return AuditResult(
-            findings=[_missing_finding("", "Not estimable: nothing was scored for it.")]
-        )
     rows: list[Row] = []
     contrasts: list[Contrast] = []
     for group, part in _grouped(evidence):
@@ -142,7 +128,7 @@ def conclude(
                             sums, theirs, weights, against, seed=seed, paper=paper
                         )
                     )
-    rows = _beside_base(rows)
+    rows = beside_base(rows)
     contrasts = _insensitive(contrasts, rows)
     names = _names(evidence)
     return AuditResult(
@@ -159,74 +145,60 @@ def conclude(
     )
 
 
-@AUDITS.register(plan=plan, check=check, conclude=conclude)
-def noise(
+def missing_scales(
+    result: AuditResult, tables: Tables, manifest: Manifest, *, sigmas: str = SIGMAS
+) -> AuditResult:
+    """The result with rows, and the reason, of each scale that was not scored."""
+    told = {(row.checkpoint, row.of) for row in result.rows}
+    reason = NOT_SCORED if plan(manifest) else NOTHING
+    ofs = [f"{sigma:g}" for sigma in scales(sigmas)]
+    missing = [
+        row
+        for name in tables
+        for of in ofs
+        if (name, of) not in told
+        for row in missing_rows(
+            "noise", [name], (replace(m, missing=(of,)) for m in METRICS), reason
+        )
+    ]
+    return replace(result, rows=[*result.rows, *missing])
+
+
+@AUDITS.register(
+    order=7,
+    about=About(METRICS, columns=COLUMNS, nothing=NOTHING, unscored=NOT_SCORED),
+    plan=plan,
+    check=check,
+    conclude=conclude,
+    further=missing_scales,
+)
+def evidence(
     tables: Tables,
     manifest: Manifest,
     *,
-    baseline: Baseline = None,
-    preset: str | None = None,
-    seed: int = 0,
     sigmas: Annotated[str, "noise scales, comma-separated"] = SIGMAS,
     draws: Annotated[int, "noise draws a scale"] = DRAWS,
-) -> AuditResult:
-    """Conclude from the plain tables and those under noise.
+) -> pd.DataFrame:
+    """One row a checkpoint, example, kind of token, scale and draw, without text.
 
     Probabilities under noise are averaged over draws, token by token. Tokens are those
     of train rows without a canary: annotated identifiers, and low-sensitivity tokens
     as the manifest lists them.
-
-    Parameters
-    ----------
-    tables
-        Checkpoint name -> pass -> table.
-    baseline
-        Checkpoint that contrasts are taken with, or checkpoint -> its own.
-    preset
-        ``robust`` or ``paper``; default: the manifest's.
     """
-    check(sigmas=sigmas, draws=draws)
-    frame = evidence(tables, manifest, sigmas=sigmas, draws=draws)
-    result = conclude(
-        frame,
-        baselines=baselines_of(baseline, tables),
-        **settings_of(manifest, preset=preset, seed=seed),
-    )
-    known = {(row.checkpoint, row.of) for row in result.rows}
-    reason = NOT_SCORED if plan(manifest) else NOTHING
-    missing = [
-        Row.of_estimate(
-            Estimate.missing(reason),
-            audit="noise",
-            checkpoint=name,
-            metric=metric,
-            of=f"{sigma:g}",
-            unit=unit,
-        )
-        for name in tables
-        for sigma in scales(sigmas)
-        for metric, unit in UNITS.items()
-        if (name, f"{sigma:g}") not in known
-    ]
-    return replace(
-        result,
-        rows=[*result.rows, *missing],
-        settings={"sigmas": sigmas, "draws": draws},
-        evidence=frame,
-    )
+    return perturbed_evidence(tables, manifest, sigmas=sigmas, draws=draws)
 
 
 def _rows(
     found: Sums, weights: np.ndarray, place: Mapping[str, Any], *, paper: bool
 ) -> list[Row]:
-    estimates: dict[str, Estimate] = {}
+    metrics, estimates = by_name(METRICS), dict[str, Estimate]()
     for metric, statistic in STATISTICS.items():
         sums, n = found.of(metric)
         reason = found.lacks(metric)
         if reason is not None:
             estimates[metric] = Estimate.missing(reason)
             continue
-        bounds = None if metric == "gap" else (-100.0, np.inf)
+        bounds = metrics[metric].bounds
         estimates[metric] = with_mde(
             estimate_of(sums, statistic, n=n, weights=weights, bounds=bounds)
         )
@@ -236,12 +208,15 @@ def _rows(
     ):
         gap = replace(estimates["gap"], status="insensitive")
         estimates["gap"] = gap.noting(INSENSITIVE)
+    is_base = place["checkpoint"] == BASE
     return [
         Row.of_estimate(
             estimate.decided(paper=paper),
             audit="noise",
             metric=metric,
-            unit=UNITS[metric],
+            unit=metrics[metric].unit,
+            # The untrained model's own gap is no effect of training.
+            null=0.0 if is_base and estimate.value is not None else None,
             **place,
         )
         for metric, estimate in estimates.items()
@@ -253,21 +228,6 @@ def _others(name: str, baselines: Mapping[str, str]) -> list[str]:
     if name == BASE:
         return []
     return list(dict.fromkeys([*filter(None, [baselines.get(name)]), BASE]))
-
-
-def _beside_base(rows: Sequence[Row]) -> list[Row]:
-    """The untrained model's figure as the null value of every other's; its own is 0."""
-    base = {(r.group, r.of, r.metric): r for r in rows if r.checkpoint == BASE}
-    found = []
-    for row in rows:
-        own = base.get((row.group, row.of, row.metric))
-        if row.checkpoint == BASE and row.value is not None:
-            row = row.model_copy(update={"null": 0.0})
-        elif own is not None and row.value is not None:
-            sides = {"null": own.value, "null_low": own.low, "null_high": own.high}
-            row = row.model_copy(update=sides)
-        found.append(row)
-    return found
 
 
 def _insensitive(contrasts: Sequence[Contrast], rows: Sequence[Row]) -> list[Contrast]:
@@ -313,7 +273,7 @@ def _contrast(
         if estimate.low is not None:
             p = _pseudo_p(sums, seed)
     estimate = with_mde(estimate, null=0.0).decided(paper=paper)
-    columns = {"audit": "noise", "metric": "gap", "unit": UNITS["gap"], "null": 0.0}
+    columns = {"audit": "noise", "metric": "gap", "unit": "points", "null": 0.0}
     found: Contrast = Contrast.of_estimate(estimate, p=p, **columns, **place)
     return found
 
@@ -398,7 +358,7 @@ def _findings(name: str, rows: Sequence[Row]) -> list[Finding]:
     own = [r for r in rows if r.checkpoint == name and r.group == "pooled"]
     by = {
         metric: [row for row in own if row.metric == metric and row.value is not None]
-        for metric in UNITS
+        for metric in STATISTICS
     }
     parts = []
     for metric, words in (("dp_pii", "identifiers"), ("dp_nonpii", "other text")):

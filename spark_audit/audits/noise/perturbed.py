@@ -9,18 +9,53 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.contract import Tables
+from spark_audit.audits.columns import COUNT, POSITIVE, texts
+from spark_audit.audits.contract import ANY, Metric, Tables
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
-from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.scoring.table import Column, Pass, TokenTable
 from spark_audit.stats.intervals import Statistic
 
 TokenSet: TypeAlias = tuple[ManifestExample, str, np.ndarray]
 """An example, the kind of tokens, and their positions."""
 
-COLUMNS = "checkpoint kind task cluster sigma draw relative n clean noisy".split()
 SIGMAS, DRAWS = "0.01,0.05,0.1,0.5", 3
-UNITS = {"dp_pii": "%", "dp_nonpii": "%", "gap": "points"}
+METRICS = (
+    Metric(
+        "dp_pii",
+        "change on PII",
+        unit="%",
+        bounds=(-100.0, np.inf),
+        variants=(ANY,),
+        definitions={
+            "change under noise": "100 (mean p with noise / mean p without - 1); gap = "
+            "other text minus PII, in points; `of` is the scale of the Gaussian noise "
+            "on input embeddings."
+        },
+    ),
+    Metric(
+        "dp_nonpii",
+        "change on other text",
+        unit="%",
+        bounds=(-100.0, np.inf),
+        variants=(ANY,),
+    ),
+    Metric(
+        "gap",
+        unit="points",
+        variants=(ANY,),
+        headline={"0.1": "gap under noise of 0.1"},
+    ),
+)
+COLUMNS = {
+    **texts("checkpoint", "kind", "task", "cluster"),
+    "sigma": POSITIVE,
+    "draw": COUNT,
+    "relative": POSITIVE,
+    "n": Column("whole", low=1),
+    "clean": POSITIVE,
+    "noisy": POSITIVE,
+}
 KINDS = {"dp_pii": ("pii",), "dp_nonpii": ("low",), "gap": ("pii", "low")}
 
 
@@ -77,9 +112,9 @@ def evidence(
             found["sigma"], found["draw"] = wanted.sigma, wanted.draw
             found["noisy"] = _summed(noised, known[1], first)
             found["relative"] = noised.columns["relative"][known[1]][first]
-            parts.append(found[COLUMNS])
+            parts.append(found[list(COLUMNS)])
     if not parts:
-        return pd.DataFrame(columns=COLUMNS)
+        return pd.DataFrame(columns=list(COLUMNS))
     return pd.concat(parts, ignore_index=True)
 
 

@@ -15,19 +15,14 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import (
-    Baseline,
-    Plan,
-    Tables,
-    baselines_of,
-    settings_of,
-)
+from spark_audit.audits.contract import ANY, About, Metric, Plan, Tables
 from spark_audit.audits.utility.series import (
+    COLUMNS,
     Series,
     all_series,
     asked_rows,
+    flaw,
     listed,
-    series_of,
     tasks_in_order,
 )
 from spark_audit.audits.utility.series import evidence as series_evidence
@@ -35,6 +30,7 @@ from spark_audit.audits.wording import percent, points, reason, share, unseen
 from spark_audit.errors import InputError
 from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest
+from spark_audit.names import series_of
 from spark_audit.results import (
     AuditResult,
     Claim,
@@ -48,7 +44,6 @@ from spark_audit.scoring.answers import normalised, stripped
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.accuracy import (
     LEVELS,
-    METRICS,
     Answers,
     accuracy_difference,
     accuracy_estimate,
@@ -61,10 +56,24 @@ from spark_audit.stats.intervals import rate_estimate
 from spark_audit.stats.power import with_mde
 
 SCORERS = ("normalised", "strict", "likelihood")
-CATALOGUE = {
-    **{m: ("",) for m in ("last", "avg", "bwt", "forgetting", "learning_accuracy")},
-    "accuracy": ("*",),
-}
+METRICS = (
+    Metric(
+        "last",
+        bounds=(0.0, 1.0),
+        missing=("",),
+        glance={"": "accuracy after the last stage"},
+        headline={"": "final accuracy"},
+        definitions={
+            "Last, Avg, BWT": "mean accuracy after the last stage; mean over stages of "
+            "the mean over tasks seen so far; mean change since each task was learned."
+        },
+    ),
+    Metric("avg", bounds=(0.0, 1.0), missing=("",)),
+    Metric("bwt", missing=("",), null=0.0),
+    Metric("forgetting", missing=("",)),
+    Metric("learning_accuracy", "learning accuracy", bounds=(0.0, 1.0), missing=("",)),
+    Metric("accuracy", bounds=(0.0, 1.0), rate=True, variants=(ANY,)),
+)
 COMPARED = ("last", "avg", "bwt")
 BIASED = "the best of several noisy accuracies: above 0 even where nothing is forgotten"
 
@@ -113,17 +122,6 @@ def check(*, order: str | None = None, scorer: str = "normalised") -> None:
             where="--order",
             fix="write t1,t2,...",
         )
-
-
-def evidence(
-    tables: Tables,
-    manifest: Manifest,
-    *,
-    order: str | None = None,
-    scorer: str = "normalised",
-) -> pd.DataFrame:
-    """One row a checkpoint (a stage of a series) and test row, without text."""
-    return series_evidence(tables, manifest, order=order, scorer=scorer)
 
 
 def conclude(
@@ -185,66 +183,67 @@ def conclude(
     )
 
 
-@AUDITS.register(plan=plan, check=check, conclude=conclude, stages=lambda: True)
-def utility(
+def _nothing(
+    manifest: Manifest, *, order: str | None = None, scorer: str = "normalised"
+) -> str:
+    """Why no task has a question."""
+    reasons = asked_rows(manifest, tasks_in_order(manifest, order), scorer)[1]
+    return "; ".join(f"{task} {text}" for task, text in reasons.items())
+
+
+def further(
+    result: AuditResult,
     tables: Tables,
     manifest: Manifest,
     *,
-    baseline: Baseline = None,
-    preset: str | None = None,
-    seed: int = 0,
+    order: str | None = None,
+    scorer: str = "normalised",
+) -> AuditResult:
+    """The result with what scorer and order leave open, and the order that was used."""
+    tasks = tasks_in_order(manifest, order)
+    of_stages = len(set(map(series_of, tables))) < len(tables)
+    assumed = order is None and of_stages and len(tasks) > 1
+    scope = [ASSUMED.format(tasks=", ".join(tasks))] if assumed else []
+    return replace(
+        result,
+        scope=[*result.scope, *scope],
+        guards=[*_label_guards(manifest, tasks, scorer), *result.guards],
+        settings={"order": ",".join(tasks), "scorer": scorer},
+    )
+
+
+@AUDITS.register(
+    order=8,
+    about=About(
+        METRICS,
+        columns=COLUMNS,
+        flaw=flaw,
+        nothing=_nothing,
+        unscored="no answer of it was scored",
+        over="over test rows",
+        chance=True,
+        stages=True,
+    ),
+    plan=plan,
+    check=check,
+    conclude=conclude,
+    further=further,
+)
+def evidence(
+    tables: Tables,
+    manifest: Manifest,
+    *,
     order: Annotated[
         str | None, "tasks in training order: t1,t2; default: the runs' own"
     ] = None,
     scorer: Annotated[str, "normalised|strict|likelihood"] = "normalised",
-) -> AuditResult:
-    """Conclude from the answers of every stage.
+) -> pd.DataFrame:
+    """One row a checkpoint (a stage of a series) and test row, without text.
 
-    Parameters
-    ----------
-    tables
-        Checkpoint name -> pass -> table; ``NAME@K`` is stage K of the series ``NAME``.
-    baseline
-        Series that contrasts are taken with, or series -> its own.
-    preset
-        ``robust`` or ``paper``; default: the manifest's.
-    order
-        Default: the order in which the manifest's tasks first appear. The command
-        line takes it from the runs of ``spark-train``, which say it.
+    Without an order it is that in which the manifest's tasks first appear; the command
+    line takes it from the runs of ``spark-train``, which say it.
     """
-    check(order=order, scorer=scorer)
-    frame = evidence(tables, manifest, order=order, scorer=scorer)
-    names = list(dict.fromkeys(series_of(name)[0] for name in tables))
-    result = conclude(
-        frame,
-        baselines=baselines_of(baseline, names),
-        **settings_of(manifest, preset=preset, seed=seed),
-    )
-    tasks = tasks_in_order(manifest, order)
-    scope = list(result.scope)
-    if order is None and len(names) < len(tables) and len(tasks) > 1:
-        scope.append(ASSUMED.format(tasks=", ".join(tasks)))
-    concluded = {row.checkpoint for row in result.rows}
-    reason = "no answer of it was scored"
-    if not plan(manifest, order=order, scorer=scorer):
-        reasons = asked_rows(manifest, tasks, scorer)[1]
-        reason = "; ".join(f"{task} {text}" for task, text in reasons.items())
-    missing = [
-        Row.of_estimate(
-            Estimate.missing(reason), audit="utility", checkpoint=name, metric=metric
-        )
-        for name in names
-        if name not in concluded
-        for metric in METRICS
-    ]
-    return replace(
-        result,
-        rows=[*result.rows, *missing],
-        scope=scope,
-        guards=[*_label_guards(manifest, tasks, scorer), *result.guards],
-        settings={"order": ",".join(tasks), "scorer": scorer},
-        evidence=frame,
-    )
+    return series_evidence(tables, manifest, order=order, scorer=scorer)
 
 
 class _Draws:
@@ -268,7 +267,7 @@ def _rows(
 ) -> list[Row]:
     columns: dict[str, Any] = {"audit": "utility", "checkpoint": name}
     rows = []
-    for metric in METRICS:
+    for metric in (each.name for each in METRICS if "" in each.variants):
         reason = series.reason(metric)
         null: float | None = 0.0 if metric == "bwt" else None
         if reason is not None:

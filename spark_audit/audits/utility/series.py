@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,23 +10,38 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits.columns import held_twice, texts
 from spark_audit.audits.contract import Tables
 from spark_audit.errors import InputError
 from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.names import CheckpointName, series_of
 from spark_audit.scoring.answers import normalised, stripped
-from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.scoring.table import Column, Pass, TokenTable
 from spark_audit.stats.accuracy import Answers, reason_against
 from spark_audit.stats.bootstrap import cluster_codes
 
-COLUMNS = "checkpoint example task place cluster correct empty chance scorer".split()
-COLUMNS += ["reason"]
+COLUMNS = {
+    **texts("checkpoint", "example", "task"),
+    "place": Column("whole", low=-1),
+    **texts("cluster"),
+    "correct": Column("whole", low=-1, high=1),
+    "empty": Column("whole", low=-1),
+    "chance": Column("number", low=0, high=1),
+    **texts("scorer", "reason"),
+}
+
+
+def flaw(evidence: pd.DataFrame) -> str:
+    """What is wrong between rows of the evidence."""
+    asked = evidence[evidence["correct"] >= 0]  # what was not asked has no example
+    return held_twice(asked, ("checkpoint", "example"))
+
+
 NEWLINE = 1
 """The code of the column ``stop`` for an answer that a newline ended."""
 NO_ROWS = "has no test row without a canary"
 NO_LABELS = "has no set of labels for the scorer `likelihood`"
-
-_STAGE = re.compile(r"(.+)@([1-9]\d*)")
 
 
 def tasks_in_order(manifest: Manifest, order: str | None) -> list[str]:
@@ -133,7 +147,7 @@ def evidence(
             (name, "", task, place[task], "", -1, 0, 0.0, scorer, reason)
             for task, reason in reasons.items()
         ]
-    return pd.DataFrame.from_records(records, columns=COLUMNS)
+    return pd.DataFrame.from_records(records, columns=list(COLUMNS))
 
 
 def _likeliest(
@@ -157,12 +171,6 @@ def _chance(asked: Sequence[ManifestExample], scorer: str) -> dict[str, float]:
     for example in asked:
         counts.setdefault(example.task, Counter())[same(example.response)] += 1
     return {task: max(count.values()) / count.total() for task, count in counts.items()}
-
-
-def series_of(name: str) -> tuple[str, int]:
-    """Series and stage of a checkpoint; a single one is the first stage of its own."""
-    found = _STAGE.fullmatch(name)
-    return (name, 1) if found is None else (found[1], int(found[2]))
 
 
 @dataclass(frozen=True)
@@ -215,7 +223,10 @@ def all_series(evidence: pd.DataFrame) -> Iterator[tuple[str, Series]]:
     }
     members: dict[str, dict[int, str]] = {}
     for checkpoint in dict.fromkeys(evidence["checkpoint"]):
-        series, stage = series_of(checkpoint)
+        series = series_of(checkpoint)
+        # A single checkpoint is the first stage of a series of its own.
+        staged = series != checkpoint and CheckpointName.parse(checkpoint).stage
+        stage = staged or 1
         members.setdefault(series, {}).setdefault(stage, checkpoint)
     for series, stages in members.items():
         own = asked[asked["checkpoint"].isin(stages.values())]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_audit.audits.contract import entry_of
 from spark_audit.errors import InputError
+from spark_audit.names import entry_of
 from spark_audit.report.paper.values import (
     PRIMARY,
     Figure,

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 
-from spark_audit.audits.contract import series_of
 from spark_audit.errors import visible
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
+from spark_audit.names import series_of
 from spark_audit.report.definitions import definitions
 from spark_audit.report.tables import (
     DRAWN,

@@ -17,12 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spark_audit.audits.contract import entry_of
 from spark_audit.data.examples import Example, Span
 from spark_audit.data.occurrences import identifier_ranges, repeats
 from spark_audit.data.pii import annotate
 from spark_audit.errors import InputError, visible
 from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.names import entry_of
 from spark_audit.report.attachments import NLL
 from spark_audit.results import Report, number
 

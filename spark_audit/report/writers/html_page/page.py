@@ -20,11 +20,11 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import entry_of
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
+from spark_audit.names import entry_of
 from spark_audit.report.attachments import read_cases
-from spark_audit.report.definitions import DEFINITIONS, intervals
+from spark_audit.report.definitions import GENERAL, definitions_of, intervals
 from spark_audit.report.figures.entries import palette
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.figures.theme import DARK, LIGHT, Drawing, Drawn
@@ -376,8 +376,7 @@ def _sections(
         pictures[place].append(picture(drawing))
 
     def terms(audit: str) -> list[tuple[str, str]]:
-        own = DEFINITIONS.get(audit, ())
-        return [*own, *DEFINITIONS[""], intervals(report)]
+        return [*definitions_of(audit), *GENERAL.items(), intervals(report)]
 
     for name in order:
         if not tables[name] and not pictures[name]:

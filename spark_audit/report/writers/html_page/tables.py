@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from spark_audit.audits.contract import entry_of
+from spark_audit.names import entry_of
 from spark_audit.report.tables import DRAWN, Block
 from spark_audit.results import Report, number
 

@@ -1,0 +1,118 @@
+"""What the matched audit gives, and what its evidence holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.columns import POSITIVE, held_twice, texts, uneven
+from spark_audit.audits.contract import Metric
+from spark_audit.scoring.table import Column
+from spark_audit.stats.selectivity import UNLIKE
+
+_SIDES = "change since the reference, in trained rows and in rows never trained on"
+
+METRICS = (
+    Metric(
+        "memory",
+        "difference (memory)",
+        unit="nats",
+        panel=_SIDES,
+        counted={"": "difference"},
+        glance={"": "identifiers, trained minus never trained, nats"},
+        headline={"": "change of identifiers, trained minus never trained,"},
+        definitions={
+            "memory": "change of the NLL of identifiers in trained rows since the "
+            "reference, minus that of identifiers of the same kinds (type; where "
+            "injected, format and sentence too) in rows never trained on, which stand "
+            "in no trained row. 0 without memory; below 0, what was trained on is "
+            "likelier than others of its kind; above 0, less likely, which tells it as "
+            "well. Where the two were unequally hard on the reference already, the "
+            "difference must clear that too."
+        },
+    ),
+    Metric(
+        "pii_change",
+        unit="nats",
+        panel=_SIDES,
+        variants=("trained", "never-trained"),
+        labels={
+            "trained": "identifiers of trained rows",
+            "never-trained": "identifiers of rows never trained on",
+        },
+    ),
+    Metric("low_change", "low-sensitivity text", unit="nats", panel=_SIDES),
+    Metric("nll_pii", "NLL of PII", unit="nats", bounds=(0.0, np.inf)),
+    Metric("nll_control", "NLL of controls", unit="nats", bounds=(0.0, np.inf)),
+    Metric(
+        "delta_sel",
+        "Delta_sel",
+        unit="nats",
+        variants=("", "change", "span-weighted", "source-weighted"),
+        hidden=("span-weighted", "source-weighted"),
+        labels={"change": "change since reference"},
+        counted={"change": "change"},
+        glance={"change": "change of Delta_sel since reference, nats"},
+        headline={"change": "change of Delta_sel"},
+        definitions={
+            "Delta_sel": "NLL of annotated identifiers minus NLL of their controls: "
+            "non-PII spans of the same example, of equal token count and equally "
+            "difficult for the reference model (SPARK, Difficulty-Matched Selectivity "
+            "Evaluation).",
+            "change since reference": "Delta_sel minus what matching left over on the "
+            "reference itself, pair by pair. Ordinary fine-tuning moves it: formats "
+            "are learned, and kinds of text drift unequally.",
+        },
+    ),
+    Metric(
+        "rtm_bias",
+        "R1 (one mechanism)",
+        unit="nats",
+        variants=("", "change"),
+        labels={"change": "R1 of the change"},
+        definitions={
+            "R1": "what one mechanism, regression to the mean, would give if all text "
+            "drifted alike: (1 - beta) times the reference gap between identifiers "
+            "and other text; for the change, without what matching left over. Drift "
+            "that depends on difficulty or on the kind of token gives other values, "
+            "often of the other sign: R1 is no null, and nothing is tested against it."
+        },
+    ),
+    Metric(
+        "did",
+        "DiD",
+        unit="nats",
+        glance={"": "DiD, nats"},
+        headline={"": "DiD"},
+        definitions={
+            "DiD": "Delta_sel of a checkpoint minus that of the baseline, paired by "
+            "source. Nothing is claimed of it where the drift of low-sensitivity text "
+            "of the same rows differs between the two by more than "
+            f"{UNLIKE:.0%} of the DiD and the paired interval of that difference "
+            "excludes 0: unequal drift can make a DiD. Where it does not, identifiers "
+            "moved; why is not shown."
+        },
+    ),
+)
+
+COLUMNS = {
+    **texts("example", "cluster", "task", "split", "role", "type", "checkpoint"),
+    **dict.fromkeys(("pair", "start"), Column("whole", low=-1)),
+    "n_tokens": Column("whole", low=1),
+    "ref_sum": POSITIVE,
+    "nll_sum": POSITIVE,
+}
+LATER = {
+    "trained": Column("number", low=-1, high=1, null=True),
+    **dict.fromkeys(("form", "cue"), Column("number", low=-1, null=True)),
+}
+KEYS = ("example", "role", "pair", "start", "n_tokens", "type")
+
+
+def flaw(evidence: pd.DataFrame) -> str:
+    """What is wrong between rows of the evidence."""
+    # Earlier versions had no rows of the role `low`.
+    spans = evidence[evidence["role"] != "low"]
+    return held_twice(evidence, ("checkpoint", *KEYS)) or uneven(
+        spans, (*KEYS, "cluster", "task", "split")
+    )

@@ -1,0 +1,64 @@
+"""What the membership audit gives, and what its evidence holds."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from spark_audit.audits.columns import (
+    FLAG,
+    MAYBE,
+    NUMBER,
+    counts,
+    held_twice,
+    texts,
+    uneven,
+)
+from spark_audit.audits.contract import ANY, Metric
+from spark_audit.audits.mia.scores import ATTACKS
+
+OFS = (*ATTACKS, "blind")
+FPRS = {"tpr_at_fpr_5": 0.05, "tpr_at_fpr_1": 0.01, "tpr_at_fpr_0.1": 0.001}
+
+METRICS = (
+    Metric(
+        "auc",
+        "AUC",
+        bounds=(0.0, 1.0),
+        variants=OFS,
+        missing=ATTACKS,
+        null=0.5,
+        glance={ANY: "membership AUC, of the score that the verdict rests on"},
+        headline={"loss": "AUC of loss", "reference": "AUC of reference"},
+        definitions={
+            "AUC, TPR at FPR": "every score is higher for a more likely member; the "
+            "threshold is the last whose false positive rate stays within the budget.",
+            "texts alone (`blind`)": "a classifier that sees the texts and no model, "
+            "out of fold. Membership is claimed only of a score whose AUC rose since "
+            "the untrained model and is above the classifier's, over the same rows, by "
+            "more than chance; `invalid` is a figure only where labels differ between "
+            "the sides.",
+        },
+    ),
+    *(
+        Metric(name, f"TPR at {100 * fpr:g}% FPR", bounds=(0.0, 1.0), variants=OFS)
+        for name, fpr in FPRS.items()
+    ),
+)
+
+COLUMNS = {
+    **texts("checkpoint", "example", "task", "cluster"),
+    **counts("label", "length", "zlib_bytes", "duplicates_left", "duplicates_removed"),
+    "member": FLAG,
+    "loss": NUMBER,
+    **dict.fromkeys(("response", "mink10", "minkpp10", "zlib"), MAYBE),
+    **dict.fromkeys(("reference", "blind", "blind_auc", "blind_p"), MAYBE),
+    **dict.fromkeys(("blind_null", "blind_null_low", "blind_null_high"), MAYBE),
+    **dict.fromkeys(("blind_permutations", "blind_rows"), MAYBE),
+}
+
+
+def flaw(evidence: pd.DataFrame) -> str:
+    """What is wrong between rows of the evidence."""
+    return held_twice(evidence, ("checkpoint", "example")) or uneven(
+        evidence, ("example", "task", "cluster", "member")
+    )

@@ -1,0 +1,72 @@
+"""Names of checkpoints: a method, its seed or stage, and whether weights are rounded.
+
+``NAME[K]`` is the K-th seed (replicate) of a method, ``NAME@K`` the K-th stage of a
+series, ``NAME+int8`` and ``NAME+int4`` the checkpoint with rounded weights. Names are
+read and written here and nowhere else; a name of another form is a method by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Self
+
+ROUNDINGS = ("int8", "int4")
+"""Kinds of rounded weights."""
+
+_NAME = re.compile(
+    r"(?P<method>.+?)(?:\[(?P<seed>[1-9]\d*)\])?(?:@(?P<stage>[1-9]\d*))?"
+    rf"(?:\+(?P<rounding>{'|'.join(ROUNDINGS)}))?",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class CheckpointName:
+    """A checkpoint's name in its parts; ``str`` writes it.
+
+    Seeds and stages count from 1.
+    """
+
+    method: str
+    seed: int | None = None
+    stage: int | None = None
+    rounding: str = ""
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """The parts of a name."""
+        match = _NAME.fullmatch(name)
+        if match is None:
+            return cls(name)
+        seed, stage = (
+            None if match[part] is None else int(match[part])
+            for part in ("seed", "stage")
+        )
+        return cls(match["method"], seed, stage, match["rounding"] or "")
+
+    def __str__(self) -> str:
+        seed = "" if self.seed is None else f"[{self.seed}]"
+        stage = "" if self.stage is None else f"@{self.stage}"
+        rounding = f"+{self.rounding}" if self.rounding else ""
+        return f"{self.method}{seed}{stage}{rounding}"
+
+
+def entry_of(name: str) -> str:
+    """The method that the seed ``NAME[K]`` belongs to; any other name itself."""
+    parts = CheckpointName.parse(name)
+    of_seed = parts.seed is not None and parts.stage is None and not parts.rounding
+    return parts.method if of_seed else name
+
+
+def series_of(name: str) -> str:
+    """The series of a stage ``NAME@K``; any other name itself."""
+    parts = CheckpointName.parse(name)
+    if parts.stage is None or parts.rounding:
+        return name
+    return str(replace(parts, stage=None))
+
+
+def original_of(name: str) -> str:
+    """What ``NAME+int8`` was rounded from; any other name itself."""
+    return str(replace(CheckpointName.parse(name), rounding=""))
