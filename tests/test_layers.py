@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 # A file or folder imports from those before it, in its own line too, and from itself.
 LAYERS = (
-    "errors memory registry results files provenance locks checksums terminal",
+    "errors memory registry names results files provenance locks checksums terminal",
     "data stats",
     "checkpoints",
     "scoring",

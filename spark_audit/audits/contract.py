@@ -235,6 +235,7 @@ def missing_rows(
             metric=metric.name,
             of=of,
             unit=metric.unit,
+            null=metric.null,
             **columns,
         )
         for name in names

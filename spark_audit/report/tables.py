@@ -300,11 +300,11 @@ def _shown(rows: Sequence[Row]) -> list[Row]:
 def _pooled(audit: str, rows: Sequence[Row], *, title: str = "") -> Block:
     pooled = [row for row in _shown(rows) if row.group == "pooled"]
     # The column that counts and the smallest effect are of.
-    main, counted = next(
-        ((metric.name, of), words)
+    main, words = next(
+        ((metric.name, of), called)
         for metric in AUDITS.metrics(audit)
         if metric.panel == title
-        for of, words in metric.counted.items()
+        for of, called in metric.counted.items()
     )
     metrics = list(dict.fromkeys(_column(row) for row in pooled))
     cells = {(_who(row), _column(row)): row for row in pooled}
@@ -330,7 +330,7 @@ def _pooled(audit: str, rows: Sequence[Row], *, title: str = "") -> Block:
         header=(
             "checkpoint",
             *_labels(audit, metrics),
-            f"MDE of the {counted}",
+            f"MDE of the {words}",
             "tokens",
             "clusters",
         ),

@@ -198,7 +198,7 @@ def _rows(
         if reason is not None:
             estimates[metric] = Estimate.missing(reason)
             continue
-        bounds = metrics[metric].bounds
+        bounds = None if metric == "gap" else (-100.0, np.inf)
         estimates[metric] = with_mde(
             estimate_of(sums, statistic, n=n, weights=weights, bounds=bounds)
         )

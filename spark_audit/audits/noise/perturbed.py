@@ -25,7 +25,6 @@ METRICS = (
         "dp_pii",
         "change on PII",
         unit="%",
-        bounds=(-100.0, np.inf),
         variants=(ANY,),
         definitions={
             "change under noise": "100 (mean p with noise / mean p without - 1); gap = "
@@ -37,7 +36,6 @@ METRICS = (
         "dp_nonpii",
         "change on other text",
         unit="%",
-        bounds=(-100.0, np.inf),
         variants=(ANY,),
     ),
     Metric(

@@ -69,7 +69,7 @@ METRICS = (
         },
     ),
     Metric("avg", bounds=(0.0, 1.0), missing=("",)),
-    Metric("bwt", missing=("",), null=0.0),
+    Metric("bwt", missing=("",)),
     Metric("forgetting", missing=("",)),
     Metric("learning_accuracy", "learning accuracy", bounds=(0.0, 1.0), missing=("",)),
     Metric("accuracy", bounds=(0.0, 1.0), rate=True, variants=(ANY,)),
