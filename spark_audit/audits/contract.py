@@ -251,7 +251,7 @@ class Audits(Registry[Audit]):
         super().__init__(*args, **options)
         self._about: dict[str, About] = {}
 
-    def register(
+    def register(  # type: ignore[override]
         self, *, order: float = LAST, about: About | None = None, **parts: Any
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Decorator for the one audit of a file or folder; see :class:`Registry`.
