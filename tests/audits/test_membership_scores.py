@@ -9,21 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_audit.audits.mia import scores as membership
+from spark_audit.audits.mia import texts as texts_alone
 from spark_audit.audits.mia.scores import (
     ATTACKS,
+    compressed_bytes,
+    lowest_mean,
+    membership_scores,
+    scored_text,
+    z_scores,
+)
+from spark_audit.audits.mia.texts import (
     Sides,
     blind_classifier,
-    compressed_bytes,
     crossing_duplicates,
     label_codes,
     label_test,
-    lowest_mean,
-    membership_scores,
     own_text,
-    scored_text,
     shift,
-    z_scores,
 )
 from spark_audit.scoring.table import TokenTable
 from spark_audit.stats.roc import auc
@@ -333,7 +335,7 @@ def test_uneven_tasks_are_no_shift() -> None:
 
 
 def test_large_sets_are_subsampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "MOST_ROWS", 60)
+    monkeypatch.setattr(texts_alone, "MOST_ROWS", 60)
     sides = independent(150, 20)
     texts = texts_of(sides, factor=1, seed=0)
     found = blind_classifier(texts, np.zeros(170, int), sides, seed=0, permutations=10)

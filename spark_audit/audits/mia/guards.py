@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.contract import BASE
-from spark_audit.audits.mia.scores import FEWEST, Sides, label_test, shift
+from spark_audit.audits.mia.scores import FEWEST
+from spark_audit.audits.mia.texts import Sides, label_test, shift
 from spark_audit.audits.wording import figure, p_value
 from spark_audit.provenance import seed_for
 from spark_audit.results import Estimate, Guard, Status, number

@@ -1,0 +1,216 @@
+"""Rows, contrasts and tables of the membership audit, as the guards let them stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from spark_audit.audits.contract import BASE
+from spark_audit.audits.mia.estimates import (
+    Group,
+    Known,
+)
+from spark_audit.audits.mia.guards import (
+    Findings,
+)
+from spark_audit.audits.mia.metrics import METRICS
+from spark_audit.audits.mia.scores import (
+    ATTACKS,
+)
+from spark_audit.audits.wording import p_value
+from spark_audit.results import (
+    Contrast,
+    Estimate,
+    Row,
+)
+from spark_audit.stats.power import NOT_DETECTED
+from spark_audit.stats.roc import tost
+from spark_audit.stats.roc_clusters import auc_estimate
+
+CURVE = 20
+"""Points of a ROC curve in the report."""
+MARGIN = (0.45, 0.55)
+"""An AUC is called equivalent to chance within this margin."""
+
+
+def row_of(
+    name: str, group: str, metric: str, of: str, estimate: Estimate, **more: Any
+) -> Row:
+    """A row of the membership audit."""
+    row: Row = Row.of_estimate(
+        estimate,
+        audit="mia",
+        checkpoint=name,
+        group=group,
+        metric=metric,
+        of=of,
+        **{"null": 0.5 if metric == "auc" else None, **more},
+    )
+    return row
+
+
+def rows_of(group: Group, name: str, attack: str, judged: Findings) -> Iterator[Row]:
+    """AUC and rates of one score, with what the guards say of it."""
+    for metric in (each.name for each in METRICS):
+        null: dict[str, float | None] = {}
+        if metric == "auc":
+            estimate = group.auc(name, attack)
+        else:
+            estimate = group.tpr(name, attack, metric)
+            if estimate.value is not None:
+                null = group.chance(name, attack, metric)
+        if attack == "blind":
+            estimate, null = _blind(group, estimate, null, metric)
+        else:
+            estimate = _voided(estimate, judged, attack)
+            if metric == "auc":
+                estimate = _noted(estimate, group)
+        yield row_of(name, group.name, metric, attack, estimate, **null)
+
+
+def _noted(estimate: Estimate, group: Group) -> Estimate:
+    """Over which tasks the mean is, and whether chance is excluded."""
+    if estimate.value is None:
+        return estimate
+    if group.name == "pooled":
+        count = group.known.facts["task"].iloc[group.rows].nunique()
+        estimate = estimate.noting(
+            f"mean over {count} tasks" if count > 1 else "1 task"
+        )
+    if estimate.status != "ok" or estimate.low is None or estimate.high is None:
+        return estimate
+    if estimate.low <= 0.5 <= estimate.high and estimate.mde is not None:
+        return estimate.noting(NOT_DETECTED)
+    return estimate
+
+
+def _voided(
+    estimate: Estimate, judged: Findings, attack: str, *, change: bool = False
+) -> Estimate:
+    """The estimate with the status and notes that the guards give it."""
+    status, reason = judged.of(attack, change=change)
+    if estimate.value is None:
+        return estimate
+    if status == "ok":
+        status = estimate.status
+    note = "; ".join(text for text in (reason, estimate.note) if text)
+    return replace(estimate, status=status, note=note)
+
+
+def _blind(
+    group: Group, estimate: Estimate, null: dict[str, float | None], metric: str
+) -> tuple[Estimate, dict[str, float | None]]:
+    """The blind classifier's figure: held against permutations, without interval.
+
+    Intervals of a cross-validated AUC that take its scores as given are too narrow.
+    """
+    if estimate.value is None:
+        return estimate, null
+    bare = Estimate(
+        estimate.value,
+        n=estimate.n,
+        clusters=estimate.clusters,
+        status=estimate.status,
+        note="out of fold, without a model",
+    )
+    if metric != "auc" or group.name != "pooled":
+        return bare, null
+    fact = group.known.facts.iloc[0]
+    band: dict[str, float | None] = {
+        name: float(fact[f"blind_{name}"]) for name in ("null", "null_low", "null_high")
+    }
+    drawn = int(fact["blind_permutations"])
+    p = p_value(fact["blind_p"], places=3)
+    said = f"permutation {p}, {drawn} permutations"
+    return bare.noting(said), band
+
+
+def pairs_of(
+    names: list[str], baselines: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Each checkpoint with its baseline, and with the untrained model."""
+    for name in names:
+        others = [baselines.get(name), BASE if BASE in names and name != BASE else None]
+        for other in dict.fromkeys(others):
+            if other is not None and other in names:
+                yield name, other
+
+
+def contrasts_of(
+    group: Group, name: str, other: str, attack: str, judged: Findings
+) -> Iterator[Contrast]:
+    """AUC and rates of one score minus those of another checkpoint."""
+    columns: dict[str, Any] = {
+        "audit": "mia",
+        "checkpoint": name,
+        "baseline": other,
+        "group": group.name,
+        "of": attack,
+        "null": 0.0,
+    }
+    for metric, estimate, p in group.differences(name, other, attack):
+        shown = _voided(estimate, judged, attack, change=True)
+        yield Contrast.of_estimate(shown, metric=metric, p=p, **columns)
+
+
+def all_rows_table(known: Known, names: list[str]) -> list[dict[str, Any]]:
+    """AUC with all rows in one, tasks mixed, and whether it is equivalent to 0.5."""
+    found: list[dict[str, Any]] = []
+    for name in names:
+        for attack in ATTACKS:
+            values = known.of(name, attack)
+            rows = np.flatnonzero(np.isfinite(values))
+            if not len(rows):
+                continue
+            estimate = auc_estimate(known.design(rows, by_task=False), values[rows])
+            record: dict[str, Any] = {
+                "checkpoint": name,
+                "of": attack,
+                "auc": estimate.value,
+                "low": estimate.low,
+                "high": estimate.high,
+                "n": estimate.n,
+                "equivalent_to_chance": None,
+            }
+            if estimate.value is not None and estimate.se:
+                test = tost(estimate.value, estimate.se, low=MARGIN[0], high=MARGIN[1])
+                record["equivalent_to_chance"] = test.equivalent
+            found.append(record)
+    return found
+
+
+def curve_table(pooled: Group, names: list[str]) -> list[dict[str, Any]]:
+    """Points of the ROC curves, with the band of a score that knows nothing.
+
+    Budgets of false positives run from what one non-member of the smallest task
+    allows to 1; a rate is the mean over tasks, as in the rows.
+    """
+    found = []
+    for name in names:
+        for attack in ATTACKS:
+            if pooled.usable(name, attack):
+                continue
+            drawn = pooled.drawn(pooled.known.of(name, attack))
+            held = [len(others) for _, others in drawn.design.tasks()]
+            if not held or min(held) < 2:
+                continue
+            # A hair above, or the smallest task's first false positive is lost.
+            for fpr in np.geomspace(1 / min(held) * (1 + 1e-9), 0.99, CURVE):
+                band = pooled.band(drawn, float(fpr))
+                rate = pooled.rate(name, attack, drawn, float(fpr))
+                if band is None or rate is None:
+                    continue
+                found.append(
+                    {
+                        "checkpoint": name,
+                        "of": attack,
+                        "fpr": float(fpr),
+                        "tpr": rate,
+                        "chance_low": band.low,
+                        "chance_high": band.high,
+                    }
+                )
+    return found

@@ -1,0 +1,346 @@
+"""Whether texts alone tell members apart: blind classifier, labels, covariates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse, stats
+
+from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.stats.balance import smd
+from spark_audit.stats.duplicates import duplicate_groups
+from spark_audit.stats.roc import auc
+
+MOST_COMPARED = 20
+"""Labels of a task that both sides are compared by; with more, each is too rare."""
+FOLDS = 5
+MOST_ROWS = 1500
+"""The blind classifier draws this many rows at most."""
+FEATURES = 1 << 14
+C = 1.0
+ENOUGH = 20
+"""Permutations that reach the observed AUC after which no more are drawn."""
+
+
+class Blind(NamedTuple):
+    """How well the texts alone tell members apart.
+
+    ``scores`` are out-of-fold, NaN where a row was not drawn; ``value`` is their AUC,
+    averaged over tasks; ``null``, ``null_low`` and ``null_high`` its mean and its
+    central 95 % when sides are permuted; ``p`` one-sided.
+    """
+
+    scores: np.ndarray
+    value: float
+    p: float
+    null: float
+    null_low: float
+    null_high: float
+    permutations: int
+    rows: int
+
+
+class Shift(NamedTuple):
+    """One covariate of members against non-members."""
+
+    ks: float
+    p: float
+    smd: float | None
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Member or not, by row, with what must stay together when it is permuted.
+
+    ``member`` bool, ``cluster`` and ``task`` integer codes, all of shape ``(n,)``.
+    """
+
+    member: np.ndarray
+    cluster: np.ndarray
+    task: np.ndarray
+
+    def __post_init__(self) -> None:
+        if not len(self.member) == len(self.cluster) == len(self.task):
+            raise ValueError("member, cluster and task must have one row each")
+
+    def take(self, rows: np.ndarray) -> Sides:
+        """Some of the rows."""
+        return Sides(self.member[rows], self.cluster[rows], self.task[rows])
+
+    def tasks(self) -> list[np.ndarray]:
+        """Rows of each task that has both sides."""
+        rows = [np.flatnonzero(self.task == task) for task in np.unique(self.task)]
+        return [at for at in rows if 0 < self.member[at].sum() < len(at)]
+
+    def permuted(self, rng: np.random.Generator) -> np.ndarray:
+        """Sides dealt out anew, shape ``(n,)`` bool.
+
+        Whole clusters swap sides within their task; a cluster with rows of both sides
+        keeps its rows and shuffles them.
+        """
+        _, first, code = np.unique(self.cluster, return_index=True, return_inverse=True)
+        size = np.bincount(code)
+        inside = np.bincount(code, weights=self.member)
+        pure = (inside == 0) | (inside == size)
+        side = self.member[first].copy()
+        task = self.task[first]
+        for value in np.unique(task[pure]):
+            at = np.flatnonzero(pure & (task == value))
+            side[at] = rng.permutation(side[at])
+        found = side[code]
+        for cluster in np.flatnonzero(~pure):
+            at = np.flatnonzero(code == cluster)
+            found[at] = rng.permutation(self.member[at])
+        return found
+
+
+def label_codes(manifest: Manifest, ids: Sequence[str]) -> np.ndarray:
+    """Number of each example's label within its task; -1 where responses are free.
+
+    Shape ``(n,)``, int64. Labels are compared without case and outer white space.
+    """
+    labels: dict[str, set[str]] = {}
+    own = [manifest.by_id[key] for key in ids]
+    for example in own:
+        labels.setdefault(example.task, set()).add(_label(example))
+    codes = {
+        task: {label: code for code, label in enumerate(sorted(found))}
+        for task, found in labels.items()
+        if len(found) <= MOST_COMPARED
+    }
+    return np.array(
+        [codes.get(e.task, {}).get(_label(e), -1) for e in own], dtype=np.int64
+    )
+
+
+def own_text(example: ManifestExample) -> str:
+    """Prompt and response without the task's fixed wording, as duplicates are found."""
+    text, at, parts = example.text, 0, []
+    for start, end in example.template:
+        parts.append(text[at:start])
+        at = end
+    own = " ".join([*parts, text[at:]])
+    return own if own.strip() else text
+
+
+def crossing_duplicates(texts: Sequence[str], member: np.ndarray) -> int:
+    """Rows whose group of near-duplicates has members and non-members."""
+    groups = duplicate_groups(list(texts))
+    sides = [set(groups[member].tolist()), set(groups[~member].tolist())]
+    both = sides[0] & sides[1]
+    return int(np.isin(groups, list(both)).sum())
+
+
+def shift(members: np.ndarray, non_members: np.ndarray) -> Shift | None:
+    """Two-sample check of one covariate; ``None`` where a side is too small.
+
+    Kolmogorov-Smirnov with rows taken as independent, and the mean difference over
+    the pooled SD (``None`` where that is 0).
+    """
+    x, y = (side[np.isfinite(side)] for side in (members, non_members))
+    if len(x) < 2 or len(y) < 2:
+        return None
+    test = stats.ks_2samp(x, y)
+    spread = np.sqrt((np.var(x, ddof=1) + np.var(y, ddof=1)) / 2)
+    apart = smd(x, y, sd=float(spread)) if spread > 0 else None
+    return Shift(float(test.statistic), float(test.pvalue), apart)
+
+
+def label_test(
+    sides: Sides, label: np.ndarray, *, seed: int, permutations: int = 999
+) -> float | None:
+    """Whether labels are distributed alike on both sides: a permutation p value.
+
+    The statistic is Pearson's chi-square of side by label, summed over tasks; sides
+    are permuted by cluster within tasks. ``None`` where no task has two labels.
+    """
+    use = label >= 0
+    sides, label = sides.take(np.flatnonzero(use)), label[use]
+    if not len(label):
+        return None
+    _, cell = np.unique(np.stack([sides.task, label]), axis=1, return_inverse=True)
+    cell = cell.ravel()
+    total = np.bincount(cell).astype(np.float64)
+    task_of_cell = np.zeros(len(total), dtype=np.int64)
+    _, task = np.unique(sides.task, return_inverse=True)
+    task_of_cell[cell] = task
+    if np.bincount(task_of_cell).max() < 2:
+        return None
+
+    def statistic(member: np.ndarray) -> float:
+        ours = np.bincount(cell, weights=member, minlength=len(total))
+        share = (np.bincount(task, weights=member) / np.bincount(task))[task_of_cell]
+        usable = (share > 0) & (share < 1)
+        expected = total * share
+        spread = np.where(usable, expected * (1 - share), 1.0)
+        return float(np.sum(np.where(usable, (ours - expected) ** 2 / spread, 0.0)))
+
+    observed = statistic(sides.member) - 1e-9
+    rng = np.random.default_rng(seed)
+    hits = sum(statistic(sides.permuted(rng)) >= observed for _ in range(permutations))
+    return (1 + hits) / (1 + permutations)
+
+
+def blind_classifier(
+    texts: Sequence[str],
+    label: np.ndarray,
+    sides: Sides,
+    *,
+    seed: int,
+    permutations: int = 199,
+) -> Blind | None:
+    """Tell members by their texts alone, out of fold; ``None`` without two sides.
+
+    Logistic regression (fixed penalty) on the presence of words (hashed: nothing is
+    fitted), the text's length and its label. Folds keep clusters whole and are
+    stratified by task and side; sides weigh alike in every task. The p value is from
+    sides permuted by cluster, the whole procedure repeated (Mann-Whitney's standard
+    error is too small for a cross-validated AUC). Once :data:`ENOUGH` permutations
+    reach the observed AUC, no more are drawn and p is their share, which is valid
+    (Besag and Clifford 1991, "Sequential Monte Carlo p-values").
+
+    Parameters
+    ----------
+    texts
+        ``n`` texts; more than :data:`MOST_ROWS` are subsampled by cluster.
+    label
+        Shape ``(n,)``, codes within the task.
+    """
+    rng = np.random.default_rng(seed)
+    drawn = _subsample(sides, rng)
+    used = sides.take(drawn)
+    if not used.tasks() or min(_clusters_by_side(used)) < FOLDS:
+        return None
+    features = _features([texts[i] for i in drawn], label[drawn], used.task)
+    order = rng.permutation(len(np.unique(used.cluster)))
+    scores = _out_of_fold(features, used, used.member, order)
+    value = _mean_auc(used, used.member, scores)
+    nulls: list[float] = []
+    hits = 0
+    while len(nulls) < permutations and hits < ENOUGH:
+        member = used.permuted(rng)
+        nulls.append(
+            _mean_auc(used, member, _out_of_fold(features, used, member, order))
+        )
+        hits += nulls[-1] >= value - 1e-12
+    done = hits == ENOUGH and len(nulls) < permutations
+    p = hits / len(nulls) if done else (1 + hits) / (1 + len(nulls))
+    everywhere = np.full(len(texts), np.nan)
+    everywhere[drawn] = scores
+    low, high = np.quantile(nulls, [0.025, 0.975])
+    return Blind(
+        everywhere,
+        value,
+        p,
+        float(np.mean(nulls)),
+        float(low),
+        float(high),
+        len(nulls),
+        len(drawn),
+    )
+
+
+def _label(example: ManifestExample) -> str:
+    return example.response.strip().casefold()
+
+
+def _clusters_by_side(sides: Sides) -> tuple[int, int]:
+    return (
+        len(np.unique(sides.cluster[sides.member])),
+        len(np.unique(sides.cluster[~sides.member])),
+    )
+
+
+def _subsample(sides: Sides, rng: np.random.Generator) -> np.ndarray:
+    """Rows of whole clusters in random order until there are enough, sorted."""
+    n = len(sides.member)
+    if n <= MOST_ROWS:
+        return np.arange(n)
+    # The smaller side keeps up to half: an AUC is as sure as its smaller side.
+    kept = []
+    counts = int(sides.member.sum()), int((~sides.member).sum())
+    small = min(*counts, MOST_ROWS // 2)
+    for member, count in zip((True, False), counts, strict=True):
+        rows = np.flatnonzero(sides.member == member)
+        wanted = small if count == min(counts) else MOST_ROWS - small
+        _, code = np.unique(sides.cluster[rows], return_inverse=True)
+        place = rng.permutation(code.max() + 1)[code]
+        kept.append(rows[np.argsort(place, kind="stable")][:wanted])
+    return np.sort(np.concatenate(kept))
+
+
+def _features(
+    texts: Sequence[str], label: np.ndarray, task: np.ndarray
+) -> sparse.csr_matrix:
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    words = HashingVectorizer(
+        n_features=FEATURES,
+        alternate_sign=False,
+        binary=True,
+        norm="l2",
+        token_pattern=r"(?u)\b\w+\b",
+    ).transform(texts)
+    length = np.log1p([len(text) for text in texts]) / np.log(1000) - 1
+    _, kind = np.unique(np.stack([task, label]), axis=1, return_inverse=True)
+    rows = np.arange(len(texts))
+    kinds = sparse.csr_matrix(
+        (np.full(len(texts), 0.5), (rows, kind.ravel())), dtype=np.float64
+    )
+    numbers = sparse.csr_matrix(np.stack([length, 2 * length**2], axis=1))
+    return sparse.csr_matrix(sparse.hstack([words, numbers, kinds]))
+
+
+def _folds(sides: Sides, member: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Fold of each row: clusters dealt out in turn within task and side."""
+    _, first, code = np.unique(sides.cluster, return_index=True, return_inverse=True)
+    rank = np.lexsort((order, member[first], sides.task[first]))
+    fold = np.empty(len(first), dtype=np.int64)
+    fold[rank] = np.arange(len(first)) % FOLDS
+    return fold[code]
+
+
+def _out_of_fold(
+    features: sparse.csr_matrix,
+    sides: Sides,
+    member: np.ndarray,
+    order: np.ndarray,
+) -> np.ndarray:
+    from sklearn.linear_model import LogisticRegression
+
+    fold = _folds(sides, member, order)
+    scores = np.zeros(len(member))
+    for k in range(FOLDS):
+        test = fold == k
+        train = np.flatnonzero(~test)
+        model = LogisticRegression(
+            C=C, solver="liblinear", dual=True, tol=0.1, max_iter=100, random_state=0
+        )
+        weight = _balanced(member[train], sides.task[train])
+        model.fit(features[train], member[train], sample_weight=weight)
+        scores[test] = model.decision_function(features[test])
+    return scores
+
+
+def _balanced(member: np.ndarray, task: np.ndarray) -> np.ndarray:
+    """Weights that give both sides of every task the same total; mean 1."""
+    _, cell = np.unique(np.stack([task, member]), axis=1, return_inverse=True)
+    cell = cell.ravel()
+    count = np.bincount(cell)
+    _, code, size = np.unique(task, return_inverse=True, return_counts=True)
+    return np.asarray(size[code] / (2 * count[cell]))
+
+
+def _mean_auc(sides: Sides, member: np.ndarray, scores: np.ndarray) -> float:
+    shuffled = Sides(member, sides.cluster, sides.task)
+    return float(
+        np.mean(
+            [
+                auc(scores[at][member[at]], scores[at][~member[at]])
+                for at in shuffled.tasks()
+            ]
+        )
+    )
