@@ -36,7 +36,7 @@ LP = np.array(
 
 
 def example(**fields: Any) -> Any:
-    known = {
+    known: dict[str, Any] = {
         "id": "a",
         "task": "t",
         "prompt": "Text: some words of it.",
@@ -46,7 +46,8 @@ def example(**fields: Any) -> Any:
         "reference_unll": [None] * 12,
         "response_token": 10,
     }
-    return SimpleNamespace(**known | fields)
+    known |= fields
+    return SimpleNamespace(**known, text=known["prompt"] + known["response"])
 
 
 def manifest(*examples: Any) -> Any:
