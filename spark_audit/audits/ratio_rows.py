@@ -8,7 +8,7 @@ difference to a baseline with its test, and the smallest effect it could have sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -255,3 +255,32 @@ def _p(ours: np.ndarray, theirs: np.ndarray, seed: int) -> float | None:
         return None
     apart = ours[:, 0] - theirs[:, 0]
     return float(sign_flip(apart, seed=seed)) if np.count_nonzero(apart) > 1 else None
+
+
+def moved(row: Contrast) -> bool:
+    """Whether a change may be claimed: its interval and its test agree on one."""
+    if row.low is None or row.high is None or row.p is None:
+        return False
+    return not row.low <= 0 <= row.high and row.p <= 1 - row.level
+
+
+def bounded(contrasts: Sequence[Contrast], rates: Collection[str]) -> list[Contrast]:
+    """The contrasts; those of rates within [-1, 1], which a difference cannot leave.
+
+    A note tells where the interval excludes 0 and the sign-flip test does not agree.
+    """
+    limits = ("low", "high", "parity_low", "parity_high")
+    found = []
+    for row in contrasts:
+        if row.metric in rates and row.low is not None and row.high is not None:
+            ends = {name: getattr(row, name) for name in limits}
+            change: dict[str, Any] = {
+                name: None if end is None else min(1.0, max(-1.0, end))
+                for name, end in ends.items()
+            }
+            if not row.low <= 0 <= row.high and not moved(row):
+                told = "the interval and the sign-flip test disagree: no change claimed"
+                change["note"] = "; ".join(filter(None, (row.note, told)))
+            row = row.model_copy(update=change)
+        found.append(row)
+    return found

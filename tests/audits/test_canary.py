@@ -15,9 +15,12 @@ import pytest
 from scipy import stats
 
 from spark_audit.audits import canary
-from spark_audit.audits.canary.audit import INSENSITIVE, conclude
+from spark_audit.audits.canary.audit import conclude
 from spark_audit.audits.canary.candidates import evidence, plan
-from spark_audit.audits.ranked import bounded, control_tests, moved, ranked
+from spark_audit.audits.canary.chance import control_tests
+from spark_audit.audits.canary.findings import INSENSITIVE
+from spark_audit.audits.canary.ranks import ranked
+from spark_audit.audits.ratio_rows import bounded, moved
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.items import canary_key
 from spark_audit.manifest.schema import Manifest

@@ -25,11 +25,12 @@ from spark_audit.audits.contract import (
 )
 from spark_audit.audits.extract.metrics import COLUMNS, METRICS, flaw
 from spark_audit.audits.extract.tries import MOST, SAMPLERS, Medians
-from spark_audit.audits.ranked import bounded, moved
 from spark_audit.audits.ratio_rows import (
     CELLS,
     beside_base,
+    bounded,
     by_group,
+    moved,
     ratio_contrasts,
     ratio_rows,
 )

@@ -1,0 +1,202 @@
+"""Rows and contrasts of the canary audit, beside what chance gives."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.canary.metrics import METRICS
+from spark_audit.audits.canary.ranks import (
+    hits_of,
+    resolved,
+    tied_note,
+)
+from spark_audit.audits.contract import (
+    by_name,
+)
+from spark_audit.audits.ratio_rows import (
+    CELLS,
+    ratio_contrasts,
+    ratio_rows,
+)
+from spark_audit.results import (
+    Contrast,
+    Row,
+)
+from spark_audit.stats.chance_ranks import (
+    chance_mde,
+    null_mean,
+    null_moments,
+    top_k_mde,
+)
+from spark_audit.stats.exposure import top_k_credit
+
+TOP = {"top1_rate": 1, "top10_rate": 10}
+
+
+def rank_cells(once: pd.DataFrame, often: pd.DataFrame) -> pd.DataFrame:
+    """One cell a checkpoint, part, metric and canary; then one a canary's context.
+
+    ``once`` holds a rank a canary, ``often`` one a context.
+    """
+    whole = [_cells(once), _cells(often.assign(part=often["part"] + "/annotation"))]
+    return pd.concat(whole, ignore_index=True)
+
+
+def _cells(frame: pd.DataFrame) -> pd.DataFrame:
+    values = {
+        "nll": frame["nll_mean"],
+        "rank_mean": frame["mid"],
+        "exposure_mean": frame["exposure"],
+        **{
+            metric: top_k_credit(frame["rank"], k=k, ties=frame["ties"])
+            for metric, k in TOP.items()
+        },
+    }
+    names = {"part": "of", "canary_id": "cluster"}
+    wide = frame[["checkpoint", *names]].rename(columns=names).assign(**values)
+    long = wide.melt(["checkpoint", "of", "cluster"], var_name="metric")
+    long = long.rename(columns={"value": "num"}).assign(group="pooled", den=1.0)
+    return long[list(CELLS)]
+
+
+def canary_rows(
+    cells: pd.DataFrame,
+    ours: pd.DataFrame,
+    often: pd.DataFrame,
+    *,
+    paper: bool,
+    **options: Any,
+) -> list[Row]:
+    """The rows beside what chance gives; ``options`` are those of the bootstrap."""
+    size = int(ours["n_candidates"].iloc[0])
+    # A percentile interval of a mean rank covers far too rarely: never a decision.
+    heavy = cells["metric"] == "rank_mean"
+    tops = {"rank_mean": (1.0, float(size)), "exposure_mean": (0.0, np.log2(size))}
+    metrics = {
+        each.name: replace(each, bounds=tops.get(each.name, each.bounds))
+        for each in METRICS
+    }
+    rows: list[Row] = []
+    for part, by_percentile in ((cells[~heavy], paper), (cells[heavy], False)):
+        rows += ratio_rows(
+            part, audit="canary", metrics=metrics, paper=by_percentile, **options
+        )
+    order = {metric: i for i, metric in enumerate(metrics)}
+    rows = [
+        _beside_chance(row, _of_row(ours, row), _of_row(often, row)) for row in rows
+    ]
+    names = list(dict.fromkeys(ours["checkpoint"]))
+    return sorted(
+        rows, key=lambda row: (names.index(row.checkpoint), row.of, order[row.metric])
+    )
+
+
+def _of_row(frame: pd.DataFrame, row: Row) -> pd.DataFrame:
+    """The ranks of a row's checkpoint and part."""
+    part = row.of.partition("/")[0]
+    return frame[(frame["checkpoint"] == row.checkpoint) & (frame["part"] == part)]
+
+
+def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
+    """The row with its chance value, band, and the smallest effect it could show.
+
+    ``once`` holds a rank a canary, ``often`` one a context.
+    """
+    if row.metric == "nll" or row.value is None:
+        return row
+    n, size = len(once), int(once["n_candidates"].iloc[0])
+    change = dict[str, Any]()
+    annotation = "/" in row.of
+    # Others show nothing, however large the effect.
+    able = max(1, int(resolved(once).sum()))
+    note = "the chance band is for canaries, as if their rows agreed"
+    if row.metric in TOP:
+        if (k := TOP[row.metric]) >= size:
+            return row
+        hits = hits_of(once, k=k)
+        least = top_k_mde(able, k=k, n_candidates=size)
+        change = {
+            "null": hits.null,
+            "null_low": hits.null_low / n,
+            "null_high": hits.null_high / n,
+            "mde": least and least.rate - hits.null,
+        }
+        if not annotation:
+            change |= {
+                "low": hits.low,
+                "high": hits.high,
+                "interval": "clopper-pearson",
+                "note": "",
+            }
+    else:
+        of, moments = row.metric.removesuffix("_mean"), null_moments(size)
+        null = null_mean([size] * n, of="rank" if of == "rank" else "exposure")
+        least_shift = chance_mde(able, n_candidates=size)
+        low, high = null.band(row.level)
+        change = {
+            "null": moments.rank_mean if of == "rank" else moments.exposure_mean,
+            "null_low": low,
+            "null_high": high,
+            "mde": least_shift.ranks if of == "rank" else least_shift.bits,
+        }
+    if annotation:
+        change["note"] = "; ".join(text for text in (row.note, note) if text)
+    if tied := tied_note(often if annotation else once):
+        before = change.get("note", row.note)
+        change["note"] = f"{before}; {tied}" if before else tied
+    return row.model_copy(update=change)
+
+
+def canary_contrasts(
+    cells: pd.DataFrame, baselines: Mapping[str, str], *, paper: bool, **options: Any
+) -> list[Contrast]:
+    """Contrasts of all metrics but Top-1, which so few canaries cannot tell."""
+    wanted = cells[cells["metric"] != "top1_rate"]
+    heavy = wanted["metric"] == "rank_mean"
+    return [
+        row
+        for part, by_percentile in ((wanted[~heavy], paper), (wanted[heavy], False))
+        for row in ratio_contrasts(
+            part,
+            audit="canary",
+            metrics=by_name(METRICS),
+            baselines=baselines,
+            paper=by_percentile,
+            **options,
+        )
+    ]
+
+
+def without_control(rows: Sequence[Any], sensitive: Collection[str]) -> list[Any]:
+    """The rows, those of parts without their positive control marked.
+
+    A change of likelihood itself needs no positive control.
+    """
+    return [
+        row
+        if row.value is None
+        or row.of.partition("/")[0] in sensitive
+        or (isinstance(row, Contrast) and row.metric == "nll")
+        else row.model_copy(update={"status": "insensitive"})
+        for row in rows
+    ]
+
+
+def without_ranks(
+    rows: Sequence[Any], lost: Mapping[tuple[str, str], str]
+) -> list[Any]:
+    """The rows, those of parts in which nothing is ranked marked; not likelihoods."""
+    found = []
+    for row in rows:
+        sides = (row.checkpoint, getattr(row, "baseline", row.checkpoint))
+        part = row.of.partition("/")[0]
+        why = next((lost[name, part] for name in sides if (name, part) in lost), None)
+        if why and row.metric != "nll" and row.value is not None:
+            row = row.model_copy(update={"status": "not_resolvable", "note": why})
+        found.append(row)
+    return found

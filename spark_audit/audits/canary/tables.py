@@ -1,0 +1,241 @@
+"""Tables of the canary audit: doses, uniformity, held-out canaries, changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from spark_audit.audits.canary.chance import (
+    LEVEL,
+    p_remembered,
+    p_suppressed,
+    rank_uniformity,
+)
+from spark_audit.audits.canary.ranks import (
+    by_part,
+    changes,
+    held_out,
+    hits_of,
+    resolved,
+    trained,
+    unresolved,
+)
+from spark_audit.stats.bootstrap import sign_flip
+from spark_audit.stats.chance_ranks import (
+    chance_mde,
+    dose_trend,
+    null_mean,
+    null_moments,
+)
+
+Record = dict[str, Any]
+
+KS = (1, 10)
+"""Numbers of guesses that epsilon is bounded from: fixed here, before any result."""
+
+
+def _told(record: Record, *, resolvable: bool) -> Record:
+    """The record with its ``status``; without p values where nothing is ranked."""
+    if not resolvable:
+        tests = {k: None for k in record if k.startswith("p_") or k.endswith("_p")}
+        record = record | tests
+    return record | {"status": "ok" if resolvable else "not_resolvable"}
+
+
+def dose_table(frame: pd.DataFrame) -> list[Record]:
+    """Each dose beside chance; dose 0 are the held-out canaries."""
+    found = []
+    for name, part, whole in by_part(frame):
+        doses = whole["dose"].where(~whole["held_out"].astype(bool), 0)
+        for dose in sorted(set(doses)):
+            chosen = whole[doses == dose]
+            size, n = int(chosen["n_candidates"].iloc[0]), len(chosen)
+            low, high = null_mean(chosen["n_candidates"].to_numpy()).band(LEVEL)
+            record: Record = {
+                "checkpoint": name,
+                "part": part,
+                "dose": int(dose),
+                "held_out": bool(chosen["held_out"].iloc[0]),
+                "canaries": n,
+                "tied": int(np.count_nonzero(chosen["ties"])),
+                "nll_mean": _mean_of_several(chosen["nll_mean"]),
+                "rank_mean": float(chosen["mid"].mean()),
+                "exposure_mean": float(chosen["exposure"].mean()),
+                "chance_exposure": null_moments(size).exposure_mean,
+                "chance_exposure_low": low,
+                "chance_exposure_high": high,
+                "p_remembered": p_remembered(chosen),
+                "p_suppressed": p_suppressed(chosen),
+                "posterior_bits_mean": _mean_of_several(chosen["posterior_bits"]),
+            }
+            for k in KS:
+                if k < size:
+                    hits = hits_of(chosen, k=k)
+                    record[f"top{k}_hits"] = hits.hits
+                    record[f"top{k}_low"], record[f"top{k}_high"] = hits.low, hits.high
+                    record[f"top{k}_p"] = hits.p
+            found.append(_told(record, resolvable=bool(resolved(chosen).any())))
+    return found
+
+
+def _mean_of_several(values: pd.Series) -> float | None:
+    # Of one canary it would be the score of a string, and tell it.
+    return float(values.mean()) if len(values) > 1 else None
+
+
+def trend_table(frame: pd.DataFrame, *, seed: int) -> list[Record]:
+    """Exposure over dose, canaries of dose 0 held out of it: another split."""
+    found = []
+    for name, part, chosen in by_part(trained(frame)):
+        trend = dose_trend(
+            chosen["dose"].to_numpy(), chosen["exposure"].to_numpy(), seed=seed
+        )
+        if trend is not None:
+            found.append(
+                {
+                    "checkpoint": name,
+                    "part": part,
+                    "canaries": len(chosen),
+                    "doses": ", ".join(map(str, sorted(set(chosen["dose"].tolist())))),
+                    "spearman": trend.rho,
+                    "p": trend.p,
+                }
+            )
+    return found
+
+
+def uniformity_table(frame: pd.DataFrame) -> list[Record]:
+    """Two-sided tests of uniform ranks, of trained and of held-out canaries."""
+    found = []
+    for name, part, whole in by_part(frame):
+        for which, chosen in (
+            ("trained", trained(whole)),
+            ("held out", held_out(whole)),
+        ):
+            if not len(chosen):
+                continue
+            size, mean = chosen["n_candidates"].to_numpy(), float(chosen["mid"].mean())
+            exact = null_mean(size, of="rank").two_sided(mean)
+            record = {
+                "checkpoint": name,
+                "part": part,
+                "canaries": which,
+                "n": len(chosen),
+                "tied": int((chosen["ties"] > 0).sum()),
+                "rank_mean": mean,
+                "rank_mean_p": exact,
+                **rank_uniformity(chosen)._asdict(),
+            }
+            found.append(_told(record, resolvable=bool(resolved(chosen).any())))
+    return found
+
+
+def streisand_table(frame: pd.DataFrame) -> list[Record]:
+    """True canaries against strings of the same formats that were never trained on.
+
+    Two-sided: standing far behind is a signal too. ``p`` compares trained with
+    held-out canaries (Mann-Whitney), ``p_suppressed`` trained ones with chance;
+    ``trained_ahead`` is the share of such pairs whose trained canary ranks ahead.
+    """
+    found = []
+    for name, part, whole in by_part(frame):
+        ours, never = trained(whole), held_out(whole)
+        if not len(ours):
+            continue
+        size = int(ours["n_candidates"].iloc[0])
+        record: Record = {
+            "checkpoint": name,
+            "part": part,
+            "trained": len(ours),
+            "held_out": len(never),
+            "rank_mean_trained": float(ours["mid"].mean()),
+            "rank_mean_held_out": None,
+            "chance_rank": (size + 1) / 2,
+            "lower_tail_exposure": float(ours["lower_tail"].mean()),
+            "p_suppressed": p_suppressed(ours),
+            "trained_ahead": None,
+            "p": None,
+            "mde_ranks": None,
+        }
+        if len(never):
+            test = stats.mannwhitneyu(ours["mid"], never["mid"])
+            # The difference of two means varies as a mean of so many canaries does.
+            pairs = len(ours) * len(never) / (len(ours) + len(never))
+            reach = chance_mde(1, n_candidates=size).ranks / np.sqrt(pairs)
+            record |= {
+                "rank_mean_held_out": float(never["mid"].mean()),
+                "trained_ahead": float(1 - test.statistic / (len(ours) * len(never))),
+                "p": float(test.pvalue),
+                "mde_ranks": float(reach),
+            }
+        found.append(record)
+    return found
+
+
+def paired_table(
+    frame: pd.DataFrame, baselines: Mapping[str, str], *, seed: int
+) -> list[Record]:
+    """Change of each canary's exposure against the baseline, on the same candidates.
+
+    None is given where one of the two ranks nothing (:func:`unresolved`).
+    """
+    whole = trained(frame)
+    lost = unresolved(whole)
+    parts = {(name, part): chosen for name, part, chosen in by_part(whole)}
+    found = []
+    for (name, part), chosen in parts.items():
+        other = parts.get((str(baselines.get(name)), part))
+        if other is None:
+            continue
+        change, both = changes(chosen, other, "exposure")
+        if not both:
+            continue
+        record: Record = {
+            "checkpoint": name,
+            "baseline": baselines[name],
+            "part": part,
+            "canaries": len(both),
+            "changed": None,
+            "exposure_change_mean": None,
+            "exposure_change_median": None,
+            "wilcoxon_p": None,
+            "sign_flip_p": None,
+        }
+        resolvable = not lost.keys() & {(name, part), (str(baselines[name]), part)}
+        if resolvable:
+            moved = int(np.count_nonzero(change))
+            record |= {
+                "changed": moved,
+                "exposure_change_mean": float(change.mean()),
+                "exposure_change_median": float(np.median(change)),
+            }
+            if moved:
+                record["wilcoxon_p"] = float(stats.wilcoxon(change).pvalue)
+                record["sign_flip_p"] = sign_flip(change, seed=seed)
+        found.append(_told(record, resolvable=resolvable))
+    return found
+
+
+def extrapolated_table(frame: pd.DataFrame) -> list[Record]:
+    """Canaries at rank 1, whose exposure is capped: what a fitted tail would say."""
+    found = []
+    for name, part, whole in by_part(trained(frame)):
+        first = whole[whole["extrapolated"].notna()]
+        if len(first):
+            found.append(
+                {
+                    "checkpoint": name,
+                    "part": part,
+                    "canaries_at_rank_1": len(first),
+                    "extrapolated_exposure_mean": float(first["extrapolated"].mean()),
+                    "capped_exposure": float(np.log2(first["n_candidates"].iloc[0])),
+                    "clipped": int(first["extrapolated_clipped"].sum()),
+                    "largest_ks_of_the_fit": float(first["extrapolated_ks"].max()),
+                    "note": "an estimate from a skew-normal fit, not a count",
+                }
+            )
+    return found
