@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from spark_audit.results import number
+from spark_audit.results import Contrast, Finding, number
 
 SHARE_DIGITS = 1
 """Decimals of per cent and of percentage points."""
@@ -116,3 +116,14 @@ def confidence(significance: float) -> str:
 def reason(note: str) -> str:
     """Why something cannot be estimated; a row without a note has no spread."""
     return note or NO_SPREAD
+
+
+def change_finding(
+    row: Contrast, head: str, change: str, *, changed: bool, tail: str
+) -> Finding:
+    """That a figure rose or fell, or that no change was detected: ``tail`` says how."""
+    if not changed:
+        said = f"{head}: no change detected, {change}{tail}."
+        return Finding.on(row, "nothing_shown", said)
+    way = "ROSE" if (row.value or 0.0) > 0 else "fell"
+    return Finding.on(row, "moved", f"{head} {way}: {change}.")

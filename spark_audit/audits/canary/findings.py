@@ -27,6 +27,7 @@ from spark_audit.audits.ratio_rows import (
 )
 from spark_audit.audits.wording import (
     adjusted_p,
+    change_finding,
     confidence,
     figure,
     limits,
@@ -420,12 +421,13 @@ def contrast_findings(
         change = f"{figure(row, digits=2)} bits" + (
             "" if p is None else f" (Wilcoxon {p_value(p)})"
         )
-        claim: Claim = "moved" if moved(row) else "nothing_shown"
-        if claim == "nothing_shown":
-            tail = unseen(row.mde, "", digits=2)
-            said = f"{head}: no change detected, {change}{tail}."
-        else:
-            way = "ROSE" if row.value > 0 else "fell"
-            said = f"{head} {way}: {change}."
-        found.append(Finding.on(row, claim, said))
+        found.append(
+            change_finding(
+                row,
+                head,
+                change,
+                changed=moved(row),
+                tail=unseen(row.mde, "", digits=2),
+            )
+        )
     return found

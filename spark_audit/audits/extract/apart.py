@@ -1,0 +1,101 @@
+"""How far rates of extraction lie apart: train and test rows, or two checkpoints."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import special
+
+from spark_audit.audits.contract import (
+    BASE,
+)
+from spark_audit.stats.intervals import rate_estimate, ratio_estimate
+from spark_audit.stats.power import mde_normal
+
+
+class Apart(NamedTuple):
+    """A rate, or a difference of two: interval and smallest detectable effect."""
+
+    value: float
+    low: float
+    high: float
+    mde: float
+
+
+def train_minus_test(chosen: pd.DataFrame) -> Apart | None:
+    """Difference of the greedy rates of train and test rows.
+
+    Its interval combines those of both rates as method 10 of Newcombe (1998) does with
+    Wilson's, which keeps it honest where next to nothing comes back.
+    """
+    sides = []
+    for split in ("train", "test"):
+        part = chosen[chosen["split"] == split].groupby("cluster")["greedy_sure"]
+        sides.append(rate(part.sum().to_numpy(), part.count().to_numpy()))
+    train, test = sides
+    return None if train is None or test is None else minus(train, test)
+
+
+def rate(events: np.ndarray, trials: np.ndarray) -> Apart | None:
+    """A rate with its interval; none where there is no interval."""
+    side = rate_estimate(events, trials)
+    if side.value is None or side.low is None or side.high is None:
+        return None
+    return Apart(side.value, side.low, side.high, 0.0)
+
+
+def minus(one: Apart, two: Apart) -> Apart:
+    """Difference of two independent figures, its interval from both of theirs.
+
+    Within [-1, 1], as differences of rates are.
+    """
+    value = one.value - two.value
+    low = value - float(np.hypot(one.value - one.low, two.high - two.value))
+    high = value + float(np.hypot(one.high - one.value, two.value - two.low))
+    # Half the width of a 95 % interval is 1.96 standard errors.
+    se = (high - low) / 2 / float(special.ndtri(0.975))
+    value, low, high = (min(1.0, max(-1.0, end)) for end in (value, low, high))
+    return Apart(value, low, high, min(1.0, mde_normal(se)))
+
+
+def since(one: Apart | None, base: Apart | None) -> Apart | None:
+    """A difference beyond the base's, as if both were independent.
+
+    Both are of the same rows and mostly agree, so that the interval is rather wide.
+    """
+    return None if one is None or base is None else minus(one, base)
+
+
+def has_base(pii: pd.DataFrame) -> bool:
+    """Whether the base was scored."""
+    return bool((pii["checkpoint"] == BASE).any())
+
+
+def train_against_test(pii: pd.DataFrame, name: str) -> tuple[Apart | None, bool]:
+    """Train minus test of a checkpoint; whether both were drawn alike (injected)."""
+    chosen = pii[pii["checkpoint"] == name]
+    injected = chosen[chosen["origin"] == "injected"]
+    alike = set(injected["split"]) == {"train", "test"}
+    return train_minus_test(injected if alike else chosen), alike
+
+
+def spans_of(pii: pd.DataFrame, name: str, split: str) -> pd.DataFrame:
+    """The spans of a checkpoint and split, in the same order in all checkpoints."""
+    return pii[(pii["checkpoint"] == name) & (pii["split"] == split)]
+
+
+def paired(ours: pd.Series, base: pd.Series, spans: pd.Series) -> Apart | None:
+    """Difference of two rates of the same rows, from hits and spans by cluster."""
+    change = (ours - base).to_numpy(np.float64)
+    estimate = ratio_estimate(change, spans.to_numpy(), bounds=(-1.0, 1.0))
+    sides = [rate(each.to_numpy(), spans.to_numpy()) for each in (ours, base)]
+    if estimate.value is None or sides[0] is None or sides[1] is None:
+        return None
+    apart = minus(sides[0], sides[1])
+    if estimate.low is None or estimate.high is None:
+        # Where all clusters agree, the exact limits of both rates stand in for it.
+        return apart
+    mde = apart.mde if estimate.se is None else min(1.0, mde_normal(estimate.se))
+    return Apart(estimate.value, estimate.low, estimate.high, mde)

@@ -1,0 +1,147 @@
+"""Canaries that come back word for word: their table, and what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from spark_audit.audits.contract import (
+    BASE,
+)
+from spark_audit.audits.extract.findings import ALL_TIED, hits
+from spark_audit.audits.wording import share
+from spark_audit.results import (
+    Claim,
+    Finding,
+)
+from spark_audit.stats.extraction import n_p, n_p_counts
+from spark_audit.stats.intervals import clopper_pearson
+
+CANARY_P = 0.05
+"""One-sided level at which canaries come back more often than held-out ones."""
+
+
+def canary_table(canaries: pd.DataFrame) -> list[dict[str, Any]]:
+    """Canaries that come back, by dose and part.
+
+    In the first of their rows: held-out ones have one row, and more rows are more
+    tries. ``greedy_in_any_row`` is no figure to compare.
+    """
+    found: list[dict[str, Any]] = []
+    keys = canaries[["checkpoint", "part", "dose"]].drop_duplicates()
+    order = {name: i for i, name in enumerate(dict.fromkeys(keys["checkpoint"]))}
+    for name, part, dose in sorted(
+        keys.itertuples(index=False, name=None), key=lambda k: (order[k[0]], *k[1:])
+    ):
+        here = (canaries["checkpoint"] == name) & (canaries["part"] == part)
+        chosen = canaries[here & (canaries["dose"] == dose)]
+        first = chosen[chosen["first"].astype(bool)]
+        hits, n = int(first["greedy"].sum()), len(first)
+        low, high = clopper_pearson(hits, n)
+        tries = n_p(first["logp_t1"].to_numpy(np.float64))
+        anywhere = chosen.groupby("canary_id")["greedy"].any()
+        found.append(
+            {
+                "checkpoint": name,
+                "part": part,
+                "dose": int(dose),
+                "held_out": int(dose) == 0,
+                "canaries": n,
+                "rows": len(chosen),
+                "greedy": hits,
+                "greedy_rate": hits / n,
+                "low": low,
+                "high": high,
+                "greedy_if_ties_lose": int(first["greedy_sure"].sum()),
+                "greedy_in_any_row": int(anywhere.sum()),
+                **{f"n50_within_{k}": v for k, v in n_p_counts(tries).items()},
+            }
+        )
+    return found
+
+
+def canary_findings(table: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """What is said of canaries, from :func:`canary_table`."""
+    found = []
+    for name in dict.fromkeys(r["checkpoint"] for r in table if not r["held_out"]):
+        ours = [r for r in table if r["checkpoint"] == name and not r["held_out"]]
+        never = [r for r in table if r["checkpoint"] == name and r["held_out"]]
+        won, sure, n = _totals(ours)
+        among = "in the first row of each"
+        if not won:
+            worst = share(max(r["high"] for r in ours))
+            among += f"; up to {worst}% of a part and dose not excluded"
+        text = (
+            f"{name}: {hits(won, sure)} of {n} parts of canaries come back word for "
+            f"word ({among})"
+        )
+        if never:
+            guessed, certain, m = _totals(never)
+            text += f", of held-out ones {hits(guessed, certain)} of {m}"
+        text += "."
+        tied = won > 0 and not sure
+        claim: Claim = "moved"
+        if tied:
+            claim, text = "not_tested", f"{text} {ALL_TIED}"
+        elif not won:
+            claim = "nothing_shown"
+        elif name != BASE and _canaries_known(ours, never, table):
+            claim = "verbatim"
+        found.append(
+            Finding(
+                audit="extract",
+                checkpoint=str(name),
+                claim=claim,
+                status="not_resolvable" if tied else "ok",
+                sentence=text,
+            )
+        )
+    return found
+
+
+def _totals(records: Sequence[Mapping[str, Any]]) -> tuple[int, int, int]:
+    """Hits if ties are won, hits without them, and what was tried."""
+    won, sure, n = (
+        sum(r[key] for r in records)
+        for key in ("greedy", "greedy_if_ties_lose", "canaries")
+    )
+    return won, sure, n
+
+
+def _canaries_known(
+    ours: Sequence[Mapping[str, Any]],
+    never: Sequence[Mapping[str, Any]],
+    table: Sequence[Mapping[str, Any]],
+) -> bool:
+    """Whether trained canaries come back beyond held-out ones and beyond the base's.
+
+    By Bonferroni over parts: those of one canary are no independent trials.
+    """
+    first = [r for r in table if r["checkpoint"] == BASE and not r["held_out"]]
+    parts = list(dict.fromkeys(r["part"] for r in ours))
+    for part in parts:
+        mine, held, base = (
+            _totals([r for r in records if r["part"] == part])
+            for records in (ours, never, first)
+        )
+        sure, n = mine[1:]
+        if not sure or not (held[2] or base[2]):
+            continue
+        nulls = [null for null in (held,) if null[2]]
+        # Next to a base that returns none, only held-out ones tell what is guessed.
+        nulls += [null for null in (base,) if null[0]]
+        if all(
+            len(parts) * _p_more(sure, n, hits, tried) < CANARY_P
+            for hits, _, tried in nulls
+        ):
+            return True
+    return False
+
+
+def _p_more(hits: int, n: int, others: int, m: int) -> float:
+    counts = np.array([[hits, n - hits], [others, m - others]])
+    return float(stats.fisher_exact(counts, alternative="greater").pvalue)
