@@ -161,10 +161,8 @@ def two_ended(frame: pd.DataFrame) -> tuple[list[Tested], list[Tested]]:
         for column, p in (("exposure", p_remembered), ("lower_tail", p_suppressed))
         for name, part, some in chosen
     ]
-    ps = holm([test.p for test in tests]) if tests else []
-    ends = [
-        replace(t, p=float(p), over=len(tests)) for t, p in zip(tests, ps, strict=True)
-    ]
+    ps = holm([test.p for test in tests]).tolist() if tests else []
+    ends = [replace(t, p=p, over=len(ps)) for t, p in zip(tests, ps, strict=True)]
     remembered, suppressed = ends[: len(chosen)], ends[len(chosen) :]
     smallest = attrgetter("p")
     return sorted(remembered, key=smallest), sorted(suppressed, key=smallest)

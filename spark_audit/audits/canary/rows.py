@@ -48,7 +48,7 @@ def rank_cells(once: pd.DataFrame, often: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cells(frame: pd.DataFrame) -> pd.DataFrame:
-    values = {
+    values: dict[str, Any] = {
         "nll": frame["nll_mean"],
         "rank_mean": frame["mid"],
         "exposure_mean": frame["exposure"],
