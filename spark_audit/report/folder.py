@@ -28,7 +28,7 @@ from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.figures.theme import FORMATS, file_name
-from spark_audit.report.tables import Block
+from spark_audit.report.tables import Table
 from spark_audit.report.writers import WRITERS
 from spark_audit.results import Report
 
@@ -110,7 +110,7 @@ def write_report(
     formats: Sequence[str] = (),
     manifest: Manifest | None = None,
     show_text: bool = False,
-    further: Sequence[Block] = (),
+    further: Sequence[Table] = (),
 ) -> list[Path]:
     """Write a report in the given formats (default: all there are).
 
