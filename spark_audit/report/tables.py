@@ -369,6 +369,8 @@ def _chance(rows: Sequence[Row]) -> Cell:
     if len(bands) != 1:
         return NONE
     null, low, high = bands.pop()
+    if null is None:
+        return NONE
     return Cell("", null) if None in (low, high) else Cell("", null, low, high)
 
 

@@ -326,6 +326,19 @@ def test_what_a_report_of_an_earlier_version_left_goes(
     assert not (tmp_path / "report.md").exists()
 
 
+def test_files_of_a_writer_that_is_gone_go(report: Report, tmp_path: Path) -> None:
+    write_report(report, tmp_path, formats=["json", "md"])
+    (tmp_path / "report.odt").write_text("")
+    told = read_report(tmp_path)
+    files = {**told.files, "office-text": ["report.odt"]}
+    text = told.model_copy(update={"files": files}).model_dump_json()
+    (tmp_path / "report.json").write_text(text)
+    write_report(read_report(tmp_path), tmp_path, formats=["csv"])
+    assert not (tmp_path / "report.odt").exists()
+    assert (tmp_path / "report.md").exists()
+    assert set(read_report(tmp_path).files) == {"csv-tables", "markdown"}
+
+
 def test_a_format_that_is_added_later_goes_with_the_report(
     report: Report, tmp_path: Path
 ) -> None:

@@ -28,7 +28,12 @@ LONGEST = 60_000
 """Characters beyond which tables are left out: GitHub takes 65,536 in an issue."""
 
 
-@WRITERS.register()
+def earlier(_: Report) -> list[str]:
+    """Files of a report that does not name its files."""
+    return ["report.md"]
+
+
+@WRITERS.register(earlier=earlier)
 def write(
     report: Report,
     folder: Path,

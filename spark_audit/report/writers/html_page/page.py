@@ -127,7 +127,12 @@ class Switch:
     outline: str
 
 
-@WRITERS.register()
+def earlier(_: Report) -> list[str]:
+    """Files of a report that does not name its files."""
+    return ["report.html"]
+
+
+@WRITERS.register(earlier=earlier)
 def write(
     report: Report,
     folder: Path,
