@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.writers import RETIRED, WRITERS
@@ -29,7 +31,11 @@ def write(
     show_text: bool = False,
 ) -> list[Path]:
     """Write results, contrasts, guards and the report's further tables as CSV."""
-    models = {"results": Row, "contrasts": Contrast, "guards": Guard}
+    models: dict[str, type[BaseModel]] = {
+        "results": Row,
+        "contrasts": Contrast,
+        "guards": Guard,
+    }
     records: dict[str, list[dict[str, Any]]] = {
         name: [one.model_dump() for one in getattr(report, name)] for name in models
     }
