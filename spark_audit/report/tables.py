@@ -120,6 +120,9 @@ class Cell:
         """All of it."""
         return "".join(self.parts)
 
+    def __str__(self) -> str:
+        return self.text
+
 
 NONE = Cell("-")
 """Stands where there is nothing."""

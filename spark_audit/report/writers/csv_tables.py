@@ -41,12 +41,12 @@ def write(
     }
     # Losses of a step are those of a few rows, and no DP-SGD covers them.
     records |= {k: v for k, v in report.tables.items() if k != "run_losses"}
-    headers = {name: model.model_fields for name, model in models.items()}
+    headers = {name: list(model.model_fields) for name, model in models.items()}
     written = []
     for name, lines in records.items():
-        header = headers.get(name) or {k: None for record in lines for k in record}
+        header = headers.get(name) or list(dict.fromkeys(k for r in lines for k in r))
         path = folder / "tables" / f"{name}.csv"
-        write_text(path, _csv(list(header), lines))
+        write_text(path, _csv(header, lines))
         written.append(path)
     return written
 
