@@ -10,7 +10,7 @@ import typer
 from spark_audit.cli import PROGRAM
 from spark_audit.errors import InputError
 from spark_audit.pipeline.request import Formats, Preset
-from spark_audit.terminal.console import keep_apart, show_table, tell, tell_json
+from spark_audit.terminal.console import keep_apart, tell, tell_json
 from spark_audit.terminal.flags import Flag, Json, Seed, ShowText, command
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def report(
     ] = (),
 ) -> None:
     """Render a report folder again from its report.json; needs no model."""
+    from spark_audit.cli.show import show_tables
     from spark_audit.report.folder import read_report, write_report
 
     if paper_method and against is None:
@@ -81,9 +82,7 @@ def report(
         tell(str(path))
     for block in further:
         tell(f"\n{block.lead}")
-        show_table(
-            block.title, block.header, block.rows, remarks=block.remarks, figures=False
-        )
+        show_tables([block], figures=False)
 
 
 def _manifest_of(content: Report, path: Path) -> Manifest:

@@ -7,8 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from spark_audit.audits import AUDITS
-from spark_audit.report.tables import NO_VERDICT, Block, blocks, glance
-from spark_audit.results import Report, by_severity, number
+from spark_audit.report.tables import (
+    NO_VERDICT,
+    Table,
+    glance,
+    records_table,
+    tables,
+)
+from spark_audit.results import Report, by_severity
 from spark_audit.terminal.console import show_line, show_table, tell, tell_json
 
 
@@ -27,16 +33,17 @@ def show_report(report: Report) -> None:
     audits = {row.audit for row in report.results}
     first = glance(report)
     if len(audits) > 1 and first is not None:
-        show_blocks([first])
+        show_tables([first])
     else:
         wide = all(AUDITS.about(audit).wide for audit in audits)
-        show_blocks(blocks(report, brief=not wide))
+        show_tables(tables(report, brief=not wide))
 
 
-def show_blocks(tables: Sequence[Block]) -> None:
-    """Tables one below the other, remarks under each."""
-    for block in tables:
-        show_table(block.title, block.header, block.rows, remarks=block.remarks)
+def show_tables(tables: Sequence[Table], *, figures: bool = True) -> None:
+    """Tables one below the other, remarks under each; see :func:`show_table`."""
+    for one in tables:
+        lines = [line.texts for line in one.rows]
+        show_table(one.title, one.header, lines, remarks=one.remarks, figures=figures)
 
 
 def show_records(
@@ -46,14 +53,8 @@ def show_records(
     if as_json:
         tell_json([dict(record) for record in records])
         return
-    header = list(dict.fromkeys(key for record in records for key in record))
-    rows = [tuple(_cell(record.get(key)) for key in header) for record in records]
-    names = tuple(key.replace("_", " ") for key in header)
-    show_blocks([Block(title=title, header=names, rows=tuple(rows))])
-
-
-def _cell(value: object) -> str:
-    return number(value) if isinstance(value, float | None) else str(value)
+    header = {key: key.replace("_", " ") for record in records for key in record}
+    show_tables([records_table(records, title=title, header=header)])
 
 
 def say_where(folder: Path) -> None:

@@ -25,11 +25,9 @@ from spark_audit.files import (
 )
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.disclosure import disclosed
-from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.gallery import drawings
-from spark_audit.report.figures.theme import FORMATS, file_name
-from spark_audit.report.tables import Block
-from spark_audit.report.writers import WRITERS
+from spark_audit.report.tables import Table
+from spark_audit.report.writers import RETIRED, WRITERS
 from spark_audit.results import Report
 
 FOLDERS = (
@@ -44,6 +42,8 @@ FOLDERS = (
 
 
 JSON = "json-file"
+SCORES = "scores"
+"""What audits leave there is named like a writer's files, and is no writer's."""
 
 
 ALIASES = {
@@ -55,10 +55,6 @@ ALIASES = {
     "figures": "figures",
 }
 """Shorter names of some writers; any other goes by its file's name."""
-
-
-RETIRED = ("cases", "pair_distances")
-"""Tables of older reports with figures of single tokens or spans: text, in effect."""
 
 
 def read_report(folder: str | Path) -> Report:
@@ -110,7 +106,7 @@ def write_report(
     formats: Sequence[str] = (),
     manifest: Manifest | None = None,
     show_text: bool = False,
-    further: Sequence[Block] = (),
+    further: Sequence[Table] = (),
 ) -> list[Path]:
     """Write a report in the given formats (default: all there are).
 
@@ -179,13 +175,10 @@ def _named(report: Report) -> dict[str, list[str]]:
     """The files of a report; of one of an earlier version those that it would have."""
     if "files" in report.model_fields_set:
         return report.files
-    tables = ["results", "contrasts", "guards", *report.tables, *RETIRED]
-    drawn = [*FIGURES.names(), *RETIRED]
     return {
-        "csv-tables": [f"tables/{name}.csv" for name in tables],
-        "figures": [f"figures/{file_name(n, form)}" for n in drawn for form in FORMATS],
-        "html-page": ["report.html"],
-        "markdown": ["report.md"],
+        entry.name: entry.part("earlier")(report)
+        for entry in WRITERS
+        if "earlier" in entry.parts
     }
 
 
@@ -206,7 +199,10 @@ def _settled(
     same = (
         before is not None and now.model_copy(update={"files": before.files}) == before
     )
-    kept = old if same else {"scores": now.files.get("scores", [])}
+    # Those of a writer that there is no more go: nothing would render them again.
+    kept = {k: v for k, v in old.items() if k in (SCORES, *WRITERS.names())}
+    if not same:
+        kept = {SCORES: now.files.get(SCORES, [])}
     files = kept | {
         kind: sorted(path.relative_to(folder).as_posix() for path in paths)
         for kind, paths in made.items()

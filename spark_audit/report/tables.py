@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeVar
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import ANY, carriers
 from spark_audit.names import entry_of
 from spark_audit.report.disclosure import withheld
 from spark_audit.report.figures.entries import palette
-from spark_audit.results import Contrast, Report, Row, number
+from spark_audit.results import Contrast, Report, Row, Status, number
 
 METHODS = {
     "jackknife-t": "the cluster jackknife with t quantiles",
@@ -45,30 +45,167 @@ PRIVATE = (
 """Which files of a report can be shared; stands in every format for people."""
 
 
-@dataclass(frozen=True)
-class Block:
-    """One table for a reader: a title, a header, rows of text, and remarks.
+NO_VERDICT = "No audit came to a verdict."
+HUGE = 1e6
+"""Values from which powers of ten are shown."""
+FURTHER = "further"
+"""Where tables stand that belong to no audit of a report."""
+VOID: Mapping[Status, str] = {
+    "invalid": "INVALID",
+    "insensitive": "INSENSITIVE",
+    "not_resolvable": "NOT RESOLVABLE",
+}
+"""What stands behind a figure from which nothing can be concluded."""
 
-    ``lead`` stands above it.
+
+def shown(value: float | None) -> str:
+    """A number as every table shows it."""
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.1e}" if abs(value) >= HUGE else number(value)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Words, or a number with its interval, of a row or by itself.
+
+    Attributes
+    ----------
+    before, after
+        Words around the number; all there is where there is none.
+    value, low, high
+        The number, and what stands in brackets behind it, in the row's unit.
+    row
+        The figure of the report that it shows.
+    """
+
+    before: str = ""
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    after: str = ""
+    row: Row | None = None
+
+    @property
+    def void(self) -> str:
+        """The word for a figure that nothing can be concluded from, else nothing."""
+        return "" if self.row is None else VOID.get(self.row.status, "")
+
+    @property
+    def missing(self) -> bool:
+        """Whether nothing stands in it, or only that a figure is missing."""
+        return self.value is None and (self.row is not None or self.before in ("", "-"))
+
+    @property
+    def numeric(self) -> bool:
+        """Whether it is a number, and nothing before it."""
+        return self.value is not None and not self.before
+
+    @property
+    def parts(self) -> tuple[str, str, str]:
+        """The text before, of, and after the word that voids the figure."""
+        words = self.before
+        if self.value is not None:
+            words += shown(self.value)
+            if self.low is not None or self.high is not None:
+                words += f" [{shown(self.low)}, {shown(self.high)}]"
+        elif self.row is not None:
+            words += "withheld" if withheld(self.row) else "not estimable"
+        return words + " " * bool(self.void), self.void, self.after
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(self.parts)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+NONE = Cell("-")
+"""Stands where there is nothing."""
+
+
+def figure(row: Row, *, before: str = "", after: str = "") -> Cell:
+    """Value and decision interval of a row, or why there is none."""
+    return Cell(before, row.value, row.low, row.high, after, row)
+
+
+def cell(value: object) -> Cell:
+    """A value of a record: a number, or words."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Cell(value=value)
+    return NONE if value is None or value == "" else Cell(str(value))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a table: whose it is, of which part, and its cells."""
+
+    cells: tuple[Cell, ...]
+    checkpoint: str = ""
+    group: str = "pooled"
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The cells as text."""
+        return tuple(cell.text for cell in self.cells)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table for a reader; ``lead`` stands above it, ``remarks`` below.
+
+    Attributes
+    ----------
+    key
+        The name of a table of records; empty of one that is made of rows.
+    section
+        Audit that it is of, or ``manifest``, or where else it stands on the page.
+    title, short
+        By itself, and under the heading of its section.
     """
 
     title: str
     header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[Line, ...]
     remarks: tuple[str, ...] = ()
     lead: str = ""
+    section: str = FURTHER
+    short: str = ""
+    key: str = ""
 
 
-def figure(row: Row) -> str:
-    """Value and decision interval of a row, or why there is none."""
-    if row.status == "not_estimable":
-        return "withheld" if withheld(row) else "not estimable"
-    text = _number(row.value)
-    if row.low is not None or row.high is not None:
-        text += f" [{_number(row.low)}, {_number(row.high)}]"
-    if row.status != "ok":
-        text += f" {row.status.replace('_', ' ').upper()}"
-    return text
+def records_table(
+    records: Iterable[Mapping[str, Any]],
+    *,
+    title: str,
+    header: Mapping[str, str] | None = None,
+    section: str = FURTHER,
+    short: str = "",
+    key: str = "",
+) -> Table:
+    """Records as a table; ``header`` names their columns where their keys do not."""
+    records = list(records)
+    names = header or {k: k for record in records for k in record}
+    rows = [
+        Line(
+            tuple(cell(record.get(name)) for name in names),
+            checkpoint=str(record.get("checkpoint") or ""),
+            group=str(record.get("group", "pooled")),
+        )
+        for record in records
+    ]
+    return Table(
+        title,
+        tuple(names.values()),
+        tuple(rows),
+        section=section,
+        short=short,
+        key=key,
+    )
 
 
 def entries(report: Report) -> dict[str, int]:
@@ -76,27 +213,19 @@ def entries(report: Report) -> dict[str, int]:
 
     A series counts once: its stages have no figures but in the series' own.
     """
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for name in palette(report):
         entry = entry_of(name)
-        found[entry] = found.get(entry, 0) + (entry != name)
-    return found
+        counts[entry] = counts.get(entry, 0) + (entry != name)
+    return counts
 
 
-NO_VERDICT = "No audit came to a verdict."
+# --- all tables -----------------------------------------------------------------------
+
+GROUPS = (("type", "by PII type"), ("task", "by task"), ("split", "on test rows"))
 
 
-HUGE = 1e6
-"""Values from which powers of ten are shown."""
-
-
-def _number(value: float | None) -> str:
-    if value is not None and abs(value) >= HUGE:
-        return f"{value:.1e}"
-    return number(value)
-
-
-def blocks(report: Report, *, brief: bool = False) -> list[Block]:
+def tables(report: Report, *, brief: bool = False) -> list[Table]:
     """The tables that a person reads, in order.
 
     Parameters
@@ -104,46 +233,70 @@ def blocks(report: Report, *, brief: bool = False) -> list[Block]:
     brief
         Only pooled figures: what a terminal shows of many audits.
     """
-    found: list[Block] = []
-    for audit in dict.fromkeys(row.audit for row in report.results):
-        rows = [row for row in report.results if row.audit == audit]
-        layout = _wide if AUDITS.about(audit).wide else _long
-        found += layout(audit, rows, brief=brief)
-    for audit in dict.fromkeys(row.audit for row in report.contrasts):
-        contrasts = [row for row in report.contrasts if row.audit == audit]
-        if brief:
-            contrasts = [row for row in contrasts if row.group == "pooled"]
-        if contrasts:
-            found.append(_contrasts(audit, contrasts))
-    matching = report.tables.get("matching_by_type")
-    if matching and not brief:
-        found.append(
-            Block(
-                title="matching, both splits: spans with and without a control",
-                header=("type", "matched", "unmatched", "why"),
-                rows=tuple(
-                    (
-                        record["type"],
-                        str(record["matched"]),
-                        str(record["unmatched"]),
-                        record["reasons"],
-                    )
-                    for record in matching
-                ),
-            )
+    made: list[Table] = []
+    for audit, rows in _parts(report.results, lambda row: row.audit).items():
+        made += audit_tables(audit, rows, brief=brief)
+    for audit, contrasts in _parts(report.contrasts, lambda row: row.audit).items():
+        if part := [row for row in contrasts if not brief or row.group == "pooled"]:
+            made.append(_contrasts(audit, part))
+    if not brief and (records := report.tables.get("matching_by_type")):
+        title = "matching, both splits: spans with and without a control"
+        names = {"type": "type", "matched": "matched", "unmatched": "unmatched"}
+        header = names | {"reasons": "why"}
+        made.append(
+            records_table(records, title=title, header=header, section="manifest")
         )
-    return found
+    return made
 
 
-def glance(report: Report) -> Block | None:
+def audit_tables(
+    audit: str, rows: Sequence[Row], *, brief: bool = False
+) -> list[Table]:
+    """The tables of one audit's rows: pooled, and by type, task and split."""
+    panels = {"": list(rows)}
+    if wide := AUDITS.about(audit).wide:
+        of_panel = _parts(rows, lambda row: AUDITS.metric(audit, row.metric).panel)
+        panels = {"": [], **of_panel}
+    parts = [
+        (title, [row for row in part if row.group == "pooled"], False)
+        for title, part in panels.items()
+    ]
+    if not brief:
+        parts += [
+            (title, [row for row in rows if row.grouping[0] == kind], True)
+            for kind, title in GROUPS
+        ]
+    layout = _by_column if wide else _by_variant
+    return [layout(audit, part, title, grouped=g) for title, part, g in parts if part]
+
+
+def further_tables(report: Report) -> list[Table]:
+    """The report's tables of records that readers are shown, in order."""
+    return [
+        records_table(
+            records,
+            title=name.replace("_", " "),
+            key=name,
+            section=(section := report.origins.get(name, FURTHER)),
+            short=name.removeprefix(f"{section}_").replace("_", " "),
+        )
+        for name, records in report.tables.items()
+        if records and name != "matching_by_type" and name not in DRAWN
+    ]
+
+
+# --- at a glance ----------------------------------------------------------------------
+
+
+def glance(report: Report) -> Table | None:
     """One line a checkpoint, one figure an audit; ``None`` where there is none.
 
     Figures are chosen beforehand, never by what came out; of several scores it is the
     one that the verdict rests on, where it rests on none the loss.
     """
     rows = [r for r in (*report.results, *report.contrasts) if r.group == "pooled"]
-    columns: dict[str, dict[str, str]] = {}
-    chance: dict[str, str] = {}
+    columns: dict[str, dict[str, Cell]] = {}
+    chance: dict[str, Cell] = {}
     first = [
         (audit, metric.name, of, title)
         for audit in AUDITS.in_order({row.audit for row in rows})
@@ -162,26 +315,28 @@ def glance(report: Report) -> Block | None:
             ]
         else:
             mine = [row for row in mine if row.of == of]
-        cells: dict[str, str] = {}
+        cells: dict[str, Cell] = {}
         for row in mine:
             named = f"{row.of} " if of == ANY else ""
-            cells.setdefault(_who(row), named + figure(row))
+            cells.setdefault(_who(row), figure(row, before=named))
         if cells:
             columns[title] = cells
             own = [row for row in mine if not isinstance(row, Contrast)]
-            chance[title] = _chance(own) if AUDITS.about(audit).chance else ""
+            chance[title] = _chance(own) if AUDITS.about(audit).chance else NONE
     several = {r.checkpoint for r in rows if r.over == "both"}
-    shown = [r for r in rows if entry_of(r.checkpoint) not in several]
+    seen = [r for r in rows if entry_of(r.checkpoint) not in several]
     # Of several seeds one line stands for all, with the widest interval there is.
-    shown += [r for r in rows if r.checkpoint in several and r.over == "both"]
-    names = list(dict.fromkeys(map(_who, shown)))
-    names = [n for n in names if any(n in cells for cells in columns.values())]
-    if not columns or not names:
+    seen += [r for r in rows if r.checkpoint in several and r.over == "both"]
+    lines = [
+        Line((Cell(who), *(c.get(who, NONE) for c in columns.values())), name)
+        for who, name in {_who(row): row.checkpoint for row in seen}.items()
+        if any(who in cells for cells in columns.values())
+    ]
+    if not lines:
         return None
-    lines = [(n, *(c.get(n, "-") for c in columns.values())) for n in names]
-    if any(chance.values()):
-        lines.append(("chance", *(chance[title] or "-" for title in columns)))
-    return Block(
+    if not all(cell.missing for cell in chance.values()):
+        lines.append(Line((Cell("chance"), *chance.values())))
+    return Table(
         title="At a glance: one figure an audit",
         header=("checkpoint", *columns),
         rows=tuple(lines),
@@ -193,195 +348,128 @@ def glance(report: Report) -> Block | None:
     )
 
 
-GROUPS = (("type", "by PII type"), ("task", "by task"), ("split", "on test rows"))
+# --- tables of rows -------------------------------------------------------------------
+
+R = TypeVar("R", bound=Row)
+K = TypeVar("K", bound=Hashable)
 
 
-def _long(audit: str, rows: Sequence[Row], *, brief: bool) -> list[Block]:
-    """One line a checkpoint and variant, one column a metric."""
-    parts = [("", [row for row in rows if row.group == "pooled"])]
-    if not brief:
-        parts += [
-            (title, [row for row in rows if row.group.startswith(f"{prefix}:")])
-            for prefix, title in GROUPS
-        ]
-    return [_by_variant(audit, title, part) for title, part in parts if part]
-
-
-def _by_variant(audit: str, title: str, rows: Sequence[Row]) -> Block:
-    metrics = list(dict.fromkeys(row.metric for row in rows))
-    cells = {(r.group, r.of, r.checkpoint, r.over, r.metric): r for r in rows}
-    lines: list[tuple[str, ...]] = []
-    for group, of in dict.fromkeys((row.group, row.of) for row in rows):
-        mine = [row for row in rows if (row.group, row.of) == (group, of)]
-        place = (group.partition(":")[2], of) if title else (of,)
-        for checkpoint, over in dict.fromkeys((r.checkpoint, r.over) for r in mine):
-            line = [cells.get((group, of, checkpoint, over, m)) for m in metrics]
-            first = next(row for row in line if row is not None)
-            lines.append(
-                (
-                    _who(first),
-                    *place,
-                    *("-" if row is None else figure(row) for row in line),
-                    str(max(row.n for row in line if row is not None)),
-                    str(max(row.clusters for row in line if row is not None)),
-                )
-            )
-        chance = [_chance([row for row in mine if row.metric == m]) for m in metrics]
-        if AUDITS.about(audit).chance and any(chance):
-            lines.append(("chance", *place, *(c or "-" for c in chance), "-", "-"))
-    units = sorted({row.unit for row in rows if row.unit})
-    return Block(
-        title=f"{audit}: {title or AUDITS.about(audit).over}"
-        + (f", in {', '.join(units)}" if units else "")
-        + " (exploratory)",
-        header=(
-            "checkpoint",
-            *(("group", "of") if title else ("of",)),
-            *(AUDITS.metric(audit, metric).label_of() for metric in metrics),
-            "n",
-            "clusters",
-        ),
-        rows=tuple(lines),
-        remarks=_remarks(rows),
-    )
+def _parts(rows: Iterable[R], key: Callable[[R], K]) -> dict[K, list[R]]:
+    """Rows by a key, in the order in which its values come first."""
+    parts: dict[K, list[R]] = {}
+    for row in rows:
+        parts.setdefault(key(row), []).append(row)
+    return parts
 
 
 def _who(row: Row) -> str:
     return row.checkpoint if row.over == "sources" else f"{row.checkpoint}, {row.over}"
 
 
-def _chance(rows: Sequence[Row]) -> str:
-    """The null value and its band where all checkpoints have the same; else empty."""
-    known = [row for row in rows if row.value is not None]
-    places = {(row.null, row.null_low, row.null_high) for row in known}
-    if len(places) != 1:
-        return ""
-    null, low, high = places.pop()
+def _chance(rows: Sequence[Row]) -> Cell:
+    """The null value and its band where all checkpoints have the same; else nothing."""
+    bands = {(r.null, r.null_low, r.null_high) for r in rows if r.value is not None}
+    if len(bands) != 1:
+        return NONE
+    null, low, high = bands.pop()
     if null is None:
-        return ""
-    band = "" if low is None or high is None else f" [{number(low)}, {number(high)}]"
-    return number(null) + band
+        return NONE
+    return Cell("", null) if None in (low, high) else Cell("", null, low, high)
 
 
-def _wide(audit: str, rows: Sequence[Row], *, brief: bool) -> list[Block]:
-    """One line a checkpoint, one column a metric and variant."""
-    panels: dict[str, list[Row]] = {"": []}
-    for row in rows:
-        panels.setdefault(AUDITS.metric(audit, row.metric).panel, []).append(row)
-    found = [_pooled(audit, part, title=title) for title, part in panels.items()]
-    if brief:
-        return found
-    for prefix, title in GROUPS:
-        grouped = [row for row in rows if row.group.startswith(f"{prefix}:")]
-        if grouped:
-            found.append(_grouped(audit, title, grouped))
-    return found
+def _title(audit: str, words: str, rows: Sequence[Row] = (), *, end: str = "") -> Any:
+    """Names of an audit's table, with the units of its rows."""
+    units = sorted({row.unit for row in rows if row.unit})
+    short = words + (f", in {', '.join(units)}" if units else "") + end
+    return {"title": f"{audit}: {short}", "short": short, "section": audit}
 
 
-Column: TypeAlias = tuple[str, str]
-"""Metric and variant."""
-
-
-def _column(row: Row) -> Column:
-    return row.metric, row.of
-
-
-def _labels(audit: str, columns: Iterable[Column]) -> list[str]:
-    return [AUDITS.metric(audit, name).label_of(of) for name, of in columns]
-
-
-def _shown(rows: Sequence[Row]) -> list[Row]:
-    """The rows whose variants do not stand in the CSV alone."""
-    return [
-        row for row in rows if row.of not in AUDITS.metric(row.audit, row.metric).hidden
-    ]
-
-
-def _pooled(audit: str, rows: Sequence[Row], *, title: str = "") -> Block:
-    pooled = [row for row in _shown(rows) if row.group == "pooled"]
-    # The column that counts and the smallest effect are of.
-    main, words = next(
-        ((metric.name, of), called)
-        for metric in AUDITS.metrics(audit)
-        if metric.panel == title
-        for of, called in metric.counted.items()
-    )
-    metrics = list(dict.fromkeys(_column(row) for row in pooled))
-    cells = {(_who(row), _column(row)): row for row in pooled}
-    lines = []
-    for checkpoint in dict.fromkeys(map(_who, pooled)):
-        line = [cells.get((checkpoint, metric)) for metric in metrics]
-        first = next(row for row in line if row is not None)
-        seen = cells.get((checkpoint, main), first)
-        counted = first if seen.value is None else seen
-        lines.append(
-            (
-                checkpoint,
-                *("-" if row is None else figure(row) for row in line),
-                number(seen.mde),
-                str(counted.n),
-                str(counted.clusters),
-            )
-        )
-    units = sorted({row.unit for row in pooled if row.unit})
-    return Block(
-        title=f"{audit}: {title or AUDITS.about(audit).over}"
-        + (f", in {', '.join(units)}" if units else ""),
+def _by_variant(
+    audit: str, rows: Sequence[Row], title: str = "", *, grouped: bool = False
+) -> Table:
+    """One line a checkpoint and variant, one column a metric."""
+    metrics = list(dict.fromkeys(row.metric for row in rows))
+    lines: list[Line] = []
+    for (group, of), part in _parts(rows, lambda row: (row.group, row.of)).items():
+        lead = (Cell(part[0].grouping[1]), Cell(of)) if grouped else (Cell(of),)
+        for who, mine in _parts(part, _who).items():
+            cells = {row.metric: figure(row) for row in mine}
+            sizes = max(row.n for row in mine), max(row.clusters for row in mine)
+            texts = (Cell(who), *lead, *(cells.get(m, NONE) for m in metrics))
+            lines.append(Line((*texts, *map(cell, sizes)), mine[0].checkpoint, group))
+        chance = [_chance([row for row in part if row.metric == m]) for m in metrics]
+        if AUDITS.about(audit).chance and not all(one.missing for one in chance):
+            texts = (Cell("chance"), *lead, *chance, NONE, NONE)
+            lines.append(Line(texts, group=group))
+    words = title or AUDITS.about(audit).over
+    return Table(
         header=(
             "checkpoint",
-            *_labels(audit, metrics),
-            f"MDE of the {words}",
-            "tokens",
+            *(("group", "of") if grouped else ("of",)),
+            *(AUDITS.metric(audit, metric).label_of() for metric in metrics),
+            "n",
             "clusters",
         ),
         rows=tuple(lines),
-        remarks=_remarks(pooled),
+        remarks=_remarks(rows),
+        **_title(audit, words, rows, end=" (exploratory)"),
     )
 
 
-def _grouped(audit: str, title: str, rows: Sequence[Row]) -> Block:
-    rows = _shown(rows)
-    metrics = list(dict.fromkeys(_column(row) for row in rows))
-    cells = {(row.group, _who(row), _column(row)): row for row in rows}
+def _by_column(
+    audit: str, rows: Sequence[Row], title: str = "", *, grouped: bool = False
+) -> Table:
+    """One line a checkpoint, one column a metric and variant."""
+    rows = [r for r in rows if r.of not in AUDITS.metric(audit, r.metric).hidden]
+    columns = list(dict.fromkeys((row.metric, row.of) for row in rows))
+    # The column that counts and the smallest effect are of.
+    named = (
+        ((metric.name, of), words)
+        for metric in AUDITS.metrics(audit)
+        if metric.panel == title
+        for of, words in metric.counted.items()
+    )
+    main, called = next(named, (columns[0], "first figure"))
     lines = []
-    for group, checkpoint in dict.fromkeys((r.group, _who(r)) for r in rows):
-        line = [cells.get((group, checkpoint, metric)) for metric in metrics]
-        first = next(row for row in line if row is not None)
-        lines.append(
-            (
-                group.partition(":")[2],
-                checkpoint,
-                *("-" if row is None else figure(row) for row in line),
-                str(first.n),
-                str(first.clusters),
-            )
-        )
-    return Block(
-        title=f"{audit}: {title}",
+    for (group, who), mine in _parts(rows, lambda r: (r.group, _who(r))).items():
+        cells = {(row.metric, row.of): row for row in mine}
+        first = next(cells[column] for column in columns if column in cells)
+        seen = first if grouped else cells.get(main, first)
+        counted = first if seen.value is None else seen
+        figures = [figure(cells[c]) if c in cells else NONE for c in columns]
+        sizes = (cell(counted.n), cell(counted.clusters))
+        lead = (Cell(first.grouping[1]), Cell(who)) if grouped else (Cell(who),)
+        least = () if grouped else (cell(seen.mde),)
+        lines.append(Line((*lead, *figures, *least, *sizes), first.checkpoint, group))
+    words = title or AUDITS.about(audit).over
+    return Table(
         header=(
-            "group",
-            "checkpoint",
-            *_labels(audit, metrics),
+            *(("group", "checkpoint") if grouped else ("checkpoint",)),
+            *(AUDITS.metric(audit, name).label_of(of) for name, of in columns),
+            *(() if grouped else (f"MDE of the {called}",)),
             "tokens",
             "clusters",
         ),
         rows=tuple(lines),
         remarks=_remarks(rows),
+        **_title(audit, words, () if grouped else rows),
     )
 
 
-def _contrasts(audit: str, contrasts: Sequence[Contrast]) -> Block:
+def _contrasts(audit: str, contrasts: Sequence[Contrast]) -> Table:
     """Paired changes; p and the smallest effect to be seen stand in each cell."""
     metrics = list(dict.fromkeys(row.metric for row in contrasts))
-    lines: dict[tuple[str, ...], dict[str, Contrast]] = {}
-    for row in contrasts:
-        key = (_who(row), row.baseline, row.group, row.of)
-        lines.setdefault(key, {})[row.metric] = row
-    variants = any(of for *_, of in lines)
+    variants = any(row.of for row in contrasts)
     primary = any(row.family == "primary" for row in contrasts)
-    return Block(
-        title=f"{audit}: change against the baseline, paired"
-        + ("" if primary else " (exploratory)"),
+    lines = []
+    parts = _parts(contrasts, lambda r: (_who(r), r.baseline, r.group, r.of))
+    for key, (first, *rest) in parts.items():
+        changes = {row.metric: _change(row) for row in (first, *rest)}
+        lead = map(Cell, key if variants else key[:3])
+        cells = (*lead, *(changes.get(m, NONE) for m in metrics))
+        size = cell(first.clusters)
+        lines.append(Line((*cells, size), first.checkpoint, first.group))
+    return Table(
         header=(
             "checkpoint",
             "baseline",
@@ -390,24 +478,24 @@ def _contrasts(audit: str, contrasts: Sequence[Contrast]) -> Block:
             *(AUDITS.metric(audit, metric).label_of() for metric in metrics),
             "clusters",
         ),
-        rows=tuple(
-            (
-                *(key if variants else key[:3]),
-                *("-" if m not in cells else _change(cells[m]) for m in metrics),
-                str(next(iter(cells.values())).clusters),
-            )
-            for key, cells in lines.items()
+        rows=tuple(lines),
+        **_title(
+            audit,
+            "change against the baseline, paired",
+            end="" if primary else " (exploratory)",
         ),
     )
 
 
-def _change(row: Contrast) -> str:
-    text = figure(row)
+def _change(row: Contrast) -> Cell:
+    after = ""
     p = row.p if row.p_adjusted is None else row.p_adjusted
     if p is not None:
         adjusted = "" if row.p_adjusted is None else " (primary) adjusted"
-        text += f", p{adjusted} {number(p, 4)}"
-    return text if row.mde is None else f"{text}, MDE {number(row.mde)}"
+        after = f", p{adjusted} {number(p, 4)}"
+    if row.mde is not None:
+        after += f", MDE {number(row.mde)}"
+    return figure(row, after=after)
 
 
 FEW = 10
@@ -419,22 +507,22 @@ def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row.status == "not_estimable":
-            place = row.group.partition(":")[2] or row.checkpoint
+            place = row.grouping[1] or row.checkpoint
             # A reason to withhold says so itself.
             lead = "" if withheld(row) else "not estimable for "
             reasons.setdefault(f"{lead}{{}}: {row.note}", []).append(place)
     few = {
-        row.group.partition(":")[2] or row.checkpoint
+        row.grouping[1] or row.checkpoint
         for row in rows
         if row.status == "ok" and row.metric == "delta_sel" and row.clusters < FEW
     }
-    found = [
+    remarks = [
         reason.replace("{}", ", ".join(dict.fromkeys(places)), 1)
         for reason, places in reasons.items()
     ]
     if few:
-        found.append(
+        remarks.append(
             f"fewer than {FEW} clusters, too few for a conclusion of their own: "
             + ", ".join(sorted(few))
         )
-    return tuple(found)
+    return tuple(remarks)

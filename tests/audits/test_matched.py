@@ -669,18 +669,18 @@ def test_evidence_of_an_earlier_version_is_read_and_claims_nothing(
 
 def test_sentence_and_table_have_one_number(make_case: Make) -> None:
     """R1 and the smallest effect of a change stand in the table as in the sentence."""
-    from spark_audit.report.tables import _wide
+    from spark_audit.report.tables import audit_tables
 
     case = make_case(sources=40, tests=20, seed=38, gap=-0.7)
     result = audit(case, ours=moved(case, trained=0.0, never=0, other=0.0, spread=0.4))
-    main, sides = _wide("matched", result.rows, brief=True)
-    cells = dict(zip(main.header, main.rows[0], strict=True))
+    main, sides = audit_tables("matched", result.rows, brief=True)
+    cells = dict(zip(main.header, main.rows[0].texts, strict=True))
     line = next(x for x in result.verdict if "Delta_sel" in x)
     bias = pooled(result, "ours", "rtm_bias", "change")
     assert f"would give {number(bias.value)}." in line
     assert cells["R1 of the change"].startswith(number(bias.value))
     assert f"Changes below {cells['MDE of the change']} nats go unseen" in line
-    beside = dict(zip(sides.header, sides.rows[0], strict=True))
+    beside = dict(zip(sides.header, sides.rows[0].texts, strict=True))
     memory = next(x for x in result.verdict if "never trained on" in x)
     assert f"one of {beside['MDE of the difference']} would have been seen" in memory
 

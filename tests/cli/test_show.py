@@ -7,14 +7,14 @@ import json
 import pytest
 
 from spark_audit.cli import show as terminal
-from spark_audit.report.tables import Block
+from spark_audit.report.tables import Cell, Line, Table
 
 
 def test_tables_hold_every_cell_and_no_markup(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    block = Block("a title", ("name", "x"), (("[red]a[/red]", "1.5"),), ("a remark",))
-    terminal.show_blocks([block])
+    line = Line((Cell("[red]a[/red]"), Cell("1.5")))
+    terminal.show_tables([Table("a title", ("name", "x"), (line,), ("a remark",))])
     out = capsys.readouterr().out
     for text in ("a title", "[red]a[/red]", "1.5", "a remark"):
         assert text in out

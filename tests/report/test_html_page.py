@@ -22,11 +22,10 @@ from spark_audit.manifest.file import redact, seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.attachments import write_cases
 from spark_audit.report.folder import write_report
-from spark_audit.report.tables import DRAWN, Block, blocks
+from spark_audit.report.tables import DRAWN, Cell, Line, Table, figure, tables
 from spark_audit.report.writers.html_page import page as html_page
 from spark_audit.report.writers.html_page.cases import EDGES, _rewritten, cases, shade
 from spark_audit.report.writers.html_page.drawings import compact, css_string, darkened
-from spark_audit.report.writers.html_page.tables import Cell
 from spark_audit.report.writers.markdown import render as markdown
 from spark_audit.results import (
     CheckpointFacts,
@@ -393,7 +392,11 @@ def test_nothing_is_loaded_and_only_the_page_s_own_script_may_run(
 
 def test_what_the_report_says_is_text_never_markup(report: Report) -> None:
     named = report.model_copy(update={"scope": [EVIL]})
-    further = [Block(EVIL, ("checkpoint", EVIL), ((EVIL, EVIL),), (EVIL,))]
+    further = [
+        Table(
+            EVIL, ("checkpoint", EVIL), (Line((Cell(EVIL), Cell(EVIL)), EVIL),), (EVIL,)
+        )
+    ]
     text = html_page.render(named, further=further)
     assert text.count("<script>") == 1
     assert EVIL not in text
@@ -403,16 +406,17 @@ def test_what_the_report_says_is_text_never_markup(report: Report) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_figures_are_those_of_every_other_format(report: Report) -> None:
-    extra = Block("ours", ("checkpoint", "figure"), (("er", "0.125 [0.1, 0.2]"),))
+    line = Line((Cell("er"), Cell(value=0.125, low=0.1, high=0.2)), "er")
+    extra = Table("ours", ("checkpoint", "figure"), (line,))
     page = Page(html_page.render(report, further=[extra]))
     lines = [line for table in page.tables.values() for line in table]
     told = markdown(report)
-    for block in (*blocks(report), extra):
+    for block in (*tables(report), extra):
         assert list(block.header) in lines
         for row in block.rows:
-            assert list(row) in lines
+            assert list(row.texts) in lines
             if block is not extra:
-                assert all(cell.split("|")[0] in told for cell in row)
+                assert all(text.split("|")[0] in told for text in row.texts)
     assert ["base", "7"] in lines
     assert ["length", "1.500", "0.010"] in lines
     for name in DRAWN:
@@ -420,20 +424,17 @@ def test_figures_are_those_of_every_other_format(report: Report) -> None:
     assert "Pair distances" not in page.text
 
 
-def test_no_cell_loses_a_letter_around_its_status() -> None:
-    for text in (
-        "0.1 [0.0, 0.2], p (primary) adjusted 0.0456, MDE 0.21",
-        "0.1 [0.0, 0.2] NOT RESOLVABLE, p 0.5",
-        "plain [sic] words",
-        "-",
-    ):
-        for flag in ("", "void"):
-            assert "".join(Cell(text, flag).parts) == text
-    assert Cell("0.1 [0, 1] NOT RESOLVABLE, p 0.5", "void").parts == (
-        "0.1 [0, 1] ",
-        "NOT RESOLVABLE",
-        ", p 0.5",
-    )
+def test_a_cell_has_its_figure_and_the_word_that_voids_it_apart() -> None:
+    row = Row.model_validate(a_row("x", "mia|auc|loss|pooled", 0.25))
+    void = figure(row.model_copy(update={"status": "not_resolvable"}), after=", p 0.5")
+    assert void.parts == ("0.250 [0.150, 0.450] ", "NOT RESOLVABLE", ", p 0.5")
+    assert void.text == "0.250 [0.150, 0.450] NOT RESOLVABLE, p 0.5"
+    assert figure(row).text == "0.250 [0.150, 0.450]"
+    assert figure(row, before="loss ").text == "loss 0.250 [0.150, 0.450]"
+    # Words that look like either are neither.
+    for text in ("0.1 [0.0, 0.2]", "INVALID", "-"):
+        assert Cell(text).parts == (text, "", "")
+        assert not Cell(text).numeric
 
 
 def quiet(k: int) -> Finding:

@@ -70,7 +70,7 @@ def series(name: str, tasks: list[str]) -> list[Row]:
 def test_a_line_has_ours_theirs_and_what_differs() -> None:
     report = made(row("matched", "Spark", "delta_sel", n=9, clusters=3))
     block = beside(report)
-    assert [line[:4] for line in block.rows] == [
+    assert [line.texts[:4] for line in block.rows] == [
         (
             "Spark",
             "matched.delta_sel",
@@ -79,7 +79,7 @@ def test_a_line_has_ours_theirs_and_what_differs() -> None:
             "(SPARK, tab:matched_full, fig:selectivity_ablation)",
         )
     ]
-    assert block.rows[0][4].split("; ") == [
+    assert block.rows[0].texts[4].split("; ") == [
         "model tiny / LLaMA-2-7B",
         "tasks not known / 6",
         "tokens 9 / 261",
@@ -93,23 +93,25 @@ def test_what_does_not_differ_is_not_said() -> None:
     same = row("matched", "er", "nll_pii", n=261, clusters=51, interval="percentile")
     report = made(same, *by_task("matched", "er", "nll_pii"), base="Llama-2-7b-hf")
     (line,) = beside(report).rows
-    assert line[4] == "another manifest, spans 4 / 70"
+    assert line.texts[4] == "another manifest, spans 4 / 70"
     other = report.model_copy(update={"settings": {"caliper": 0.25}})
-    assert beside(other).rows[0][4].endswith("; caliper 0.25 / 0.5")
+    assert beside(other).rows[0].texts[4].endswith("; caliper 0.25 / 0.5")
 
 
 def test_percent_are_shown_as_the_shares_that_we_measure() -> None:
     report = made(row("mia", "er", "tpr_at_fpr_5", "response"))
-    assert beside(report).rows[0][3] == "0.0583 (printed 5.83 %) (ER, tab:mia_full)"
+    assert (
+        beside(report).rows[0].texts[3] == "0.0583 (printed 5.83 %) (ER, tab:mia_full)"
+    )
 
 
 def test_a_value_of_several_tables_stands_once_for_each_model() -> None:
     report = made(row("nll", "spark", "nll", "pii"))
-    assert [line[3] for line in beside(report).rows] == [
+    assert [line.texts[3] for line in beside(report).rows] == [
         "4.2028 (SPARK, tab:ptpc_internal_ablation, tab:privacy, tab:reorder_full)",
         "4.5651 (SPARK, tab:qwen)",
     ]
-    assert "model tiny / Qwen2.5-1.5B" in beside(report).rows[1][4]
+    assert "model tiny / Qwen2.5-1.5B" in beside(report).rows[1].texts[4]
 
 
 def test_the_order_that_the_series_went_through_is_shown() -> None:
@@ -120,19 +122,19 @@ def test_the_order_that_the_series_went_through_is_shown() -> None:
         **{"utility.order": ",".join(backwards)},
     )
     block = beside(report)
-    bwt = [line for line in block.rows if line[1] == "utility.bwt"]
-    assert [line[3] for line in bwt] == ["-0.021 (ER, tab:reorder_full)"]
+    bwt = [line for line in block.rows if line.texts[1] == "utility.bwt"]
+    assert [line.texts[3] for line in bwt] == ["-0.021 (ER, tab:reorder_full)"]
     assert "task order 2" in block.remarks[0]
     some = made(row("utility", "er", "bwt"), **{"utility.order": "amazon,fomc,yelp"})
     assert "task order 3" in beside(some).remarks[0]
-    assert "tasks 3 (3 shared) / 6" in beside(some).rows[0][4]
+    assert "tasks 3 (3 shared) / 6" in beside(some).rows[0].texts[4]
 
 
 def test_stages_stand_beside_the_same_stage_only() -> None:
     whole = made(*series("pecl", TASKS), **{"utility.order": ",".join(TASKS)})
-    lines: dict[str, list[str]] = {line[1]: [] for line in beside(whole).rows}
+    lines: dict[str, list[str]] = {line.texts[1]: [] for line in beside(whole).rows}
     for line in beside(whole).rows:
-        lines[line[1]].append(line[3])
+        lines[line.texts[1]].append(line.texts[3])
     assert lines["utility.accuracy.2 task:yelp"] == [
         "0.013 (PeCL (reproduced), tab:pecl_matrix, tab:instability)"
     ]
@@ -146,11 +148,11 @@ def test_stages_stand_beside_the_same_stage_only() -> None:
         row("utility", "pecl", "accuracy", "1", group="task:FOMC"),
         **{"utility.order": ",".join(TASKS)},
     )
-    assert [line[3] for line in beside(alone).rows] == [
+    assert [line.texts[3] for line in beside(alone).rows] == [
         "0.436 (PeCL (cited), tab:main_cl)",
         "0.780 (PeCL (reproduced), tab:main_cl)",
     ]
-    assert all("stages 1 / 6" in line[4] for line in beside(alone).rows)
+    assert all("stages 1 / 6" in line.texts[4] for line in beside(alone).rows)
 
 
 def test_several_seeds_stand_as_their_entry_over_both() -> None:
@@ -161,9 +163,9 @@ def test_several_seeds_stand_as_their_entry_over_both() -> None:
         row("matched", "spark", "delta_sel", value=0.26, over="both"),
     )
     (line,) = beside(report).rows
-    assert line[0] == "spark"
-    assert line[2].startswith("0.260")
-    assert "interval over both / sources" in line[4]
+    assert line.texts[0] == "spark"
+    assert line.texts[2].startswith("0.260")
+    assert "interval over both / sources" in line.texts[4]
 
 
 def test_what_could_not_be_estimated_is_left_out_and_named() -> None:
@@ -175,7 +177,7 @@ def test_what_could_not_be_estimated_is_left_out_and_named() -> None:
         row("matched", "mine", "nll_pii"),
     )
     block = beside(report)
-    assert [line[1] for line in block.rows] == ["matched.nll_pii"]
+    assert [line.texts[1] for line in block.rows] == ["matched.nll_pii"]
     assert block.remarks[1:] == (
         "Not estimable here and left out: matched.delta_sel (spark).",
         "Named like no method of the paper: mine "
@@ -186,7 +188,7 @@ def test_what_could_not_be_estimated_is_left_out_and_named() -> None:
 def test_names_are_told_by_the_user() -> None:
     report = made(row("matched", "mine", "delta_sel"), row("matched", "er", "nll_pii"))
     told = beside(report, named=parse_named(["mine=w/o dKL", "er=SPARK"]))
-    assert [line[3].split(" (")[1].split(",")[0] for line in told.rows] == [
+    assert [line.texts[3].split(" (")[1].split(",")[0] for line in told.rows] == [
         "SPARK w/o dKL",
         "SPARK",
     ]

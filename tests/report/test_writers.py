@@ -13,7 +13,7 @@ import pytest
 from spark_audit.cli.show import show_report
 from spark_audit.errors import InputError, OutputError
 from spark_audit.report.folder import ALIASES, read_report, write_report
-from spark_audit.report.tables import Block, blocks, figure, glance
+from spark_audit.report.tables import Cell, Line, Table, cell, figure, glance, tables
 from spark_audit.report.writers import WRITERS
 from spark_audit.report.writers.markdown import LONGEST, render
 from spark_audit.results import (
@@ -196,11 +196,11 @@ def test_partial_reports_say_so_first(report: Report, tmp_path: Path) -> None:
 
 
 def test_blocks_show_the_same_figures_as_the_rows(report: Report) -> None:
-    cells = [cell for block in blocks(report) for line in block.rows for cell in line]
+    cells = [c for table in tables(report) for line in table.rows for c in line.cells]
     for one in report.results:
         if not one.of:
             assert figure(one) in cells
-    assert any("p (primary) adjusted 0.0456" in cell for cell in cells)
+    assert any("p (primary) adjusted 0.0456" in cell.text for cell in cells)
 
 
 def test_all_writers_run_on_one_report(report: Report, tmp_path: Path) -> None:
@@ -235,8 +235,8 @@ def test_text_is_for_the_owner_only(report: Report, tmp_path: Path) -> None:
     from spark_audit.report.writers import markdown
 
     assert "\n" not in markdown.table(("a",), [("x\ny|z`",)]).split("\n", 2)[2]
-    assert markdown._cell(0) == "0"
-    assert markdown._cell(None) == "-"
+    assert cell(0).text == "0"
+    assert cell(None).text == "-"
     write_report(report, tmp_path, formats=["md"])
     assert (
         "the cluster jackknife with t quantiles" in (tmp_path / "report.md").read_text()
@@ -326,6 +326,19 @@ def test_what_a_report_of_an_earlier_version_left_goes(
     assert not (tmp_path / "report.md").exists()
 
 
+def test_files_of_a_writer_that_is_gone_go(report: Report, tmp_path: Path) -> None:
+    write_report(report, tmp_path, formats=["json", "md"])
+    (tmp_path / "report.odt").write_text("")
+    told = read_report(tmp_path)
+    files = {**told.files, "office-text": ["report.odt"]}
+    text = told.model_copy(update={"files": files}).model_dump_json()
+    (tmp_path / "report.json").write_text(text)
+    write_report(read_report(tmp_path), tmp_path, formats=["csv"])
+    assert not (tmp_path / "report.odt").exists()
+    assert (tmp_path / "report.md").exists()
+    assert set(read_report(tmp_path).files) == {"csv-tables", "markdown"}
+
+
 def test_a_format_that_is_added_later_goes_with_the_report(
     report: Report, tmp_path: Path
 ) -> None:
@@ -402,8 +415,8 @@ def test_one_line_a_method_stands_at_a_glance(report: Report) -> None:
     )
     found = glance(report.model_copy(update={"results": rows, "contrasts": []}))
     assert found is not None
-    assert [line[0] for line in found.rows] == ["one", "er, both", "chance"]
-    assert found.rows[-1][1:] == ("-", "0.500 [0.400, 0.600]")
+    assert [line.texts[0] for line in found.rows] == ["one", "er, both", "chance"]
+    assert found.rows[-1].texts[1:] == ("-", "0.500 [0.400, 0.600]")
 
 
 def test_the_score_that_carries_the_verdict_stands_at_a_glance(report: Report) -> None:
@@ -431,7 +444,7 @@ def test_the_score_that_carries_the_verdict_stands_at_a_glance(report: Report) -
     told = {"results": rows, "contrasts": [], "findings": findings}
     shown = glance(report.model_copy(update=told))
     assert shown is not None
-    assert [(line[0], line[1].split(" [")[0]) for line in shown.rows] == [
+    assert [(x.texts[0], x.texts[1].split(" [")[0]) for x in shown.rows] == [
         ("base", "loss 0.500"),
         ("one", "reference 0.750"),
         ("two, both", "zlib 0.600"),
@@ -445,7 +458,7 @@ def test_markdown_renders_no_tags_and_shortens_what_stands_beside(
         update={"findings": [found("x: <img src=a> but p < 0.05")]}
     )
     assert "&lt;img src=a> but p < 0.05" in render(told)
-    long = Block(title="Beside", header=("a",), rows=(("b" * 70_000,),))
+    long = Table("Beside", header=("a",), rows=(Line((Cell("b" * 70_000),)),))
     shown = render(report, further=[long])
     assert len(shown) <= LONGEST
     assert "Beside: too long for an issue" in shown

@@ -22,7 +22,7 @@ from spark_audit.report.paper.values import (
     reference,
     setting,
 )
-from spark_audit.report.tables import Block, figure
+from spark_audit.report.tables import Cell, Line, Table, figure
 from spark_audit.results import Report, Row
 
 TITLE = "Beside the paper"
@@ -54,7 +54,7 @@ class _Seen:
     stages: Mapping[str, int]
 
 
-def beside(report: Report, *, named: Mapping[str, str] | None = None) -> Block:
+def beside(report: Report, *, named: Mapping[str, str] | None = None) -> Table:
     """Our figures with the paper's, one line a figure and printed value.
 
     A value that several tables print in the same setting stands once, with most
@@ -93,7 +93,7 @@ def beside(report: Report, *, named: Mapping[str, str] | None = None) -> Block:
             where="--against paper",
             fix="run matched, rank, nll, canary, mia, noise or utility",
         )
-    return Block(
+    return Table(
         title=TITLE,
         header=HEADER,
         rows=tuple(lines),
@@ -229,16 +229,13 @@ def _merged(figures: Sequence[Figure]) -> list[list[Figure]]:
 # --- one line -------------------------------------------------------------------------
 
 
-def _line(row: Row, figures: Sequence[Figure], seen: _Seen) -> tuple[str, ...]:
+def _line(row: Row, figures: Sequence[Figure], seen: _Seen) -> Line:
     first = figures[0]
     tables = ", ".join(dict.fromkeys(one.table for one in figures))
-    return (
-        row.checkpoint,
-        _name(row),
-        figure(row),
-        f"{first.shown()} ({first.method or 'checkpoint not named'}, {tables})",
-        "; ".join(_differences(row, first, seen)),
-    )
+    printed = f"{first.shown()} ({first.method or 'checkpoint not named'}, {tables})"
+    differs = "; ".join(_differences(row, first, seen))
+    words = Cell(row.checkpoint), Cell(_name(row))
+    return Line((*words, figure(row), Cell(printed), Cell(differs)), row.checkpoint)
 
 
 def _name(row: Row) -> str:

@@ -1,7 +1,10 @@
 """Report formats: one file or folder each, rendered from ``report.json`` alone.
 
 A writer registers ``write(report, folder, *, manifest, show_text)`` and returns the
-files it wrote.
+files it wrote: ``report.EXTENSION``, or files in ``tables/`` or ``figures/``. They are
+named in ``report.json``, and go with the report that they tell of, or with the writer.
+Its part ``earlier(report)`` names those that it left beside a report of an earlier
+version, which named none.
 """
 
 from __future__ import annotations
@@ -16,3 +19,6 @@ Writer: TypeAlias = Callable[..., list[Path]]
 WRITERS: Registry[Writer] = Registry(
     "spark_audit.report.writers", kind="report format", folder=Path(__file__).parent
 )
+
+RETIRED = ("cases", "pair_distances")
+"""Tables of older reports with figures of single tokens or spans: text, in effect."""

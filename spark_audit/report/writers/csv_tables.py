@@ -8,13 +8,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
-from spark_audit.report.writers import WRITERS
+from spark_audit.report.writers import RETIRED, WRITERS
 from spark_audit.results import Contrast, Guard, Report, Row
 
 
-@WRITERS.register()
+def earlier(report: Report) -> list[str]:
+    """Files of a report that does not name its files."""
+    names = ("results", "contrasts", "guards", *report.tables, *RETIRED)
+    return [f"tables/{name}.csv" for name in names]
+
+
+@WRITERS.register(earlier=earlier)
 def write(
     report: Report,
     folder: Path,
@@ -23,22 +31,20 @@ def write(
     show_text: bool = False,
 ) -> list[Path]:
     """Write results, contrasts, guards and the report's further tables as CSV."""
-    tables: dict[str, tuple[list[str], list[dict[str, Any]]]] = {
-        "results": (list(Row.model_fields), [r.model_dump() for r in report.results]),
-        "contrasts": (
-            list(Contrast.model_fields),
-            [r.model_dump() for r in report.contrasts],
-        ),
-        "guards": (list(Guard.model_fields), [g.model_dump() for g in report.guards]),
+    models: dict[str, type[BaseModel]] = {
+        "results": Row,
+        "contrasts": Contrast,
+        "guards": Guard,
     }
-    for name, records in report.tables.items():
-        if name == "run_losses":
-            # Of a step they are those of a few rows, and no DP-SGD covers them.
-            continue
-        columns = list(dict.fromkeys(key for record in records for key in record))
-        tables[name] = (columns, records)
+    records: dict[str, list[dict[str, Any]]] = {
+        name: [one.model_dump() for one in getattr(report, name)] for name in models
+    }
+    # Losses of a step are those of a few rows, and no DP-SGD covers them.
+    records |= {k: v for k, v in report.tables.items() if k != "run_losses"}
+    headers = {name: list(model.model_fields) for name, model in models.items()}
     written = []
-    for name, (header, lines) in tables.items():
+    for name, lines in records.items():
+        header = headers.get(name) or list(dict.fromkeys(k for r in lines for k in r))
         path = folder / "tables" / f"{name}.csv"
         write_text(path, _csv(header, lines))
         written.append(path)

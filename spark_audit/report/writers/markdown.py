@@ -13,13 +13,13 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import series_of
 from spark_audit.report.definitions import definitions
 from spark_audit.report.tables import (
-    DRAWN,
     NO_VERDICT,
     PRIVATE,
-    Block,
-    blocks,
+    Table,
     entries,
+    further_tables,
     glance,
+    tables,
 )
 from spark_audit.report.writers import WRITERS
 from spark_audit.results import Report, by_severity, number
@@ -28,14 +28,19 @@ LONGEST = 60_000
 """Characters beyond which tables are left out: GitHub takes 65,536 in an issue."""
 
 
-@WRITERS.register()
+def earlier(_: Report) -> list[str]:
+    """Files of a report that does not name its files."""
+    return ["report.md"]
+
+
+@WRITERS.register(earlier=earlier)
 def write(
     report: Report,
     folder: Path,
     *,
     manifest: Manifest | None = None,
     show_text: bool = False,
-    further: Sequence[Block] = (),
+    further: Sequence[Table] = (),
 ) -> list[Path]:
     """Write ``report.md``; identifiers appear only with ``show_text``."""
     path = folder / "report.md"
@@ -47,7 +52,7 @@ def write(
 
 
 def render(
-    report: Report, *, manifest: Manifest | None = None, further: Sequence[Block] = ()
+    report: Report, *, manifest: Manifest | None = None, further: Sequence[Table] = ()
 ) -> str:
     """The report as Markdown, with as much of its tables as :data:`LONGEST` allows.
 
@@ -58,7 +63,7 @@ def render(
     further
         Tables that stand in sections of their own after the figures.
     """
-    beside = [_block(block, level=2) for block in further]
+    beside = [_section(one, level=2) for one in further]
     parts: list[str] = []
     for level in Shown:
         parts = [*_head(report), *_figures(report, level), *_pairs(manifest)]
@@ -66,7 +71,7 @@ def render(
         if _length(parts) <= LONGEST:
             break
     if beside and _length(parts) > LONGEST:
-        titles = ", ".join(block.title for block in further)
+        titles = ", ".join(one.title for one in further)
         short = f"*{titles}: too long for an issue; it stands in `report.html`.*"
         parts = [short if part in beside else part for part in parts]
     return "\n\n".join(parts) + "\n"
@@ -97,7 +102,7 @@ def _head(report: Report) -> Iterator[str]:
         yield NO_VERDICT
     yield _bullets(f"**{f.audit}** {f.sentence}" for f in by_severity(report.findings))
     if (first := glance(report)) is not None:
-        yield _block(first)
+        yield _section(first)
     yield "## What cannot be concluded"
     yield _bullets(report.scope)
     if report.guards:
@@ -118,16 +123,9 @@ def _figures(report: Report, level: Shown) -> Iterator[str]:
             "`report.html` and in `tables/`.*"
         )
     if level is not Shown.NONE:
-        for block in blocks(report, brief=level is Shown.POOLED):
-            yield _block(block)
-    if level is not Shown.ALL:
-        return
-    for name, records in report.tables.items():
-        if records and name != "matching_by_type" and name not in DRAWN:
-            yield f"### {name.replace('_', ' ')}"
-            header = list(dict.fromkeys(key for record in records for key in record))
-            lines = [[_cell(record.get(key)) for key in header] for record in records]
-            yield table(header, lines)
+        yield from map(_section, tables(report, brief=level is Shown.POOLED))
+    if level is Shown.ALL:
+        yield from map(_section, further_tables(report))
 
 
 def _tail(report: Report, level: Shown) -> Iterator[str]:
@@ -203,24 +201,18 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(map(escaped, line))} |" for line in lines)
 
 
-def _block(block: Block, *, level: int = 3) -> str:
-    parts = [f"{'#' * level} {_plain(block.title)}"]
-    if block.lead:
-        parts.append(_plain(block.lead))
-    parts.append(table(block.header, block.rows))
-    if block.remarks:
-        parts.append("\n".join(f"*{_plain(remark)}*" for remark in block.remarks))
+def _section(shown: Table, *, level: int = 3) -> str:
+    parts = [f"{'#' * level} {_plain(shown.title)}"]
+    if shown.lead:
+        parts.append(_plain(shown.lead))
+    parts.append(table(shown.header, [line.texts for line in shown.rows]))
+    if shown.remarks:
+        parts.append("\n".join(f"*{_plain(remark)}*" for remark in shown.remarks))
     return "\n\n".join(parts)
 
 
 def _bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"- {_plain(line)}" for line in lines)
-
-
-def _cell(value: object) -> str:
-    if value is None or value == "":
-        return "-"
-    return number(value) if isinstance(value, float) else str(value)
 
 
 def _pairs(manifest: Manifest | None, limit: int = 20) -> list[str]:

@@ -11,7 +11,7 @@ import hashlib
 import importlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,16 @@ from spark_audit.report.figures.entries import palette
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.figures.theme import DARK, LIGHT, Drawing, Drawn
 from spark_audit.report.tables import (
+    FURTHER,
     NO_VERDICT,
     PRIVATE,
-    Block,
-    blocks,
+    VOID,
+    Line,
+    Table,
     entries,
+    further_tables,
     glance,
+    tables,
 )
 from spark_audit.report.writers import WRITERS
 from spark_audit.report.writers.html_page.cases import EDGES, Cases, cases, shade
@@ -44,13 +48,7 @@ from spark_audit.report.writers.html_page.drawings import (
     darkened,
     picture,
 )
-from spark_audit.report.writers.html_page.tables import (
-    Grid,
-    Switches,
-    further_tables,
-    grids,
-)
-from spark_audit.results import Finding, Guard, Report, by_severity
+from spark_audit.results import Report, by_severity
 
 TITLES: Mapping[str, tuple[str, str]] = {
     "matched": (
@@ -66,18 +64,10 @@ TITLES: Mapping[str, tuple[str, str]] = {
     "utility": ("Utility", "Are the tasks still solved?"),
     "manifest": ("Matched pairs", "Were identifiers and their controls equally hard?"),
     "training": ("Training", "How were the checkpoints made?"),
+    FURTHER: ("Further tables", ""),
 }
 """Heading and question of a section; any other audit goes by its own name."""
 
-PLACES = {
-    "balance": "manifest",
-    "matching": "manifest",
-    "accuracy_matrix": "utility",
-}
-"""Tables whose names do not begin with their section's."""
-
-OTHER = "further"
-"""The section of tables that belong to no audit of the report."""
 HEADING, LEAD = 60, 240
 """Characters up to which checkpoints are named in the heading, and below it."""
 IN_SIGHT = 8
@@ -103,6 +93,19 @@ MARKERS = {
 
 
 @dataclass(frozen=True)
+class Grid:
+    """A table as the template writes it: aligned by ``classes``, ``folded`` or not."""
+
+    id: str
+    title: str
+    header: Sequence[str]
+    lines: Sequence[Line]
+    classes: str
+    remarks: Sequence[str] = ()
+    folded: bool = False
+
+
+@dataclass(frozen=True)
 class Section:
     """One section of the page."""
 
@@ -124,14 +127,19 @@ class Switch:
     outline: str
 
 
-@WRITERS.register()
+def earlier(_: Report) -> list[str]:
+    """Files of a report that does not name its files."""
+    return ["report.html"]
+
+
+@WRITERS.register(earlier=earlier)
 def write(
     report: Report,
     folder: Path,
     *,
     manifest: Manifest | None = None,
     show_text: bool = False,
-    further: Sequence[Block] = (),
+    further: Sequence[Table] = (),
     drawn: Drawn | None = None,
 ) -> list[Path]:
     """Write ``report.html``; identifiers appear only with ``show_text``."""
@@ -150,7 +158,7 @@ def render(
     tokens: Sequence[Mapping[str, Any]] = (),
     manifest: Manifest | None = None,
     show_text: bool = False,
-    further: Sequence[Block] = (),
+    further: Sequence[Table] = (),
 ) -> str:
     """The report as one HTML page.
 
@@ -175,10 +183,9 @@ def _page(
     drawn: Drawn | None,
     *,
     show_text: bool,
-    further: Sequence[Block],
+    further: Sequence[Table],
 ) -> str:
     colours = palette(report)
-    known = Switches(frozenset(colours))
     switches = [
         Switch(name, colour, MARKERS.get(marker, MARKERS["o"]))
         for name, (colour, marker) in colours.items()
@@ -186,7 +193,9 @@ def _page(
     ]
     script = _asset("page.js")
     pictures = drawings(report) if drawn is None else drawn()
-    sections = list(_sections(report, known, pictures))
+    first = glance(report)
+    rows = [*report.results, *report.contrasts]
+    detections = sum(finding.detected for finding in report.findings)
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
@@ -196,41 +205,43 @@ def _page(
     )
     environment.filters["css"] = lambda text: Markup(css_string(text))
     environment.filters["ticked"] = _ticked
-    environment.filters["led"] = _led
-    environment.filters["entry"] = entry_of
     return environment.from_string(_asset("page.html")).render(
         report=report,
-        names=_named(report, seeds=False) or f"{_count(report)} checkpoints",
+        audited=entries(report),
+        heading=HEADING,
+        lead=LEAD,
         style=Markup(_asset("page.css")),
         series={"light": [darkened(colour) for colour in LIGHT], "dark": DARK},
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        audited=_audited(report),
-        verdict=_verdict(report),
+        findings=by_severity(report.findings),
+        in_sight=max(IN_SIGHT, detections),
         no_verdict=NO_VERDICT,
-        places={
-            finding.audit: (
-                _slug(finding.audit),
-                TITLES.get(finding.audit, (finding.audit, ""))[0],
-            )
-            for finding in report.findings
+        titles={audit: title for audit, (title, _) in TITLES.items()},
+        glance=first and next(_grids(first, id="glance")),
+        guards={
+            state: [guard for guard in report.guards if guard.passed is state]
+            for state in (False, None, True)
         },
-        section_ids=[section.id for section in sections],
-        glance=_glance(report, known),
-        guards={state: _guards(report, state) for state in (False, None, True)},
-        void=_void(report),
-        scope=report.scope,
+        figures=len(rows),
+        void={
+            status.replace("_", " "): count
+            for status in (*VOID, "not_estimable")
+            if (count := sum(row.status == status for row in rows))
+        },
         switches=switches,
-        sections=sections,
+        sections=list(_sections(report, pictures)),
         heat=heat,
-        entries={name: entry_of(name) for name in heat.checkpoints},
+        entries={name: entry_of(name) for name in (*colours, *heat.checkpoints)},
+        switched=set(colours),
         edges=EDGES,
         shade=shade,
-        privacy=_privacy(heat, show_text=show_text),
+        show_text=show_text,
+        slug=_slug,
         private=PRIVATE,
         beside=[
-            (block.lead, list(grids(block, known, id=f"beside-{k}", fold=False)))
-            for k, block in enumerate(further)
+            (table.lead, list(_grids(table, id=f"beside-{k}")))
+            for k, table in enumerate(further)
         ],
     )
 
@@ -238,68 +249,6 @@ def _page(
 def _asset(name: str) -> str:
     path = files("spark_audit.report.writers.html_page").joinpath("templates", name)
     return path.read_text(encoding="utf-8")
-
-
-# --- the verdict ----------------------------------------------------------------------
-
-
-def _named(report: Report, *, seeds: bool) -> str:
-    """The checkpoints, replicates under their entry's name; empty if they are many."""
-    found = entries(report)
-    names = [name + f" ({n} seeds)" * (seeds and n > 0) for name, n in found.items()]
-    text = ", ".join(names)
-    return text if len(text) <= (LEAD if seeds else HEADING) else ""
-
-
-def _count(report: Report) -> int:
-    return sum(max(n, 1) for n in entries(report).values())
-
-
-def _audited(report: Report) -> str:
-    """What was audited against what, in a sentence or two."""
-    facts, n = report.manifest, _count(report)
-    names = _named(report, seeds=True)
-    text = (
-        f"{n} checkpoint{'s' * (n != 1)} audited against the manifest {facts.name}"
-        f"{': ' if names else ''}{names}. The manifest holds {facts.n_spans} matched "
-        f"identifiers of {facts.n_tokens} tokens, from {facts.n_sources} sources in "
-        f"{facts.n_clusters} clusters."
-    )
-    if reference := report.settings.get("reference"):
-        text += f" How hard a text is was measured on {reference}."
-    baselines = dict.fromkeys(row.baseline for row in report.contrasts)
-    if (baseline := report.settings.get("baseline")) in baselines:
-        text += f" Changes are told against {baseline}."
-    return text
-
-
-def _glance(report: Report, switches: Switches) -> Grid | None:
-    block = glance(report)
-    if block is None:
-        return None
-    return next(grids(block, switches, id="glance", fold=False))
-
-
-@dataclass(frozen=True)
-class Told:
-    """The findings in their order: every detection is in sight."""
-
-    in_sight: list[Finding]
-    folded: list[Finding]
-
-
-def _verdict(report: Report) -> Told:
-    findings = by_severity(report.findings)
-    seen = max(IN_SIGHT, sum(finding.detected for finding in findings))
-    return Told(findings[:seen], findings[seen:])
-
-
-def _led(finding: Finding) -> Markup:
-    """A sentence whose subject, where it is a checkpoint, stands out."""
-    name, sentence = finding.checkpoint, finding.sentence
-    if name and sentence.startswith(name):
-        return Markup("<b>{}</b>{}").format(name, sentence.removeprefix(name))
-    return Markup("{}").format(sentence)
 
 
 def _ticked(text: str) -> Markup:
@@ -313,104 +262,61 @@ def _ticked(text: str) -> Markup:
     )
 
 
-def _guards(report: Report, state: bool | None) -> list[Guard]:
-    return [guard for guard in report.guards if guard.passed is state]
-
-
-def _void(report: Report) -> str:
-    """How many figures say nothing, by status."""
-    rows = [*report.results, *report.contrasts]
-    counts = {
-        status.replace("_", " "): sum(row.status == status for row in rows)
-        for status in ("invalid", "insensitive", "not_resolvable", "not_estimable")
-    }
-    told = [f"{n} {word}" for word, n in counts.items() if n]
-    if not told:
-        return ""
-    return (
-        f"Of {len(rows)} figures, nothing can be concluded from some: "
-        f"{', '.join(told)}. They say so in their cells."
-    )
-
-
-def _privacy(heat: Cases, *, show_text: bool) -> str:
-    if not heat.cases:
-        return "This page holds no text of any example."
-    if show_text:
-        return (
-            "This page SHOWS IDENTIFIERS in the text of some examples: it is as "
-            "private as the manifest, and its file is for its owner only."
-        )
-    return (
-        "This page holds words of some examples, with identifiers hidden as far as "
-        "they are known: keep it as private as the manifest. Its file is for its owner "
-        "only. Colours and figures end where an example's first hidden word begins: "
-        "with the model, what is hidden could be found out from those behind it; "
-        "--show-text shows all."
-    )
-
-
 # --- sections -------------------------------------------------------------------------
 
 
-def _sections(
-    report: Report, switches: Switches, drawn: Sequence[Drawing]
-) -> Iterator[Section]:
-    audits = list(
-        dict.fromkeys(row.audit for row in (*report.results, *report.contrasts))
-    )
-    order = [*audits, "manifest", "training", OTHER]
-    tables: dict[str, list[Grid]] = {name: [] for name in order}
-    for k, block in enumerate(blocks(report)):
-        place = _place(block.title.partition(":")[0].partition(",")[0], audits)
-        own = replace(block, title=_untitled(block.title, place))
-        tables[place] += grids(own, switches, id=f"table-{k}", fold=False)
-    for name, block in further_tables(report).items():
-        place = _place(name, audits)
-        own = replace(block, title=_untitled(block.title, place))
-        found = grids(own, switches, id=f"table-{_slug(name)}", fold=True)
-        tables[place] += found
+def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[Section]:
+    rows = (*report.results, *report.contrasts)
+    audits = list(dict.fromkeys(row.audit for row in rows))
+    order = [*audits, "manifest", "training", FURTHER]
+    grids: dict[str, list[Grid]] = {name: [] for name in order}
+    given = [(f"table-{k}", table) for k, table in enumerate(tables(report))]
+    given += [(f"table-{_slug(one.key)}", one) for one in further_tables(report)]
+    for id, table in given:
+        place = table.section if table.section in grids else FURTHER
+        words = table.short if place == table.section else ""
+        grids[place] += _grids(table, id=id, title=words or table.title)
     pictures: dict[str, list[Picture]] = {name: [] for name in order}
     for drawing in drawn:
-        place = drawing.audit if drawing.audit in pictures else OTHER
+        place = drawing.audit if drawing.audit in pictures else FURTHER
         pictures[place].append(picture(drawing))
-
-    def terms(audit: str) -> list[tuple[str, str]]:
-        return [*definitions_of(audit), *GENERAL.items(), intervals(report)]
-
+    general = [*GENERAL.items(), intervals(report)]
     for name in order:
-        if not tables[name] and not pictures[name]:
+        if not grids[name] and not pictures[name]:
             continue
         title, question = TITLES.get(name, (name, ""))
-        if name == OTHER:
-            title, question = "Further tables", ""
         yield Section(
             id=_slug(name),
             title=title,
             question=question,
             pictures=pictures[name],
             # What is in sight comes first.
-            grids=sorted(tables[name], key=lambda grid: grid.folded),
-            definitions=terms(name) if name in audits else (),
+            grids=sorted(grids[name], key=lambda grid: grid.folded),
+            definitions=[*definitions_of(name), *general] if name in audits else (),
             scope=_scope(report, name),
         )
 
 
-def _place(name: str, audits: Sequence[str]) -> str:
-    """The section of a table: its audit's, by the beginning of its name."""
-    if name in PLACES:
-        return PLACES[name]
-    first = name.partition("_")[0]
-    if name in audits or first in audits:
-        return name if name in audits else first
-    return OTHER
-
-
-def _untitled(title: str, audit: str) -> str:
-    """A table's title without the audit that its section is of."""
-    for lead in (f"{audit}: ", f"{audit} "):
-        title = title.removeprefix(lead)
-    return title[:1].upper() + title[1:]
+def _grids(table: Table, *, id: str, title: str = "") -> Iterator[Grid]:
+    """A table as the page has it: what is pooled in sight, groups folded below it."""
+    title = title[:1].upper() + title[1:] or table.title
+    header = table.header
+    if table.key:
+        header = tuple(name.replace("_", " ") for name in header)
+    columns = zip(*(line.cells for line in table.rows), strict=True)
+    told = [[cell for cell in column if not cell.missing] for column in columns]
+    numeric = [bool(one) and all(cell.numeric for cell in one) for one in told]
+    classes = " ".join(f"n{k}" for k, n in enumerate(numeric, 1) if n and k > 1)
+    pooled = [line for line in table.rows if line.group == "pooled"]
+    groups = [line for line in table.rows if line.group != "pooled"]
+    if pooled or not groups:
+        folded = bool(table.key)
+        yield Grid(id, title, header, pooled, classes, table.remarks, folded)
+    if groups:
+        words, remarks = (
+            (f"{title}, by group", ()) if pooled else (title, table.remarks)
+        )
+        yield Grid(f"{id}-groups", words, header, groups, classes, remarks, True)
 
 
 def _slug(name: str) -> str:

@@ -7,23 +7,22 @@ the report holds a figure of each of its parts; digits are those of every other 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
-from spark_audit.report.tables import METHODS, figure
+from spark_audit.report.tables import METHODS, VOID, shown
 from spark_audit.report.writers import WRITERS
 from spark_audit.report.writers.latex.tables import (
     DOWN,
     INLINE,
     UP,
     Column,
+    Layout,
     Line,
     Panel,
-    Table,
     tables_of,
 )
 from spark_audit.report.writers.latex.text import escaped
@@ -106,18 +105,18 @@ def _letter(k: int) -> str:
     return ("" if k < 26 else _letter(k // 26 - 1)) + chr(ord("a") + k % 26)
 
 
-def _render(table: Table, report: Report, cells: _Cells) -> str | None:
+def _render(table: Layout, report: Report, cells: _Cells) -> str | None:
     """One table, or ``None`` where the report lacks its figures."""
     columns = [c for c in table.columns if _place(c) in cells]
-    shown = {c: cells[_place(c)] for c in columns}
+    by_column = {c: cells[_place(c)] for c in columns}
     with_value = {
         column.audit
-        for column, rows in shown.items()
+        for column, rows in by_column.items()
         if any(row.value is not None for row in rows.values())
     }
     if not with_value.issuperset(table.needs):
         return None
-    known = {line for rows in shown.values() for line in rows}
+    known = {line for rows in by_column.values() for line in rows}
     # As the report has them, whichever column comes first.
     lines = [
         line
@@ -128,7 +127,9 @@ def _render(table: Table, report: Report, cells: _Cells) -> str | None:
     if table.split is not None:
         panels = table.split(report, lines)
     notes = _Notes()
-    common = {column: _common(list(rows.values())) for column, rows in shown.items()}
+    common = {
+        column: _common(list(rows.values())) for column, rows in by_column.items()
+    }
     headers = [
         rf"\textbf{{{c.header}}}"
         + (rf"\,{c.arrow}" if c.arrow else "")
@@ -138,8 +139,8 @@ def _render(table: Table, report: Report, cells: _Cells) -> str | None:
     first = [rf"\textbf{{{table.labels}}}"] if table.labels else []
     body = [_joined([*first, r"\textbf{Checkpoint}", *headers]) + r" \\"]
     for panel in panels:
-        body += _lines(panel, shown, common, notes, labelled=bool(table.labels))
-    told = [*_legend(shown), *notes.told()]
+        body += _lines(panel, by_column, common, notes, labelled=bool(table.labels))
+    told = [*_legend(by_column), *notes.told()]
     if table.remark:
         told.append(table.remark)
     failed = dict.fromkeys(g.name for g in report.guards if g.passed is False)
@@ -147,7 +148,7 @@ def _render(table: Table, report: Report, cells: _Cells) -> str | None:
         told.append(f"Guards of this report that failed: {escaped(', '.join(failed))}.")
     parts = [
         r"\begin{table*}[!tp]",
-        rf"\caption{{{_caption(table, report, shown)}}}",
+        rf"\caption{{{_caption(table, report, by_column)}}}",
         rf"\label{{tab:spark-audit-{table.name.replace('_', '-')}}}",
         r"\centering",
         r"\footnotesize",
@@ -172,7 +173,7 @@ def _render(table: Table, report: Report, cells: _Cells) -> str | None:
 
 def _lines(
     panel: Panel,
-    shown: Mapping[Column, Mapping[Line, Row]],
+    by_column: Mapping[Column, Mapping[Line, Row]],
     common: Mapping[Column, str],
     notes: _Notes,
     *,
@@ -181,17 +182,17 @@ def _lines(
     """A panel's lines; in wide tables intervals have a line of their own."""
     found = [r"\midrule"]
     if panel.heading:
-        width = len(shown) + 1
+        width = len(by_column) + 1
         title = rf"\textit{{{panel.heading}}}"
         found.append(rf"\multicolumn{{{width}}}{{@{{}}l}}{{{title}}} \\")
     for k, line in enumerate(panel.lines):
         pairs = [
             _cell(own.get(line), notes, known=common[column])
-            for column, own in shown.items()
+            for column, own in by_column.items()
         ]
         lead = [panel.label if k == 0 else ""] if labelled else []
         name = escaped(line[0] if line[1] == "sources" else ", ".join(line))
-        if len(shown) <= INLINE:
+        if len(by_column) <= INLINE:
             texts = [" ".join(filter(None, pair)) for pair in pairs]
             found.append(rf"{_joined([*lead, name, *texts])} \\")
             continue
@@ -229,12 +230,12 @@ def _common(rows: Sequence[Row]) -> str:
 # --- one cell -------------------------------------------------------------------------
 
 DAGGER = r"\textdagger{}"
-VOID = {
-    "invalid": ("invalid", "a guard of the audit voids it"),
-    "insensitive": ("insensitive", "an effect would not have been seen"),
-    "not_resolvable": ("not resolvable", "too few rows for a figure as fine as this"),
+REASONS = {
+    "invalid": "a guard of the audit voids it",
+    "insensitive": "an effect would not have been seen",
+    "not_resolvable": "too few rows for a figure as fine as this",
 }
-"""Word, and what is said where a row gives no reason, by status."""
+"""What is said of a void figure where its row gives no reason, by status."""
 
 
 def _cell(row: Row | None, notes: _Notes, *, known: str) -> tuple[str, str]:
@@ -243,44 +244,37 @@ def _cell(row: Row | None, notes: _Notes, *, known: str) -> tuple[str, str]:
         return "--", ""
     if row.status == "not_estimable":
         return f"n.e.{notes.mark(f'not estimable: {row.note}')}", ""
-    text = figure(row.model_copy(update={"status": "ok"}))
-    value, _, interval = text.partition(" ")
     mark = ""
     if row.status != "ok":
-        word, otherwise = VOID[row.status]
+        word, otherwise = VOID[row.status].lower(), REASONS[row.status]
         # Some audits' notes begin with the word themselves.
         said = row.note if row.note.lower().startswith(word) else ""
         mark = notes.mark(said or f"{word}: {row.note or otherwise}", DAGGER)
     elif row.note and row.note != known:
         mark = notes.mark(row.note)
-    return _maths(value) + mark, _maths(interval)
+    unbounded = row.low is None and row.high is None
+    limits = "" if unbounded else f"[{_maths(row.low)}, {_maths(row.high)}]"
+    return _maths(row.value) + mark, limits
 
 
-_EXPONENT = re.compile(r"(-?[\d.]+)e([+-])0*(\d+)")
-_MINUS = re.compile(r"-(?=[\d])")
+def _maths(value: float | None) -> str:
+    """A number as everywhere; minus signs and powers of ten in TeX."""
+    digits, power, exponent = shown(value).partition("e")
+    if power:
+        return rf"${digits}\times 10^{{{int(exponent)}}}$"
+    return digits if value is None else digits.replace("-", "$-$")
 
 
-def _maths(text: str) -> str:
-    """Digits as they are; minus signs and powers of ten in TeX."""
-
-    def power(found: re.Match[str]) -> str:
-        sign = found[2].replace("+", "")
-        return rf"${found[1]}\times 10^{{{sign}{found[3]}}}$"
-
-    parts = re.split(r"(\$[^$]*\$)", _EXPONENT.sub(power, text))
-    return "".join(p if p.startswith("$") else _MINUS.sub("$-$", p) for p in parts)
-
-
-def _legend(shown: Mapping[Column, Mapping[Line, Row]]) -> list[str]:
+def _legend(by_column: Mapping[Column, Mapping[Line, Row]]) -> list[str]:
     """What the signs mean, of those that are there."""
-    rows = [row for lines in shown.values() for row in lines.values()]
-    lines = {line for own in shown.values() for line in own}
+    rows = [row for lines in by_column.values() for row in lines.values()]
+    lines = {line for own in by_column.values() for line in own}
     found = []
     if any(row.status in VOID for row in rows):
         found.append(rf"{DAGGER}: nothing can be concluded from this figure.")
     if any(row.status == "not_estimable" for row in rows):
         found.append("n.e.: not estimable.")
-    if any(len(own) < len(lines) for own in shown.values()):
+    if any(len(own) < len(lines) for own in by_column.values()):
         found.append("--: not in the report.")
     return found
 
@@ -289,13 +283,13 @@ def _legend(shown: Mapping[Column, Mapping[Line, Row]]) -> list[str]:
 
 
 def _caption(
-    table: Table, report: Report, shown: Mapping[Column, Mapping[Line, Row]]
+    table: Layout, report: Report, by_column: Mapping[Column, Mapping[Line, Row]]
 ) -> str:
     """What it shows, at what level, over what, and how many clusters."""
     parts = [table.lead]
     if report.status == "partial":
         parts.insert(0, "PARTIAL: only some examples were scored, not for decisions.")
-    rows = [row for own in shown.values() for row in own.values()]
+    rows = [row for own in by_column.values() for row in own.values()]
     limits = [row for row in rows if row.low is not None or row.high is not None]
     if limits:
         levels = " or ".join(
@@ -311,16 +305,16 @@ def _caption(
         parts.append("No figure here has an interval.")
     if any(row.over != "sources" for row in rows):
         parts.append("Lines of `seeds' or `both' are over training seeds, or both.")
-    parts.append(_sizes(shown))
-    if any(column.arrow in (UP, DOWN) for column in shown):
+    parts.append(_sizes(by_column))
+    if any(column.arrow in (UP, DOWN) for column in by_column):
         parts.append("Arrows point to the more private or more useful side.")
     return " ".join(filter(None, parts))
 
 
-def _sizes(shown: Mapping[Column, Mapping[Line, Row]]) -> str:
+def _sizes(by_column: Mapping[Column, Mapping[Line, Row]]) -> str:
     """How many were averaged and in how many clusters; by column where they differ."""
     told: dict[str, list[str]] = {}
-    for column, own in shown.items():
+    for column, own in by_column.items():
         known = [row for row in own.values() if row.value is not None and row.clusters]
         # Over seeds, clusters are seeds.
         if rows := [row for row in known if row.over == "sources"] or known:

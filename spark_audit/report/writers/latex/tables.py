@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from spark_audit.names import entry_of, series_of
 from spark_audit.report.writers.latex.text import escaped
 from spark_audit.results import Report
 
@@ -44,10 +45,11 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Table:
+class Layout:
     """A table that may be written; ``needs`` are audits that must give a figure.
 
-    ``split`` makes panels of the lines, ``labels`` heads a column for their labels.
+    ``split`` makes panels of the lines, ``labels`` heads a column for their labels;
+    ``by_task`` puts the accuracy of every task before its columns.
     """
 
     name: str
@@ -57,180 +59,41 @@ class Table:
     split: Callable[[Report, Sequence[Line]], list[Panel]] | None = None
     labels: str = ""
     remark: str = ""
+    by_task: bool = False
 
 
-def tables_of(report: Report) -> list[Table]:
-    """The tables that may be written of a report, in the order of the paper's."""
-    annotated = report.settings.get("preset") == "paper"
-    tail = "/annotation" if annotated else ""
-    planted = "annotations" if annotated else "canaries"
-
-    def canary(header: str, arrow: str, metric: str, part: str) -> Column:
-        return Column(header, arrow, "canary", metric, part + tail, counted=planted)
-
-    def rank(header: str, arrow: str, metric: str) -> Column:
-        return Column(header, arrow, "rank", metric, "pii")
-
-    def mia(header: str, arrow: str, metric: str, attack: str) -> Column:
-        return Column(header, arrow, "mia", metric, attack, counted="rows")
-
-    def utility(header: str, metric: str) -> Column:
-        return Column(header, UP, "utility", metric, counted="answers")
-
-    last, avg, bwt = (utility(name, name.lower()) for name in ("Last", "Avg", "BWT"))
-    likelihoods = (
-        Column("PII NLL", UP, "nll", "nll", "pii"),
-        Column("Low-sens. NLL", DOWN, "nll", "nll", "low"),
-        Column("Canary NLL", UP, "nll", "nll", "canary", counted="canaries"),
+def _columns(
+    audit: str, *columns: tuple[str, ...], of: str = "", counted: str = "tokens"
+) -> tuple[Column, ...]:
+    """Columns of an audit: header, arrow, metric, variant where it is not ``of``."""
+    return tuple(
+        Column(header, arrow, audit, metric, (*own, of)[0], counted=counted)
+        for header, arrow, metric, *own in columns
     )
-    unmatched = (
-        "NLLs (nats a token) are unmatched: they compare checkpoints with each other, "
-        "not identifiers with other text."
-    )
-    per = "each context" if annotated else "all contexts of a canary together"
-    tables = [
-        Table(
-            "matched",
-            "Selectivity at matched difficulty: NLL (nats a token) of annotated "
-            "identifiers, of non-PII spans of the same examples that are as difficult "
-            r"for the reference model, their difference $\Delta_{\mathrm{sel}}$, and "
-            "its change since the reference, pair by pair.",
-            (
-                Column(r"NLL\textsubscript{PII}", UP, "matched", "nll_pii"),
-                Column(r"NLL\textsubscript{Matched}", "", "matched", "nll_control"),
-                Column(r"$\Delta_{\mathrm{sel}}$", UP, "matched", "delta_sel"),
-                Column(
-                    r"$\Delta_{\mathrm{sel}}$ change",
-                    UP,
-                    "matched",
-                    "delta_sel",
-                    "change",
-                ),
-            ),
-            ("matched",),
-        ),
-        Table(
-            "memory",
-            "Change of the NLL (nats a token) of annotated identifiers since the "
-            "reference, in trained rows and, of the same kinds, in rows never trained "
-            "on; their difference is below 0 where trained ones are likelier than "
-            "others of their kind.",
-            (
-                Column("Trained", "", "matched", "pii_change", "trained"),
-                Column("Never trained", "", "matched", "pii_change", "never-trained"),
-                Column("Difference", "", "matched", "memory"),
-            ),
-            ("matched",),
-        ),
-        Table(
-            "rank",
-            "Ranks of the identifiers' tokens in the vocabulary, after their true "
-            "prefix (1 = likeliest), and shares of tokens within the first ranks.",
-            (
-                rank("Rank mean", UP, "rank_mean"),
-                rank("Rank median", UP, "rank_median"),
-                rank("Top-1", DOWN, "top1_rate"),
-                rank("Top-5", DOWN, "top5_rate"),
-                rank("Top-10", DOWN, "top10_rate"),
-            ),
-            ("rank",),
-        ),
-        Table(
-            "canary_nll",
-            f"NLL (nats a token) of the planted canaries, over {per}. It says nothing "
-            "of their rank among other candidates.",
-            (
-                canary("Full NLL", UP, "nll", "full"),
-                canary("Password NLL", UP, "nll", "password"),
-                canary("SSN NLL", UP, "nll", "ssn"),
-            ),
-            ("canary",),
-        ),
-        Table(
-            "canary_rank",
-            f"Rank of the true canary among its candidates, over {per}: mean rank, "
-            "exposure (bits), and shares of first and of first ten ranks.",
-            (
-                canary("Full rank", UP, "rank_mean", "full"),
-                canary("Exposure", DOWN, "exposure_mean", "full"),
-                canary("Full Top-1", DOWN, "top1_rate", "full"),
-                canary("Full Top-10", DOWN, "top10_rate", "full"),
-            ),
-            ("canary",),
-        ),
-        Table(
-            "mia",
-            "Membership inference: AUC of every score, and of a classifier that sees "
-            "the texts alone (0.5 = chance), and the share of members found at 5\\% "
-            "false positives (0.05 = chance).",
-            (
-                mia("Loss AUC", CHANCE, "auc", "loss"),
-                mia("Response AUC", CHANCE, "auc", "response"),
-                mia("Min-K10 AUC", CHANCE, "auc", "mink10"),
-                mia(r"Min-K10\texttt{++} AUC", CHANCE, "auc", "minkpp10"),
-                mia("zlib AUC", CHANCE, "auc", "zlib"),
-                mia("Reference AUC", CHANCE, "auc", "reference"),
-                mia("Texts alone AUC", CHANCE, "auc", "blind"),
-                mia(r"Response TPR@5\% FPR", DOWN, "tpr_at_fpr_5", "response"),
-                mia(r"Reference TPR@5\% FPR", DOWN, "tpr_at_fpr_5", "reference"),
-            ),
-            ("mia",),
-        ),
-        Table(
-            "ablations",
-            f"Utility and likelihoods of all checkpoints. {unmatched}",
-            (last, avg, bwt, *likelihoods),
-            ("nll",),
-        ),
-        Table(
-            "task_orders",
-            "Utility, likelihoods and membership inference (by loss) by the order of "
-            f"the tasks. {unmatched}",
-            (last, avg, bwt, *likelihoods, mia("MIA AUC", CHANCE, "auc", "loss")),
-            ("utility", "nll"),
-            split=_by_order,
-            labels="Order",
-            remark=_orders_told(report),
-        ),
-        Table(
-            "backbones",
-            f"Utility and likelihoods by base model. {unmatched}",
-            (last, avg, bwt, *likelihoods),
-            ("utility", "nll"),
-            split=_by_base,
-        ),
-        Table(
-            "utility",
-            "Accuracy on each task after the last stage, and over all tasks: Last "
-            "(after the last stage), Avg (mean over stages of the mean over tasks seen "
-            "so far) and BWT (mean change since each task was learned).",
-            (
-                *(
-                    Column(
-                        escaped(task),
-                        UP,
-                        "utility",
-                        "accuracy",
-                        "last",
-                        f"task:{task}",
-                        "answers",
-                    )
-                    for task in _tasks(report)
-                ),
-                bwt,
-                last,
-                avg,
-            ),
-            ("utility",),
-        ),
-    ]
-    return [t for t in tables if t.split is not _by_order or _orders(report)]
+
+
+LAST, AVG, BWT = _columns(
+    "utility",
+    *((name, UP, name.lower()) for name in ("Last", "Avg", "BWT")),
+    counted="answers",
+)
+LIKELIHOODS = (
+    *_columns("nll", ("PII NLL", UP, "nll", "pii")),
+    *_columns("nll", ("Low-sens. NLL", DOWN, "nll", "low")),
+    *_columns("nll", ("Canary NLL", UP, "nll", "canary"), counted="canaries"),
+)
+UNMATCHED = (
+    "NLLs (nats a token) are unmatched: they compare checkpoints with each other, "
+    "not identifiers with other text."
+)
+PER = "all contexts of a canary together"
+"""What a canary's figure is over; by preset `paper` it is each context."""
 
 
 def _tasks(report: Report) -> list[str]:
     rows = (r for r in report.results if (r.audit, r.metric) == ("utility", "accuracy"))
-    groups = (row.group.partition(":") for row in rows)
-    return list(dict.fromkeys(name for kind, _, name in groups if kind == "task"))
+    groups = (row.grouping for row in rows)
+    return list(dict.fromkeys(name for kind, name in groups if kind == "task"))
 
 
 # --- panels ---------------------------------------------------------------------------
@@ -249,7 +112,7 @@ def _orders(report: Report) -> dict[str, tuple[str, ...]]:
 def _order_of(report: Report, checkpoint: str) -> tuple[str, ...]:
     """Order that a series was trained in; empty where the report has none."""
     for name, order in _orders(report).items():
-        if name == checkpoint or name.startswith(f"{checkpoint}["):
+        if checkpoint in (name, entry_of(name)):
             return order
     return ()
 
@@ -294,8 +157,173 @@ def _by_base(report: Report, lines: Sequence[Line]) -> list[Panel]:
 def _base_of(report: Report, checkpoint: str) -> str:
     """The base model as the report names it; of full weights, the checkpoint itself."""
     for one in report.checkpoints:
-        if one.name == checkpoint or one.name.startswith(
-            (f"{checkpoint}[", f"{checkpoint}@")
-        ):
+        series = series_of(one.name)
+        if checkpoint in (one.name, series, entry_of(series)):
             return one.base or one.source
     return checkpoint
+
+
+# --- the tables -----------------------------------------------------------------------
+
+LAYOUTS = (
+    Layout(
+        "matched",
+        "Selectivity at matched difficulty: NLL (nats a token) of annotated "
+        "identifiers, of non-PII spans of the same examples that are as difficult "
+        r"for the reference model, their difference $\Delta_{\mathrm{sel}}$, and "
+        "its change since the reference, pair by pair.",
+        _columns(
+            "matched",
+            (r"NLL\textsubscript{PII}", UP, "nll_pii"),
+            (r"NLL\textsubscript{Matched}", "", "nll_control"),
+            (r"$\Delta_{\mathrm{sel}}$", UP, "delta_sel"),
+            (r"$\Delta_{\mathrm{sel}}$ change", UP, "delta_sel", "change"),
+        ),
+        ("matched",),
+    ),
+    Layout(
+        "memory",
+        "Change of the NLL (nats a token) of annotated identifiers since the "
+        "reference, in trained rows and, of the same kinds, in rows never trained "
+        "on; their difference is below 0 where trained ones are likelier than "
+        "others of their kind.",
+        _columns(
+            "matched",
+            ("Trained", "", "pii_change", "trained"),
+            ("Never trained", "", "pii_change", "never-trained"),
+            ("Difference", "", "memory"),
+        ),
+        ("matched",),
+    ),
+    Layout(
+        "rank",
+        "Ranks of the identifiers' tokens in the vocabulary, after their true "
+        "prefix (1 = likeliest), and shares of tokens within the first ranks.",
+        _columns(
+            "rank",
+            ("Rank mean", UP, "rank_mean"),
+            ("Rank median", UP, "rank_median"),
+            ("Top-1", DOWN, "top1_rate"),
+            ("Top-5", DOWN, "top5_rate"),
+            ("Top-10", DOWN, "top10_rate"),
+            of="pii",
+        ),
+        ("rank",),
+    ),
+    Layout(
+        "canary_nll",
+        f"NLL (nats a token) of the planted canaries, over {PER}. It says nothing "
+        "of their rank among other candidates.",
+        _columns(
+            "canary",
+            ("Full NLL", UP, "nll", "full"),
+            ("Password NLL", UP, "nll", "password"),
+            ("SSN NLL", UP, "nll", "ssn"),
+            counted="canaries",
+        ),
+        ("canary",),
+    ),
+    Layout(
+        "canary_rank",
+        f"Rank of the true canary among its candidates, over {PER}: mean rank, "
+        "exposure (bits), and shares of first and of first ten ranks.",
+        _columns(
+            "canary",
+            ("Full rank", UP, "rank_mean"),
+            ("Exposure", DOWN, "exposure_mean"),
+            ("Full Top-1", DOWN, "top1_rate"),
+            ("Full Top-10", DOWN, "top10_rate"),
+            of="full",
+            counted="canaries",
+        ),
+        ("canary",),
+    ),
+    Layout(
+        "mia",
+        "Membership inference: AUC of every score, and of a classifier that sees "
+        "the texts alone (0.5 = chance), and the share of members found at 5\\% "
+        "false positives (0.05 = chance).",
+        _columns(
+            "mia",
+            ("Loss AUC", CHANCE, "auc", "loss"),
+            ("Response AUC", CHANCE, "auc", "response"),
+            ("Min-K10 AUC", CHANCE, "auc", "mink10"),
+            (r"Min-K10\texttt{++} AUC", CHANCE, "auc", "minkpp10"),
+            ("zlib AUC", CHANCE, "auc", "zlib"),
+            ("Reference AUC", CHANCE, "auc", "reference"),
+            ("Texts alone AUC", CHANCE, "auc", "blind"),
+            (r"Response TPR@5\% FPR", DOWN, "tpr_at_fpr_5", "response"),
+            (r"Reference TPR@5\% FPR", DOWN, "tpr_at_fpr_5", "reference"),
+            counted="rows",
+        ),
+        ("mia",),
+    ),
+    Layout(
+        "ablations",
+        f"Utility and likelihoods of all checkpoints. {UNMATCHED}",
+        (LAST, AVG, BWT, *LIKELIHOODS),
+        ("nll",),
+    ),
+    Layout(
+        "task_orders",
+        "Utility, likelihoods and membership inference (by loss) by the order of "
+        f"the tasks. {UNMATCHED}",
+        (
+            *(LAST, AVG, BWT, *LIKELIHOODS),
+            *_columns("mia", ("MIA AUC", CHANCE, "auc", "loss"), counted="rows"),
+        ),
+        ("utility", "nll"),
+        split=_by_order,
+        labels="Order",
+    ),
+    Layout(
+        "backbones",
+        f"Utility and likelihoods by base model. {UNMATCHED}",
+        (LAST, AVG, BWT, *LIKELIHOODS),
+        ("utility", "nll"),
+        split=_by_base,
+    ),
+    Layout(
+        "utility",
+        "Accuracy on each task after the last stage, and over all tasks: Last "
+        "(after the last stage), Avg (mean over stages of the mean over tasks seen "
+        "so far) and BWT (mean change since each task was learned).",
+        (BWT, LAST, AVG),
+        ("utility",),
+        by_task=True,
+    ),
+)
+"""The paper's tables, in its order."""
+
+
+def tables_of(report: Report) -> list[Layout]:
+    """The tables that may be written of a report, in the order of the paper's."""
+    tables = [_annotated(one) for one in LAYOUTS]
+    if report.settings.get("preset") != "paper":
+        tables = list(LAYOUTS)
+    tasks = tuple(
+        Column(escaped(t), UP, "utility", "accuracy", "last", f"task:{t}", "answers")
+        for t in _tasks(report)
+    )
+    return [
+        replace(
+            one,
+            columns=(*tasks, *one.columns) if one.by_task else one.columns,
+            remark=_orders_told(report) if one.split is _by_order else "",
+        )
+        for one in tables
+        if one.split is not _by_order or _orders(report)
+    ]
+
+
+def _annotated(layout: Layout) -> Layout:
+    """Canaries averaged over annotations, as the paper does."""
+    columns = tuple(
+        replace(one, of=f"{one.of}/annotation", counted="annotations")
+        if one.audit == "canary"
+        else one
+        for one in layout.columns
+    )
+    return replace(
+        layout, columns=columns, lead=layout.lead.replace(PER, "each context")
+    )
