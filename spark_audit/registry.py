@@ -20,6 +20,7 @@ from spark_audit.errors import InputError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_SUMMARY = re.compile(r'\s*"""(.*)')
 _REGISTERS = re.compile(r"^@[A-Z]+\.register\(", re.MULTILINE)
 
 
@@ -117,7 +118,10 @@ class Registry(Generic[F]):
 
     def summary(self, name: str) -> str:
         """First line of the file's docstring, read without importing it."""
-        return (ast.get_docstring(self._tree(name)) or "").partition("\n")[0]
+        text = self._files()[name].read_text(encoding="utf-8")
+        # Parsing whole files would take most of the time of ``--help``.
+        line = _SUMMARY.match(text)
+        return "" if line is None else line[1].removesuffix('"""').strip()
 
     def literal(self, name: str, variable: str) -> Any:
         """A constant of the file, written out there, read without importing it."""
