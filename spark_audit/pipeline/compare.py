@@ -83,47 +83,28 @@ def compare(
     first = reports[0]
     chosen = baseline or _default(names[0])
     preset = preset or str(first.settings.get("preset"))
-    facts: dict[str, CheckpointFacts] = {}
-    for report, renamed in zip(reports, names, strict=True):
-        for one in report.checkpoints:
-            name = renamed[one.name]
-            own = one.quantised_from and renamed.get(one.quantised_from)
-            changes = {"name": name, "quantised_from": own}
-            facts.setdefault(name, one.model_copy(update=changes))
+    facts = _facts(reports, names)
     results: dict[str, AuditResult] = {}
+    evidence: dict[str, pd.DataFrame] = {}
     known: set[str] = set()
-    left_out: list[str] = []
-    unchecked: list[str] = []
-    united_evidence: dict[str, pd.DataFrame] = {}
-    sums: dict[str, str] = {}
-    for audit in AUDITS.in_order():
-        if "conclude" not in AUDITS.get(audit).parts:
-            continue
-        lacking = [f for f in folders if not _path(f, audit).exists()]
-        if lacking:
-            if len(lacking) < len(folders):
-                left_out.append(f"{audit} ({', '.join(f.name for f in lacking)})")
-            continue
-        if differing := _differing(audit, reports):
-            left_out.append(f"{audit} (made with another {', '.join(differing)})")
-            continue
-        unchecked += _unchecked(audit, folders, reports)
-        evidence = _evidence(audit, folders, names)
-        found = dict.fromkeys(evidence["checkpoint"])
-        entries = dict.fromkeys(
-            map(series_of, found) if AUDITS.of_stages(audit) else found
-        )
+    audits, left_out = _comparable(folders, reports)
+    unchecked = [
+        file for audit in audits for file in _unchecked(audit, folders, reports)
+    ]
+    for audit in audits:
+        evidence[audit] = _evidence(audit, folders, names)
+        entries = dict.fromkeys(evidence[audit]["checkpoint"])
+        if AUDITS.of_stages(audit):
+            entries = dict.fromkeys(map(series_of, entries))
         known |= set(entries)
-        conclude = AUDITS.get(audit).part("conclude")
-        result: AuditResult = conclude(
-            evidence,
+        result: AuditResult = AUDITS.get(audit).part("conclude")(
+            evidence[audit],
             baselines=baselines_of(chosen, entries) | originals(facts.values()),
             paper=preset == "paper",
             seed=seed,
             replicates=replicates(preset),
         )
         results[audit] = with_entries(result)
-        united_evidence[audit] = evidence
     if not results:
         raise InputError(
             "no audit can be compared"
@@ -137,11 +118,9 @@ def compare(
             where="--baseline",
             fix=f"choose one of: {', '.join(sorted(known))}",
         )
+    sums: dict[str, str] = {}
     if output is not None:
-        for audit, evidence in united_evidence.items():
-            table = pa.Table.from_pandas(evidence, preserve_index=False)
-            write_parquet(table, _path(output, audit))
-            sums[evidence_file(audit)] = sha256_file(_path(output, audit))
+        sums = _write(output, evidence)
         parts = [(read_cases(f), new) for f, new in zip(folders, names, strict=True)]
         write_cases(output, united_cases(parts))
     kept = [evidence_file(audit) for audit in results] + [cases_file(Path()).name]
@@ -163,6 +142,49 @@ def compare(
         evidence=sums,
         files={} if output is None else {"scores": [f"scores/{n}" for n in kept]},
     )
+
+
+def _facts(
+    reports: Sequence[Report], names: Sequence[dict[str, str]]
+) -> dict[str, CheckpointFacts]:
+    """Each checkpoint once, by its new name."""
+    facts: dict[str, CheckpointFacts] = {}
+    for report, renamed in zip(reports, names, strict=True):
+        for one in report.checkpoints:
+            name = renamed[one.name]
+            original = one.quantised_from and renamed.get(one.quantised_from)
+            changes = {"name": name, "quantised_from": original}
+            facts.setdefault(name, one.model_copy(update=changes))
+    return facts
+
+
+def _comparable(
+    folders: Sequence[Path], reports: Sequence[Report]
+) -> tuple[list[str], list[str]]:
+    """Audits whose evidence all folders have, and what is left out and why."""
+    audits: list[str] = []
+    left_out: list[str] = []
+    for audit in AUDITS.in_order():
+        if "conclude" not in AUDITS.get(audit).parts:
+            continue
+        lacking = [f.name for f in folders if not _path(f, audit).exists()]
+        if len(lacking) == len(folders):
+            continue
+        if lacking:
+            left_out.append(f"{audit} ({', '.join(lacking)})")
+        elif differing := _differing(audit, reports):
+            left_out.append(f"{audit} (made with another {', '.join(differing)})")
+        else:
+            audits.append(audit)
+    return audits, left_out
+
+
+def _write(output: Path, evidence: dict[str, pd.DataFrame]) -> dict[str, str]:
+    """Write the evidence of all audits; the checksum of each file."""
+    for audit, frame in evidence.items():
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+        write_parquet(table, _path(output, audit))
+    return {evidence_file(a): sha256_file(_path(output, a)) for a in evidence}
 
 
 def _differing(audit: str, reports: Sequence[Report]) -> list[str]:
