@@ -20,7 +20,7 @@ from spark_audit.errors import InputError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_SUMMARY = re.compile(r'\s*"""(.*)')
+_SUMMARY = re.compile(r'\s*r?"""(.*)')
 _REGISTERS = re.compile(r"^@[A-Z]+\.register\(", re.MULTILINE)
 
 
