@@ -130,6 +130,38 @@ def test_ids_that_no_vocabulary_has(
             open_checkpoint(str(folder), device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "special_tokens_map.json",
+            {"eos_token": {"content": "</s>", "\x1b[2J": 1}},
+            "has a token with a field that is none of",
+        ),
+        (
+            "tokenizer_config.json",
+            {"model_max_length": "x"},
+            "the tokenizer cannot be loaded .TypeError",
+        ),
+    ],
+)
+def test_settings_that_no_tokenizer_has(
+    name: str,
+    content: dict[str, Any],
+    message: str,
+    tiny_base: Path,
+    copied: Callable[..., Path],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    folder = copied(tiny_base)
+    old = json.loads((folder / "tokenizer_config.json").read_text())
+    kept = old if "model_max_length" in content else {}
+    (folder / name).write_text(json.dumps(kept | content))
+    with pytest.raises(CheckpointError, match=message):
+        load_tokenizer(folder)
+    assert "\x1b" not in "".join(capfd.readouterr())
+
+
 def test_a_slow_tokenizer_is_refused(
     tiny_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -76,6 +77,21 @@ def test_parquet(tmp_path):
     source = tmp_path / "x.bin"  # told by content, not by name
     pq.write_table(pa.Table.from_pylist(ROWS), source)
     check_two(import_examples(source, task="t", split="train", template=TEMPLATE))
+
+
+def test_parquet_that_grows_or_holds_no_text(tmp_path):
+    source = tmp_path / "x.parquet"
+    code = pa.array(np.zeros(300_000, np.int32))
+    many = pa.DictionaryArray.from_arrays(code, ["x" * 99])
+    raw = pa.array([b"\xff"], pa.binary()).buffers()
+    for column, said in (
+        (many, "holds more rows than bytes"),
+        (pa.Array.from_buffers(pa.string(), 1, raw), "is not a readable Parquet file"),
+        (pa.array([2**30], pa.date32()), "is not a readable Parquet file"),
+    ):
+        pq.write_table(pa.table({"text": column, "label": column}), source)
+        with pytest.raises(InputError, match=said):
+            import_examples(source, task="t", split="train")
 
 
 @pytest.mark.parametrize("format", ["auto", "trace"])

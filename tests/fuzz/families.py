@@ -10,21 +10,29 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from fuzz.mutations import (
     LONG,
+    NUMBERS,
+    OTHERS,
+    STEERING,
     Rng,
+    a_place,
     changed,
     mutate,
     mutate_bytes,
     mutate_table,
     mutate_tensors,
+    odd_columns,
     one,
+    put,
     written,
 )
 from fuzz.scene import AUDIT, Scene, sealed
@@ -62,7 +70,7 @@ def same(one: Any, other: Any) -> bool:
 # --- manifests ------------------------------------------------------------------------
 
 
-@family(24)
+@family(20)
 def manifest(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """A manifest that was changed without a new digest."""
     original = json.loads(scene.manifest.read_bytes())
@@ -83,7 +91,7 @@ def manifest(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     yield ["manifest", one(rng, ("show", "show")), path, *one(rng, ([], ["--json"]))]
 
 
-@family(44)
+@family(38)
 def sealed_manifest(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """A manifest of nonsense with a digest that fits."""
     content = json.loads(scene.manifest.read_bytes())
@@ -349,8 +357,6 @@ def csv(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         )
         raw = written(found)
     elif kind == "parquet":
-        import pyarrow as pa
-
         table = pa.table(
             {"text": [r["prompt"] for r in rows], "label": ["good"] * len(rows)}
         )
@@ -385,6 +391,80 @@ def csv(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         for row in made:
             if not (row["prompt"] + row["response"]).strip():
                 raise Silent("a row without text")
+
+
+PLACES = ("folder", "pipe", "nowhere", "circle", "endless")
+
+
+def misplace(path: Path, kind: str) -> None:
+    """Put something else in a file's place."""
+    path.unlink()
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        to = {"nowhere": "/nonexistent/x", "circle": path.name, "endless": "/dev/zero"}
+        path.symlink_to(to[kind])
+
+
+@family(10)
+def odd(scene: Scene, rng: Rng, said: list[str]) -> Commands:
+    """Not a changed file: none at all, columns of other kinds, one field of many."""
+    kind = one(rng, ("place", "columns", "field", "field"))
+    if kind == "place":
+        of, at = one(rng, ("data", "manifest")), one(rng, PLACES)
+        path = scene.file(f"x{getattr(scene, of).suffix}", b"")
+        misplace(path, at)
+        said.append(f"{of} is {at}")
+        output = path.with_name("out")
+        commands = {
+            "data": (
+                ["data", "annotate", path, "-o", output],
+                ["data", "import", path, "--task", "t", "-o", output],
+                ["data", "inject", path, "-o", output],
+            ),
+            "manifest": (
+                ["manifest", "show", path],
+                ["manifest", "export", path, "-o", output],
+            ),
+        }
+        if (yield one(rng, commands[of])) == 0 or output.exists():
+            raise Silent("something was made of it")
+    elif kind == "columns":
+        name, made = one(rng, list(odd_columns().items()))
+        said.append(name)
+        path, more = scene.file("x.parquet", b""), ["a", "b"]
+        where = one(rng, ("text", "label", "more"))
+        columns = {"text": more, "label": more, where: made}
+        pq.write_table(pa.table(columns), path)
+        output = path.with_name("out")
+        command = ["data", "import", path, "--task", "t", "--split", "test"]
+        if (yield [*command, "-o", output]) == 0 and where != "more":
+            raise Silent("text was made of it")
+    else:
+        given, name = one(
+            rng,
+            (
+                (scene.base, "config.json"),
+                (scene.base, "tokenizer_config.json"),
+                (scene.base, "special_tokens_map.json"),
+                (scene.lora, "adapter_config.json"),
+            ),
+        )
+        folder = scene.copy(given)
+        path = folder / name
+        content = json.loads(path.read_bytes()) if path.exists() else {}
+        token = {"content": "</s>", "lstrip": False}
+        content = content or {"eos_token": token, "pad_token": "<pad>"}
+        at = a_place(content, rng)
+        value = one(rng, (*OTHERS, *NUMBERS, STEERING, "", [0], [None], {STEERING: 1}))
+        path.write_bytes(written(put(content, at, value)))
+        said.append(f"{name}: {'.'.join(map(str, at))} is {str(value)[:40]!a}")
+        base = "" if given == scene.base else scene.base
+        seen = yield ["inspect", folder, *(["--base", base] if base else [])]
+        if seen == 0:
+            yield ["@open", folder, base]
 
 
 # --- checkpoints ----------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from spark_audit import audits
+from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import baselines_of, evidence_file
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError, OutputError
@@ -210,6 +211,51 @@ def test_evidence_is_that_of_its_report(
                 "copy the report's folder again, or audit again"
             )
         path.write_bytes(whole)
+
+
+def test_evidence_of_all_checkpoints_is_of_the_same_rows(
+    make_case: Callable[..., Any], write: Callable[..., Path]
+) -> None:
+    case = make_case()
+    one = write("one", case, er=shifted(case, 0.0))
+    two = write("two", case, spark=shifted(case, 0.8))
+    path = two / "scores" / "spans.parquet"
+    whole = pd.read_parquet(path)
+    other = whole.assign(task=["moved", *whole["task"][1:]])
+    for changed, said in (
+        (whole[:-1], "does not hold the same rows of every checkpoint"),
+        (other, "does not hold the same rows of every checkpoint"),
+        (pd.concat([whole, whole[:1]]), "holds a row twice"),
+        (whole.drop(columns="form"), "column form is not there once"),
+        (whole.assign(cue="x"), "column cue is no column of numbers"),
+    ):
+        changed.to_parquet(path)
+        with pytest.raises(OutputError, match=said):
+            compare([one, two], baseline="er")
+    earlier = whole[whole["role"] != "low"]
+    earlier.drop(columns=["trained", "form", "cue"]).to_parquet(path)
+    assert compare([one, two], baseline="er").results
+
+
+@pytest.mark.parametrize(
+    ("audit", "rows", "said"),
+    [
+        ("canary", {"rank": 9}, "a rank that is none of the candidates'"),
+        ("canary", {"rank": 0}, "a rank that is none of the candidates'"),
+        ("canary", {"rank": 0, "kind": "unrankable"}, ""),
+        ("extract", {"first": False}, "a canary without its first row"),
+        ("extract", {"first": False, "canary_id": ""}, ""),
+        ("utility", {"correct": -1}, ""),
+        ("utility", {"correct": 1}, "a row twice"),
+    ],
+)
+def test_rows_that_no_audit_leaves(audit: str, rows: dict[str, Any], said: str) -> None:
+    row = {"checkpoint": "a", "canary_id": "c", "part": "full", "example": ""}
+    row |= {"kind": "canary", "n_candidates": 8, **rows}
+    twice = 1 + (audit == "utility")
+    flaw = AUDITS.about(audit).flaw
+    assert flaw is not None
+    assert flaw(pd.DataFrame([row] * twice)).endswith(said)
 
 
 def test_the_command_writes_a_report_that_can_be_gated(

@@ -24,7 +24,7 @@ from spark_audit.terminal.console import say, show_facts, tell_json
 from spark_audit.terminal.progress import _Lines
 
 STEERING = "\x1b]0;owned\x07\x1b[2J\x00\x9b31m\u202egnp\u2066\r"
-MARKUP = "<img src=x onerror=a()>![i](//e/i.png)[click](//e)[r][r]"
+MARKUP = "<img src=x onerror=a()>![i](//e/i.png)[click](//e)[r][r] www.e.example @e #1"
 NAME = f"={STEERING}{MARKUP}`|`\\"
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 

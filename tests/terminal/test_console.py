@@ -240,6 +240,9 @@ def test_what_a_command_came_to_stands_where_nobody_can_be_told(output: str) -> 
 
 
 def test_inputs_are_not_written_over(tmp_path: Path) -> None:
+    circle = tmp_path / "circle"
+    circle.symlink_to(circle.name)
+    keep_apart([tmp_path / "new"], [circle])
     keep_apart([tmp_path / "a"], [tmp_path / "b"])
     with pytest.raises(InputError, match="and it is an input"):
         keep_apart([tmp_path / "x" / ".." / "a"], [tmp_path / "a"])

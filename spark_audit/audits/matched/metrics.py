@@ -111,8 +111,11 @@ KEYS = ("example", "role", "pair", "start", "n_tokens", "type")
 
 def flaw(evidence: pd.DataFrame) -> str:
     """What is wrong between rows of the evidence."""
-    # Earlier versions had no rows of the role `low`.
-    spans = evidence[evidence["role"] != "low"]
-    return held_twice(evidence, ("checkpoint", *KEYS)) or uneven(
-        spans, (*KEYS, "cluster", "task", "split")
+    facts = (*KEYS, "cluster", "task", "split")
+    # A checkpoint of an earlier version has no rows of the role `low`, or it has all.
+    low = evidence["role"] == "low"
+    return (
+        held_twice(evidence, ("checkpoint", *KEYS))
+        or uneven(evidence[low], facts)
+        or uneven(evidence[~low], facts)
     )

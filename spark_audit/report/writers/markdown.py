@@ -176,13 +176,13 @@ def _inert(text: str) -> str:
     text = _TAG.sub("&lt;", text).replace("](", "]\\(").replace("][", "]\\[")
     text = _LEAD.sub(r"\1\\\2", text.strip()).replace("]:", "]\\:").replace("$", "\\$")
     text = text.replace("://", ":&#47;/")
-    return _MENTION.sub(lambda found: f"&#{ord(found[1])};", text)
+    return _MENTION.sub(lambda found: f"&#{ord(found[0])};", text)
 
 
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
 _LEAD = re.compile(r"^(\d*)([#>+*.)-](?=\s|#|$)|~(?=~~)|`(?=``))")
-_MENTION = re.compile(r"(?<![\w&])([@#])(?=\w)|(?<=\bwww)(\.)")
+_MENTION = re.compile(r"(?<![\w&])[@#](?=\w)|(?<=\bwww)\.")
 
 
 def _code(text: str) -> str:
