@@ -126,10 +126,11 @@ def read_state(path: Path) -> dict[str, Any]:
             raise _damaged(path, DAMAGED)
         with open_regular(path) as file:
             size = int.from_bytes(file.read(8), "little")
-            if size > SETTINGS_BYTES:
+            header = file.read(size) if size <= SETTINGS_BYTES else b""
+            if len(header) != size:
                 raise _damaged(path, DAMAGED)
-            header = parse_json(file.read(size), place=str(path))
-            told = str(header["__metadata__"]["state"]).encode()
+            content = parse_json(header, place=str(path))
+            told = str(content["__metadata__"]["state"]).encode()
             return dict(parse_json(told, place=str(path), finite=False))
     except FileNotFoundError:
         raise

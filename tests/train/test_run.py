@@ -388,7 +388,7 @@ def test_a_tokenizer_without_eos_is_told(
         data,
         tmp_path / "run",
         "epochs=1",
-        loading=Loading(tokenizer=str(folder)),
+        loading={"tokenizer": str(folder)},
     )
     assert "the tokenizer has no EOS token: no response ends with one" in made.notes
 
