@@ -28,8 +28,6 @@ APART = 0.5
 """Nats (or bits): the least rounding step, times clusters. What a difference of two
 figures leaves of an average cluster is then open by a quarter of a nat a token to each
 side at the least, and by more of a span that is only a part of its cluster."""
-FINE = 20
-"""Rounding steps that a standard error has at most: what is lost is not 3% of it."""
 WITHHELD = f"withheld: fewer than {FEWEST} clusters (see report.json)"
 BESIDE = "withheld: else a smaller group could be worked out (see report.json)"
 ONE_CLUSTER = "extremes withheld: each leaves out one cluster (see report.json)"
@@ -37,6 +35,8 @@ ONE_CLUSTER = "extremes withheld: each leaves out one cluster (see report.json)"
 SCORES = ("nats", "bits")
 LIMITS = ("value", "low", "high", "parity_low", "parity_high", "mde")
 NULLS = ("null", "null_low", "null_high")
+SIGNED = ("low", "high", "parity_low", "parity_high")
+"""Limits of intervals: on which side of zero they are is what is concluded from."""
 COUNTED = (
     "matching_by_type",
     "canary_uniformity",
@@ -160,8 +160,10 @@ def _row(row: R, hidden: Mapping[int, str]) -> R:
             if value is None
             else _decade(value)
             if row.unit == "tries" and name not in tests
-            else float(f"{value:.3g}")
+            else value
             if step is None or name in tests
+            else _limit(value, step)
+            if name in SIGNED
             else _rounded(value, step)
             for name, value in told.items()
         }
@@ -172,11 +174,9 @@ def _step_of(row: Row) -> float | None:
     """The rounding step of a row's figures; none where nothing asks for one."""
     if row.unit == "log10 tries":
         return 0.5
-    known = row.low is not None and row.high is not None
-    spread = (row.high - row.low) / 4 / FINE if known else 0.0  # type: ignore[operator]
-    least = APART / max(row.clusters, 1) if row.unit in SCORES else 0.0
-    step = max(spread, least)
-    return _step(step) if step > 0 else None
+    if row.unit not in SCORES or (row.audit == "canary" and row.unit != "nats"):
+        return None
+    return _step(APART / max(row.clusters, 1))
 
 
 def _step(least: float) -> float:
@@ -187,6 +187,12 @@ def _step(least: float) -> float:
 
 def _rounded(value: float, step: float) -> float:
     return float(f"{round(value / step) * step:.12g}") + 0.0
+
+
+def _limit(value: float, step: float) -> float:
+    """Rounded, but never to zero: one digit is kept then."""
+    found = _rounded(value, step)
+    return float(f"{value:.1g}") if found == 0 else found
 
 
 def _decade(tries: float) -> float:
@@ -219,6 +225,7 @@ def _finding(finding: Finding, report: Report, shown: Mapping[int, Row]) -> Find
             if row.group == "pooled":
                 told.append(number(row.value))
     clusters = min((r.clusters for r in own), default=report.manifest.n_clusters)
+    same = _same_figures(rows, shown)
     sentence = finding.sentence
     gone = any(withheld(shown[id(row)]) for row in own)
     if gone:
@@ -226,11 +233,29 @@ def _finding(finding: Finding, report: Report, shown: Mapping[int, Row]) -> Find
     names = ("value", "low", "high", "null", "p_adjusted")
     figures = {n: getattr(shown[id(own[0])], n, None) if own else None for n in names}
     return finding.model_copy(
-        update={**figures, "sentence": _said(sentence, told, clusters)}
+        update={**figures, "sentence": _said(sentence, told, clusters, same)}
     )
 
 
-def _said(text: str, told: Iterable[str], clusters: int) -> str:
+def _same_figures(rows: Iterable[Row], shown: Mapping[int, Row]) -> dict[str, str]:
+    """Figures as sentences write them -> as the tables beside them show them."""
+    found: dict[str, str] = {}
+    for row in rows:
+        for name in (*LIMITS, *NULLS):
+            exact, told = getattr(row, name), getattr(shown[id(row)], name)
+            if exact is not None and told is not None and row.unit in SCORES:
+                for digits in (2, 3):
+                    text = number(abs(told), digits)
+                    found.setdefault(number(abs(exact), digits), text)
+    return found
+
+
+def _said(
+    text: str,
+    told: Iterable[str],
+    clusters: int,
+    same: Mapping[str, str] | None = None,
+) -> str:
     """A sentence without the figures ``told``; the others that are in nats rounded."""
     for known in told:
         text = re.sub(rf"(?<![\w.-]){re.escape(known)}(?!\w|\.\d)", "withheld", text)
@@ -242,6 +267,8 @@ def _said(text: str, told: Iterable[str], clusters: int) -> str:
             return found[0]
         if clusters < FEWEST:
             return "withheld"
+        if same and (text_of := same.get(found[0].removeprefix("-"))) is not None:
+            return "-" * found[0].startswith("-") + text_of
         return f"{_rounded(float(found[0]), step):.{places}f}"
 
     text = _FIGURE.sub(figure, text)

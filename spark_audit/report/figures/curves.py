@@ -55,7 +55,8 @@ class Curve:
     @property
     def points(self) -> list[tuple[float, float, Value, Value]]:
         """Coordinates of each point that has both, with what they are made of."""
-        known = [(_value(x), _value(y), x, y) for x, y in zip(self.x, self.y)]  # noqa: B905
+        pairs = zip(self.x, self.y, strict=True)
+        known = [(_value(x), _value(y), x, y) for x, y in pairs]
         return [(x, y, a, b) for x, y, a, b in known if x is not None and y is not None]
 
 
