@@ -290,14 +290,17 @@ class Audits(Registry[Audit]):
 
         @wraps(function)
         def run(tables: Tables, manifest: Manifest, **options: Any) -> AuditResult:
+            from spark_audit.audits.claims import corrected
             from spark_audit.manifest.file import original
 
             if "conclude" not in parts:
                 result: AuditResult = function(tables, original(manifest), **options)
-                return result
-            bound = inspect.signature(run).bind(tables, manifest, **options)
-            bound.apply_defaults()
-            return self._run(name, function, tables, original(manifest), **bound.kwargs)
+            else:
+                bound = inspect.signature(run).bind(tables, manifest, **options)
+                bound.apply_defaults()
+                given, own = bound.kwargs, original(manifest)
+                result = self._run(name, function, tables, own, **given)
+            return replace(result, findings=corrected(result.findings))
 
         if "conclude" in parts:
             _sign(run, function, parts.get("further"))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
+from spark_audit.audits.claims import TESTS, corrected, family, untested
 from spark_audit.provenance import now, versions
 from spark_audit.report.attachments import MATCHING, RUNS
 from spark_audit.results import AuditResult, Guard, Report, by_severity
@@ -16,8 +17,9 @@ SCOPE = (
     "not membership protection.",
     "Intervals are over sources for one trained checkpoint each; the variation between "
     "training seeds is not in them, but where a row says `seeds` or `both`.",
-    "Only the pooled DiD is corrected, over checkpoints, as the one family declared "
-    "beforehand; every other figure is exploratory: among many, some stand out by "
+    "Claims of memory, extraction and membership are corrected over all their tests of "
+    "all checkpoints, as one family declared beforehand, and the pooled DiD over "
+    "checkpoints; every other figure is exploratory: among many, some stand out by "
     "chance.",
 )
 """Statements that stand in every report (SPARK, Scope of the Privacy Evidence)."""
@@ -45,6 +47,10 @@ def assemble(
         they say otherwise.
     """
     parts = list(results.values())
+    findings = corrected(list(chain(*(part.findings for part in parts))))
+    audited = [one.name for one in facts.get("checkpoints", ())]
+    findings += untested(findings, audited)
+    settings = {**facts.pop("settings", {}), TESTS: len(family(findings))}
     given = tables or {}
     places = {"manifest": MATCHING, "training": RUNS}
     own = {n: (audit, t) for audit, r in results.items() for n, t in r.tables.items()}
@@ -52,7 +58,8 @@ def assemble(
         {
             "created": now(),
             "versions": versions(),
-            "findings": by_severity(chain(*(part.findings for part in parts))),
+            "findings": by_severity(findings),
+            "settings": settings,
             "results": list(chain(*(part.rows for part in parts))),
             "contrasts": list(chain(*(part.contrasts for part in parts))),
             "guards": [*guards, *chain(*(part.guards for part in parts))],

@@ -3,6 +3,7 @@
 from spark_audit.results.estimate import Estimate, Interval, Status, number
 from spark_audit.results.report import CheckpointFacts, ManifestFacts, Report
 from spark_audit.results.rows import (
+    OF_REPORT,
     AuditResult,
     Claim,
     Contrast,
@@ -15,6 +16,7 @@ from spark_audit.results.rows import (
 )
 
 __all__ = [
+    "OF_REPORT",
     "AuditResult",
     "CheckpointFacts",
     "Claim",

@@ -191,6 +191,8 @@ SEVERITY: dict[str, int] = {
 """How much a claim matters to who must decide: 6 first, 0 last."""
 DETECTED = 3
 """Claims from this severity on are detections: nothing may fold or cut them."""
+OF_REPORT = "report"
+"""Stands for the audit of a finding on the report as a whole, which is told first."""
 
 
 class Finding(Strict):
@@ -198,12 +200,18 @@ class Finding(Strict):
 
     ``sentence`` begins with its subject and stands by itself. ``severity`` follows
     from ``claim``. The figures are those of the row that it rests on, if it does on
-    one.
+    one. What a primary finding detects ``alone`` is claimed only if its ``p`` holds
+    once corrected over the primary findings of the whole report; else nothing is, and
+    ``sentence`` and ``otherwise`` have changed places.
     """
 
     audit: Text = Field(description="Audit that claims it.")
     checkpoint: Text = Field(default="", description="Of whom; empty: of all of them.")
     claim: Claim = Field(description="What is claimed.")
+    alone: Claim = Field(
+        default="nothing_shown",
+        description="What it claims by itself, before the correction over the report.",
+    )
     severity: int = Field(
         default=0, ge=0, le=6, description="How much it matters; detections from 3 on."
     )
@@ -223,10 +231,27 @@ class Finding(Strict):
         default=None, description="Upper limit, in the unit of its row."
     )
     null: Number = Field(default=None, description="No effect, in the unit of its row.")
+    p: Probability = Field(
+        default=None,
+        description="p of the test that it rests on, corrected within its audit, a "
+        "probability; null: no test.",
+    )
     p_adjusted: Probability = Field(
-        default=None, description="Corrected p of a contrast."
+        default=None,
+        description="p, a probability: of a primary finding corrected (Holm) over all "
+        "of them, of others that of their contrast.",
+    )
+    family: Family = Field(
+        default="exploratory",
+        description="`primary`: one of the tests declared beforehand, which are "
+        "corrected together over all checkpoints.",
     )
     sentence: Text = Field(description="What readers are told.")
+    otherwise: Text = Field(
+        default="",
+        description="What they would be told had the correction decided otherwise; "
+        "empty where it cannot.",
+    )
 
     @property
     def detected(self) -> bool:
@@ -238,8 +263,17 @@ class Finding(Strict):
     def _weighed(cls, data: Any) -> Any:
         claim = data.get("claim") if isinstance(data, dict) else None
         if isinstance(claim, str) and claim in SEVERITY:
-            return {**data, "severity": SEVERITY[claim]}
+            return {"alone": claim, **data, "severity": SEVERITY[claim]}
         return data
+
+    @model_validator(mode="after")
+    def _reversible(self) -> Finding:
+        if self.family == "primary" and SEVERITY[self.alone] >= DETECTED:
+            if self.p is None or not self.otherwise:
+                raise ValueError("a primary detection has p and what is said otherwise")
+        elif self.claim != self.alone:
+            raise ValueError("only a primary detection can be taken away")
+        return self
 
     @classmethod
     def on(
@@ -248,15 +282,23 @@ class Finding(Strict):
         """A finding that rests on one row, whose figures it takes over."""
         told: dict[str, Any] = {}
         if row is not None:
-            shared = set(cls.model_fields) & set(Row.model_fields)
+            # The family of a row is that of its own figure.
+            shared = set(cls.model_fields) & set(Row.model_fields) - {"family"}
             told = {name: getattr(row, name) for name in shared}
             told["p_adjusted"] = getattr(row, "p_adjusted", None)
         return cls(**{**told, **columns}, claim=claim, sentence=sentence)
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
-    """The most severe first; what is equally severe stays in its order."""
-    return sorted(findings, key=lambda finding: -finding.severity)
+    """The most severe first; what is equally severe stays in its order.
+
+    What is said of the report as a whole stands before all.
+    """
+
+    def place(one: Finding) -> tuple[bool, int]:
+        return one.audit != OF_REPORT or bool(one.checkpoint), -one.severity
+
+    return sorted(findings, key=place)
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,0 +1,160 @@
+"""What is claimed once all primary tests of a report count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from statsmodels.stats.multitest import multipletests
+
+from spark_audit.audits.claims import corrected, remembers, untested
+from spark_audit.report.assemble import assemble, results_of
+from spark_audit.results import AuditResult, CheckpointFacts, Finding, Report
+
+REMEMBERED = {
+    "audit": "canary",
+    "claim": "memory",
+    "family": "primary",
+    "sentence": "x: remembered.",
+    "otherwise": "x: nothing shown.",
+}
+NOTHING = {
+    "audit": "canary",
+    "claim": "nothing_shown",
+    "family": "primary",
+    "sentence": "x: nothing shown.",
+}
+
+
+def primary(p: float, name: str = "x", **more: Any) -> Finding:
+    kind = REMEMBERED if p < 0.05 else NOTHING
+    return Finding(**{**kind, "checkpoint": name, "p": p, **more})
+
+
+def assembled(findings: list[Finding]) -> Report:
+    names = dict.fromkeys(one.checkpoint for one in findings if one.checkpoint)
+    facts = dict.fromkeys(("source", "format", "weights_sha256", "dtype"), "x")
+    return assemble(
+        {"canary": AuditResult(findings=findings)},
+        status="complete",
+        command=[],
+        manifest=dict.fromkeys(("name", "digest"), "m")
+        | dict.fromkeys(("n_sources", "n_clusters", "n_spans", "n_tokens"), 1),
+        checkpoints=[
+            CheckpointFacts(name=name, model_id=name, **facts) for name in names
+        ],
+    )
+
+
+def test_p_is_corrected_as_statsmodels_corrects_it() -> None:
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 7, 40):
+        ps = rng.uniform(size=size) ** 3
+        found = corrected([primary(p, f"m{i}") for i, p in enumerate(ps)])
+        _, expected, _, _ = multipletests(ps, method="holm")
+        assert [one.p_adjusted for one in found] == pytest.approx(expected, abs=1e-15)
+        for one, p in zip(found, expected, strict=True):
+            assert one.detected == (p < 0.05)
+            assert one.sentence == (
+                "x: remembered." if one.detected else "x: nothing shown."
+            )
+
+
+def test_a_claim_that_is_taken_away_comes_back_where_there_are_fewer_tests() -> None:
+    alone = corrected([primary(0.02)])
+    assert (alone[0].claim, alone[0].p_adjusted) == ("memory", 0.02)
+    many = corrected([*alone, *(primary(0.5, f"m{i}") for i in range(3))])
+    assert (many[0].claim, many[0].alone) == ("nothing_shown", "memory")
+    assert (many[0].sentence, many[0].otherwise) == (
+        "x: nothing shown.",
+        "x: remembered.",
+    )
+    assert many[0].p_adjusted == pytest.approx(0.08)
+    assert corrected(many) == many
+    assert corrected(many[:1]) == alone
+    assert Finding.model_validate_json(many[0].model_dump_json()) == many[0]
+
+
+def test_the_base_and_what_is_no_primary_test_are_left_out() -> None:
+    others = [
+        primary(0.9, "base"),
+        Finding(audit="rank", checkpoint="y", claim="moved", sentence="y: m.", p=0.9),
+        Finding(**NOTHING, checkpoint="z"),
+    ]
+    found = corrected([primary(0.04), *others])
+    assert found[0].p_adjusted == 0.04
+    assert found[1:] == others
+
+
+def test_a_primary_detection_can_be_taken_away() -> None:
+    for lacking in ("otherwise", "p"):
+        whole = {**REMEMBERED, "p": 0.01}
+        with pytest.raises(ValidationError, match="is said otherwise"):
+            Finding(**{k: v for k, v in whole.items() if k != lacking})
+    with pytest.raises(ValidationError, match="can be taken away"):
+        Finding(audit="nll", claim="moved", alone="formats", sentence="x: m.")
+
+
+def test_two_reports_that_are_merged_are_corrected_again() -> None:
+    one = assembled([primary(0.03, "a")])
+    two = assembled([primary(0.04, "b"), primary(0.01, "c")])
+    assert [f.detected for f in one.findings] == [True]
+    assert [f.claim for f in two.findings] == ["memory", "memory"]
+    assert (one.settings["primary_tests"], two.settings["primary_tests"]) == (1, 2)
+    both = [
+        f
+        for each in (one, two)
+        for f in results_of(each, ["canary"])["canary"].findings
+    ]
+    merged = assembled(both)
+    claims = {f.checkpoint: f.claim for f in merged.findings}
+    assert claims == {"a": "nothing_shown", "b": "nothing_shown", "c": "memory"}
+    assert merged.settings["primary_tests"] == 3
+    # What is told first is the detection that is left.
+    assert merged.findings[0].checkpoint == "c"
+    again = assembled([f for f in merged.findings if f.checkpoint == "a"])
+    assert again.findings[0].detected
+
+
+def test_eight_checkpoints_without_memory_give_few_false_claims() -> None:
+    rng = np.random.default_rng(1)
+    false = 0
+    for _ in range(2000):
+        # Five tests of each checkpoint: two of A, canary, extraction, membership.
+        ps = rng.uniform(size=(8, 5))
+        found = [primary(p, f"m{i}") for i, row in enumerate(ps) for p in row]
+        false += any(one.detected for one in corrected(found))
+    assert false / 2000 <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 2000)
+
+
+def test_a_report_without_a_primary_memory_says_so_first() -> None:
+    lost = Finding(
+        audit="mia", checkpoint="x", claim="membership", sentence="x: found.",
+        family="primary", p=1e-9, otherwise="x: not found.",
+    )  # fmt: skip
+    report = assembled([lost])
+    assert report.findings[0].sentence.startswith("Memory was not tested: ")
+    assert "twins" in report.findings[0].sentence
+    assert report.findings[1].detected
+    # Once made again of what it holds, it is said once.
+    again = assembled(results_of(report, ["mia"])["mia"].findings)
+    assert len(again.findings) == 2
+
+
+def test_one_checkpoint_of_several_whose_memory_was_not_tested() -> None:
+    of_x = primary(0.5, "x[1]")
+    assert remembers(of_x)
+    names = ["base", "x[1]", "x[2]", "y"]
+    (said,) = untested([of_x], names)
+    assert (said.checkpoint, said.claim) == ("y", "not_tested")
+    assert untested([of_x, primary(0.5, "y")], names) == []
+    assert untested([], ["base"]) == []
+
+
+def test_findings_of_earlier_reports_are_read() -> None:
+    old = {"audit": "canary", "checkpoint": "x", "claim": "memory", "sentence": "x: y."}
+    found = Finding.model_validate({**old, "severity": 5, "p_adjusted": None})
+    assert (found.alone, found.family, found.p) == ("memory", "exploratory", None)
+    assert corrected([found]) == [found]
