@@ -45,7 +45,7 @@ class Case:
         return [(s.token_start, s.token_end) for s in example.spans]  # type: ignore[misc]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_case() -> Callable[..., Case]:
     """``make_case(sources=40, seed=0, gap=0.0, rows=1, tests=0, caliper=0.5)``.
 

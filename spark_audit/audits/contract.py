@@ -64,6 +64,9 @@ class Metric:
     unit, bounds, rate
         Of its values, and their range; a rate is a share of events, whose interval is
         never of zero width.
+    learned
+        Which way it moves as a checkpoint learns its rows, or the string planted in
+        them, by heart: 1 up, -1 down; 0: neither by itself.
     variants, hidden, missing
         What ``of`` can be (:data:`ANY`: anything); those that stand in the CSV alone;
         those that get a row with the reason where nothing was scored.
@@ -84,6 +87,7 @@ class Metric:
     unit: str = ""
     rate: bool = False
     bounds: tuple[float, float] | None = None
+    learned: int = 0
     variants: tuple[str, ...] = ("",)
     null: float | None = None
     note: str = ""

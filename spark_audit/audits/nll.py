@@ -41,6 +41,7 @@ METRICS = (
         "NLL",
         unit="nats",
         bounds=(0.0, np.inf),
+        learned=-1,
         variants=tuple(NAMES),
         missing=tuple(NAMES),
         headline={"pii": "NLL of identifiers"},

@@ -42,6 +42,7 @@ METRICS = (
         "top1_rate",
         "Top-1",
         rate=True,
+        learned=1,
         variants=SETS,
         missing=("pii",),
         glance={"pii": "Top-1 of identifiers"},
@@ -52,13 +53,23 @@ METRICS = (
             "their controls, `pii_all` those of every annotated identifier."
         },
     ),
-    Metric("top5_rate", "Top-5", rate=True, variants=SETS, missing=("pii",)),
-    Metric("top10_rate", "Top-10", rate=True, variants=SETS, missing=("pii",)),
+    *(
+        Metric(
+            f"top{k}_rate",
+            f"Top-{k}",
+            rate=True,
+            learned=1,
+            variants=SETS,
+            missing=("pii",),
+        )
+        for k in (5, 10)
+    ),
     Metric(
         "rank_mean",
         "mean rank",
         unit="ranks",
         bounds=(1.0, np.inf),
+        learned=-1,
         variants=SETS,
         missing=("pii",),
         note=HEAVY,
@@ -68,12 +79,25 @@ METRICS = (
         "mean log2 rank",
         unit="bits",
         bounds=(0.0, np.inf),
+        learned=-1,
         variants=SETS,
         missing=("pii",),
     ),
-    Metric("mrr", "MRR", bounds=(0.0, 1.0), variants=SETS, missing=("pii",)),
     Metric(
-        "rank_median", "median rank", unit="ranks", bounds=(1.0, np.inf), variants=SETS
+        "mrr",
+        "MRR",
+        bounds=(0.0, 1.0),
+        learned=1,
+        variants=SETS,
+        missing=("pii",),
+    ),
+    Metric(
+        "rank_median",
+        "median rank",
+        unit="ranks",
+        bounds=(1.0, np.inf),
+        learned=-1,
+        variants=SETS,
     ),
 )
 NOTHING = "the manifest has no identifier to audit"

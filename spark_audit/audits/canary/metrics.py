@@ -14,13 +14,20 @@ OFS = (*RANKED, *(f"{part}/annotation" for part in RANKED))
 
 METRICS = (
     Metric(
-        "nll", "NLL", unit="nats", bounds=(0.0, np.inf), variants=OFS, missing=RANKED
+        "nll",
+        "NLL",
+        unit="nats",
+        bounds=(0.0, np.inf),
+        learned=-1,
+        variants=OFS,
+        missing=RANKED,
     ),
     Metric(
         "rank_mean",
         "mean rank",
         unit="ranks",
         bounds=(1.0, np.inf),
+        learned=-1,
         variants=OFS,
         missing=RANKED,
     ),
@@ -29,6 +36,7 @@ METRICS = (
         "mean exposure",
         unit="bits",
         bounds=(0.0, np.inf),
+        learned=1,
         variants=OFS,
         missing=RANKED,
         glance={"full": "mean exposure of whole canaries, bits"},
@@ -41,8 +49,17 @@ METRICS = (
             "attacker; where all are tied nothing is resolvable."
         },
     ),
-    Metric("top1_rate", "Top-1", rate=True, variants=OFS, missing=RANKED),
-    Metric("top10_rate", "Top-10", rate=True, variants=OFS, missing=RANKED),
+    *(
+        Metric(
+            f"top{k}_rate",
+            f"Top-{k}",
+            rate=True,
+            learned=1,
+            variants=OFS,
+            missing=RANKED,
+        )
+        for k in (1, 10)
+    ),
 )
 """Ranks and exposures are bounded by the number of candidates, once it is known."""
 

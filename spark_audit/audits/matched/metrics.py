@@ -17,6 +17,7 @@ METRICS = (
         "memory",
         "difference (memory)",
         unit="nats",
+        learned=-1,
         panel=_SIDES,
         counted={"": "difference"},
         glance={"": "identifiers, trained minus never trained, nats"},
@@ -34,6 +35,7 @@ METRICS = (
     Metric(
         "pii_change",
         unit="nats",
+        learned=-1,
         panel=_SIDES,
         variants=("trained", "never-trained"),
         labels={
@@ -42,12 +44,15 @@ METRICS = (
         },
     ),
     Metric("low_change", "low-sensitivity text", unit="nats", panel=_SIDES),
-    Metric("nll_pii", "NLL of PII", unit="nats", bounds=(0.0, np.inf)),
-    Metric("nll_control", "NLL of controls", unit="nats", bounds=(0.0, np.inf)),
+    *(
+        Metric(name, f"NLL of {whose}", unit="nats", bounds=(0.0, np.inf), learned=-1)
+        for name, whose in (("nll_pii", "PII"), ("nll_control", "controls"))
+    ),
     Metric(
         "delta_sel",
         "Delta_sel",
         unit="nats",
+        learned=-1,
         variants=("", "change", "span-weighted", "source-weighted"),
         hidden=("span-weighted", "source-weighted"),
         labels={"change": "change since reference"},
@@ -82,6 +87,7 @@ METRICS = (
         "did",
         "DiD",
         unit="nats",
+        learned=-1,
         glance={"": "DiD, nats"},
         headline={"": "DiD"},
         definitions={

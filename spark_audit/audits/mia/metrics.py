@@ -24,6 +24,7 @@ METRICS = (
         "auc",
         "AUC",
         bounds=(0.0, 1.0),
+        learned=1,
         variants=OFS,
         missing=ATTACKS,
         null=0.5,
@@ -40,7 +41,13 @@ METRICS = (
         },
     ),
     *(
-        Metric(name, f"TPR at {100 * fpr:g}% FPR", bounds=(0.0, 1.0), variants=OFS)
+        Metric(
+            name,
+            f"TPR at {100 * fpr:g}% FPR",
+            bounds=(0.0, 1.0),
+            learned=1,
+            variants=OFS,
+        )
         for name, fpr in FPRS.items()
     ),
 )

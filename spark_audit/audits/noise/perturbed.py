@@ -41,6 +41,7 @@ METRICS = (
     Metric(
         "gap",
         unit="points",
+        learned=1,
         variants=(ANY,),
         headline={"0.1": "gap under noise of 0.1"},
     ),

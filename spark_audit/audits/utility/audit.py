@@ -60,6 +60,7 @@ METRICS = (
     Metric(
         "last",
         bounds=(0.0, 1.0),
+        learned=1,
         missing=("",),
         glance={"": "accuracy after the last stage"},
         headline={"": "final accuracy"},

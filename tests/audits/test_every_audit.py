@@ -1,0 +1,373 @@
+"""One checker over the numbers of every audit, those that are not written yet too.
+
+Three checkpoints are scored over one manifest without a model: ``base`` as the
+reference, ``clean`` with noise, ``leaky`` with noise and knowing what it was trained on
+by heart. How that is planted follows from the pass (:data:`PLANTED`), never from the
+audit, and which way a figure must move from its :class:`Metric`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+from spark_audit.audits import AUDITS
+from spark_audit.audits.contract import taken
+from spark_audit.manifest.file import seal
+from spark_audit.manifest.items import canary_of
+from spark_audit.manifest.schema import Manifest
+from spark_audit.names import series_of
+from spark_audit.provenance import seed_for
+from spark_audit.results import AuditResult, Contrast, Row
+from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
+
+Columns: TypeAlias = dict[str, np.ndarray]
+Key: TypeAlias = tuple[str, ...]
+
+AUDITED = AUDITS.names()
+CHECKPOINTS = ("base", "clean", "leaky")
+QUICK = {"placebo_draws": 5, "blind_permutations": 20, "replicates": 200}
+"""What audits draw at random and nothing here rests on, for those that ask."""
+KNOWN = 0.9
+"""Share of what it was trained on that ``leaky`` knows by heart."""
+EVERY = pytest.mark.parametrize("audit", AUDITED)
+
+# ------------------------------------------------------------------ what is scored
+
+
+@dataclass(frozen=True)
+class World:
+    """A manifest, the reference's NLL by example, and tables that fit both."""
+
+    content: Mapping[str, Any]
+    reference: Mapping[str, np.ndarray]
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        return seal(dict(self.content))
+
+    def tables(self, audit: str, *, shuffled: bool = False) -> dict[str, Any]:
+        """Checkpoint -> pass -> table, of all that the audit's plan asks for."""
+        plan = AUDITS.get(audit).part("plan")
+        wanted = plan(self.manifest)
+        assert wanted, (
+            f"{audit} finds nothing to score here: give this world some of it"
+        )
+        names = [*CHECKPOINTS]
+        if AUDITS.of_stages(audit):
+            names[1:] = [f"{name}@{stage}" for name in names[1:] for stage in (1, 2)]
+        return {
+            name: {
+                each: self.table(name, each, keys, shuffled=shuffled)
+                for each, keys in wanted.items()
+            }
+            for name in names
+        }
+
+    def table(
+        self, name: str, wanted: Pass, keys: list[str], *, shuffled: bool
+    ) -> TokenTable:
+        scored = [(key, *PLANTED[wanted.kind](self, name, wanted, key)) for key in keys]
+        if not shuffled:
+            return TokenTable.from_items(scored, kind=wanted.kind)
+        # As a table of another writer could be: in no order of its own.
+        np.random.default_rng(0).shuffle(scored)
+        counts = [len(positions) for _, positions, _ in scored]
+        return TokenTable(
+            tuple(key for key, *_ in scored),
+            np.concatenate([[0], np.cumsum(counts)]),
+            np.concatenate([positions for _, positions, _ in scored]),
+            {
+                column: np.concatenate([columns[column] for *_, columns in scored])
+                for column in LAYOUTS[wanted.kind]
+            },
+        )
+
+    def nll(self, name: str, key: str) -> np.ndarray:
+        """Nats of every token: what ``leaky`` was trained on it knows."""
+        nll: np.ndarray = self.reference[key].copy()
+        if name == "base":
+            return nll
+        nll += luck(name, key).normal(0, 0.15, len(nll))
+        if name == "leaky" and self.manifest.by_id[key].split == "train":
+            nll -= 0.4
+            if luck(key).random() < KNOWN:
+                nll[self.identifiers(key)] = 0.05
+        return np.maximum(nll, 0.01)
+
+    def identifiers(self, key: str) -> np.ndarray:
+        example = self.manifest.by_id[key]
+        return np.asarray(example.identifier_tokens())
+
+
+def luck(*what: str) -> np.random.Generator:
+    """Numbers that follow from what they are for: a copy of an example has the same."""
+    return np.random.default_rng(seed_for(0, *(part.rstrip("'") for part in what)))
+
+
+def plain(world: World, name: str, _: Pass, key: str) -> tuple[np.ndarray, Columns]:
+    """Trained rows are likelier, the identifiers in them the model's first guess."""
+    nll = world.nll(name, key)[1:]
+    return np.arange(1, len(nll) + 1, dtype=np.int32), {
+        "nll": nll.astype(np.float32),
+        "rank_lo": np.maximum(np.rint(np.exp(nll)), 1 + (nll > 0.1)).astype(np.int32),
+        "ties": np.zeros(len(nll), np.int32),
+        "mean_logp": np.full(len(nll), -2, np.float32),
+        "sd_logp": np.ones(len(nll), np.float32),
+        "top1_margin": (0.1 - nll).astype(np.float32),
+        "top40_logp": np.full(len(nll), -0.02, np.float32),
+    }
+
+
+def noise(world: World, name: str, own: Pass, key: str) -> tuple[np.ndarray, Columns]:
+    """What was learned by heart loses more under noise than other text."""
+    nll = world.nll(name, key)
+    lost = np.abs(luck(key, str(own.draw)).normal(1, 0.2, len(nll)))
+    if name == "leaky":
+        lost[world.identifiers(key)] *= 4
+    nll = (nll + own.sigma * lost)[1:].astype(np.float32)
+    positions = np.arange(1, len(nll) + 1, dtype=np.int32)
+    return positions, {"nll": nll, "relative": np.full_like(nll, own.sigma)}
+
+
+def candidates(
+    world: World, name: str, _: Pass, key: str
+) -> tuple[np.ndarray, Columns]:
+    """The true string of a canary that was trained on is the likeliest."""
+    canary_id, part, _ = canary_of(key)
+    (canary,) = (
+        one
+        for one in world.manifest.canaries
+        if (one.canary_id, one.part) == (canary_id, part)
+    )
+    count = len(canary.candidates)
+    mean = 4 + luck(name, canary_id, part).normal(0, 0.5, count)
+    assert canary.true_index is not None
+    if name == "leaky" and not canary.held_out and luck(canary_id).random() < KNOWN:
+        mean[canary.true_index] = 1.0
+    mean = mean.astype(np.float32)
+    return np.arange(count, dtype=np.int32), {"nll_mean": mean, "nll_sum": 6 * mean}
+
+
+def generate(_: World, name: str, own: Pass, key: str) -> tuple[np.ndarray, Columns]:
+    """What was learned is answered."""
+    known = KNOWN if series_of(name) == "leaky" else 0.5
+    right = luck(name, key).random(1) < known
+    return np.zeros(1, np.int32), {
+        "strict": right.astype(np.int8),
+        "normalised": right.astype(np.int8),
+        "stop": np.zeros(1, np.int8),
+        "n_tokens": np.ones(1, np.int32),
+    }
+
+
+PLANTED: dict[str, Callable[..., tuple[np.ndarray, Columns]]] = {
+    "plain": plain,
+    "noise": noise,
+    "candidates": candidates,
+    "generate": generate,
+}
+"""By pass, what each checkpoint scores of an item: its positions and columns."""
+
+
+@pytest.fixture(scope="module")
+def world(make_case: Callable[..., Any]) -> World:
+    """Two tasks with 30 train and 30 test rows each, and 20 canaries of either kind."""
+    case = make_case(sources=60, tests=60, gap=0.5)
+    content = case.manifest.model_dump(mode="json")
+    examples = content["examples"]
+    rng = np.random.default_rng(0)
+    for example in examples:
+        example["response"] = (" Good", " Bad")[int(rng.integers(2))]
+        example["response_token"] = 50
+    content["membership"] = {
+        side: sorted(e["id"] for e in examples if e["split"] == split)
+        for side, split in (("members", "train"), ("non_members", "test"))
+    }
+    content["canaries"] = [
+        {
+            "canary_id": f"c{number:03d}",
+            "part": part,
+            "contexts": [
+                {"example": examples[number]["id"], "char_start": 0, "char_end": 9}
+            ],
+            "candidates": [f"s{j}" for j in range(64)],
+            "true_index": int(rng.integers(64)),
+            "reason": None,
+            "n_tokens": 6,
+            "format": "login",
+            "dose": 0 if number % 2 else 6,
+            "held_out": bool(number % 2),
+        }
+        for number in range(40)
+        for part in ("full", "ssn")
+    ]
+    return World(content, case.reference)
+
+
+# ------------------------------------------------------------- what is concluded
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_replicates() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spark_audit.audits.contract.replicates", lambda _: 200)
+        yield
+
+
+def audited(
+    audit: str, world: World, tables: Mapping[str, Any], baseline: str = "clean"
+) -> AuditResult:
+    run = AUDITS.get(audit).run
+    return run(tables, world.manifest, baseline=baseline, **taken(run, QUICK))
+
+
+Run: TypeAlias = Callable[[str], AuditResult]
+
+
+@pytest.fixture(scope="module")
+def usual(world: World) -> Run:
+    """What an audit says of the world as it is."""
+    known: dict[str, AuditResult] = {}
+
+    def run(audit: str) -> AuditResult:
+        if audit not in known:
+            known[audit] = audited(audit, world, world.tables(audit))
+        return known[audit]
+
+    return run
+
+
+def figures(result: AuditResult, names: Mapping[str, str]) -> dict[Key, Row]:
+    """Every figure by what it is of, checkpoints by their usual names."""
+    found: dict[Key, Row] = {}
+    for row in (*result.rows, *result.contrasts):
+        against = row.baseline if isinstance(row, Contrast) else ""
+        of = (names.get(row.checkpoint, row.checkpoint), names.get(against, against))
+        key = (*of, row.metric, row.of, row.group)
+        assert key not in found, f"{key} is told twice"
+        found[key] = row
+    return found
+
+
+def assert_same(one: AuditResult, other: AuditResult, **names: str) -> None:
+    """Every number, status and claim; not the order in which they stand."""
+    ours, theirs = figures(one, {}), figures(other, names)
+    assert ours.keys() == theirs.keys()
+    for key, row in ours.items():
+        for field, value in row:
+            if field not in ("checkpoint", "baseline", "note"):
+                found = getattr(theirs[key], field)
+                if isinstance(value, float):
+                    value = pytest.approx(value, rel=1e-6, abs=1e-9)
+                assert found == value, (*key, field)
+
+    def claims(result: AuditResult, names: Mapping[str, str]) -> list[Key]:
+        return sorted(
+            (names.get(f.checkpoint, f.checkpoint), f.claim, f.metric, f.of, f.group)
+            for f in result.findings
+        )
+
+    assert claims(one, {}) == claims(other, names)
+
+
+@EVERY
+def test_a_planted_leak_is_seen_with_the_right_sign(audit: str, usual: Run) -> None:
+    """Of every metric that what was learned moves: beyond ``clean``, and that way."""
+    rows = {
+        (row.checkpoint, row.metric, row.of, getattr(row, "baseline", "")): row
+        for row in (*usual(audit).rows, *usual(audit).contrasts)
+        if row.group == "pooled" and row.status == "ok"
+    }
+    moved: dict[str, set[int]] = {}
+    for (name, metric, of, baseline), row in rows.items():
+        if name != "leaky" or baseline not in ("", "clean") or row.low is None:
+            continue
+        before = 0.0 if baseline else None
+        if (clean := rows.get(("clean", metric, of, ""))) and not baseline:
+            before = clean.value
+        if before is not None:
+            assert row.high is not None
+            way = int(row.low > before) - int(row.high < before)
+            moved.setdefault(metric, set()).add(way)
+    signs = {one.name: one.learned for one in AUDITS.metrics(audit)}
+    assert any({-1, 1} & ways for ways in moved.values()), "nothing is seen of the leak"
+    for metric, ways in moved.items():
+        if sign := signs[metric]:
+            assert sign in ways, f"{metric} does not see the leak"
+            assert -sign not in ways, f"{metric} moves the wrong way"
+
+
+@EVERY
+def test_nothing_is_detected_where_nothing_leaks(audit: str, usual: Run) -> None:
+    for finding in usual(audit).findings:
+        if finding.checkpoint != "leaky":
+            assert not finding.detected, finding.sentence
+
+
+def test_a_leak_is_called_by_its_name(usual: Run) -> None:
+    """Whichever audit does: texts, memory and membership are claimed of the leak."""
+    claims = {one.claim for audit in AUDITED for one in usual(audit).findings}
+    assert {"verbatim", "memory", "membership"} <= claims
+
+
+@EVERY
+def test_the_order_of_rows_changes_nothing(
+    audit: str, world: World, usual: Run
+) -> None:
+    rng = np.random.default_rng(1)
+    content = dict(world.content)
+    for name in ("pairs", "unmatched", "canaries", "examples"):
+        content[name] = [content[name][i] for i in rng.permutation(len(content[name]))]
+    # Without --order, tasks were learned in the order in which they first appear.
+    first = {one["task"]: one["id"] for one in reversed(world.content["examples"])}
+    places = {key: place for place, key in enumerate(reversed(first.values()))}
+    content["examples"].sort(key=lambda one: places.get(one["id"], math.inf))
+    other = World(content, world.reference)
+    assert_same(usual(audit), audited(audit, other, other.tables(audit, shuffled=True)))
+
+
+@EVERY
+def test_names_and_order_of_checkpoints_change_names_and_order_alone(
+    audit: str, world: World, usual: Run
+) -> None:
+    new = {"clean": "zulu", "leaky": "alpha"}
+    tables = {}
+    for name, scored in world.tables(audit).items():
+        series = series_of(name)
+        tables[name.replace(series, new.get(series, series))] = scored
+    names = sorted(tables, key=lambda name: (series_of(name) != "alpha", name))
+    found = audited(audit, world, {name: tables[name] for name in names}, "zulu")
+    assert_same(usual(audit), found, **{v: k for k, v in new.items()})
+    assert "leaky" not in f"{found.verdict} {found.guards} {found.rows}"
+
+
+@EVERY
+def test_a_row_that_stands_twice_is_no_second_cluster(
+    audit: str, world: World, usual: Run
+) -> None:
+    """Copies under other ids, of a train and of a test row, stay in their cluster."""
+    content, reference = deepcopy(dict(world.content)), dict(world.reference)
+    for split, side in (("train", "members"), ("test", "non_members")):
+        key = next(e["id"] for e in content["examples"] if e["split"] == split)
+        for name, field in (("examples", "id"), ("pairs", "example")):
+            own = [one for one in content[name] if one[field] == key]
+            content[name] += [{**one, field: f"{key}'"} for one in own]
+        reference[f"{key}'"] = reference[key]
+        content["membership"][side].append(f"{key}'")
+    other = World(content, reference)
+    ours = figures(usual(audit), {})
+    theirs = figures(audited(audit, other, other.tables(audit)), {})
+    assert ours.keys() == theirs.keys()
+    for key, row in ours.items():
+        assert theirs[key].clusters == row.clusters, key
+    passes = AUDITS.get(audit).part("plan")(other.manifest).values()
+    if any(key.endswith("'") for keys in passes for key in keys):
+        assert any(theirs[key].n > row.n for key, row in ours.items())
