@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 
 from spark_audit.checkpoints.locate import WORDS_BYTES, check_folder, read_json, walk
-from spark_audit.errors import CheckpointError, one_line, panicked, shown
+from spark_audit.errors import CheckpointError, panicked, shown
 from spark_audit.provenance import sha256_file, sha256_json
 
 _GROWTH = 256
 _ADDED = 64
 _MOST_IDS = 1 << 24
 _GIVE = "give the tokenizer that the model was trained with by --tokenizer"
+# What a library's error quotes can be a token, which may be text of the data.
+_QUOTED = re.compile(r"""([`'"]).*(?:\1|$)""", re.DOTALL)
 _ENDLESS = re.compile(r"[*+]|\{\d*,\}")
 _TRY_BYTES = 1 << 31
 _TRY_SECONDS = 20
@@ -119,7 +121,7 @@ def read_tokenizer(
     except BaseException as error:  # a missing converter, a damaged file, wrong JSON
         if not isinstance(error, Exception) and not panicked(error):
             raise
-        raise _unloadable(one_line(error), where) from error
+        raise _unloadable(f"{type(error).__name__}: {error}", where) from error
     if not fast:
         raise CheckpointError(
             f"{type(tokenizer).__name__} is a slow tokenizer without character offsets",
@@ -132,7 +134,7 @@ def read_tokenizer(
 
 def _unloadable(why: str, where: str) -> CheckpointError:
     return CheckpointError(
-        f"the tokenizer cannot be loaded ({shown(why)})",
+        f"the tokenizer cannot be loaded ({shown(_QUOTED.sub('...', why))})",
         where=where,
         fix="give a folder with tokenizer.json by --tokenizer",
     )
@@ -165,7 +167,7 @@ def _try_apart(path: Path, *, where: str) -> None:
         raise _unloadable(f"it takes more than {_TRY_SECONDS} s", where) from error
     if done.returncode:
         panic = re.search(r"PanicException: (.*)", done.stderr.decode(errors="replace"))
-        why = panic[1][:160] if panic else "it ends the process that loads it"
+        why = panic[1] if panic else "it ends the process that loads it"
         raise _unloadable(why, where)
     _tried.add(digest)
 

@@ -857,3 +857,25 @@ def test_a_tokenizer_that_fails_on_some_text(
         with pytest.raises(SparkError, match="the tokenizer fails on a text") as error:
             read(tokenizer, ["Jane Roe"])
         assert "Jane" not in str(error.value)
+
+
+@pytest.mark.parametrize("token", ["Zuleika", "Zul`ei'ka", 'Zul"\neika'])
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"type": "BPE", "vocab": {"a": 0}, "merges": [["@", "a"]]},
+        {"type": "Unigram", "vocab": [["a", "@"]], "unk_id": 0},
+        {"type": "@", "vocab": {}},
+    ],
+    ids=["merge", "score", "kind"],
+)
+def test_an_error_of_a_tokenizer_quotes_no_token(
+    token: str, model: dict[str, Any], tiny_base: Path, copied: Callable[..., Path]
+) -> None:
+    folder = copied(tiny_base)
+    model = json.loads(json.dumps(model).replace('"@"', json.dumps(token)))
+    change(folder / "tokenizer.json", model=model, added_tokens=[])
+    (message,) = inspect_checkpoint(str(folder)).problems
+    assert "the tokenizer cannot be loaded (" in message
+    assert "Zul" not in message
+    assert "eika" not in message

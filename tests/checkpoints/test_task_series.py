@@ -180,7 +180,6 @@ def test_a_run_that_has_not_finished_says_so(
         assert notes(status="running", settings=settings, tasks=3) == [
             "the run has not finished: 1 tasks"
         ]
-    assert notes(status="complete", settings=corrects) == []
     assert notes(status="running", kind="other") == []
     for text in ("", "{", "\xff", "[" * 10**5):
         (run / "run.json").write_text(text, encoding="latin-1")
@@ -190,6 +189,25 @@ def test_a_run_that_has_not_finished_says_so(
         (run / "run.json").write_text(text)
         loaded = open_checkpoint(str(run), base=str(tiny_base), device="cpu")
         assert not [note for note in loaded.notes if "not finished" in note]
+
+
+@pytest.mark.parametrize("lost", ["1-fomc", "2-yelp", "2-yelp/priv"])
+def test_a_finished_run_that_lost_a_stage_is_not_another_run(
+    lost: str, layout: Callable[..., Path], tiny_base: Path
+) -> None:
+    """Its last stage would be audited as the whole: of a broken copy, a wrong one."""
+    parts = [f"stages/{s}/{p}" for s in ("1-fomc", "2-yelp") for p in ("task", "priv")]
+    run = layout(*parts)
+    what = {"kind": "spark-train-run", "tasks": ["fomc", "yelp"], "status": "complete"}
+    (run / "run.json").write_text(json.dumps(what | {"settings": {"ptpc.steps": 5}}))
+    assert open_checkpoint(str(run), base=str(tiny_base), device="cpu").notes
+    shutil.rmtree(run / "stages" / lost)
+    (run / "stages" / lost).write_text("no folder")
+    for source in (str(run), f"{run}@1", f"{run}/stages"):
+        refused(source, f"{lost[:6]}/priv of the finished run is gone")
+    other = run / "stages" / "1-fomc" / "task"
+    if lost != "1-fomc":
+        open_checkpoint(str(other), base=str(tiny_base), device="cpu")
 
 
 def test_the_only_stage_of_a_correcting_method_may_lack_its_correction(

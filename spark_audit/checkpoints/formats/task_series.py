@@ -15,7 +15,7 @@ from spark_audit.checkpoints.locate import WEIGHT_SUFFIXES, check_inside, printa
 from spark_audit.checkpoints.recipe import Given, Recipe, Stage
 from spark_audit.checkpoints.run_folder import check_run, read_run
 from spark_audit.checkpoints.weight_files import NO_WEIGHTS
-from spark_audit.errors import CheckpointError
+from spark_audit.errors import CheckpointError, shown
 from spark_audit.files import read_regular
 
 # How makers number the folders of their stages: TRACE `0`, `1`; O-LoRA and spark-train
@@ -81,7 +81,7 @@ def task_series(path: Path, given: Given) -> Recipe:
     Raises
     ------
     CheckpointError
-        If there is no such stage.
+        If there is no such stage, or a finished run has lost one.
     OutputError
         If a file of a training run is not as it was written.
     """
@@ -107,6 +107,7 @@ def task_series(path: Path, given: Given) -> Recipe:
     if stage.task is not None:
         note += f" ({chosen.name}/)"
     run, unchecked = read_run(path), check_run(path)
+    _check_finished(run, found, where=given.where)
     if part != "task" and stage.label not in corrected:
         if corrected:
             note += "; earlier stages were corrected, this one was not"
@@ -133,6 +134,22 @@ def _corrects(run: dict[str, Any]) -> bool:
     return isinstance(settings, dict) and any(
         str(name).startswith("ptpc.") for name in settings
     )
+
+
+def _check_finished(run: dict[str, Any], found: Sequence[Stage], *, where: str) -> None:
+    """Refuse a finished run without all its stages: its last is taken for the run."""
+    tasks = run.get("tasks")
+    if run.get("status") != "complete" or not isinstance(tasks, list):
+        return
+    wanted = "priv" if _corrects(run) else "task"
+    there = {stage.label for stage in found if stage.path.name == wanted}
+    for number, task in enumerate(tasks, start=1):
+        if (label := f"{number}-{task}") not in there:
+            raise CheckpointError(
+                f"stage {shown(label)}/{wanted} of the finished run is gone",
+                where=where,
+                fix="copy the run folder again, or give the folder of one stage",
+            )
 
 
 def _unfinished(run: dict[str, Any], found: Sequence[Stage]) -> list[str]:
