@@ -10,17 +10,18 @@ from pydantic import ValidationError
 from statsmodels.stats.multitest import multipletests
 
 from spark_audit.audits.claims import corrected, remembers, untested
+from spark_audit.audits.extract.apart import Apart
 from spark_audit.report.assemble import assemble, results_of
 from spark_audit.results import AuditResult, CheckpointFacts, Finding, Report
 
-REMEMBERED = {
+REMEMBERED: dict[str, Any] = {
     "audit": "canary",
     "claim": "memory",
     "family": "primary",
     "sentence": "x: remembered.",
     "otherwise": "x: nothing shown.",
 }
-NOTHING = {
+NOTHING: dict[str, Any] = {
     "audit": "canary",
     "claim": "nothing_shown",
     "family": "primary",
@@ -35,7 +36,9 @@ def primary(p: float, name: str = "x", **more: Any) -> Finding:
 
 def assembled(findings: list[Finding]) -> Report:
     names = dict.fromkeys(one.checkpoint for one in findings if one.checkpoint)
-    facts = dict.fromkeys(("source", "format", "weights_sha256", "dtype"), "x")
+    facts: dict[str, Any] = dict.fromkeys(
+        ("source", "format", "weights_sha256", "dtype"), "x"
+    )
     return assemble(
         {"canary": AuditResult(findings=findings)},
         status="complete",
@@ -154,7 +157,19 @@ def test_one_checkpoint_of_several_whose_memory_was_not_tested() -> None:
 
 
 def test_findings_of_earlier_reports_are_read() -> None:
-    old = {"audit": "canary", "checkpoint": "x", "claim": "memory", "sentence": "x: y."}
+    old: dict[str, Any] = {
+        "audit": "canary",
+        "checkpoint": "x",
+        "claim": "memory",
+        "sentence": "x: y.",
+    }
     found = Finding.model_validate({**old, "severity": 5, "p_adjusted": None})
     assert (found.alone, found.family, found.p) == ("memory", "exploratory", None)
     assert corrected([found]) == [found]
+
+
+def test_a_claim_of_few_tests_holds_exactly_where_its_interval_does() -> None:
+    assert Apart(0.2, 0.0, 0.4, 0.1).p == pytest.approx(0.05)
+    assert Apart(-0.2, -0.5, 0.0, 0.1).p == pytest.approx(0.05)
+    assert Apart(0.2, 0.1, 0.3, 0.1).p < 0.001
+    assert Apart(0.0, 0.0, 0.0, 0.1).p == 1

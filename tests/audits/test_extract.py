@@ -528,7 +528,7 @@ def test_without_test_rows_the_base_is_the_null(make_case: Make) -> None:
     )
     result = extract(known, case.manifest)
     for name in ("total", "many"):
-        assert claims(result, name) == ["verbatim", "verbatim"]
+        assert claims(result, name) == ["moved", "verbatim"]
         assert "cannot be excluded" not in said(result, name)
     assert claims(result, "one") == ["nothing_shown", "nothing_shown"]
     assert claims(result, "base") == ["nothing_shown", "not_tested"]

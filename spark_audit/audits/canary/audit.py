@@ -25,9 +25,8 @@ from spark_audit.audits.canary.findings import (
     contrast_findings,
     finding,
     findings,
-    guards,
-    rankable,
 )
+from spark_audit.audits.canary.guards import guards, rankable
 from spark_audit.audits.canary.metrics import COLUMNS, METRICS, flaw
 from spark_audit.audits.canary.ranks import ranked, trained
 from spark_audit.audits.canary.rows import (

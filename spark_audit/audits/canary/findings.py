@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from spark_audit.audits.canary.chance import LEVEL, Judged, Tested, p_risen, two_ended
 from spark_audit.audits.canary.epsilon import STATED
@@ -39,8 +40,8 @@ from spark_audit.data.canaries import RANKED
 from spark_audit.results import (
     Claim,
     Contrast,
+    Family,
     Finding,
-    Guard,
     number,
 )
 from spark_audit.stats.bootstrap import holm
@@ -63,6 +64,26 @@ SUNK = (
 )
 
 
+ALL_COUNT = "not shown once all tests of the report count"
+
+
+class Said(NamedTuple):
+    """What is said of a checkpoint, on which p, and what without its detection."""
+
+    claim: Claim
+    text: str
+    p: float | None = None
+    otherwise: str = ""
+
+    def of(self, name: str, *, groups: int, condition: str = "") -> Finding:
+        """The finding; ``groups`` of tests of one checkpoint could have claimed."""
+        p = None if self.p is None else min(1.0, groups * self.p)
+        said = f"{name}: {condition}{self.otherwise}" if self.otherwise else ""
+        family: Family = "exploratory" if p is None else "primary"
+        figures = {"p": p, "family": family, "otherwise": said}
+        return finding(name, self.claim, condition + self.text, **figures)
+
+
 def absent(reason: str) -> Finding:
     """That nothing can be said of any checkpoint, and why."""
     sentence = f"Not estimable: {reason}."
@@ -78,72 +99,6 @@ def finding(name: str, claim: Claim, said: str, **figures: Any) -> Finding:
         sentence=f"{name}: {said}",
         **figures,
     )
-
-
-def rankable(evidence: pd.DataFrame) -> list[Guard]:
-    """A warning where parts of canaries have no candidates."""
-    if evidence.empty:
-        return []
-    first = evidence[evidence["checkpoint"] == evidence["checkpoint"].iloc[0]]
-    whole = first[first["kind"] != "context"]
-    lost = int((whole["kind"] == "unrankable").sum())
-    if not lost:
-        return []
-    detail = (
-        f"{lost} of {len(whole)} canary parts have no candidates to be ranked among"
-    )
-    return [Guard(name="canaries rankable", passed=None, detail=detail)]
-
-
-def guards(judged: Judged, evidence: pd.DataFrame) -> list[Guard]:
-    """What can void the figures: no positive control, or a base that knows canaries."""
-    return [_control_guard(judged), _base_guard(judged, evidence), *rankable(evidence)]
-
-
-def _control_guard(judged: Judged) -> Guard:
-    control = judged.control
-    shown = list(dict.fromkeys(t.checkpoint for t in control if t.detected))
-    passed: bool | None = bool(shown)
-    if shown:
-        detail = (
-            f"the {control[0].n} canaries that stand in most rows are found in "
-            f"{', '.join(shown)} ({control[0].part}: mean exposure "
-            f"{number(control[0].value)} bits, {control[0].said})"
-        )
-        if judged.lost:
-            passed = None
-            lost = ", ".join(judged.lost)
-            detail += f"; not by {lost}: nothing can be concluded there"
-    elif control:
-        detail = (
-            "the canaries that stand in most rows are found in no audited checkpoint "
-            f"and part (smallest {control[0].said}); audit the unprotected "
-            "fine-tune too, or plant canaries in more rows (--doses)"
-        )
-    else:
-        detail = "no fine-tuned checkpoint was audited"
-    return Guard(name="positive control", passed=passed, detail=detail)
-
-
-def _base_guard(judged: Judged, evidence: pd.DataFrame) -> Guard:
-    name = "base ranks canaries by chance"
-    if judged.base:
-        worst = judged.base[0]
-        rank = number(worst.value, 1)
-        detail = f"smallest {worst.said} ({worst.part}, mean rank {rank})"
-        if worst.detected:
-            detail += (
-                ": the canaries are not exchangeable with their candidates, "
-                "or the base knows them; only changes since it mean anything"
-            )
-        passed = not worst.detected
-        return Guard(name=name, checkpoint=BASE, passed=passed, detail=detail)
-    detail = "the base was not scored: give --base to check the draw"
-    if BASE in set(evidence.loc[evidence["kind"] == "canary", "checkpoint"]):
-        detail = "the base ranks nothing: its candidates are tied"
-    if judged.supposed:
-        detail += "; the draw is not one of ours"
-    return Guard(name=name, passed=None, detail=detail)
 
 
 def findings(judged: Judged, tables: Tables) -> list[Finding]:
@@ -179,7 +134,8 @@ def _of_checkpoint(name: str, judged: Judged, tables: Tables) -> Iterator[Findin
             f"{n} canaries, shifts of the mean exposure below {mde} go unseen "
             "anyway."
         )
-        yield finding(name, "not_tested", said)
+        own = [test.p for test in judged.control if test.checkpoint == name]
+        yield Said("not_tested", said, min(own, default=None)).of(name, groups=1)
         return
     if name == BASE:
         if not judged.uniform:
@@ -199,16 +155,18 @@ def _of_checkpoint(name: str, judged: Judged, tables: Tables) -> Iterator[Findin
         yield _rise(name, judged.frame, tests, ahead=beside.ahead)
         return
     condition = "if the canaries were drawn uniformly, " if judged.supposed else ""
-    for claim, said in _ends(name, ours, judged, beside, mde):
-        yield finding(name, claim, condition + said)
+    # Both ends, those in most rows, bounds of epsilon, and held-out canaries.
+    groups = 3 + bool(beside.ps)
+    for one in _ends(name, ours, judged, beside, mde):
+        yield one.of(name, groups=groups, condition=condition)
     # The table holds canaries of our own draw only: no condition.
-    if said := _epsilon_words(name, tables["canary_epsilon"]):
-        yield finding(name, "memory", said)
+    if bound := _epsilon_words(name, tables["canary_epsilon"], size):
+        yield bound.of(name, groups=groups)
 
 
 def _ends(
     name: str, ours: pd.DataFrame, judged: Judged, beside: _HeldOut, mde: str
-) -> list[tuple[Claim, str]]:
+) -> list[Said]:
     """Both ends of the ranks, against chance and against never-inserted canaries."""
     # Adjusted over all parts, before those that tell nothing are left out.
     known, kinds = set(ours["part"]), judged.kinds[name]
@@ -217,9 +175,10 @@ def _ends(
         for tests in two_ended(judged.frame[judged.frame["checkpoint"] == name])
     )
     told = [_end_words(name, ours, remembered[0], judged.control, mde)]
-    if told[0][0] == "memory" and "ahead" in kinds:
+    if told[0].claim == "memory" and "ahead" in kinds:
         # Chance is no null here: only the held-out canaries tell.
-        told = [] if beside.ahead else [("confounded", LIFTED)]
+        lifted = Said("confounded", LIFTED, min(beside.ps, default=told[0].p))
+        told = [] if beside.ahead else [lifted]
     sunk = "behind" in kinds
     return told + _streisand_words(beside, suppressed[0], remembered[0], sunk=sunk)
 
@@ -238,7 +197,7 @@ def _end_words(
     best: Tested,
     control: Sequence[Tested],
     mde: str,
-) -> tuple[Claim, str]:
+) -> Said:
     part = ours[ours["part"] == best.part]
     size = int(part["n_candidates"].iloc[0])
     low, high = null_mean([size] * best.n).band()
@@ -253,19 +212,23 @@ def _end_words(
     if note := tied_note(part):
         figures += f" ({note})"
     own = [t for t in control if t.checkpoint == name and t.detected]
-    if best.detected:
-        return "memory", f"canaries are REMEMBERED: {figures}, {best.said}."
-    if own:
-        return "memory", (
-            f"canaries that stand in most rows are REMEMBERED ({own[0].part}: "
-            f"mean exposure {number(own[0].value, 2)} bits, {own[0].said}); over all "
-            f"canaries {figures}."
-        )
-    return "nothing_shown", (
+    nothing = (
         f"memorisation of canaries not detected: {figures}. Not excluded: shifts of "
         f"the mean below {mde}, up to {share(first.high)}% ranked first "
         "(exact 95% limit)."
     )
+    if best.detected:
+        said = f"canaries are REMEMBERED: {figures}, {best.said}."
+        without = f"memorisation of canaries {ALL_COUNT}: {figures}, {best.said}."
+        return Said("memory", said, best.p, without)
+    if own:
+        said = (
+            f"canaries that stand in most rows are REMEMBERED ({own[0].part}: "
+            f"mean exposure {number(own[0].value, 2)} bits, {own[0].said}); over all "
+            f"canaries {figures}."
+        )
+        return Said("memory", said, own[0].p, nothing)
+    return Said("nothing_shown", nothing, best.p)
 
 
 def _rise(
@@ -282,15 +245,15 @@ def _rise(
         never = held_out(frame[frame["part"] == best.part])
         kind, before = (never[never["checkpoint"] == one] for one in (name, BASE))
         if len(kind) and not ahead and p_risen(kind, before) <= 1 - LEVEL:
-            return finding(name, "confounded", f"{figures}, but {LIFTED}")
-        said = (
-            f"canaries are REMEMBERED beyond what the base knows: {figures}, of those "
-            f"in most rows {best.said}."
-        )
-        return finding(name, "memory", said)
+            lifted = Said("confounded", f"{figures}, but {LIFTED}", best.p)
+            return lifted.of(name, groups=1)
+        figures = f"{figures}, of those in most rows {best.said}"
+        said = f"canaries are REMEMBERED beyond what the base knows: {figures}."
+        without = f"rise of exposure since the base {ALL_COUNT}: {figures}."
+        return Said("memory", said, best.p, without).of(name, groups=1)
     tail = unseen(rise.mde, "", unit="bits", digits=2)
     said = f"no rise of exposure since the base detected: {figures}{tail}."
-    return finding(name, "nothing_shown", said)
+    return Said("nothing_shown", said, best.p).of(name, groups=1)
 
 
 @dataclass(frozen=True)
@@ -318,11 +281,16 @@ class _HeldOut:
         return self._clearest(ahead=False)
 
     def _clearest(self, *, ahead: bool) -> str:
+        at = self.clear(ahead=ahead)
+        return "" if at is None else self.place(at)
+
+    def clear(self, *, ahead: bool) -> int | None:
+        """The clearest part with a difference to that side."""
         for at in np.argsort(self.ps, kind="stable"):
             side = self.records[at]["trained_ahead"] > 0.5
             if self.ps[at] <= 1 - LEVEL and side == ahead:
-                return self.place(at)
-        return ""
+                return int(at)
+        return None
 
     def place(self, at: int) -> str:
         """The mean ranks of one part's two sides."""
@@ -336,43 +304,55 @@ class _HeldOut:
 
 def _streisand_words(
     beside: _HeldOut, low: Tested, best: Tested, *, sunk: bool
-) -> list[tuple[Claim, str]]:
+) -> list[Said]:
     """True strings against never-inserted ones, at either end."""
-    ahead, behind = beside.ahead, beside.behind
-    told: list[tuple[Claim, str]] = []
+    behind = beside.behind
+    told: list[Said] = []
     if low.detected and sunk and not behind:
-        told.append(("confounded", SUNK))
+        told.append(Said("confounded", SUNK))
     elif low.detected:
-        said = (
-            f"true canaries stand FURTHER BACK than chance ({low.part}: lower-tail "
-            f"exposure {number(low.value, 2)} bits, {low.said}): over-suppression "
-            "tells who was in the data, as memorisation does."
+        figures = (
+            f"({low.part}: lower-tail exposure {number(low.value, 2)} bits, {low.said})"
         )
-        told.append(("betrays", said))
+        said = (
+            f"true canaries stand FURTHER BACK than chance {figures}: "
+            "over-suppression tells who was in the data, as memorisation does."
+        )
+        without = f"over-suppression of true canaries {ALL_COUNT} {figures}."
+        told.append(Said("betrays", said, low.p, without))
     differ = "true canaries differ from never-inserted ones, they rank"
-    if ahead:
-        told.append(("memory", f"{differ} AHEAD: {ahead}."))
+    if (at := beside.clear(ahead=True)) is not None:
+        place = beside.place(at)
+        without = f"that true canaries rank ahead of never-inserted ones is {ALL_COUNT}"
+        said = f"{differ} AHEAD: {place}."
+        told.append(Said("memory", said, beside.ps[at], f"{without}: {place}."))
     elif behind and not low.detected:
         said = f"{differ} behind, though not behind chance: {behind}."
-        told.append(("confounded", said))
+        told.append(Said("confounded", said))
     # Chance has told more than so few held-out canaries can.
     if told or best.detected:
         return told
     if not beside.ps:
-        return [("not_tested", "no held-out canaries to compare true ones with.")]
+        return [Said("not_tested", "no held-out canaries to compare true ones with.")]
     at = int(np.argmin(beside.ps))
     mde = beside.records[at]["mde_ranks"]
     said = (
         "no difference between true and never-inserted canaries detected: "
         f"{beside.place(at)}{unseen(mde, 'differences', unit='ranks', digits=1)}."
     )
-    return [("nothing_shown", said)]
+    return [Said("nothing_shown", said)]
 
 
-def _epsilon_words(name: str, table: Sequence[Mapping[str, Any]]) -> str:
-    """The bound declared beforehand, and the largest of the others if it is more."""
+def _epsilon_words(
+    name: str, table: Sequence[Mapping[str, Any]], size: int
+) -> Said | None:
+    """The bound declared beforehand, and the largest of the others if it is more.
+
+    p is that of guesses as good by chance, among ``size`` candidates.
+    """
     here = [r for r in table if r["checkpoint"] == name and r["epsilon_per_record"]]
     told: list[str] = []
+    ps: list[float] = []
     largest = 0.0
     for kind in (True, False):
         some = [r for r in here if r["declared"] == kind]
@@ -380,6 +360,8 @@ def _epsilon_words(name: str, table: Sequence[Mapping[str, Any]]) -> str:
         if best is None or best["epsilon_per_record"] <= largest:
             continue
         largest = best["epsilon_per_record"]
+        by_chance = stats.binom.sf(best["hits"] - 1, best["canaries"], best["k"] / size)
+        ps.append(float(by_chance) * (1 - LEVEL) / best["significance"])
         which = "declared beforehand" if kind else "largest of the others, corrected"
         dose = "" if best["dose"] == "all" else f"dose {best['dose']}, "
         level = confidence(best["significance"])
@@ -390,11 +372,14 @@ def _epsilon_words(name: str, table: Sequence[Mapping[str, Any]]) -> str:
             f"({best['part']}, {dose}k = {best['k']}, {which})"
         )
     if not told:
-        return ""
-    return (
+        return None
+    said = (
         f"the training run is not eps-DP for eps < {', nor for eps < '.join(told)}: "
         f"pure DP (delta 0), if {STATED}."
     )
+    # The declared bounds and the others are two looks.
+    p = min(1.0, 2 * min(ps))
+    return Said("memory", said, p, f"a lower bound of epsilon is {ALL_COUNT}.")
 
 
 def contrast_findings(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import special
+from scipy import special, stats
 
 from spark_audit.audits.contract import (
     BASE,
@@ -23,6 +23,17 @@ class Apart(NamedTuple):
     high: float
     mde: float
 
+    @property
+    def p(self) -> float:
+        """Two-sided p of no difference: 0.05 where a limit of the interval is 0.
+
+        By the half of the interval that points to 0, as if it were a normal one.
+        """
+        reach = self.value - (self.low if self.value > 0 else self.high)
+        if not reach:
+            return 1.0 if self.value == 0 else 0.0
+        return float(2 * special.ndtr(special.ndtri(0.025) * abs(self.value / reach)))
+
 
 def train_minus_test(chosen: pd.DataFrame) -> Apart | None:
     """Difference of the greedy rates of train and test rows.
@@ -36,6 +47,16 @@ def train_minus_test(chosen: pd.DataFrame) -> Apart | None:
         sides.append(rate(part.sum().to_numpy(), part.count().to_numpy()))
     train, test = sides
     return None if train is None or test is None else minus(train, test)
+
+
+def exact_p(chosen: pd.DataFrame) -> float:
+    """Fisher's two-sided p that clusters of train and test rows return as often."""
+    sides = (
+        chosen[chosen["split"] == split].groupby("cluster")["greedy_sure"].any()
+        for split in ("train", "test")
+    )
+    counts = [[int(side.sum()), int((~side).sum())] for side in sides]
+    return float(stats.fisher_exact(np.array(counts)).pvalue)
 
 
 def rate(events: np.ndarray, trials: np.ndarray) -> Apart | None:
@@ -75,10 +96,16 @@ def has_base(pii: pd.DataFrame) -> bool:
 
 def train_against_test(pii: pd.DataFrame, name: str) -> tuple[Apart | None, bool]:
     """Train minus test of a checkpoint; whether both were drawn alike (injected)."""
+    chosen, alike = comparable(pii, name)
+    return train_minus_test(chosen), alike
+
+
+def comparable(pii: pd.DataFrame, name: str) -> tuple[pd.DataFrame, bool]:
+    """The spans of both splits that are compared; whether both were drawn alike."""
     chosen = pii[pii["checkpoint"] == name]
     injected = chosen[chosen["origin"] == "injected"]
     alike = set(injected["split"]) == {"train", "test"}
-    return train_minus_test(injected if alike else chosen), alike
+    return injected if alike else chosen, alike
 
 
 def spans_of(pii: pd.DataFrame, name: str, split: str) -> pd.DataFrame:

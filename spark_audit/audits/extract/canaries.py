@@ -21,6 +21,7 @@ from spark_audit.results import (
 from spark_audit.stats.extraction import n_p, n_p_counts
 from spark_audit.stats.intervals import clopper_pearson
 
+OTHERWISE = "No more than chance once all tests of the report count."
 CANARY_P = 0.05
 """One-sided level at which canaries come back more often than held-out ones."""
 
@@ -85,19 +86,27 @@ def canary_findings(table: Sequence[Mapping[str, Any]]) -> list[Finding]:
         text += "."
         tied = won > 0 and not sure
         claim: Claim = "moved"
+        p = None if name == BASE else _known_p(ours, never, table)
+        otherwise = ""
         if tied:
             claim, text = "not_tested", f"{text} {ALL_TIED}"
         elif not won:
             claim = "nothing_shown"
-        elif name != BASE and _canaries_known(ours, never, table):
+        elif p is not None and p < CANARY_P:
             claim = "verbatim"
+            otherwise = (
+                f"{text} No more than chance once all tests of the report count."
+            )
         found.append(
             Finding(
                 audit="extract",
                 checkpoint=str(name),
                 claim=claim,
+                p=p,
+                family="exploratory" if p is None else "primary",
                 status="not_resolvable" if tied else "ok",
                 sentence=text,
+                otherwise=otherwise,
             )
         )
     return found
@@ -112,34 +121,33 @@ def _totals(records: Sequence[Mapping[str, Any]]) -> tuple[int, int, int]:
     return won, sure, n
 
 
-def _canaries_known(
+def _known_p(
     ours: Sequence[Mapping[str, Any]],
     never: Sequence[Mapping[str, Any]],
     table: Sequence[Mapping[str, Any]],
-) -> bool:
-    """Whether trained canaries come back beyond held-out ones and beyond the base's.
+) -> float | None:
+    """The p that trained canaries come back beyond held-out ones and beyond the base's.
 
-    By Bonferroni over parts: those of one canary are no independent trials.
+    By Bonferroni over parts: those of one canary are no independent trials. None where
+    there is nothing to compare with.
     """
     first = [r for r in table if r["checkpoint"] == BASE and not r["held_out"]]
     parts = list(dict.fromkeys(r["part"] for r in ours))
+    found = []
     for part in parts:
         mine, held, base = (
             _totals([r for r in records if r["part"] == part])
             for records in (ours, never, first)
         )
         sure, n = mine[1:]
-        if not sure or not (held[2] or base[2]):
+        if not (held[2] or base[2]):
             continue
         nulls = [null for null in (held,) if null[2]]
         # Next to a base that returns none, only held-out ones tell what is guessed.
-        nulls += [null for null in (base,) if null[0]]
-        if all(
-            len(parts) * _p_more(sure, n, hits, tried) < CANARY_P
-            for hits, _, tried in nulls
-        ):
-            return True
-    return False
+        nulls += [null for null in (base,) if null[0] or not held[2]]
+        p = max(_p_more(sure, n, hits, tried) for hits, _, tried in nulls)
+        found.append(min(1.0, len(parts) * p))
+    return min(found, default=None)
 
 
 def _p_more(hits: int, n: int, others: int, m: int) -> float:

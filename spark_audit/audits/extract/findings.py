@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,8 @@ from spark_audit.audits.contract import (
 )
 from spark_audit.audits.extract.apart import (
     Apart,
+    comparable,
+    exact_p,
     has_base,
     paired,
     since,
@@ -26,6 +29,7 @@ from spark_audit.audits.wording import change_finding, percent, points, share, u
 from spark_audit.results import (
     Claim,
     Contrast,
+    Family,
     Finding,
     Guard,
     Row,
@@ -34,6 +38,9 @@ from spark_audit.stats.bootstrap import sign_flip
 
 NOTHING = "no identifier of a train row was scored"
 EXTRACTED = "MORE come back, by {}: training text is extracted."
+OTHERWISE = (
+    "{} points in what comes back: not shown once all tests of the report count."
+)
 LEVEL = 0.95
 ALL_TIED = "All of them hang on ties for the first place: not resolvable."
 
@@ -77,10 +84,15 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Findi
                 Finding.on(row, "not_tested", sentence, status="not_resolvable")
             )
         else:
-            claim, beside = _compared(name, pii, row, seed=seed)
-            counted = _counted(name, pii) if claim == "not_tested" else claim
+            compared = _compared(name, pii, row, seed=seed)
+            # What the comparison detects is claimed once, by its own sentence.
+            counted: Claim = "moved" if compared.p is not None else compared.claim
+            if compared.claim == "not_tested":
+                counted = _counted(name, pii)
+            elif compared.claim == "nothing_shown":
+                counted = "nothing_shown"
             found.append(Finding.on(row, counted, sentence, status="ok"))
-            found.append(Finding.on(row, claim, beside))
+            found.append(compared.on(row))
         apart = (won - sure) / len(train)
         if apart > TIES_MATTER:
             said = (
@@ -108,9 +120,22 @@ def _base_words(name: str, row: Row) -> str:
     return f", of the base before training {share(row.null)}%"
 
 
-def _compared(
-    name: str, pii: pd.DataFrame, train: Row, *, seed: int
-) -> tuple[Claim, str]:
+class Compared(NamedTuple):
+    """What a comparison claims, its sentence, its p, and what is said without it."""
+
+    claim: Claim
+    text: str
+    p: float | None = None
+    otherwise: str = ""
+
+    def on(self, row: Row) -> Finding:
+        """The finding: with a p, one of the primary ones."""
+        family: Family = "exploratory" if self.p is None else "primary"
+        more = {"p": self.p, "family": family, "otherwise": self.otherwise}
+        return Finding.on(row, self.claim, self.text, **more)
+
+
+def _compared(name: str, pii: pd.DataFrame, train: Row, *, seed: int) -> Compared:
     """Train rows against rows never trained on: whether it is more than guessing.
 
     Where the base was scored, beyond what it gives on the same rows: it shows how far
@@ -125,7 +150,7 @@ def _compared(
         if beyond_base:
             return _against_base(name, pii, limit, seed=seed)
         said = f"{name}: no identifier of test rows tells what guessing gives.{limit}"
-        return "not_tested", said
+        return Compared("not_tested", said)
     apart, alike = train_against_test(pii, name)
     what = "injected identifiers" if alike else "identifiers, not drawn alike,"
     head = f"{name}: against {what} of rows never trained on"
@@ -133,33 +158,38 @@ def _compared(
         base, _ = train_against_test(pii, BASE)
         apart = since(apart, base)
         head += " (beyond the base's own difference)"
-    if apart is None or apart.low <= 0 <= apart.high:
+    if apart is None:
         return _not_apart(head, apart, limit)
+    p = None if name == BASE else max(apart.p, exact_p(comparable(pii, name)[0]))
+    if apart.low <= 0 <= apart.high or (alike and p is not None and p > 1 - LEVEL):
+        return _not_apart(head, apart, limit, p)
     by = f"{points(apart)} points"
     if name == BASE:
         said = f"{head} they differ, by {by}: the splits differ by themselves."
-        return "confounded", said
+        return Compared("confounded", said)
     if not alike:
         said = f"{head} they differ, by {by}: that may be the identifiers' doing."
-        return "confounded", said
+        return Compared("confounded", said, p)
+    otherwise = f"{head} {OTHERWISE.format(points(apart))}"
     if apart.low > 0:
-        return "verbatim", f"{head} {EXTRACTED.format(by)}"
+        return Compared("verbatim", f"{head} {EXTRACTED.format(by)}", p, otherwise)
     said = f"{head} FEWER come back, {by}: over-suppression is a signal too."
-    return "betrays", said
+    return Compared("betrays", said, p, otherwise)
 
 
-def _not_apart(head: str, apart: Apart | None, limit: str) -> tuple[Claim, str]:
+def _not_apart(
+    head: str, apart: Apart | None, limit: str, p: float | None = None
+) -> Compared:
     """What is said where two figures cannot be told apart, or not be compared."""
     if apart is None:
-        return "not_tested", f"{head}: no comparison, clusters are too few.{limit}"
+        said = f"{head}: no comparison, clusters are too few.{limit}"
+        return Compared("not_tested", said)
     tail = unseen(apart.mde, "differences", unit="points")
     said = f"{head}: no difference detected, {points(apart)} points{tail}.{limit}"
-    return "nothing_shown", said
+    return Compared("nothing_shown", said, p)
 
 
-def _against_base(
-    name: str, pii: pd.DataFrame, limit: str, *, seed: int
-) -> tuple[Claim, str]:
+def _against_base(name: str, pii: pd.DataFrame, limit: str, *, seed: int) -> Compared:
     """Train rows against the base's figure of the same rows, paired by cluster.
 
     Hits of the checkpoint are those that are sure, of the base those that ties may
@@ -174,7 +204,8 @@ def _against_base(
         for each, column in ((name, "greedy_sure"), (BASE, "greedy"))
     )
     if not ours.index.equals(base.index):
-        return "not_tested", f"{head}: no comparison, the rows are not the same.{limit}"
+        said = f"{head}: no comparison, the rows are not the same.{limit}"
+        return Compared("not_tested", said)
     spans = spans_of(pii, name, "train").groupby("cluster")["greedy"].count()
     apart = paired(ours, base, spans)
     if apart is None:
@@ -182,12 +213,14 @@ def _against_base(
     # An interval of few events is too narrow by itself: the exact test must agree.
     change = (ours - base).to_numpy(np.float64)
     p = sign_flip(change, seed=seed) if np.count_nonzero(change) > 1 else 1.0
+    p = max(p, apart.p)
     if apart.low <= 0 <= apart.high or p > 1 - LEVEL:
-        return _not_apart(head, apart, limit)
+        return _not_apart(head, apart, limit, p)
     by = f"{points(apart)} points"
     if apart.low > 0:
-        return "verbatim", f"{head} {EXTRACTED.format(by)}"
-    return "moved", f"{head} FEWER come back, {by}."
+        otherwise = f"{head}, {OTHERWISE.format(points(apart))}"
+        return Compared("verbatim", f"{head} {EXTRACTED.format(by)}", p, otherwise)
+    return Compared("moved", f"{head} FEWER come back, {by}.", p)
 
 
 def guards(pii: pd.DataFrame) -> list[Guard]:
