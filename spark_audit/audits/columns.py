@@ -30,8 +30,7 @@ def counts(*names: str) -> dict[str, Column]:
 def columns_of(about: About, given: Collection[str]) -> Mapping[str, Column]:
     """The columns that a file of an audit's evidence must have."""
     needed = about.columns or texts("checkpoint")
-    later = about.later
-    return needed if later.keys().isdisjoint(given) else {**needed, **later}
+    return {**needed, **{k: v for k, v in about.later.items() if k in given}}
 
 
 def held_twice(evidence: pd.DataFrame, keys: Sequence[str]) -> str:

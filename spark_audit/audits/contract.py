@@ -10,9 +10,9 @@ An audit registers how its evidence is made, with what it needs and gives::
 text, and ``conclude(evidence, *, baselines, paper, seed, replicates)`` turns it into
 figures: reports are compared from evidence alone. An optional ``check(...)`` refuses
 options before anything is scored, an optional ``further(result, tables, manifest,
-...)`` adds what needs the manifest. Options that the evidence or ``further`` take by
-keyword are flags of the command line. One runner does the rest for all of them: what to
-hold checkpoints against, the preset, and rows with the reason where nothing was scored.
+...)`` adds what needs the manifest. Options that these take by keyword are flags of the
+command line. One runner does the rest for all of them: what to hold checkpoints
+against, the preset, and rows with the reason where nothing was scored.
 No audit sees a model.
 """
 
@@ -307,7 +307,7 @@ class Audits(Registry[Audit]):
             return replace(result, findings=corrected(result.findings))
 
         if "conclude" in parts:
-            _sign(run, function, parts.get("further"))
+            _sign(run, function, parts.get("further"), parts["conclude"])
         return run
 
     def _run(
@@ -337,12 +337,14 @@ class Audits(Registry[Audit]):
         if len(frame):
             seen = set(frame["checkpoint"])
             seen |= set(map(series_of, seen)) if about.stages else set()
+            known = {
+                "baselines": baselines_of(baseline, (n for n in names if n in seen)),
+                "paper": preset == "paper",
+                "seed": seed,
+                "replicates": count,
+            }
             result = parts["conclude"](
-                frame,
-                baselines=baselines_of(baseline, (n for n in names if n in seen)),
-                paper=preset == "paper",
-                seed=seed,
-                replicates=count,
+                frame, **{**taken(parts["conclude"], options), **known}
             )
         told = {row.checkpoint for row in result.rows}
         if absent := [each for each in names if each not in told]:
@@ -406,7 +408,8 @@ def _sign(run: Callable[..., Any], *functions: Callable[..., Any] | None) -> Non
     ]
     options: dict[str, inspect.Parameter] = {}
     for parameter in every:
-        if parameter.kind is keyword:
+        # What the runner gives has no default: it is no option.
+        if parameter.kind is keyword and parameter.default is not parameter.empty:
             options.setdefault(parameter.name, parameter)
     first = [p for p in every if p.name in ("tables", "manifest")][:2]
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

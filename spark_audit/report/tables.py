@@ -222,7 +222,12 @@ def entries(report: Report) -> dict[str, int]:
 
 # --- all tables -----------------------------------------------------------------------
 
-GROUPS = (("type", "by PII type"), ("task", "by task"), ("split", "on test rows"))
+GROUPS = (
+    ("dose", "by dose: trained rows that an identifier stands in"),
+    ("type", "by PII type"),
+    ("task", "by task"),
+    ("split", "on test rows"),
+)
 
 
 def tables(report: Report, *, brief: bool = False) -> list[Table]:

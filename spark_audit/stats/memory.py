@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import special
 
 from spark_audit.results import Claim, Estimate, Row
 from spark_audit.stats.balance import effective_clusters
@@ -46,19 +47,37 @@ class Sides:
     clusters: np.ndarray
     strata: np.ndarray
 
+    def __getitem__(self, chosen: np.ndarray) -> Sides:
+        """Some of the occurrences."""
+        own = (self.trained, self.tokens, self.clusters, self.strata)
+        return Sides(*(values[chosen] for values in own))
+
 
 @dataclass(frozen=True)
 class Memory:
-    """Means on either side and their difference, nats a token."""
+    """Means on either side and their difference, nats a token.
+
+    ``freedom`` are the degrees of freedom of their t intervals.
+    """
 
     trained: Estimate
     held_out: Estimate
     difference: Estimate
+    freedom: float = 1.0
 
     @classmethod
     def missing(cls, reason: str) -> Memory:
         """All three, with the reason."""
-        return cls(*(Estimate.missing(reason) for _ in range(3)))
+        lost = Estimate.missing(reason)
+        return cls(lost, lost, lost)
+
+    def t_p(self, *, null: float = 0.0) -> float | None:
+        """Two-sided p of a difference within ``-null`` to ``null``, by Student's t."""
+        found = self.difference
+        if found.value is None or not found.se:
+            return None
+        t = max(abs(found.value) - null, 0.0) / found.se
+        return float(min(1.0, 2 * special.stdtr(self.freedom, -t)))
 
 
 def memory(change: ArrayLike, sides: Sides, *, level: float = 0.95) -> Memory:
@@ -135,7 +154,122 @@ def memory(change: ArrayLike, sides: Sides, *, level: float = 0.95) -> Memory:
         trained=estimate(trained, 1),
         held_out=estimate(held_out, 3),
         difference=estimate(lambda totals: trained(totals) - held_out(totals)),
+        freedom=freedom,
     )
+
+
+def permutation_p(
+    change: ArrayLike, sides: Sides, *, seed: int, replicates: int = 9999
+) -> float | None:
+    """Two-sided p of no difference where chance alone dealt identifiers to the sides.
+
+    Within each stratum, clusters are dealt anew to trained and never trained, as many
+    to each as there are; what is compared is the difference over its standard error,
+    so that sides of unequal spread do not matter with many clusters. A cluster on both
+    sides stays where it is. ``None`` where nothing can be dealt.
+
+    Parameters
+    ----------
+    change, sides
+        As in :func:`memory`.
+    """
+    x, n = np.asarray(change, np.float64), np.asarray(sides.tokens, np.float64)
+    cells = _cells(sides)
+    used = cells >= 0
+    if not used.any():
+        return None
+    keys = np.stack([cells, sides.clusters], axis=1)[used]
+    units, codes = np.unique(keys, axis=0, return_inverse=True)
+    codes = codes.ravel()
+    sums = np.bincount(codes, x[used])
+    tokens = np.bincount(codes, n[used])
+    ours = np.bincount(codes, sides.trained[used]) / np.bincount(codes)
+    pure = (ours == 0) | (ours == 1)
+    share = np.bincount(codes, n[used] * sides.trained[used])
+    rng = np.random.default_rng(seed)
+    top, square = np.zeros(replicates + 1), np.zeros(replicates + 1)
+    for cell in np.unique(units[:, 0]):
+        own = (units[:, 0] == cell) & pure
+        weight = share[units[:, 0] == cell].sum() / share.sum()
+        first = int(ours[own].sum())
+        if not 0 < first < own.sum():
+            continue
+        ranks = rng.random((replicates, int(own.sum()))).argsort(axis=1)
+        dealt = np.vstack([ours[own][None] > 0, ranks < first]).astype(np.float64)
+        apart, variance = _dealt(dealt, sums[own], tokens[own])
+        top += weight * apart
+        square += weight**2 * variance
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.abs(top) / np.sqrt(square)
+    if not square[0] > 0:
+        return None
+    t = np.where(np.isnan(t), 0.0, t)
+    return float((1 + (t[1:] >= t[0] * (1 - 1e-12)).sum()) / (1 + replicates))
+
+
+def _dealt(
+    dealt: np.ndarray, sums: np.ndarray, tokens: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Difference of the means of two sides, and its variance, by permutation.
+
+    ``dealt`` has shape ``(B, U)``: 1 where a unit is on the first side.
+    """
+    found, spread = [], np.zeros(len(dealt))
+    products = np.stack([sums, tokens, sums**2, sums * tokens, tokens**2], axis=1)
+    for side in (dealt, 1 - dealt):
+        x, n, xx, xn, nn = (side @ products).T
+        count = side.sum(axis=1)
+        mean = x / n
+        residual = np.maximum(xx - 2 * mean * xn + mean**2 * nn, 0.0)
+        spread += residual / n**2 * count / np.maximum(count - 1, 1)
+        found.append(mean)
+    return found[0] - found[1], spread
+
+
+def dose_trend(
+    change: ArrayLike, sides: Sides, dose: ArrayLike, *, level: float = 0.95
+) -> Estimate:
+    """Change of trained identifiers for each doubling of their dose, nats a token.
+
+    The slope on log2 of the dose, weighed by tokens, within strata: below 0 where what
+    stands in more rows became likelier. Memory gives a slope; drift gives none.
+
+    Parameters
+    ----------
+    change, sides
+        As in :func:`memory`; occurrences never trained on are left out.
+    dose
+        Shape ``(s,)``: trained rows that the identifier stands in.
+    """
+    x, n = np.asarray(change, np.float64), np.asarray(sides.tokens, np.float64)
+    cells = _cells(sides)
+    if not (used := (cells >= 0) & sides.trained).any():
+        return Estimate.missing(NONE_HELD_OUT)
+    doubled = np.log2(np.maximum(np.asarray(dose, np.float64), 1.0))[used]
+    if np.ptp(doubled) == 0:
+        return Estimate.missing("all identifiers stand in equally many trained rows")
+    cells, x, n = cells[used], x[used], n[used]
+    count = int(cells.max()) + 1
+    codes = np.unique(sides.clusters[used], return_inverse=True)[1]
+    sums = np.zeros((int(codes.max()) + 1, 5, count))
+    for place, values in enumerate((n, n * doubled, n * doubled**2, x, x * doubled)):
+        np.add.at(sums[:, place], (codes, cells), values)
+
+    def slope(totals: np.ndarray) -> np.ndarray:
+        parts = totals.reshape(*totals.shape[:-1], 5, count)
+        tokens, d, dd, y, yd = (parts[..., place, :] for place in range(5))
+        held = np.where(tokens > 0, tokens, 1.0)
+        return np.asarray((yd - y * d / held).sum(-1) / (dd - d * d / held).sum(-1))
+
+    total = sums.sum(axis=0)
+    mean = total[1] / np.where(total[0] > 0, total[0], 1.0)
+    # A cluster weighs as much as its doses lie apart from the others'.
+    lever = ((sums[:, 1] - mean * sums[:, 0]) ** 2).sum(axis=1)
+    if not lever.any():
+        return Estimate.missing("identifiers of one kind stand in equally many rows")
+    table = sums.reshape(len(sums), 5 * count)
+    freedom = max(effective_clusters(lever) - 1, 1.0)
+    return estimate_of(table, slope, n=round(float(n.sum())), level=level, df=freedom)
 
 
 def claim_of(row: Row) -> Claim:

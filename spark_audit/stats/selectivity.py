@@ -31,6 +31,8 @@ from spark_audit.stats.intervals import estimate_of, ratio_estimate
 
 UNLIKE = 0.1
 """Share of a contrast that the drift of other text may differ by between two runs."""
+UNKNOWN = 0.5
+"""Share of a contrast that the interval of that difference may reach to."""
 
 
 class Estimands(NamedTuple):
@@ -107,8 +109,9 @@ def unlike_drift(
 
     True where the drift of low-sensitivity text differs between them by more than a
     tenth of the contrast (:data:`UNLIKE`), and its paired interval excludes 0 (or it
-    has none). Text that nobody meant to change moves in ordinary fine-tuning; where it
-    moves unequally, identifiers and equally hard text do so as well.
+    has none), or where that interval reaches half of the contrast (:data:`UNKNOWN`):
+    too little text to tell. Text that nobody meant to change moves in ordinary
+    fine-tuning; where it moves unequally, identifiers and equally hard text do too.
 
     Parameters
     ----------
@@ -118,8 +121,10 @@ def unlike_drift(
         NLL of low-sensitivity text on the one minus that on the other, nats a token,
         with its interval, ``None`` where there is none.
     """
-    clear = low is None or high is None or low > 0 or high < 0
-    return clear and abs(drift) > UNLIKE * abs(contrast)
+    if low is None or high is None:
+        return abs(drift) > UNLIKE * abs(contrast)
+    clear = (low > 0 or high < 0) and abs(drift) > UNLIKE * abs(contrast)
+    return clear or max(-low, high) > UNKNOWN * abs(contrast)
 
 
 def delta_sel(

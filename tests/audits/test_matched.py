@@ -422,10 +422,9 @@ def test_direction_of_a_contrast_is_said(make_case: Make) -> None:
 
     result = audit(case, baseline="p", p=plus(0), up=plus(0.6), down=plus(-0.6))
     said = {line.split()[0]: line for line in result.verdict if "against p" in line}
-    assert "identifiers are less likely relative to equally hard text" in said["up"]
-    assert "(taken by themselves they are less likely, by 0." in said["up"]
-    assert "(taken by themselves they are more likely, by 0." in said["down"]
-    assert "identifiers are more likely relative to equally hard text" in said["down"]
+    assert "SUPPRESSED as a kind: by themselves by 0.6" in said["up"]
+    assert "against text that looks like them by 0.6" in said["up"]
+    assert "Identifiers are more likely relative to equally hard text" in said["down"]
     assert all("Low-sensitivity text drifted by " in line for line in said.values())
 
 
@@ -468,9 +467,7 @@ def test_a_full_text_learner_that_moved_all_alike_shows_no_memory(
     result = audit(case, ours=change)
     assert claims(result) == {"ours": {"formats", "moved"}}
     line = next(x for x in result.verdict if "never trained on" in x)
-    assert (
-        "the same on rows never trained on: formats or drift, no memory shown" in line
-    )
+    assert "learned the formats of identifiers, no memory shown: " in line
     row = pooled(result, "ours", "memory")
     assert row.mde is not None
     assert f"one of {row.mde:.3f} would have been seen" in line
@@ -478,8 +475,11 @@ def test_a_full_text_learner_that_moved_all_alike_shows_no_memory(
         pooled(result, "ours", "pii_change", of) for of in ("trained", "never-trained")
     )
     assert row.value == pytest.approx(trained.value - never.value)  # type: ignore[operator]
-    assert f"changed by {trained.value:.3f} [" in line
-    assert f"and by {never.value:.3f} [" in line
+    kind, specific = (pooled(result, "ours", name) for name in ("kind", "specific"))
+    assert kind.value == pytest.approx(-2.47 + 0.2, abs=0.2)
+    assert f"moved by {kind.value:.3f} [" in line
+    change = pooled(result, "ours", "delta_sel", "change")
+    assert kind.value + specific.value == pytest.approx(change.value)  # type: ignore[operator]
     silent(result)
 
 
@@ -530,9 +530,11 @@ def test_what_moved_on_trained_rows_alone_is_found(
     row = pooled(result, "ours", "memory")
     assert row.value == pytest.approx(trained, abs=0.25)
     assert (first.value, first.low, first.high) == (row.value, row.low, row.high)
-    way = "more likely" if claim == "memory" else "LESS likely"
-    size = f"by {abs(row.value or 0):.3f} ["
-    assert f"{way} on trained rows than on never-trained ones {size}" in first.sentence
+    way = "REMEMBERS trained" if claim == "memory" else "LESS likely than others"
+    assert way in first.sentence
+    assert f"trained ones moved by {row.value:.3f} [" in first.sentence
+    assert (first.family, first.p is not None and first.p < 0.001) == ("primary", True)
+    assert "no memory of identifiers shown" in first.otherwise
     assert pooled(result, "base", "memory").status == "not_estimable"
     assert claims(result)["base"] == {"nothing_shown"}
 
@@ -633,23 +635,23 @@ def test_contrasts_claim_nothing_where_other_text_drifted_unequally(
     assert "drifted by 0.300 nats a token, the baseline's by 0.100 (apart by 0.200" in (
         found["apart"].sentence
     )
-    assert found["alike"].claim == "moved"
+    assert found["alike"].claim == "suppressed_kind"
     drifts = {c.checkpoint: c for c in result.contrasts if c.metric == "low_change"}
     assert drifts["apart"].value == pytest.approx(0.2, abs=1e-6)
     assert pooled(result, "apart", "low_change").value == pytest.approx(0.3, abs=1e-6)
-    silent(result)
 
 
 def test_evidence_of_an_earlier_version_is_read_and_claims_nothing(
     make_case: Make,
 ) -> None:
     from spark_audit.audits.matched.audit import conclude
+    from spark_audit.audits.matched.metrics import LATER
 
     case = make_case(sources=40, tests=30, seed=37)
     plain = moved(case, trained=0.0, never=0, other=0, spread=0.2)
     ours = moved(case, trained=-0.8, never=0, other=0, spread=0.2, seed=1)
     frame = evidence(case.tables(plain=plain, ours=ours), case.manifest)
-    old = frame[frame["role"] != "low"].drop(columns=["trained", "form", "cue"])
+    old = frame[~frame["role"].isin(["low", "alike"])].drop(columns=[*LATER])
     options: dict[str, Any] = {"paper": False, "seed": 0, "replicates": 100}
     new = conclude(frame, baselines={"ours": "plain"}, **options)
     assert "memory" in claims(new)["ours"]

@@ -216,6 +216,8 @@ def test_evidence_is_that_of_its_report(
 def test_evidence_of_all_checkpoints_is_of_the_same_rows(
     make_case: Callable[..., Any], write: Callable[..., Path]
 ) -> None:
+    from spark_audit.audits.matched.metrics import LATER
+
     case = make_case()
     one = write("one", case, er=shifted(case, 0.0))
     two = write("two", case, spark=shifted(case, 0.8))
@@ -226,14 +228,14 @@ def test_evidence_of_all_checkpoints_is_of_the_same_rows(
         (whole[:-1], "does not hold the same rows of every checkpoint"),
         (other, "does not hold the same rows of every checkpoint"),
         (pd.concat([whole, whole[:1]]), "holds a row twice"),
-        (whole.drop(columns="form"), "column form is not there once"),
+        (whole.drop(columns="pair"), "column pair is not there once"),
         (whole.assign(cue="x"), "column cue is no column of numbers"),
     ):
         changed.to_parquet(path)
         with pytest.raises(OutputError, match=said):
             compare([one, two], baseline="er")
-    earlier = whole[whole["role"] != "low"]
-    earlier.drop(columns=["trained", "form", "cue"]).to_parquet(path)
+    earlier = whole[~whole["role"].isin(["low", "alike"])]
+    earlier.drop(columns=[*LATER]).to_parquet(path)
     assert compare([one, two], baseline="er").results
 
 

@@ -26,33 +26,27 @@ from spark_audit.audits.matched.changes import (
     low_row,
     memory_rows,
 )
-from spark_audit.audits.matched.contrasts import (
-    adjusted,
-    by_group,
-    missing_rows,
-)
+from spark_audit.audits.matched.contrasts import adjusted, by_group, missing_rows
 from spark_audit.audits.matched.evidence import evidence as span_evidence
-from spark_audit.audits.matched.findings import findings
+from spark_audit.audits.matched.findings import findings, ordinary
 from spark_audit.audits.matched.guards import alike_guard, pair_guards, reproduced_guard
+from spark_audit.audits.matched.lookalikes import own_contrasts
 from spark_audit.audits.matched.metrics import COLUMNS, LATER, METRICS, flaw
 from spark_audit.audits.matched.rematch import (
     diagnostics,
     placebo_table,
     sensitivity_table,
 )
-from spark_audit.audits.spans import (
-    Sums,
-    audited_spans,
-)
+from spark_audit.audits.spans import Sums, audited_spans
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of
-from spark_audit.results import (
-    AuditResult,
-)
+from spark_audit.results import AuditResult
 from spark_audit.scoring.table import Pass
 
 NOTHING = "the manifest has no identifier to audit"
+OF_EXAMPLES = ("low", "alike")
+"""Roles of rows that earlier versions had not: each is of an example, not of a span."""
 FEWEST_REPLICATES = 100
 
 SCOPE = (
@@ -107,12 +101,22 @@ def conclude(
     paper: bool,
     seed: int,
     replicates: int,
+    null: Annotated[
+        str | None, "NAME,NAME,...: ordinary runs, whose DiD a correction must clear"
+    ] = None,
 ) -> AuditResult:
     """Rows, contrasts, guards and verdict from :func:`evidence`.
+
+    ``null`` names checkpoints that nobody corrected: their spread around the baseline
+    takes the place of the tolerance for unequal drift.
 
     Needs no model, no manifest: evidence of several reports over one manifest can be
     concatenated.
     """
+    # Earlier versions left some columns out.
+    spans = spans.reindex(
+        columns=[*spans, *(name for name in LATER if name not in spans)]
+    )
     spans, baselines = _with_entries(spans, baselines)
     names = list(dict.fromkeys(spans["checkpoint"])) if len(spans) else []
     pairs = by_group(
@@ -122,20 +126,31 @@ def conclude(
     if not any(row.group == "pooled" for row in rows):
         rows = [*missing_rows(names, "pooled"), *rows]
     scored = {name: spans[spans["checkpoint"] == name] for name in names}
+    ps: dict[str, dict[str, float | None]] = {}
     for name, part in scored.items():
-        rows += memory_rows(name, part, reference=name in references)
+        told, ps[name] = memory_rows(
+            name, part, reference=name in references, seed=seed
+        )
+        rows += told
     low = {name: low_drift(part) for name, part in scored.items()}
     rows += [low_row(n, drift, reference=n in references) for n, drift in low.items()]
     contrasts = [
         *adjusted(pairs.contrasts, pairs.tests, seed),
         *(low_contrast(name, other, low) for name, other in baselines.items()),
+        *(
+            row
+            for name, other in baselines.items()
+            for row in own_contrasts(name, other, scored[name], scored[other])
+        ),
     ]
     first = scored[names[0]]
     return AuditResult(
         rows=rows,
         contrasts=contrasts,
         guards=[*pair_guards(first[first["split"] == "train"]), *alike_guard(first)],
-        findings=findings(rows, contrasts, scored, references),
+        findings=findings(
+            rows, contrasts, scored, references, ps, ordinary(null, names)
+        ),
         scope=list(SCOPE),
         tables={"matched_diagnostics": diagnostics(spans)},
     )
@@ -205,7 +220,7 @@ def _with_entries(
     for entry, names in members.items():
         each = [spans[spans["checkpoint"] == name] for name in names]
         if len({len(part) for part in each}) > 1:  # some are of an earlier version
-            each = [part[part["role"] != "low"] for part in each]
+            each = [part[~part["role"].isin(OF_EXAMPLES)] for part in each]
         sums = np.mean([part["nll_sum"].to_numpy() for part in each], axis=0)
         parts.append(each[0].assign(checkpoint=entry, nll_sum=sums))
         if (other := baselines.get(names[0])) is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 
@@ -9,15 +12,48 @@ from spark_audit.audits.matched.contrasts import REFERENCE
 from spark_audit.audits.matched.words import (
     NO_LOW,
 )
+from spark_audit.audits.occurrences import dose_group
 from spark_audit.results import (
     Contrast,
     Estimate,
     Row,
 )
 from spark_audit.stats.intervals import ratio_estimate
-from spark_audit.stats.memory import Memory, Sides, memory
+from spark_audit.stats.memory import (
+    Memory,
+    Sides,
+    dose_trend,
+    memory,
+    permutation_p,
+)
 
 OLD = "evidence of an earlier version does not say what stands in rows never trained on"
+
+
+PERMUTATIONS = 9999
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How identifiers of one group moved, and what they rest on.
+
+    Attributes
+    ----------
+    own
+        Change of their NLL, on either side, and the difference: memory.
+    beyond
+        The same of the change minus that of their controls, where they have one: on
+        the never-trained side, of the kind; the difference is specific selectivity.
+    reach
+        Nats by which the sides were clearly unequally hard on the reference.
+    p
+        Of no difference; two-sided.
+    """
+
+    own: Memory
+    beyond: Memory
+    reach: float = 0.0
+    p: float | None = None
 
 
 def _occurrences(part: pd.DataFrame) -> pd.DataFrame | None:
@@ -26,26 +62,45 @@ def _occurrences(part: pd.DataFrame) -> pd.DataFrame | None:
     ``None`` where the evidence does not tell them apart.
     """
     spans = part[part["role"].isin(["pii", "unmatched"])]
-    if "trained" not in spans or spans["trained"].isna().any():
+    if spans["dose"].isna().any():
         return None
-    return spans[(spans["split"] == "train") | (spans["trained"] == 0)]
+    return spans[(spans["split"] == "train") | (spans["dose"] == 0)]
 
 
-def memory_of(part: pd.DataFrame) -> tuple[Memory, Estimate]:
-    """Trained against never trained: changes, and NLLs on the reference."""
-    spans = _occurrences(part)
-    if spans is None:
-        return Memory.missing(OLD), Estimate.missing(OLD)
+def _sides(spans: pd.DataFrame) -> Sides:
     kinds = [pd.factorize(spans[name])[0] for name in ("type", "form", "cue")]
-    sides = Sides(
+    return Sides(
         trained=(spans["split"] == "train").to_numpy(),
         tokens=spans["n_tokens"].to_numpy(),
         clusters=pd.factorize(spans["cluster"])[0],
         strata=np.stack(kinds, axis=1),
     )
-    before = spans["ref_sum"].to_numpy()
-    change = spans["nll_sum"].to_numpy() - before
-    return memory(change, sides), memory(before, sides).difference
+
+
+def _change(spans: pd.DataFrame) -> np.ndarray:
+    return np.asarray(spans["nll_sum"] - spans["ref_sum"], dtype=np.float64)
+
+
+def moved_of(spans: pd.DataFrame, controls: pd.Series, *, seed: int) -> Moved:
+    """What :class:`Moved` says of some occurrences.
+
+    Parameters
+    ----------
+    controls
+        Change of the control, nats, by pair.
+    """
+    sides, change = _sides(spans), _change(spans)
+    own = memory(change, sides)
+    reach = unequal(memory(spans["ref_sum"].to_numpy(), sides).difference)
+    p = own.t_p(null=reach)
+    if p is not None and (spans["form"] > 0).all():
+        # Chance dealt them to the sides: what it could have dealt is known.
+        dealt = permutation_p(change, sides, seed=seed, replicates=PERMUTATIONS)
+        p = p if dealt is None else max(p, dealt)
+    paired = (spans["role"] == "pii").to_numpy()
+    matched = spans[paired]
+    apart = change[paired] - controls.reindex(matched["pair"]).to_numpy()
+    return Moved(own, memory(apart, sides[paired]), reach, p)
 
 
 def unequal(before: Estimate) -> float:
@@ -57,18 +112,66 @@ def unequal(before: Estimate) -> float:
     return abs(before.value)
 
 
-def memory_rows(name: str, part: pd.DataFrame, *, reference: bool) -> list[Row]:
-    """The change of identifiers on either side, and their difference.
+def sides_before(part: pd.DataFrame) -> Estimate:
+    """Trained against never trained on the reference, nats a token."""
+    spans = _occurrences(part)
+    if spans is None:
+        return Estimate.missing(OLD)
+    return memory(spans["ref_sum"].to_numpy(), _sides(spans)).difference
+
+
+def groups_of(spans: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """All identifiers, those of each type, and those of each dose beside all held out.
+
+    A type or dose that is the only one has no group of its own.
+    """
+    yield "pooled", spans
+    trained = spans["split"] == "train"
+    types = spans["type"]
+    doses = spans["dose"].clip(lower=1).map(dose_group).where(trained, "")
+    for name, values in (("type", types), ("dose", doses)):
+        known = sorted(set(values[trained]), key=lambda value: (len(value), value))
+        for value in known if len(known) > 1 else ():
+            held = ~trained if name == "dose" else False
+            yield f"{name}:{value}", spans[(values == value) | held]
+
+
+def memory_rows(
+    name: str, part: pd.DataFrame, *, reference: bool, seed: int
+) -> tuple[list[Row], dict[str, float | None]]:
+    """The change of identifiers on either side, and their difference, by group.
 
     Sides that were unequally hard on the reference drift unequally where drift depends
     on difficulty; at most, what they differed by is lost. That is the difference's
     ``null_low`` and ``null_high``.
+
+    Returns
+    -------
+    rows
+        Of metrics ``pii_change``, ``memory``, ``kind`` and ``specific``.
+    p
+        Of no memory, by group.
     """
-    found, before = memory_of(part)
-    if reference:
-        found = Memory.missing(REFERENCE)
-    reach = unequal(before)
-    null = {"null": 0.0, "null_low": -reach, "null_high": reach}
+    spans = _occurrences(part)
+    if spans is None or reference:
+        reason = REFERENCE if reference else OLD
+        lost = Moved(Memory.missing(reason), Memory.missing(reason))
+        missing = Estimate.missing(reason)
+        return [*_rows(name, "pooled", lost), _trend_row(name, missing)], {}
+    control = part[part["role"] == "control"]
+    controls = pd.Series(_change(control), index=control["pair"])
+    rows, ps = [], {}
+    for group, chosen in groups_of(spans):
+        found = moved_of(chosen, controls, seed=seed)
+        rows += _rows(name, group, found)
+        ps[group] = found.p
+    trend = dose_trend(_change(spans), _sides(spans), spans["dose"])
+    return [*rows, _trend_row(name, trend)], ps
+
+
+def _rows(name: str, group: str, found: Moved) -> list[Row]:
+    band = {"null": 0.0, "null_low": -found.reach, "null_high": found.reach}
+    own, beyond = found.own, found.beyond
     return [
         Row.of_estimate(
             estimate,
@@ -76,31 +179,31 @@ def memory_rows(name: str, part: pd.DataFrame, *, reference: bool) -> list[Row]:
             checkpoint=name,
             metric=metric,
             of=of,
+            group=group,
             unit="nats",
             **more,
         )
         for metric, of, estimate, more in (
-            ("pii_change", "trained", found.trained, {}),
-            ("pii_change", "never-trained", found.held_out, {}),
-            ("memory", "", found.difference, null),
+            ("pii_change", "trained", own.trained, {}),
+            ("pii_change", "never-trained", own.held_out, {}),
+            ("memory", "", own.difference, band),
+            ("kind", "", beyond.held_out, {"null": 0.0}),
+            ("specific", "", beyond.difference, {"null": 0.0}),
         )
     ]
 
 
-def never_trained_move(part: pd.DataFrame) -> Estimate:
-    """How identifiers never trained on moved against equally hard text, nats."""
-    spans = _occurrences(part)
-    if spans is None:
-        return Estimate.missing(OLD)
-    pii = spans[(spans["split"] == "test") & (spans["role"] == "pii")]
-    control = part[(part["role"] == "control") & part["pair"].isin(pii["pair"])]
-    moved = [
-        pd.Series((side["nll_sum"] - side["ref_sum"]).to_numpy(), index=side["pair"])
-        for side in (pii, control)
-    ]
-    apart = pii.assign(apart=(moved[0] - moved[1]).loc[pii["pair"]].to_numpy())
-    sums = apart.groupby("cluster")
-    return ratio_estimate(sums["apart"].sum(), sums["n_tokens"].sum())
+def _trend_row(name: str, trend: Estimate) -> Row:
+    row: Row = Row.of_estimate(
+        trend,
+        audit="matched",
+        checkpoint=name,
+        metric="memory",
+        of="trend",
+        unit="nats",
+        null=0.0,
+    )
+    return row
 
 
 def low_drift(part: pd.DataFrame) -> pd.DataFrame:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits.occurrences import identifier_facts
 from spark_audit.audits.spans import Sums, audited_spans
-from spark_audit.data.injection import FRAMES
-from spark_audit.data.occurrences import folded, standing
-from spark_audit.manifest.schema import Manifest, ManifestSpan
+from spark_audit.manifest.schema import Manifest, TokenRange
 from spark_audit.stats.matching import non_overlapping_windows
+
+CLASSES = {"d": "digits", "A": "capitals", "a": "letters", "-": "marks"}
+"""Classes of tokens, and the columns that count an identifier's tokens of each."""
 
 
 def evidence(manifest: Manifest, sums: Mapping[str, Sums]) -> pd.DataFrame:
@@ -22,20 +25,24 @@ def evidence(manifest: Manifest, sums: Mapping[str, Sums]) -> pd.DataFrame:
     without a control), ``window`` (eligible non-PII text of a span's length, the
     pool that regression to the mean is estimated on) and ``low`` (the tokens of low
     sensitivity of an example, one row an example). ``nll_sum`` is the checkpoint's,
-    ``ref_sum`` the reference's, both in nats. ``trained`` is 1 where the identifier's
-    string stands in a trained row, whichever row it is read in; ``form`` and ``cue``
-    number the format of an injected identifier and the sentence it was injected with,
-    0 for any other text.
+    ``ref_sum`` the reference's, both in nats. ``dose`` is the number of trained rows
+    that the identifier's string stands in, whichever row it is read in, and ``trained``
+    1 where that is any; ``form`` and ``cue`` number the format of an injected
+    identifier and the sentence it was injected with, 0 for any other text. ``alike``
+    rows hold the eligible tokens of one class (``type``: see
+    :class:`~spark_audit.manifest.schema.ManifestExample`) of an example, and columns
+    :data:`CLASSES` how many tokens of each an identifier has.
     """
-    skeleton, low = _skeleton(manifest)
+    skeleton, others = _skeleton(manifest)
     if not len(skeleton):
         return skeleton
     at = tuple(skeleton[name].to_numpy() for name in ("index", "start", "n_tokens"))
-    whole = pd.concat([skeleton, low], ignore_index=True)
+    places = others.pop("places")
+    whole = pd.concat([skeleton, others], ignore_index=True)
 
     def scored(found: Sums) -> np.ndarray:
-        rows = [found.of_tokens(i, manifest.examples[i].low) for i in low["index"]]
-        return np.concatenate([found(*at), np.array(rows, dtype=np.float64)])
+        rows = map(found.of_tokens, others["index"], places)
+        return np.concatenate([found(*at), np.fromiter(rows, np.float64)])
 
     whole["ref_sum"] = scored(Sums.of_reference(manifest))
     parts = [
@@ -46,82 +53,77 @@ def evidence(manifest: Manifest, sums: Mapping[str, Sums]) -> pd.DataFrame:
 
 
 def _skeleton(manifest: Manifest) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The spans of every role, without scores; beside them the ``low`` rows."""
+    """The spans of every role, without scores; beside them ``low`` and ``alike`` rows.
+
+    The latter have a column ``places``: their tokens, which are no range.
+    """
     index = {example.id: i for i, example in enumerate(manifest.examples)}
-    records: list[tuple[Any, ...]] = []
-    low: list[tuple[Any, ...]] = []
-    known = _trained_strings(manifest)
-    forms: dict[str, int] = {}
+    facts = identifier_facts(manifest)
+    records: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
 
-    def add(
-        i: int, role: str, kind: str, pair: int, start: int, end: int, *facts: int
-    ) -> None:
+    def row(
+        i: int, role: str, start: int, n_tokens: int, **more: Any
+    ) -> dict[str, Any]:
         example = manifest.examples[i]
-        own = (example.id, example.cluster, example.task, example.split)
-        (low if role == "low" else records).append(
-            (i, *own, role, kind, pair, start, end - start, *(facts or (0, 0, 0)))
-        )
+        return {
+            "index": i,
+            "example": example.id,
+            "cluster": example.cluster,
+            "task": example.task,
+            "split": example.split,
+            "role": role,
+            "start": start,
+            "n_tokens": n_tokens,
+            **more,
+        }
 
-    def facts(i: int, start: int, end: int) -> tuple[int, int, int]:
+    def identifier(i: int, role: str, tokens: TokenRange, pair: int = -1) -> None:
         example = manifest.examples[i]
-        span = next(s for s in example.spans if s.tokens == (start, end))
-        text = example.text
-        string = text[span.start : span.end]
-        trained = int(example.split == "train" or folded(string.strip()) in known)
-        if span.origin != "injected":
-            return trained, 0, 0
-        marks = "".join(char for char in string if not char.isalnum())
-        form = forms.setdefault(f"{span.type} {marks}", len(forms) + 1)
-        return trained, form, _cue(text, span)
+        span = next(s for s in example.spans if s.tokens == tokens)
+        known = facts[example.id, span.start, span.end]
+        told = {"trained": int(known.dose > 0), **vars(known)}
+        held = Counter(example.classes[slice(*tokens)])
+        told |= {name: held[letter] for letter, name in CLASSES.items()}
+        size = tokens[1] - tokens[0]
+        records.append(row(i, role, tokens[0], size, type=span.type, pair=pair, **told))
 
     paired = set()
     for number, pair in enumerate(manifest.pairs):
         i, pii, control = index[pair.example], pair.pii, pair.control
-        place = (i, pii.token_start, pii.token_end)
-        paired.add(place)
-        add(i, "pii", pii.type, number, *place[1:], *facts(*place))
-        add(i, "control", pii.type, number, control.token_start, control.token_end)
+        place = (pii.token_start, pii.token_end)
+        paired.add((i, *place))
+        identifier(i, "pii", place, number)
+        size = control.token_end - control.token_start
+        own = {"type": pii.type, "pair": number}
+        records.append(row(i, "control", control.token_start, size, **own))
     for split in ("train", "test"):
         for i, example, ranges in audited_spans(manifest, split=split):
-            types = {s.tokens: s.type for s in example.spans}
-            for place in ((i, *found) for found in ranges):
-                if place not in paired:
-                    add(
-                        i, "unmatched", types[place[1:]], -1, *place[1:], *facts(*place)
-                    )
-            for length in sorted({end - start for start, end in ranges}):
-                for start in non_overlapping_windows(example.eligible, length):
-                    add(i, "window", "", -1, int(start), int(start) + length)
+            for place in ranges:
+                if (i, *place) not in paired:
+                    identifier(i, "unmatched", place)
+            for size in sorted({end - start for start, end in ranges}):
+                for start in non_overlapping_windows(example.eligible, size):
+                    records.append(row(i, "window", int(start), size))
             if example.low:
-                add(i, "low", "", -1, 0, len(example.low))
+                low = row(i, "low", 0, len(example.low))
+                others.append({**low, "places": example.low})
+            letters = np.array(list(example.classes))
+            for letter in CLASSES:
+                at = np.flatnonzero(example.eligible & (letters == letter))
+                if len(at):
+                    alike = row(i, "alike", 0, len(at), type=letter)
+                    others.append({**alike, "places": at})
+    return _frame(records), _frame(others, "places")
+
+
+def _frame(records: Sequence[Mapping[str, Any]], *further: str) -> pd.DataFrame:
     names = "index example cluster task split role type pair start n_tokens".split()
-    columns = [*names, "trained", "form", "cue"]
-    return (
-        pd.DataFrame.from_records(records, columns=columns),
-        pd.DataFrame.from_records(low, columns=columns),
+    counts = ("trained", "dose", "form", "cue", *CLASSES.values())
+    frame = pd.DataFrame.from_records(
+        list(records), columns=[*names, *counts, *further]
     )
-
-
-def _trained_strings(manifest: Manifest) -> set[str]:
-    """Identifiers that stand in trained rows, annotated there or not."""
-    texts = {e.id: e.text for e in manifest.examples}
-    strings = {
-        split: {
-            folded(texts[example.id][span.start : span.end].strip())
-            for example in manifest.examples
-            if example.split == split
-            for span in example.spans
-        }
-        for split in ("train", "test")
-    }
-    rows = [texts[e.id] for e in manifest.examples if e.split == "train"]
-    return strings["train"].union(*standing(rows, strings["test"] - {""}))
-
-
-def _cue(text: str, span: ManifestSpan) -> int:
-    """Number of the frame that the identifier was injected with; 0: none of ours."""
-    for number, frame in enumerate(FRAMES.get(span.type, ()), start=1):
-        head, tail = frame.split("{}")
-        if text[: span.start].endswith(head) and text[span.end :].startswith(tail):
-            return number
-    return 0
+    numbers = dict.fromkeys(counts, 0)
+    return frame.fillna({"type": "", "pair": -1, **numbers}).astype(
+        {"pair": np.int64, **dict.fromkeys(counts, np.int64)}
+    )

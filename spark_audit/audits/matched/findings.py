@@ -6,13 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pandas as pd
 
-from spark_audit.audits.matched.changes import never_trained_move, own_change
+from spark_audit.audits.matched.changes import own_change
 from spark_audit.audits.matched.contrasts import has_sentence
 from spark_audit.audits.matched.words import (
     contrast_finding,
-    memory_finding,
+    memory_findings,
     selectivity_finding,
 )
+from spark_audit.errors import InputError
 from spark_audit.names import entry_of
 from spark_audit.results import Contrast, Finding, Row
 
@@ -22,6 +23,8 @@ def findings(
     contrasts: Sequence[Contrast],
     scored: Mapping[str, pd.DataFrame],
     references: Collection[str],
+    ps: Mapping[str, Mapping[str, float | None]],
+    ordinary: Collection[str],
 ) -> list[Finding]:
     """What is said of each method, then of each contrast that has a sentence.
 
@@ -31,6 +34,10 @@ def findings(
         Evidence by checkpoint; single replicates of a method are not told of.
     references
         Checkpoints that score as the matching reference does.
+    ps
+        p of no memory, by checkpoint and group.
+    ordinary
+        Checkpoints whose training nobody corrected.
     """
     entries = {entry_of(name) for name in scored if entry_of(name) != name}
     by_key = {(r.checkpoint, r.metric, r.of, r.group): r for r in rows}
@@ -41,16 +48,54 @@ def findings(
         of_name = {key[1:]: row for key, row in by_key.items() if key[0] == name}
         entry, reference = name in entries, name in references
         if not reference:
-            kind = never_trained_move(part)
-            found.append(memory_finding(name, of_name, kind, entry=entry))
+            found += memory_findings(name, of_name, ps[name], entry=entry)
         found.append(
             selectivity_finding(
                 name, of_name, own_change(part), reference=reference, entry=entry
             )
         )
-    paired = {(r.checkpoint, r.baseline, r.metric, r.group): r for r in contrasts}
-    return found + [
-        contrast_finding(row, paired, by_key, entry=row.checkpoint in entries)
-        for row in contrasts
-        if has_sentence(row)
-    ]
+    told = [row for row in contrasts if row.group == "pooled"]
+    for row in contrasts:
+        if not has_sentence(row):
+            continue
+        who = (row.checkpoint, row.baseline)
+        beside = {
+            one.metric: one for one in told if (one.checkpoint, one.baseline) == who
+        }
+        drift = [by_key.get((n, "low_change", "", "pooled")) for n in who]
+        spread = [
+            one.value
+            for one in told
+            if (one.metric, one.baseline) == ("did", row.baseline)
+            and one.checkpoint in ordinary
+            and one.value is not None
+        ]
+        found.append(
+            contrast_finding(
+                row,
+                beside,
+                (drift[0], drift[1]),
+                spread if row.checkpoint not in ordinary else (),
+                entry=row.checkpoint in entries,
+            )
+        )
+    return found
+
+
+def ordinary(given: str | None, known: Collection[str]) -> list[str]:
+    """Names of ordinary runs, as an option gives them.
+
+    Raises
+    ------
+    InputError
+        If one is none of the checkpoints.
+    """
+    names = [name.strip() for name in (given or "").split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"{name!r} is none of the checkpoints",
+                where="--null",
+                fix=f"choose of: {', '.join(known)}",
+            )
+    return names

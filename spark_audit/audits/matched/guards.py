@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.contract import BASE
-from spark_audit.audits.matched.changes import memory_of, unequal
+from spark_audit.audits.matched.changes import sides_before, unequal
 from spark_audit.audits.spans import (
     REPRODUCED,
     Sums,
@@ -21,7 +21,7 @@ from spark_audit.stats.balance import effective_clusters
 
 def alike_guard(part: pd.DataFrame) -> list[Guard]:
     """Whether identifiers on both sides were equally hard before training."""
-    before = memory_of(part)[1]
+    before = sides_before(part)
     if before.value is None:
         return []
     apart = unequal(before)

@@ -7,6 +7,7 @@ import pandas as pd
 
 from spark_audit.audits.columns import POSITIVE, held_twice, texts, uneven
 from spark_audit.audits.contract import Metric
+from spark_audit.audits.matched.evidence import CLASSES
 from spark_audit.scoring.table import Column
 from spark_audit.stats.selectivity import UNLIKE
 
@@ -19,6 +20,8 @@ METRICS = (
         unit="nats",
         learned=-1,
         panel=_SIDES,
+        variants=("", "trend"),
+        labels={"trend": "memory for each doubling of the dose"},
         counted={"": "difference"},
         glance={"": "identifiers, trained minus never trained, nats"},
         headline={"": "change of identifiers, trained minus never trained,"},
@@ -41,6 +44,27 @@ METRICS = (
         labels={
             "trained": "identifiers of trained rows",
             "never-trained": "identifiers of rows never trained on",
+        },
+    ),
+    Metric(
+        "kind",
+        "kind, against equally hard text",
+        unit="nats",
+        panel=_SIDES,
+        definitions={
+            "kind": "change of identifiers never trained on minus that of their "
+            "controls: below 0, their formats were learned; above 0, identifiers were "
+            "made less likely whoever's they are."
+        },
+    ),
+    Metric(
+        "specific",
+        "specific selectivity",
+        unit="nats",
+        panel=_SIDES,
+        definitions={
+            "specific selectivity": "what the change of Delta_sel in trained rows has "
+            "beyond the kind. Kind and specific selectivity add up to it."
         },
     ),
     Metric("low_change", "low-sensitivity text", unit="nats", panel=_SIDES),
@@ -99,6 +123,16 @@ METRICS = (
             "moved; why is not shown."
         },
     ),
+    Metric(
+        "did_alike",
+        "DiD against look-alikes",
+        unit="nats",
+        definitions={
+            "DiD against look-alikes": "NLL of identifiers on a checkpoint minus that "
+            "on the baseline, minus the same of other tokens of their classes (with "
+            "digits, with capitals, other letters, neither) in the same rows."
+        },
+    ),
 )
 
 COLUMNS = {
@@ -110,7 +144,10 @@ COLUMNS = {
 }
 LATER = {
     "trained": Column("number", low=-1, high=1, null=True),
-    **dict.fromkeys(("form", "cue"), Column("number", low=-1, null=True)),
+    **dict.fromkeys(
+        ("dose", "form", "cue", *CLASSES.values()),
+        Column("number", low=-1, null=True),
+    ),
 }
 KEYS = ("example", "role", "pair", "start", "n_tokens", "type")
 
@@ -119,7 +156,7 @@ def flaw(evidence: pd.DataFrame) -> str:
     """What is wrong between rows of the evidence."""
     facts = (*KEYS, "cluster", "task", "split")
     # A checkpoint of an earlier version has no rows of the role `low`, or it has all.
-    low = evidence["role"] == "low"
+    low = evidence["role"].isin(["low", "alike"])
     return (
         held_twice(evidence, ("checkpoint", *KEYS))
         or uneven(evidence[low], facts)

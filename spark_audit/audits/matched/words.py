@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeAlias
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from scipy import special
 
 from spark_audit.audits.wording import figure, p_value, unseen
 from spark_audit.results import Claim, Contrast, Estimate, Finding, Row, number
@@ -14,57 +18,108 @@ NO_PAIRS = "there is no matched span in this group"
 NO_LOW = "the drift of low-sensitivity text is not known"
 Told: TypeAlias = "Mapping[tuple[str, str, str], Row]"
 """Rows of a checkpoint by metric, variant and group."""
-SIDES = ("trained", "never-trained")
 SEEDS = "This is over sources alone; over seeds too, see below."
 
 
-def memory_finding(
-    name: str, rows: Told, kind: Estimate, *, entry: bool = False
-) -> Finding:
-    """Whether identifiers that were trained on moved as others of their kind did."""
+def memory_findings(
+    name: str, rows: Told, ps: Mapping[str, float | None], *, entry: bool = False
+) -> list[Finding]:
+    """Whether identifiers that were trained on moved as others of their kind did.
+
+    Of all of them, and of those that stand in most trained rows: these two are tests
+    declared beforehand, of which ``ps`` has the p values by group.
+    """
     row = rows["memory", "", "pooled"]
-    claim = claim_of(row)
     if row.value is None:
         sentence = f"{name}: memory of identifiers not tested: {row.note}."
-        return Finding.on(row, claim, sentence)
-    trained, never = (
-        figure(rows["pii_change", of, "pooled"]) for of in ("trained", "never-trained")
+        return [Finding.on(row, "not_tested", sentence)]
+    doses = [key[2] for key in rows if key[0] == "memory" and key[2][:5] == "dose:"]
+    found = [_memory(name, row, rows, ps, doses, entry=entry)]
+    if doses:
+        found.append(_highest(name, rows["memory", "", doses[-1]], ps))
+    return found
+
+
+def _memory(
+    name: str,
+    row: Row,
+    rows: Told,
+    ps: Mapping[str, float | None],
+    doses: Sequence[str],
+    *,
+    entry: bool,
+) -> Finding:
+    kind, p = rows["kind", "", "pooled"], ps.get("pooled")
+    claim = claim_of(row)
+    tested = "" if p is None else f", {p_value(p)}"
+    moved = (
+        f"against identifiers of the same kinds never trained on, trained ones moved "
+        f"by {figure(row)} nats a token (0 without memory{tested})"
     )
-    text = (
-        f"{name}: since the reference, identifiers changed by {trained} nats a token "
-        f"in trained rows and by {never} in rows never trained on: "
+    unseen_doses = [rows["memory", "", group] for group in doses]
+    least = ", ".join(
+        f"{number(one.mde)} at {_in_words(one)}" for one in unseen_doses if one.mde
+    )
+    reach = (
+        "" if row.mde is None else f"; one of {number(row.mde)} would have been seen"
+    )
+    nothing = (
+        f"{name}: no memory of identifiers shown: {moved}{reach}"
+        f"{f' ({least})' if least else ''}."
     )
     if claim == "memory":
-        text += (
-            "more likely on trained rows than on never-trained ones by "
-            f"{figure(row, sign=-1)}."
-        )
+        text = f"{name}: REMEMBERS trained identifiers: {moved}."
     elif claim == "betrays":
-        text += (
-            "LESS likely on trained rows than on never-trained ones by "
-            f"{figure(row)}, which tells the trained ones from others."
+        text = (
+            f"{name}: trained identifiers are LESS likely than others of their kinds, "
+            f"which tells who was in the data: {moved}."
         )
     elif row.low is None or row.high is None:
-        text += "without an interval nothing can be concluded."
+        text = f"{name}: {moved}: without an interval nothing can be concluded."
     elif not row.low <= 0 <= row.high:
-        text += (
-            f"a difference of {figure(row)}, but by {number(row.null_high)} the two "
-            "were unequally hard on the reference already, and drift can turn that "
-            "into as much: no memory shown."
+        text = (
+            f"{name}: no memory of identifiers shown: {moved}, but the two were "
+            f"unequally hard on the reference already, by {number(row.null_high)}."
+        )
+    elif _clear(kind)[1]:
+        claim = "formats"
+        text = (
+            f"{name}: learned the formats of identifiers, no memory shown: those never "
+            f"trained on moved by {figure(kind)} nats a token against equally hard "
+            f"text; trained against never trained {figure(row)}{reach}."
         )
     else:
-        text += (
-            "the same on rows never trained on: formats or drift, no memory shown. The "
-            f"difference is {figure(row)}; one of {number(row.mde)} would have been "
-            "seen."
-        )
-        if _clear(rows["pii_change", "never-trained", "pooled"])[1] and _clear(kind)[1]:
-            claim = "formats"
-            text += (
-                f" Those never trained on moved by {figure(kind)} against equally "
-                "hard text."
-            )
-    return Finding.on(row, claim, f"{text} {SEEDS}" if entry else text)
+        text = nothing
+    options: dict[str, Any] = {"p": p, "family": "primary", "otherwise": nothing}
+    if claim not in ("memory", "betrays"):
+        del options["otherwise"]
+    return Finding.on(row, claim, f"{text} {SEEDS}" if entry else text, **options)
+
+
+def _in_words(row: Row) -> str:
+    return f"dose {row.grouping[1]}"
+
+
+def _highest(name: str, row: Row, ps: Mapping[str, float | None]) -> Finding:
+    """Of the identifiers that stand in most trained rows."""
+    dose = f"{name}: identifiers that stand in {row.grouping[1]} trained rows"
+    p = ps.get(row.group)
+    if row.value is None:
+        said = f"{dose}: not estimable ({row.note})."
+        return Finding.on(row, "nothing_shown", said)
+    claim = claim_of(row)
+    tested = "" if p is None else f", {p_value(p)}"
+    figures = f"{figure(row)} nats a token against never-trained ones (0 without"
+    figures += f" memory{tested})"
+    nothing = f"{dose}: no memory shown: {figures}{unseen(row.mde, unit='nats')}."
+    options: dict[str, Any] = {"p": p, "family": "primary"}
+    if claim == "memory":
+        said = f"{dose} are REMEMBERED: {figures}."
+        return Finding.on(row, claim, said, otherwise=nothing, **options)
+    if claim == "betrays":
+        said = f"{dose} are LESS likely than others of their kinds: {figures}."
+        return Finding.on(row, claim, said, otherwise=nothing, **options)
+    return Finding.on(row, "nothing_shown", nothing, **options)
 
 
 def selectivity_finding(
@@ -145,21 +200,26 @@ def _clear(moved: Row | Estimate) -> tuple[bool, bool]:
 
 def contrast_finding(
     row: Contrast,
-    contrasts: Mapping[tuple[str, str, str, str], Contrast],
-    told: Mapping[tuple[str, str, str, str], Row],
+    beside: Mapping[str, Contrast],
+    drifts: tuple[Row | None, Row | None],
+    ordinary: Sequence[float],
     *,
     entry: bool = False,
 ) -> Finding:
-    """How identifiers moved against the baseline, and what the drift of both was."""
+    """How identifiers moved against the baseline, and what the drift of both was.
+
+    Parameters
+    ----------
+    beside
+        Other contrasts of the same two: ``low_change``, ``nll_pii``, ``did_alike``.
+    drifts
+        Drift of low-sensitivity text, of the checkpoint and of the baseline.
+    ordinary
+        DiD of runs that nobody corrected against the same baseline.
+    """
     who = f"{row.checkpoint} against {row.baseline}"
     if row.value is None:
         return Finding.on(row, "not_tested", f"{who}: not estimable ({row.note}).")
-
-    def own(name: str, metric: str) -> Row | None:
-        return told.get((name, metric, "", "pooled"))
-
-    place = (row.checkpoint, row.baseline)
-    drift = contrasts.get((*place, "low_change", row.group))
     value = row.p if row.p_adjusted is None else row.p_adjusted
     kind = "" if row.p_adjusted is None else "adjusted "
     p = "no p value" if value is None else f"{kind}{p_value(value, places=4)}"
@@ -167,26 +227,75 @@ def contrast_finding(
     if value is None or value >= 1 - row.level:
         reading = "No difference relative to equally hard text was shown."
         reading += unseen(row.mde, "Effects", unit="nats", before=" ", after=".")
+    else:
+        claim, reading = _against(row, beside, ordinary)
+    text = (
+        f"{who}: DiD {figure(row)} nats, {p}. "
+        f"{_drifts(beside.get('low_change'), *drifts)} "
+    )
+    return Finding.on(row, claim, text + (SEEDS if entry else reading))
+
+
+def _against(
+    row: Contrast, beside: Mapping[str, Contrast], ordinary: Sequence[float]
+) -> tuple[Claim, str]:
+    """What a DiD that differs from 0 says.
+
+    Suppressed is said of identifiers that are less likely by themselves, than equally
+    hard text, and than text that looks like them, where other text drifted alike.
+    """
+    drift = beside.get("low_change")
+    if ordinary:
+        if within(row, ordinary):
+            return "nothing_shown", (
+                "Ordinary runs differ from the baseline as much: nothing is claimed."
+            )
     elif drift is None or drift.value is None:
-        reading = "How text drifts in the two runs is not known: nothing is claimed."
-    elif unlike_drift(row.value, drift.value, drift.low, drift.high):
-        reading = (
+        return "nothing_shown", (
+            "How text drifts in the two runs is not known: nothing is claimed."
+        )
+    elif unlike_drift(row.value or 0.0, drift.value, drift.low, drift.high):
+        return "nothing_shown", (
             "That differs from the baseline as unequal drift can make it: nothing is "
             "claimed."
         )
-    else:
-        claim = "moved"
-        way = "less" if row.value > 0 else "more"
-        reading = (
-            f"Where other text drifted alike, identifiers are {way} likely relative to "
-            f"equally hard text{_themselves(*(own(n, 'nll_pii') for n in place))}."
+    own, alike = beside.get("nll_pii"), beside.get("did_alike")
+    up, down = _clear(row)
+    if down:
+        return "moved", "Identifiers are more likely relative to equally hard text."
+    lacking = [
+        words
+        for words, other in (
+            ("by themselves they are not less likely", own),
+            ("against text that looks like them they are not", alike),
         )
-    text = (
-        f"{who}: DiD {figure(row)} nats, {p}; "
-        f"{_mechanism(contrasts.get((*place, 'rtm_bias', row.group)))}. "
-        f"{_drifts(drift, *(own(n, 'low_change') for n in place))} "
+        if other is None or not _clear(other)[0]
+    ]
+    if lacking or own is None or alike is None or not up:
+        return "moved", (
+            f"Identifiers are less likely relative to equally hard text, but "
+            f"{' and '.join(lacking)}: suppression is not claimed."
+        )
+    return "suppressed_kind", (
+        f"Identifiers are SUPPRESSED as a kind: by themselves by {figure(own)}, "
+        f"against text that looks like them by {figure(alike)}."
     )
-    return Finding.on(row, claim, text + (SEEDS if entry else reading))
+
+
+def within(row: Contrast, ordinary: Sequence[float]) -> bool:
+    """Whether a DiD may be that of one more ordinary run: its interval must clear it.
+
+    The prediction interval of one more run, by Student's t; of a single one, twice its
+    own distance from 0.
+    """
+    values = np.asarray(ordinary, dtype=np.float64)
+    reach = float(np.abs(values).max()) * (2.0 if len(values) == 1 else 1.0)
+    if len(values) > 1:
+        spread = float(values.std(ddof=1)) * math.sqrt(1 + 1 / len(values))
+        t = float(special.stdtrit(len(values) - 1, 0.975))
+        reach = max(reach, abs(float(values.mean())) + t * spread)
+    ends = [end for end in (row.value, row.low, row.high) if end is not None]
+    return not (min(ends) > reach or max(ends) < -reach)
 
 
 def _drifts(drift: Contrast | None, ours: Row | None, theirs: Row | None) -> str:
@@ -201,15 +310,4 @@ def _drifts(drift: Contrast | None, ours: Row | None, theirs: Row | None) -> str
     return (
         f"Low-sensitivity text drifted by {said(ours)} nats a token, the baseline's by "
         f"{said(theirs)} (apart by {figure(drift)})."
-    )
-
-
-def _themselves(mine: Row | None, other: Row | None) -> str:
-    """How the identifiers' own NLL differs: a relative change alone can mislead."""
-    if mine is None or other is None or mine.value is None or other.value is None:
-        return ""
-    change = mine.value - other.value
-    way = "more" if change < 0 else "less"
-    return (
-        f" (taken by themselves they are {way} likely, by {number(abs(change))} nats)"
     )

@@ -1,0 +1,97 @@
+"""Where each identifier stands: in how many trained rows, and in which kind of place.
+
+An identifier that stands in a trained row is no held-out one, whatever row it is read
+in; its dose is the number of trained rows that it stands in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from spark_audit.data.injection import FRAMES
+from spark_audit.data.occurrences import folded, standing
+from spark_audit.manifest.schema import Manifest, ManifestSpan
+
+DOSES = (1, 2, 4, 8, 16)
+"""Lowest dose of each group that figures are given for."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of one occurrence beside its scores.
+
+    Attributes
+    ----------
+    dose
+        Trained rows that its string stands in; 0: it is held out.
+    form, cue
+        Numbers of the format of an injected identifier and of the sentence that it was
+        injected with; 0 for any other text.
+    """
+
+    dose: int
+    form: int
+    cue: int
+
+
+def identifier_facts(manifest: Manifest) -> dict[tuple[str, int, int], Facts]:
+    """Facts of every annotated span, by example and first and last character."""
+    strings = {
+        (example.id, span.start, span.end): folded(
+            example.text[span.start : span.end].strip()
+        )
+        for example in manifest.examples
+        for span in example.spans
+    }
+    doses = _doses(manifest, strings)
+    forms: dict[str, int] = {}
+    found = {}
+    for example in manifest.examples:
+        for span in example.spans:
+            place = (example.id, span.start, span.end)
+            # What is trained on stands in one trained row at least.
+            dose = max(doses[strings[place]], int(example.split == "train"))
+            form = cue = 0
+            if span.origin == "injected":
+                string = example.text[span.start : span.end]
+                marks = "".join(char for char in string if not char.isalnum())
+                form = forms.setdefault(f"{span.type} {marks}", len(forms) + 1)
+                cue = _cue(example.text, span)
+            found[place] = Facts(dose, form, cue)
+    return found
+
+
+def dose_group(dose: int) -> str:
+    """Name of the group of a dose from 1 on: ``1``, ``2-3``, ... ``16+``."""
+    at = max(i for i, low in enumerate(DOSES) if low <= dose)
+    if at == len(DOSES) - 1:
+        return f"{DOSES[at]}+"
+    low, high = DOSES[at], DOSES[at + 1] - 1
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _doses(
+    manifest: Manifest, strings: dict[tuple[str, int, int], str]
+) -> Counter[str]:
+    """In how many trained rows each string stands, annotated there or not."""
+    rows = [example for example in manifest.examples if example.split == "train"]
+    known = set(strings.values()) - {""}
+    stands = standing([row.text for row in rows], known)
+    own: dict[str, set[str]] = {}
+    for (key, _, _), string in strings.items():
+        own.setdefault(key, set()).add(string)
+    return Counter(
+        string
+        for row, found in zip(rows, stands, strict=True)
+        for string in found | own.get(row.id, set())
+    )
+
+
+def _cue(text: str, span: ManifestSpan) -> int:
+    """Number of the frame that the identifier was injected with; 0: none of ours."""
+    for number, frame in enumerate(FRAMES.get(span.type, ()), start=1):
+        head, tail = frame.split("{}")
+        if text[: span.start].endswith(head) and text[span.end :].startswith(tail):
+            return number
+    return 0
