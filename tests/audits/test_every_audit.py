@@ -364,9 +364,16 @@ def test_a_row_that_stands_twice_is_no_second_cluster(
     other = World(content, reference)
     ours = figures(usual(audit), {})
     theirs = figures(audited(audit, other, other.tables(audit)), {})
-    assert ours.keys() == theirs.keys()
+
+    def doseless(found: Any) -> set[Any]:
+        # What stands in a row more has another dose.
+        return {key for key in found if not key[-1].startswith("dose:")}
+
+    assert doseless(ours) == doseless(theirs)
     for key, row in ours.items():
+        if key not in doseless(ours):
+            continue
         assert theirs[key].clusters == row.clusters, key
     passes = AUDITS.get(audit).part("plan")(other.manifest).values()
     if any(key.endswith("'") for keys in passes for key in keys):
-        assert any(theirs[key].n > row.n for key, row in ours.items())
+        assert any(theirs[key].n > ours[key].n for key in doseless(ours))
