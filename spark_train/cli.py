@@ -1,21 +1,21 @@
 """``spark-train``: the command line.
 
-Commands are thin: each turns its flags into one call of the library. Only what is
-called gets imported, so that ``--help`` answers at once.
+Commands are thin: flags are the fields of a request, which the library takes. Only
+what is called gets imported, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_audit.errors import InputError, SparkError
+from spark_audit.errors import InputError
 from spark_audit.terminal.console import (
     keep_apart,
     root,
@@ -25,44 +25,27 @@ from spark_audit.terminal.console import (
     show_table,
     tell,
 )
-from spark_audit.terminal.flags import (
-    Json,
-    LoraAlpha,
-    Quiet,
-    Revision,
-    Tokenizer,
-    TrustRemoteCode,
-    command,
-    one_of,
+from spark_audit.terminal.flags import Json, Only, Quiet, command
+from spark_train.request import (
+    OPENED,
+    Opening,
+    RelearnRequest,
+    ScoreRequest,
+    TrainRequest,
+    layer_names,
 )
 
 if TYPE_CHECKING:
+    from spark_audit.registry import Registry
     from spark_train.run import Outcome
-    from spark_train.token_scores.shown import Inspected
 
 PROGRAM = "spark-train"
 SEVERAL = ("--data", "--set", "--lora-targets")
 """Options that accept both ``--x A B`` and ``--x A --x B``."""
-DTYPES = ("float32", "bfloat16")
-FIGURES = ("last", "avg", "bwt")
+FIGURES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
 """What a run's end tells of its accuracy matrix."""
 
-Base = Annotated[
-    str, typer.Option(metavar="MODEL", help="Base model: a folder or hf:ORG/NAME.")
-]
-Device = Annotated[
-    str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="Where to compute.")
-]
-Dtype = Annotated[
-    str,
-    typer.Option(
-        metavar="float32|bfloat16", help="Of the base; what is trained is float32."
-    ),
-]
-LoraTargets = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME...", help="Layers with LoRA; default: q, k, v and o."),
-]
+Opened = Annotated[Opening, Only(OPENED)]
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -99,86 +82,26 @@ def _app() -> typer.Typer:
 @command
 def train_run(
     context: typer.Context,
-    method: Annotated[
-        str, typer.Option(metavar="NAME", help="One of `spark-train methods`.")
-    ],
-    base: Base,
-    data: Annotated[
-        list[Path],
-        typer.Option(metavar="DIR|DATA...", help="JSONL of `spark-audit data`."),
-    ],
-    order: Annotated[
-        str,
-        typer.Option(
-            metavar="1|t1,t2,...", help="A numbered order, or the tasks as they come."
-        ),
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Run folder.")
-    ],
-    dp: Annotated[
-        str,
-        typer.Option(
-            metavar="none|dpsgd|fn", help="Privacy option, beside any method."
-        ),
-    ] = "none",
-    set: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE...", help="Settings that differ."),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of everything random.")
-    ] = None,
-    device: Device = "auto",
-    dtype: Dtype = "float32",
-    gradient_checkpointing: Annotated[
-        bool,
-        typer.Option(
-            "--gradient-checkpointing",
-            help="Compute the forward pass twice and keep less of it in memory.",
-        ),
-    ] = False,
-    lora_targets: LoraTargets = None,
-    tokenizer: Tokenizer = None,
-    revision: Revision = None,
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    request: TrainRequest,
+    loading: Opened,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Learn the tasks of an order one after the other; the same command resumes."""
-    _check(device, dtype)
-    _one_seed(seed, set or ())
     from spark_audit.checkpoints.offline import quiet as silence
-    from spark_audit.terminal.progress import progress
 
     with silence():  # what is imported has things to say of its own
-        from spark_train.distributed import ElsewhereError
         from spark_train.run import train
 
-    note = _Notes()
-    with progress(quiet=quiet or not _first()) as show, _one_voice(ElsewhereError):
-        outcome = train(
-            method=method,
-            base=base,
-            data=data,
-            order=order,
-            output=output,
-            dp=dp,
-            settings=tuple(set or ()),
-            seed=seed,
-            device=device,
-            dtype=dtype,
-            gradient_checkpointing=gradient_checkpointing,
-            lora_targets=_names(lora_targets),
-            loading={
-                "tokenizer": tokenizer,
-                "revision": revision,
-                "trust_remote_code": trust_remote_code,
-            },
-            command=(PROGRAM, *context.obj),
-            progress=show,
-            note=note,
-        )
+    request = replace(
+        request,
+        lora_targets=layer_names(request.lora_targets),
+        loading=loading,
+        command=(PROGRAM, *context.obj),
+    )
+    with _one_voice(quiet=quiet) as (show, note):
+        outcome = train(request, progress=show, note=note)
     for text in outcome.notes:
         note(text)
     if _first():
@@ -203,15 +126,18 @@ def _show_outcome(outcome: Outcome, *, as_json: bool) -> None:
         # Methods that learn all tasks at once have one row.
         at_once = len(outcome.matrix) < len(outcome.tasks)
         rows = [
-            ("all" if at_once else outcome.tasks[i], *map(_share, accuracies))
-            for i, accuracies in enumerate(outcome.matrix)
+            ("all" if at_once else task, *map(_cell, accuracies))
+            for task, accuracies in zip(outcome.tasks, outcome.matrix, strict=False)
         ]
-        known = {name: value for name, value in figures.items() if value is not None}
         show_table(
             "accuracy",
             ("after", *outcome.tasks),
             rows,
-            remarks=[f"{_TITLES[name]} {value:.3f}" for name, value in known.items()],
+            remarks=[
+                f"{FIGURES[name]} {value:.3f}"
+                for name, value in figures.items()
+                if value is not None
+            ],
         )
         tell()
     epsilons: dict[str, float] = outcome.privacy.get("epsilon", {})
@@ -225,36 +151,29 @@ def _show_outcome(outcome: Outcome, *, as_json: bool) -> None:
     )
 
 
-_TITLES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
 def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None]:
     """Last, Avg and BWT, ``None`` where an accuracy that they need was not measured."""
     import numpy as np
 
     from spark_audit.stats.accuracy import METRICS, reason_against
 
-    found: dict[str, float | None] = dict.fromkeys(FIGURES)
+    figures: dict[str, float | None] = dict.fromkeys(FIGURES)
     table = np.array(matrix, dtype=np.float64)  # None becomes NaN
     if table.ndim != 2 or not table.size:
-        return found
+        return figures
     stages, tasks = table.shape
     for name in FIGURES:
         if reason_against(name, stages=stages, tasks=tasks) is None:
             value = float(METRICS[name](table))
-            found[name] = value if np.isfinite(value) else None
-    return found
+            figures[name] = value if np.isfinite(value) else None
+    return figures
 
 
 # --- methods --------------------------------------------------------------------------
 
 
 @command
-def methods(json: Json = False) -> None:
+def methods(*, json: Json = False) -> None:
     """Methods, privacy options and their settings, with defaults and sources."""
     from spark_audit.checkpoints.offline import quiet as silence
     from spark_train.settings import describe
@@ -264,40 +183,28 @@ def methods(json: Json = False) -> None:
         from spark_train.privacy import PRIVACY
         from spark_train.privacy import groups as privacy_groups
 
-        found: list[dict[str, Any]] = [
-            {
-                "name": name,
-                "summary": METHODS.summary(name),
-                "reads": list(groups(name)),
-            }
-            for name in METHODS.names()
-        ]
-        options: list[dict[str, Any]] = [
-            {
-                "name": name,
-                "summary": PRIVACY.summary(name),
-                "reads": list(privacy_groups(name)),
-            }
-            for name in PRIVACY.names()
-        ]
+        listed = {
+            "methods": _entries(METHODS, groups),
+            "privacy": _entries(PRIVACY, privacy_groups),
+        }
     settings = describe()
     if json:
-        told = {"methods": found, "privacy": options, "settings": settings}
-        show_facts(told, as_json=True)
+        show_facts({**listed, "settings": settings}, as_json=True)
         return
-    show_table(
-        "methods",
-        ("name", "what it does", "settings"),
-        [(m["name"], m["summary"], ", ".join(m["reads"])) for m in found],
-        figures=False,
-    )
-    show_table(
-        "privacy options",
-        ("--dp", "what it does", "settings"),
-        [(o["name"], o["summary"], ", ".join(o["reads"])) for o in options],
-        remarks=["Each goes with every method."],
-        figures=False,
-    )
+    for title, name, remarks in (
+        ("methods", "name", []),
+        ("privacy options", "--dp", ["Each goes with every method."]),
+    ):
+        show_table(
+            title,
+            (name, "what it does", "settings"),
+            [
+                (one["name"], one["summary"], ", ".join(one["reads"]))
+                for one in listed[title.partition(" ")[0]]
+            ],
+            remarks=remarks,
+            figures=False,
+        )
     show_table(
         "settings",
         ("name", "default", "meaning", "source"),
@@ -307,37 +214,27 @@ def methods(json: Json = False) -> None:
     )
 
 
+def _entries(
+    registry: Registry[Any], reads: Callable[[str], Sequence[str]]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "summary": registry.summary(name),
+            "reads": list(reads(name)),
+        }
+        for name in registry.names()
+    ]
+
+
 # --- relearn --------------------------------------------------------------------------
 
 
 @command
 def relearn(
-    ckpt: Annotated[str, typer.Argument(help="Checkpoint to go on from.")],
-    data: Annotated[
-        list[Path],
-        typer.Option(metavar="DATA...", help="JSONL of `spark-audit data`."),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="Folder of the new checkpoint."
-        ),
-    ],
-    base: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Default: the base an adapter names."),
-    ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of the optimizer.")] = 50,
-    lr: Annotated[float, typer.Option(help="Peak of the learning rate.")] = 5e-4,
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows a step.")] = 8,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
-    device: Device = "auto",
-    dtype: Dtype = "float32",
-    lora_targets: LoraTargets = None,
-    lora_alpha: LoraAlpha = None,
-    tokenizer: Tokenizer = None,
-    revision: Revision = None,
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    request: RelearnRequest,
+    loading: Annotated[Opening, Only((*OPENED, "lora_alpha"))],
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -345,32 +242,15 @@ def relearn(
 
     An adapter is trained on and stays one; full weights stay full weights.
     """
-    _check(device, dtype)
     from spark_audit.checkpoints.offline import quiet as silence
-    from spark_audit.terminal.progress import progress
 
     with silence():
-        from spark_train.distributed import ElsewhereError
         from spark_train.relearn import relearn as relearned
 
-    note = _Notes()
-    with progress(quiet=quiet or not _first()) as show, _one_voice(ElsewhereError):
-        found = relearned(
-            ckpt=ckpt,
-            base=base,
-            data=data,
-            output=output,
-            steps=steps,
-            lr=lr,
-            batch_size=batch_size,
-            seed=seed,
-            device=device,
-            dtype=dtype,
-            lora_targets=_names(lora_targets),
-            lora_alpha=lora_alpha,
-            tokenizer=tokenizer,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
+    targets = layer_names(request.lora_targets)
+    with _one_voice(quiet=quiet) as (show, note):
+        left = relearned(
+            replace(request, lora_targets=targets, loading=loading),
             progress=show,
             note=note,
         )
@@ -378,20 +258,20 @@ def relearn(
         return
     if json:
         told = {
-            "checkpoint": str(found.folder),
-            "rows": found.rows,
-            "left_out": found.left_out,
-            "losses": list(found.losses),
+            "checkpoint": str(left.folder),
+            "rows": left.rows,
+            "left_out": left.left_out,
+            "losses": list(left.losses),
         }
         show_facts(told, as_json=True)
         return
     show_facts(
         {
-            "rows without identifiers": found.rows,
-            **{f"rows left out, {why}": n for why, n in found.left_out.items()},
-            "loss, first step": f"{found.losses[0]:.3f}",
-            "loss, last step": f"{found.losses[-1]:.3f}",
-            "checkpoint": found.folder,
+            "rows without identifiers": left.rows,
+            **{f"rows left out, {why}": n for why, n in left.left_out.items()},
+            "loss, first step": f"{left.losses[0]:.3f}",
+            "loss, last step": f"{left.losses[-1]:.3f}",
+            "checkpoint": left.folder,
         }
     )
 
@@ -401,36 +281,9 @@ def relearn(
 
 @command
 def score(
-    data: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="DIR|DATA...", help="JSONL of `spark-audit data`; its train rows."
-        ),
-    ],
-    base: Base,
-    ckpt: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="Checkpoint to score; default: the base."),
-    ] = None,
-    alpha: Annotated[
-        float,
-        typer.Option(
-            min=0, max=1, help="Weight of the NLL beside how a token tells tasks apart."
-        ),
-    ] = 0.5,
-    limit: Annotated[int, typer.Option(min=1, help="Examples to print.")] = 5,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Parquet with all rows."),
-    ] = None,
-    device: Device = "auto",
-    dtype: Dtype = "float32",
-    tokenizer: Tokenizer = None,
-    revision: Revision = None,
-    trust_remote_code: TrustRemoteCode = False,
-    show_text: Annotated[
-        bool, typer.Option("--show-text", help="Show the text of identifiers, too.")
-    ] = False,
+    *,
+    request: ScoreRequest,
+    loading: Opened,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -442,13 +295,12 @@ def score(
     identifiers that neither annotations nor rules know. A file of -o has all scores,
     and is as private as the data.
     """
-    _check(device, dtype)
     from spark_audit.checkpoints.offline import quiet as silence
     from spark_audit.data.examples import data_files, read_examples
     from spark_audit.files import check_writable
     from spark_audit.terminal.progress import progress
 
-    files = data_files(data)
+    files, output = data_files(request.data), request.output
     if output is not None:
         keep_apart([output], files)
         _check_scores(output)
@@ -460,37 +312,34 @@ def score(
         from spark_train.token_scores.scores import write_scores
         from spark_train.token_scores.shown import score_examples
 
+    ckpt = request.ckpt
     loaded = open_checkpoint(
-        ckpt or base,
-        base=base if ckpt else None,
+        ckpt or request.base,
+        replace(loading, base=request.base if ckpt else None),
         name=None if ckpt else "base",
-        device=device,
-        dtype=dtype,
-        tokenizer=tokenizer,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
     )
     with progress(quiet=quiet) as show:
-        found = score_examples(
+        scored = score_examples(
             examples,
             loaded,
-            alpha=alpha,
-            limit=limit if output is None else None,
+            alpha=request.alpha,
+            limit=request.limit if output is None else None,
             progress=lambda done, total: show("scoring", done, total),
         )
     if output is not None:
-        write_scores(output, [one.row for one in found], [one.score for one in found])
+        write_scores(output, [one.row for one in scored], [one.score for one in scored])
     told = [
-        _tokens(one, loaded.tokenizer, show_text=show_text) for one in found[:limit]
+        one.told(loaded.tokenizer, show_text=request.show_text)
+        for one in scored[: request.limit]
     ]
     if json:
         show_facts({"examples": told}, as_json=True)
         return
-    for one, tokens in zip(found, told, strict=False):
+    for one in told:
         show_table(
-            f"{one.row.id} ({one.row.task})",
-            list(tokens["tokens"][0]),
-            [[_cell(value) for value in token.values()] for token in tokens["tokens"]],
+            f"{one['example']} ({one['task']})",
+            list(one["tokens"][0]),
+            [[_cell(value) for value in token.values()] for token in one["tokens"]],
         )
     if output is not None:
         tell(f"\nScores: {output}")
@@ -520,36 +369,6 @@ def _check_scores(output: Path) -> None:
         )
 
 
-def _tokens(one: Inspected, tokenizer: Any, *, show_text: bool) -> dict[str, Any]:
-    """A row as records; identifiers by their type, unless their text is asked for."""
-    row = one.row
-    # A figure depends on all that stands before its token, and the one beside what is
-    # hidden may on how it is cut: there the figures end.
-    hidden = [t for t, type in enumerate(one.hidden) if type and not show_text]
-    told = min(hidden) - 1 if hidden else len(row)
-    records = []
-    for t in range(len(row)):
-        # In the order of precedence.
-        kinds = (
-            ("special", t in row.special),
-            ("pii", row.pii[t]),
-            ("template or stop word", row.fixed[t]),
-            ("response", row.response[t]),
-            ("text", True),
-        )
-        type = None if show_text else one.hidden[t]
-        records.append(
-            {
-                "position": t,
-                "text": f"[{type}]" if type else tokenizer.decode([int(row.ids[t])]),
-                "kind": next(kind for kind, holds in kinds if holds),
-                "nll": float(one.nll[t - 1]) if 0 < t < told else None,
-                "score": float(one.score[t]) if t < told else None,
-            }
-        )
-    return {"example": row.id, "task": row.task, "tokens": records}
-
-
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
@@ -560,58 +379,34 @@ def _cell(value: Any) -> str:
 # --- odds and ends --------------------------------------------------------------------
 
 
-class _Notes:
-    """Warnings as plain lines on stderr, each once."""
-
-    def __init__(self) -> None:
-        self._said: set[str] = set()
-
-    def __call__(self, text: str) -> None:
-        if text not in self._said and _first():
-            say(text)
-        self._said.add(text)
-
-
 def _first() -> bool:
     """Whether this is the process of a launch that prints."""
     several = os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1")
     return not several or os.environ.get("RANK", "0") == "0"
 
 
-def _check(device: str, dtype: str) -> None:
-    one_of(dtype, "--dtype", DTYPES)
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
-        raise InputError(
-            f"{device!r} is unknown",
-            where="--device",
-            fix="give auto, cpu, cuda or cuda:N",
-        )
-
-
-def _one_seed(seed: int | None, settings: Sequence[str]) -> None:
-    """Refuse two seeds: one of them would be dropped in silence."""
-    for text in settings:
-        name, _, value = (part.strip() for part in text.partition("="))
-        if seed is not None and name == "seed" and value != str(seed):
-            raise InputError(
-                f"is {seed}, and --set gives the seed {value}",
-                where="--seed",
-                fix="give one of them",
-            )
-
-
 @contextmanager
-def _one_voice(elsewhere: type[SparkError]) -> Iterator[None]:
-    """Leave without a word where another process tells what was wrong."""
-    try:
-        yield
-    except elsewhere as error:
-        if _first():
-            raise
-        raise typer.Exit(error.exit_code) from None
+def _one_voice(
+    *, quiet: bool
+) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[str], None]]]:
+    """Progress, and notes as plain lines on stderr, each once: of the first process.
 
+    Leaves without a word where another process tells what was wrong.
+    """
+    from spark_audit.terminal.progress import progress
+    from spark_train.distributed import ElsewhereError
 
-def _names(given: Sequence[str] | None) -> tuple[str, ...]:
-    """Names, with blanks or commas between them; a set, so in one order."""
-    parts = {part.strip() for text in given or () for part in text.split(",")}
-    return tuple(sorted(parts - {""}))
+    said: set[str] = set()
+
+    def note(text: str) -> None:
+        if text not in said and _first():
+            say(text)
+        said.add(text)
+
+    with progress(quiet=quiet or not _first()) as show:
+        try:
+            yield show, note
+        except ElsewhereError as error:
+            if _first():
+                raise
+            raise typer.Exit(error.exit_code) from None

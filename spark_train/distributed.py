@@ -87,6 +87,24 @@ class Processes:
         if faults:
             raise faults[0] if self.first else ElsewhereError
 
+    @contextmanager
+    def alike(self) -> Iterator[None]:
+        """What all processes refuse alike, such as a loss, the first one tells.
+
+        Raises
+        ------
+        InputError
+            In the first process.
+        ElsewhereError
+            In the others.
+        """
+        try:
+            yield
+        except InputError:
+            if self.first:
+                raise
+            raise ElsewhereError from None
+
     def agree(self, value: object, *, what: str) -> None:
         """Make sure that all processes hold the same value.
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from spark_audit.checkpoints.beside import NOISE
 from spark_audit.checkpoints.detect import recipe
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.checkpoints.recipe import Given, Loaded, Recipe
+from spark_audit.checkpoints.recipe import Loaded, Recipe
 from spark_audit.checkpoints.tokenizer import has_tokenizer, has_vocabulary
 from spark_audit.data.examples import Example, data_files, read_examples
 from spark_audit.data.occurrences import identifier_ranges
@@ -44,7 +43,7 @@ from spark_audit.files import (
 )
 from spark_audit.provenance import now, seed_for, sha256_file, versions
 from spark_train.data import TrainRow, encode_rows
-from spark_train.distributed import ElsewhereError, assemble
+from spark_train.distributed import assemble
 from spark_train.known_identifiers import Annotated
 from spark_train.loop import Phase, State, fine_tuning, run_phase
 from spark_train.model.lora import (
@@ -55,6 +54,7 @@ from spark_train.model.lora import (
     save_adapter,
 )
 from spark_train.model.student import Student
+from spark_train.request import RelearnRequest
 from spark_train.stream import endless
 
 RECORD = "relearn.json"
@@ -92,22 +92,8 @@ class Relearned:
 
 
 def relearn(
+    request: RelearnRequest,
     *,
-    ckpt: str,
-    base: str | None,
-    data: Sequence[Path],
-    output: Path,
-    steps: int = 50,
-    lr: float = 5e-4,
-    batch_size: int = 8,
-    seed: int = 0,
-    device: str = "auto",
-    dtype: str = "float32",
-    lora_targets: Sequence[str] = (),
-    lora_alpha: float | None = None,
-    tokenizer: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
     progress: Progress | None = None,
     note: Note | None = None,
 ) -> Relearned:
@@ -118,24 +104,6 @@ def relearn(
     left, that no other base can be put under. The loss covers all of the text, the
     learning rate falls by half a cosine from ``lr``, and the seed decides the rows'
     order: each is seen as often as any other, to within once.
-
-    Parameters
-    ----------
-    ckpt
-        Any checkpoint that ``open_checkpoint`` opens; of a series its last stage.
-    base
-        Of an adapter; by default what it names.
-    data
-        JSON-lines files, or folders of them.
-    output
-        A folder that is not there yet, or is empty. When anything fails, it is as it
-        was.
-    steps, batch_size
-        Steps of the optimizer, and rows a step.
-    lora_targets
-        Last names of linear layers, where q, k, v and o of full weights are not found.
-    lora_alpha, tokenizer, revision, trust_remote_code
-        Of ``open_checkpoint``.
 
     Raises
     ------
@@ -149,38 +117,29 @@ def relearn(
     """
     show = progress or (lambda what, done, total: None)
     tell = note or (lambda text: None)
-    options: dict[str, Any] = {
-        "base": base,
-        "device": device,
-        "dtype": dtype,
-        "lora_alpha": lora_alpha,
-        "tokenizer": tokenizer,
-        "revision": revision,
-        "trust_remote_code": trust_remote_code,
-    }
-    _check(steps, lr, batch_size)
-    processes, options["device"] = assemble(device)
+    output, ckpt, steps = request.output, request.ckpt, request.steps
+    processes, device = assemble(request.loading.device)
+    loading = replace(request.loading, device=device, base=request.base)
     with contextlib.ExitStack() as held:
         with processes.together():
             _check_empty(output)
-            files = data_files(data)
+            files = data_files(request.data)
             plain, left_out = without_identifiers(read_examples(*files))
         with processes.together():  # all have seen that the folder is empty
             if processes.first:
                 part = held.enter_context(_in_parts(output))
-            found = recipe(ckpt, Given(where=ckpt, **options))
-            loaded = open_checkpoint(ckpt, **options)
+            opened = recipe(ckpt, loading)
+            loaded = open_checkpoint(ckpt, loading)
             rows = encode_rows(plain, loaded.tokenizer, max_length=loaded.max_positions)
             # Switched on with whatever belongs to it, as its frozen noise.
             held.enter_context(loaded.activate())
             with quiet():
-                model = _in_training(loaded, found, seed=seed, targets=lora_targets)
+                model = _in_training(loaded, opened, request)
             student = Student(model)
         if student.note:
             tell(student.note)
-        if found.adapter is None and loaded.dtype != "float32":
+        if opened.adapter is None and loaded.dtype != "float32":
             tell(f"what is trained is rounded to {loaded.dtype} with the full weights")
-        phase = _phase(student, rows, steps, lr=lr, batch_size=batch_size, seed=seed)
         losses: list[float] = []
 
         def after(record: dict[str, Any], state: Callable[[], State]) -> None:
@@ -188,62 +147,83 @@ def relearn(
             show("relearning, steps", len(losses), steps)
 
         show("relearning, steps", 0, steps)
-        try:
-            run_phase(student, phase, seed=seed, processes=processes, after=after)
-        except InputError:
-            if processes.first:
-                raise
-            # Losses are the same in all processes: the first one tells of them.
-            raise ElsewhereError from None
+        phase = _phase(student, rows, request)
+        with processes.alike():
+            run_phase(
+                student, phase, seed=request.seed, processes=processes, after=after
+            )
+        left = Relearned(output, len(rows), left_out, tuple(losses))
         if processes.first:
-            named = None if found.adapter is None else str(found.base)
-            record = {
-                "kind": "spark-train-relearn",
-                "schema_version": 1,
-                "created": now(),
-                "versions": versions(),
-                "checkpoint": {
-                    "source": ckpt,
-                    "format": loaded.format,
-                    "weights_sha256": loaded.weights_sha256,
-                    "base": named,
-                    "base_sha256": loaded.base_sha256,
-                },
-                "data": [{"file": p.name, "sha256": sha256_file(p)} for p in files],
-                "settings": {
-                    "steps": steps,
-                    "lr": lr,
-                    "batch_size": batch_size,
-                    "seed": seed,
-                    "dtype": dtype,
-                    "adapter": "fresh, merged" if named is None else "trained on",
-                    "lora_targets": sorted(lora_targets),
-                },
-                "rows": {"used": len(rows), "left_out": left_out},
-                "losses": losses,
-            }
-            own = has_tokenizer(found.folder) or has_vocabulary(found.folder)
             with _writing(output):
-                noise = found.folder / NOISE
-                if named is None:
-                    _save_merged(model, part)
-                    if noise.exists():
-                        shutil.copyfile(noise, part / NOISE)
-                        told = {"noise_sha256": sha256_file(noise)}
-                        write_text(part / TRAINED_ON, json.dumps(told) + "\n")
-                else:
-                    save_adapter(
-                        model,
-                        part,
-                        base=named,
-                        base_sha256=loaded.base_sha256,
-                        noise=noise if noise.exists() else None,
-                    )
-                if named is None or own or tokenizer is not None:
+                _save(model, part, loaded, opened)
+                own = has_tokenizer(opened.folder) or has_vocabulary(opened.folder)
+                if opened.adapter is None or own or loading.tokenizer is not None:
                     loaded.tokenizer.save_pretrained(part)
+                record = _record(request, files, loaded, opened, left)
                 write_text(part / RECORD, json.dumps(record, indent=1) + "\n")
     processes.wait()
-    return Relearned(output, len(rows), left_out, tuple(losses))
+    return left
+
+
+def _base_of(opened: Recipe) -> str | None:
+    """What an adapter names as its base; ``None`` of full weights."""
+    return None if opened.adapter is None else str(opened.base)
+
+
+def _record(
+    request: RelearnRequest,
+    files: Sequence[Path],
+    loaded: Loaded,
+    opened: Recipe,
+    left: Relearned,
+) -> dict[str, Any]:
+    """What ``relearn.json`` says."""
+    base = _base_of(opened)
+    return {
+        "kind": "spark-train-relearn",
+        "schema_version": 1,
+        "created": now(),
+        "versions": versions(),
+        "checkpoint": {
+            "source": request.ckpt,
+            "format": loaded.format,
+            "weights_sha256": loaded.weights_sha256,
+            "base": base,
+            "base_sha256": loaded.base_sha256,
+        },
+        "data": [{"file": p.name, "sha256": sha256_file(p)} for p in files],
+        "settings": {
+            "steps": request.steps,
+            "lr": request.lr,
+            "batch_size": request.batch_size,
+            "seed": request.seed,
+            "dtype": request.loading.dtype,
+            "adapter": "fresh, merged" if base is None else "trained on",
+            "lora_targets": sorted(request.lora_targets),
+        },
+        "rows": {"used": left.rows, "left_out": left.left_out},
+        "losses": list(left.losses),
+    }
+
+
+def _save(model: Any, folder: Path, loaded: Loaded, opened: Recipe) -> None:
+    """Write a checkpoint of the kind that was opened, with its frozen noise."""
+    noise, base = opened.folder / NOISE, _base_of(opened)
+    if base is not None:
+        save_adapter(
+            model,
+            folder,
+            base=base,
+            base_sha256=loaded.base_sha256,
+            noise=noise if noise.exists() else None,
+        )
+        return
+    with quiet():
+        model.merge_and_unload().save_pretrained(folder)
+    if noise.exists():
+        shutil.copyfile(noise, folder / NOISE)
+        told = {"noise_sha256": sha256_file(noise)}
+        write_text(folder / TRAINED_ON, json.dumps(told) + "\n")
 
 
 def without_identifiers(
@@ -287,13 +267,6 @@ def without_identifiers(
             fix="give rows from before injection, or of another task",
         )
     return kept, dict(left_out)
-
-
-def _check(steps: int, lr: float, batch_size: int) -> None:
-    if min(steps, batch_size) < 1:
-        raise InputError("must be at least 1", where="--steps, --batch-size")
-    if not (math.isfinite(lr) and lr > 0):
-        raise InputError(f"{lr} is no learning rate", where="--lr")
 
 
 def _check_empty(output: Path) -> None:
@@ -371,18 +344,10 @@ def _writing(output: Path) -> Iterator[None]:
         ) from error
 
 
-def _save_merged(model: Any, folder: Path) -> None:
-    """Write the base with the adapter in training merged into it."""
-    with quiet():
-        model.merge_and_unload().save_pretrained(folder)
-
-
-def _in_training(
-    loaded: Loaded, found: Recipe, *, seed: int, targets: Sequence[str]
-) -> Any:
+def _in_training(loaded: Loaded, opened: Recipe, request: RelearnRequest) -> Any:
     """A ``PeftModel`` whose adapter ``default`` is what is trained."""
-    where = found.given.where
-    if found.adapter is None:
+    where, targets = opened.given.where, request.lora_targets
+    if opened.adapter is None:
         config: Any = loaded.model.config
         if getattr(config, "quantization_config", None):
             raise InputError(
@@ -390,22 +355,23 @@ def _in_training(
                 where=where,
                 fix="give the weights that it was made from",
             )
-        return add_lora(loaded.model, seed=seed_for(seed, "lora"), targets=targets)
+        seed = seed_for(request.seed, "lora")
+        return add_lora(loaded.model, seed=seed, targets=targets)
     if targets:
         raise InputError(
             "an adapter is trained on as it is, with the layers it has",
             where="--lora-targets",
             fix="leave it out",
         )
-    if found.weights is not None:
+    if opened.weights is not None:
         raise InputError(
             "holds a base and LoRA in one file: an adapter folder cannot name it",
             where=where,
             fix="merge the two, or save the adapter apart",
         )
-    if str(found.adapter.config.get("peft_type")) != "LORA":
+    if str(opened.adapter.config.get("peft_type")) != "LORA":
         raise InputError("is an adapter, but no LoRA", where=where, fix="merge it")
-    if changes_base(found.adapter.config):
+    if changes_base(opened.adapter.config):
         raise InputError(
             "is an adapter that changes its base's own weights",
             where=where,
@@ -420,22 +386,16 @@ def _in_training(
 
 
 def _phase(
-    student: Student,
-    rows: Sequence[TrainRow],
-    steps: int,
-    *,
-    lr: float,
-    batch_size: int,
-    seed: int,
+    student: Student, rows: Sequence[TrainRow], request: RelearnRequest
 ) -> Phase:
-    size = min(batch_size, len(rows))
-    rng = np.random.default_rng(seed_for(seed, "order", "relearn"))
-    order = endless(len(rows), steps * size, rng)
+    size = min(request.batch_size, len(rows))
+    rng = np.random.default_rng(seed_for(request.seed, "order", "relearn"))
+    order = endless(len(rows), request.steps * size, rng)
     return fine_tuning(
         student,
         lambda step: [rows[i] for i in order[step * size : (step + 1) * size]],
         name="relearn",
-        steps=steps,
-        lr=lr,
+        steps=request.steps,
+        lr=request.lr,
         scope="full",
     )

@@ -18,10 +18,10 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
@@ -40,116 +40,13 @@ from spark_audit.files import (
     write_atomically,
 )
 from spark_audit.locks import locked
-from spark_audit.provenance import sha256_json
 from spark_train.loop import State
 from spark_train.model.lora import CONFIG, WEIGHTS
+from spark_train.run_record import DATA, FREE, RunRecord
 from spark_train.settings import difference
 from spark_train.stream import CARRIED, SCORES
 
-DATA = "data"
-"""Of a run's identity: the SHA-256 of its data files, sorted."""
-FREE = ("save_every",)
-"""Settings that may change from one start of a run to the next: neither a weight nor an
-accuracy depends on them."""
-
 _SHA256 = re.compile("[0-9a-f]{64}")
-# The libraries that compute: with others of them a step may round otherwise.
-_COMPUTING = ("torch", "transformers", "peft")
-
-
-class Start(BaseModel):
-    """One start of a run.
-
-    Attributes
-    ----------
-    device, threads
-        Where it computed; CPU threads of the first process.
-    versions
-        Of a start after the first: those that are others than before.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    created: str
-    command: list[str]
-    processes: int
-    device: str
-    threads: int
-    gradient_checkpointing: bool
-    versions: dict[str, str]
-
-
-class RunRecord(Start):
-    """``run.json``.
-
-    Attributes
-    ----------
-    identity
-        Everything the adapters depend on: a folder is gone on with only where all of
-        it is the same.
-    privacy
-        What the run's privacy option says of itself; empty without one.
-    seconds
-        Phase -> seconds by kind of work.
-    starts
-        Those after the first one, which the record's own fields tell of.
-    files
-        Size and SHA-256 of what a complete run left beside its adapters.
-    seal
-        Checksum of the record; empty in those of earlier versions.
-    """
-
-    kind: Literal["spark-train-run"] = "spark-train-run"
-    schema_version: Literal[1] = 1
-    status: Literal["running", "complete"] = "running"
-    method: str
-    tasks: list[str]
-    settings: dict[str, Any]
-    identity: dict[str, Any]
-    base: dict[str, Any]
-    data: list[dict[str, str]]
-    rows: dict[str, dict[str, int]]
-    privacy: dict[str, Any] = {}
-    seconds: dict[str, dict[str, float]] = {}
-    notes: list[str] = []
-    starts: list[Start] = []
-    files: dict[str, Fact] = {}
-    seal: str = ""
-
-    def fingerprint(self) -> str:
-        """A hash of all that a run's weights depend on; of another run, another one."""
-        settings = {k: v for k, v in self.settings.items() if k not in FREE}
-        return sha256_json({"identity": self.identity, "settings": settings})
-
-    def continued(self, new: RunRecord) -> tuple[RunRecord, list[str]]:
-        """The record with one start more, and what the bytes may differ for.
-
-        Parameters
-        ----------
-        new
-            What the record of the start would be, were it the first.
-        """
-        before, versions = (self.starts or [self])[-1], dict(self.versions)
-        for start in self.starts:
-            versions |= start.versions
-        others = {
-            name: new.versions.get(name, "none")
-            for name in sorted(versions.keys() | new.versions.keys())
-            if versions.get(name, "none") != new.versions.get(name, "none")
-        }
-        fields = {name: getattr(new, name) for name in Start.model_fields}
-        start = Start(**fields | {"versions": others})
-        changed = [
-            f"{name.replace('_', ' ')} {getattr(before, name)} -> {getattr(new, name)}"
-            for name in ("device", "threads", "processes", "gradient_checkpointing")
-            if getattr(before, name) != getattr(new, name)
-        ]
-        changed += [
-            f"{name} {versions.get(name, 'none')} -> {others[name]}"
-            for name in _COMPUTING
-            if name in others
-        ]
-        return self.model_copy(update={"starts": [*self.starts, start]}), changed
 
 
 class Folder:

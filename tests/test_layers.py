@@ -30,8 +30,8 @@ LAYERS = (
     "cli __main__",
 )
 TRAIN_LAYERS = (
-    "settings distributed data known_identifiers accuracy losses",
-    "model loop stream",
+    "request settings distributed data known_identifiers accuracy losses",
+    "model loop stream corpus run_record",
     "run_folder task_state token_scores phases",
     "methods privacy",
     "relearn run",

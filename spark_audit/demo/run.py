@@ -276,6 +276,7 @@ def _train(name: str, out: Path, seed: int, size: Size, progress: Progress) -> N
     """``spark-train run`` of one run; a finished one is only looked at."""
     with quiet():
         from spark_train.methods import groups
+        from spark_train.request import Opening, TrainRequest
         from spark_train.run import train
         from spark_train.settings import names
     method = RUNS[name][0]
@@ -286,18 +287,18 @@ def _train(name: str, out: Path, seed: int, size: Size, progress: Progress) -> N
     command += ["--data", str(out / "data"), "--order", order]
     command += ["-o", str(target), "--seed", str(seed), "--set", *settings]
     steps = _Steps(f"training {name}, steps", name, size, progress)
-    train(
+    request = TrainRequest(
         method=method,
         base=base,
         order=order,
-        data=_files(out),
+        data=tuple(_files(out)),
         output=target,
-        settings=settings,
+        settings=tuple(settings),
         seed=seed,
-        device="cpu",
-        command=command,
-        progress=steps,
+        loading=Opening(device="cpu"),
+        command=tuple(command),
     )
+    train(request, progress=steps)
     steps.end()
 
 

@@ -42,6 +42,8 @@ class Flag:
         The only values there are.
     read
         Makes the value of the text that was typed, or of ``None``.
+    positional
+        It is typed without a name.
     """
 
     help: str | None = None
@@ -52,6 +54,7 @@ class Flag:
     max: float | None = None
     choices: Collection[str] = ()
     read: Callable[[Any], Any] | None = None
+    positional: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,8 +116,9 @@ class Option:
             kind, default = (kind | None, None) if default == () else (kind, default)
         elif default is True:
             typed = f"{typed}/--no-{typed[2:]}"
-        option = typer.Option(
-            *filter(None, (typed, flag.short)),
+        make: Any = typer.Argument if flag.positional else typer.Option
+        option = make(
+            *(() if flag.positional else filter(None, (typed, flag.short))),
             help=flag.help,
             metavar=flag.metavar,
             min=flag.min,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from spark_audit.registry import Entry, Registry
+from spark_train.request import NONE
 
 if TYPE_CHECKING:
     from spark_train.loop import Phase
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
     from spark_train.stream import Stream
 
 Method: TypeAlias = "Entry[Callable[[Stream], list[Phase]]]"
-
-NONE = "none"
-"""No option: the method alone."""
 
 PRIVACY: Registry[Callable[[Stream, Method], Protected]] = Registry(
     "spark_train.privacy", kind="privacy option", folder=Path(__file__).parent

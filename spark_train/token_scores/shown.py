@@ -38,6 +38,36 @@ class Inspected(NamedTuple):
     score: np.ndarray
     hidden: tuple[str | None, ...]
 
+    def told(self, tokenizer: Any, *, show_text: bool) -> dict[str, Any]:
+        """The row as records; of identifiers the types, unless text is asked for."""
+        row = self.row
+        # A figure depends on all that stands before its token, and the one beside what
+        # is hidden may on how it is cut: there the figures end.
+        hidden = [t for t, type in enumerate(self.hidden) if type and not show_text]
+        known = min(hidden) - 1 if hidden else len(row)
+        records = []
+        for t in range(len(row)):
+            # In the order of precedence.
+            kinds = (
+                ("special", t in row.special),
+                ("pii", row.pii[t]),
+                ("template or stop word", row.fixed[t]),
+                ("response", row.response[t]),
+                ("text", True),
+            )
+            type = None if show_text else self.hidden[t]
+            text = f"[{type}]" if type else tokenizer.decode([int(row.ids[t])])
+            records.append(
+                {
+                    "position": t,
+                    "text": text,
+                    "kind": next(kind for kind, holds in kinds if holds),
+                    "nll": float(self.nll[t - 1]) if 0 < t < known else None,
+                    "score": float(self.score[t]) if t < known else None,
+                }
+            )
+        return {"example": row.id, "task": row.task, "tokens": records}
+
 
 def score_examples(
     examples: Sequence[Example],

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
+from run_training import train
 from transformers import AutoModelForCausalLM
 
 from spark_audit.checkpoints.open import open_checkpoint
@@ -21,7 +22,6 @@ from spark_audit.manifest.items import MORE_TOKENS
 from spark_audit.pipeline.run import Request, run
 from spark_train.accuracy import accuracy, answer_prompts, read_matrix, write_matrix
 from spark_train.model.lora import add_lora
-from spark_train.run import train
 
 WORDS = "service food cold good fine rate raised basis points news read again".split()
 LABELS = {

@@ -16,7 +16,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from spark_audit.checkpoints.specs import Loading
 from spark_train.cli import run
+from spark_train.request import RelearnRequest, TrainRequest
 
 RUN = ["run", "--method", "seqft", "--base", "b", "--data", "d", "--order", "1"]
 RUN += ["-o", "out"]
@@ -115,10 +117,10 @@ class Trained:
     asked: dict[str, Any] = field(default_factory=dict)
     error: BaseException | None = None
 
-    def __call__(self, **asked: Any) -> Trained:
-        self.asked = asked
-        asked["note"]("said before")
-        asked["progress"]("learning", 1, 1)
+    def __call__(self, request: TrainRequest, **beside: Any) -> Trained:
+        self.asked = vars(request.loading) | vars(request)
+        beside["note"]("said before")
+        beside["progress"]("learning", 1, 1)
         if self.error is not None:
             raise self.error
         return self
@@ -142,11 +144,10 @@ def test_every_flag_reaches_training(trained: Trained) -> None:
     arguments += ["--trust-remote-code", "--quiet", "--set", " seed = 3"]
     assert run(arguments) == 0
     asked = trained.asked
-    assert asked.pop("data") == [Path("d"), Path("e"), Path("f")]
+    assert asked.pop("data") == (Path("d"), Path("e"), Path("f"))
     assert asked.pop("command") == ("spark-train", *arguments)
-    assert callable(asked.pop("progress"))
-    assert callable(asked.pop("note"))
-    assert asked == {
+    del asked["loading"]
+    assert asked == vars(Loading()) | {
         "method": "seqft",
         "dp": "fn",
         "base": "b",
@@ -158,7 +159,9 @@ def test_every_flag_reaches_training(trained: Trained) -> None:
         "dtype": "bfloat16",
         "gradient_checkpointing": True,
         "lora_targets": ("a", "b", "c"),
-        "loading": {"tokenizer": "t", "revision": "r", "trust_remote_code": True},
+        "tokenizer": "t",
+        "revision": "r",
+        "trust_remote_code": True,
     }
 
 
@@ -598,9 +601,9 @@ class Relearned:
     losses: tuple[float, ...] = (2.0, 1.5)
     asked: dict[str, Any] = field(default_factory=dict)
 
-    def __call__(self, **asked: Any) -> Relearned:
-        self.asked = asked
-        asked["note"]("a warning")
+    def __call__(self, request: RelearnRequest, **beside: Any) -> Relearned:
+        self.asked = vars(request.loading) | vars(request)
+        beside["note"]("a warning")
         return self
 
 
@@ -622,12 +625,11 @@ def test_every_flag_reaches_relearning(
     for text in ("2.000", "1.500", "rows left out, rules"):
         assert text in out
     asked = fake.asked
-    assert callable(asked.pop("progress"))
-    assert callable(asked.pop("note"))
-    assert asked == {
+    del asked["loading"]
+    assert asked == vars(Loading()) | {
         "ckpt": "c",
         "base": "b",
-        "data": [Path("d"), Path("e")],
+        "data": (Path("d"), Path("e")),
         "output": Path("out"),
         "steps": 7,
         "lr": 0.1,

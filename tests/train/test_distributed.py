@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 import torch
+from run_training import train
 from safetensors.torch import load_file
 
 from spark_audit.errors import CheckpointError, InputError
 from spark_train import distributed
 from spark_train.distributed import ElsewhereError, Processes
-from spark_train.run import train
 
 # With --cpu accelerate starts one process only (more need MPI); with --multi_gpu it
 # starts as many as it is told, and on a machine without CUDA they speak over gloo.

@@ -20,6 +20,7 @@ from plain_training import (
     response_mean,
     same,
 )
+from run_training import train
 from safetensors.torch import load_file
 
 from spark_audit.checkpoints.open import open_checkpoint
@@ -34,7 +35,6 @@ from spark_train.model.lora import (
     set_aside,
 )
 from spark_train.model.student import Student
-from spark_train.run import train
 
 ROWS = make_rows(a=6, b=5, c=4)
 FEW = ("epochs=2", "batch_size=3", "lr=0.01")

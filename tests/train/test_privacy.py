@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_training import train
 from safetensors.torch import load_file
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_train.methods import METHODS, groups
 from spark_train.privacy import PRIVACY
-from spark_train.run import Outcome, train
+from spark_train.run import Outcome
 from spark_train.run_folder import Folder
 
 SETTINGS = (

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from run_training import train
 from safetensors.torch import load_file
 from scipy import optimize, stats
 
@@ -28,7 +29,7 @@ from spark_train.model.lora import add_lora
 from spark_train.model.student import Student
 from spark_train.privacy.accounting import Stretch, epsilon, noise_for
 from spark_train.privacy.dpsgd import clipped, dpsgd, drawn
-from spark_train.run import Outcome, train
+from spark_train.run import Outcome
 from spark_train.run_folder import Folder
 from spark_train.settings import parse
 from spark_train.stream import Stream

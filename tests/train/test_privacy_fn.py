@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
+from run_training import relearn, train
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -29,8 +30,7 @@ from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
 from spark_train.model.student import Student
-from spark_train.relearn import relearn
-from spark_train.run import Outcome, train
+from spark_train.run import Outcome
 from spark_train.settings import parse
 
 NOISE = "frozen_noise.safetensors"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from run_training import relearn
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import (
@@ -31,7 +32,6 @@ from spark_train.relearn import (
     PART,
     Relearned,
     _check_empty,
-    relearn,
     without_identifiers,
 )
 

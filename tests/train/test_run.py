@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from peft import PeftModel
+from run_training import train
 from transformers import AutoModelForCausalLM, MambaConfig
 
 from spark_audit.checkpoints.detect import series
@@ -22,9 +23,10 @@ from spark_audit.pipeline.run import Request
 from spark_audit.pipeline.run import run as audit
 from spark_train.accuracy import read_matrix
 from spark_train.cli import run
+from spark_train.corpus import ORDERS
 from spark_train.methods import METHODS, groups
-from spark_train.run import ORDERS, Outcome, train
-from spark_train.run_folder import RunRecord
+from spark_train.run import Outcome
+from spark_train.run_record import RunRecord
 
 TASKS = ("yelp", "fomc")
 COMMON = ("epochs=3", "batch_size=4", "lr=0.02", "lora.r=4", "save_every=5")

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 import torch
+from run_training import train
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -30,8 +31,9 @@ from spark_audit.checkpoints.run_folder import UNCHECKED
 from spark_audit.checksums import DAMAGED
 from spark_audit.errors import CheckpointError, InputError, OutputError, SparkError
 from spark_audit.files import temporary
-from spark_train.run import Outcome, train
-from spark_train.run_folder import Folder, RunRecord
+from spark_train.run import Outcome
+from spark_train.run_folder import Folder
+from spark_train.run_record import RunRecord
 
 SETTINGS = (
     "epochs=1",

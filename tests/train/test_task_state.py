@@ -13,10 +13,11 @@ import pytest
 import torch
 from plain_training import adapted, make_rows
 from plain_training import make_stream as plain_stream
+from run_training import train
 
 from spark_audit.errors import OutputError
 from spark_train.methods import METHODS, groups
-from spark_train.run import Outcome, train
+from spark_train.run import Outcome
 from spark_train.task_state import Carried
 
 ROWS = make_rows(a=2, b=2, c=2, d=2)

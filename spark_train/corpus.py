@@ -1,0 +1,159 @@
+"""The data of a run: its files, the tasks in their order, rows and prompts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_audit.checkpoints.recipe import Loaded
+from spark_audit.data.examples import Example, data_files, read_examples
+from spark_audit.errors import InputError
+from spark_audit.provenance import sha256_file
+from spark_audit.scoring.items import Prompt
+from spark_train.accuracy import answer_prompts
+from spark_train.data import TrainRow, encode_rows
+
+ORDERS = {
+    "1": ("fomc", "yelp", "agnews", "amazon", "mentill", "yahoo"),
+    "2": ("yahoo", "mentill", "amazon", "agnews", "yelp", "fomc"),
+    "3": ("amazon", "mentill", "fomc", "agnews", "yahoo", "yelp"),
+}
+"""SPARK's task orders; 1 is its primary one."""
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Examples in the order of their files, and the tasks to train on, in theirs."""
+
+    files: tuple[Path, ...]
+    examples: tuple[Example, ...]
+    tasks: tuple[str, ...]
+
+    @classmethod
+    def read(cls, data: Sequence[Path], order: str, note: Note) -> Corpus:
+        """The data of ``--data``, and its tasks as ``--order`` has them.
+
+        Raises
+        ------
+        InputError
+            If there is no train row, or no such task.
+        """
+        # Neither names nor the order they are given in decide on the order of rows.
+        files = sorted(data_files(data), key=_content)
+        examples = read_examples(*files)
+        return cls(tuple(files), tuple(examples), _tasks(order, examples, note))
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Task -> split -> rows."""
+        count = Counter((example.task, example.split) for example in self.examples)
+        return {
+            task: {split: count[task, split] for split in ("train", "test")}
+            for task in self.tasks
+        }
+
+    def rows(
+        self,
+        loaded: Loaded,
+        *,
+        max_length: int,
+        note: Note,
+        progress: Callable[[str, int, int], None],
+    ) -> dict[str, list[TrainRow]]:
+        """Task -> its train rows as tokens; ``max_length`` 0: the model's context."""
+        bounds = [max_length or None, loaded.max_positions]
+        longest = min((b for b in bounds if b is not None), default=None)
+        trained = [
+            example
+            for example in self.examples
+            if example.task in self.tasks and example.split == "train"
+        ]
+        progress("tokenising", 0, len(trained))
+        rows = encode_rows(trained, loaded.tokenizer, max_length=longest)
+        if loaded.tokenizer.eos_token_id is None:
+            note("the tokenizer has no EOS token: no response ends with one")
+        progress("tokenising", len(trained), len(trained))
+        by_task = {task: [r for r in rows if r.task == task] for task in self.tasks}
+        for task, some in by_task.items():
+            if cut := sum(row.cut for row in some):
+                lost = sum(row.lost for row in some)
+                note(
+                    f"{task}: {cut} of {len(some)} train rows were cut to {longest} "
+                    f"tokens, and {lost} identifiers with what was left out"
+                )
+        return by_task
+
+    def prompts(
+        self, loaded: Loaded, *, limit: int, note: Note
+    ) -> dict[str, list[Prompt]]:
+        """Task -> the prompts of its test rows, ``limit`` of them; 0: all."""
+        examples = [one for one in self.examples if one.task in self.tasks]
+        asked = answer_prompts(
+            examples, loaded.tokenizer, max_positions=loaded.max_positions
+        )
+        if missing := [task for task in self.tasks if not asked.get(task)]:
+            note(f"no test rows, so no accuracy: {', '.join(missing)}")
+        # A row with a canary is another audit's; what else is not asked is told.
+        test_rows = Counter(
+            one.task for one in examples if one.split == "test" and one.canary is None
+        )
+        unasked = {t: test_rows[t] - len(asked.get(t, ())) for t in self.tasks}
+        if told := [f"{task} {count}" for task, count in unasked.items() if count]:
+            note(
+                "test rows without a response, or with nothing before it, are not "
+                f"answered: {', '.join(told)}"
+            )
+        # The first rows by id: the same of every method, whatever the file's order.
+        return {
+            task: sorted(asked.get(task, []), key=lambda p: p.key)[: limit or None]
+            for task in self.tasks
+        }
+
+
+def _content(path: Path) -> str:
+    """A file's hash; of one that cannot be read its reader tells."""
+    with contextlib.suppress(OSError):
+        return sha256_file(path)
+    return ""
+
+
+def _tasks(order: str, examples: Sequence[Example], note: Note) -> tuple[str, ...]:
+    """The tasks to train on, by the names that the data gives them."""
+    there = {e.task for e in examples if e.split == "train"}
+    listed = ", ".join(sorted(there))
+    if not there:
+        raise InputError(
+            "holds no train row", where="--data", fix="see `data import --split train`"
+        )
+    if order in ORDERS:
+        by_name = {task.lower(): task for task in sorted(there)}
+        tasks = tuple(by_name[name] for name in ORDERS[order] if name in by_name)
+        missing = [name for name in ORDERS[order] if name not in by_name]
+        if not tasks:
+            raise InputError(
+                f"has none of the tasks of order {order}; it has: {listed}",
+                where="--data",
+                fix="name them in order: --order t1,t2",
+            )
+        if missing:
+            note(f"order {order}: not in the data: {', '.join(missing)}")
+    else:
+        tasks = tuple(name.strip() for name in order.split(",") if name.strip())
+        for name in tasks:
+            if name not in there:
+                raise InputError(
+                    f"{name!r} is no task with train rows; there are: {listed}",
+                    where="--order",
+                    fix=f"name some of them, or {', '.join(ORDERS)}",
+                )
+        if len(set(tasks)) < len(tasks) or not tasks:
+            raise InputError(
+                "names no task, or one twice", where="--order", fix="name each once"
+            )
+    if left := sorted(there - set(tasks)):
+        note(f"not trained on, for the order does not name them: {', '.join(left)}")
+    return tasks

@@ -1,0 +1,211 @@
+"""What a user asks of training; the fields are the flags of the command line."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+from spark_audit.checkpoints.specs import Loading
+from spark_audit.errors import InputError
+from spark_audit.terminal.flags import Flag, Seed, ShowText
+
+NONE = "none"
+"""Of ``--dp``: the method alone."""
+OPENED = ("device", "dtype", "tokenizer", "revision", "trust_remote_code")
+"""Fields of :class:`Opening` that are flags of every command."""
+
+
+def device_of(text: str) -> str:
+    """The value of ``--device``."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", text):
+        raise InputError(
+            f"{text!r} is unknown",
+            where="--device",
+            fix="give auto, cpu, cuda or cuda:N",
+        )
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening(Loading):
+    """How a model is opened to be trained."""
+
+    device: Annotated[
+        str,
+        Flag("Where to compute.", metavar="auto|cpu|cuda|cuda:N", read=device_of),
+    ] = "auto"
+    dtype: Annotated[
+        str,
+        Flag(
+            "Of the base; what is trained is float32.",
+            metavar="float32|bfloat16",
+            choices=("float32", "bfloat16"),
+        ),
+    ] = "float32"
+
+
+Base: TypeAlias = Annotated[
+    str, Flag("Base model: a folder or hf:ORG/NAME.", metavar="MODEL")
+]
+LoraTargets: TypeAlias = Annotated[
+    tuple[str, ...],
+    Flag("Layers with LoRA; default: q, k, v and o.", metavar="NAME..."),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest:
+    """A method over a stream of tasks, into a run folder.
+
+    Attributes
+    ----------
+    method
+        Name of a file of ``methods/``.
+    base
+        The pretrained model, theta_0.
+    data
+        JSON-lines files, or folders of them; train rows are trained on, test rows
+        answered after each stage.
+    order
+        ``1``, ``2``, ``3`` (the paper's; those of its tasks that are there), or names
+        with commas between them.
+    dp
+        ``none``, or the name of a file of ``privacy/``.
+    settings
+        ``NAME=VALUE`` texts; see ``spark_train.settings``.
+    seed
+        The setting ``seed``.
+    lora_targets
+        Last names of linear layers, where q, k, v and o are not found.
+    command
+        What was typed.
+
+    Raises
+    ------
+    InputError
+        If two seeds are given.
+    """
+
+    method: Annotated[str, Flag("One of `spark-train methods`.", metavar="NAME")]
+    base: Base
+    data: Annotated[
+        tuple[Path, ...], Flag("JSONL of `spark-audit data`.", metavar="DIR|DATA...")
+    ]
+    order: Annotated[
+        str,
+        Flag("A numbered order, or the tasks as they come.", metavar="1|t1,t2,..."),
+    ]
+    output: Annotated[Path, Flag("Run folder.", metavar="DIR", short="-o")]
+    dp: Annotated[
+        str, Flag("Privacy option, beside any method.", metavar="none|dpsgd|fn")
+    ] = NONE
+    settings: Annotated[
+        tuple[str, ...],
+        Flag("Settings that differ.", metavar="NAME=VALUE...", name="set"),
+    ] = ()
+    seed: Annotated[int | None, Flag("Seed of everything random.", min=0)] = None
+    gradient_checkpointing: Annotated[
+        bool, Flag("Compute the forward pass twice and keep less of it in memory.")
+    ] = False
+    lora_targets: LoraTargets = ()
+    loading: Loading = Opening()
+    command: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for text in self.settings:
+            name, _, value = (part.strip() for part in text.partition("="))
+            if self.seed is not None and name == "seed" and value != str(self.seed):
+                # One of them would be dropped in silence.
+                raise InputError(
+                    f"is {self.seed}, and --set gives the seed {value}",
+                    where="--seed",
+                    fix="give one of them",
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelearnRequest:
+    """A short fine-tune of a checkpoint without identifiers.
+
+    Attributes
+    ----------
+    ckpt
+        Any checkpoint that ``open_checkpoint`` opens; of a series its last stage.
+    data
+        JSON-lines files, or folders of them.
+    output
+        A folder that is not there yet, or is empty. When anything fails, it is as it
+        was.
+    base
+        Of an adapter; by default what it names.
+    lora_targets
+        Last names of linear layers, where q, k, v and o of full weights are not found.
+
+    Raises
+    ------
+    InputError
+        If a number is out of its range.
+    """
+
+    ckpt: Annotated[str, Flag("Checkpoint to go on from.", positional=True)]
+    data: Annotated[
+        tuple[Path, ...], Flag("JSONL of `spark-audit data`.", metavar="DATA...")
+    ]
+    output: Annotated[
+        Path, Flag("Folder of the new checkpoint.", metavar="DIR", short="-o")
+    ]
+    base: Annotated[
+        str | None, Flag("Default: the base an adapter names.", metavar="MODEL")
+    ] = None
+    steps: Annotated[int, Flag("Steps of the optimizer.", min=1)] = 50
+    lr: Annotated[float, Flag("Peak of the learning rate.")] = 5e-4
+    batch_size: Annotated[int, Flag("Rows a step.", min=1)] = 8
+    seed: Seed = 0
+    lora_targets: LoraTargets = ()
+    loading: Loading = Opening()
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.batch_size) < 1:
+            raise InputError("must be at least 1", where="--steps, --batch-size")
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise InputError(f"{self.lr} is no learning rate", where="--lr")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreRequest:
+    """The sensitivity scores of a data set's train rows."""
+
+    data: Annotated[
+        tuple[Path, ...],
+        Flag(
+            "JSONL of `spark-audit data`; its train rows.",
+            metavar="DIR|DATA...",
+            positional=True,
+        ),
+    ]
+    base: Base
+    ckpt: Annotated[
+        str | None, Flag("Checkpoint to score; default: the base.", metavar="PATH")
+    ] = None
+    alpha: Annotated[
+        float,
+        Flag(
+            "Weight of the NLL beside how a token tells tasks apart.",
+            min=0,
+            max=1,
+        ),
+    ] = 0.5
+    limit: Annotated[int, Flag("Examples to print.", min=1)] = 5
+    output: Annotated[
+        Path | None, Flag("Parquet with all rows.", metavar="FILE", short="-o")
+    ] = None
+    show_text: ShowText = False
+
+
+def layer_names(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Names, with blanks or commas between them; a set, so in one order."""
+    parts = {part.strip() for text in given for part in text.split(",")}
+    return tuple(sorted(parts - {""}))
