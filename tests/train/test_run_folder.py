@@ -614,9 +614,9 @@ def test_a_start_on_another_machine_is_told(
     assert {"torch", "accelerate", "safetensors"} <= first["versions"].keys()
     assert first["starts"] == []
     with monkeypatch.context() as patch:
-        patch.setattr("spark_train.run.torch.get_num_threads", lambda: 33)
+        patch.setattr("spark_train.run_record.torch.get_num_threads", lambda: 33)
         versions = first["versions"] | {"peft": "0.1", "faker": "0.2"}
-        patch.setattr("spark_train.run.versions", lambda: versions)
+        patch.setattr("spark_train.run_record.versions", lambda: versions)
         made = start(stopped, command=("spark-train", "again"))
     peft = f"peft {first['versions']['peft']} -> 0.1"
     (note,) = [text for text in made.notes if "the bytes may differ" in text]
