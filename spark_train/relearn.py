@@ -45,7 +45,7 @@ from spark_audit.provenance import now, seed_for, sha256_file, versions
 from spark_train.data import TrainRow, encode_rows
 from spark_train.distributed import assemble
 from spark_train.known_identifiers import Annotated
-from spark_train.loop import Phase, State, fine_tuning, run_phase
+from spark_train.loop import Phase, State, run_phase
 from spark_train.model.lora import (
     ADAPTER,
     TRAINED_ON,
@@ -54,6 +54,7 @@ from spark_train.model.lora import (
     save_adapter,
 )
 from spark_train.model.student import Student
+from spark_train.phases.fine_tuning import fine_tuning
 from spark_train.request import RelearnRequest
 from spark_train.stream import endless
 

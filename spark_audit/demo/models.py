@@ -87,7 +87,7 @@ def train_base(
         from transformers import LlamaConfig, LlamaForCausalLM
 
         from spark_train.data import encode_rows
-        from spark_train.loop import fit
+        from spark_train.phases.fine_tuning import fit
 
     made = {
         "texts": hashlib.sha256(

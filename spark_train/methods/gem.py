@@ -21,13 +21,13 @@ from spark_train.loop import (
     Phase,
     Step,
     Term,
-    covered,
     flat_gradient,
     other_gradient,
     set_gradient,
 )
 from spark_train.losses.projection import dual
 from spark_train.methods import METHODS
+from spark_train.phases.fine_tuning import covered
 from spark_train.phases.task import TASK, learning
 from spark_train.stream import Stream
 

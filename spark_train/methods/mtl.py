@@ -6,8 +6,9 @@ import math
 from dataclasses import replace
 
 from spark_train.data import TrainRow
-from spark_train.loop import Each, Phase, Term, covered, fine_tuning
+from spark_train.loop import Each, Phase, Term
 from spark_train.methods import METHODS
+from spark_train.phases.fine_tuning import covered, fine_tuning
 from spark_train.stream import Stream
 
 STAGE = "1-all"

@@ -91,44 +91,71 @@ def held(
 
 
 def _phase(stream: Stream, k: int, carried: Carried) -> Phase:
-    student, settings = stream.student, stream.settings.pecl
-    rows, full = stream.rows[stream.tasks[k]], stream.settings.loss.scope == "full"
-    plain = learning(stream, k)
-    scores: dict[str, np.ndarray] = {}
-    chosen: dict[str, np.ndarray] = {}
-    memory: list[Quadratic] = []
-
-    def start() -> None:
-        scores.update(scored(stream, k, rows))
-        chosen.update(
-            {row.id: sensitive(row, scores[row.id], settings) for row in rows}
-        )
-        keep_scores(stream, k, rows, scores)
-        if k:
-            at = {n: w.detach().clone() for n, w in student.trainable.items()}
-            found = carried.read(k - 1)["importance"]
-            memory[:] = [held(found, at, settings)]
+    plain, at_work = learning(stream, k), _Unlearning(stream, k, carried)
 
     def choose(step: int) -> Step:
-        found = plain.choose(step)
-        count = sum(int(chosen[row.id].sum()) for row in found.rows[TASK])
-        terms = {**found.terms, UNLEARN: Term(count, settings.lambda_unlearn)}
-        return replace(found, terms=terms)
+        learned = plain.choose(step)
+        unlearn = at_work.term(learned.rows[TASK])
+        return replace(learned, terms={**learned.terms, UNLEARN: unlearn})
 
-    def own(role: str, row: TrainRow) -> Mapping[str, Term]:
-        assert plain.each is not None
-        count = int(chosen[row.id].sum())
-        unlearn = Term(count, settings.lambda_unlearn)
-        return {**plain.each.terms(role, row), UNLEARN: unlearn}
+    assert plain.each is not None
+    terms = plain.each.terms
+    each = replace(
+        plain.each,
+        terms=lambda role, row: {**terms(role, row), UNLEARN: at_work.term([row])},
+    )
+    return replace(
+        plain,
+        start=at_work.start,
+        choose=choose,
+        loss=at_work.loss,
+        penalty=at_work.penalty,
+        end=at_work.end,
+        each=each,
+    )
 
-    def loss(role: str, some: Sequence[TrainRow]) -> Sums:
+
+class _Unlearning:
+    """What PeCL adds to the learning of one task."""
+
+    def __init__(self, stream: Stream, k: int, carried: Carried) -> None:
+        self.stream, self.k, self.carried = stream, k, carried
+        self.student, self.settings = stream.student, stream.settings.pecl
+        self.rows = stream.rows[stream.tasks[k]]
+        self.scores: dict[str, np.ndarray] = {}
+        self.chosen: dict[str, np.ndarray] = {}
+        self.memory: Quadratic | None = None
+
+    def start(self) -> None:
+        """Score the rows, and hold the weights where they are."""
+        stream, k, rows = self.stream, self.k, self.rows
+        self.scores = scored(stream, k, rows)
+        self.chosen = {
+            row.id: sensitive(row, self.scores[row.id], self.settings) for row in rows
+        }
+        keep_scores(stream, k, rows, self.scores)
+        if k:
+            at = {n: w.detach().clone() for n, w in self.student.trainable.items()}
+            importance = self.carried.read(k - 1)["importance"]
+            self.memory = held(importance, at, self.settings)
+
+    def term(self, rows: Sequence[TrainRow]) -> Term:
+        """The term of what is unlearned of some rows."""
+        count = sum(int(self.chosen[row.id].sum()) for row in rows)
+        return Term(count, self.settings.lambda_unlearn)
+
+    def loss(self, role: str, some: Sequence[TrainRow]) -> Sums:
+        """Sums over what is learned and what is unlearned, under noise."""
+        student = self.student
         batch = collate(some).to(student.device)
+        full = self.stream.settings.loss.scope == "full"
         learned = batch.attention if full else batch.response
         shape, device = batch.ids.shape, student.device
-        forgotten = _padded([chosen[row.id] for row in some], shape).bool().to(device)
-        sigma = sigmas(_padded([scores[row.id] for row in some], shape), settings)
+        forgotten = _padded([self.chosen[row.id] for row in some], shape).bool()
+        forgotten = forgotten.to(device)
+        scores = _padded([self.scores[row.id] for row in some], shape)
         mask = learned | forgotten
-        with _noisy(student, sigma.to(device)):
+        with _noisy(student, sigmas(scores, self.settings).to(device)):
             hidden = student.hidden(batch, mask)
         ids = targets(batch, mask)
 
@@ -144,33 +171,27 @@ def _phase(stream: Stream, k: int, carried: Carried) -> Phase:
             UNLEARN: summed(forgotten, unlikelihood),
         }
 
-    def penalty() -> Sums:
-        if not memory:
+    def penalty(self) -> Sums:
+        """The weights' drift, by importance."""
+        if self.memory is None:
             return {}
-        drift = memory[0].value(student.trainable)
-        return {"memreg": settings.memreg_scale * drift}
+        drift = self.memory.value(self.student.trainable)
+        return {"memreg": self.settings.memreg_scale * drift}
 
-    def end() -> None:
-        scores.clear()
-        chosen.clear()
+    def end(self) -> None:
+        """Carry on which weights the tasks so far need."""
+        stream, k = self.stream, self.k
+        self.scores, self.chosen = {}, {}
         if k + 1 == len(stream.tasks):
             return  # no later task asks for it
-        found = relative(fisher(stream, k, rows=settings.rows))
+        importance = relative(fisher(stream, k, rows=self.settings.rows))
         if k:
-            old = carried.read(k - 1)["importance"]
-            found = {n: (k * old[n] + new) / (k + 1) for n, new in found.items()}
-        carried.keep(k, {"importance": found})
-
-    assert plain.each is not None
-    return replace(
-        plain,
-        start=start,
-        choose=choose,
-        loss=loss,
-        penalty=penalty,
-        end=end,
-        each=replace(plain.each, terms=own),
-    )
+            old = self.carried.read(k - 1)["importance"]
+            importance = {
+                name: (k * old[name] + new) / (k + 1)
+                for name, new in importance.items()
+            }
+        self.carried.keep(k, {"importance": importance})
 
 
 def _padded(values: Sequence[np.ndarray], shape: Sequence[int]) -> Tensor:

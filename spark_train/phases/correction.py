@@ -6,7 +6,7 @@ everything else is held where it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -41,38 +41,69 @@ def correction(stream: Stream, k: int) -> Phase:
     and from all rows in turns, so that P is rarely empty **[ours]**. The learning rate
     is the paper's; that it is constant is **[ours]**.
     """
-    settings, student = stream.settings.ptpc, stream.student
-    task, size = stream.tasks[k], settings.batch_size
-    rows = stream.rows[task]
-    current = _draws(stream, k)
-    old: list[TrainRow] = []
-    probed: list[TrainRow] = []
-    if k and settings.old_anchor and settings.lambda_old:
-        wanted = settings.steps * settings.old_batch_size
-        old = stream.replayed(k, wanted, purpose="anchor")
-        probed = stream.replayed(k, PROBE, purpose="probe")
-    weights = {
-        "ul": settings.ul * settings.lambda_pii * settings.alpha_ul,
-        "dkl": settings.dkl * settings.lambda_pii,
-        "anchor": settings.anchor * settings.lambda_anchor,
-        "old": settings.old_anchor * settings.lambda_old,
-    }
+    settings, at_work = stream.settings.ptpc, _Correction(stream, k)
+    return Phase(
+        stage=stream.label(k),
+        part="priv",
+        steps=settings.steps,
+        lr=settings.lr,
+        cosine=False,
+        choose=at_work.choose,
+        loss=at_work.loss,
+        start=at_work.start,
+        each=Each(settings.batch_size, at_work.of_row),
+        probe=at_work.probe(),
+    )
 
-    def start() -> None:
-        student.freeze(TEACHER)
-        if not any(_identifiers(row) for row in rows):
-            stream.note(
-                f"{stream.label(k)}: no identifier is annotated, or found by rules, in "
-                "what is left of the rows after cutting them, so that phase 2 has "
-                "nothing to correct (its set P is empty)"
+
+class _Correction:
+    """The rows, terms and losses of one task's correction."""
+
+    def __init__(self, stream: Stream, k: int) -> None:
+        self.stream, self.k, self.student = stream, k, stream.student
+        self.settings = settings = stream.settings.ptpc
+        self.task = stream.tasks[k]
+        self.rows = stream.rows[self.task]
+        self.current = _draws(stream, k)
+        self.replays = k and settings.old_anchor and settings.lambda_old
+        self.old: list[TrainRow] = []
+        if self.replays:
+            wanted = settings.steps * settings.old_batch_size
+            self.old = stream.replayed(k, wanted, purpose="anchor")
+        weights = {
+            "ul": settings.ul * settings.lambda_pii * settings.alpha_ul,
+            "dkl": settings.dkl * settings.lambda_pii,
+            "anchor": settings.anchor * settings.lambda_anchor,
+            "old": settings.old_anchor * settings.lambda_old,
+        }
+        self.weights = {name: weight for name, weight in weights.items() if weight}
+
+    def start(self) -> None:
+        """Freeze the teacher."""
+        self.student.freeze(TEACHER)
+        if not any(_identifiers(row) for row in self.rows):
+            self.stream.note(
+                f"{self.stream.label(self.k)}: no identifier is annotated, or found by "
+                "rules, in what is left of the rows after cutting them, so that phase "
+                "2 has nothing to correct (its set P is empty)"
             )
 
-    def choose(step: int) -> Step:
-        chosen = current[step * size : (step + 1) * size]
-        again = old[step * settings.old_batch_size :][: settings.old_batch_size]
-        return batch_of(chosen, again)
+    def choose(self, step: int) -> Step:
+        """The rows of a step."""
+        size, old_size = self.settings.batch_size, self.settings.old_batch_size
+        again = self.old[step * old_size :][:old_size]
+        return self.batch(self.current[step * size : (step + 1) * size], again)
 
-    def batch_of(chosen: list[TrainRow], again: list[TrainRow]) -> Step:
+    def probe(self) -> Step:
+        """The fixed batch."""
+        stream, k = self.stream, self.k
+        again = stream.replayed(k, PROBE, purpose="probe") if self.replays else []
+        chosen = stream.drawn(k, _private(self.rows), PROBE, purpose="probe pii")
+        chosen += stream.drawn(k, self.rows, PROBE, purpose="probe all")
+        return self.batch(chosen, again)
+
+    def batch(self, chosen: list[TrainRow], again: list[TrainRow]) -> Step:
+        """Current and replayed rows as a step."""
         private = sum(map(_identifiers, chosen))
         counts = {
             "ul": private,
@@ -80,7 +111,7 @@ def correction(stream: Stream, k: int) -> Phase:
             "anchor": sum(len(row) - 1 for row in chosen) - private,
             "old": sum(len(row) - 1 - _identifiers(row) for row in again),
         }
-        terms = {n: Term(counts[n], w) for n, w in weights.items() if w}
+        terms = {n: Term(counts[n], weight) for n, weight in self.weights.items()}
         facts = {
             "rows": len(chosen),
             "rows_with_identifiers": sum(_identifiers(row) > 0 for row in chosen),
@@ -88,20 +119,23 @@ def correction(stream: Stream, k: int) -> Phase:
         }
         return Step({ROLE: [*chosen, *again]}, terms, facts)
 
-    def own(role: str, row: TrainRow) -> dict[str, Term]:
-        if row.task == task:
-            return dict(batch_of([row], []).terms)
-        found = batch_of([], [row]).terms["old"]
-        share = size / settings.old_batch_size
-        return {"old": replace(found, weight=found.weight * share)}
+    def of_row(self, role: str, row: TrainRow) -> Mapping[str, Term]:
+        """The terms of one row's own loss."""
+        if row.task == self.task:
+            return self.batch([row], []).terms
+        old = self.batch([], [row]).terms["old"]
+        share = self.settings.batch_size / self.settings.old_batch_size
+        return {"old": replace(old, weight=old.weight * share)}
 
-    def loss(role: str, some: Sequence[TrainRow]) -> Sums:
+    def loss(self, role: str, some: Sequence[TrainRow]) -> Sums:
+        """Sums over P, Q and Q_old."""
+        student = self.student
         batch = collate(some).to(student.device)
         valid = batch.attention
         with student.teacher(TEACHER):
             before = student.hidden(batch, valid)
         after = student.hidden(batch, valid)
-        replayed = torch.tensor([row.task != task for row in some])
+        replayed = torch.tensor([row.task != self.task for row in some])
         replayed = replayed.to(student.device)[:, None].expand_as(valid)
         is_old, is_pii = replayed[:, 1:][valid[:, 1:]], batch.pii[:, 1:][valid[:, 1:]]
         sets = {
@@ -126,26 +160,7 @@ def correction(stream: Stream, k: int) -> Phase:
 
             return student.total(after[chosen], value)
 
-        return {name: summed(name) for name, weight in weights.items() if weight}
-
-    return Phase(
-        stage=stream.label(k),
-        part="priv",
-        steps=settings.steps,
-        lr=settings.lr,
-        cosine=False,
-        choose=choose,
-        loss=loss,
-        start=start,
-        each=Each(size, own),
-        probe=batch_of(
-            [
-                *stream.drawn(k, _private(rows), PROBE, purpose="probe pii"),
-                *stream.drawn(k, rows, PROBE, purpose="probe all"),
-            ],
-            probed,
-        ),
-    )
+        return {name: summed(name) for name in self.weights}
 
 
 def _draws(stream: Stream, k: int) -> list[TrainRow]:

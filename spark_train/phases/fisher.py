@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from spark_train.data import TrainRow
-from spark_train.loop import flat_gradient, response_loss
+from spark_train.loop import flat_gradient
+from spark_train.phases.fine_tuning import response_loss
 from spark_train.stream import Stream
 
 

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from spark_audit.errors import InputError
 from spark_train.data import TrainRow
-from spark_train.loop import Each, Phase, Step, Sums, Term, covered, response_loss
+from spark_train.loop import Each, Phase, Step, Sums, Term
+from spark_train.phases.fine_tuning import covered, response_loss
 from spark_train.stream import Stream
 
 TASK, REPLAY = "task", "replay"
@@ -80,94 +81,114 @@ def learning(stream: Stream, k: int, *, recall: Recall | None = None) -> Phase:
     InputError
         If a batch is too small to hold a replayed row, too.
     """
-    settings, rows = stream.settings, stream.rows[stream.tasks[k]]
-    old: list[TrainRow] = []
-    memory: dict[str, list[TrainRow]] = {}
-    if recall is not None and k and settings.replay.enabled:
-        memory = {task: some for task, some in stream.earlier(k).items() if some}
-        if stream.poisson:
-            old = [row for some in memory.values() for row in some]
-        else:
-            old = stream.replayed(k, len(rows), purpose="list")
-    if old and settings.batch_size < 2:
-        raise InputError(
-            "batch_size 1 has no room for a replayed row beside the current one",
-            where="--set",
-            fix="give 2 or more",
-        )
-    n_old = round(settings.batch_size * settings.replay.ratio) if old else 0
-    n_old = min(max(n_old, 1), settings.batch_size - 1) if old else 0
-    n_new = settings.batch_size - n_old
-    an_epoch = math.ceil(len(rows) / n_new)
-    rates = {stream.tasks[k]: min(n_new / len(rows), 1.0)}
-    for task, some in memory.items():
-        rates[task] = min(n_old / len(memory) / len(some), 1.0)
-    size = rates[stream.tasks[k]] * len(rows)
-    size_old = sum(rates[task] * len(some) for task, some in memory.items())
-
-    def together(current: list[TrainRow], again: Sequence[TrainRow] = ()) -> Step:
-        terms = {TASK: Term(covered(current, settings.loss.scope))}
-        if not old:
-            return Step({TASK: current}, terms)
-        assert recall is not None
-        return Step({TASK: current, REPLAY: again}, {**terms, **recall.terms(again)})
-
-    def choose(step: int) -> Step:
-        epoch, at = divmod(step, an_epoch)
-        order = stream.order(k, epoch, size=len(rows), purpose=TASK)
-        current = [rows[i] for i in order[at * n_new : (at + 1) * n_new]]
-        if not old:
-            return together(current)
-        order = stream.order(k, epoch, size=len(old), purpose=REPLAY)
-        # The last batch of an epoch is smaller, in both parts alike.
-        size = math.ceil(n_old * len(current) / n_new)
-        places = range(at * n_old, at * n_old + size)
-        return together(current, [old[i] for i in order.take(places, mode="wrap")])
-
-    def sample(step: int) -> Step:
-        label = stream.label(k)
-
-        def draw(task: str, some: Sequence[TrainRow]) -> list[TrainRow]:
-            purpose = f"{label} {task}"
-            return stream.sampled(step, some, rates[task], purpose=purpose)
-
-        current = draw(stream.tasks[k], rows)
-        return together(
-            current, [row for task, some in memory.items() for row in draw(task, some)]
-        )
-
-    def own(role: str, row: TrainRow) -> Mapping[str, Term]:
-        if role != REPLAY:
-            return {TASK: Term(covered([row], settings.loss.scope))}
-        assert recall is not None
-        return {
-            name: replace(term, weight=term.weight * size / size_old)
-            for name, term in recall.terms([row]).items()
-        }
-
-    def loss(role: str, some: Sequence[TrainRow]) -> Sums:
-        if role == REPLAY:
-            assert recall is not None
-            return recall.loss(some)
-        scope = settings.loss.scope
-        return response_loss(stream.student, some, scope=scope, name=TASK)
-
-    def start() -> None:
-        if old and recall is not None:
-            recall.start(old)
-
-    def end() -> None:
-        if old and recall is not None:
-            recall.end()
-
+    at_work = _Learning(stream, k, recall)
     return Phase(
         stage=stream.label(k),
         part="task",
-        steps=settings.epochs * an_epoch,
-        lr=settings.lr,
-        choose=sample if stream.poisson else choose,
-        loss=loss,
-        start=start,
-        end=end,
-        each=Each(size, own, rates if stream.poisson else None),
+        steps=stream.settings.epochs * at_work.an_epoch,
+        lr=stream.settings.lr,
+        choose=at_work.sample if stream.poisson else at_work.choose,
+        loss=at_work.loss,
+        start=at_work.start,
+        end=at_work.end,
+        each=Each(
+            at_work.expected,
+            at_work.of_row,
+            at_work.rates if stream.poisson else None,
+        ),
     )
+
+
+class _Learning:
+    """The rows, terms and losses of one task's learning."""
+
+    def __init__(self, stream: Stream, k: int, recall: Recall | None) -> None:
+        self.stream, self.k = stream, k
+        self.task, settings = stream.tasks[k], stream.settings
+        self.rows, self.scope = stream.rows[self.task], settings.loss.scope
+        self.old: list[TrainRow] = []
+        self.memory: dict[str, list[TrainRow]] = {}
+        if recall is not None and k and settings.replay.enabled:
+            earlier = stream.earlier(k)
+            self.memory = {task: some for task, some in earlier.items() if some}
+            if stream.poisson:
+                self.old = [row for some in self.memory.values() for row in some]
+            else:
+                self.old = stream.replayed(k, len(self.rows), purpose="list")
+        # Asked only where rows are replayed.
+        self.recall: Recall = Rehearsal(stream)
+        if recall is not None and self.old:
+            self.recall = recall
+        if self.old and settings.batch_size < 2:
+            raise InputError(
+                "batch_size 1 has no room for a replayed row beside the current one",
+                where="--set",
+                fix="give 2 or more",
+            )
+        n_old = round(settings.batch_size * settings.replay.ratio)
+        self.n_old = min(max(n_old, 1), settings.batch_size - 1) if self.old else 0
+        self.n_new = settings.batch_size - self.n_old
+        self.an_epoch = math.ceil(len(self.rows) / self.n_new)
+        self.rates = {self.task: min(self.n_new / len(self.rows), 1.0)}
+        for task, some in self.memory.items():
+            self.rates[task] = min(self.n_old / len(self.memory) / len(some), 1.0)
+        self.expected = self.rates[self.task] * len(self.rows)
+
+    def batch(self, current: list[TrainRow], again: Sequence[TrainRow] = ()) -> Step:
+        """Current and replayed rows as a step."""
+        terms = {TASK: Term(covered(current, self.scope))}
+        if not self.old:
+            return Step({TASK: current}, terms)
+        more = self.recall.terms(again)
+        return Step({TASK: current, REPLAY: again}, {**terms, **more})
+
+    def choose(self, step: int) -> Step:
+        """The rows of a step, each current one once an epoch."""
+        stream, k, n_old, n_new = self.stream, self.k, self.n_old, self.n_new
+        epoch, at = divmod(step, self.an_epoch)
+        order = stream.order(k, epoch, size=len(self.rows), purpose=TASK)
+        current = [self.rows[i] for i in order[at * n_new : (at + 1) * n_new]]
+        if not self.old:
+            return self.batch(current)
+        order = stream.order(k, epoch, size=len(self.old), purpose=REPLAY)
+        # The last batch of an epoch is smaller, in both parts alike.
+        size = math.ceil(n_old * len(current) / n_new)
+        places = range(at * n_old, at * n_old + size)
+        again = [self.old[i] for i in order.take(places, mode="wrap")]
+        return self.batch(current, again)
+
+    def sample(self, step: int) -> Step:
+        """The rows of a step by Poisson sampling."""
+        label = self.stream.label(self.k)
+        current, *earlier = (
+            self.stream.sampled(step, some, self.rates[task], purpose=f"{label} {task}")
+            for task, some in ((self.task, self.rows), *self.memory.items())
+        )
+        return self.batch(current, [row for some in earlier for row in some])
+
+    def of_row(self, role: str, row: TrainRow) -> Mapping[str, Term]:
+        """The terms of one row's own loss."""
+        if role != REPLAY:
+            return {TASK: Term(covered([row], self.scope))}
+        replayed = sum(self.rates[t] * len(some) for t, some in self.memory.items())
+        return {
+            name: replace(term, weight=term.weight * self.expected / replayed)
+            for name, term in self.recall.terms([row]).items()
+        }
+
+    def loss(self, role: str, some: Sequence[TrainRow]) -> Sums:
+        """Sums over current rows' responses, or what is asked of replayed ones."""
+        if role == REPLAY:
+            return self.recall.loss(some)
+        student = self.stream.student
+        return response_loss(student, some, scope=self.scope, name=TASK)
+
+    def start(self) -> None:
+        """Prepare what is asked of replayed rows."""
+        if self.old:
+            self.recall.start(self.old)
+
+    def end(self) -> None:
+        """Let go of it."""
+        if self.old:
+            self.recall.end()

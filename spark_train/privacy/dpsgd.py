@@ -60,27 +60,16 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
     ]
     sigma = settings.noise_multiplier
     if settings.target_epsilon:
-        if "noise_multiplier" in settings.model_fields_set:
-            raise InputError(
-                "dp.noise_multiplier and dp.target_epsilon are both given",
-                where="--set",
-                fix="give one of them",
-            )
-        if reason:
-            raise InputError(
-                f"no epsilon is claimed for {method.name}: {reason}",
-                where="dp.target_epsilon",
-                fix="give dp.noise_multiplier",
-            )
+        _check_target(stream, method, reason)
         sigma = noise_for(stretches, target=settings.target_epsilon, delta=delta)
-    found: dict[str, float] = {}
+    epsilons: dict[str, float] = {}
     if not reason:
-        found = {
+        epsilons = {
             task: epsilon(stretches, task, noise_multiplier=sigma, delta=delta)
             for task in stream.tasks
         }
-        if not all(map(math.isfinite, found.values())):
-            reason, found = f"noise_multiplier {sigma:g} is too small for any", {}
+        if not all(map(math.isfinite, epsilons.values())):
+            reason = f"noise_multiplier {sigma:g} is too small for any"
     facts: dict[str, Any] = {
         "option": "dpsgd",
         "noise_multiplier": sigma,
@@ -100,13 +89,29 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
         stream.note(f"no epsilon: {reason}")
         facts["no_epsilon"] = reason
     else:
-        told = ", ".join(f"{task} {value:.4g}" for task, value in found.items())
+        told = ", ".join(f"{task} {value:.4g}" for task, value in epsilons.items())
         stream.note(
             f"epsilon at delta {delta:.3g}, by task: {told}; of the adapters, towards "
             "those who do not know the seed"
         )
-        facts["epsilon"] = found
+        facts["epsilon"] = epsilons
     return Protected([_private(stream, one, sigma) for one in phases], facts)
+
+
+def _check_target(stream: Stream, method: Method, reason: str) -> None:
+    """Refuse a target epsilon beside a noise, or where none is claimed."""
+    if "noise_multiplier" in stream.settings.dp.model_fields_set:
+        raise InputError(
+            "dp.noise_multiplier and dp.target_epsilon are both given",
+            where="--set",
+            fix="give one of them",
+        )
+    if reason:
+        raise InputError(
+            f"no epsilon is claimed for {method.name}: {reason}",
+            where="dp.target_epsilon",
+            fix="give dp.noise_multiplier",
+        )
 
 
 def _unaccounted(stream: Stream, method: Method, phases: Sequence[Phase]) -> str:

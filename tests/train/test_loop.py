@@ -16,17 +16,9 @@ import torch
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_train.data import TrainRow, collate, encode_rows
-from spark_train.loop import (
-    Phase,
-    State,
-    Step,
-    Term,
-    covered,
-    fit,
-    response_loss,
-    run_phase,
-)
+from spark_train.loop import Phase, State, Step, Term, run_phase
 from spark_train.phases.correction import correction
+from spark_train.phases.fine_tuning import covered, fit, response_loss
 from spark_train.phases.task import Rehearsal, learning
 
 ROWS = [
@@ -169,7 +161,7 @@ def test_every_row_is_seen_once_an_epoch_and_progress_is_told(
         batches.append([row.id for row in chosen])
         return collate(chosen)
 
-    monkeypatch.setattr("spark_train.loop.collate", spy)
+    monkeypatch.setattr("spark_train.phases.fine_tuning.collate", spy)
     told: list[tuple[int, int]] = []
     fit(
         make_model(),
