@@ -198,7 +198,8 @@ def test_a_finished_run_that_lost_a_stage_is_not_another_run(
     """Its last stage would be audited as the whole: of a broken copy, a wrong one."""
     parts = [f"stages/{s}/{p}" for s in ("1-fomc", "2-yelp") for p in ("task", "priv")]
     run = layout(*parts)
-    what = {"kind": "spark-train-run", "tasks": ["fomc", "yelp"], "status": "complete"}
+    phases = {part.removeprefix("stages/"): {} for part in parts}
+    what = {"kind": "spark-train-run", "seconds": phases, "status": "complete"}
     (run / "run.json").write_text(json.dumps(what | {"settings": {"ptpc.steps": 5}}))
     assert open_checkpoint(str(run), base=str(tiny_base), device="cpu").notes
     shutil.rmtree(run / "stages" / lost)

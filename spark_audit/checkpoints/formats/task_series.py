@@ -138,15 +138,16 @@ def _corrects(run: dict[str, Any]) -> bool:
 
 def _check_finished(run: dict[str, Any], found: Sequence[Stage], *, where: str) -> None:
     """Refuse a finished run without all its stages: its last is taken for the run."""
-    tasks = run.get("tasks")
-    if run.get("status") != "complete" or not isinstance(tasks, list):
+    # By phase; a method may learn all tasks in one.
+    seconds = run.get("seconds")
+    if run.get("status") != "complete" or not isinstance(seconds, dict):
         return
     wanted = "priv" if _corrects(run) else "task"
-    there = {stage.label for stage in found if stage.path.name == wanted}
-    for number, task in enumerate(tasks, start=1):
-        if (label := f"{number}-{task}") not in there:
+    there = {f"{stage.label}/{stage.path.name}" for stage in found}
+    for phase in seconds:
+        if phase.endswith(f"/{wanted}") and phase not in there:
             raise CheckpointError(
-                f"stage {shown(label)}/{wanted} of the finished run is gone",
+                f"stage {shown(phase)} of the finished run is gone",
                 where=where,
                 fix="copy the run folder again, or give the folder of one stage",
             )
