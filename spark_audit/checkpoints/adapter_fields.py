@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import regex
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from spark_audit.errors import CheckpointError, shown
 
@@ -25,143 +26,94 @@ _LETTERS = 2000
 _SECONDS = 2.0
 # Words of PEFT's that are no regular expression.
 _ALL_LINEAR = "all-linear"
-_NAME = re.compile(r"[\w.-]{1,200}")
-_KEY = re.compile(r"\^?(\.\*)?[\w.\\-]{1,200}\$?")
 # Initialisations that leave the base's weights as they are: every tensor is read from
 # the file, so they change nothing.
 LEAVES_BASE = ("gaussian", "orthogonal", "eva")
-_REPLACES_BASE = re.compile(r"pissa(_niter_\d{1,2})?|olora")
 
-Check = Callable[[Any], bool]
-
-
-def _whole(value: Any, low: int, high: int = LARGEST) -> bool:
-    return type(value) is int and low <= value <= high
+_STRICT = ConfigDict(strict=True, regex_engine="python-re")
 
 
-def _flag(value: Any) -> bool:
-    return isinstance(value, bool)
+def _text(pattern: str) -> Any:
+    return Annotated[str, Field(pattern=rf"\A(?:{pattern})\Z")]
 
 
-def _count(value: Any) -> bool:
-    return _whole(value, 1)
+def _short(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    if sum(b - a for a, b in pairs) > _LAYERS:
+        raise ValueError("more layers than any model has")
+    return pairs
 
 
-def _scale(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value <= LARGEST
+_Count = Annotated[int, Field(ge=1, le=LARGEST)]
+_Scale = Annotated[float, Field(gt=0, le=LARGEST)]
+_Rate = Annotated[float, Field(ge=0, le=1)]
+_Index = Annotated[int, Field(ge=0, le=2**31)]
+_Layer = Annotated[int, Field(ge=0, le=_LAYERS)]
+_Name = _text(r"[\w.-]{1,200}")
+_Key = _text(r"\^?(\.\*)?[\w.\\-]{1,200}\$?")
+_Names = Annotated[list[_Name], Field(max_length=_LAYERS)]
+_Indices = Annotated[list[_Index], Field(max_length=_LAYERS)]
+_Tokens = Annotated[list[_Index], Field(max_length=LARGEST)]
+_Targets = Annotated[str, Field(min_length=1, max_length=_LETTERS)] | list[str]
+_Start = _text("|".join((*LEAVES_BASE, r"pissa(_niter_\d{1,2})?", "olora")))
+_Pair = Annotated[list[_Layer], Field(min_length=2, max_length=2)]
 
-
-def _rate(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value <= 1
-
-
-def _name(value: Any) -> bool:
-    return isinstance(value, str) and _NAME.fullmatch(value) is not None
-
-
-def _names(value: Any) -> bool:
-    return isinstance(value, list) and len(value) <= _LAYERS and all(map(_name, value))
-
-
-def _patterns(value: Any, of: Check) -> bool:
-    return (
-        isinstance(value, dict)
-        and len(value) <= _PATTERNS
-        and all(_KEY.fullmatch(key) and of(each) for key, each in value.items())
-    )
-
-
-def _targets(value: Any) -> bool:
-    if isinstance(value, str):
-        return 0 < len(value) <= _LETTERS
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
-
-
-def _indices(value: Any, *, most: int = _LAYERS) -> bool:
-    if not isinstance(value, list):
-        return _whole(value, 0)
-    return len(value) <= most and all(_whole(each, 0, 2**31) for each in value)
-
-
-def _tokens(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(_name(key) and _tokens(each) for key, each in value.items())
-    return isinstance(value, list) and _indices(value, most=LARGEST)
-
-
-def _ranges(value: Any) -> bool:
-    if not isinstance(value, list):
-        return False
-    pairs = [pair for pair in value if isinstance(pair, list) and len(pair) == 2]
-    whole = all(_whole(a, 0, _LAYERS) and _whole(b, 0, _LAYERS) for a, b in pairs)
-    return (
-        len(pairs) == len(value) and whole and sum(b - a for a, b in pairs) <= _LAYERS
-    )
-
-
-def _start(value: Any) -> bool:
-    if isinstance(value, str):
-        return value in LEAVES_BASE or _REPLACES_BASE.fullmatch(value) is not None
-    return value is None or isinstance(value, bool)
-
-
-_PLACES: dict[str, Check] = {
-    "target_modules": _targets,
-    "exclude_modules": _targets,
-    "modules_to_save": _names,
-    "fan_in_fan_out": _flag,
+_PLACES: dict[str, Any] = {
+    "target_modules": _Targets,
+    "exclude_modules": _Targets,
+    "modules_to_save": _Names,
+    "fan_in_fan_out": bool,
 }
-_LAYERED: dict[str, Check] = {
+_LAYERED: dict[str, Any] = {
     **_PLACES,
-    "layers_to_transform": _indices,
-    "layers_pattern": lambda value: _name(value) or _names(value),
-    "r": _count,
-    "rank_pattern": lambda value: _patterns(value, _count),
-    "alpha_pattern": lambda value: _patterns(value, _scale),
+    "layers_to_transform": Annotated[int, Field(ge=0, le=LARGEST)] | _Indices,
+    "layers_pattern": _Name | _Names,
+    "r": _Count,
+    "rank_pattern": Annotated[dict[_Key, _Count], Field(max_length=_PATTERNS)],
+    "alpha_pattern": Annotated[dict[_Key, _Scale], Field(max_length=_PATTERNS)],
 }
-_LYCORIS: dict[str, Check] = {
+_LYCORIS: dict[str, Any] = {
     **_LAYERED,
-    "alpha": _scale,
-    "rank_dropout": _rate,
-    "module_dropout": _rate,
-    "use_effective_conv2d": _flag,
+    "alpha": _Scale,
+    "rank_dropout": _Rate,
+    "module_dropout": _Rate,
+    "use_effective_conv2d": bool,
 }
-_PROMPT: dict[str, Check] = {
-    "num_virtual_tokens": _count,
-    "token_dim": _count,
-    "num_transformer_submodules": lambda value: value == 1,
-    "num_attention_heads": _count,
-    "num_layers": lambda value: _whole(value, 1, _LAYERS),
+_PROMPT: dict[str, Any] = {
+    "num_virtual_tokens": _Count,
+    "token_dim": _Count,
+    "num_transformer_submodules": Literal[1],
+    "num_attention_heads": _Count,
+    "num_layers": Annotated[int, Field(ge=1, le=_LAYERS)],
 }
 
-FIELDS: Mapping[str, Mapping[str, Check]] = {
+FIELDS: Mapping[str, Mapping[str, Any]] = {
     "LORA": {
         **_LAYERED,
-        "lora_alpha": _scale,
-        "lora_dropout": _rate,
-        "bias": lambda value: value in ("none", "all", "lora_only"),
-        "use_rslora": _flag,
-        "init_lora_weights": _start,
-        "trainable_token_indices": _tokens,
-        "use_dora": _flag,
-        "layer_replication": _ranges,
-        "lora_bias": _flag,
-        "target_parameters": _names,
-        "ensure_weight_tying": _flag,
+        "lora_alpha": _Scale,
+        "lora_dropout": _Rate,
+        "bias": Literal["none", "all", "lora_only"],
+        "use_rslora": bool,
+        "init_lora_weights": bool | _Start,
+        "trainable_token_indices": _Tokens | dict[_Name, _Tokens],
+        "use_dora": bool,
+        "layer_replication": Annotated[list[_Pair], AfterValidator(_short)],
+        "lora_bias": bool,
+        "target_parameters": _Names,
+        "ensure_weight_tying": bool,
     },
-    "IA3": {**_PLACES, "feedforward_modules": _targets},
+    "IA3": {**_PLACES, "feedforward_modules": _Targets},
     "LOHA": _LYCORIS,
     "LOKR": {
         **_LYCORIS,
-        "decompose_both": _flag,
-        "decompose_factor": lambda value: value == -1 or _count(value),
-        "rank_dropout_scale": _flag,
+        "decompose_both": bool,
+        "decompose_factor": Literal[-1] | _Count,
+        "rank_dropout_scale": bool,
     },
     "PROMPT_TUNING": _PROMPT,
     "PREFIX_TUNING": _PROMPT,
     "P_TUNING": _PROMPT,
 }
-"""Type -> field -> whether a value is one that is opened."""
+"""Type -> field -> the values that are opened, as pydantic reads them."""
 
 WITHOUT_EFFECT = frozenset(
     {
@@ -205,18 +157,20 @@ def checked(kind: str, raw: Mapping[str, Any], *, where: str) -> dict[str, Any]:
         no positive finite one for alpha, a name with a pattern in it.
     """
     kept = {}
-    for name, check in FIELDS[kind].items():
+    for name, opened in FIELDS[kind].items():
         value = raw.get(name)
         if value is None:
             continue
-        if not check(value):
+        try:
+            TypeAdapter(opened, config=_STRICT).validate_python(value)
+        except ValidationError as error:
             # A number may be said; anything else is somebody's text.
             said = f" {value}" if type(value) in (int, float, bool) else ""
             raise CheckpointError(
                 f"adapter_config.json gives {name} a value{said} that is not opened",
                 where=where,
                 fix="give the adapter_config.json that was saved with these weights",
-            )
+            ) from error
         kept[name] = value
     return kept
 
