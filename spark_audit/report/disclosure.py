@@ -292,7 +292,7 @@ def _table(name: str, records: list[Record], report: Report) -> Iterator[Record]
         if name in COUNTED:
             yield record
         elif name == "canary_by_dose":
-            few = record.get("canaries", 0) < FEWEST
+            few = (record.get("canaries") or 0) < FEWEST
             scores = ("nll_mean", "posterior_bits_mean")
             yield record | dict.fromkeys(scores) if few else record
         else:

@@ -101,10 +101,12 @@ _DRAWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "mia_roc": (("checkpoint", "of"), ("fpr", "tpr", "chance_low", "chance_high")),
     "run_time": (("checkpoint", "stage", "part", "work"), ("seconds",)),
     "run_losses": (("checkpoint", "stage", "part", "kind"), ("step",)),
+    "run_settings": (("checkpoint", "setting"), ()),
     "accuracy_matrix": (("checkpoint",), ("stage",)),
 }
 """Tables that figures and pages are made of: their columns of text and of numbers."""
 _TEXTS = ("checkpoint", "note", "after", "says", "status", "work")
+_EITHER = (*_TEXTS, "value")
 
 
 def _check_record(table: str, record: dict[str, Any]) -> None:
@@ -112,7 +114,7 @@ def _check_record(table: str, record: dict[str, Any]) -> None:
     texts, numbers = _DRAWN.get(table, ((), ()))
     for column, value in record.items():
         text = isinstance(value, str)
-        if value is None or isinstance(value, bool):
+        if value is None or (isinstance(value, bool) and column not in _TEXTS):
             continue
         if not text and not isinstance(value, int | float):
             raise ValueError(
@@ -120,7 +122,7 @@ def _check_record(table: str, record: dict[str, Any]) -> None:
             )
         if not text and not -_MOST <= value <= _MOST:
             raise ValueError(f"table {table} holds a number that cannot be")
-        misplaced = table in _DRAWN and text and column not in (*texts, *_TEXTS)
+        misplaced = table in _DRAWN and text and column not in (*texts, *_EITHER)
         if misplaced or (column in _TEXTS and not text):
             raise ValueError(f"table {table} holds text for a number, or otherwise")
     lacking = [c for c in texts if not isinstance(record.get(c), str)]

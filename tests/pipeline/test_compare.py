@@ -244,6 +244,7 @@ def test_evidence_of_all_checkpoints_is_of_the_same_rows(
     [
         ("canary", {"rank": 9}, "a rank that is none of the candidates'"),
         ("canary", {"rank": 0}, "a rank that is none of the candidates'"),
+        ("canary", {"rank": 8, "ties": 1}, "a rank that is none of the candidates'"),
         ("canary", {"rank": 0, "kind": "unrankable"}, ""),
         ("extract", {"first": False}, "a canary without its first row"),
         ("extract", {"first": False, "canary_id": ""}, ""),
@@ -253,7 +254,7 @@ def test_evidence_of_all_checkpoints_is_of_the_same_rows(
 )
 def test_rows_that_no_audit_leaves(audit: str, rows: dict[str, Any], said: str) -> None:
     row = {"checkpoint": "a", "canary_id": "c", "part": "full", "example": ""}
-    row |= {"kind": "canary", "n_candidates": 8, **rows}
+    row |= {"kind": "canary", "n_candidates": 8, "ties": 0, **rows}
     twice = 1 + (audit == "utility")
     flaw = AUDITS.about(audit).flaw
     assert flaw is not None

@@ -399,6 +399,36 @@ def test_a_report_that_is_a_link_out_of_its_folder_is_not_read(
         read_report(tmp_path / "folder")
 
 
+@pytest.mark.parametrize(
+    ("table", "record", "message"),
+    [
+        ("run_settings", {"checkpoint": "x", "value": 1}, "lacks setting"),
+        ("run_losses", {"checkpoint": "x", "step": 1}, "lacks stage"),
+        ("noise_draws", {"checkpoint": True}, "holds text for a number, or otherwise"),
+        ("canary_by_dose", {"checkpoint": "x", "part": "p", "canaries": None}, "dose"),
+    ],
+)
+def test_tables_that_no_audit_leaves(
+    table: str,
+    record: dict[str, object],
+    message: str,
+    report: Report,
+    tmp_path: Path,
+) -> None:
+    write_report(report, tmp_path, formats=["json"])
+    told = json.loads((tmp_path / "report.json").read_text())
+    told["tables"] = {table: [record]}
+    (tmp_path / "report.json").write_text(json.dumps(told))
+    with pytest.raises(InputError, match=message):
+        read_report(tmp_path)
+    if table == "canary_by_dose":  # as an unknown number of canaries: withheld
+        record |= {"dose": 1, "nll_mean": 1.25}
+        told["tables"] = {table: [record]}
+        (tmp_path / "report.json").write_text(json.dumps(told))
+        write_report(read_report(tmp_path), tmp_path, formats=["csv"])
+        assert "1.25" not in (tmp_path / "tables" / f"{table}.csv").read_text()
+
+
 def test_one_line_a_method_stands_at_a_glance(report: Report) -> None:
     rows = [
         row(name, "delta_sel", of="change", value=value, over=over)

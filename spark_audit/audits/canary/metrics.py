@@ -81,5 +81,6 @@ def flaw(evidence: pd.DataFrame) -> str:
         return said
     ranked = evidence[evidence["kind"].isin(["canary", "context"])]
     # A missing rank fails the comparison too.
-    inside = ranked["rank"].between(1, ranked["n_candidates"]).all()
+    behind = ranked["n_candidates"] - ranked["ties"]
+    inside = ranked["rank"].between(1, behind).all()
     return "" if inside else "holds a rank that is none of the candidates'"
