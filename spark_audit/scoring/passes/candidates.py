@@ -1,15 +1,17 @@
-"""The candidates pass: each continuation of a prefix that is read once.
+"""The candidates pass: continuations of a prefix, read once where they are alike.
 
 The prefix, together with the tokens that all its candidates begin with, goes through
-the model alone; its keys and values then stand before every candidate. Where a model
-keeps something else than keys and values, or where the first set of candidates scores
-otherwise when it is read whole, all sets are read whole.
+the model alone; its keys and values then stand before every candidate. What some of
+them begin with is read once for all of them where that costs less than it saves.
+Where a model keeps something else than keys and values, or where the first set of
+candidates scores otherwise when it is read whole, all sets are read whole.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -22,7 +24,8 @@ from transformers.cache_utils import (
 
 from spark_audit.errors import SparkError
 from spark_audit.memory import out_of_memory
-from spark_audit.scoring.batching import Batches
+from spark_audit.scoring.batching import OVERHEAD, Batches
+from spark_audit.scoring.behind import Behind, Tails, token_bytes
 from spark_audit.scoring.items import Candidates, Item
 from spark_audit.scoring.passes import PASSES
 from spark_audit.scoring.passes.plain import (
@@ -33,6 +36,7 @@ from spark_audit.scoring.passes.plain import (
     unwrapped,
 )
 from spark_audit.scoring.table import Pass
+from spark_audit.scoring.tree import Part, Tree
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
@@ -44,6 +48,10 @@ ITEMS = "candidates"
 
 CPU_CACHE, GPU_CACHE = 2**28, 2**32
 """Bytes that the keys and values of a prefix may take, repeated for a batch."""
+
+KEY = 0.03
+"""What a path of a batch costs for each token that stands before it, in tokens read:
+its keys and values are copied and gone through, however short the path is."""
 
 R = TypeVar("R")
 Emit = Callable[[Candidates, dict[str, np.ndarray]], None]
@@ -105,7 +113,8 @@ def run(
 def _telling(items: Sequence[Candidates]) -> Candidates:
     """The first set of which something is read behind the prefix."""
     for item in items:
-        if max(map(len, item.rows)) > _common(item.rows) + 1:
+        tree = Tree(item.rows)
+        if tree.height >= len(tree.chain):
             return item
     return items[0]
 
@@ -116,7 +125,7 @@ def _first(item: Candidates) -> Item:
 
 
 class _Way:
-    """Both ways to score a set: behind its prefix's cache, and whole."""
+    """Both ways to score a set: as a tree behind its prefix's cache, and whole."""
 
     def __init__(self, scorer: Scorer, rows: int | None) -> None:
         self._scorer, self._rows, self._tokens = scorer, rows, scorer.tokens
@@ -129,8 +138,11 @@ class _Way:
         chosen = sorted({0, int(lengths.argmax()), len(lengths) - 1})
         whole = self.whole(item, chosen)
         try:
-            # Parted where the whole set is.
-            cached = self.cached(item, chosen, common=_common(item.rows))
+            # Parted where the whole set is, and once more, so that all is tried.
+            tree = Tree(item.rows)
+            start, stop = len(tree.chain) - 1, tree.height
+            cuts = sorted({start, (start + stop + 1) // 2, stop})
+            cached = self.cached(item, chosen, cuts=cuts)
         except Exception as error:  # whatever a model raises that knows no such cache
             if isinstance(error, SparkError) or out_of_memory(error):
                 raise
@@ -154,118 +166,145 @@ class _Way:
             fed = [np.append(item.prefix, rows[i][:-1]) for i in batch]
             goal, _ = padded([rows[i] for i in batch])
             lengths = torch.tensor([len(rows[i]) for i in batch])
-            return self._sums(*padded(fed), goal, lengths, first=before - 1)
+            nll = self._scorer.read(
+                *padded(fed), goal[..., None], lengths, first=before - 1
+            )
+            starts = (lengths.cumsum(0) - lengths).numpy()
+            return np.add.reduceat(nll[:, 0].double().numpy(), starts)
 
-        return self._scores(rows, lambda i: before + len(rows[i]) - 1, call)
-
-    def cached(
-        self, item: Candidates, chosen: Sequence[int], *, common: int | None = None
-    ) -> np.ndarray:
-        """NLL sums, float64, of some candidates behind the prefix's cache."""
-        rows = [item.rows[i].astype(np.int64) for i in chosen]
-        common = _common(rows) if common is None else common
-        lead = np.append(item.prefix.astype(np.int64), rows[0][:common])
-        ((_, (total, cache)),) = self._run(
-            [0], lambda _: len(lead), lambda _: self._lead(lead, rows, common)
-        )
-        rest = [row[common:] for row in rows]
-        longer = [i for i, row in enumerate(rest) if len(row) > 1]
-        if not longer:
-            return total
-        room = max(len(rest[i]) for i in longer) - 1
-        own, most = self._memory(cache, room, len(longer))
-        stack: _Stack | None = None
-
-        def call(batch: Sequence[int]) -> np.ndarray:
-            nonlocal stack
-            ids, mask = padded([rest[i][:-1] for i in batch])
-            goal, _ = padded([rest[i][1:] for i in batch])
-            lengths = torch.tensor([len(rest[i]) - 1 for i in batch])
-            if mask is not None:
-                mask = torch.nn.functional.pad(mask, (len(lead), 0), value=1)
-            try:
-                if stack is None or not stack.fits(*ids.shape):
-                    stack = None  # freed before the next
-                    stack = _Stack(cache, *ids.shape, own=own)
-                return self._sums(ids, mask, goal, lengths, cache=stack.cache)
-            except Exception:
-                stack = None  # where memory ended, this is most of it
-                raise
-
-        behind = self._scores(
-            rows, lambda i: len(rest[i]) - 1, call, only=longer, most=most
-        )
-        return np.asarray(total + behind)
-
-    def _memory(self, cache: Any, room: int, count: int) -> tuple[bool, int]:
-        """Whether each layer has places of its own, and the most rows of a batch.
-
-        Places that all layers share are filled again by each layer of each batch.
-        """
-        sizes = [
-            sum(one[:, :, :1].nbytes for one in (layer.keys, layer.values))
-            * (layer.keys.shape[2] + room)
-            for layer in cache.layers
-        ]
-        rows = min(max(self._tokens // room, 1), count)
-        own = rows * sum(sizes) <= self._budget
-        return own, max(self._budget // (sum(sizes) if own else max(sizes)), 1)
-
-    def _lead(
-        self, lead: np.ndarray, rows: Sequence[np.ndarray], common: int
-    ) -> tuple[np.ndarray, Any]:
-        """What the prefix's run tells of each candidate, and its keys and values.
-
-        That is the NLL of the common tokens and of each candidate's next one.
-        """
-        before = len(lead) - common
-        # Row by row the same common token for all; of the last row, each its own.
-        goal = torch.zeros(1, common + 1, len(rows), dtype=torch.int64)
-        goal[0, :common] = torch.from_numpy(lead[before:, None])
-        longer = np.array([len(row) > common for row in rows])
-        following = [int(row[common]) if len(row) > common else 0 for row in rows]
-        goal[0, common] = torch.tensor(following)
-        # Layers of the plainest kind, which forget nothing: masks mind windows.
-        cache: Any = DynamicCache()
-        nll = self._scorer.read(
-            torch.from_numpy(lead)[None],
-            None,
-            goal,
-            torch.tensor([common + 1]),
-            first=before - 1,
-            cache=cache,
-        )
-        wide = nll.double().numpy()
-        return wide[:common].sum(0) + np.where(longer, wide[common], 0), cache
-
-    def _sums(
-        self,
-        ids: torch.Tensor,
-        mask: torch.Tensor | None,
-        goal: torch.Tensor,
-        lengths: torch.Tensor,
-        **where: Any,
-    ) -> np.ndarray:
-        """NLL of each row's targets, summed: shape ``(B,)``, float64."""
-        nll = self._scorer.read(ids, mask, goal[..., None], lengths, **where)
-        starts = np.cumsum(lengths.numpy()) - lengths.numpy()
-        return np.add.reduceat(nll[:, 0].double().numpy(), starts)
-
-    def _scores(
-        self,
-        rows: Sequence[np.ndarray],
-        length: Callable[[int], int],
-        call: Callable[[Sequence[int]], np.ndarray],
-        *,
-        only: Sequence[int] | None = None,
-        most: int | None = None,
-    ) -> np.ndarray:
-        """What ``call`` gives for indices of rows, batch by batch; else 0."""
         found = np.zeros(len(rows))
-        chosen = range(len(rows)) if only is None else only
-        for batch, part in self._run(chosen, length, call, most=most):
+        indices = range(len(rows))
+        parts = self._run(indices, lambda i: before + len(rows[i]) - 1, call)
+        for batch, part in parts:
             found[batch] = part
         return found
+
+    def cached(
+        self,
+        item: Candidates,
+        chosen: Sequence[int],
+        *,
+        cuts: Sequence[int] | None = None,
+    ) -> np.ndarray:
+        """NLL sums, float64, of some candidates behind the prefix's cache.
+
+        Parameters
+        ----------
+        cuts
+            Depths of the candidates' tree at which reading is parted; ``None``: where
+            that costs least.
+        """
+        tree = Tree([item.rows[i] for i in chosen])
+        nll = np.zeros(len(tree.tokens))
+        chain = tree.chain if cuts is None else tree.chain[: cuts[0] + 1]
+        cache = self._lead(item.prefix, tree, chain, nll)
+        start = len(chain) - 1
+        room = tree.height - start
+        if room:
+            rows = min(max(self._tokens // room, 1), len(chosen))
+            past = len(item.prefix) + start
+            if cuts is None:
+                cuts = self._cuts(tree, start, past=past, rows=rows, cache=cache)
+            # A quarter is for what stands between two cuts.
+            budget = self._budget if len(cuts) == 2 else self._budget * 3 // 4
+            behind = Behind(cache, room, rows=rows, budget=budget)
+            for above, depth in pairwise(cuts):
+                most = None if depth == cuts[-1] else rows
+                self._part(tree, tree.part(above, depth), behind, nll, rows=most)
+        return np.asarray(nll[tree.paths].sum(1))
+
+    def _cuts(
+        self, tree: Tree, start: int, *, past: int, rows: int, cache: Any
+    ) -> list[int]:
+        """Where reading is parted: more parts read fewer tokens in more batches."""
+
+        def cost(paths: int, tokens: int, depth: int) -> float:
+            batches = max(-(-tokens // self._tokens), -(-paths // rows))
+            keys = paths * (past + depth - start)
+            return tokens + OVERHEAD * batches + KEY * keys
+
+        # Of a quarter, as there are up to three: before and behind a part, and parts.
+        most = self._budget // 12 // token_bytes(cache)
+        return tree.cuts(start, cost=cost, most=most)
+
+    def _lead(
+        self, prefix: np.ndarray, tree: Tree, chain: np.ndarray, nll: np.ndarray
+    ) -> Any:
+        """Read the prefix and what all candidates begin with; its keys and values."""
+        ids = np.append(prefix.astype(np.int64), tree.tokens[chain[1:]])
+        inside = np.ones((1, len(chain)), dtype=bool)
+
+        def call(_: Sequence[int]) -> Any:
+            # Layers of the plainest kind, which forget nothing: masks mind windows.
+            cache: Any = DynamicCache()
+            where = {"first": len(prefix) - 1, "cache": cache}
+            self._tell(
+                tree, chain[None], inside, nll, ids=ids[None], mask=None, **where
+            )
+            return cache
+
+        ((_, cache),) = self._run([0], lambda _: len(ids), call)
+        return cache
+
+    def _part(
+        self,
+        tree: Tree,
+        part: Part,
+        behind: Behind,
+        nll: np.ndarray,
+        *,
+        rows: int | None,
+    ) -> None:
+        """Read a part of a tree, and keep what the next one stands behind."""
+
+        def call(batch: Sequence[int]) -> Tails:
+            lengths, on = part.lengths[batch], part.on[batch]
+            nodes = part.nodes[batch, : lengths.max()]
+            inside = np.arange(nodes.shape[1]) < lengths[:, None]
+            mask = None
+            if not inside.all():
+                before = np.ones((len(batch), behind.past), dtype=np.int64)
+                mask = torch.from_numpy(np.concatenate([before, inside], 1))
+            try:
+                cache = behind.cache(part.above[batch], np.flatnonzero(on))
+                where = {"ids": tree.tokens[nodes], "mask": mask, "cache": cache}
+                self._tell(tree, nodes, inside, nll, **where)
+                return behind.take()
+            except Exception:
+                behind.free()
+                raise
+
+        most = behind.most if rows is None else min(rows, behind.most)
+        found = self._run(
+            range(len(part.on)), lambda i: int(part.lengths[i]), call, most=most
+        )
+        kept = [(part.on[batch], tails) for batch, tails in found]
+        kept = [(on[on > 0], tails) for on, tails in kept if on.any()]
+        if kept:
+            behind.descend(np.concatenate([on for on, _ in kept]), [t for _, t in kept])
+
+    def _tell(
+        self,
+        tree: Tree,
+        nodes: np.ndarray,
+        inside: np.ndarray,
+        nll: np.ndarray,
+        *,
+        ids: np.ndarray,
+        mask: torch.Tensor | None,
+        **where: Any,
+    ) -> None:
+        """Write the NLL of what follows on nodes ``(B, w)``, where they are inside."""
+        following, there = tree.children(nodes)
+        found = self._scorer.read(
+            torch.from_numpy(ids),
+            mask,
+            torch.from_numpy(tree.tokens[following]),
+            torch.from_numpy(inside.sum(1)),
+            **where,
+        )
+        there = there[inside]
+        nll[following[inside][there]] = found.double().numpy()[there]
 
     def _run(
         self,
@@ -282,84 +321,6 @@ class _Way:
         found = list(batches.run(call, shrink=self._scorer.columns.shrink))
         self._tokens = batches.tokens  # what did not fit once is not tried again
         return found
-
-
-class _Stack:
-    """A prefix's cache, repeated for a batch, with room behind it.
-
-    What is read behind the prefix is written into the room, over what was there
-    before: nothing is allocated between batches, and nothing needs to be taken back.
-
-    Attributes
-    ----------
-    cache
-        What the model is given.
-    """
-
-    def __init__(self, cache: Any, rows: int, room: int, *, own: bool) -> None:
-        shared: dict[Any, torch.Tensor] = {}
-
-        def place(one: torch.Tensor, name: str) -> torch.Tensor:
-            _, heads, past, size = one.shape
-            shape = (rows, heads, past + room, size)
-            if own:
-                return one.new_empty(shape)
-            # A layer's attention is done with them before the next layer writes.
-            key = (name, shape, one.dtype, one.device)
-            if key not in shared:
-                shared[key] = one.new_empty(shape)
-            return shared[key]
-
-        self.cache: Any = DynamicCache()
-        self.cache.layers = [
-            _Layer(one, place(one.keys, "keys"), place(one.values, "values"), own)
-            for one in cache.layers
-        ]
-        self._size = rows, room
-
-    def fits(self, rows: int, room: int) -> bool:
-        """Whether a batch of so many rows and tokens has its place."""
-        return rows <= self._size[0] and room <= self._size[1]
-
-
-class _Layer(DynamicLayer):  # type: ignore[no-untyped-call]
-    """One layer of a stack; what the model asks the length of is the prefix alone."""
-
-    def __init__(
-        self, layer: Any, keys: torch.Tensor, values: torch.Tensor, own: bool
-    ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.keys, self.values = layer.keys, layer.values
-        self.dtype, self.device = layer.keys.dtype, layer.keys.device
-        self.is_initialized = True
-        self._pairs = ((self.keys, keys), (self.values, values))
-        self._filled = own
-        if own:
-            for one, place in self._pairs:
-                place[:, :, : one.shape[2]] = one
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write behind the prefix; give the prefix and what was written."""
-        found = []
-        states = (key_states, value_states)
-        for (one, place), new in zip(self._pairs, states, strict=True):
-            past = one.shape[2]
-            part = place[: len(new), :, : past + new.shape[2]]
-            if not self._filled:
-                part[:, :, :past] = one
-            part[:, :, past:] = new
-            found.append(part)
-        return found[0], found[1]
-
-
-def _common(rows: Sequence[np.ndarray]) -> int:
-    """How many tokens all rows begin with."""
-    shortest = min(map(len, rows))
-    table = np.stack([row[:shortest] for row in rows])
-    same = (table == table[0]).all(0)
-    return shortest if same.all() else int(same.argmin())
 
 
 def _unfit(model: torch.nn.Module) -> str:
