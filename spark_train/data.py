@@ -214,14 +214,24 @@ def _kept(
     return kept
 
 
+def padded(values: Sequence[np.ndarray], shape: Sequence[int]) -> Tensor:
+    """Rows' values ``(T,)``, padded on the right with 0: ``(B, T)``, of their dtype."""
+    rows = torch.zeros(tuple(shape), dtype=torch.from_numpy(values[0]).dtype)
+    for row, value in zip(rows, values, strict=True):
+        row[: len(value)] = torch.from_numpy(value)
+    return rows
+
+
 def collate(rows: Sequence[TrainRow]) -> Batch:
     """Pad rows on the right to the longest; padding is masked, so its id is free."""
-    shape = (len(rows), max(len(row) for row in rows))
-    ids = torch.zeros(shape, dtype=torch.int64)
-    attention, response, pii = (torch.zeros(shape, dtype=torch.bool) for _ in range(3))
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.from_numpy(row.ids)
-        attention[i, : len(row)] = True
-        response[i, : len(row)] = torch.from_numpy(row.response)
-        pii[i, : len(row)] = torch.from_numpy(row.pii)
-    return Batch(ids, attention, response, pii)
+    shape = (len(rows), max(map(len, rows)))
+    ids, attention, response, pii = (
+        padded(values, shape)
+        for values in (
+            [row.ids for row in rows],
+            [np.ones(len(row), dtype=np.bool_) for row in rows],
+            [row.response for row in rows],
+            [row.pii for row in rows],
+        )
+    )
+    return Batch(ids.long(), attention, response, pii)

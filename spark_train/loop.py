@@ -272,17 +272,25 @@ def accumulate(
     for role, rows in chosen.rows.items():
         with clock(role):
             for part in pieces(processes.share(rows), student.tokens):
-                found = loss_of(role, part)
-                loss = sum(
-                    (terms[name].weight / terms[name].count) * value
-                    for name, value in found.items()
-                    if terms[name].count and terms[name].weight
-                )
-                if isinstance(loss, Tensor) and loss.requires_grad:
-                    torch.autograd.backward(loss)
-                for name, value in found.items():
+                summed = loss_of(role, part)
+                backward(terms, summed)
+                for name, value in summed.items():
                     sums[name] += float(value.detach())
     return _shared(student, processes, sums) if processes.world > 1 else sums
+
+
+def backward(terms: Mapping[str, Term], sums: Sums) -> bool:
+    """Add the gradient of the terms that count; whether there is one."""
+    parts = [
+        (terms[name].weight / terms[name].count) * value
+        for name, value in sums.items()
+        if name in terms and terms[name].count and terms[name].weight
+    ]
+    loss = sum(parts)
+    if not isinstance(loss, Tensor) or not loss.requires_grad:
+        return False
+    torch.autograd.backward(loss)
+    return True
 
 
 def _shared(

@@ -9,13 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor
 
-from spark_audit.checksums import BLANK, intact_file, sealed
-from spark_audit.errors import OutputError
-from spark_audit.files import write_atomically
+from spark_train.sealed_tensors import read_tensors, write_tensors
 from spark_train.stream import CARRIED, Stream
 
 Tensors = dict[str, dict[str, Tensor]]
@@ -51,9 +47,8 @@ class Carried:
                 for group, some in plain.items()
                 for name, value in some.items()
             }
-            data = sealed(save(flat, metadata={"seal": BLANK}))
             place = folder / CARRIED / f"{self._stream.label(k)}.safetensors"
-            write_atomically(place, lambda file: file.write(data), mode=0o600)
+            write_tensors(place, flat, mode=0o600)
             if k > 1:
                 old = folder / CARRIED / f"{self._stream.label(k - 2)}.safetensors"
                 old.unlink(missing_ok=True)
@@ -74,18 +69,8 @@ class Carried:
                 for group, some in self._held[k].items()
             }
         place = folder / CARRIED / f"{self._stream.label(k)}.safetensors"
-        try:
-            if intact_file(place) is False:
-                raise ValueError("other bytes than were written")
-            flat = load_file(place, device=str(device))
-        except (OSError, SafetensorError, ValueError) as error:
-            raise OutputError(
-                "is gone or damaged",
-                where=str(place),
-                fix="remove the run folder and train again",
-            ) from error
-        found: Tensors = {}
-        for key, value in flat.items():
+        groups: Tensors = {}
+        for key, value in read_tensors(place, device=device).items():
             group, _, name = key.partition(":")
-            found.setdefault(group, {})[name] = value
-        return found
+            groups.setdefault(group, {})[name] = value
+        return groups

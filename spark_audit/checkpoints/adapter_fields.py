@@ -33,10 +33,6 @@ LEAVES_BASE = ("gaussian", "orthogonal", "eva")
 _STRICT = ConfigDict(strict=True, regex_engine="python-re")
 
 
-def _text(pattern: str) -> Any:
-    return Annotated[str, Field(pattern=rf"\A(?:{pattern})\Z")]
-
-
 def _short(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     if sum(b - a for a, b in pairs) > _LAYERS:
         raise ValueError("more layers than any model has")
@@ -48,13 +44,16 @@ _Scale = Annotated[float, Field(gt=0, le=LARGEST)]
 _Rate = Annotated[float, Field(ge=0, le=1)]
 _Index = Annotated[int, Field(ge=0, le=2**31)]
 _Layer = Annotated[int, Field(ge=0, le=_LAYERS)]
-_Name = _text(r"[\w.-]{1,200}")
-_Key = _text(r"\^?(\.\*)?[\w.\\-]{1,200}\$?")
+_Name = Annotated[str, Field(pattern=r"\A[\w.-]{1,200}\Z")]
+_Key = Annotated[str, Field(pattern=r"\A\^?(\.\*)?[\w.\\-]{1,200}\$?\Z")]
 _Names = Annotated[list[_Name], Field(max_length=_LAYERS)]
 _Indices = Annotated[list[_Index], Field(max_length=_LAYERS)]
 _Tokens = Annotated[list[_Index], Field(max_length=LARGEST)]
 _Targets = Annotated[str, Field(min_length=1, max_length=_LETTERS)] | list[str]
-_Start = _text("|".join((*LEAVES_BASE, r"pissa(_niter_\d{1,2})?", "olora")))
+_Start = Annotated[
+    str,
+    Field(pattern=rf"\A({'|'.join(LEAVES_BASE)}|pissa(_niter_\d{{1,2}})?|olora)\Z"),
+]
 _Pair = Annotated[list[_Layer], Field(min_length=2, max_length=2)]
 
 _PLACES: dict[str, Any] = {

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spark_train.data import TrainRow, collate
+from spark_train.data import TrainRow, collate, padded
 from spark_train.loop import Phase, Step, Sums, Term
 from spark_train.losses.logits import token_nll, unlikelihood
 from spark_train.losses.weights import Quadratic
@@ -151,9 +151,8 @@ class _Unlearning:
         full = self.stream.settings.loss.scope == "full"
         learned = batch.attention if full else batch.response
         shape, device = batch.ids.shape, student.device
-        forgotten = _padded([self.chosen[row.id] for row in some], shape).bool()
-        forgotten = forgotten.to(device)
-        scores = _padded([self.scores[row.id] for row in some], shape)
+        forgotten = padded([self.chosen[row.id] for row in some], shape).to(device)
+        scores = padded([self.scores[row.id] for row in some], shape)
         mask = learned | forgotten
         with _noisy(student, sigmas(scores, self.settings).to(device)):
             hidden = student.hidden(batch, mask)
@@ -192,14 +191,6 @@ class _Unlearning:
                 for name, new in importance.items()
             }
         self.carried.keep(k, {"importance": importance})
-
-
-def _padded(values: Sequence[np.ndarray], shape: Sequence[int]) -> Tensor:
-    """Rows' values, padded on the right with 0: shape ``(B, T)``, float32."""
-    found = torch.zeros(tuple(shape))
-    for i, value in enumerate(values):
-        found[i, : len(value)] = torch.from_numpy(value)
-    return found
 
 
 @contextmanager

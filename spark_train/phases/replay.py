@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from spark_train.data import TrainRow, collate
+from spark_train.data import TrainRow, collate, padded
 from spark_train.loop import Sums, Term, pieces
 from spark_train.losses.logits import outside_mass, support_kl, token_nll, top_k
 from spark_train.model.student import targets
@@ -150,7 +150,7 @@ class Distillation:
         found = [self._targets[row.id] for row in rows]
         batch = collate(rows).to(student.device)
         low, high = (
-            stacked([getattr(target, name) for target in found], batch.ids.shape)
+            padded([getattr(target, name) for target in found], batch.ids.shape)
             for name in ("low", "high")
         )
         both = (low | high).to(student.device)
@@ -195,11 +195,3 @@ class Distillation:
                 lambda part, at: outside_mass(student.logits(part), support[at]),
             )
         return sums
-
-
-def stacked(masks: Sequence[np.ndarray], shape: Sequence[int]) -> torch.Tensor:
-    """Masks of rows, padded on the right with False: shape ``(B, T)``."""
-    found = torch.zeros(tuple(shape), dtype=torch.bool)
-    for i, mask in enumerate(masks):
-        found[i, : len(mask)] = torch.from_numpy(mask)
-    return found

@@ -34,7 +34,14 @@ from torch import Tensor
 
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
-from spark_train.loop import Clock, Phase, Step, flat_gradient, set_gradient
+from spark_train.loop import (
+    Clock,
+    Phase,
+    Step,
+    backward,
+    flat_gradient,
+    set_gradient,
+)
 from spark_train.privacy import PRIVACY, Method
 from spark_train.privacy.accounting import Stretch, accountant_name, epsilon, noise_for
 from spark_train.privacy.protected import Protected
@@ -168,20 +175,14 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
         for role, rows in chosen.rows.items():
             with clock(role):
                 for row in processes.share(rows):
-                    terms, found = each.terms(role, row), phase.loss(role, [row])
-                    loss = sum(
-                        (terms[name].weight / terms[name].count) * value
-                        for name, value in found.items()
-                        if name in terms and terms[name].count and terms[name].weight
-                    )
-                    if isinstance(loss, Tensor) and loss.requires_grad:
-                        torch.autograd.backward(loss)
+                    summed = phase.loss(role, [row])
+                    if backward(each.terms(role, row), summed):
                         own = flat_gradient(student)
                         over += int(torch.linalg.vector_norm(own) > bound)
                         total += clipped(own, bound)
                     for weight in student.trainable.values():
                         weight.grad = None
-                    for name, value in found.items():
+                    for name, value in summed.items():
                         sums[name] += float(value.detach())
         told = torch.tensor([*sums.values(), over], dtype=torch.float64)
         total = processes.sum(torch.cat([total, told.to(total)]))

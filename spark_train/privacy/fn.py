@@ -14,18 +14,14 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor
 
 from spark_audit.checkpoints.adapters import input_noise
 from spark_audit.checkpoints.beside import NOISE
-from spark_audit.checksums import BLANK, intact_file, sealed
-from spark_audit.errors import OutputError
-from spark_audit.files import write_atomically
 from spark_audit.provenance import seed_for
 from spark_train.privacy import PRIVACY, Method
 from spark_train.privacy.protected import Protected
+from spark_train.sealed_tensors import read_tensors, write_tensors
 from spark_train.stream import CARRIED, Stream
 
 NO_EPSILON = "frozen noise bounds nothing that a row does to the weights"
@@ -42,19 +38,9 @@ def fn(stream: Stream, method: Method) -> Protected:
         # What the run began with is kept: another library may draw otherwise.
         place = stream.folder / CARRIED / NOISE
         if stream.processes.first and not place.exists():
-            data = sealed(save({"noise": noise}, metadata={"seal": BLANK}))
-            write_atomically(place, lambda file: file.write(data))
+            write_tensors(place, {"noise": noise})
         stream.processes.wait()
-        try:
-            if intact_file(place) is False:
-                raise ValueError("other bytes than were written")
-            noise = load_file(place)["noise"]
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
-            raise OutputError(
-                "cannot be read or is damaged",
-                where=str(place),
-                fix="remove the run folder and train again",
-            ) from error
+        noise = read_tensors(place, needed=("noise",))["noise"]
     on = noise.to(stream.student.device)
     stream.note(f"no epsilon: {NO_EPSILON}")
     return Protected(

@@ -212,7 +212,7 @@ def test_it_is_the_same_after_a_stop(
     kept = folder / "carried" / NOISE
     whole = kept.read_bytes()
     kept.write_bytes(bytes([*whole[:-1], whole[-1] ^ 1]))
-    with pytest.raises(OutputError, match=rf"{NOISE}: cannot be read or is damaged"):
+    with pytest.raises(OutputError, match=rf"{NOISE}: is gone or damaged"):
         start(folder)
     kept.write_bytes(whole)
     start(folder)
