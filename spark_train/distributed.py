@@ -126,8 +126,8 @@ class Processes:
             return items
         from accelerate.utils import gather_object
 
-        found: list[T] = _exchange(lambda: gather_object(items))
-        return found
+        gathered: list[T] = _exchange(lambda: gather_object(items))
+        return gathered
 
 
 def _exchange(call: Callable[[], T]) -> T:

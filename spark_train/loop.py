@@ -356,11 +356,11 @@ def _penalties(phase: Phase, clock: Clock) -> dict[str, float]:
     if phase.penalty is None:
         return {}
     with clock("penalty"):
-        found = phase.penalty()
-        total = sum(found.values())
+        penalties = phase.penalty()
+        total = sum(penalties.values())
         if isinstance(total, Tensor) and total.requires_grad:
             torch.autograd.backward(total)
-    return {name: float(value.detach()) for name, value in found.items()}
+    return {name: float(value.detach()) for name, value in penalties.items()}
 
 
 def _record(

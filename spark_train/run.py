@@ -314,18 +314,20 @@ class _Work:
     ) -> tuple[int, State, dict[str, dict[str, float]]]:
         """Which phase to begin with, from where, and what was spent before."""
         with self.processes.together():
-            found = self.folder.restore()
-            if found is not None:
-                self.folder.check_left(found[2])
-                if found[0]:
-                    load_adapter(self.student.model, self._place(phases[found[0] - 1]))
-        stands = None if found is None else (found[0], found[1].step)
+            restored = self.folder.restore()
+            if restored is not None:
+                self.folder.check_left(restored[2])
+                if restored[0]:
+                    load_adapter(
+                        self.student.model, self._place(phases[restored[0] - 1])
+                    )
+        stands = None if restored is None else (restored[0], restored[1].step)
         self.processes.agree(stands, what="what they find in the run folder")
         if self.processes.first:
             self.folder.write(self.record)
-        if found is None:
+        if restored is None:
             return 0, State(), {}
-        return found
+        return restored
 
     def _place(self, phase: Phase) -> Path:
         return self.folder.stages / phase.stage / phase.part
@@ -421,10 +423,10 @@ def _by_kind(seconds: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     its ``end`` is finding out which weights the task needs.
     """
     names = {"start": "teacher", "end": "importance"}
-    found: dict[str, float] = {}
+    by_kind: dict[str, float] = {}
     for key, spent in seconds.items():
         for kind, value in spent.items():
             name = names.get(kind, kind)
             name = "correction" if key.endswith("/priv") else name
-            found[name] = found.get(name, 0.0) + value
-    return {name: round(value, 3) for name, value in found.items() if value >= 5e-4}
+            by_kind[name] = by_kind.get(name, 0.0) + value
+    return {name: round(value, 3) for name, value in by_kind.items() if value >= 5e-4}

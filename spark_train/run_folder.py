@@ -106,14 +106,14 @@ class Folder:
             common = pair[0].keys() & pair[1].keys()
             pair = [{k: v for k, v in one.items() if k in common} for one in pair]
         files = [one.pop(DATA, None) for one in pair]
-        found = difference(
+        differences = difference(
             *({k: _brief(v) for k, v in one.items() if k not in FREE} for one in pair)
         )
         if files[0] != files[1]:
-            found.append(f"{DATA}: other files or contents")
-        if found:
+            differences.append(f"{DATA}: other files or contents")
+        if differences:
             raise InputError(
-                f"holds a run of other settings: {'; '.join(found)}",
+                f"holds a run of other settings: {'; '.join(differences)}",
                 where=str(self.path),
                 fix="give another -o, or the same settings",
             )
@@ -347,9 +347,9 @@ def _brief(value: Any) -> Any:
 def _part(
     tensors: dict[str, torch.Tensor], prefix: str
 ) -> dict[str, torch.Tensor] | None:
-    found = {
+    named = {
         name.removeprefix(prefix): tensor
         for name, tensor in tensors.items()
         if name.startswith(prefix)
     }
-    return found or None
+    return named or None

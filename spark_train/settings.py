@@ -229,7 +229,7 @@ def parse(
         Naming the setting, and the known ones where it is unknown.
     """
     known = names(groups)
-    found: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     for text in assignments:
         name, equals, value = text.partition("=")
         name, value = name.strip(), value.strip()
@@ -243,10 +243,10 @@ def parse(
                 fix=f"choose one of: {', '.join(known)}",
             )
         group, _, leaf = name.rpartition(".")
-        target = found.setdefault(group, {}) if group else found
+        target = given.setdefault(group, {}) if group else given
         target["lambda_" if leaf == "lambda" else leaf] = value
     try:
-        return Settings.model_validate(found)
+        return Settings.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part).rstrip("_") for part in first["loc"])

@@ -78,15 +78,15 @@ class Stream:
 
         A task with fewer rows than its share gives all of them several times.
         """
-        found: list[TrainRow] = []
+        drawn: list[TrainRow] = []
         # A small memory may hold nothing of a task; the others then fill its place.
         memory = {task: rows for task, rows in self.earlier(k).items() if rows}
         parts = shares(size, len(memory))
         for (task, rows), share in zip(memory.items(), parts, strict=True):
             rng = self._rng("replay", purpose, k, task)
-            found += [rows[i] for i in endless(len(rows), share, rng)]
-        order = self._rng("replay", purpose, k).permutation(len(found))
-        return [found[i] for i in order]
+            drawn += [rows[i] for i in endless(len(rows), share, rng)]
+        order = self._rng("replay", purpose, k).permutation(len(drawn))
+        return [drawn[i] for i in order]
 
     def order(self, k: int, epoch: int, *, size: int, purpose: str) -> np.ndarray:
         """A permutation of ``size`` rows: of an epoch, whatever was drawn before."""

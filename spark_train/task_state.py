@@ -27,7 +27,7 @@ class Carried:
         self._stream = stream
         self._held: dict[int, Tensors] = {}
 
-    def keep(self, k: int, found: Mapping[str, Mapping[str, Tensor]]) -> None:
+    def keep(self, k: int, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Keep what is known after task ``k``.
 
         The file of the task before stays until the next one: a run that is killed now
@@ -36,7 +36,7 @@ class Carried:
         folder, processes = self._stream.folder, self._stream.processes
         plain = {
             group: {name: value.detach().cpu().clone() for name, value in some.items()}
-            for group, some in found.items()
+            for group, some in tensors.items()
         }
         if folder is None:
             self._held[k] = plain

@@ -23,5 +23,5 @@ REHEARSAL = ("replay.enabled", "replay.ratio", "replay.lambda", "replay.memory")
 
 def groups(name: str) -> tuple[str, ...]:
     """Names, or groups, of the settings that a method reads beside the common ones."""
-    found: tuple[str, ...] = METHODS.get(name).part("reads")()
-    return (*COMMON, *found)
+    read: tuple[str, ...] = METHODS.get(name).part("reads")()
+    return (*COMMON, *read)

@@ -44,9 +44,9 @@ def _phase(stream: Stream, k: int, carried: Carried) -> Phase:
     def end() -> None:
         if k + 1 == len(stream.tasks):
             return  # no later task asks for it
-        found = fisher(stream, k, rows=settings.rows)
+        curvature = fisher(stream, k, rows=settings.rows)
         at = {name: weight.detach() for name, weight in student.trainable.items()}
-        total = held[0].plus(found, at) if held else Quadratic.of(found, at)
+        total = held[0].plus(curvature, at) if held else Quadratic.of(curvature, at)
         carried.keep(k, asdict(total))
 
     phase = learning(stream, k)

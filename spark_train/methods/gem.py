@@ -69,8 +69,8 @@ def _phase(stream: Stream, k: int) -> Phase:
             return {"violated": against}  # the loop stops where one is not finite
         v = torch.zeros(k, dtype=torch.float64)
         if processes.first:
-            found = dual(products.cpu().numpy(), margin=stream.settings.gem.margin)
-            v = torch.from_numpy(found)
+            solved = dual(products.cpu().numpy(), margin=stream.settings.gem.margin)
+            v = torch.from_numpy(solved)
         # One process solves it for all: they must not part by a rounding.
         v = processes.sum(v.to(student.device))
         set_gradient(student, own + v @ table[:-1])

@@ -36,14 +36,14 @@ def _phase(stream: Stream, k: int) -> Phase:
             set_aside(student.model, seed=seed_for(stream.settings.seed, "lora", k))
 
     def penalty() -> Sums:
-        found: Sums = {}
+        terms: Sums = {}
         if k:
-            found["orthogonal"] = settings.lambda_1 * overlap(
+            terms["orthogonal"] = settings.lambda_1 * overlap(
                 old_and_new(student.model)
             )
         if settings.lambda_2:
             sizes = [torch.linalg.vector_norm(w) for w in student.trainable.values()]
-            found["norms"] = settings.lambda_2 * torch.stack(sizes).sum()
-        return found
+            terms["norms"] = settings.lambda_2 * torch.stack(sizes).sum()
+        return terms
 
     return replace(learning(stream, k), start=start, penalty=penalty)

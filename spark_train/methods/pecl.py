@@ -70,9 +70,9 @@ def sensitive(row: TrainRow, score: np.ndarray, settings: Pecl) -> np.ndarray:
     the response's, which the same step learns; ``pecl.unlearn=prompt`` leaves those
     out. The first token has no prediction.
     """
-    found = score > settings.theta
-    found[0] = False
-    return found & ~row.response if settings.unlearn == "prompt" else found
+    above = score > settings.theta
+    above[0] = False
+    return above & ~row.response if settings.unlearn == "prompt" else above
 
 
 def held(

@@ -37,10 +37,10 @@ def attention_projections(model: torch.nn.Module) -> list[str]:
     InputError
         If there is none, with the names of what linear layers there are.
     """
-    found = [name for name in _linear(model) if _ATTENTION.search(_parent(name))]
-    if not found:
+    names = [name for name in _linear(model) if _ATTENTION.search(_parent(name))]
+    if not names:
         raise _no_target(model, "no attention projections found to put LoRA on")
-    return found
+    return names
 
 
 def named_projections(model: torch.nn.Module, targets: Sequence[str]) -> list[str]:
@@ -54,10 +54,10 @@ def named_projections(model: torch.nn.Module, targets: Sequence[str]) -> list[st
     every = _linear(model)
     head = getattr(model, "get_output_embeddings", lambda: None)()
     for target in targets:
-        found = [name for name in every if _leaf(name) == target]
-        if not found:
+        named = [name for name in every if _leaf(name) == target]
+        if not named:
             raise _no_target(model, f"has no linear layer {target!r}")
-        if any(model.get_submodule(name) is head for name in found):
+        if any(model.get_submodule(name) is head for name in named):
             raise InputError(
                 f"{target!r} is the output head, which stays as it is",
                 where="--lora-targets",

@@ -172,13 +172,13 @@ def _draws(stream: Stream, k: int) -> list[TrainRow]:
     chosen = stream.drawn(k, private, size, purpose="pii")
     if settings.draw != "mixed":
         return chosen if settings.draw == "pii" else every
-    found: list[TrainRow] = []
+    drawn: list[TrainRow] = []
     for step in range(settings.steps):
         # Half of each list, so that both are gone through row by row.
         at = step // 2 * settings.batch_size
         source = every if step % 2 else chosen
-        found += source[at : at + settings.batch_size]
-    return found
+        drawn += source[at : at + settings.batch_size]
+    return drawn
 
 
 def _private(rows: Sequence[TrainRow]) -> Sequence[TrainRow]:

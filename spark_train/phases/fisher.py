@@ -43,8 +43,8 @@ def fisher(stream: Stream, k: int, *, rows: int = 0) -> dict[str, Tensor]:
     scope = stream.settings.loss.scope
     with student.still(), torch.enable_grad():
         for row in processes.share(chosen):
-            found = response_loss(student, [row], scope=scope, name="nll")
-            torch.autograd.backward(found["nll"])
+            sums = response_loss(student, [row], scope=scope, name="nll")
+            torch.autograd.backward(sums["nll"])
             total += flat_gradient(student).square()
             for weight in weights.values():
                 weight.grad = None

@@ -97,9 +97,9 @@ class Distillation:
         batch = collate(rows).to(student.device)
         mask = batch.attention
         hidden, ids = student.hidden(batch, mask), targets(batch, mask)
-        found = batch_scores(self._stream, rows, hidden, ids, counts)
+        scored = batch_scores(self._stream, rows, hidden, ids, counts)
         # The first token has no prediction.
-        high = [score > settings.sensitivity.tau for score in found]
+        high = [score > settings.sensitivity.tau for score in scored]
         for one in high:
             one[0] = False
         chosen = hidden[torch.from_numpy(np.concatenate([h[1:] for h in high]))]
@@ -119,7 +119,9 @@ class Distillation:
             torch.split(logp, counts_high),
             strict=True,
         )
-        for row, score, one, (ids, share) in zip(rows, found, high, parts, strict=True):
+        for row, score, one, (ids, share) in zip(
+            rows, scored, high, parts, strict=True
+        ):
             low = row.response & ~one
             low[0] = False
             # A copy: a part would keep the whole batch's in memory.
@@ -133,33 +135,33 @@ class Distillation:
     def terms(self, rows: Sequence[TrainRow]) -> dict[str, Term]:
         """CE and KL, weighted by their counts, and the watched mass."""
         replay = self._stream.settings.replay
-        found = [self._targets[row.id] for row in rows]
-        low = sum(int(target.low.sum()) for target in found)
-        high = sum(int(target.high.sum()) for target in found)
+        kept = [self._targets[row.id] for row in rows]
+        low = sum(int(target.low.sum()) for target in kept)
+        high = sum(int(target.high.sum()) for target in kept)
         share = replay.lambda_ / max(low + high, 1)
         scale = replay.temperature**2 if replay.t_squared else 1.0
         return {
             "replay_ce": Term(low, share * low),
             "replay_kl": Term(high, share * high * scale),
-            "outside": Term(sum(len(target.watched) for target in found), 0.0),
+            "outside": Term(sum(len(target.watched) for target in kept), 0.0),
         }
 
     def loss(self, rows: Sequence[TrainRow]) -> Sums:
         """Sums over R and over H, and the student's mass outside the support."""
         student, replay = self._stream.student, self._stream.settings.replay
-        found = [self._targets[row.id] for row in rows]
+        kept = [self._targets[row.id] for row in rows]
         batch = collate(rows).to(student.device)
         low, high = (
-            padded([getattr(target, name) for target in found], batch.ids.shape)
+            padded([getattr(target, name) for target in kept], batch.ids.shape)
             for name in ("low", "high")
         )
         both = (low | high).to(student.device)
         hidden = student.hidden(batch, both)
         is_high = high[:, 1:][(low | high)[:, 1:]].to(student.device)
         ids = targets(batch, both)[~is_high]
-        support = torch.cat([target.support for target in found]).long()
+        support = torch.cat([target.support for target in kept]).long()
         support = support.to(student.device)
-        logp = torch.cat([target.logp for target in found]).to(student.device)
+        logp = torch.cat([target.logp for target in kept]).to(student.device)
         at_high = hidden[is_high]
         on_cpu = student.device.type == "cpu"
         gathered = CPU_GATHERED if on_cpu else GPU_GATHERED
@@ -179,12 +181,12 @@ class Distillation:
                 rows=max(per_chunk, 8),
             ),
         }
-        sizes = np.cumsum([0, *(len(target.support) for target in found)])
+        sizes = np.cumsum([0, *(len(target.support) for target in kept)])
         watched = torch.from_numpy(
             np.concatenate(
                 [
                     first + target.watched
-                    for first, target in zip(sizes[:-1], found, strict=True)
+                    for first, target in zip(sizes[:-1], kept, strict=True)
                 ]
             )
         ).to(student.device)

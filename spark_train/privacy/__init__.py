@@ -30,5 +30,5 @@ def groups(name: str) -> tuple[str, ...]:
     """Groups of the settings that an option reads."""
     if name == NONE:
         return ()
-    found: tuple[str, ...] = PRIVACY.get(name).part("reads")()
-    return found
+    read: tuple[str, ...] = PRIVACY.get(name).part("reads")()
+    return read

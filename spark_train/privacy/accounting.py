@@ -55,10 +55,10 @@ def epsilon(
         warnings.simplefilter("ignore")
         try:
             orders = [*accountant.DEFAULT_ALPHAS, *LARGE_ORDERS]
-            found = float(accountant.get_epsilon(delta=delta, alphas=orders))
+            value = float(accountant.get_epsilon(delta=delta, alphas=orders))
         except (ArithmeticError, ValueError):  # hardly any noise
             return math.inf
-    return max(found, 0.0) if math.isfinite(found) else math.inf
+    return max(value, 0.0) if math.isfinite(value) else math.inf
 
 
 def noise_for(

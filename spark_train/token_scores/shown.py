@@ -114,7 +114,7 @@ def score_examples(
     nll = [table.columns["nll"][table.rows(row.id)] for row in rows]
     scores = row_scores(rows, nll, counts, alpha=alpha)
     hidden = _hidden(examples, trained[:limit], rows, loaded.tokenizer)
-    return [Inspected(*found) for found in zip(rows, nll, scores, hidden, strict=True)]
+    return [Inspected(*each) for each in zip(rows, nll, scores, hidden, strict=True)]
 
 
 def _hidden(
@@ -129,7 +129,7 @@ def _hidden(
     row of the data.
     """
     known = Annotated(examples)
-    found = []
+    hidden = []
     encodings = encode(tokenizer, [example.text for example in shown])
     for example, row, encoding in zip(shown, rows, encodings, strict=True):
         # Only the start of a text is ever cut off.
@@ -144,5 +144,5 @@ def _hidden(
         for start, end, type in places:  # of several the annotated one is told
             for t in text[encoding.mask([(start, end)])[read]]:
                 types[t] = type
-        found.append(tuple(types))
-    return found
+        hidden.append(tuple(types))
+    return hidden

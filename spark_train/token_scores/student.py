@@ -61,15 +61,15 @@ def scored(stream: Stream, k: int, rows: Sequence[TrainRow]) -> dict[str, np.nda
     """Scores of rows while task ``k`` is learned, by id, the same in all processes."""
     student, processes = stream.student, stream.processes
     counts = seen_counts(stream, k)
-    found: dict[str, np.ndarray] = {}
+    by_row: dict[str, np.ndarray] = {}
     with torch.no_grad(), student.still():
         for part in pieces(processes.share(rows), student.tokens):
             batch = collate(part).to(student.device)
             hidden = student.hidden(batch, batch.attention)
             ids = targets(batch, batch.attention)
             scores = batch_scores(stream, part, hidden, ids, counts)
-            found |= {row.id: one for row, one in zip(part, scores, strict=True)}
-    return processes.collect(found)
+            by_row |= {row.id: one for row, one in zip(part, scores, strict=True)}
+    return processes.collect(by_row)
 
 
 def keep_scores(
