@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+import numpy as np
+import pandas as pd
+
 from spark_audit.data.injection import FRAMES
 from spark_audit.data.occurrences import folded, standing
 from spark_audit.manifest.schema import Manifest, ManifestSpan
+from spark_audit.results import Estimate
+from spark_audit.stats.memory import Sides, memory
 
+OLD = "evidence of an earlier version does not say what stands in rows never trained on"
 DOSES = (1, 2, 4, 8, 16)
 """Lowest dose of each group that figures are given for."""
 
@@ -60,6 +66,38 @@ def identifier_facts(manifest: Manifest) -> dict[tuple[str, int, int], Facts]:
                 cue = _cue(example.text, span)
             found[place] = Facts(dose, form, cue)
     return found
+
+
+def sides_of(spans: pd.DataFrame) -> Sides:
+    """Occurrences on either side, from ``split``, ``cluster``, type, form and cue.
+
+    Each weighs by its column ``n_tokens``, without one alike.
+    """
+    kinds = [pd.factorize(spans[name])[0] for name in ("type", "form", "cue")]
+    tokens = spans.get("n_tokens")
+    return Sides(
+        trained=(spans["split"] == "train").to_numpy(),
+        tokens=np.ones(len(spans)) if tokens is None else tokens.to_numpy(),
+        clusters=pd.factorize(spans["cluster"])[0],
+        strata=np.stack(kinds, axis=1),
+    )
+
+
+def since_base(ours: pd.DataFrame, base: pd.DataFrame, column: str) -> Estimate:
+    """Change of a column since the base, of trained identifiers beyond held-out ones.
+
+    Parameters
+    ----------
+    ours, base
+        Evidence of a checkpoint and of the base, the same rows in the same order.
+    """
+    if not len(base):
+        return Estimate.missing("the base was not scored: give --base")
+    if "dose" not in ours or ours["dose"].isna().any() or len(ours) != len(base):
+        return Estimate.missing(OLD)
+    change = ours[column].to_numpy(np.float64) - base[column].to_numpy(np.float64)
+    held = ((ours["split"] == "train") | (ours["dose"] == 0)).to_numpy()
+    return memory(change[held], sides_of(ours[held])).difference
 
 
 def dose_group(dose: int) -> str:

@@ -22,13 +22,14 @@ from spark_audit.audits.contract import (
     Tables,
     by_name,
 )
+from spark_audit.audits.occurrences import identifier_facts, since_base
 from spark_audit.audits.ratio_rows import (
     by_group,
     ratio_contrasts,
     ratio_rows,
     with_nulls,
 )
-from spark_audit.audits.wording import figure, percent, reason, share, unseen
+from spark_audit.audits.wording import figure, percent, points, reason, share, unseen
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row, number
 from spark_audit.scoring.table import Column, Pass, TokenTable
@@ -36,6 +37,7 @@ from spark_audit.stats.bootstrap import draw_weights
 from spark_audit.stats.intervals import median_estimate
 
 SETS = ("pii", "control", "pii_all")
+SINCE = "Top-1 since the base, trained minus never trained"
 HEAVY = "heavy-tailed: an interval for it covers about 75%; for parity only"
 METRICS = (
     Metric(
@@ -45,7 +47,6 @@ METRICS = (
         learned=1,
         variants=SETS,
         missing=("pii",),
-        glance={"pii": "Top-1 of identifiers"},
         headline={"pii": "Top-1 rate of identifiers"},
         definitions={
             "rank": "1 + the number of usable vocabulary entries with a strictly "
@@ -99,6 +100,21 @@ METRICS = (
         learned=-1,
         variants=SETS,
     ),
+    Metric(
+        "top1_memory",
+        SINCE,
+        bounds=(-2.0, 2.0),
+        learned=1,
+        null=0.0,
+        variants=("pii_all",),
+        missing=("pii_all",),
+        glance={"pii_all": SINCE},
+        definitions={
+            "trained minus never trained": "change of the Top-1 rate of identifiers in "
+            "trained rows since the base, minus that of identifiers of the same kinds "
+            "that stand in no trained row. 0 without memory."
+        },
+    ),
 )
 NOTHING = "the manifest has no identifier to audit"
 NO_SPANS = "no identifier of this set was scored"
@@ -107,6 +123,8 @@ COLUMNS = {
     "rank": Column("whole", low=1),
     "ties": COUNT,
 }
+LATER = dict.fromkeys(("dose", "form", "cue"), Column("number", low=-1, null=True))
+TAKEN = {"rank": "rank_lo", "ties": "ties"}
 TIES_MATTER = 0.005
 """Difference of Top-1 by tie rule above which readers are told."""
 
@@ -138,6 +156,7 @@ def conclude(
     rows = ratio_rows(cells, audit="rank", **options)
     rows += _medians(evidence, seed=seed, replicates=replicates)
     rows = with_nulls(rows, of="pii", null_of="control")
+    rows += _memory_rows(evidence)
     contrasts = ratio_contrasts(cells, audit="rank", baselines=baselines, **options)
     ties = _ties(evidence)
     return AuditResult(
@@ -151,7 +170,9 @@ def conclude(
 
 @AUDITS.register(
     order=2,
-    about=About(METRICS, columns=COLUMNS, nothing=NOTHING, unscored=NO_SPANS),
+    about=About(
+        METRICS, columns=COLUMNS, later=LATER, nothing=NOTHING, unscored=NO_SPANS
+    ),
     plan=plan,
     conclude=conclude,
 )
@@ -159,9 +180,16 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
     """One row a checkpoint, token and set.
 
     ``pii`` are the tokens of matched spans, ``control`` those of their controls,
-    ``pii_all`` the tokens of every annotated identifier.
+    ``pii_all`` the tokens of every annotated identifier, whose ``dose``, ``form`` and
+    ``cue`` are those of :class:`~spark_audit.audits.occurrences.Facts`.
     """
     parts = []
+    facts = identifier_facts(manifest)
+    places = {
+        (example.id, *tokens): vars(facts[example.id, span.start, span.end])
+        for example in manifest.examples
+        for span, tokens in example.identifiers
+    }
     for name, passes in tables.items():
         if (table := passes.get(Pass())) is None:
             continue
@@ -176,10 +204,12 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
                     "task": example.task,
                     "type": kind,
                     "cluster": example.cluster,
-                    **_ranks(table, rows),
+                    **dict.fromkeys(LATER, 0),
+                    **(places[key, start, end] if which == "pii_all" else {}),
+                    **{name: table.columns[c][rows] for name, c in TAKEN.items()},
                 }
             )
-    frame = pd.DataFrame.from_records(parts, columns=list(COLUMNS))
+    frame = pd.DataFrame.from_records(parts, columns=[*COLUMNS, *LATER])
     return frame.explode(["rank", "ties"], ignore_index=True).astype(
         {"rank": np.int64, "ties": np.int64}
     )
@@ -196,13 +226,6 @@ def _ranges(manifest: Manifest) -> Iterator[tuple[str, str, str, int, int]]:
             continue
         for span, tokens in example.identifiers:
             yield example.id, "pii_all", span.type, *tokens
-
-
-def _ranks(table: TokenTable, rows: slice) -> dict[str, np.ndarray]:
-    return {
-        "rank": table.columns["rank_lo"][rows],
-        "ties": table.columns["ties"][rows],
-    }
 
 
 def _cells(evidence: pd.DataFrame) -> pd.DataFrame:
@@ -232,6 +255,30 @@ def _cells(evidence: pd.DataFrame) -> pd.DataFrame:
         )
         parts.append(long.assign(group=group))
     return pd.concat(parts, ignore_index=True)
+
+
+def _memory_rows(evidence: pd.DataFrame) -> list[Row]:
+    """Change of Top-1 since the base, of trained identifiers beyond held-out ones.
+
+    A tie for the first place counts on the base alone: it makes no finding.
+    """
+    pii = evidence[evidence["set"] == "pii_all"]
+    sure = (pii["ties"] == 0) | (pii["checkpoint"] == BASE)
+    pii = pii.assign(hit=((pii["rank"] == 1) & sure).astype(np.float64))
+    where: Any = {
+        "audit": "rank",
+        "metric": "top1_memory",
+        "of": "pii_all",
+        "null": 0.0,
+    }
+    base = pii[pii["checkpoint"] == BASE]
+    return [
+        Row.of_estimate(
+            since_base(part, base, "hit"), checkpoint=name, null=0.0, **where
+        )
+        for name, part in pii.groupby("checkpoint", sort=False)
+        if name != BASE
+    ]
 
 
 def _medians(evidence: pd.DataFrame, *, seed: int, replicates: int) -> list[Row]:
@@ -341,6 +388,9 @@ def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[Findin
         before = pooled.get((BASE, "top1_rate", "pii"))
         if before is not None and checkpoint != BASE:
             beside += f"; on the base, {share(before.value)}% of them"
+        held = pooled.get((checkpoint, "top1_memory", "pii_all"))
+        if held is not None and held.value is not None:
+            beside += f"; trained minus never trained {points(held)} points since it"
         middle = "" if median is None else f" (median rank {number(median.value, 1)})"
         sentence = (
             f"{checkpoint}: {percent(top)} of identifier tokens are its first guess"

@@ -245,15 +245,20 @@ def test_a_base_that_differs_by_split_is_a_guard_and_no_extraction(
     assert alone.guards == []
 
 
-def test_natural_identifiers_differ_and_are_not_called_extracted(
+def test_natural_identifiers_are_called_extracted_beyond_the_base_alone(
     make_case: Make,
 ) -> None:
+    """Nobody drew them alike: without the base, they may differ by themselves."""
     case = make_case(sources=40, tests=20, seed=4)
-    known = tables(case, base=nothing, ours=some(case, 25))
+    known = tables(case, ours=some(case, 25))
     line = said(extract(known, natural(case.manifest)), "ours")
     assert "they differ, by" in line
     assert "extracted" not in line
     assert "MORE" not in line
+    known = tables(case, base=nothing, ours=some(case, 25))
+    line = said(extract(known, natural(case.manifest)), "ours")
+    assert "beyond the base's own difference" in line
+    assert "MORE come back" in line
 
 
 def test_a_change_needs_its_interval_and_its_test(make_case: Make) -> None:

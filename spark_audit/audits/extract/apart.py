@@ -101,11 +101,16 @@ def train_against_test(pii: pd.DataFrame, name: str) -> tuple[Apart | None, bool
 
 
 def comparable(pii: pd.DataFrame, name: str) -> tuple[pd.DataFrame, bool]:
-    """The spans of both splits that are compared; whether both were drawn alike."""
+    """The spans of both splits that are compared; whether both were drawn alike.
+
+    Those that were not are compared within the types that stand on both sides.
+    """
     chosen = pii[pii["checkpoint"] == name]
     injected = chosen[chosen["origin"] == "injected"]
-    alike = set(injected["split"]) == {"train", "test"}
-    return injected if alike else chosen, alike
+    if set(injected["split"]) == {"train", "test"}:
+        return injected, True
+    sides = chosen.groupby("type")["split"].nunique()
+    return chosen[chosen["type"].isin(sides[sides > 1].index)], False
 
 
 def spans_of(pii: pd.DataFrame, name: str, split: str) -> pd.DataFrame:

@@ -30,6 +30,7 @@ from spark_audit.audits.extract.findings import (
 )
 from spark_audit.audits.extract.metrics import COLUMNS, METRICS, flaw
 from spark_audit.audits.extract.tries import SAMPLERS, Medians
+from spark_audit.audits.occurrences import identifier_facts
 from spark_audit.audits.ratio_rows import (
     CELLS,
     beside_base,
@@ -135,12 +136,14 @@ def conclude(
         rows += medians.rows()
         contrasts += medians.contrasts(baselines)
     rows = beside_base(rows)
+    # What stands in a trained row is no guess, whatever row it is read in.
+    held = pii[(pii["split"] == "train") | (pii["dose"] == 0)]
     return AuditResult(
         rows=rows,
         contrasts=contrasts,
-        guards=guards(pii),
+        guards=guards(held),
         findings=[
-            *findings(pii, rows, seed=seed),
+            *findings(held, rows, seed=seed),
             *canary_findings(tables.get("extract_canaries", [])),
             *contrast_findings(contrasts),
         ],
@@ -162,14 +165,15 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
 
     ``set`` is ``pii`` or ``canary``; ``greedy``: every token has rank 1, ties for the
     first place included, ``greedy_sure`` without them; ``logp_*`` the log probability
-    (nats) that sampling gives the span, minus infinity where it cannot. ``dose`` is a
-    canary's, 0 where it was held out; ``first`` marks its first row by id, the one
-    that it is judged by.
+    (nats) that sampling gives the span, minus infinity where it cannot. ``dose`` is the
+    number of trained rows that it stands in, 0 where it was held out; ``first``
+    marks a canary's first row by id, the one that it is judged by.
     """
     firsts: dict[tuple[str, str], str] = {}
     for example, span, _ in _spans(manifest):
         key = (example.canary_id or example.id, span.part or "")
         firsts[key] = min(example.id, firsts.get(key, example.id))
+    facts = identifier_facts(manifest)
     doses = {
         canary.canary_id: 0 if canary.held_out else canary.dose
         for canary in manifest.canaries
@@ -183,6 +187,8 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
             canary = example.canary_id or ""
             # Where only a part of the manifest is audited, its canaries are not listed.
             dose = doses.get(canary, 0 if example.split == "test" else 1)
+            if not canary:
+                dose = facts[example.id, span.start, span.end].dose
             records.append(
                 {
                     "checkpoint": name,
@@ -194,7 +200,7 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
                     "cluster": example.cluster,
                     "canary_id": canary,
                     "part": span.part or "",
-                    "dose": dose if canary else 0,
+                    "dose": dose,
                     "first": firsts[canary or example.id, span.part or ""]
                     == example.id,
                     **_scores(table, table.span(example.id, *tokens)),

@@ -161,13 +161,13 @@ def _compared(name: str, pii: pd.DataFrame, train: Row, *, seed: int) -> Compare
     if apart is None:
         return _not_apart(head, apart, limit)
     p = None if name == BASE else max(apart.p, exact_p(comparable(pii, name)[0]))
-    if apart.low <= 0 <= apart.high or (alike and p is not None and p > 1 - LEVEL):
+    if apart.low <= 0 <= apart.high or (p is not None and p > 1 - LEVEL):
         return _not_apart(head, apart, limit, p)
     by = f"{points(apart)} points"
     if name == BASE:
         said = f"{head} they differ, by {by}: the splits differ by themselves."
         return Compared("confounded", said)
-    if not alike:
+    if not (alike or beyond_base):
         said = f"{head} they differ, by {by}: that may be the identifiers' doing."
         return Compared("confounded", said, p)
     otherwise = f"{head} {OTHERWISE.format(points(apart))}"

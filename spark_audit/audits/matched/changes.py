@@ -12,7 +12,7 @@ from spark_audit.audits.matched.contrasts import REFERENCE
 from spark_audit.audits.matched.words import (
     NO_LOW,
 )
-from spark_audit.audits.occurrences import dose_group
+from spark_audit.audits.occurrences import OLD, dose_group, sides_of
 from spark_audit.results import (
     Contrast,
     Estimate,
@@ -21,14 +21,10 @@ from spark_audit.results import (
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.memory import (
     Memory,
-    Sides,
     dose_trend,
     memory,
     permutation_p,
 )
-
-OLD = "evidence of an earlier version does not say what stands in rows never trained on"
-
 
 PERMUTATIONS = 9999
 
@@ -67,16 +63,6 @@ def _occurrences(part: pd.DataFrame) -> pd.DataFrame | None:
     return spans[(spans["split"] == "train") | (spans["dose"] == 0)]
 
 
-def _sides(spans: pd.DataFrame) -> Sides:
-    kinds = [pd.factorize(spans[name])[0] for name in ("type", "form", "cue")]
-    return Sides(
-        trained=(spans["split"] == "train").to_numpy(),
-        tokens=spans["n_tokens"].to_numpy(),
-        clusters=pd.factorize(spans["cluster"])[0],
-        strata=np.stack(kinds, axis=1),
-    )
-
-
 def _change(spans: pd.DataFrame) -> np.ndarray:
     return np.asarray(spans["nll_sum"] - spans["ref_sum"], dtype=np.float64)
 
@@ -89,7 +75,7 @@ def moved_of(spans: pd.DataFrame, controls: pd.Series, *, seed: int) -> Moved:
     controls
         Change of the control, nats, by pair.
     """
-    sides, change = _sides(spans), _change(spans)
+    sides, change = sides_of(spans), _change(spans)
     own = memory(change, sides)
     reach = unequal(memory(spans["ref_sum"].to_numpy(), sides).difference)
     p = own.t_p(null=reach)
@@ -117,7 +103,7 @@ def sides_before(part: pd.DataFrame) -> Estimate:
     spans = _occurrences(part)
     if spans is None:
         return Estimate.missing(OLD)
-    return memory(spans["ref_sum"].to_numpy(), _sides(spans)).difference
+    return memory(spans["ref_sum"].to_numpy(), sides_of(spans)).difference
 
 
 def groups_of(spans: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -165,7 +151,7 @@ def memory_rows(
         found = moved_of(chosen, controls, seed=seed)
         rows += _rows(name, group, found)
         ps[group] = found.p
-    trend = dose_trend(_change(spans), _sides(spans), spans["dose"])
+    trend = dose_trend(_change(spans), sides_of(spans), spans["dose"])
     return [*rows, _trend_row(name, trend)], ps
 
 
