@@ -32,7 +32,7 @@ from spark_audit.audits.ratio_rows import (
 from spark_audit.audits.wording import figure, percent, points, reason, share, unseen
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row, number
-from spark_audit.scoring.table import Column, Pass, TokenTable
+from spark_audit.scoring.table import Column, Pass
 from spark_audit.stats.bootstrap import draw_weights
 from spark_audit.stats.intervals import median_estimate
 
@@ -265,19 +265,14 @@ def _memory_rows(evidence: pd.DataFrame) -> list[Row]:
     pii = evidence[evidence["set"] == "pii_all"]
     sure = (pii["ties"] == 0) | (pii["checkpoint"] == BASE)
     pii = pii.assign(hit=((pii["rank"] == 1) & sure).astype(np.float64))
-    where: Any = {
-        "audit": "rank",
-        "metric": "top1_memory",
-        "of": "pii_all",
-        "null": 0.0,
-    }
+    where: Any = {"audit": "rank", "metric": "top1_memory", "null": 0.0}
     base = pii[pii["checkpoint"] == BASE]
+    found = {n: part for n, part in pii.groupby("checkpoint", sort=False) if n != BASE}
     return [
         Row.of_estimate(
-            since_base(part, base, "hit"), checkpoint=name, null=0.0, **where
+            since_base(part, base, "hit"), checkpoint=name, of="pii_all", **where
         )
-        for name, part in pii.groupby("checkpoint", sort=False)
-        if name != BASE
+        for name, part in found.items()
     ]
 
 
