@@ -52,6 +52,13 @@ class CheckpointName:
         return f"{self.method}{seed}{stage}{rounding}"
 
 
+def seeds_of(name: str, count: int) -> list[str]:
+    """Names of a checkpoint's seeds; a single one has the name itself."""
+    if count == 1:
+        return [name]
+    return [str(CheckpointName(name, seed)) for seed in range(1, count + 1)]
+
+
 def entry_of(name: str) -> str:
     """The method that the seed ``NAME[K]`` belongs to; any other name itself."""
     parts = CheckpointName.parse(name)

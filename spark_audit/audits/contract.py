@@ -143,6 +143,8 @@ class About:
         Variants have columns of their own.
     stages
         It looks at all stages of a series.
+    file
+        Its evidence in ``scores/``, if that is not called as the audit is.
     """
 
     metrics: tuple[Metric, ...] = ()
@@ -155,6 +157,7 @@ class About:
     chance: bool = False
     wide: bool = False
     stages: bool = False
+    file: str = ""
 
 
 NOTHING_KNOWN = About()
@@ -212,11 +215,6 @@ def originals(checkpoints: Iterable[CheckpointFacts]) -> dict[str, str]:
     names = {one.name for one in known}
     pairs = ((one.name, one.quantised_from) for one in known)
     return {name: own for name, own in pairs if own is not None and own in names}
-
-
-def evidence_file(audit: str) -> str:
-    """Name of an audit's evidence in ``scores/``."""
-    return "spans.parquet" if audit == "matched" else f"{audit}.parquet"
 
 
 def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -377,6 +375,10 @@ class Audits(Registry[Audit]):
     def metric(self, audit: str, name: str) -> Metric:
         """What is known of a metric; of one that there is not, its name."""
         return by_name(self.metrics(audit)).get(name) or Metric(name)
+
+    def evidence_file(self, audit: str) -> str:
+        """Name of an audit's evidence in ``scores/``."""
+        return self.about(audit).file or f"{audit}.parquet"
 
     def of_stages(self, audit: str) -> bool:
         """Whether an audit looks at all stages of a series."""

@@ -45,6 +45,7 @@ from spark_audit.checkpoints.tokenizer import (
 )
 from spark_audit.checkpoints.weight_files import check_finite, content_sha256
 from spark_audit.errors import CheckpointError, shown
+from spark_audit.names import CheckpointName
 from spark_audit.provenance import sha256_json
 
 # PEFT writes these in any order.
@@ -141,7 +142,7 @@ class LoadedBase:
             weights = rounded(self.model, self.host.peft, on, kind, where=where)
             yield replace(
                 loaded,
-                name=f"{name}+{kind}",
+                name=str(CheckpointName(name, rounding=kind)),
                 quantised_from=name,
                 # Its adapter is merged: the module is used without any.
                 model=self.model,

@@ -15,6 +15,7 @@ from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.checkpoints.specs import BASE, Loading, Spec, default_name
 from spark_audit.checkpoints.tokenizer import read_tokenizer
 from spark_audit.errors import InputError
+from spark_audit.names import CheckpointName
 
 
 def load_tokenizer(
@@ -49,7 +50,7 @@ def expand(spec: Spec) -> tuple[Spec, ...]:
     else:
         return (spec,)
     return tuple(
-        Spec(f"{spec.name}@{k}", (path,), stage)
+        Spec(str(CheckpointName(spec.name, stage=k)), (path,), stage)
         for k, (path, stage) in enumerate(steps, start=1)
     )
 
@@ -143,7 +144,8 @@ def open_checkpoints(
 
 def _check_names(names: set[str], kinds: Sequence[str]) -> None:
     """Refuse names that rounded checkpoints get."""
-    for rounded in sorted(f"{name}+{kind}" for name in names for kind in kinds):
+    every = (str(CheckpointName(n, rounding=kind)) for n in names for kind in kinds)
+    for rounded in sorted(every):
         if rounded in names:
             raise InputError(
                 f"the name {rounded!r} is that of a rounded checkpoint",

@@ -34,6 +34,7 @@ from spark_audit.checkpoints.recipe import Recipe, State
 from spark_audit.checkpoints.specs import BASE, Loading, Spec
 from spark_audit.checkpoints.weight_files import content_sha256
 from spark_audit.errors import CheckpointError, InputError, shown
+from spark_audit.names import seeds_of
 
 Item = tuple[str, Recipe]
 FEW_BYTES = 1 << 28
@@ -49,8 +50,8 @@ class Plan:
             if spec.name == BASE:
                 loading = _with_base(spec, loading)
         for spec in specs:
-            for i, source in enumerate(spec.sources, start=1):
-                name = spec.name if len(spec.sources) == 1 else f"{spec.name}[{i}]"
+            names = seeds_of(spec.name, len(spec.sources))
+            for name, source in zip(names, spec.sources, strict=True):
                 if name != BASE:
                     self.items.append((name, recipe(source, loading)))
         self.base = self._base(loading)

@@ -19,14 +19,13 @@ from spark_audit.audits.columns import columns_of
 from spark_audit.audits.contract import (
     BASE,
     baselines_of,
-    evidence_file,
     originals,
     replicates,
 )
 from spark_audit.audits.seeds import with_entries
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import check_links
-from spark_audit.names import series_of
+from spark_audit.names import CheckpointName, entry_of, series_of
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attachments import (
@@ -112,7 +111,7 @@ def compare(
             where=", ".join(str(folder) for folder in folders),
             fix="audit them with the same command first",
         )
-    if chosen not in known and not any(n.startswith(f"{chosen}[") for n in known):
+    if chosen not in known and chosen not in map(entry_of, known):
         raise InputError(
             f"{chosen!r} is none of the checkpoints",
             where="--baseline",
@@ -123,7 +122,7 @@ def compare(
         sums = _write(output, evidence)
         parts = [(read_cases(f), new) for f, new in zip(folders, names, strict=True)]
         write_cases(output, united_cases(parts))
-    kept = [evidence_file(audit) for audit in results] + [cases_file(Path()).name]
+    kept = [*map(AUDITS.evidence_file, results), cases_file(Path()).name]
     return assemble(
         results,
         status=first.status,
@@ -184,7 +183,7 @@ def _write(output: Path, evidence: dict[str, pd.DataFrame]) -> dict[str, str]:
     for audit, frame in evidence.items():
         table = pa.Table.from_pandas(frame, preserve_index=False)
         write_parquet(table, _path(output, audit))
-    return {evidence_file(a): sha256_file(_path(output, a)) for a in evidence}
+    return {AUDITS.evidence_file(a): sha256_file(_path(output, a)) for a in evidence}
 
 
 def _differing(audit: str, reports: Sequence[Report]) -> list[str]:
@@ -255,7 +254,11 @@ def _names(folders: Sequence[Path], reports: Sequence[Report]) -> list[dict[str,
 
 
 def _default(names: dict[str, str]) -> str:
-    own = [new for old, new in names.items() if old != BASE and "@" not in old]
+    own = [
+        new
+        for old, new in names.items()
+        if old != BASE and CheckpointName.parse(old).stage is None
+    ]
     if len(own) != 1:
         raise InputError(
             "the first report has several checkpoints",
@@ -266,7 +269,7 @@ def _default(names: dict[str, str]) -> str:
 
 
 def _path(folder: Path, audit: str) -> Path:
-    return folder / "scores" / evidence_file(audit)
+    return folder / "scores" / AUDITS.evidence_file(audit)
 
 
 def _unchecked(

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import baselines_of, evidence_file, originals
+from spark_audit.audits.contract import baselines_of, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.checkpoints.run_folder import run_tables
 from spark_audit.manifest.schema import Manifest
@@ -49,7 +49,9 @@ def conclude(
         report = accumulated(before, report, folder=folder)
         adds = bool(set(audits_of(report)) - set(request.audits))
         if adds:
-            kept = [f"scores/{evidence_file(audit)}" for audit in audits_of(report)]
+            kept = [
+                f"scores/{AUDITS.evidence_file(audit)}" for audit in audits_of(report)
+            ]
             kept += (n for n in before.files.get("scores", ()) if "/tables/" in n)
             written.update(filter(Path.exists, (folder / name for name in kept)))
     if shown or not adds:
@@ -58,7 +60,7 @@ def conclude(
     sums = dict(report.evidence)
     for name, result in results.items():
         if result.evidence is not None and len(result.evidence):
-            path = folder / "scores" / evidence_file(name)
+            path = folder / "scores" / AUDITS.evidence_file(name)
             evidence = pa.Table.from_pandas(result.evidence, preserve_index=False)
             write_parquet(evidence, path)
             written.add(path)
@@ -120,9 +122,7 @@ def _audit(
 ) -> AuditResult:
     seen = {k: passes for k, passes in tables.items() if order.sees(k, name)}
     # A series is held against a series, by their own names.
-    names = dict.fromkeys(
-        k.rpartition("@")[0] if k in order.stages else k for k in seen
-    )
+    names = dict.fromkeys(order.entry(k) for k in seen)
     entry = AUDITS.get(name)
     options = {
         "baseline": baselines_of(request.baseline, names) | originals(facts),

@@ -23,6 +23,7 @@ from spark_audit.errors import InputError
 from spark_audit.manifest.fit import limited
 from spark_audit.manifest.items import example_of
 from spark_audit.manifest.schema import Manifest
+from spark_audit.names import CheckpointName, original_of, seeds_of, series_of
 from spark_audit.pipeline.request import Request
 
 if TYPE_CHECKING:
@@ -63,11 +64,12 @@ class Lineup:
 
     def scores(self, name: str) -> bool:
         """Whether anything is to be scored: a stage is not looked at rounded."""
-        return name.rpartition("+")[0] not in self.stages
+        rounded = CheckpointName.parse(name).rounding
+        return not rounded or original_of(name) not in self.stages
 
     def entry(self, name: str) -> str:
         """The series that a stage belongs to; any other checkpoint's own name."""
-        return name.rpartition("@")[0] if name in self.stages else name
+        return series_of(name) if name in self.stages else name
 
     def sees(self, name: str, audit: str) -> bool:
         """Whether an audit concludes on a checkpoint."""
@@ -109,7 +111,7 @@ def lineup(specs: Sequence[Spec], audits: Iterable[str]) -> Lineup:
         for number, path in enumerate(spec.paths, start=1) if several else ((0, None),):
             one = spec
             if path is not None:
-                one = Spec(f"{spec.name}[{number}]", (path,), spec.stage)
+                one = Spec(str(CheckpointName(spec.name, number)), (path,), spec.stage)
             found = expand(one)
             if found == (one,):
                 both.add(one.name)
@@ -171,21 +173,19 @@ def folders_of(order: Lineup) -> dict[str, Path]:
     """Where each checkpoint lies, by name; a series stands there once."""
     found: dict[str, Path] = {}
     for spec in order.specs:
-        several = len(spec.paths) > 1
-        for number, path in enumerate(spec.paths, start=1):
-            name = f"{spec.name}[{number}]" if several else str(spec.name)
+        for name, path in zip(
+            seeds_of(spec.name, len(spec.paths)), spec.paths, strict=True
+        ):
             found.setdefault(order.entry(name), Path(path).expanduser())
     return found
 
 
 def opened_names(spec: Spec, request: Request) -> Iterator[str]:
     """Names of the checkpoints that a spec is opened as, rounded ones too."""
-    several = len(spec.paths) > 1
-    for number in range(1, len(spec.paths) + 1):
-        name = f"{spec.name}[{number}]" if several else spec.name
+    for name in seeds_of(spec.name, len(spec.paths)):
         yield name
         for kind in request.loading.quantize:
-            yield f"{name}+{kind}"
+            yield str(CheckpointName(name, rounding=kind))
 
 
 def check_baseline(baseline: str | None, names: Sequence[str]) -> None:

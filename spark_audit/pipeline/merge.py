@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import BASE, evidence_file
+from spark_audit.audits.contract import BASE
 from spark_audit.errors import InputError
 from spark_audit.names import series_of
 from spark_audit.report.assemble import assemble, results_of
@@ -106,7 +106,7 @@ def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
         evidence={
             name: sha256
             for name, sha256 in old.evidence.items()
-            if name in map(evidence_file, others)
+            if name in map(AUDITS.evidence_file, others)
         },
         timing={**old.timing, **new.timing},
     )

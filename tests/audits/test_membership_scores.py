@@ -10,14 +10,10 @@ import numpy as np
 import pytest
 
 from spark_audit.audits.mia import texts as texts_alone
-from spark_audit.audits.mia.scores import (
-    ATTACKS,
-    compressed_bytes,
-    lowest_mean,
-    membership_scores,
-    scored_text,
-    z_scores,
-)
+from spark_audit.audits.mia.attacks.mink10 import lowest_mean
+from spark_audit.audits.mia.attacks.minkpp10 import z_scores
+from spark_audit.audits.mia.attacks.zlib import compressed_bytes
+from spark_audit.audits.mia.scores import ATTACKS, membership_scores, scored_text
 from spark_audit.audits.mia.texts import (
     Sides,
     blind_classifier,

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import evidence_file
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
@@ -209,7 +208,9 @@ def test_everything_is_there_once(scene: Scene) -> None:
         report.timing
     )
     for audit in AUDITS.names():
-        assert (scene.folder / "report" / "scores" / evidence_file(audit)).exists()
+        assert (
+            scene.folder / "report" / "scores" / AUDITS.evidence_file(audit)
+        ).exists()
     text = (scene.folder / "report" / "report.md").read_text()
     over = {"mia": "train rows against test rows", "utility": "over test rows"}
     for name in ("canary", "mia", "extract", "noise", "utility", "rank"):

@@ -13,7 +13,7 @@ import pytest
 
 from spark_audit import audits
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import baselines_of, evidence_file
+from spark_audit.audits.contract import baselines_of
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError, OutputError
 from spark_audit.pipeline.compare import compare
@@ -49,7 +49,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
             "nll": audits.nll(tables, case.manifest),
         }
         for audit, result in found.items():
-            path = folder / "scores" / evidence_file(audit)
+            path = folder / "scores" / AUDITS.evidence_file(audit)
             path.parent.mkdir(parents=True, exist_ok=True)
             result.evidence.to_parquet(path)
         report = Report(

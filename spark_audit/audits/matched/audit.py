@@ -188,7 +188,13 @@ def further(
 @AUDITS.register(
     order=1,
     about=About(
-        METRICS, columns=COLUMNS, later=LATER, flaw=flaw, nothing=NOTHING, wide=True
+        METRICS,
+        columns=COLUMNS,
+        later=LATER,
+        flaw=flaw,
+        nothing=NOTHING,
+        wide=True,
+        file="spans.parquet",
     ),
     plan=plan,
     check=check,

@@ -19,6 +19,7 @@ import pandas as pd
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import BASE, About, Plan, Tables
 from spark_audit.audits.contract import replicates as preset_replicates
+from spark_audit.audits.mia.attacks.zlib import compressed_bytes
 from spark_audit.audits.mia.estimates import (
     NO_ROWS,
     Group,
@@ -30,7 +31,7 @@ from spark_audit.audits.mia.guards import (
     findings,
     sides_of,
 )
-from spark_audit.audits.mia.metrics import COLUMNS, METRICS, flaw
+from spark_audit.audits.mia.metrics import COLUMNS, LATER, METRICS, flaw
 from spark_audit.audits.mia.rows import (
     all_rows_table,
     contrasts_of,
@@ -40,7 +41,6 @@ from spark_audit.audits.mia.rows import (
 )
 from spark_audit.audits.mia.scores import (
     ATTACKS,
-    compressed_bytes,
     membership_scores,
     reference_table,
     scored_text,
@@ -125,7 +125,7 @@ def conclude(
     scores = {
         name: frame[frame["checkpoint"] == name]
         .set_index("example")
-        .reindex(facts["example"])[[*ATTACKS, "blind"]]
+        .reindex(index=facts["example"], columns=[*ATTACKS, "blind"])
         .to_numpy(np.float64)
         .T
         for name in names
@@ -205,7 +205,8 @@ def further(
     order=5,
     about=About(
         METRICS,
-        columns=COLUMNS,
+        columns={k: one for k, one in COLUMNS.items() if k not in LATER},
+        later=LATER,
         flaw=flaw,
         nothing=NO_ROWS,
         unscored=UNSCORED,

@@ -57,11 +57,13 @@ COLUMNS = {
     **counts("label", "length", "zlib_bytes", "duplicates_left", "duplicates_removed"),
     "member": FLAG,
     "loss": NUMBER,
-    **dict.fromkeys(("response", "mink10", "minkpp10", "zlib"), MAYBE),
-    **dict.fromkeys(("reference", "blind", "blind_auc", "blind_p"), MAYBE),
+    **{name: MAYBE for name in ATTACKS if name != "loss"},
+    **dict.fromkeys(("blind", "blind_auc", "blind_p"), MAYBE),
     **dict.fromkeys(("blind_null", "blind_null_low", "blind_null_high"), MAYBE),
     **dict.fromkeys(("blind_permutations", "blind_rows"), MAYBE),
 }
+LATER = {name: COLUMNS[name] for name in ATTACKS if name != "loss"}
+"""Reports that were made before a score was there lack it."""
 
 
 def flaw(evidence: pd.DataFrame) -> str:
