@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from synthetic import Case
 from spark_audit.audits import matched
 from spark_audit.audits.contract import baselines_of
 from spark_audit.audits.matched.audit import evidence, plan
+from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.results import AuditResult, Row, number
 from spark_audit.scoring.table import Pass
@@ -724,3 +726,94 @@ def test_did_rejects_at_its_level_and_finds_twice_its_mde(make_case: Make) -> No
     effect = 2 * float(np.median([c.mde for c in null]))
     found = sum(did(1000 + seed, effect).p_adjusted < 0.05 for seed in range(60))
     assert found >= 57, (rejected, covered, effect, found)
+
+
+def test_by_dose_memory_and_kind_are_what_loops_over_occurrences_give(
+    make_case: Make,
+) -> None:
+    """Every fourth train row shares its identifier with others; float64 loops."""
+    case = make_case(sources=48, tests=30, seed=41)
+    change = moved(case, trained=-0.9, never=-0.1, other=-0.2, spread=0.3)
+    frame = evidence(case.tables(ours=change), case.manifest)
+    assert set(frame.loc[frame["split"] == "train", "dose"]) >= {0, 1}
+    # The dose is the evidence's own fact: half of the clusters stand in five rows.
+    pii = frame["role"].isin(["pii", "unmatched"])
+    many = {c for i, c in enumerate(sorted(set(frame["cluster"]))) if i % 2}
+    raised = pii & (frame["split"] == "train") & frame["cluster"].isin(many)
+    frame.loc[raised, "dose"] = 5
+    options: dict[str, Any] = {"paper": False, "seed": 0, "replicates": 100}
+    from spark_audit.audits.matched.audit import conclude
+
+    result = conclude(frame, baselines={}, **options)
+    own = frame[frame["checkpoint"] == "ours"]
+    control = own[own["role"] == "control"].set_index("pair")
+    sums: dict[tuple[str, str, str], list[float]] = {}
+    for row in own[own["role"].isin(["pii", "unmatched"])].itertuples():
+        side = "P" if row.split == "train" else "H"
+        groups = ["pooled"] if side == "P" else ["pooled", "dose:1", "dose:4-7"]
+        if side == "P":
+            groups.append("dose:4-7" if row.dose == 5 else "dose:1")
+        x = float(row.nll_sum) - float(row.ref_sum)
+        for group in groups:
+            for what, value in (("x", x), ("n", float(row.n_tokens))):
+                sums.setdefault((group, side, f"{what} {row.type}"), []).append(value)
+            if row.role == "pii":
+                other = control.loc[row.pair]
+                y = x - (float(other.nll_sum) - float(other.ref_sum))
+                for what, value in (("y", y), ("m", float(row.n_tokens))):
+                    key = (group, side, f"{what} {row.type}")
+                    sums.setdefault(key, []).append(value)
+    types = sorted(set(own.loc[own["role"].isin(["pii", "unmatched"]), "type"]))
+
+    def mean(group: str, side: str, top: str, low: str) -> float:
+        """H weighs its types as P has them; both over the types that H has."""
+        held = [t for t in types if len(sums.get((group, "H", f"{top} {t}"), [])) > 1]
+        shares = {t: math.fsum(sums.get((group, "P", f"{low} {t}"), [])) for t in held}
+        if side == "P":
+            parts = [math.fsum(sums.get((group, "P", f"{top} {t}"), [])) for t in held]
+            return math.fsum(parts) / math.fsum(shares.values())
+        ratios = {
+            t: math.fsum(sums[group, "H", f"{top} {t}"])
+            / math.fsum(sums[group, "H", f"{low} {t}"])
+            for t in held
+        }
+        total = math.fsum(shares[t] * ratios[t] for t in held)
+        return total / math.fsum(shares.values())
+
+    rows = {(r.metric, r.group): r for r in result.rows if not r.of}
+    for group in ("pooled", "dose:1", "dose:4-7"):
+        memory = mean(group, "P", "x", "n") - mean(group, "H", "x", "n")
+        assert rows["memory", group].value == pytest.approx(memory, abs=1e-9)
+        kind = mean(group, "H", "y", "m")
+        specific = mean(group, "P", "y", "m") - kind
+        assert rows["kind", group].value == pytest.approx(kind, abs=1e-9)
+        assert rows["specific", group].value == pytest.approx(specific, abs=1e-9)
+    said = [f for f in result.findings if f.group == "dose:4-7"]
+    assert [f.claim for f in said] == ["memory"]
+    assert "identifiers that stand in 4-7 trained rows are REMEMBERED" in (
+        said[0].sentence
+    )
+
+
+def test_ordinary_runs_take_the_place_of_the_tolerance(make_case: Make) -> None:
+    case = make_case(sources=40, seed=42)
+    plain = moved(case, trained=0.2, never=0, other=0.1, spread=0.2)
+    runs = {
+        name: moved(case, trained=0.2 + by, never=0, other=0.1, spread=0.2, seed=seed)
+        for seed, (name, by) in enumerate(
+            [("one", 0.1), ("two", -0.1), ("three", 0.05), ("far", 2.0), ("near", 0.2)]
+        )
+    }
+    tables = case.tables(plain=plain, **runs)
+    result = matched(
+        tables, case.manifest, baseline="plain", null="one,two,three", placebo_draws=0
+    )
+    found = {f.checkpoint: f for f in result.findings if f.metric == "did"}
+    assert found["far"].claim == "suppressed_kind"
+    assert found["near"].claim == "nothing_shown"
+    if (found["near"].p_adjusted or 1) < 0.05:
+        assert (
+            "Ordinary runs differ from the baseline as much" in found["near"].sentence
+        )
+    with pytest.raises(InputError, match="--null: 'four' is none of the checkpoints"):
+        matched(tables, case.manifest, baseline="plain", null="four")

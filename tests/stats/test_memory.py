@@ -9,7 +9,13 @@ import pytest
 from scipy import stats
 
 from spark_audit.results import Row
-from spark_audit.stats.memory import Sides, claim_of, memory
+from spark_audit.stats.memory import (
+    Sides,
+    claim_of,
+    dose_trend,
+    memory,
+    permutation_p,
+)
 
 
 def sides(trained: Any, clusters: Any, strata: Any = None, tokens: Any = None) -> Sides:
@@ -164,3 +170,81 @@ def test_it_holds_its_level(ours: int, others: int, skewed: bool) -> None:
     # Skew that lies on the small side alone is what no t interval holds.
     bound = 0.05 if not skewed else 0.13 if min(ours, others) < 10 else 0.065
     assert stats.binomtest(missed, simulations, bound, "greater").pvalue > 0.001
+
+
+def test_permutations_agree_with_scipys_over_one_stratum() -> None:
+    """The studentised difference of token means, dealt exactly to 5 and 5 clusters."""
+    rng = np.random.default_rng(4)
+    tokens = rng.integers(1, 5, 10).astype(float)
+    x = (rng.normal(0, 1, 10) - 0.9 * (np.arange(10) < 5)) * tokens
+
+    def t(chosen: np.ndarray, others: np.ndarray) -> float:
+        means, variance = [], 0.0
+        for side in (chosen.astype(int), others.astype(int)):
+            mean = x[side].sum() / tokens[side].sum()
+            residual = ((x[side] - mean * tokens[side]) ** 2).sum()
+            variance += residual / tokens[side].sum() ** 2 * len(side) / (len(side) - 1)
+            means.append(mean)
+        return float(abs(means[0] - means[1]) / np.sqrt(variance))
+
+    exact = stats.permutation_test(
+        (np.arange(5), np.arange(5, 10)), t, n_resamples=np.inf, alternative="greater"
+    ).pvalue
+    own = sides(np.arange(10) < 5, np.arange(10), tokens=tokens)
+    p = permutation_p(x, own, seed=0)
+    assert p == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 9999))
+
+
+def test_nothing_can_be_dealt_where_a_stratum_has_one_side() -> None:
+    own = sides([1, 1, 0, 0], [0, 1, 0, 1])
+    assert permutation_p(np.arange(4.0), own, seed=0) is None
+
+
+def test_the_trend_is_the_weighted_slope_with_strata_of_their_own_level() -> None:
+    import statsmodels.api as sm
+
+    rng = np.random.default_rng(5)
+    dose = rng.choice([1, 2, 4, 16], 60)
+    kind = rng.integers(0, 3, 60)
+    tokens = rng.integers(1, 6, 60).astype(float)
+    mean = -0.3 * np.log2(dose) + kind + rng.normal(0, 0.2, 60)
+    trained = np.concatenate([np.ones(60, bool), np.zeros(12, bool)])
+    every = sides(
+        trained,
+        np.arange(72),
+        np.concatenate([kind, np.tile([0, 1, 2], 4)])[:, None],
+        np.concatenate([tokens, np.ones(12)]),
+    )
+    x = np.concatenate([mean * tokens, np.zeros(12)])
+    found = dose_trend(x, every, np.concatenate([dose, np.zeros(12)]))
+    design = np.column_stack([np.log2(dose), np.eye(3)[kind]])
+    slope = sm.WLS(mean, design, weights=tokens).fit().params[0]
+    assert found.value == pytest.approx(slope, abs=1e-12)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < -0.3 < found.high
+    one = dose_trend(x, every, np.ones(72))
+    assert one.note == "all identifiers stand in equally many trained rows"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clusters", [(10, 10), (26, 25), (51, 51)])
+def test_permutation_and_trend_hold_their_level(clusters: tuple[int, int]) -> None:
+    rng = np.random.default_rng(6)
+    ours, others = clusters
+    count, simulations = ours + others, 1000
+    rejected = np.zeros(2)
+    for _ in range(simulations):
+        rows = rng.integers(1, 5, count)
+        codes = np.repeat(np.arange(count), rows)
+        tokens = rng.integers(3, 12, len(codes))
+        x = (rng.normal(0, 1, count)[codes] + rng.normal(0, 0.5, len(codes))) * tokens
+        kinds = rng.integers(0, 2, count)[codes][:, None]
+        own = sides(codes < ours, codes, kinds, tokens)
+        p = permutation_p(x, own, seed=int(rng.integers(1 << 31)), replicates=999)
+        trend = dose_trend(x, own, rows[codes])
+        assert p is not None
+        wide = trend.low is None or trend.low <= 0 <= (trend.high or 0)
+        rejected += [p <= 0.05, not wide]
+    for hits in rejected:
+        assert stats.binomtest(int(hits), simulations, 0.05, "greater").pvalue > 0.001
