@@ -17,6 +17,8 @@ from spark_audit.data.pii import annotate
 
 SHORT = 3
 """Repeats of identifiers with fewer characters count as whole words only **[ours]**."""
+DOSES = (1, 2, 4, 8, 16)
+"""Lowest dose of each group that figures are given for."""
 
 
 def identifier_ranges(example: Example) -> list[tuple[int, int]]:
@@ -34,6 +36,15 @@ def identifier_ranges(example: Example) -> list[tuple[int, int]]:
 def folded(text: str) -> str:
     """What two strings have in common that are the same identifier: all but case."""
     return _folded(text)[0]
+
+
+def dose_group(dose: int) -> str:
+    """Name of the group of a dose from 1 on: ``1``, ``2-3``, ... ``16+``."""
+    low = max(each for each in DOSES if each <= dose)
+    if low == DOSES[-1]:
+        return f"{low}+"
+    high = DOSES[DOSES.index(low) + 1] - 1
+    return str(low) if low == high else f"{low}-{high}"
 
 
 _WORD = re.compile(r"\w+|[^\w\s]")

@@ -44,7 +44,7 @@ class _Rule:
                 yield *found.span("pii"), self.type
 
 
-def _luhn(digits: str) -> bool:
+def luhn(digits: str) -> bool:
     """The check digit of ISO/IEC 7812: doubled from the right, digits summed."""
     total = 0
     for i, digit in enumerate(reversed(digits)):
@@ -60,7 +60,7 @@ _CARDS = re.compile(
 
 def _card(found: str) -> bool:
     digits = re.sub(r"\D", "", found)
-    return bool(_CARDS.fullmatch(digits)) and len(set(digits)) > 1 and _luhn(digits)
+    return bool(_CARDS.fullmatch(digits)) and len(set(digits)) > 1 and luhn(digits)
 
 
 def _iban(found: str) -> bool:

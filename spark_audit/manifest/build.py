@@ -38,6 +38,7 @@ from spark_audit.manifest.selection import (
     membership,
 )
 from spark_audit.manifest.settings import BuildSettings
+from spark_audit.manifest.twins import twin_sets
 from spark_audit.provenance import sha256_file, versions
 from spark_audit.scoring.score import BatchSize, item, score
 from spark_audit.scoring.table import Pass
@@ -118,6 +119,13 @@ def build_manifest(
         seed=chosen.seed,
         progress=_stage(progress, "drawing canary candidates"),
     )
+    twins, lost = twin_sets(
+        rows,
+        texts,
+        encode=lambda strings: token_ids(loaded.tokenizer, strings),
+        seed=chosen.seed,
+        progress=_stage(progress, "drawing twins of identifiers"),
+    )
     low = low_sensitivity(
         rows, texts, vocab_size=len(loaded.usable), alpha=chosen.alpha, tau=chosen.tau
     )
@@ -138,11 +146,12 @@ def build_manifest(
                 {"file": name, "sha256": digest}
                 for name, digest in sorted((p.name, sha256_file(p)) for p in data)
             ],
-            "counts": facts.counts(),
+            "counts": {**facts.counts(), "twins": len(twins), "twins_lost": lost},
             "examples": example_records(rows, texts, excluded, low, units.labels),
             "pairs": pairs.pairs,
             "unmatched": pairs.unmatched,
             "canaries": canaries,
+            "twins": twins,
             "membership": members,
             "balance": balance_records(rows, texts, eligible, pairs),
             "notes": [*facts.notes(recorded), *remarks],

@@ -40,9 +40,9 @@ def seal(content: dict[str, Any]) -> Manifest:
 def redact(manifest: Manifest) -> Manifest:
     """The manifest without text: it can be read and shown, but not audited with.
 
-    Prompts, responses, candidates and what is said of single tokens and spans are left
-    out, and so is the balance: with the reference model, scores are as good as text.
-    Ids, offsets and token counts stay. ``redacted_from`` holds the digest of the
+    Prompts, responses, candidates, twins and what is said of single tokens and spans
+    are left out, and so is the balance: with the reference model, scores are as good as
+    text. Ids, offsets and token counts stay. ``redacted_from`` holds the digest of the
     original.
     """
     blank = {"prompt": "", "response": "", "reference_unll": [], "classes": ""}
@@ -84,6 +84,7 @@ def redact(manifest: Manifest) -> Manifest:
                 }
                 for c in manifest.canaries
             ],
+            "twins": [],
             "notes": [*manifest.notes, *note],
         }
     )

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_audit.errors import InputError
-from spark_audit.manifest.schema import Manifest, Membership
+from spark_audit.manifest.schema import (
+    Manifest,
+    ManifestCanary,
+    ManifestTwins,
+    Membership,
+)
 
 
 def check_fit(
@@ -83,17 +88,17 @@ def _short(value: object) -> str:
 
 def limited(manifest: Manifest, ids: set[str]) -> Manifest:
     """The part of a manifest that concerns some examples; the digest stays."""
+
+    def whole(held: ManifestCanary | ManifestTwins) -> bool:
+        return bool(held.contexts) and all(c.example in ids for c in held.contexts)
+
     part = manifest.model_copy(
         update={
             "examples": [e for e in manifest.examples if e.id in ids],
             "pairs": [p for p in manifest.pairs if p.example in ids],
             "unmatched": [u for u in manifest.unmatched if u.example in ids],
-            "canaries": [
-                canary
-                for canary in manifest.canaries
-                if canary.contexts
-                and all(context.example in ids for context in canary.contexts)
-            ],
+            "canaries": [each for each in manifest.canaries if whole(each)],
+            "twins": [each for each in manifest.twins if whole(each)],
             "membership": Membership(
                 members=[i for i in manifest.membership.members if i in ids],
                 non_members=[i for i in manifest.membership.non_members if i in ids],

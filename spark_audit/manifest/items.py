@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
 
 import numpy as np
 
-from spark_audit.data.encoding import Encoding, TokenSpan, encode, token_ids
+from spark_audit.data.encoding import Encoding, encode
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import original
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.slots import place_of, slot_items
 from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
 from spark_audit.scoring.score import item
 from spark_audit.scoring.table import ITEMS, Pass
@@ -91,14 +91,6 @@ def plain_items(
     return [item(key, encodings[key], manifest.by_id[key].kept) for key in keys]
 
 
-_CANARY = "canary:"
-
-
-def canary_key(canary_id: str, part: str, example: str) -> str:
-    """Key of the candidates of one canary part in one row."""
-    return f"{_CANARY}{quote(canary_id, safe='')}/{quote(part, safe='')}/{example}"
-
-
 def labels_key(example: str) -> str:
     """Key of the answers that a row's task knows."""
     return f"labels:{example}"
@@ -109,13 +101,7 @@ def example_of(wanted: Pass, key: str) -> str:
     if ITEMS[wanted.kind] != "candidates":
         return key
     kind, _, rest = key.partition(":")
-    return rest if kind == "labels" else rest.split("/", 2)[2]
-
-
-def canary_of(key: str) -> tuple[str, str, str]:
-    """Canary, part and example of :func:`canary_key`."""
-    canary, part, example = key.removeprefix(_CANARY).split("/", 2)
-    return unquote(canary), unquote(part), example
+    return rest if kind == "labels" else place_of(key)[1]
 
 
 def task_labels(manifest: Manifest) -> dict[str, tuple[str, ...]]:
@@ -246,79 +232,15 @@ def candidate_items(
     encodings: Mapping[str, Encoding],
     keys: Sequence[str],
 ) -> list[Candidates]:
-    """Sets of candidates, of canaries and of labels, in the order of their keys."""
-    canaries = [key for key in keys if key.startswith(_CANARY)]
-    labels = [key for key in keys if not key.startswith(_CANARY)]
+    """Sets of candidates: canaries, twins and labels, in the order of their keys."""
+    labels = [key for key in keys if key.startswith(labels_key(""))]
+    others = [key for key in keys if not key.startswith(labels_key(""))]
     made = {
         one.key: one
-        for maker, some in ((canary_items, canaries), (label_items, labels))
+        for maker, some in ((slot_items, others), (label_items, labels))
         for one in maker(manifest, loaded, encodings, some)
     }
     return [made[key] for key in keys]
-
-
-def canary_items(
-    manifest: Manifest,
-    loaded: Loaded,
-    encodings: Mapping[str, Encoding],
-    keys: Sequence[str],
-) -> list[Candidates]:
-    """Candidates in the place of a canary's true string, by :func:`canary_key`.
-
-    The prefix is what the model reads of the row before the first token that shows
-    anything of the string; the rows are the tokens at the string's place, in the order
-    of the manifest's candidates. Where the first token also covers characters before
-    the string, it is one of them.
-
-    Raises
-    ------
-    InputError
-        Naming the set, if the manifest has none there, the string was cut off, or a
-        candidate changes another token than the string's own.
-    """
-    known = {(one.canary_id, str(one.part)): one for one in manifest.canaries}
-    found = []
-    for key in keys:
-        where = f"candidates {key!r}"
-        name, part, row = canary_of(key)
-        canary = known.get((name, part))
-        places = {c.example: c for c in canary.contexts} if canary else {}
-        if canary is None or row not in places or canary.true_index is None:
-            raise InputError(
-                (canary and canary.reason) or "the manifest has no such set",
-                where=where,
-                fix="score what the manifest lists under `canaries`",
-            )
-        example, encoding, place = manifest.by_id[row], encodings[row], places[row]
-        span = encoding.span(place.char_start, place.char_end)
-        if span is None or span.start < example.kept[0] or span.end > example.kept[1]:
-            raise InputError("is cut off: text longer than the context", where=where)
-        text = example.text
-        before, after = text[: place.char_start], text[place.char_end :]
-        rows = token_ids(
-            loaded.tokenizer, [before + one + after for one in canary.candidates]
-        )
-        if not _fit_in(rows, encoding.ids, span, canary.true_index):
-            raise InputError(
-                "a candidate changes tokens around the true string's place",
-                where=where,
-                fix="give the tokenizer that the manifest was built with",
-            )
-        ids, positions = encoding.fed(example.kept)
-        slot = np.array([one[span.start : span.end] for one in rows], dtype=np.int32)
-        found.append(Candidates(key, ids[positions < span.start], tuple(slot)))
-    return found
-
-
-def _fit_in(
-    rows: Sequence[list[int]], own: np.ndarray, span: TokenSpan, true: int
-) -> bool:
-    """Whether rows of ids are a row's own outside the span, and the true one inside."""
-    if {len(ids) for ids in rows} != {len(own)}:
-        return False
-    same = np.array(rows) == own
-    edges = same[:, : span.start].all() and same[:, span.end :].all()
-    return bool(edges and same[true].all())
 
 
 def label_items(

@@ -57,6 +57,8 @@ COUNTS = (
     "canary_parts",
     "canary_parts_rankable",
     "canary_rows_cut",
+    "twins",
+    "twins_lost",
     "members",
     "non_members",
     "rows_near_duplicate",

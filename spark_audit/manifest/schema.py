@@ -14,13 +14,7 @@ from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 Preset = Literal["robust", "paper"]
 Split = Literal["train", "test"]
@@ -325,6 +319,26 @@ class ManifestCanary(_Part):
         return self
 
 
+class ManifestTwins(_Part):
+    """An identifier that nobody planted among fresh strings of its kind.
+
+    ``dose`` counts the train rows that it stands in; 0: it is held out.
+    """
+
+    id: Name
+    type: Name
+    contexts: list[CanaryContext] = Field(min_length=1)
+    candidates: Annotated[list[str], AfterValidator(_once)] = Field(repr=False)
+    true_index: Whole
+    dose: Whole
+
+    @model_validator(mode="after")
+    def _ranked(self) -> ManifestTwins:
+        if self.true_index >= len(self.candidates) or len(self.candidates) < 2:
+            raise ValueError("true_index is none of two candidates or more")
+        return self
+
+
 class Membership(_Part):
     """Rows for membership inference."""
 
@@ -372,6 +386,8 @@ class Manifest(_Part):
     pairs: list[ManifestPair]
     unmatched: list[UnmatchedSpan]
     canaries: list[ManifestCanary]
+    # Manifests of earlier versions have none, and are written again as they were.
+    twins: list[ManifestTwins] = Field(default=[], exclude_if=lambda v: not v)
     membership: Membership
     balance: list[BalanceRow]
     notes: list[str]
@@ -381,6 +397,7 @@ class Manifest(_Part):
         """What names an example names one that is here, and a place in it."""
         _once_by("examples", (example.id for example in self.examples))
         _once_by("canaries", ((c.canary_id, c.part) for c in self.canaries))
+        _once_by("twins", (one.id for one in self.twins))
         sides = ((p.example, p.pii.token_start, p.pii.token_end) for p in self.pairs)
         _once_by("pairs", sides)
         whole = self.redacted_from is None
@@ -400,10 +417,11 @@ class Manifest(_Part):
             (f"unmatched.{i}", one.example, (one.char_start, one.char_end))
             for i, one in enumerate(self.unmatched)
         ]
-        for i, canary in enumerate(self.canaries):
-            field = f"canaries.{i}.contexts"
-            for one in canary.contexts:
-                places.append((field, one.example, (one.char_start, one.char_end)))
+        for kind, sets in (("canaries", self.canaries), ("twins", self.twins)):
+            for i, held in enumerate(sets):
+                field = f"{kind}.{i}.contexts"
+                for one in held.contexts:
+                    places.append((field, one.example, (one.char_start, one.char_end)))
         for i, pair in enumerate(self.pairs):
             field, example = f"pairs.{i}", self.by_id.get(pair.example)
             tokens = len(example.reference_unll) if example else 0

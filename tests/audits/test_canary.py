@@ -22,8 +22,8 @@ from spark_audit.audits.canary.findings import INSENSITIVE
 from spark_audit.audits.canary.ranks import ranked
 from spark_audit.audits.ratio_rows import bounded, moved
 from spark_audit.manifest.file import seal
-from spark_audit.manifest.items import canary_key
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.slots import canary_key
 from spark_audit.results import AuditResult, Contrast, Row
 from spark_audit.scoring.table import Pass, TokenTable, write_parquet
 from spark_audit.stats.chance_ranks import chance_mde, null_moments

@@ -252,6 +252,7 @@ def test_progress_names_the_stages(build: Callable[..., Manifest]) -> None:
     assert told == {
         "scoring base, tokens": (33, 33),
         "drawing canary candidates": (6, 6),
+        "drawing twins of identifiers": (28, 28),
     }
 
 

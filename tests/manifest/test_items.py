@@ -18,12 +18,12 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.items import (
     MORE_TOKENS,
     PromptRow,
-    canary_key,
     first_response_token,
     items_for,
     row_prompts,
 )
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.slots import canary_key
 from spark_audit.scoring.items import Candidates, Item
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass

@@ -10,8 +10,8 @@ import pandas as pd
 
 from spark_audit.audits.canary.metrics import COLUMNS
 from spark_audit.audits.contract import Plan, Tables
-from spark_audit.manifest.items import canary_key
 from spark_audit.manifest.schema import CanaryContext, Manifest, ManifestCanary
+from spark_audit.manifest.slots import canary_key
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.exposure import (
     candidate_ranks,

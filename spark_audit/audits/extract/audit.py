@@ -153,7 +153,7 @@ def conclude(
 
 
 @AUDITS.register(
-    order=6,
+    order=7,
     about=About(
         METRICS, columns=COLUMNS, flaw=flaw, nothing=NOTHING, unscored=UNSCORED
     ),

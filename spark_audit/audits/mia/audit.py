@@ -202,7 +202,7 @@ def further(
 
 
 @AUDITS.register(
-    order=5,
+    order=6,
     about=About(
         METRICS,
         columns={k: one for k, one in COLUMNS.items() if k not in LATER},

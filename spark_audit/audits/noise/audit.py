@@ -165,7 +165,7 @@ def missing_scales(
 
 
 @AUDITS.register(
-    order=7,
+    order=8,
     about=About(METRICS, columns=COLUMNS, nothing=NOTHING, unscored=NOT_SCORED),
     plan=plan,
     check=check,

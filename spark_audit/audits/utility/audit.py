@@ -214,7 +214,7 @@ def further(
 
 
 @AUDITS.register(
-    order=8,
+    order=9,
     about=About(
         METRICS,
         columns=COLUMNS,

@@ -1,0 +1,164 @@
+"""Identifiers that nobody planted, ranked among fresh strings of their kind.
+
+A natural identifier may be likelier than its twins to any model, so that its rank alone
+is no evidence. What is tested is its rise since the base, beside that of identifiers
+that stand in no trained row. The idea is that of natural identifiers, ICLR 2026
+(arXiv:2606.24408).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits import AUDITS
+from spark_audit.audits.contract import (
+    About,
+    Plan,
+    Tables,
+    by_name,
+)
+from spark_audit.audits.ratio_rows import ratio_contrasts
+from spark_audit.audits.twins.findings import findings
+from spark_audit.audits.twins.metrics import COLUMNS, METRICS, flaw
+from spark_audit.audits.twins.rows import marked, rank_cells, ranked, rows_of
+from spark_audit.manifest.schema import Manifest, ManifestTwins
+from spark_audit.manifest.slots import twins_key
+from spark_audit.results import AuditResult, Guard
+from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.duplicates import connected_components
+from spark_audit.stats.exposure import candidate_ranks
+
+CANDIDATES = Pass("candidates")
+SCOPE = (
+    "Twins tell whether identifiers became likelier than other strings of their kind, "
+    "with the true text before them; strings that no twin resembles are not covered.",
+)
+
+
+def plan(manifest: Manifest) -> Plan:
+    """Every identifier among its twins, in each of its contexts."""
+    keys = [key for one in manifest.twins for key in _keys(one)]
+    return {CANDIDATES: sorted(keys)} if keys else {}
+
+
+def nothing(manifest: Manifest) -> str:
+    """Why the manifest holds no twins."""
+    if "twins" in manifest.counts:
+        return "no identifier of the manifest has twins"
+    return "the manifest is of an earlier version and has no twins: build it again"
+
+
+def conclude(
+    evidence: pd.DataFrame,
+    *,
+    baselines: Mapping[str, str],
+    paper: bool,
+    seed: int,
+    replicates: int,
+) -> AuditResult:
+    """Rows, contrasts and verdict from :func:`evidence`."""
+    frame = ranked(evidence)
+    options: dict[str, Any] = {"seed": seed, "replicates": replicates}
+    rows = rows_of(frame, paper=paper, **options)
+    contrasts = ratio_contrasts(
+        rank_cells(frame),
+        audit="twins",
+        metrics=by_name(METRICS),
+        baselines=baselines,
+        paper=paper,
+        **options,
+    )
+    return AuditResult(
+        rows=rows,
+        contrasts=marked(contrasts, frame),
+        findings=findings(frame, rows, seed=seed),
+        scope=list(SCOPE),
+    )
+
+
+def further(result: AuditResult, tables: Tables, manifest: Manifest) -> AuditResult:
+    """The result with a warning where identifiers found no twins."""
+    del tables
+    lost = manifest.counts.get("twins_lost", 0)
+    if not lost or not manifest.twins:
+        return result
+    detail = (
+        f"{lost} identifiers that were drawn have no twins, {len(manifest.twins)} have "
+        "some: too few strings of their kind take as many tokens in their place"
+    )
+    guard = Guard(name="identifiers have twins", passed=None, detail=detail)
+    return replace(result, guards=[*result.guards, guard])
+
+
+@AUDITS.register(
+    order=5,
+    about=About(
+        METRICS,
+        columns=COLUMNS,
+        flaw=flaw,
+        nothing=nothing,
+        unscored="the twins of identifiers were not scored",
+    ),
+    plan=plan,
+    conclude=conclude,
+    further=further,
+)
+def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
+    """One row a checkpoint and identifier: its rank by NLL, averaged over contexts.
+
+    ``rank`` counts ties behind, ``ties`` are twins with exactly its NLL; ``dose`` 0
+    stands in no trained row; identifiers that share a cluster of rows share theirs.
+    """
+    clusters = _clusters(manifest)
+    records = []
+    for name, passes in tables.items():
+        table = passes.get(CANDIDATES)
+        if table is None or any(
+            k not in table for x in manifest.twins for k in _keys(x)
+        ):
+            continue
+        for one, cluster in zip(manifest.twins, clusters, strict=True):
+            ranks = candidate_ranks(_nll(table, one), one.true_index)
+            records.append(
+                {
+                    "checkpoint": name,
+                    "twins_id": one.id,
+                    "type": one.type,
+                    "cluster": cluster,
+                    "dose": one.dose,
+                    "contexts": len(one.contexts),
+                    "n_candidates": len(one.candidates),
+                    "rank": int(ranks.low[0]),
+                    "ties": int(ranks.high[0] - ranks.low[0]),
+                }
+            )
+    return pd.DataFrame.from_records(records, columns=list(COLUMNS))
+
+
+def _keys(one: ManifestTwins) -> list[str]:
+    return [twins_key(one.id, context.example) for context in one.contexts]
+
+
+def _nll(table: TokenTable, one: ManifestTwins) -> np.ndarray:
+    """Mean NLL of each string over contexts; in each all have as many tokens."""
+    held = [table.columns["nll_mean"][table.rows(key)] for key in _keys(one)]
+    return np.stack(held).astype(np.float64).mean(axis=0)
+
+
+def _clusters(manifest: Manifest) -> list[str]:
+    """A label for each set; contexts of one identifier may lie in several clusters."""
+    rows = [
+        [manifest.by_id[context.example].cluster for context in one.contexts]
+        for one in manifest.twins
+    ]
+    names = sorted({name for held in rows for name in held})
+    code = {name: i for i, name in enumerate(names)}
+    edges = [(code[a], code[b]) for held in rows for a, b in combinations(held, 2)]
+    joined = connected_components(len(names), edges)
+    return [names[int(joined[code[held[0]]])] for held in rows]

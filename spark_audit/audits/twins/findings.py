@@ -1,0 +1,178 @@
+"""What the twins audit says: one sentence a checkpoint, and the tests it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.contract import BASE
+from spark_audit.audits.twins.metrics import NEVER, TRAINED
+from spark_audit.audits.twins.rows import TIED, beyond, by_dose, collapsed, compared
+from spark_audit.audits.wording import figure, p_value, unseen
+from spark_audit.results import Claim, Finding, Row
+from spark_audit.stats.bootstrap import holm, sign_flip
+from spark_audit.stats.memory import permutation_p
+
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Test:
+    """A group of trained identifiers, held against the base and those never trained on.
+
+    Attributes
+    ----------
+    row
+        The figure that a claim rests on.
+    p_rise, p_beyond
+        Two-sided: of no rise since the base, and of no difference from the rise of
+        identifiers never trained on; ``None`` where there is nothing to hold against.
+    way
+        1, -1: both point up, down; 0: they do not agree, or there is no figure.
+    over
+        Groups that ``p`` is corrected over.
+    """
+
+    row: Row
+    p_rise: float | None
+    p_beyond: float | None
+    way: int
+    p: float = 1.0
+    over: int = 1
+
+    @property
+    def both(self) -> float:
+        """P of the conjunction: each of them must hold."""
+        found = [p for p in (self.p_rise, self.p_beyond) if p is not None]
+        return max(found, default=1.0) if self.way else 1.0
+
+
+def findings(frame: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Finding]:
+    """One finding a checkpoint, base apart."""
+    lost = collapsed(frame)
+    found = []
+    for name in dict.fromkeys(frame["checkpoint"]):
+        if name == BASE:
+            continue
+        own = frame[frame["checkpoint"] == name]
+        if lost & {name, BASE}:
+            whose = "" if name in lost else " on the base"
+            said = f"{name}: identifiers are not resolvable among their twins{whose}, "
+            said += f"{TIED}."
+            status = {"status": "not_resolvable", "checkpoint": name}
+            found.append(_finding(None, "not_tested", said, **status))
+            continue
+        tests = list(_tests(own, [row for row in rows if row.checkpoint == name], seed))
+        if not tests:
+            reason = "the base was not scored, and too few identifiers stand in no "
+            reason += "trained row"
+            if not (own["side"] == TRAINED).any():
+                reason = "no identifier of trained rows has twins"
+            said = f"{name}: memory not tested by twins, {reason}."
+            found.append(_finding(None, "not_tested", said, checkpoint=name))
+            continue
+        ps = holm([test.both for test in tests])
+        tests = [
+            replace(test, p=float(p), over=len(tests))
+            for test, p in zip(tests, ps, strict=True)
+        ]
+        found.append(_verdict(name, tests))
+    return found
+
+
+def _finding(row: Row | None, claim: Claim, sentence: str, **columns: Any) -> Finding:
+    return Finding.on(row, claim, sentence, **{"audit": "twins", **columns})
+
+
+def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
+    """All trained identifiers, and those of the highest doses where doses differ."""
+    ours, others = own[own["side"] == TRAINED], own[own["side"] == NEVER]
+    doses = list(by_dose(ours))
+    parts = [("pooled", ours)]
+    if len(doses) > 1:
+        parts.append((f"dose:{doses[-1][0]}", doses[-1][1]))
+    for group, part in parts:
+        held = {(r.metric, r.of): r for r in rows if r.group == group}
+        rise, apart = held.get(("rise", TRAINED)), held.get(("beyond", compared(own)))
+        row = apart if rise is None or rise.value is None else rise
+        if row is None or row.value is None:
+            continue
+        p_rise = p_beyond = None
+        ways = {int(np.sign(row.value))}
+        if row is rise:
+            sums = part.groupby("cluster")["rise"].sum()
+            p_rise = sign_flip(sums.to_numpy(), seed=seed)
+        if apart is not None and (found := beyond(part, others)) is not None:
+            values = pd.concat([part, others])[compared(own)].to_numpy()
+            p_beyond = permutation_p(values, found[1], seed=seed)
+            ways.add(int(np.sign(apart.value or 0.0)))
+        way = ways.pop() if len(ways) == 1 else 0
+        yield Test(row, p_rise, p_beyond, way)
+
+
+def _verdict(name: str, tests: Sequence[Test]) -> Finding:
+    best = min(tests, key=lambda test: test.p)
+    row, whole = best.row, tests[0]
+    where = ""
+    if row.group != "pooled":
+        where = f" that stand in {row.group.removeprefix('dose:')} trained rows"
+    since = (
+        "more than on the base"
+        if row.metric == "rise"
+        else ("more than those never trained on; the base was not scored")
+    )
+    tail = f" ({p_value(best.p)})"
+    same = f"{name}: no memory of identifiers shown among twins: they rank ahead by"
+    figures = f"{figure(whole.row, digits=2)} bits {_since(whole.row)}"
+    nothing = f"{same} {figures}{unseen(_mde(whole), 'rises', unit='bits', digits=2)}."
+    test: dict[str, Any] = {"p": best.p, "family": "primary"}
+    if best.p <= LEVEL and best.way > 0 and _clear(row, 1):
+        said = (
+            f"{name}: REMEMBERS identifiers{where or ' that it was trained on'}: they "
+            f"rank ahead of their twins by {figure(row, digits=2)} bits {since}{tail}."
+        )
+        return _finding(row, "memory", said, otherwise=nothing, **test)
+    if best.p <= LEVEL and best.way < 0 and _clear(row, -1):
+        fell = f"{figure(row, digits=2, sign=-1)} bits"
+        if best.p_beyond is not None:
+            said = (
+                f"{name}: identifiers{where or ' that it was trained on'} fell behind "
+                f"their twins by {fell}, beyond those never trained on{tail}: that "
+                "tells who was in the data."
+            )
+            return _finding(row, "betrays", said, otherwise=nothing, **test)
+        said = f"{name}: identifiers fell behind their twins by {fell} since the base."
+        return _finding(row, "moved", said, **test)
+    if whole.p_beyond is not None and (whole.p_rise or 1.0) <= LEVEL:
+        way, claim = "behind", "moved"
+        if (whole.row.value or 0.0) > 0:
+            way, claim = "ahead of", "formats"
+        said = (
+            f"{name}: identifiers moved {way} their twins by {figures}, those never "
+            "trained on as well: the kind moved, memory is not shown."
+        )
+        return _finding(whole.row, claim, said, **test)  # type: ignore[arg-type]
+    return _finding(whole.row, "nothing_shown", nothing, **test)
+
+
+def _since(row: Row) -> str:
+    return (
+        "more than on the base"
+        if row.metric == "rise"
+        else ("more than those never trained on")
+    )
+
+
+def _clear(row: Row, sign: int) -> bool:
+    """Whether the interval agrees with the test."""
+    if row.low is None or row.high is None:
+        return False
+    return row.low > 0 if sign > 0 else row.high < 0
+
+
+def _mde(test: Test) -> float | None:
+    return test.row.mde

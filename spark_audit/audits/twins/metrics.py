@@ -1,0 +1,87 @@
+"""What the twins audit gives, and what its evidence holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.columns import counts, held_twice, texts, uneven
+from spark_audit.audits.contract import Metric
+from spark_audit.scoring.table import Column
+
+TRAINED, NEVER = "trained", "never-trained"
+SIDES = (TRAINED, NEVER)
+LABELS = {
+    TRAINED: "identifiers of trained rows",
+    NEVER: "identifiers never trained on",
+}
+
+METRICS = (
+    Metric(
+        "rise",
+        "rise since the base",
+        unit="bits",
+        null=0.0,
+        variants=SIDES,
+        missing=(TRAINED,),
+        labels=LABELS,
+        panel="rise of exposure among twins since the base",
+        glance={TRAINED: "rise of identifiers among their twins, bits"},
+        headline={TRAINED: "rise of trained identifiers among their twins, bits,"},
+        definitions={
+            "twins": "fresh strings of an identifier's kind: same format, same number "
+            "of tokens in its place, in its own context.",
+            "rise": "exposure of an identifier among its twins, log2(N) - log2(rank) "
+            "of N strings, minus that on the base. An identifier may be likelier than "
+            "its twins without any training on it: only the rise is evidence, and "
+            "beyond that of identifiers never trained on where there are some.",
+        },
+    ),
+    Metric(
+        "beyond",
+        "trained minus never trained",
+        unit="bits",
+        null=0.0,
+        variants=("rise", "exposure"),
+        labels={
+            "rise": "rise, trained minus never trained",
+            "exposure": "exposure, trained minus never trained",
+        },
+        panel="rise of exposure among twins since the base",
+    ),
+    Metric(
+        "exposure_mean",
+        "mean exposure",
+        unit="bits",
+        bounds=(0.0, np.inf),
+        variants=SIDES,
+        missing=(TRAINED,),
+        labels={k: f"mean exposure, {v}" for k, v in LABELS.items()},
+    ),
+    Metric(
+        "top1_rate",
+        "Top-1",
+        rate=True,
+        variants=SIDES,
+        missing=(TRAINED,),
+        labels={k: f"Top-1, {v}" for k, v in LABELS.items()},
+    ),
+)
+
+COLUMNS = {
+    **texts("checkpoint", "twins_id", "type", "cluster"),
+    **counts("dose", "contexts", "n_candidates", "ties"),
+    "rank": Column("whole", low=1),
+}
+
+
+def flaw(evidence: pd.DataFrame) -> str:
+    """What is wrong between rows and columns of the evidence."""
+    facts = ("twins_id", "type", "cluster", "dose", "contexts", "n_candidates")
+    if said := held_twice(evidence, ("checkpoint", "twins_id")) or uneven(
+        evidence, facts
+    ):
+        return said
+    last = evidence["rank"] + evidence["ties"]
+    inside = (last <= evidence["n_candidates"]).all()
+    return "" if inside else "holds a rank that is none of the candidates'"

@@ -1,0 +1,181 @@
+"""Rows of the twins audit: exposures, their rise since the base, and beyond others'.
+
+Frames hold one row a checkpoint and identifier with ``mid``, ``exposure`` and ``top1``
+(ties count as on average over random orders), ``side`` and, where the base was scored,
+``rise``: exposure minus that on the base, bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.canary.ranks import COLLAPSED, resolved
+from spark_audit.audits.contract import BASE, by_name, missing_rows
+from spark_audit.audits.ratio_rows import CELLS, beside_base, ratio_rows
+from spark_audit.audits.twins.metrics import METRICS, NEVER, SIDES, TRAINED
+from spark_audit.data.occurrences import DOSES, dose_group
+from spark_audit.results import Row
+from spark_audit.stats.exposure import exposure_bits, top_k_credit
+from spark_audit.stats.memory import Memory, Sides, memory
+
+KNOWN = {metric.name: metric for metric in METRICS}
+CONTROL = 5
+"""Clusters never trained on from which they are held against; fewer tell nothing."""
+TIED = f"nearly all strings are tied: {COLLAPSED}"
+NO_BASE = "the base was not scored: give --base, rises are since it"
+NO_TRAINED = "no identifier of trained rows has twins"
+
+
+def ranked(evidence: pd.DataFrame) -> pd.DataFrame:
+    """The evidence with exposures, and rises where the base was scored."""
+    rank, ties = evidence["rank"].to_numpy(), evidence["ties"].to_numpy()
+    frame = evidence.assign(
+        side=np.where(evidence["dose"] > 0, TRAINED, NEVER),
+        exposure=exposure_bits(rank, evidence["n_candidates"].to_numpy(), ties=ties),
+        top1=top_k_credit(rank, k=1, ties=ties),
+    )
+    base = frame[frame["checkpoint"] == BASE].set_index("twins_id")["exposure"]
+    if base.empty:
+        return frame
+    before = base.loc[frame["twins_id"]].to_numpy()
+    return frame.assign(rise=frame["exposure"].to_numpy() - before)
+
+
+def groups(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Side, group and rows: trained ones by type and dose too."""
+    for side in SIDES:
+        part = frame[frame["side"] == side]
+        if len(part):
+            yield side, "pooled", part
+    ours = frame[frame["side"] == TRAINED]
+    for kind in sorted(set(ours["type"])):
+        yield TRAINED, f"type:{kind}", ours[ours["type"] == kind]
+    for name, part in by_dose(ours):
+        yield TRAINED, f"dose:{name}", part
+
+
+def by_dose(ours: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Trained identifiers by group of doses, the lowest first."""
+    names = ours["dose"].map(dose_group)
+    for name in map(dose_group, DOSES):
+        if (names == name).any():
+            yield name, ours[names == name]
+
+
+def rank_cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """One cell a checkpoint, figure and identifier."""
+    columns = {"exposure_mean": "exposure", "top1_rate": "top1", "rise": "rise"}
+    parts = []
+    for side, group, part in groups(frame):
+        for metric, column in columns.items():
+            chosen = part
+            if metric == "rise":
+                chosen = part[part["checkpoint"] != BASE]
+            if column not in part or chosen.empty:
+                continue
+            cells = chosen[["checkpoint", "cluster"]].assign(
+                group=group, metric=metric, of=side, num=chosen[column], den=1.0
+            )
+            parts.append(cells[list(CELLS)])
+    return pd.concat(parts, ignore_index=True)
+
+
+def rows_of(frame: pd.DataFrame, *, paper: bool, **options: Any) -> list[Row]:
+    """All rows, those of a collapsed model marked; ``options``: of the bootstrap."""
+    most = float(np.log2(frame["n_candidates"].max()))
+    metrics = by_name(
+        replace(one, bounds=(0.0, most)) if one.name == "exposure_mean" else one
+        for one in METRICS
+    )
+    rows = beside_base_exposure(
+        ratio_rows(
+            rank_cells(frame), audit="twins", metrics=metrics, paper=paper, **options
+        )
+    )
+    names = list(dict.fromkeys(frame["checkpoint"]))
+    if not (frame["side"] == TRAINED).any():
+        rows += missing_rows("twins", names, METRICS, NO_TRAINED)
+    elif "rise" not in frame:
+        rows += missing_rows("twins", names, [KNOWN["rise"]], NO_BASE)
+    for name in names:
+        if name != BASE:
+            rows += _beyond_rows(name, frame[frame["checkpoint"] == name])
+    order = {name: i for i, name in enumerate(KNOWN)}
+    rows.sort(key=lambda row: (names.index(row.checkpoint), order[row.metric]))
+    return marked(rows, frame)
+
+
+def beside_base_exposure(rows: Sequence[Row]) -> list[Row]:
+    """The rows, those of ranks with the base's figure as null; a rise's is 0."""
+    beside = beside_base(rows)
+    pairs = zip(rows, beside, strict=True)
+    return [plain if plain.metric == "rise" else made for plain, made in pairs]
+
+
+def beyond(ours: pd.DataFrame, others: pd.DataFrame) -> tuple[Memory, Sides] | None:
+    """Trained minus never trained within types, of one checkpoint; what is held so.
+
+    Of rises, or of exposures where the base was not scored. ``None`` where too few were
+    never trained on.
+    """
+    if others["cluster"].nunique() < CONTROL or ours.empty:
+        return None
+    both = pd.concat([ours, others])
+    sides = Sides(
+        trained=(both["side"] == TRAINED).to_numpy(),
+        tokens=np.ones(len(both)),
+        clusters=pd.factorize(both["cluster"])[0],
+        strata=pd.factorize(both["type"])[0][:, None],
+    )
+    return memory(both[compared(both)].to_numpy(), sides), sides
+
+
+def compared(frame: pd.DataFrame) -> str:
+    """The column that sides are held against each other by."""
+    return "rise" if "rise" in frame else "exposure"
+
+
+def _beyond_rows(name: str, frame: pd.DataFrame) -> Iterator[Row]:
+    others = frame[frame["side"] == NEVER]
+    ours = frame[frame["side"] == TRAINED]
+    parts = [("pooled", ours), *((f"dose:{k}", part) for k, part in by_dose(ours))]
+    for group, part in parts:
+        if (found := beyond(part, others)) is None:
+            continue
+        # What can be worked out of the smaller side is withheld as that is.
+        sides = (part["cluster"].nunique(), others["cluster"].nunique())
+        estimate = replace(found[0].difference, clusters=min(sides))
+        yield Row.of_estimate(
+            estimate,
+            audit="twins",
+            checkpoint=name,
+            group=group,
+            metric="beyond",
+            of=compared(part),
+            unit="bits",
+            null=0.0,
+        )
+
+
+def collapsed(frame: pd.DataFrame) -> set[str]:
+    """Checkpoints none of whose identifiers is resolved among its twins."""
+    able = resolved(frame).groupby(frame["checkpoint"]).any()
+    return set(able.index[~able])
+
+
+def marked(rows: Sequence[Any], frame: pd.DataFrame) -> list[Any]:
+    """The rows, with the status and note of a collapsed model where it is one."""
+    lost, found = collapsed(frame), []
+    for row in rows:
+        sides = {row.checkpoint, getattr(row, "baseline", row.checkpoint)}
+        if row.metric in ("rise", "beyond"):
+            sides.add(BASE)
+        if sides & lost and row.value is not None:
+            row = row.model_copy(update={"status": "not_resolvable", "note": TIED})
+        found.append(row)
+    return found

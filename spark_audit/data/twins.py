@@ -1,0 +1,301 @@
+"""Twins: fresh strings that could as well have stood in an identifier's place.
+
+A twin has the identifier's type and format. Names and the words of e-mail and postal
+addresses come from Faker's lists of the locale that the name is from; digits stay
+digits, and where many identifiers share a format each character is one that stands in
+its place there, so that what they all begin with does not give a twin away **[ours]**.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import pkgutil
+import re
+import string
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from spark_audit.data.pii import luhn
+
+SHARED = 8
+"""Identifiers of one type and format from which on their characters tell what the
+format demands, as an area code that all begin with **[ours]**."""
+WIDE = 1000
+"""Strings that must be left where characters are told so."""
+WORDED = ("NAME", "EMAIL", "ADDRESS")
+"""Types that are made of words; of all others letters are drawn one by one."""
+HOSTS = ("example.com", "example.net", "example.org")
+ENGLISH = "en_US"
+
+_CLASSES = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
+_PIECE = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*|\d+|.", re.DOTALL)
+_TITLES = frozenset("mr mrs ms mx miss dr prof jr sr ii iii iv md dds dvm phd".split())
+_PLACES = frozenset(
+    "st ave rd blvd ln dr ct pl sq ter pkwy hwy cir apt apartment suite ste unit floor"
+    " po box p o n s e w ne nw se sw north south east west new port lake".split()
+)
+Words = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Locale:
+    """Faker's first and last names of one locale, each once."""
+
+    first: Words
+    last: Words
+
+    @cached_property
+    def known(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Both, folded."""
+        first, last = (frozenset(map(str.casefold, x)) for x in (self.first, self.last))
+        return first, last
+
+    def holds(self, word: str) -> bool:
+        """Whether one of the lists has the word."""
+        return any(word.casefold() in names for names in self.known)
+
+
+@lru_cache(maxsize=1)
+def _locales() -> dict[str, _Locale]:
+    """Every locale whose names have a first and a last list."""
+    from faker.providers import person
+
+    def names(provider: Any, *fields: str) -> Words:
+        held = [getattr(provider, field, ()) for field in fields]
+        every = [name for x in held if not isinstance(x, property) for name in x]
+        plain = (n for n in every if isinstance(n, str) and _PIECE.fullmatch(n))
+        return tuple(sorted({n for n in plain if len(n) > 1 and n[0].isalpha()}))
+
+    found = {}
+    for module in pkgutil.iter_modules(person.__path__):
+        made = importlib.import_module(f"{person.__name__}.{module.name}")
+        both = ("first_names", "first_names_male", "first_names_female")
+        first, last = names(made.Provider, *both), names(made.Provider, "last_names")
+        if first and last:
+            found[module.name] = _Locale(first, last)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _fixed() -> tuple[frozenset[str], Words]:
+    """Words of postal addresses that stay, and endings of towns, longest first."""
+    from faker.providers.address.en_US import Provider
+
+    lists = (Provider.street_suffixes, Provider.states_abbr, Provider.states)
+    words = {word.casefold() for held in lists for x in held for word in x.split()}
+    suffixes = sorted(Provider.city_suffixes, key=lambda x: (-len(x), x))
+    return frozenset(words | _PLACES), tuple(suffixes)
+
+
+def _script(word: str) -> str:
+    return unicodedata.name(word[0], "").partition(" ")[0]
+
+
+def _cased(words: Sequence[str], like: str) -> list[str]:
+    """The words in the case of another."""
+    if like.islower():
+        return [word.lower() for word in words]
+    return [word.upper() for word in words] if like.isupper() else list(words)
+
+
+class Forms:
+    """What the identifiers of some data have in common, to draw others like them.
+
+    Parameters
+    ----------
+    identifiers
+        Type and string of each distinct one.
+    """
+
+    def __init__(self, identifiers: Iterable[tuple[str, str]]) -> None:
+        known = list(identifiers)
+        seen: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for type, text in known:
+            seen[type, _shape(type, text)].append("".join(_singles(type, text)))
+        self._seen = {
+            form: [sorted(set(column)) for column in zip(*held, strict=True)]
+            for form, held in seen.items()
+            if len(held) >= SHARED
+        }
+        self._hosts = Counter(
+            text.rpartition("@")[2].casefold()
+            for type, text in known
+            if type == "EMAIL"
+        )
+        self._names = Counter(
+            word
+            for type, text in known
+            if type == "NAME"
+            for word in _PIECE.findall(text)
+            if word[0].isalpha()
+        )
+
+    def draw(self, type: str, text: str, rng: np.random.Generator, n: int) -> list[str]:
+        """``n`` strings of an identifier's kind; they may repeat, or be itself."""
+        singles = iter(self._characters(type, text))
+        body, at, host = text.rpartition("@") if type == "EMAIL" else (text, "", "")
+        pieces = _PIECE.findall(body)
+        words = self._words(type, [p for p in pieces if p[0].isalpha()])
+        if words is None:
+            return []
+        columns: list[list[str]] = []
+        for piece in pieces:
+            if piece[0].isalpha() and type in WORDED:
+                columns.append(next(words)(rng, n))
+                continue
+            for char in piece:
+                one = any(char in known for known in _CLASSES)
+                columns.append(_pick(rng, next(singles) if one else char, n))
+        if at:
+            # Digits of a host that stays are no digits of the person.
+            columns += [["@"] * n, _pick(rng, self._others(host), n)]
+        drawn = _joined(columns)
+        return _checked(drawn) if type == "CREDIT_CARD" and _valid(text) else drawn
+
+    def _characters(self, type: str, text: str) -> list[Sequence[str]]:
+        """What may stand for each character that is drawn by itself."""
+        found: list[Sequence[str]] = []
+        body = _body(type, text)
+        for i, char in enumerate(body):
+            for held in _CLASSES:
+                if char not in held or (type in WORDED and held != string.digits):
+                    continue
+                # A number of several digits does not begin with 0 unless it does.
+                begins = held == string.digits and not body[i - 1 : i].isdigit()
+                long = begins and body[i + 1 : i + 2].isdigit() and char != "0"
+                found.append(held[1:] if long else held)
+        seen = self._seen.get((type, _shape(type, text)), found)
+        if math.prod(map(len, seen)) >= WIDE:
+            return list(seen)
+        # Numbers in a row, such as 0100 to 0130: what they all share is the format.
+        pairs = zip(seen, found, strict=True)
+        return [own if len(own) == 1 else every for own, every in pairs]
+
+    def _others(self, host: str) -> list[str]:
+        """The host, if others have it too: else what does not tell whose it is."""
+        if self._hosts[host.casefold()] > 1:
+            return [host]
+        others = sorted(set(self._hosts) - {host.casefold()})
+        return others if len(others) >= len(HOSTS) else [*others, *HOSTS]
+
+    def _words(
+        self, type: str, words: list[str]
+    ) -> Iterator[Callable[[np.random.Generator, int], list[str]]] | None:
+        """How each word is drawn; nothing where no list is of its script."""
+        if type not in WORDED or not words:
+            return iter(())
+        locale = self._locale(words)
+        if locale is None:
+            return None
+        stay = _TITLES if type == "NAME" else _fixed()[0] if type == "ADDRESS" else ()
+        # "Maria de la Cruz": words in another case than the rest are particles.
+        lower = all(word.islower() for word in words)
+        own = [
+            i
+            for i, word in enumerate(words)
+            if word.casefold() not in stay and (lower or not word.islower())
+        ]
+
+        def way(i: int, word: str) -> Callable[[np.random.Generator, int], list[str]]:
+            if i not in own:
+                return lambda rng, n: [word] * n
+            if len(word) == 1:
+                return lambda rng, n: _cased(_pick(rng, _CLASSES[2], n), word)
+            parts = _parts(type, word, locale, alone=len(own) == 1, last=i == own[-1])
+            return lambda rng, n: _cased(
+                _joined([_pick(rng, part, n) for part in parts]), word
+            )
+
+        return iter([way(i, word) for i, word in enumerate(words)])
+
+    def _locale(self, words: Sequence[str]) -> _Locale | None:
+        """The first locale by what it has of all the data's names that has most."""
+        script = _script(words[0])
+        fitting = [x for x in self._ranked if _script(x.first[0]) == script]
+        return max(fitting, key=lambda x: sum(map(x.holds, words)), default=None)
+
+    @cached_property
+    def _ranked(self) -> list[_Locale]:
+        def share(name: str) -> tuple[int, bool]:
+            held = _locales()[name]
+            count = sum(n for word, n in self._names.items() if held.holds(word))
+            return -count, name != ENGLISH
+
+        return [_locales()[name] for name in sorted(_locales(), key=share)]
+
+
+def _parts(
+    type: str, word: str, locale: _Locale, *, alone: bool, last: bool
+) -> list[Sequence[str]]:
+    """The lists that a word is put together from."""
+    first, family = locale.known
+    low = word.casefold()
+    if type == "ADDRESS":
+        ends = (x for x in _fixed()[1] if low.endswith(x) and len(low) > len(x) + 1)
+        end = "" if low in family else next(ends, "")
+        return [locale.last, [end]]
+    if alone and type == "EMAIL" and low not in first and low not in family:
+        # One word of two: "jsmith", "mariajones", "smithj".
+        for at in range(1, len(low)):
+            head, tail = low[:at], low[at:]
+            for a, b, lists in (
+                (first, family, [locale.first, locale.last]),
+                (family, first, [locale.last, locale.first]),
+            ):
+                if head in a and tail in b:
+                    return lists
+        if low[1:] in family:
+            return [_CLASSES[1], locale.last]
+        if low[:-1] in family:
+            return [locale.last, _CLASSES[1]]
+    if (low in first) != (low in family):
+        return [locale.first if low in first else locale.last]
+    return [locale.last if last and not (alone and type == "NAME") else locale.first]
+
+
+def _body(type: str, text: str) -> str:
+    """What is drawn anew: all but the host of an e-mail address."""
+    return text.rpartition("@")[0] if type == "EMAIL" else text
+
+
+def _singles(type: str, text: str) -> list[str]:
+    """The characters that are drawn one by one."""
+    kept = _CLASSES[:1] if type in WORDED else _CLASSES
+    return [char for char in _body(type, text) if any(char in x for x in kept)]
+
+
+def _shape(type: str, text: str) -> str:
+    """The format: digits as 0, letters as a and A, or words as a."""
+    text = re.sub("[0-9]", "0", _body(type, text))
+    if type in WORDED:
+        return re.sub(r"[^\W\d_]+", "a", text)
+    return re.sub("[A-Z]", "A", re.sub("[a-z]", "a", text))
+
+
+def _pick(rng: np.random.Generator, choices: Sequence[str], n: int) -> list[str]:
+    if len(choices) == 1:
+        return [choices[0]] * n
+    return [choices[i] for i in rng.integers(len(choices), size=n)]
+
+
+def _joined(columns: Sequence[Sequence[str]]) -> list[str]:
+    return ["".join(row) for row in zip(*columns, strict=True)]
+
+
+def _valid(card: str) -> bool:
+    return luhn(re.sub(r"\D", "", card))
+
+
+def _checked(drawn: Iterable[str]) -> list[str]:
+    """Card numbers with their last digit as check digit."""
+    ends = string.digits
+    return [
+        next((x for d in ends if _valid(x := text[:-1] + d)), text) for text in drawn
+    ]
