@@ -19,8 +19,6 @@ from spark_audit.results import Estimate
 from spark_audit.stats.memory import Sides, memory
 
 OLD = "evidence of an earlier version does not say what stands in rows never trained on"
-DOSES = (1, 2, 4, 8, 16)
-"""Lowest dose of each group that figures are given for."""
 
 
 @dataclass(frozen=True)
@@ -98,15 +96,6 @@ def since_base(ours: pd.DataFrame, base: pd.DataFrame, column: str) -> Estimate:
     change = ours[column].to_numpy(np.float64) - base[column].to_numpy(np.float64)
     held = ((ours["split"] == "train") | (ours["dose"] == 0)).to_numpy()
     return memory(change[held], sides_of(ours[held])).difference
-
-
-def dose_group(dose: int) -> str:
-    """Name of the group of a dose from 1 on: ``1``, ``2-3``, ... ``16+``."""
-    at = max(i for i, low in enumerate(DOSES) if low <= dose)
-    if at == len(DOSES) - 1:
-        return f"{DOSES[at]}+"
-    low, high = DOSES[at], DOSES[at + 1] - 1
-    return str(low) if low == high else f"{low}-{high}"
 
 
 def _doses(

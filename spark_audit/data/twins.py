@@ -245,12 +245,10 @@ def _parts(
         # One word of two: "jsmith", "mariajones", "smithj".
         for at in range(1, len(low)):
             head, tail = low[:at], low[at:]
-            for a, b, lists in (
-                (first, family, [locale.first, locale.last]),
-                (family, first, [locale.last, locale.first]),
-            ):
-                if head in a and tail in b:
-                    return lists
+            if head in first and tail in family:
+                return [locale.first, locale.last]
+            if head in family and tail in first:
+                return [locale.last, locale.first]
         if low[1:] in family:
             return [_CLASSES[1], locale.last]
         if low[:-1] in family:

@@ -414,14 +414,15 @@ class Manifest(_Part):
 
     def _check_places(self, whole: bool) -> None:
         places = [
-            (f"unmatched.{i}", one.example, (one.char_start, one.char_end))
-            for i, one in enumerate(self.unmatched)
+            (f"unmatched.{i}", span.example, (span.char_start, span.char_end))
+            for i, span in enumerate(self.unmatched)
         ]
-        for kind, sets in (("canaries", self.canaries), ("twins", self.twins)):
-            for i, held in enumerate(sets):
-                field = f"{kind}.{i}.contexts"
-                for one in held.contexts:
-                    places.append((field, one.example, (one.char_start, one.char_end)))
+        sets = [(f"canaries.{i}", x.contexts) for i, x in enumerate(self.canaries)]
+        sets += [(f"twins.{i}", x.contexts) for i, x in enumerate(self.twins)]
+        for name, contexts in sets:
+            for one in contexts:
+                place = one.char_start, one.char_end
+                places.append((f"{name}.contexts", one.example, place))
         for i, pair in enumerate(self.pairs):
             field, example = f"pairs.{i}", self.by_id.get(pair.example)
             tokens = len(example.reference_unll) if example else 0

@@ -21,8 +21,8 @@ import pytest
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import taken
 from spark_audit.manifest.file import seal
-from spark_audit.manifest.items import canary_of
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.slots import canary_key, place_of, twins_key
 from spark_audit.names import series_of
 from spark_audit.provenance import seed_for
 from spark_audit.results import AuditResult, Contrast, Row
@@ -139,18 +139,20 @@ def noise(world: World, name: str, own: Pass, key: str) -> tuple[np.ndarray, Col
 def candidates(
     world: World, name: str, _: Pass, key: str
 ) -> tuple[np.ndarray, Columns]:
-    """The true string of a canary that was trained on is the likeliest."""
-    canary_id, part, _ = canary_of(key)
-    (canary,) = (
-        one
-        for one in world.manifest.canaries
-        if (one.canary_id, one.part) == (canary_id, part)
-    )
-    count = len(canary.candidates)
-    mean = 4 + luck(name, canary_id, part).normal(0, 0.5, count)
-    assert canary.true_index is not None
-    if name == "leaky" and not canary.held_out and luck(canary_id).random() < KNOWN:
-        mean[canary.true_index] = 1.0
+    """The true string of a canary or twin that was trained on is the likeliest."""
+    of = place_of(key)[0]
+    content = world.manifest
+    held = {
+        place_of(canary_key(c.canary_id, c.part, ""))[0]: c for c in content.canaries
+    }
+    twins = {place_of(twins_key(one.id, ""))[0]: one for one in content.twins}
+    one = held.get(of) or twins[of]
+    who = of.split("/")[0]
+    count = len(one.candidates)
+    mean = 4 + luck(name, of).normal(0, 0.5, count)
+    assert one.true_index is not None
+    if name == "leaky" and one.dose and luck(who).random() < KNOWN:
+        mean[one.true_index] = 1.0
     mean = mean.astype(np.float32)
     return np.arange(count, dtype=np.int32), {"nll_mean": mean, "nll_sum": 6 * mean}
 
@@ -207,6 +209,20 @@ def world(make_case: Callable[..., Any]) -> World:
         }
         for number in range(40)
         for part in ("full", "ssn")
+    ]
+    content["twins"] = [
+        {
+            "id": str(number),
+            "type": ("NAME", "EMAIL")[number // 2 % 2],
+            "contexts": [
+                {"example": example["id"], "char_start": 0, "char_end": 9}
+                for example in examples[number : number + 1]
+            ],
+            "candidates": [f"s{j}" for j in range(32)],
+            "true_index": int(rng.integers(32)),
+            "dose": (1, 0, 2, 0, 4, 0)[number % 6],
+        }
+        for number in range(60)
     ]
     return World(content, case.reference)
 
@@ -323,7 +339,7 @@ def test_the_order_of_rows_changes_nothing(
 ) -> None:
     rng = np.random.default_rng(1)
     content = dict(world.content)
-    for name in ("pairs", "unmatched", "canaries", "examples"):
+    for name in ("pairs", "unmatched", "canaries", "twins", "examples"):
         content[name] = [content[name][i] for i in rng.permutation(len(content[name]))]
     # Without --order, tasks were learned in the order in which they first appear.
     first = {one["task"]: one["id"] for one in reversed(world.content["examples"])}

@@ -12,7 +12,8 @@ from spark_audit.audits.matched.contrasts import REFERENCE
 from spark_audit.audits.matched.words import (
     NO_LOW,
 )
-from spark_audit.audits.occurrences import OLD, dose_group, sides_of
+from spark_audit.audits.occurrences import OLD, sides_of
+from spark_audit.data.occurrences import dose_group
 from spark_audit.results import (
     Contrast,
     Estimate,

@@ -148,7 +148,7 @@ def _keys(one: ManifestTwins) -> list[str]:
 def _nll(table: TokenTable, one: ManifestTwins) -> np.ndarray:
     """Mean NLL of each string over contexts; in each all have as many tokens."""
     held = [table.columns["nll_mean"][table.rows(key)] for key in _keys(one)]
-    return np.stack(held).astype(np.float64).mean(axis=0)
+    return np.asarray(np.stack(held).astype(np.float64).mean(axis=0))
 
 
 def _clusters(manifest: Manifest) -> list[str]:

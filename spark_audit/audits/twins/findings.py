@@ -106,65 +106,58 @@ def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
         if row is rise:
             sums = part.groupby("cluster")["rise"].sum()
             p_rise = sign_flip(sums.to_numpy(), seed=seed)
-        if apart is not None and (found := beyond(part, others)) is not None:
-            values = pd.concat([part, others])[compared(own)].to_numpy()
-            p_beyond = permutation_p(values, found[1], seed=seed)
-            ways.add(int(np.sign(apart.value or 0.0)))
+        held_out = beyond(part, others)
+        if apart is not None and apart.value is not None and held_out is not None:
+            change = pd.concat([part, others])[compared(own)].to_numpy()
+            p = permutation_p(change, held_out[1], seed=seed)
+            p_beyond = held_out[0].t_p() if p is None else p
+            ways.add(int(np.sign(apart.value)))
         way = ways.pop() if len(ways) == 1 else 0
         yield Test(row, p_rise, p_beyond, way)
 
 
 def _verdict(name: str, tests: Sequence[Test]) -> Finding:
-    best = min(tests, key=lambda test: test.p)
-    row, whole = best.row, tests[0]
-    where = ""
+    best, whole = min(tests, key=lambda test: test.p), tests[0]
+    row = best.row
+    whose = f"{name}: identifiers that it was trained on"
     if row.group != "pooled":
-        where = f" that stand in {row.group.removeprefix('dose:')} trained rows"
-    since = (
-        "more than on the base"
-        if row.metric == "rise"
-        else ("more than those never trained on; the base was not scored")
-    )
-    tail = f" ({p_value(best.p)})"
-    same = f"{name}: no memory of identifiers shown among twins: they rank ahead by"
+        dose = row.group.removeprefix("dose:")
+        whose = f"{name}: identifiers that stand in {dose} trained rows"
     figures = f"{figure(whole.row, digits=2)} bits {_since(whole.row)}"
-    nothing = f"{same} {figures}{unseen(_mde(whole), 'rises', unit='bits', digits=2)}."
-    test: dict[str, Any] = {"p": best.p, "family": "primary"}
-    if best.p <= LEVEL and best.way > 0 and _clear(row, 1):
-        said = (
-            f"{name}: REMEMBERS identifiers{where or ' that it was trained on'}: they "
-            f"rank ahead of their twins by {figure(row, digits=2)} bits {since}{tail}."
-        )
-        return _finding(row, "memory", said, otherwise=nothing, **test)
-    if best.p <= LEVEL and best.way < 0 and _clear(row, -1):
-        fell = f"{figure(row, digits=2, sign=-1)} bits"
-        if best.p_beyond is not None:
-            said = (
-                f"{name}: identifiers{where or ' that it was trained on'} fell behind "
-                f"their twins by {fell}, beyond those never trained on{tail}: that "
-                "tells who was in the data."
-            )
-            return _finding(row, "betrays", said, otherwise=nothing, **test)
-        said = f"{name}: identifiers fell behind their twins by {fell} since the base."
-        return _finding(row, "moved", said, **test)
+    smallest = unseen(whole.row.mde, unit="bits", digits=2)
+    nothing = (
+        f"{name}: no memory of identifiers shown among twins: they rank ahead by "
+        f"{figures}{smallest}."
+    )
+    options: dict[str, Any] = {"p": best.p, "family": "primary"}
+    if best.p <= LEVEL and best.way and _clear(row, best.way):
+        change = figure(row, digits=2, sign=best.way)
+        if best.way > 0:
+            options["otherwise"] = nothing
+            said = f"REMEMBERED, they rank ahead of their twins by {change} bits"
+            said = f"{whose} are {said} {_since(row)} ({p_value(best.p)})."
+            return _finding(row, "memory", said, **options)
+        said = f"{whose} fell behind their twins by {change} bits"
+        if best.p_beyond is None:
+            return _finding(row, "moved", f"{said} since the base.", **options)
+        options["otherwise"] = nothing
+        said += f", beyond those never trained on ({p_value(best.p)})"
+        said += ": that tells who was in the data."
+        return _finding(row, "betrays", said, **options)
     if whole.p_beyond is not None and (whole.p_rise or 1.0) <= LEVEL:
-        way, claim = "behind", "moved"
-        if (whole.row.value or 0.0) > 0:
-            way, claim = "ahead of", "formats"
+        claim: Claim = "formats" if (whole.row.value or 0.0) > 0 else "moved"
         said = (
-            f"{name}: identifiers moved {way} their twins by {figures}, those never "
-            "trained on as well: the kind moved, memory is not shown."
+            f"{name}: identifiers rank ahead of their twins by {figures}, but not "
+            "beyond those never trained on: the kind moved, memory is not shown."
         )
-        return _finding(whole.row, claim, said, **test)  # type: ignore[arg-type]
-    return _finding(whole.row, "nothing_shown", nothing, **test)
+        return _finding(whole.row, claim, said, **options)
+    return _finding(whole.row, "nothing_shown", nothing, **options)
 
 
 def _since(row: Row) -> str:
-    return (
-        "more than on the base"
-        if row.metric == "rise"
-        else ("more than those never trained on")
-    )
+    if row.metric == "rise":
+        return "more than on the base"
+    return "more than those never trained on, the base not being scored"
 
 
 def _clear(row: Row, sign: int) -> bool:
@@ -172,7 +165,3 @@ def _clear(row: Row, sign: int) -> bool:
     if row.low is None or row.high is None:
         return False
     return row.low > 0 if sign > 0 else row.high < 0
-
-
-def _mde(test: Test) -> float | None:
-    return test.row.mde

@@ -20,6 +20,7 @@ METRICS = (
     Metric(
         "rise",
         "rise since the base",
+        learned=1,
         unit="bits",
         null=0.0,
         variants=SIDES,
@@ -40,6 +41,7 @@ METRICS = (
     Metric(
         "beyond",
         "trained minus never trained",
+        learned=1,
         unit="bits",
         null=0.0,
         variants=("rise", "exposure"),
@@ -52,6 +54,7 @@ METRICS = (
     Metric(
         "exposure_mean",
         "mean exposure",
+        learned=1,
         unit="bits",
         bounds=(0.0, np.inf),
         variants=SIDES,
@@ -61,6 +64,7 @@ METRICS = (
     Metric(
         "top1_rate",
         "Top-1",
+        learned=1,
         rate=True,
         variants=SIDES,
         missing=(TRAINED,),

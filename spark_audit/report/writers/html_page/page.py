@@ -58,6 +58,10 @@ TITLES: Mapping[str, tuple[str, str]] = {
     "rank": ("Ranks", "How often is an identifier the model's first guess?"),
     "nll": ("Likelihood", "How likely are identifiers, and other text, by themselves?"),
     "canary": ("Canaries", "Are strings that were planted before training remembered?"),
+    "twins": (
+        "Twins",
+        "Do identifiers rank ahead of other strings of their kind since the training?",
+    ),
     "mia": ("Membership", "Can rows of the training set be told from others?"),
     "extract": ("Extraction", "Does the model write identifiers out?"),
     "noise": ("Noise", "Do predictions of identifiers break sooner under noise?"),
