@@ -191,9 +191,6 @@ class Forms:
         """How each word is drawn; nothing where no list is of its script."""
         if type not in WORDED or not words:
             return iter(())
-        locale = self._locale(words)
-        if locale is None:
-            return None
         stay = _TITLES if type == "NAME" else _fixed()[0] if type == "ADDRESS" else ()
         # "Maria de la Cruz": words in another case than the rest are particles.
         lower = all(word.islower() for word in words)
@@ -202,6 +199,9 @@ class Forms:
             for i, word in enumerate(words)
             if word.casefold() not in stay and (lower or not word.islower())
         ]
+        locale = self._locale([words[i] for i in own] or words)
+        if locale is None:
+            return None
 
         def way(i: int, word: str) -> Callable[[np.random.Generator, int], list[str]]:
             if i not in own:

@@ -41,8 +41,9 @@ SCOPE = (
 )
 
 
-def plan(manifest: Manifest) -> Plan:
+def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
     """Every identifier among its twins, in each of its contexts."""
+    del preset
     keys = [key for one in manifest.twins for key in _keys(one)]
     return {CANDIDATES: sorted(keys)} if keys else {}
 
@@ -51,7 +52,7 @@ def nothing(manifest: Manifest) -> str:
     """Why the manifest holds no twins."""
     if "twins" in manifest.counts:
         return "no identifier of the manifest has twins"
-    return "the manifest is of an earlier version and has no twins: build it again"
+    return "the manifest was built without twins: build it again"
 
 
 def conclude(
@@ -66,8 +67,10 @@ def conclude(
     frame = ranked(evidence)
     options: dict[str, Any] = {"seed": seed, "replicates": replicates}
     rows = rows_of(frame, paper=paper, **options)
+    cells = rank_cells(frame)
     contrasts = ratio_contrasts(
-        rank_cells(frame),
+        # The rise against a baseline is the difference of exposures.
+        cells[cells["metric"] != "rise"],
         audit="twins",
         metrics=by_name(METRICS),
         baselines=baselines,
@@ -89,8 +92,8 @@ def further(result: AuditResult, tables: Tables, manifest: Manifest) -> AuditRes
     if not lost or not manifest.twins:
         return result
     detail = (
-        f"{lost} identifiers that were drawn have no twins, {len(manifest.twins)} have "
-        "some: too few strings of their kind take as many tokens in their place"
+        f"drawn identifiers without twins: {lost} of {lost + len(manifest.twins)}; too "
+        "few strings of their kind take as many tokens in their place"
     )
     guard = Guard(name="identifiers have twins", passed=None, detail=detail)
     return replace(result, guards=[*result.guards, guard])

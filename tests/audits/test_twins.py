@@ -1,0 +1,361 @@
+"""Identifiers among their twins: figures by hand, claims, and what is left open."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.audits import AUDITS
+from spark_audit.audits.twins.audit import plan
+from spark_audit.manifest.file import redact, seal
+from spark_audit.manifest.fit import limited
+from spark_audit.manifest.items import example_of
+from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.slots import twins_key
+from spark_audit.results import AuditResult, Row
+from spark_audit.scoring.table import Pass, TokenTable
+
+CANDIDATES = Pass("candidates")
+Tables = Mapping[str, Mapping[Pass, TokenTable]]
+Shift = Callable[[int], float]
+DOSES = (1, 2, 4, 16)
+
+
+def run(tables: Tables, manifest: Manifest, **options: Any) -> AuditResult:
+    return AUDITS.get("twins").run(tables, manifest, **options)
+
+
+@pytest.fixture
+def plant(make_case: Callable[..., Any]) -> Callable[..., Manifest]:
+    """``plant(trained=80, never=40, size=32, contexts=1)``: a manifest of twins."""
+
+    def make(
+        trained: int = 80, never: int = 40, *, size: int = 32, contexts: int = 1
+    ) -> Manifest:
+        rng = np.random.default_rng(5)
+        content = make_case(sources=2).manifest.model_dump(mode="json")
+        blank, sets, rows = content["examples"][0], [], []
+        for i in range(trained + never):
+            places = [f"r{i:03d}-{j}" for j in range(contexts)]
+            rows += [{**blank, "id": key, "cluster": f"c{i:03d}"} for key in places]
+            sets.append(
+                {
+                    "id": str(i),
+                    "type": ("NAME", "EMAIL")[i % 2],
+                    "contexts": [
+                        {"example": key, "char_start": 0, "char_end": 9}
+                        for key in places
+                    ],
+                    "candidates": [f"s{j}" for j in range(size - i % 3)],
+                    "true_index": int(rng.integers(size - 3)),
+                    "dose": DOSES[i // 2 % 4] if i < trained else 0,
+                }
+            )
+        content["examples"] += rows
+        return seal({**content, "twins": sets, "counts": {"twins": len(sets)}})
+
+    return make
+
+
+def table(manifest: Manifest, *, seed: int, lift: Shift, noise: float) -> TokenTable:
+    """NLLs that all checkpoints share but for ``noise``; the true one's is lowered."""
+    parts = []
+    for one in manifest.twins:
+        shared = np.random.default_rng([999, int(one.id)])
+        own = np.random.default_rng([seed, int(one.id)])
+        for context in one.contexts:
+            count = len(one.candidates)
+            nll = 4 + shared.normal(0, 0.5, count) + own.normal(0, noise, count)
+            nll[one.true_index] -= lift(one.dose)
+            columns = {"nll_mean": nll, "nll_sum": 5 * nll}
+            parts.append(
+                (
+                    twins_key(one.id, context.example),
+                    np.arange(count, dtype=np.int32),
+                    {k: v.astype(np.float32) for k, v in columns.items()},
+                )
+            )
+    return TokenTable.from_items(parts, kind="candidates")
+
+
+def tables(
+    manifest: Manifest, *, base: Shift | None = lambda dose: 0.3, **lifts: Shift
+) -> dict[str, dict[Pass, TokenTable]]:
+    """Checkpoints by what the true string's NLL is lowered by, from its dose."""
+    known = {"base": base, **lifts} if base else lifts
+    return {
+        name: {CANDIDATES: table(manifest, seed=i, lift=lift, noise=0.2)}
+        for i, (name, lift) in enumerate(known.items())
+    }
+
+
+def figure(
+    result: AuditResult, metric: str, of: str = "trained", group: str = "pooled"
+) -> Row:
+    (row,) = (
+        r
+        for r in result.rows
+        if (r.checkpoint, r.metric, r.of, r.group) == ("one", metric, of, group)
+    )
+    return row
+
+
+def claim(result: AuditResult) -> str:
+    (finding,) = (f for f in result.findings if f.checkpoint == "one")
+    return finding.claim
+
+
+def by_hand(found: Tables, manifest: Manifest, name: str) -> dict[str, float]:
+    """Each identifier's exposure, in plain float64."""
+    exposures = {}
+    for one in manifest.twins:
+        own = found[name][CANDIDATES]
+        total = [0.0] * len(one.candidates)
+        for context in one.contexts:
+            rows = own.rows(twins_key(one.id, context.example))
+            for j, value in enumerate(own.columns["nll_mean"][rows].tolist()):
+                total[j] += value / len(one.contexts)
+        true = total[one.true_index]
+        before = sum(value < true for value in total)
+        ties = sum(value == true for value in total) - 1
+        ranks = range(before + 1, before + ties + 2)
+        logs = [math.log2(len(total) / rank) for rank in ranks]
+        exposures[one.id] = sum(logs) / len(logs)
+    return exposures
+
+
+def test_figures_equal_a_plain_transcription(plant: Callable[..., Manifest]) -> None:
+    manifest = plant(contexts=2)
+    found = tables(manifest, one=lambda dose: 0.3 + 0.2 * dose)
+    result = run(found, manifest)
+    ours, base = (by_hand(found, manifest, name) for name in ("one", "base"))
+    sides = {
+        "trained": [x for x in manifest.twins if x.dose],
+        "never-trained": [x for x in manifest.twins if not x.dose],
+    }
+    for of, held in sides.items():
+        exposure = [ours[x.id] for x in held]
+        rise = [ours[x.id] - base[x.id] for x in held]
+        row = figure(result, "exposure_mean", of)
+        assert row.value == pytest.approx(sum(exposure) / len(held), abs=1e-9)
+        assert row.null == pytest.approx(np.mean([base[x.id] for x in held]), abs=1e-9)
+        row = figure(result, "rise", of)
+        assert row.value == pytest.approx(sum(rise) / len(held), abs=1e-9)
+        error = np.std(rise, ddof=1) / math.sqrt(len(held))
+        assert row.high is not None
+        assert row.high - row.value == pytest.approx(error * 1.99, rel=0.03)
+        assert (row.n, row.clusters, row.null) == (len(held), len(held), 0.0)
+        first = [ours[x.id] == math.log2(len(x.candidates)) for x in held]
+        assert figure(result, "top1_rate", of).value == pytest.approx(np.mean(first))
+    for dose, group in ((1, "1"), (2, "2-3"), (4, "4-7"), (16, "16+")):
+        held = [x for x in manifest.twins if x.dose == dose]
+        rise = [ours[x.id] - base[x.id] for x in held]
+        row = figure(result, "rise", group=f"dose:{group}")
+        assert row.value == pytest.approx(np.mean(rise), abs=1e-9)
+    # Within types, each as heavy as among the trained: half and half here.
+    apart = []
+    for kind in ("NAME", "EMAIL"):
+        means = [
+            np.mean([ours[x.id] - base[x.id] for x in held if x.type == kind])
+            for held in sides.values()
+        ]
+        apart.append(means[0] - means[1])
+    row = figure(result, "beyond", "rise")
+    assert row.value == pytest.approx(np.mean(apart), abs=1e-9)
+
+
+def test_memory_is_claimed_of_what_rose_beyond_both(
+    plant: Callable[..., Manifest],
+) -> None:
+    manifest = plant()
+    result = run(tables(manifest, one=lambda d: 0.8 if d else 0.3), manifest)
+    (finding,) = result.findings
+    assert (finding.claim, finding.family, finding.metric) == (
+        "memory",
+        "primary",
+        "rise",
+    )
+    assert finding.p is not None
+    assert finding.p < 0.01
+    assert "REMEMBERED" in finding.sentence
+    assert "no memory of identifiers shown" in finding.otherwise
+
+
+def test_memory_of_the_highest_dose_alone_is_found(
+    plant: Callable[..., Manifest],
+) -> None:
+    manifest = plant()
+    result = run(tables(manifest, one=lambda d: 1.0 if d >= 16 else 0.3), manifest)
+    (finding,) = result.findings
+    assert (finding.claim, finding.group) == ("memory", "dose:16+")
+
+
+@pytest.mark.parametrize(
+    ("lift", "expected"),
+    [
+        (lambda dose: 0.3, "nothing_shown"),
+        (lambda dose: 0.9, "formats"),
+        (lambda dose: 0.3 if dose == 0 else -0.9, "betrays"),
+        (lambda dose: -0.6, "moved"),
+    ],
+)
+def test_other_claims(
+    plant: Callable[..., Manifest], lift: Shift, expected: str
+) -> None:
+    manifest = plant()
+    assert claim(run(tables(manifest, one=lift), manifest)) == expected
+
+
+def test_without_identifiers_never_trained_on_the_base_is_the_null(
+    plant: Callable[..., Manifest],
+) -> None:
+    manifest = plant(never=0)
+    for lift, expected in ((0.9, "memory"), (0.3, "nothing_shown"), (-0.6, "moved")):
+        result = run(tables(manifest, one=lambda d, x=lift: x), manifest)
+        assert claim(result) == expected
+    # Four clusters never trained on tell nothing: they are no control.
+    few = plant(never=4)
+    result = run(tables(few, one=lambda dose: 0.9), few)
+    assert claim(result) == "memory"
+    assert not [row for row in result.rows if row.metric == "beyond"]
+
+
+def test_without_the_base_sides_are_held_against_each_other(
+    plant: Callable[..., Manifest],
+) -> None:
+    manifest = plant()
+    result = run(tables(manifest, base=None, one=lambda d: 0.9 if d else 0.3), manifest)
+    (finding,) = result.findings
+    assert (finding.claim, finding.metric, finding.of) == (
+        "memory",
+        "beyond",
+        "exposure",
+    )
+    assert figure(result, "rise").status == "not_estimable"
+    result = run(tables(manifest, base=None, one=lambda d: 0.9), manifest)
+    assert claim(result) == "nothing_shown"
+    neither = plant(never=0)
+    result = run(tables(neither, base=None, one=lambda d: 0.9), neither)
+    assert claim(result) == "not_tested"
+    assert result.findings[0].p is None
+
+
+def test_a_collapsed_model_resolves_nothing(plant: Callable[..., Manifest]) -> None:
+    manifest = plant()
+    found = tables(manifest, one=lambda d: 0.3)
+    tied = replace(
+        found["one"][CANDIDATES],
+        columns={
+            name: np.full_like(values, 2.0)
+            for name, values in found["one"][CANDIDATES].columns.items()
+        },
+    )
+    for name in ("one", "base"):
+        result = run({**found, name: {CANDIDATES: tied}}, manifest)
+        (finding,) = result.findings
+        assert (finding.claim, finding.status) == ("not_tested", "not_resolvable")
+        assert figure(result, "rise").status == "not_resolvable"
+    row = figure(run({**found, "one": {CANDIDATES: tied}}, manifest), "exposure_mean")
+    # A tie counts as on average over random orders: what chance gives.
+    expected = np.mean(
+        [
+            np.mean(np.log2(n / np.arange(1, n + 1)))
+            for n in (len(x.candidates) for x in manifest.twins if x.dose)
+        ]
+    )
+    assert row.value == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_manifest_without_twins_says_so(
+    plant: Callable[..., Manifest], make_case: Callable[..., Any]
+) -> None:
+    case = make_case(sources=3)
+    assert plan(case.manifest) == {}
+    (finding,) = run(case.tables(one=lambda key, nll: nll), case.manifest).findings
+    assert finding.claim == "not_tested"
+    assert "build it again" in finding.sentence
+    built = case.manifest.model_copy(update={"counts": {"twins": 0}})
+    (finding,) = run(case.tables(one=lambda key, nll: nll), built).findings
+    assert "no identifier of the manifest has twins" in finding.sentence
+
+
+def test_identifiers_that_found_none_are_counted(
+    plant: Callable[..., Manifest],
+) -> None:
+    manifest = plant()
+    found = tables(manifest, one=lambda d: 0.3)
+    assert not run(found, manifest).guards
+    lost = manifest.model_copy(update={"counts": {"twins_lost": 7}})
+    (guard,) = run(found, lost).guards
+    assert guard.passed is None
+    assert "7 of 127" in guard.detail
+
+
+def test_the_plan_names_every_context_and_its_row(
+    plant: Callable[..., Manifest],
+) -> None:
+    manifest = plant(trained=3, never=2, contexts=2)
+    keys = plan(manifest)[CANDIDATES]
+    assert len(keys) == 10
+    rows = {example_of(CANDIDATES, key) for key in keys}
+    assert rows == {c.example for one in manifest.twins for c in one.contexts}
+    part = limited(manifest, {"r000-0", "r001-0", "r001-1"})
+    assert [one.id for one in part.twins] == ["1"]
+
+
+def test_no_string_leaves_the_manifest(plant: Callable[..., Manifest]) -> None:
+    manifest = plant()
+    result = run(tables(manifest, one=lambda d: 0.8 if d else 0.3), manifest)
+    assert result.evidence is not None
+    texts = {x for one in manifest.twins for x in one.candidates}
+    assert not texts & {str(x) for x in result.evidence.to_numpy().flat}
+    red = redact(manifest)
+    assert red.twins == []
+    assert "candidates" not in repr(manifest.twins[0])
+
+
+def test_identifiers_of_joined_rows_are_one_cluster(
+    plant: Callable[..., Manifest],
+) -> None:
+    content = plant(contexts=2).model_dump(mode="json")
+    for row in content["examples"]:
+        if row["id"] in ("r000-1", "r001-0"):
+            row["cluster"] = "shared"
+    manifest = seal(content)
+    result = run(tables(manifest, one=lambda d: 0.3), manifest)
+    row = figure(result, "rise")
+    assert (row.n, row.clusters) == (80, 79)
+
+
+@pytest.mark.slow
+def test_size_and_power(plant: Callable[..., Manifest]) -> None:
+    """At most 5% false claims where nothing is known; half a nat is found."""
+    manifest, few = plant(60, 30), plant(60, 0)
+
+    def rate(manifest: Manifest, lift: Shift, n: int) -> float:
+        found = 0
+        for seed in range(n):
+            both = {
+                name: {
+                    CANDIDATES: table(
+                        manifest,
+                        seed=2 * seed + i,
+                        lift=(lambda d: 0.3) if name == "base" else lift,
+                        noise=0.4,
+                    )
+                }
+                for i, name in enumerate(("base", "one"))
+            }
+            found += claim(run(both, manifest)) == "memory"
+        return found / n
+
+    # 200 runs at 2.5% (one end of a two-sided test): at most 5.5% but one in 100 times.
+    for each in (manifest, few):
+        assert rate(each, lambda d: 0.3, 200) <= 0.055
+    assert rate(manifest, lambda d: 0.9, 100) <= 0.08
+    assert rate(manifest, lambda d: 0.8 if d else 0.3, 40) >= 0.9
