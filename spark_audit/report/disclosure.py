@@ -49,6 +49,7 @@ COUNTED = (
     "mia_all_rows",
     "mia_covariates",
     "mia_roc",
+    "mia_texts",
     "accuracy_matrix",
     "run_settings",
     "run_time",

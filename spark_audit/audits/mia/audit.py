@@ -4,7 +4,7 @@ Members are train rows, non-members test rows; every score is larger for what lo
 more like a member. An AUC is evidence of leakage only if nothing but training tells
 the two sides apart: the untrained model should score 0.5, and so should a classifier
 that sees the texts alone. Membership is claimed only of a score that changed since the
-former and is above the latter by more than chance; every figure stands.
+former and is above the best of the latter by more than chance; every figure stands.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import BASE, About, Plan, Tables
 from spark_audit.audits.contract import replicates as preset_replicates
 from spark_audit.audits.mia.attacks.zlib import compressed_bytes
+from spark_audit.audits.mia.competitor import best_guess
 from spark_audit.audits.mia.estimates import (
     NO_ROWS,
     Group,
@@ -41,6 +42,7 @@ from spark_audit.audits.mia.rows import (
 )
 from spark_audit.audits.mia.scores import (
     ATTACKS,
+    BESIDE,
     membership_scores,
     reference_table,
     scored_text,
@@ -64,6 +66,8 @@ from spark_audit.scoring.table import Pass
 MOST_REPLICATES = 2000
 """Both presets: percentile limits of an AUC need no more, and rows are many."""
 
+OF_BASE = ("loss", "mink10", "zlib")
+"""What the untrained model gives a text: had of any manifest, as a guess at it."""
 FACTS = (
     "blind_auc",
     "blind_p",
@@ -120,12 +124,14 @@ def conclude(
     20 members and 20 non-members.
     """
     frame = evidence.drop_duplicates(["checkpoint", "example"])
+    if "texts" not in frame:  # of an earlier version
+        frame = frame.assign(texts=frame["blind"])
     names = list(dict.fromkeys(frame["checkpoint"]))
     facts = frame[frame["checkpoint"] == names[0]].reset_index(drop=True)
     scores = {
         name: frame[frame["checkpoint"] == name]
         .set_index("example")
-        .reindex(index=facts["example"], columns=[*ATTACKS, "blind"])
+        .reindex(index=facts["example"], columns=[*ATTACKS, *BESIDE])
         .to_numpy(np.float64)
         .T
         for name in names
@@ -156,16 +162,18 @@ def conclude(
         if (attack, other) != ("reference", BASE)
         for row in contrasts_of(group, name, other, attack, judged)
     ]
+    told, above = verdicts(names, rows, contrasts, pooled, judged)
     return AuditResult(
         rows=rows,
         contrasts=contrasts,
         guards=judged.guards,
-        findings=verdicts(names, rows, contrasts, pooled, judged),
+        findings=told,
         scope=list(SCOPE),
         tables={
             "mia_all_rows": all_rows_table(known, names),
             "mia_covariates": covariate_table(used, judged.label_p),
             "mia_roc": curve_table(pooled, names),
+            **({"mia_texts": above} if above else {}),
         },
     )
 
@@ -229,8 +237,9 @@ def evidence(
 ) -> pd.DataFrame:
     """One row a checkpoint and example: its scores, and what the texts alone say.
 
-    ``label`` is a number within the task, ``blind`` the out-of-fold score of the blind
-    classifier, NaN where there is none. No text. A checkpoint called ``base`` is the
+    ``label`` is a number within the task, ``texts`` the out-of-fold score of the best
+    guess without any audited checkpoint, ``blind`` that of the guard's classifier, NaN
+    where there is none. No text. A checkpoint called ``base`` is the
     untrained model: the guard on all scores, the reference of ``reference``, and what
     every checkpoint is held against. Without one, the reference scores that stand in
     the manifest take its place.
@@ -243,19 +252,28 @@ def evidence(
         return pd.DataFrame(columns=list(COLUMNS))
     if BASE not in scored:
         scored = {BASE: reference_table(manifest, ids), **scored}
-    facts = _facts(manifest, ids, seed=seed, permutations=blind_permutations)
-    parts = []
-    for name, table in scored.items():
-        base = scored.get(BASE) if name != BASE else None
-        scores = membership_scores(table, manifest, ids, base=base)
-        parts.append(facts.assign(checkpoint=name, **scores))
+    scores = {
+        name: membership_scores(
+            table, manifest, ids, base=scored[BASE] if name != BASE else None
+        )
+        for name, table in scored.items()
+    }
+    facts = _facts(
+        manifest, ids, scores[BASE], seed=seed, permutations=blind_permutations
+    )
+    parts = [facts.assign(checkpoint=name, **own) for name, own in scores.items()]
     return pd.concat(parts, ignore_index=True)[list(COLUMNS)]
 
 
 def _facts(
-    manifest: Manifest, ids: list[str], *, seed: int, permutations: int
+    manifest: Manifest,
+    ids: list[str],
+    base: Mapping[str, np.ndarray],
+    *,
+    seed: int,
+    permutations: int,
 ) -> pd.DataFrame:
-    """What holds of the examples whatever the checkpoint."""
+    """What holds of the examples whatever the checkpoint; ``base``: its scores."""
     examples = [manifest.by_id[key] for key in ids]
     members = set(manifest.membership.members)
     texts = [scored_text(example) for example in examples]
@@ -268,10 +286,19 @@ def _facts(
             "label": label_codes(manifest, ids),
             "length": [len(text) if text else np.nan for text in texts],
             "zlib_bytes": [compressed_bytes(t) if t else np.nan for t in texts],
-            "blind": np.nan,
+            **dict.fromkeys(BESIDE, np.nan),
             **dict.fromkeys(FACTS, np.nan),
         }
     )
+    guess = best_guess(
+        texts if all(texts) else None,
+        facts["label"].to_numpy(np.int64),
+        {name: base[name] for name in OF_BASE},
+        sides_of(facts),
+        seed=seed_for(seed, "mia", "texts"),
+    )
+    if guess is not None:
+        facts["texts"] = guess
     if not all(texts):
         return facts
     facts["duplicates_removed"] = manifest.counts.get("rows_near_duplicate", 0)

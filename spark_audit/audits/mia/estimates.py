@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy import special
 
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.mia.metrics import FPRS
-from spark_audit.audits.mia.scores import ATTACKS, FEWEST
+from spark_audit.audits.mia.scores import ATTACKS, BESIDE, FEWEST
 from spark_audit.errors import NotEstimableError
 from spark_audit.provenance import seed_for
 from spark_audit.results import Estimate
@@ -43,7 +44,10 @@ TOO_FEW = f"fewer than {FEWEST} members or {FEWEST} non-members"
 
 @dataclass(frozen=True)
 class Known:
-    """Facts of the examples, and scores by checkpoint, shape ``(attacks, n)``."""
+    """Facts of the examples, and scores by checkpoint, shape ``(scores, n)``.
+
+    The scores are :data:`ATTACKS`, then :data:`BESIDE`.
+    """
 
     facts: pd.DataFrame
     scores: Mapping[str, np.ndarray]
@@ -53,7 +57,7 @@ class Known:
 
     def of(self, name: str, attack: str) -> np.ndarray:
         """Scores of all examples, shape ``(n,)``, NaN where there is none."""
-        return np.asarray(self.scores[name][(*ATTACKS, "blind").index(attack)])
+        return np.asarray(self.scores[name][(*ATTACKS, *BESIDE).index(attack)])
 
     def design(self, rows: np.ndarray, *, by_task: bool = True) -> Design:
         """Sides, clusters and tasks of some rows."""
@@ -72,23 +76,35 @@ class Drawn:
 
 
 class AboveTexts(NamedTuple):
-    """A score against the texts alone, over the rows that have both.
+    """A score against the best guess from the texts alone, over the rows of both.
 
-    ``difference`` is that of the AUCs ``score`` and ``texts``; paired DeLong over
-    clusters takes the out-of-fold scores as given. That they were fitted on other rows
-    of the same draw is not in its variance, so it decides nothing by itself: the
-    score must have changed since the untrained model as well.
+    ``difference`` is that of the AUCs ``score`` and ``texts``, ``half_p`` the p value
+    of ``score`` against 0.5; paired DeLong over clusters takes the out-of-fold scores
+    as given. ``told_p`` is the p value that the texts alone tell the sides apart.
     """
 
     difference: Estimate
     p: float
     score: float
     texts: float
+    half_p: float
+    told_p: float
 
-    @property
-    def excess_p(self) -> float:
-        """Two-sided p value where the score is above, else 1."""
-        return self.p if (self.difference.value or 0.0) > 0 else 1.0
+    def excess_p(self, *, told: bool) -> float:
+        """Two-sided p value where the score is above both, else 1.
+
+        A guess that is worse than chance is no bar: 0.5 is. Where the sides are told
+        apart without training, a classifier of so few rows has not found all that
+        tells them: the score must then take more than half of what is left to 1.
+        """
+        apart = self.difference
+        margin = (1 - max(self.texts, 0.5)) / 2 if told else 0.0
+        if (apart.value or 0.0) <= margin or self.score <= 0.5:
+            return 1.0
+        if not margin or not apart.se:
+            return max(self.p, self.half_p)
+        z = ((apart.value or 0.0) - margin) / apart.se
+        return max(self.p, self.half_p, float(2 * special.ndtr(-z)))
 
 
 @dataclass
@@ -122,7 +138,7 @@ class Group:
     def resampled(self, name: str, attack: str, drawn: Drawn) -> np.ndarray:
         """AUC and rates at :data:`FPRS` in every resample, shape ``(4, B)``."""
         # The blind scores are the same beside every checkpoint.
-        key = ("" if attack == "blind" else name, attack, drawn.rows.tobytes())
+        key = ("" if attack in BESIDE else name, attack, drawn.rows.tobytes())
         if key not in self._resampled:
             values = self.known.of(name, attack)[drawn.rows]
             rates = tpr_replicates(
@@ -220,16 +236,33 @@ class Group:
             Whether members score higher; else the score is turned round first, as who
             attacks with it would.
         """
-        if self.usable(name, attack) or self.usable(name, "blind"):
+        if self.usable(name, attack) or self.usable(name, "texts"):
             return None
-        ours, texts = (self.known.of(name, which) for which in (attack, "blind"))
+        ours, texts = (self.known.of(name, which) for which in (attack, "texts"))
         drawn = self.drawn(ours, texts)
         pair = (ours if more else -ours)[drawn.rows], texts[drawn.rows]
         estimate, p = auc_difference(drawn.design, *pair)
         alone = auc_estimate(drawn.design, pair[1]).value
         if estimate.value is None or alone is None or p is None:
             return None
-        return AboveTexts(estimate, p, estimate.value + alone, alone)
+        half_p, told_p = (_tested(drawn.design, values) for values in pair)
+        told_p = told_p if alone > 0.5 else 1.0
+        score = estimate.value + alone
+        shown = with_mde(estimate, null=0.0)
+        return AboveTexts(shown, p, score, alone, half_p, told_p)
+
+    def rate_above(self, name: str, attack: str, metric: str) -> tuple[Estimate, float]:
+        """TPR of a score minus that of the texts alone, and the latter's."""
+        ours, texts = (self.known.of(name, which) for which in (attack, "texts"))
+        drawn = self.drawn(ours, texts)
+        resamples = [
+            self.resampled(name, which, drawn)[PLACES[metric]]
+            for which in (attack, "texts")
+        ]
+        pair, fpr = (ours[drawn.rows], texts[drawn.rows]), FPRS[metric]
+        apart = rate_difference(drawn, pair, fpr, resamples[0] - resamples[1])
+        alone = self.rate(name, "texts", drawn, fpr) or 0.0
+        return with_mde(apart, null=0.0), alone
 
     def differences(
         self, name: str, other: str, attack: str
@@ -256,6 +289,14 @@ class Group:
         for metric, each, p in found:
             shown = with_mde(each, null=0.0).decided(paper=self.known.paper)
             yield metric, shown, p
+
+
+def _tested(design: Design, scores: np.ndarray) -> float:
+    """Two-sided p value of an AUC of 0.5; 1 where there is none."""
+    try:
+        return auc_test(design, scores)
+    except NotEstimableError:
+        return 1.0
 
 
 def rows_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:

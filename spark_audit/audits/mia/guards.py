@@ -26,6 +26,9 @@ APART += "membership"
 UNTRAINED = "the untrained model's AUC is not 0.5 either: what counts is the change"
 UNGUARDED = "the untrained model's AUC of loss is not 0.5 and this score has no AUC of "
 UNGUARDED += "its own there: the sides differ before training"
+BLURRED, UNUSABLE = 0.01, 0.2
+"""Shares of rows with a near-duplicate on the other side: figures are drawn to chance,
+and are of no use."""
 ALL = ""
 
 
@@ -57,7 +60,7 @@ class Findings:
         return status, "; ".join(note for note in notes if note)
 
     def doubted(self, attack: str) -> bool:
-        """Whether a score must be above the texts alone before anything is claimed."""
+        """Whether the sides differ in what is no training: nothing is clean then."""
         return self.texts or attack in self.apart
 
 
@@ -165,9 +168,10 @@ def _duplicates(found: Findings, facts: pd.DataFrame) -> None:
     detail = f"{gone} rows with a near-duplicate in the other split were left out; "
     detail += f"{left or 'none'} remain"
     passed: bool | None = True
-    if left > 0.01 * len(facts):
+    if left > BLURRED * len(facts):
         passed = False
-        found.void[ALL] = ("insensitive", DUPLICATES)
+        void: Status = "invalid" if left > UNUSABLE * len(facts) else "insensitive"
+        found.void[ALL] = (void, DUPLICATES)
         detail += f": {DUPLICATES}"
     elif left:
         passed = None

@@ -16,6 +16,8 @@ from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.scoring.table import TokenTable
 
 ATTACKS = tuple(one.name for one in sorted(SCORES, key=lambda one: one.order))
+BESIDE = ("texts", "blind")
+"""Scores that need no audited checkpoint: the best guess, and the guard's."""
 FEWEST = 20
 """A task needs this many members and as many non-members to be estimated."""
 

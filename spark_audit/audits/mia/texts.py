@@ -210,20 +210,20 @@ def blind_classifier(
         Shape ``(n,)``, codes within the task.
     """
     rng = np.random.default_rng(seed)
-    drawn = _subsample(sides, rng)
+    drawn = subsample(sides, rng)
     used = sides.take(drawn)
-    if not used.tasks() or min(_clusters_by_side(used)) < FOLDS:
+    if not used.tasks() or min(clusters_by_side(used)) < FOLDS:
         return None
-    features = _features([texts[i] for i in drawn], label[drawn], used.task)
+    features = word_features([texts[i] for i in drawn], label[drawn], used.task)
     order = rng.permutation(len(np.unique(used.cluster)))
     scores = _out_of_fold(features, used, used.member, order)
-    value = _mean_auc(used, used.member, scores)
+    value = mean_auc(used, used.member, scores)
     nulls: list[float] = []
     hits = 0
     while len(nulls) < permutations and hits < ENOUGH:
         member = used.permuted(rng)
         nulls.append(
-            _mean_auc(used, member, _out_of_fold(features, used, member, order))
+            mean_auc(used, member, _out_of_fold(features, used, member, order))
         )
         hits += nulls[-1] >= value - 1e-12
     done = hits == ENOUGH and len(nulls) < permutations
@@ -247,14 +247,15 @@ def _label(example: ManifestExample) -> str:
     return example.response.strip().casefold()
 
 
-def _clusters_by_side(sides: Sides) -> tuple[int, int]:
+def clusters_by_side(sides: Sides) -> tuple[int, int]:
+    """Clusters with members, and with non-members."""
     return (
         len(np.unique(sides.cluster[sides.member])),
         len(np.unique(sides.cluster[~sides.member])),
     )
 
 
-def _subsample(sides: Sides, rng: np.random.Generator) -> np.ndarray:
+def subsample(sides: Sides, rng: np.random.Generator) -> np.ndarray:
     """Rows of whole clusters in random order until there are enough, sorted."""
     n = len(sides.member)
     if n <= MOST_ROWS:
@@ -272,9 +273,10 @@ def _subsample(sides: Sides, rng: np.random.Generator) -> np.ndarray:
     return np.sort(np.concatenate(kept))
 
 
-def _features(
+def word_features(
     texts: Sequence[str], label: np.ndarray, task: np.ndarray
 ) -> sparse.csr_matrix:
+    """Presence of words (hashed), length and label, shape ``(n, features)``."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
     words = HashingVectorizer(
@@ -294,7 +296,7 @@ def _features(
     return sparse.csr_matrix(sparse.hstack([words, numbers, kinds]))
 
 
-def _folds(sides: Sides, member: np.ndarray, order: np.ndarray) -> np.ndarray:
+def dealt(sides: Sides, member: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Fold of each row: clusters dealt out in turn within task and side."""
     _, first, code = np.unique(sides.cluster, return_index=True, return_inverse=True)
     rank = np.lexsort((order, member[first], sides.task[first]))
@@ -311,7 +313,7 @@ def _out_of_fold(
 ) -> np.ndarray:
     from sklearn.linear_model import LogisticRegression
 
-    fold = _folds(sides, member, order)
+    fold = dealt(sides, member, order)
     scores = np.zeros(len(member))
     for k in range(FOLDS):
         test = fold == k
@@ -319,13 +321,13 @@ def _out_of_fold(
         model = LogisticRegression(
             C=C, solver="liblinear", dual=True, tol=0.1, max_iter=100, random_state=0
         )
-        weight = _balanced(member[train], sides.task[train])
+        weight = balanced(member[train], sides.task[train])
         model.fit(features[train], member[train], sample_weight=weight)
         scores[test] = model.decision_function(features[test])
     return scores
 
 
-def _balanced(member: np.ndarray, task: np.ndarray) -> np.ndarray:
+def balanced(member: np.ndarray, task: np.ndarray) -> np.ndarray:
     """Weights that give both sides of every task the same total; mean 1."""
     _, cell = np.unique(np.stack([task, member]), axis=1, return_inverse=True)
     cell = cell.ravel()
@@ -334,7 +336,8 @@ def _balanced(member: np.ndarray, task: np.ndarray) -> np.ndarray:
     return np.asarray(size[code] / (2 * count[cell]))
 
 
-def _mean_auc(sides: Sides, member: np.ndarray, scores: np.ndarray) -> float:
+def mean_auc(sides: Sides, member: np.ndarray, scores: np.ndarray) -> float:
+    """AUC averaged over tasks with both sides."""
     shuffled = Sides(member, sides.cluster, sides.task)
     return float(
         np.mean(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.mia.estimates import (
@@ -16,6 +17,8 @@ from spark_audit.audits.mia.guards import (
     APART,
     Findings,
 )
+from spark_audit.audits.mia.metrics import FPRS
+from spark_audit.audits.mia.scores import ATTACKS
 from spark_audit.audits.wording import figure, p_value
 from spark_audit.results import (
     Claim,
@@ -26,6 +29,10 @@ from spark_audit.results import (
 )
 from spark_audit.stats.bootstrap import holm
 
+Record: TypeAlias = "dict[str, Any]"
+TOLD = 0.01
+"""p below which the texts alone tell the sides apart; of out-of-fold scores it is
+somewhat too small."""
 USABLE = ("ok", "insensitive")
 LEAST_P = 1e-4
 """Smaller p values are only said to be below it."""
@@ -37,9 +44,14 @@ def verdicts(
     contrasts: list[Contrast],
     pooled: Group,
     judged: Findings,
-) -> list[Finding]:
-    """What is said of each checkpoint but the untrained model."""
-    found = []
+) -> tuple[list[Finding], list[Record]]:
+    """What is said of each checkpoint but the untrained model, and on what.
+
+    The table holds each score beside the best guess from the texts alone; rates of the
+    score that the sentence rests on.
+    """
+    found: list[Finding] = []
+    table: list[Record] = []
     for name in names:
         if name == BASE:
             continue
@@ -57,14 +69,89 @@ def verdicts(
             == (name, BASE, "pooled", "auc")
             and row.value is not None
         }
-        found.append(_concluded(name, own, changes, pooled, judged))
-    return found
+        concluded, tests = _concluded(name, own, changes, pooled, judged)
+        found.append(concluded)
+        for attack, test in tests.items():
+            if test.above is not None:
+                table.append(_beside(name, attack, test))
+        on = tests.get(concluded.of)
+        if on is not None and on.above is not None and on.more:
+            table += _rates(name, concluded.of, on, rows, contrasts, pooled)
+    return found, table
 
 
-def verdict(name: str, claim: Claim, said: str, row: Row | None = None) -> Finding:
+def _beside(name: str, attack: str, test: Tested) -> Record:
+    """The AUC of a score beside that of the texts alone."""
+    assert test.above is not None
+    apart = test.above.difference
+    return {
+        "checkpoint": name,
+        "of": attack,
+        "metric": "auc",
+        "score": test.above.score,
+        "texts": test.above.texts,
+        "difference": apart.value,
+        "low": apart.low,
+        "high": apart.high,
+        "mde": apart.mde,
+        "says": test.state,
+    }
+
+
+def _rates(
+    name: str,
+    attack: str,
+    test: Tested,
+    rows: list[Row],
+    contrasts: list[Contrast],
+    pooled: Group,
+) -> Iterator[Record]:
+    """TPR of a score beside that of the texts alone."""
+    place = (name, "pooled", attack)
+    for metric in FPRS:
+        mine = [
+            row
+            for row in (*rows, *contrasts)
+            if (row.checkpoint, row.group, row.of, row.metric) == (*place, metric)
+            and getattr(row, "baseline", BASE) == BASE
+            and row.value is not None
+        ]
+        # `reference` is a change by itself: its null is chance.
+        since = next((row for row in mine if isinstance(row, Contrast)), None)
+        own = next((row for row in mine if not isinstance(row, Contrast)), None)
+        if own is None:
+            continue
+        apart, alone = pooled.rate_above(name, attack, metric)
+        risen = (own.low or 0.0) > (own.null_high or 1.0)
+        if since is not None:
+            risen = since.low is not None and since.low > 0
+        yield {
+            "checkpoint": name,
+            "of": attack,
+            "metric": metric,
+            "score": alone + (apart.value or 0.0),
+            "texts": alone,
+            "difference": apart.value,
+            "low": apart.low,
+            "high": apart.high,
+            "mde": apart.mde,
+            "says": _state(risen, (apart.low or 0.0) > 0, told=test.told),
+        }
+
+
+def _state(risen: bool, above: bool, *, told: bool) -> str:
+    """``detected``, ``confounded`` where the texts tell the sides, or not shown."""
+    if risen and above:
+        return "detected"
+    return "confounded" if risen and told else "not shown"
+
+
+def verdict(
+    name: str, claim: Claim, said: str, row: Row | None = None, **more: Any
+) -> Finding:
     """A finding that begins with its checkpoint."""
     where = {"audit": "mia", "checkpoint": name}
-    return Finding.on(row, claim, f"{name}: {said}", **where)
+    return Finding.on(row, claim, f"{name}: {said}", **where, **more)
 
 
 @dataclass(frozen=True)
@@ -73,12 +160,15 @@ class Tested:
 
     ``above`` is what it has beyond the texts alone: a weak difference in topic passes
     the guard and still moves every score. Where the texts were not tried, a score that
-    a guard doubts claims nothing, and the sentence of any other says so.
+    a guard doubts claims nothing, and the sentence of any other says so. Only where
+    the sides are ``told`` apart without training can a change be confounded with that:
+    by the texts, or ``before`` by the untrained model.
     """
 
     row: Row
     p: float
     doubted: bool = False
+    before: bool = False
     above: AboveTexts | None = None
 
     @property
@@ -92,10 +182,24 @@ class Tested:
         return (self.row.value or 0.0) - (self.row.null or 0.0)
 
     @property
+    def told(self) -> bool:
+        """Whether the sides are told apart without training."""
+        if self.above is None:
+            return self.doubted
+        return self.before or self.above.told_p < TOLD
+
+    @property
+    def state(self) -> str:
+        """What it is by itself."""
+        assert self.above is not None
+        above = self.above.excess_p(told=self.told) < 0.05
+        return _state(self.p < 0.05, above, told=self.told)
+
+    @property
     def claim_p(self) -> float:
         """Of the claim: the larger of both where both are needed."""
         if self.above is not None:
-            return max(self.p, self.above.excess_p)
+            return max(self.p, self.above.excess_p(told=self.told))
         return 1.0 if self.doubted else self.p
 
 
@@ -109,6 +213,7 @@ def _tests(
     """The test of each usable score, and which scores have none, in words."""
     tests: dict[str, Tested] = {}
     void, untested = [], []
+    before = _told_before(pooled)
     for attack, row in own.items():
         change = changes.get(attack)
         tested = change or row
@@ -118,7 +223,7 @@ def _tests(
         elif p is None:
             untested.append(attack)
         else:
-            test = Tested(tested, p, doubted=judged.doubted(attack))
+            test = Tested(tested, p, judged.doubted(attack), before)
             above = pooled.above_texts(name, attack, more=test.more)
             tests[attack] = replace(test, above=above)
     tail = f" Void: {', '.join(sorted(void))}." if void else ""
@@ -127,20 +232,29 @@ def _tests(
     return tests, tail
 
 
+def _told_before(pooled: Group) -> bool:
+    """Whether the untrained model's scores tell the sides, by Bonferroni over them."""
+    if BASE not in pooled.known.scores:
+        return False
+    known = [one for one in ATTACKS if not pooled.usable(BASE, one)]
+    ps = [p for one in known if (p := pooled.p(BASE, one)) is not None]
+    return bool(ps) and len(ps) * min(ps) < TOLD
+
+
 def _concluded(
     name: str,
     own: dict[str, Row],
     changes: Mapping[str, Contrast],
     pooled: Group,
     judged: Findings,
-) -> Finding:
+) -> tuple[Finding, dict[str, Tested]]:
     if not own:
         said = f"membership is not estimable ({pooled.reason or NO_ROWS})."
-        return verdict(name, "not_tested", said)
+        return verdict(name, "not_tested", said), {}
     tests, tail = _tests(name, own, changes, pooled, judged)
     if not tests:
         said = f"nothing can be said of membership.{tail}"
-        return verdict(name, "not_tested", said)
+        return verdict(name, "not_tested", said), {}
 
     def corrected(ps: list[float]) -> dict[str, float]:
         return dict(zip(tests, holm(ps).tolist(), strict=True))
@@ -151,18 +265,26 @@ def _concluded(
     moved = corrected([test.p for test in tests.values()])
     # A claim's p value is never below that of the change: nor is it once corrected.
     needed = corrected([test.claim_p for test in tests.values()])
+    primary: dict[str, Any] = {"family": "primary", "p": min(needed.values())}
     if detected := [attack for attack in tests if needed[attack] < 0.05]:
         best = largest(detected)
         test = tests[best]
-        said = (
-            f"membership was detected: {_shown(best, test.row)}, "
+        figures = (
+            f"{_shown(best, test.row)}, "
             f"{p_value(needed[best], least=LEAST_P)} corrected for {len(tests)} "
-            f"scores{_beyond(test) or NOT_TRIED}. Rows it was trained on look "
+            f"scores{_beyond(test) or NOT_TRIED}"
+        )
+        said = (
+            f"membership was detected: {figures}. Rows it was trained on look "
             f"{'more' if test.more else 'LESS'} familiar than rows "
             f"that it was not trained on.{tail}"
         )
-        return verdict(name, "membership", said, test.row)
-    if confounded := [attack for attack in tests if moved[attack] < 0.05]:
+        otherwise = f"{name}: membership is not shown once all tests of the report "
+        otherwise += f"count: {figures}.{tail}"
+        primary |= {"p": needed[best], "otherwise": otherwise}
+        return verdict(name, "membership", said, test.row, **primary), tests
+    risen = [attack for attack in tests if moved[attack] < 0.05]
+    if confounded := [attack for attack in risen if tests[attack].told]:
         best = largest(confounded)
         test = tests[best]
         why = APART if best in judged.apart else "the sides differ in their texts"
@@ -172,17 +294,20 @@ def _concluded(
             f"corrected for {len(tests)} scores"
             f"{_beyond(test) or NOT_BESIDE}: {why}.{tail}"
         )
-        return verdict(name, "confounded", said, test.row)
+        return verdict(name, "confounded", said, test.row, **primary), tests
     best = min(tests, key=lambda attack: (moved[attack], tests[attack].p))
-    row = tests[best].row
-    said = f"effects below {number(row.mde)}" if row.mde else "smaller effects"
+    test = tests[best]
+    least = [test.row.mde, test.above and test.above.difference.mde]
+    mde = max((each for each in least if each), default=None)
+    said = f"effects below {number(mde)}" if mde else "smaller effects"
     blurred = f" {judged.void[ALL][1]}." if ALL in judged.void else ""
+    beside = _beyond(test) if best in risen else ""
     sentence = (
-        f"membership was not detected: {_shown(best, row)} is the clearest of "
-        f"{len(tests)} scores, corrected {p_value(moved[best], places=2)}; "
+        f"membership was not detected: {_shown(best, test.row)} is the clearest of "
+        f"{len(tests)} scores, corrected {p_value(moved[best], places=2)}{beside}; "
         f"{said} cannot be excluded, nor can stronger attacks.{blurred}{tail}"
     )
-    return verdict(name, "nothing_shown", sentence, row)
+    return verdict(name, "nothing_shown", sentence, test.row, **primary), tests
 
 
 NOT_TRIED = "; what the texts alone tell was not tried"

@@ -1,0 +1,151 @@
+"""The best guess at membership that needs no audited checkpoint.
+
+Out-of-fold scores of whichever classifier is best, over the words of a text, its
+character n-grams, its length, or what the untrained model gives it. What a checkpoint
+shows beyond that is its own. Which one is best is decided inside each fold, on folds of
+its own, so that the choice takes nothing from the rows it is judged by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import TypeAlias
+
+import numpy as np
+from scipy import sparse, special, stats
+
+from spark_audit.audits.mia.texts import (
+    FOLDS,
+    Sides,
+    balanced,
+    clusters_by_side,
+    dealt,
+    mean_auc,
+    subsample,
+    word_features,
+)
+
+CHARACTERS = (3, 4)
+"""Lengths of character n-grams, inside words."""
+FEATURES = 1 << 15
+BEST = 1e-3
+"""An AUC must be higher by this to be better: the first of equals is taken."""
+Features: TypeAlias = "sparse.csr_matrix | np.ndarray"
+
+
+def best_guess(
+    texts: Sequence[str] | None,
+    label: np.ndarray,
+    base: Mapping[str, np.ndarray],
+    sides: Sides,
+    *,
+    seed: int,
+) -> np.ndarray | None:
+    """Out-of-fold scores of the best classifier; ``None`` with too few clusters.
+
+    Parameters
+    ----------
+    texts
+        ``n`` texts; ``None`` where there are none: the untrained model is left.
+    label
+        Shape ``(n,)``, codes within the task.
+    base
+        Scores of the untrained model, shape ``(n,)`` each, NaN where there is none.
+    sides
+        Folds keep clusters whole, stratified by task and side.
+
+    Returns
+    -------
+    Shape ``(n,)``: ranks within fold and task, from 0 to 1, so that folds which chose
+    differently are on one scale; NaN where a row was not drawn.
+    """
+    rng = np.random.default_rng(seed)
+    drawn = subsample(sides, rng)
+    used = sides.take(drawn)
+    if not used.tasks() or min(clusters_by_side(used)) < FOLDS:
+        return None
+    numbers = [values[drawn] for values in base.values() if np.isfinite(values).any()]
+    found: list[Features] = []
+    if texts is not None:
+        chosen = [texts[i] for i in drawn]
+        found = [word_features(chosen, label[drawn], used.task), _characters(chosen)]
+        found.append(_dense([np.array([len(text) for text in chosen])], used.task))
+    if numbers:
+        found += [_dense([each], used.task) for each in numbers]
+        found.append(_dense(numbers, used.task))
+    if not found:
+        return None
+    order = rng.permutation(len(np.unique(used.cluster)))
+    everywhere = np.full(len(sides.member), np.nan)
+    everywhere[drawn] = _nested(found, used, dealt(used, used.member, order))
+    return everywhere
+
+
+def _nested(found: Sequence[Features], sides: Sides, fold: np.ndarray) -> np.ndarray:
+    """Scores of each fold by the classifier that is best in the others.
+
+    Without folds j and k, one model scores both: fold j's score counts for the choice
+    in fold k, and k's for that in j.
+    """
+    inner = np.full((len(found), FOLDS, len(fold)), np.nan)
+    for which, features in enumerate(found):
+        for j, k in combinations(range(FOLDS), 2):
+            score = _fitted(features, sides, ~np.isin(fold, (j, k)))
+            for own, other in ((j, k), (k, j)):
+                at = fold == own
+                inner[which, other, at] = _ranks(score(at), sides.task[at])
+    scores = np.zeros(len(fold))
+    for k in range(FOLDS):
+        at, rest = fold == k, fold != k
+        part = sides.take(np.flatnonzero(rest))
+        areas = [mean_auc(part, part.member, each[k][rest]) for each in inner]
+        best = next(i for i, area in enumerate(areas) if area > max(areas) - BEST)
+        scores[at] = _ranks(_fitted(found[best], sides, rest)(at), sides.task[at])
+    return scores
+
+
+def _fitted(
+    features: Features, sides: Sides, train: np.ndarray
+) -> Callable[[np.ndarray], np.ndarray]:
+    from sklearn.linear_model import LogisticRegression
+
+    dense = isinstance(features, np.ndarray)
+    options = {"solver": "liblinear", "dual": not dense, "tol": 0.01 if dense else 0.1}
+    model = LogisticRegression(C=1.0, max_iter=100, random_state=0, **options)
+    rows = np.flatnonzero(train)
+    weight = balanced(sides.member[rows], sides.task[rows])
+    model.fit(features[rows], sides.member[rows], sample_weight=weight)
+    return lambda at: np.asarray(model.decision_function(features[np.flatnonzero(at)]))
+
+
+def _characters(texts: Sequence[str]) -> sparse.csr_matrix:
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    found: sparse.csr_matrix = HashingVectorizer(
+        analyzer="char_wb",
+        ngram_range=CHARACTERS,
+        n_features=FEATURES,
+        alternate_sign=False,
+        binary=True,
+        norm="l2",
+    ).transform(texts)
+    return found
+
+
+def _dense(columns: Sequence[np.ndarray], task: np.ndarray) -> np.ndarray:
+    """Normal scores of each column within its task, and their squares."""
+    scores = np.stack(
+        [special.ndtri(np.clip(_ranks(each, task), 1e-3, 1 - 1e-3)) for each in columns]
+    )
+    return np.concatenate([scores, scores**2 - 1]).T
+
+
+def _ranks(values: np.ndarray, task: np.ndarray) -> np.ndarray:
+    """Mid-ranks within the task, from 0 to 1; what is missing is in the middle."""
+    found = np.full(len(values), 0.5)
+    for one in np.unique(task):
+        at = np.flatnonzero((task == one) & np.isfinite(values))
+        if len(at):
+            found[at] = (stats.rankdata(values[at]) - 0.5) / len(at)
+    return found
