@@ -53,7 +53,7 @@ class Moved:
     p: float | None = None
 
 
-def _occurrences(part: pd.DataFrame) -> pd.DataFrame | None:
+def occurrences(part: pd.DataFrame) -> pd.DataFrame | None:
     """Identifiers of trained rows, and those that stand in no trained row.
 
     ``None`` where the evidence does not tell them apart.
@@ -101,7 +101,7 @@ def unequal(before: Estimate) -> float:
 
 def sides_before(part: pd.DataFrame) -> Estimate:
     """Trained against never trained on the reference, nats a token."""
-    spans = _occurrences(part)
+    spans = occurrences(part)
     if spans is None:
         return Estimate.missing(OLD)
     return memory(spans["ref_sum"].to_numpy(), sides_of(spans)).difference
@@ -139,7 +139,7 @@ def memory_rows(
     p
         Of no memory, by group.
     """
-    spans = _occurrences(part)
+    spans = occurrences(part)
     if spans is None or reference:
         reason = REFERENCE if reference else OLD
         lost = Moved(Memory.missing(reason), Memory.missing(reason))

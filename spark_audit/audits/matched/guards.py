@@ -6,26 +6,28 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.contract import BASE
-from spark_audit.audits.matched.changes import sides_before, unequal
-from spark_audit.audits.spans import (
-    REPRODUCED,
-    Sums,
-)
+from spark_audit.audits.matched.changes import occurrences, sides_before, unequal
+from spark_audit.audits.spans import REPRODUCED, Sums
 from spark_audit.audits.wording import figure
 from spark_audit.manifest.schema import Manifest
-from spark_audit.results import (
-    Guard,
-)
-from spark_audit.stats.balance import effective_clusters
+from spark_audit.results import Guard, number
+from spark_audit.stats.balance import effective_clusters, smd
+
+UNBALANCED = 0.25
+"""Standardised mean difference from which readers are told (Stuart, 2010)."""
 
 
 def alike_guard(part: pd.DataFrame) -> list[Guard]:
-    """Whether identifiers on both sides were equally hard before training."""
+    """Whether identifiers on both sides were equally hard before training, and alike.
+
+    Where chance dealt identifiers to the sides, they are alike by design; of annotated
+    ones that is an assumption, which their NLL, length and place can refute.
+    """
     before = sides_before(part)
     if before.value is None:
         return []
     apart = unequal(before)
-    return [
+    found = [
         Guard(
             name="never-trained identifiers",
             passed=None if apart else True,
@@ -34,6 +36,37 @@ def alike_guard(part: pd.DataFrame) -> list[Guard]:
             + (": a difference of their changes must clear that" if apart else ""),
         )
     ]
+    spans = occurrences(part)
+    if spans is None or (spans["form"] > 0).all():
+        return found
+    return [*found, _balance(spans[spans["form"] == 0])]
+
+
+def _balance(spans: pd.DataFrame) -> Guard:
+    trained = (spans["split"] == "train").to_numpy()
+    facts = {
+        "NLL": spans["ref_sum"] / spans["n_tokens"],
+        "length": spans["n_tokens"],
+        "place": spans["start"],
+    }
+    types = spans["type"].to_numpy()
+    apart = {}
+    for name, values in facts.items():
+        # Types are compared within themselves: the sides weigh them alike.
+        centred = values - values.groupby(types).transform("mean")
+        sd = float(centred.std())
+        if sd > 0 and trained.any() and not trained.all():
+            apart[name] = smd(centred[trained], centred[~trained], sd=sd)
+    worst = {n: value for n, value in apart.items() if abs(value) > UNBALANCED}
+    said = ", ".join(f"{name} {number(value, 2)}" for name, value in apart.items())
+    return Guard(
+        name="balance of annotated identifiers",
+        passed=None if worst else True,
+        detail="nobody dealt them to the sides by chance: that trained and "
+        "never-trained ones would have moved alike is assumed. Standardised "
+        f"differences within types: {said}"
+        + (f"; {', '.join(worst)} differ by more than {UNBALANCED}" if worst else ""),
+    )
 
 
 def pair_guards(train: pd.DataFrame) -> list[Guard]:
