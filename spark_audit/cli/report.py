@@ -152,19 +152,20 @@ def gate(
         tuple[str, ...],
         Flag(
             "Of every checkpoint, 'mia.auc.loss.low > 0.55'; or of one, '... for X'; "
-            "or of all but some, '... except base, X'.",
+            "or of all but some, '... except base, X'; or 'claim >= membership', by "
+            "severity. Default: any claim of membership, memory, or extraction.",
             metavar="RULE...",
         ),
-    ],
+    ] = (),
     allow_missing: Annotated[bool, Flag("Let figures pass that are missing.")] = False,
     json: Json = False,
 ) -> None:
     """Leave with exit code 1 when a rule trips; needs no model."""
     from spark_audit.cli.show import show_records
     from spark_audit.report.folder import read_report
-    from spark_audit.report.gate import check, judged, parse_rule
+    from spark_audit.report.gate import DEFAULT, check, judged, parse_rule
 
-    rules = [parse_rule(text) for text in fail_if]
+    rules = [parse_rule(text) for text in fail_if or DEFAULT]
     verdicts = check(read_report(folder), rules, allow_missing=allow_missing)
     try:
         shown = [one for one in verdicts if json or one.state != "left_out"]

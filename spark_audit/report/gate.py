@@ -1,9 +1,10 @@
 """Rules that a report must pass before a checkpoint ships.
 
-``AUDIT.METRIC[.OF].(value|low|high|p) OP NUMBER``, of every checkpoint of the report,
-or ``for CHECKPOINT``, or ``except CHECKPOINT, ...``. A figure that was not measured
-trips a rule as well, because a gate must not pass for want of evidence, and whom a rule
-leaves out is said.
+``AUDIT.METRIC[.OF].(value|low|high|p) OP NUMBER``, or ``claim OP CLAIM`` by severity,
+of every checkpoint of the report, or ``for CHECKPOINT``, or ``except CHECKPOINT, ...``.
+A figure that was not measured trips a rule as well, and so does a checkpoint whose
+memory was not tested where a claim is asked for, because a gate must not pass for want
+of evidence. Whom a rule leaves out is said.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from spark_audit.audits import AUDITS
+from spark_audit.audits.claims import untested
 from spark_audit.audits.contract import ANY, BASE
 from spark_audit.errors import InputError
 from spark_audit.names import entry_of, series_of
 from spark_audit.results import Contrast, Report, Row, number
+from spark_audit.results.rows import SEVERITY
 
 FIELDS = ("value", "low", "high", "p")
 OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
@@ -33,20 +36,29 @@ OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
 NOBODY = "-"
 """Stands for the checkpoint where a rule has none to judge."""
 
+DEFAULT = ("claim >= membership",)
+"""What trips where no rule is given: membership, memory, and verbatim extraction."""
+
+_SCOPE = r"(?:\s+(?P<scope>for|except)\s+(?P<names>\S.*?))?\s*"
+_CLAIM = re.compile(
+    r"\s*claim\s*(?P<operator><=|>=|==|!=|<|>)\s*(?P<claim>[a-z_]+)" + _SCOPE
+)
 _RULE = re.compile(
     r"\s*(?P<figure>\S+?)\s*(?P<operator><=|>=|==|!=|<|>)\s*"
-    r"(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
-    r"(?:\s+(?P<scope>for|except)\s+(?P<names>\S.*?))?\s*"
+    r"(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)" + _SCOPE
 )
 SHAPE = (
-    "write AUDIT.METRIC[.OF].value|low|high|p OP NUMBER "
+    "write AUDIT.METRIC[.OF].value|low|high|p OP NUMBER or claim OP CLAIM "
     "[for CHECKPOINT | except CHECKPOINT, ...]"
 )
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule as it was read: of one checkpoint, or of all but some."""
+    """One rule as it was read: of one checkpoint, or of all but some.
+
+    A rule on claims has a claim and its severity as ``bound``, and no figure.
+    """
 
     text: str
     audit: str
@@ -57,6 +69,7 @@ class Rule:
     bound: float
     checkpoint: str | None
     but: str | None
+    claim: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,6 +92,8 @@ def parse_rule(text: str) -> Rule:
         the known ones are listed.
     """
     where = f"--fail-if {text!r}"
+    if (match := _CLAIM.fullmatch(text)) is not None:
+        return _claim_rule(text, match, where)
     match = _RULE.fullmatch(text)
     if match is None:
         raise InputError("is no rule", where=where, fix=SHAPE)
@@ -107,8 +122,37 @@ def parse_rule(text: str) -> Rule:
         field=field,
         operator=match["operator"],
         bound=float(match["bound"]),
-        checkpoint=match["names"] if match["scope"] == "for" else None,
-        but=match["names"] if match["scope"] == "except" else None,
+        **_scope(match),
+    )
+
+
+def _scope(match: re.Match[str]) -> dict[str, Any]:
+    names = match["names"]
+    return {
+        "checkpoint": names if match["scope"] == "for" else None,
+        "but": names if match["scope"] == "except" else None,
+    }
+
+
+def _claim_rule(text: str, match: re.Match[str], where: str) -> Rule:
+    """``claim OP CLAIM``."""
+    claim = match["claim"]
+    if claim not in SEVERITY:
+        raise InputError(
+            f"unknown claim {claim!r}",
+            where=where,
+            fix=f"choose one of: {', '.join(SEVERITY)}",
+        )
+    return Rule(
+        text=text.strip(),
+        audit="",
+        metric="",
+        of="",
+        field="",
+        operator=match["operator"],
+        bound=SEVERITY[claim],
+        **_scope(match),
+        claim=claim,
     )
 
 
@@ -171,7 +215,7 @@ def judged(found: Sequence[Finding]) -> list[str]:
 
 
 def _check(report: Report, rule: Rule, *, allow_missing: bool) -> list[Finding]:
-    rows = _rows(report, rule)
+    rows = [] if rule.claim else _rows(report, rule)
     names = _names(report)
     chosen = _chosen(rule, names)
     found = []
@@ -183,7 +227,8 @@ def _check(report: Report, rule: Rule, *, allow_missing: bool) -> list[Finding]:
         if reason is not None:
             found.append(Finding(rule.text, name, "left_out", reason))
             continue
-        one = _finding(report, rule, name, mine)
+        judge = _claimed if rule.claim else _finding
+        one = judge(report, rule, name, mine)
         if one.state == "missing" and not allow_missing:
             one = replace(one, state="tripped")
         found.append(one)
@@ -220,6 +265,8 @@ def _impossible(
     report: Report, rule: Rule, rows: Sequence[Row], name: str
 ) -> str | None:
     """Why there is no such figure of a checkpoint, whatever is measured."""
+    if rule.claim:
+        return "trained on nothing" if name == BASE else None
     contrasts = [row for row in rows if isinstance(row, Contrast)]
     if contrasts:
         baseline = report.settings.get("baseline")
@@ -287,6 +334,31 @@ def _finding(report: Report, rule: Rule, name: str, rows: Sequence[Row]) -> Find
         return Finding(rule.text, name, "missing", detail)
     if not values:
         return Finding(rule.text, name, "missing", f"has no {rule.field}")
+    return Finding(rule.text, name, "ok", shown)
+
+
+def _claimed(report: Report, rule: Rule, name: str, rows: Sequence[Row]) -> Finding:
+    """What is claimed of a checkpoint; one whose memory was not tested is missing."""
+    del rows
+    own = [one for one in report.findings if one.checkpoint == name]
+    # One of several claims of the same severity is meant by its name.
+    tripped = [
+        one
+        for one in own
+        if (
+            (one.claim == rule.claim) == (rule.operator == "==")
+            if rule.operator in ("==", "!=")
+            else OPERATORS[rule.operator](one.severity, rule.bound)
+        )
+    ]
+    told = dict.fromkeys(f"{one.claim} ({one.audit})" for one in tripped or own)
+    shown = ", ".join(told) or "nothing"
+    if tripped:
+        return Finding(rule.text, name, "tripped", shown)
+    if report.status == "partial":
+        return Finding(rule.text, name, "missing", "the report is partial (--limit)")
+    if untested(report.findings, [name]):
+        return Finding(rule.text, name, "missing", "its memory was not tested")
     return Finding(rule.text, name, "ok", shown)
 
 

@@ -13,8 +13,9 @@ import pytest
 from spark_audit.audits import AUDITS
 from spark_audit.errors import InputError
 from spark_audit.files import write_text
-from spark_audit.report.gate import check, judged, parse_rule
+from spark_audit.report.gate import DEFAULT, check, judged, parse_rule
 from spark_audit.results import CheckpointFacts, Contrast, ManifestFacts, Report, Row
+from spark_audit.results import Finding as Told
 
 
 def facts(name: str) -> CheckpointFacts:
@@ -250,3 +251,41 @@ def test_a_name_may_hold_blanks_and_a_bound_is_finite() -> None:
     assert parse_rule(f"{RULE} for my model (v1) ").checkpoint == "my model (v1)"
     with pytest.raises(InputError, match="not finite"):
         parse_rule("mia.auc.loss.low > 1e999")
+
+
+def test_claims_are_gated_by_severity_and_what_was_not_tested_trips() -> None:
+    def said(name: str, claim: str, audit: str = "canary", **more: Any) -> Told:
+        return Told(audit=audit, checkpoint=name, claim=claim, sentence="s", **more)
+
+    tested = {"family": "primary", "p": 0.4}
+    caught = {"family": "primary", "p": 1e-6, "otherwise": "t"}
+    found = [
+        said("er", "memory", **caught),
+        said("spark", "nothing_shown", **tested),
+        said("base", "confounded"),
+    ]
+    claims = report([], findings=found)
+    rules = [parse_rule(text) for text in DEFAULT]
+    states = {one.checkpoint: one.state for one in check(claims, rules)}
+    assert states == {"base": "left_out", "er": "tripped", "spark": "ok"}
+    (only,) = judged(check(claims, rules))
+    assert "left out: base (trained on nothing)" in only
+    for text, tripped in {
+        "claim == memory": ["er"],
+        "claim == membership": [],
+        "claim > memory": [],
+        "claim >= nothing_shown except er": ["spark"],
+        "claim >= membership for spark": [],
+        "claim <= nothing_shown": ["spark"],
+    }.items():
+        verdicts = check(claims, [parse_rule(text)])
+        assert [o.checkpoint for o in verdicts if o.state == "tripped"] == tripped, text
+    untested = report([], findings=[said("er", "membership", "mia", **caught)])
+    details = {o.checkpoint: o for o in check(untested, rules)}
+    assert details["er"].detail == "membership (mia)"
+    assert details["spark"].state == "tripped"
+    assert details["spark"].detail == "its memory was not tested"
+    lenient = check(untested, rules, allow_missing=True)
+    assert [o.state for o in lenient] == ["left_out", "tripped", "missing"]
+    with pytest.raises(InputError, match="unknown claim 'leak'"):
+        parse_rule("claim >= leak")
