@@ -1,0 +1,79 @@
+"""The audits are audited: two seeds of ``benchmarks/known_truth.py``, and its table."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SOME = "untouched base|never saw|1, 4, 16$"
+
+
+@pytest.fixture
+def known_truth(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    yield importlib.import_module("known_truth")
+    for name in ("known_truth", "known_truth_models"):
+        sys.modules.pop(name, None)
+
+
+def made_line(seed: int, scenario: str, *claims: str, **more: Any) -> dict[str, Any]:
+    told = [{"audit": "matched", "claim": claim, "alone": None} for claim in claims]
+    truth = {"A1": 0.0, "A4": 0.0, "A16": 0.0, "K": 0.0, "AUC": 0.5}
+    line = {"seed": seed, "scenario": scenario, "claims": told, "memory": {}}
+    return line | {"truth": truth} | more
+
+
+def test_a_false_claim_and_a_missed_one_are_counted(known_truth: Any) -> None:
+    full = known_truth.TITLES["full"]
+    dose = {"dose:4-15": [-0.5, -0.9, -0.1], "dose:16": [-0.5, -0.9, 0.1]}
+    lines = [
+        made_line(0, "untouched base", "memory"),
+        made_line(1, "untouched base", "moved"),
+        made_line(0, full, "verbatim", memory=dose),
+        made_line(1, full, "nothing_shown"),
+    ]
+    found = {(r["scenario"], r["claim"]): r for r in known_truth.table(lines)}
+    wrong = found["untouched base", "memory"]
+    assert (wrong["true"], wrong["made"], wrong["of"]) == (False, 1, 2)
+    assert wrong["findings by audit"] == {"matched": 1}
+    assert (found[full, "memory"]["made"], found[full, "memory"]["of"]) == (1, 2)
+    at_4, at_16 = (found[full, f"memory, dose {dose}"] for dose in (4, 16))
+    assert [at_4["made"], at_4["of"], at_16["made"], at_16["of"]] == [1, 1, 0, 1]
+    assert "**1/2**, <= 98%" in known_truth.markdown(lines)
+
+
+def test_limits_are_those_of_clopper_and_pearson(known_truth: Any) -> None:
+    # Without a false claim in n the upper limit u solves (1 - u)^n = 0.05.
+    low, high = known_truth.limits(0, 20)
+    assert low == 0
+    assert (1 - high) ** 20 == pytest.approx(0.05)
+    low, high = known_truth.limits(20, 20)
+    assert high == 1
+    assert low**20 == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_claims_of_a_seed(seed: int, known_truth: Any, tmp_path: Path) -> None:
+    out = tmp_path / "lines.jsonl"
+    command = ["--seeds", f"{seed},", "--scenarios", SOME, "--size", "small"]
+    command += ["--out", str(out)]
+    assert known_truth.main(command) == 0
+    lines = {line["scenario"]: line for line in known_truth.read(out)}
+    untouched, foreign, full = lines.values()
+    # By plain torch: what was trained on is remembered, the more the oftener it stood.
+    assert full["truth"]["A16"] < full["truth"]["A1"] < 0
+    assert abs(foreign["truth"]["A16"]) < 0.3 < -full["truth"]["A16"]
+    assert foreign["truth"]["K"] < -0.3
+    assert set(untouched["truth"].values()) == {0.0, 0.5}
+    for line in (untouched, foreign):
+        claims = {claim["claim"] for claim in line["claims"]}
+        assert not claims & {"verbatim", "memory", "membership", "betrays"}
+    before = out.read_bytes()
+    assert known_truth.main(command) == 0
+    assert out.read_bytes() == before, "what is finished is not done again"
+    assert json.loads(out.with_suffix(".json").read_bytes())
