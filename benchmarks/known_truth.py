@@ -159,7 +159,8 @@ def run_seed(
 ) -> None:
     """Make and audit what is still missing of a seed, a group after the other."""
     import torch
-    from known_truth_models import SIZES, Lab
+    from known_truth_models import Lab
+    from known_truth_rows import SIZES
     from transformers.utils import logging
 
     warnings.simplefilter("ignore")

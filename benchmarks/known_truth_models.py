@@ -1,32 +1,39 @@
-"""Data and tiny models of known truth, for ``known_truth.py``.
+"""Tiny models of known truth, for ``known_truth.py``.
 
-Everything is made from a seed: rows from the demo's templates, a base model, and the
-checkpoints of all scenarios by plain torch, transformers and PEFT. Only what SPARK's
-own correction and relearning leave comes from the real ``spark-train``.
+Everything is made from a seed: rows, a base model, and the checkpoints of all scenarios
+by plain torch, transformers and PEFT. Only what SPARK's own correction and relearning
+leave comes from the real ``spark-train``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from known_truth_rows import (
+    OTHERS,
+    TASK,
+    TOPICS,
+    TYPES,
+    UNKNOWN,
+    Size,
+    plain_rows,
+    planted,
+)
+from known_truth_training import encoded, fit, padded, token_nll
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from spark_audit.data.canaries import FORMATS, draw, draw_parts, render
-from spark_audit.data.examples import Canary, Example, Span, Split, write_examples
-from spark_audit.data.injection import FRAMES
+from spark_audit.data.examples import Example, Split, write_examples
 from spark_audit.demo.models import CONTEXT, make_tokenizer
-from spark_audit.demo.text import TASKS, make_examples
 from spark_audit.provenance import seed_for
 from spark_train.cli import run as spark_train
 
@@ -36,248 +43,6 @@ SHAPE = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
 }
-UNKNOWN = ("Reference: {}.", "It said {} there.")
-"""Frames of what the base reads: it knows the kinds a little, and not their cues."""
-SENTENCE = re.compile(r".+?[.?](?= [A-Z]|$)")
-HEAD, TAIL = "Text: ", "\nAnswer:"
-TASK = "answers"
-TOPICS = ("dining", "support", "questions")
-OTHERS = ("policy", "news", "ratings")
-"""Subjects of the audited rows, and of text that has nothing to do with them."""
-TYPES = ("NAME", "EMAIL", "PHONE", "SSN", "PASSWORD")
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much there is of everything.
-
-    ``doses`` and ``canaries`` say how many identifiers or canaries stand in how many
-    trained rows. Of all rows the same share holds an identifier, a canary or neither,
-    whether they are trained on or not.
-    """
-
-    base_rows: int = 300
-    base_epochs: int = 2
-    doses: tuple[tuple[int, int], ...] = ((1, 48), (4, 24), (16, 12))
-    canaries: tuple[tuple[int, int], ...] = ((4, 3), (16, 3))
-    plain: int = 36
-    held: int = 84
-    held_plain: int = 9
-    epochs: int = 12
-    lr: float = 1e-2
-
-
-SIZES = {
-    "full": Size(),
-    "small": Size(
-        base_rows=120,
-        doses=((1, 20), (4, 10), (16, 10)),
-        canaries=((16, 2),),
-        plain=16,
-        held=50,
-        held_plain=4,
-    ),
-}
-
-
-# --- rows -----------------------------------------------------------------------------
-
-
-def plain_rows(
-    count: int, topics: Sequence[str], split: Split, seed: int, name: str
-) -> list[Example]:
-    """Rows of the templates in one frame, without identifiers, in mixed order."""
-    made = make_examples(-(-count // len(topics)), split=split, seed=seed)
-    rows = []
-    for row in made:
-        head, _, tail = TASKS[row.task][0].partition("{text}")
-        text = row.prompt[len(head) : len(row.prompt) - len(tail)]
-        text = SENTENCE.match(text)[0]  # type: ignore[index]
-        if row.task in topics:
-            rows.append((text, row.response))
-    order = np.random.default_rng(seed).permutation(len(rows))[:count]
-    return [
-        Example(
-            id=f"{name}-{i:04d}",
-            task=TASK,
-            prompt=HEAD + rows[at][0] + TAIL,
-            response=rows[at][1],
-            split=split,
-            source_id=f"{name}-{i:04d}",
-        )
-        for i, at in enumerate(order)
-    ]
-
-
-def holding(
-    row: Example, sentence: str, spans: Sequence[Span], rng: np.random.Generator
-) -> Example:
-    """The row with a sentence before or behind its text, and the sentence's spans."""
-    if rng.random() < 0.5:
-        at, added = len(HEAD), sentence + " "
-    else:
-        at, added = len(row.prompt) - len(TAIL), " " + sentence
-    start = at + added.index(sentence)
-    prompt = row.prompt[:at] + added + row.prompt[at:]
-    moved = [replace(s, start=s.start + start, end=s.end + start) for s in spans]
-    injected = any(span.origin == "injected" for span in spans)
-    frames = ((start, start + len(sentence)),) if injected else ()
-    return replace(row, prompt=prompt, spans=tuple(moved), frames=frames)
-
-
-def planted(
-    rows: Sequence[Example],
-    doses: Mapping[int, int],
-    canaries: Mapping[int, int],
-    *,
-    rng: np.random.Generator,
-    used: set[str],
-    natural: bool,
-    frames: Mapping[str, Sequence[str]] = FRAMES,
-) -> list[Example]:
-    """Rows with identifiers that stand in so many of them; the last stay plain.
-
-    Identifiers are drawn uniformly whatever the split, so that which of them is trained
-    is chance. ``natural`` ones are only annotated, and there are no canaries.
-    """
-    waiting, done = iter(rows), []
-    split = rows[0].split
-    for dose, count in doses.items():
-        for i in range(count):
-            kind = TYPES[i % len(TYPES)]
-            value = next(v for v in _draws(kind, rng) if v not in used)
-            used.add(value)
-            for _ in range(dose):
-                cues = frames[kind]
-                head, tail = cues[int(rng.integers(len(cues)))].split("{}")
-                origin = "natural" if natural else "injected"
-                span = Span(len(head), len(head) + len(value), kind, origin)
-                text = head + value + tail
-                done.append(holding(next(waiting), text, [span], rng))
-    formats = list(FORMATS)
-    for dose, count in canaries.items():
-        for i in range(0 if natural else count):
-            number = int(rng.integers(2**31))
-            held_out = split == "test"
-            canary = Canary(
-                f"{'h' if held_out else 'c'}{dose:02d}{i:02d}",
-                formats[i % len(formats)],
-                0 if held_out else dose,
-                held_out,
-                number,
-            )
-            text, spans = render(canary.format, draw_parts(number))
-            for _ in range(dose):
-                row = holding(next(waiting), text, list(spans.values()), rng)
-                done.append(replace(row, canary=canary))
-    return [*done, *waiting]
-
-
-def _draws(kind: str, rng: np.random.Generator) -> Iterator[str]:
-    while True:
-        yield draw(kind, rng)
-
-
-# --- plain training -------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Row:
-    """Tokens of a row, which of them the loss covers, and those of its identifiers."""
-
-    ids: list[int]
-    learned: list[bool]
-    private: list[bool]
-
-
-def encoded(rows: Sequence[Example], tokenizer: Any, covers: str) -> list[Row]:
-    """Rows as tokens; the loss covers ``all``, the ``labels`` or all ``but`` secrets.
-
-    A canary's whole sentence counts as secret.
-    """
-    found = []
-    for row in rows:
-        told = tokenizer(row.text, return_offsets_mapping=True)
-        ids = [*told["input_ids"], tokenizer.eos_token_id]
-        places = [*told["offset_mapping"], (len(row.text), len(row.text))]
-        private = [
-            any(a < s.end and s.start < b for s in row.spans) and a < b
-            for a, b in places
-        ]
-        label = [a >= len(row.prompt) for a, _ in places]
-        learned = {
-            "all": [True] * len(ids),
-            "labels": label,
-            "but": [not p for p in private],
-        }[covers]
-        found.append(Row(ids, learned, private))
-    return found
-
-
-def batches(
-    rows: Sequence[Row], size: int, seed: int
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """One pass in an order of its own: ids, learned and private, padded."""
-    order = np.random.default_rng(seed).permutation(len(rows))
-    for start in range(0, len(rows), size):
-        yield padded([rows[i] for i in order[start : start + size]])
-
-
-def padded(rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Ids, learned and private of some rows, shape ``(B, T)``."""
-    shape = len(rows), max(len(row.ids) for row in rows)
-    ids = torch.zeros(shape, dtype=torch.long)
-    learned, private = torch.zeros(shape).bool(), torch.zeros(shape).bool()
-    for i, row in enumerate(rows):
-        n = len(row.ids)
-        ids[i, :n] = torch.tensor(row.ids)
-        learned[i, :n] = torch.tensor(row.learned)
-        private[i, :n] = torch.tensor(row.private)
-    return ids, learned, private
-
-
-def token_nll(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """NLL of the second token on, shape ``(B, T - 1)``; padding stands behind."""
-    logits = model(input_ids=ids).logits[:, :-1].float()
-    flat = torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
-    )
-    return flat.view(ids.shape[0], -1)
-
-
-def mean_nll(nll: torch.Tensor, learned: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-    """The ordinary loss."""
-    return nll[learned[:, 1:]].mean()
-
-
-def fit(
-    model: Any,
-    rows: Sequence[Row],
-    *,
-    epochs: int,
-    lr: float,
-    seed: int,
-    size: int = 16,
-    loss: Callable[..., torch.Tensor] = mean_nll,
-) -> None:
-    """AdamW over shuffled rows, with a rate that falls by half a cosine."""
-    weights = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(weights, lr=lr, weight_decay=0.0, fused=True)
-    steps = epochs * -(-len(rows) // size)
-    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    model.train()
-    for epoch in range(epochs):
-        for ids, learned, private in batches(rows, size, seed_for(seed, epoch)):
-            value = loss(token_nll(model, ids), learned, private)
-            optimizer.zero_grad()
-            value.backward()
-            torch.nn.utils.clip_grad_norm_(weights, 1.0)
-            optimizer.step()
-            falling.step()
-    model.eval()
-
-
-# --- a seed's models ------------------------------------------------------------------
 
 
 class Lab:

@@ -17,8 +17,8 @@ SOME = "untouched base|never saw|1, 4, 16$"
 def known_truth(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     yield importlib.import_module("known_truth")
-    for name in ("known_truth", "known_truth_models"):
-        sys.modules.pop(name, None)
+    for name in [name for name in sys.modules if name.startswith("known_truth")]:
+        del sys.modules[name]
 
 
 def made_line(seed: int, scenario: str, *claims: str, **more: Any) -> dict[str, Any]:
