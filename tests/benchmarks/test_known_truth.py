@@ -57,6 +57,7 @@ def test_limits_are_those_of_clopper_and_pearson(known_truth: Any) -> None:
     assert low**20 == pytest.approx(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_claims_of_a_seed(seed: int, known_truth: Any, tmp_path: Path) -> None:
     out = tmp_path / "lines.jsonl"
