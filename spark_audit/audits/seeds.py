@@ -11,6 +11,7 @@ belongs to source and seed together twice. Limits are clipped to what a figure c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -50,11 +51,13 @@ def with_entries(result: AuditResult) -> AuditResult:
     contrasts = _entries(result.contrasts, _contrast_key, _against)
     if not rows and not contrasts:
         return result
+    names = {row.checkpoint for row in result.rows}
+    seeds = Counter(entry_of(name) for name in names if entry_of(name) != name)
     return replace(
         result,
         rows=[*result.rows, *rows],
         contrasts=[*result.contrasts, *contrasts],
-        findings=[*result.findings, *_findings([*rows, *contrasts])],
+        findings=[*result.findings, *_findings([*rows, *contrasts], seeds)],
     )
 
 
@@ -267,7 +270,27 @@ def _claim(row: Row, drifts: Mapping[tuple[str, str], Contrast]) -> tuple[Claim,
     return (claim_of(row), "") if row.metric == "memory" else ("moved", "")
 
 
-def _findings(rows: Sequence[Row]) -> list[Finding]:
+def _primary(row: Row, sentence: str, seeds: int) -> dict[str, Any]:
+    """What makes the memory of several seeds a primary finding; empty if nothing does.
+
+    p is read from the interval as one of Student's t over seeds, which it is where they
+    differ most: 0.05 where a limit lies on the null, and above the true one beyond it.
+    """
+    if row.metric != "memory" or row.value is None:
+        return {}
+    if row.low is None or row.high is None:
+        return {}
+    below = row.value < 0
+    null, limit = (row.null_low, row.high) if below else (row.null_high, row.low)
+    reach, apart = abs(row.value - limit), abs(row.value) - abs(null or 0.0)
+    df = max(seeds - 1, 1)
+    t = float(special.stdtrit(df, 0.975)) * max(apart, 0.0) / reach if reach else 0.0
+    p = float(2 * special.stdtr(df, -t))
+    otherwise = f"{sentence} Not shown once all tests of the report count."
+    return {"p": p, "family": "primary", "otherwise": otherwise}
+
+
+def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> list[Finding]:
     """The headlines of methods with several seeds, over sources and seeds."""
     found = []
     drifts = {
@@ -296,5 +319,6 @@ def _findings(rows: Sequence[Row]) -> list[Finding]:
             f"{who}, mean of its seeds: {name} {said} over sources and seeds{reason}."
             f"{reading}"
         )
-        found.append(Finding.on(row, claim, sentence))
+        primary = _primary(row, sentence, seeds.get(row.checkpoint, 1))
+        found.append(Finding.on(row, claim, sentence, **primary))
     return found

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from spark_audit.audits.claims import corrected, remembers, untested
 from spark_audit.audits.extract.apart import Apart
+from spark_audit.audits.seeds import with_entries
 from spark_audit.report.assemble import assemble, results_of
-from spark_audit.results import AuditResult, CheckpointFacts, Finding, Report
+from spark_audit.results import AuditResult, CheckpointFacts, Finding, Report, Row
 
 REMEMBERED: dict[str, Any] = {
     "audit": "canary",
@@ -173,3 +175,23 @@ def test_a_claim_of_few_tests_holds_exactly_where_its_interval_does() -> None:
     assert Apart(-0.2, -0.5, 0.0, 0.1).p == pytest.approx(0.05)
     assert Apart(0.2, 0.1, 0.3, 0.1).p < 0.001
     assert Apart(0.0, 0.0, 0.0, 0.1).p == 1
+
+
+def test_memory_of_several_seeds_is_a_primary_test() -> None:
+    def seed(k: int, value: float) -> Row:
+        return Row(
+            audit="matched", checkpoint=f"x[{k}]", metric="memory", unit="nats",
+            value=value, low=value - 0.1, high=value + 0.1, interval="jackknife-t",
+        )  # fmt: skip
+
+    values = [-1.0, -1.1, -0.9, -1.05]
+    rows = [seed(k, value) for k, value in enumerate(values, start=1)]
+    (found,) = with_entries(AuditResult(rows=rows)).findings
+    assert (found.alone, found.family, found.checkpoint) == ("memory", "primary", "x")
+    assert found.p is not None
+    assert stats.ttest_1samp(values, 0).pvalue < found.p < 0.001
+    at_null = [seed(k, value) for k, value in enumerate([-1.0, 1.0, 0.5, -0.6], 1)]
+    (none,) = with_entries(AuditResult(rows=at_null)).findings
+    assert none.claim == "nothing_shown"
+    assert none.p is not None
+    assert none.p > 0.05
