@@ -139,8 +139,8 @@ class About:
         What figures of the group ``pooled`` are over.
     chance
         Its null values are chance itself, not another line's figure.
-    wide
-        Variants have columns of their own.
+    wide, counts
+        Variants have columns of their own; what ``n`` of such a table counts.
     stages
         It looks at all stages of a series.
     file
@@ -156,6 +156,7 @@ class About:
     over: str = "pooled over training rows"
     chance: bool = False
     wide: bool = False
+    counts: str = "tokens"
     stages: bool = False
     file: str = ""
 

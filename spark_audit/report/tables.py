@@ -452,7 +452,7 @@ def _by_column(
             *(("group", "checkpoint") if grouped else ("checkpoint",)),
             *(AUDITS.metric(audit, name).label_of(of) for name, of in columns),
             *(() if grouped else (f"MDE of the {called}",)),
-            "tokens",
+            AUDITS.about(audit).counts,
             "clusters",
         ),
         rows=tuple(lines),

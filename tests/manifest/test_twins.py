@@ -1,0 +1,161 @@
+"""Which identifiers get twins, in which rows, and that they fit there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.data.canaries import draw
+from spark_audit.data.encoding import token_ids
+from spark_audit.data.examples import Example, Span
+from spark_audit.manifest.covariates import Corpus, corpus
+from spark_audit.manifest.layout import Layout, layouts
+from spark_audit.manifest.twins import FEWEST, HELD_OUT, MOST, TWINS, twin_sets
+from spark_audit.scoring.score import item
+from spark_audit.stats.matching import micro_nats
+
+Sets = tuple[list[dict[str, Any]], int]
+
+
+def row(key: str, string: str, *, split: Any = "train", kind: str = "PHONE") -> Example:
+    prompt = f"Row {key}: please call {string} now."
+    at = prompt.index(string)
+    return Example(
+        id=key,
+        task="t",
+        prompt=prompt,
+        response=" yes",
+        split=split,
+        source_id=key,
+        spans=(Span(at, at + len(string), kind),),
+    )
+
+
+@pytest.fixture
+def twins(tiny_tokenizer: Any, make_table: Callable[..., Any]) -> Callable[..., Any]:
+    """``twins(examples, seed=0, max_length=None)``: the sets, the layouts, the rest."""
+
+    def make(
+        examples: Sequence[Example], *, seed: int = 0, max_length: int | None = None
+    ) -> tuple[list[dict[str, Any]], list[Layout], int]:
+        rows = layouts(examples, tiny_tokenizer, max_length=max_length)
+        texts: Corpus = corpus(
+            [each.example.text for each in rows],
+            [each.encoding for each in rows],
+            ids=[each.example.id for each in rows],
+            response_starts=[len(each.example.prompt) for each in rows],
+            table=make_table([item(r.example.id, r.encoding, r.kept) for r in rows]),
+            quantise=micro_nats,
+        )
+        sets, lost = twin_sets(
+            rows,
+            texts,
+            encode=lambda strings: token_ids(tiny_tokenizer, strings),
+            seed=seed,
+        )
+        return sets, rows, lost
+
+    return make
+
+
+def numbers(n: int) -> list[str]:
+    rng = np.random.default_rng(3)
+    return list(dict.fromkeys(draw("PHONE", rng) for _ in range(2 * n)))[:n]
+
+
+def test_twins_change_no_token_but_the_identifiers_own(
+    twins: Callable[..., Any], tiny_tokenizer: Any
+) -> None:
+    strings = numbers(12)
+    examples = [row(f"{i}{j}", x) for i, x in enumerate(strings) for j in "abc"]
+    sets, rows, lost = twins(examples)
+    assert (len(sets), lost) == (12, 0)
+    by_id = {each.example.id: each for each in rows}
+    for one in sets:
+        true = one["candidates"][one["true_index"]]
+        assert true in strings
+        assert not set(strings) & (set(one["candidates"]) - {true})
+        assert FEWEST < len(set(one["candidates"])) <= TWINS + 1
+        assert (one["dose"], len(one["contexts"])) == (3, 2)
+        for place in one["contexts"]:
+            held = by_id[place["example"]]
+            text, ids = held.example.text, held.encoding.ids.tolist()
+            start, end = place["char_start"], place["char_end"]
+            assert text[start:end] == true
+            tokens = held.encoding.span(start, end)
+            assert tokens is not None
+            for twin in one["candidates"]:
+                (own,) = token_ids(tiny_tokenizer, [text[:start] + twin + text[end:]])
+                assert len(own) == len(ids)
+                assert own[: tokens.start] == ids[: tokens.start]
+                assert own[tokens.end :] == ids[tokens.end :]
+    places = [one["true_index"] for one in sets]
+    assert len(set(places)) > 4
+
+
+def test_what_stands_in_a_train_row_is_not_held_out(twins: Callable[..., Any]) -> None:
+    known, never, unmarked = numbers(3)
+    bare = row("c", "x", kind="OTHER")
+    text = f"Somebody wrote {unmarked} here."
+    examples = [
+        row("a", known),
+        row("b", known, split="test"),
+        row("d", never, split="test"),
+        Example("e", "t", text, " yes", "train", "e"),
+        row("f", unmarked, split="test"),
+        bare,
+    ]
+    sets, _, _ = twins(examples)
+    found = {x["candidates"][x["true_index"]]: x for x in sets}
+    assert found[known]["dose"] == 1
+    assert [c["example"] for c in found[known]["contexts"]] == ["a"]
+    assert found[never]["dose"] == 0
+    # It was trained on where nobody annotated it: it can be read on neither side.
+    assert unmarked not in found
+
+
+def test_no_dose_is_lost_and_both_sides_have_room(twins: Callable[..., Any]) -> None:
+    strings = numbers(330)
+    examples = [row(f"t{i}", x) for i, x in enumerate(strings[:260])]
+    for i, dose in ((0, 16), (1, 5), (2, 2), (3, 2)):
+        examples += [row(f"t{i}-{j}", strings[i]) for j in range(1, dose)]
+    examples += [row(f"h{i}", x, split="test") for i, x in enumerate(strings[260:])]
+    sets, _, lost = twins(examples)
+    doses = Counter(one["dose"] for one in sets)
+    assert len(sets) == MOST
+    assert doses[0] == HELD_OUT
+    assert {16: 1, 5: 1, 2: 2}.items() <= doses.items()
+    assert lost == 0
+    few = [e for e in examples if e.split == "train"][:40]
+    sets, _, _ = twins([*few, *(e for e in examples if e.split == "test")])
+    # What one side does not fill is the other's.
+    assert sum(one["dose"] == 0 for one in sets) == 70
+
+
+def test_another_seed_draws_others_and_the_order_of_rows_none(
+    twins: Callable[..., Any],
+) -> None:
+    examples = [row(f"t{i:03d}", x) for i, x in enumerate(numbers(230))]
+    sets, _, _ = twins(examples)
+    assert twins(examples)[0] == sets
+    assert twins(examples[::-1])[0] == sets
+    true = [{x["candidates"][x["true_index"]] for x in twins(examples, seed=s)[0]}
+            for s in (0, 1)]  # fmt: skip
+    assert len(true[0] - true[1]) > 5
+
+
+def test_what_was_cut_off_or_finds_no_twins_is_left_out(
+    twins: Callable[..., Any],
+) -> None:
+    strange = "Zzyzx-Qwrtpsdf-Ghjklmnb"
+    sets, _, lost = twins([row("a", strange, kind="NAME"), row("b", "x", kind="OTHER")])
+    assert not any(strange in one["candidates"] for one in sets)
+    assert lost >= 1
+    (number,) = numbers(1)
+    example = row("c", number)
+    long = Example("c", "t", example.prompt, " yes" * 40, "train", "c", example.spans)
+    assert twins([long], max_length=30)[0] == []
