@@ -124,8 +124,8 @@ def conclude(
     20 members and 20 non-members.
     """
     frame = evidence.drop_duplicates(["checkpoint", "example"])
-    if "texts" not in frame:  # of an earlier version
-        frame = frame.assign(texts=frame["blind"])
+    # Evidence of an earlier version has the guard's classifier alone.
+    frame = frame.assign(texts=frame.get("texts", frame["blind"]))
     names = list(dict.fromkeys(frame["checkpoint"]))
     facts = frame[frame["checkpoint"] == names[0]].reset_index(drop=True)
     scores = {
@@ -140,9 +140,8 @@ def conclude(
     groups = {
         group: Group(known, group, rows) for group, rows in rows_by_group(facts).items()
     }
-    pooled = groups["pooled"]
+    pooled, base = groups["pooled"], None
     used = facts.iloc[pooled.rows]
-    base = None
     if BASE in names:
         base = {attack: pooled.auc(BASE, attack) for attack in ATTACKS}
     judged = findings(used, base, seed=seed)

@@ -295,19 +295,27 @@ def _concluded(
             f"{_beyond(test) or NOT_BESIDE}: {why}.{tail}"
         )
         return verdict(name, "confounded", said, test.row, **primary), tests
+    said, row = _not_shown(tests, moved, judged)
+    return verdict(name, "nothing_shown", f"{said}{tail}", row, **primary), tests
+
+
+def _not_shown(
+    tests: Mapping[str, Tested], moved: Mapping[str, float], judged: Findings
+) -> tuple[str, Row]:
+    """That membership was not detected, and what would not have been."""
     best = min(tests, key=lambda attack: (moved[attack], tests[attack].p))
     test = tests[best]
     least = [test.row.mde, test.above and test.above.difference.mde]
     mde = max((each for each in least if each), default=None)
     said = f"effects below {number(mde)}" if mde else "smaller effects"
     blurred = f" {judged.void[ALL][1]}." if ALL in judged.void else ""
-    beside = _beyond(test) if best in risen else ""
+    beside = _beyond(test) if moved[best] < 0.05 else ""
     sentence = (
         f"membership was not detected: {_shown(best, test.row)} is the clearest of "
         f"{len(tests)} scores, corrected {p_value(moved[best], places=2)}{beside}; "
-        f"{said} cannot be excluded, nor can stronger attacks.{blurred}{tail}"
+        f"{said} cannot be excluded, nor can stronger attacks.{blurred}"
     )
-    return verdict(name, "nothing_shown", sentence, test.row, **primary), tests
+    return sentence, test.row
 
 
 NOT_TRIED = "; what the texts alone tell was not tried"
