@@ -56,7 +56,8 @@ def _balance(spans: pd.DataFrame) -> Guard:
         centred = values - values.groupby(types).transform("mean")
         sd = float(centred.std())
         if sd > 0 and trained.any() and not trained.all():
-            apart[name] = smd(centred[trained], centred[~trained], sd=sd)
+            sides = (centred.to_numpy()[side] for side in (trained, ~trained))
+            apart[name] = smd(*sides, sd=sd)
     worst = {n: value for n, value in apart.items() if abs(value) > UNBALANCED}
     said = ", ".join(f"{name} {number(value, 2)}" for name, value in apart.items())
     return Guard(
