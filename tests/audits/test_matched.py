@@ -817,3 +817,17 @@ def test_ordinary_runs_take_the_place_of_the_tolerance(make_case: Make) -> None:
         )
     with pytest.raises(InputError, match="--null: 'four' is none of the checkpoints"):
         matched(tables, case.manifest, baseline="plain", null="four")
+
+
+def test_doses_stand_in_their_order() -> None:
+    from spark_audit.audits.matched.changes import groups_of
+
+    doses = [16, 4, 1, 2, 9, 0]
+    spans = pd.DataFrame(
+        {"split": ["train"] * 5 + ["test"], "dose": doses, "type": "A"}
+    )
+    names = [name for name, _ in groups_of(spans)]
+    assert names == [
+        "pooled",
+        *(f"dose:{d}" for d in ("1", "2-3", "4-7", "8-15", "16+")),
+    ]

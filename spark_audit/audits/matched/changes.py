@@ -114,10 +114,12 @@ def groups_of(spans: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """
     yield "pooled", spans
     trained = spans["split"] == "train"
-    types = spans["type"]
+    lowest = spans[trained].sort_values("dose", kind="stable")
     doses = spans["dose"].clip(lower=1).map(dose_group).where(trained, "")
-    for name, values in (("type", types), ("dose", doses)):
-        known = sorted(set(values[trained]), key=lambda value: (len(value), value))
+    for name, values in (("type", spans["type"]), ("dose", doses)):
+        known = sorted(set(values[trained]))
+        if name == "dose":
+            known = list(dict.fromkeys(doses[lowest.index]))
         for value in known if len(known) > 1 else ():
             held = ~trained if name == "dose" else False
             yield f"{name}:{value}", spans[(values == value) | held]
