@@ -24,6 +24,26 @@ CORPUS = (
     "My social security number is 078-05-1120 and the password is xK9#qT2!.",
 ) * 3
 
+LONGEST = (
+    "test_large_vocabulary.py",
+    "test_run.py",
+    "test_all.py",
+    "test_demo.py",
+    "test_distributed.py",
+    "test_run_folder.py",
+    "test_task_state.py",
+    "test_canary.py",
+    "test_privacy_dpsgd.py",
+    "test_additions.py",
+    "test_fuzz.py",
+)
+"""Files that take longest, to be run first: none is left to one worker at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let pass one warning that PEFT 0.21 draws from transformers 5.23 by itself."""

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forks import python
 
 from spark_audit.data.examples import Example, write_examples
 from spark_audit.manifest.file import seal, write_manifest
@@ -80,16 +78,11 @@ class House:
 
     def python(self, *arguments: str, code: int = 0) -> str:
         """What a Python that sees the copy alone prints, both streams."""
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            env={**os.environ, "PYTHONPATH": str(self.root), "COLUMNS": "200"},
-            cwd=self.scene,
-            capture_output=True,
-            text=True,
-            check=False,
+        ended, said = python(
+            list(arguments), root=self.root, cwd=self.scene, COLUMNS="200"
         )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        assert ended == code, said
+        return said
 
     def audit(self, *words: str, code: int = 0) -> str:
         return self.python("-m", "spark_audit", *words, code=code)

@@ -33,8 +33,24 @@ STILL = (
 LINES = {"spark-audit": "spark_audit.cli.main", "spark-train": "spark_train.cli"}
 
 
+# What commands import as they go, and takes long: once for all forks.
+LATER = (
+    "faker",
+    "pyarrow.parquet",
+    "rich.progress",
+    "rich.traceback",
+    "scipy.stats",
+    "sklearn.linear_model",
+    "spark_audit.checkpoints.models",
+    "transformers.models.llama.modeling_llama",
+)
+
+
 def stand_still() -> None:
     from spark_audit import provenance
+
+    for name in LATER:
+        importlib.import_module(name)
 
     provenance.now = lambda: "2026-01-01T00:00:00+00:00"
     clock = SimpleNamespace(monotonic=lambda: 0.0, perf_counter=lambda: 0.0)

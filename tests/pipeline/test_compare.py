@@ -19,7 +19,7 @@ from spark_audit.errors import InputError, OutputError
 from spark_audit.pipeline.compare import compare
 from spark_audit.provenance import now, sha256_file, versions
 from spark_audit.report.folder import read_report, write_report
-from spark_audit.results import CheckpointFacts, ManifestFacts, Report
+from spark_audit.results import AuditResult, CheckpointFacts, ManifestFacts, Report
 
 
 def shifted(case: Any, shift: float) -> Callable[[str, np.ndarray], np.ndarray]:
@@ -32,22 +32,43 @@ def shifted(case: Any, shift: float) -> Callable[[str, np.ndarray], np.ndarray]:
     return change
 
 
+@pytest.fixture(scope="module")
+def audited() -> Callable[..., dict[str, AuditResult]]:
+    """``audited(case, **shifts)``: what both audits say, once for the same question."""
+    known: dict[Any, dict[str, AuditResult]] = {}
+
+    def make(case: Any, **shifts: float) -> dict[str, AuditResult]:
+        key = (case.manifest.digest, *shifts.items())
+        if key not in known:
+            changes = {name: shifted(case, shift) for name, shift in shifts.items()}
+            tables = case.tables(**changes)
+            known[key] = {
+                "matched": audits.matched(
+                    tables, case.manifest, placebo_draws=0, rematched=False
+                ),
+                "nll": audits.nll(tables, case.manifest),
+            }
+        return known[key]
+
+    return make
+
+
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[..., Path]:
-    """``write(folder, case, names, **changes)``: a report folder with its evidence."""
+def write(
+    tmp_path: Path, audited: Callable[..., dict[str, AuditResult]]
+) -> Callable[..., Path]:
+    """``write(folder, case, names, **shifts)``: a report folder with its evidence."""
 
-    # A model's id is a function's address: no other one may get it.
-    alive: list[Any] = []
-
-    def make(name: str, case: Any, *, digest: str = "d", **changes: Any) -> Path:
-        alive.append(changes)
+    def make(
+        name: str,
+        case: Any,
+        *,
+        digest: str = "d",
+        dtype: str = "float32",
+        **shifts: float,
+    ) -> Path:
         folder = tmp_path / name
-        dtype = changes.pop("dtype", "float32")
-        tables = case.tables(**changes)
-        found = {
-            "matched": audits.matched(tables, case.manifest, placebo_draws=0),
-            "nll": audits.nll(tables, case.manifest),
-        }
+        found = audited(case, **shifts)
         for audit, result in found.items():
             path = folder / "scores" / AUDITS.evidence_file(audit)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,17 +93,17 @@ def write(tmp_path: Path) -> Callable[..., Path]:
                     source=one,
                     format="f",
                     weights_sha256="0",
-                    model_id=f"{one} {changes[one]}" if one != "base" else "base",
+                    model_id=f"{one} {shift}" if one != "base" else "base",
                     dtype=dtype,
                 )
-                for one in tables
+                for one, shift in shifts.items()
             ],
             results=[row for result in found.values() for row in result.rows],
             contrasts=[],
             guards=[],
             scope=[],
         )
-        write_report(report, folder)
+        write_report(report, folder, formats=("json",))
         return folder
 
     return make
@@ -94,8 +115,8 @@ def test_contrasts_are_those_of_one_call(
     case = make_case()
     first, second, base = shifted(case, 0.0), shifted(case, 0.6), shifted(case, 0.1)
     folders = [
-        write("one", case, base=base, er=first),
-        write("two", case, base=base, spark=second),
+        write("one", case, base=0.1, er=0.0),
+        write("two", case, base=0.1, spark=0.6),
     ]
     report = compare(folders)
     assert report.settings["baseline"] == "er"
@@ -117,8 +138,8 @@ def test_different_checkpoints_of_one_name_are_told_apart(
 ) -> None:
     case = make_case(sources=12)
     folders = [
-        write("one", case, ours=shifted(case, 0.0)),
-        write("two", case, ours=shifted(case, 0.5)),
+        write("one", case, ours=0.0),
+        write("two", case, ours=0.5),
     ]
     report = compare(folders)
     assert [one.name for one in report.checkpoints] == ["one/ours", "two/ours"]
@@ -139,8 +160,8 @@ def test_what_cannot_be_paired_is_refused(
     write: Callable[..., Path],
 ) -> None:
     case = make_case(sources=12)
-    one = write("one", case, a=shifted(case, 0.0))
-    two = write("two", case, b=shifted(case, 0.5), **change)
+    one = write("one", case, a=0.0)
+    two = write("two", case, b=0.5, **change)
     with pytest.raises(InputError, match=message):
         compare([one, two])
 
@@ -149,8 +170,8 @@ def test_baseline_must_be_known_and_chosen(
     make_case: Callable[..., Any], write: Callable[..., Path]
 ) -> None:
     case = make_case(sources=12)
-    one = write("one", case, a=shifted(case, 0.0), b=shifted(case, 0.1))
-    two = write("two", case, c=shifted(case, 0.5))
+    one = write("one", case, a=0.0, b=0.1)
+    two = write("two", case, c=0.5)
     with pytest.raises(InputError, match="choose one of: a, b"):
         compare([one, two])
     with pytest.raises(InputError, match="'x' is none of the checkpoints"):
@@ -165,8 +186,8 @@ def test_an_audit_that_one_report_lacks_is_left_out_aloud(
     make_case: Callable[..., Any], write: Callable[..., Path]
 ) -> None:
     case = make_case(sources=12)
-    one = write("one", case, a=shifted(case, 0.0))
-    two = write("two", case, b=shifted(case, 0.5))
+    one = write("one", case, a=0.0)
+    two = write("two", case, b=0.5)
     (two / "scores" / "nll.parquet").unlink()
     report = compare([one, two])
     assert {row.audit for row in report.results} == {"matched"}
@@ -183,8 +204,8 @@ def test_evidence_is_that_of_its_report(
 ) -> None:
     case = make_case()
     folders = [
-        write("one", case, er=shifted(case, 0.0)),
-        write("two", case, spark=shifted(case, 0.8)),
+        write("one", case, er=0.0),
+        write("two", case, spark=0.8),
     ]
     (guard,) = [g for g in compare(folders).guards if "as written" in g.name]
     assert guard.passed is None
@@ -193,7 +214,8 @@ def test_evidence_is_that_of_its_report(
     for folder in folders:
         files = (folder / "scores").glob("*.parquet")
         told = {"evidence": {path.name: sha256_file(path) for path in files}}
-        write_report(read_report(folder).model_copy(update=told), folder)
+        told_report = read_report(folder).model_copy(update=told)
+        write_report(told_report, folder, formats=("json",))
     report = compare(folders, output=tmp_path / "both")
     assert not [g for g in report.guards if "as written" in g.name]
     made = (tmp_path / "both" / "scores").glob("*.parquet")
@@ -219,8 +241,8 @@ def test_evidence_of_all_checkpoints_is_of_the_same_rows(
     from spark_audit.audits.matched.metrics import LATER
 
     case = make_case()
-    one = write("one", case, er=shifted(case, 0.0))
-    two = write("two", case, spark=shifted(case, 0.8))
+    one = write("one", case, er=0.0)
+    two = write("two", case, spark=0.8)
     path = two / "scores" / "spans.parquet"
     whole = pd.read_parquet(path)
     other = whole.assign(task=["moved", *whole["task"][1:]])
@@ -268,8 +290,8 @@ def test_the_command_writes_a_report_that_can_be_gated(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     case = make_case()
-    one = write("one", case, er=shifted(case, 0.0))
-    two = write("two", case, spark=shifted(case, 0.8))
+    one = write("one", case, er=0.0)
+    two = write("two", case, spark=0.8)
     out = tmp_path / "both"
     code = command_line(["compare", str(one), str(two), "-o", str(out)])
     assert code == 0, capsys.readouterr().err
@@ -293,8 +315,8 @@ def test_output_over_an_input_is_refused(
     make_case: Callable[..., Any], write: Callable[..., Path]
 ) -> None:
     case = make_case(sources=12)
-    one = write("one", case, a=shifted(case, 0.0))
-    two = write("two", case, b=shifted(case, 0.5))
+    one = write("one", case, a=0.0)
+    two = write("two", case, b=0.5)
     assert command_line(["compare", str(one), str(two), "-o", str(one)]) == 2
 
 
@@ -302,23 +324,22 @@ def test_a_rounded_checkpoint_keeps_its_original(
     make_case: Callable[..., Any], write: Callable[..., Path]
 ) -> None:
     case = make_case()
-    one = write("one", case, er=shifted(case, 0.0))
-    two = write(
-        "two", case, ours=shifted(case, 0.5), **{"ours+int4": shifted(case, 0.2)}
-    )
+    one = write("one", case, er=0.0)
+    two = write("two", case, ours=0.5, **{"ours+int4": 0.2})
     report = read_report(two)
     facts = [
         c.model_copy(update={"quantised_from": "ours" if "+" in c.name else None})
         for c in report.checkpoints
     ]
-    write_report(report.model_copy(update={"checkpoints": facts}), two)
+    report = report.model_copy(update={"checkpoints": facts})
+    write_report(report, two, formats=("json",))
     found = compare([one, two])
     pairs = {(c.checkpoint, c.baseline, c.family) for c in found.contrasts}
     assert ("ours+int4", "ours", "exploratory") in pairs
     assert ("ours", "er", "primary") in pairs
     assert not any(c == "ours+int4" and b == "er" for c, b, _ in pairs)
     # A name with a plus is no rounded checkpoint by itself.
-    three = write("three", case, **{"er+ptpc": shifted(case, 0.4)})
+    three = write("three", case, **{"er+ptpc": 0.4})
     found = compare([one, three])
     pairs = {(c.checkpoint, c.baseline, c.family) for c in found.contrasts}
     assert ("er+ptpc", "er", "primary") in pairs
