@@ -781,7 +781,9 @@ def test_several_audits_say_whose_line_is_whose(
 ) -> None:
     report = run(request_of(audits=("matched", "rank", "nll"))).report
     assert report is not None
-    assert {finding.audit for finding in report.findings} == {"matched", "rank", "nll"}
+    said = {finding.audit for finding in report.findings}
+    assert said == {"report", "matched", "rank", "nll"}
+    assert report.findings[0].sentence.startswith("Memory was not tested")
     assert report.settings["matched.replicates"] == 9999
 
 
@@ -798,7 +800,7 @@ def test_audits_of_the_same_checkpoints_add_up_in_one_folder(
     assert {row.audit for row in both.report.results} == {"nll", "rank"}
     assert sorted(both.report.results, key=repr) == sorted(together.results, key=repr)
     heads = [finding.audit for finding in both.report.findings]
-    assert list(dict.fromkeys(heads)) == ["rank", "nll"]
+    assert list(dict.fromkeys(heads)) == ["report", "rank", "nll"]
     scores = both.folder / "scores"
     assert (scores / "rank.parquet").exists()
     assert (scores / "nll.parquet").exists()
