@@ -307,6 +307,7 @@ def test_torchrun_shares_the_work(
     run_ = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     run_ += ["-m", "spark_audit", "matched", "--ckpt", f"ours={workshop / 'lora'}"]
     run_ += ["--base", str(tiny_base), "-o", str(tmp_path / "out")]
+    run_ += ["--format", "json"]
     done = subprocess.run(
         run_,
         capture_output=True,
@@ -574,6 +575,7 @@ def test_stopped_runs_are_resumed_by_the_same_command(
     """The command is stopped as soon as it has a store, before it has a report."""
     arguments = ["matched", "--ckpt", f"ours={workshop / 'lora'}"]
     arguments += ["--base", str(tiny_base), "-o", str(tmp_path / "out"), "--quiet"]
+    arguments += ["--format", "json"]
     worker = subprocess.Popen(
         [sys.executable, "-m", "spark_audit", *arguments],
         cwd=workshop,
@@ -624,6 +626,7 @@ def test_json_on_stdout_is_the_report(
 ) -> None:
     monkeypatch.chdir(workshop)
     arguments = ["matched", "--ckpt", f"base={tiny_base}", "--json", "--quiet"]
+    arguments += ["--format", "json"]
     arguments += ["-o", str(tmp_path / "out"), "--placebo-draws", "0"]
     assert command_line(arguments) == 0
     printed = json.loads(capsys.readouterr().out)
