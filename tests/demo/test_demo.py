@@ -207,27 +207,21 @@ def test_two_processes_after_an_interrupt_come_to_the_same(
     )
 
 
-def test_a_finished_demo_is_not_made_again(outcome: Outcome) -> None:
-    before = read_report(outcome.folder)
-    told: Told = []
-    again = demo.run_demo(
-        outcome.folder, size=SMALL, progress=lambda *done: told.append(done)
-    )
-    assert not told
-    assert again.report == read_report(outcome.folder)
-    # Pages that it had not are made, and named: nothing else has changed.
-    assert again.report.model_copy(update={"files": before.files}) == before
-
-
-def test_a_finished_demo_that_lost_its_pages_gets_them_back(
+def test_a_finished_demo_is_not_made_again_and_gets_its_lost_pages_back(
     outcome: Outcome, tmp_path: Path
 ) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(outcome.folder, folder)
     (folder / "report.md").unlink()
-    demo.run_demo(folder, size=SMALL)
+    before = read_report(folder)
+    told: Told = []
+    again = demo.run_demo(folder, size=SMALL, progress=lambda *done: told.append(done))
+    assert not told
+    assert again.report == read_report(folder)
     assert (folder / "report.md").exists()
     assert (folder / "report.html").exists()
+    # Pages that it had not are made, and named: nothing else has changed.
+    assert again.report.model_copy(update={"files": before.files}) == before
 
 
 def test_another_seed_or_size_does_not_overwrite_a_report(outcome: Outcome) -> None:
