@@ -132,25 +132,9 @@ def _entry(
         columns[side] = _mean(getattr(row, side) for row in members)
     log = first.unit == LOG
     scale: Callable[[float], float] = np.log10 if log else float
-    mean = float(np.mean([scale(value) for value in values]))
     bounds = _bounds(first)
-    sources = Estimate(
-        mean,
-        low=_mean(None if row.low is None else scale(row.low) for row in members),
-        high=_mean(None if row.high is None else scale(row.high) for row in members),
-        interval=first.interval,
-        level=first.level,
-        n=first.n,
-        clusters=first.clusters,
-        mde=_mean(row.mde for row in members),
-        note=f"mean of {len(members)} replicates; {AVERAGED}",
-    )
-    if sources.low is None and sources.high is None:
-        sources = replace(sources, interval="none")
-    if own is not None:
-        assert own.value is not None
-        mean = own.value
-        sources = replace(sources, value=mean, low=own.low, high=own.high, mde=own.mde)
+    sources = _over_sources(members, own, scale)
+    mean = sources.value
     seeds = ratio_estimate(
         [scale(value) for value in values], np.ones(len(values)), level=first.level
     )
@@ -169,6 +153,29 @@ def _entry(
         )
         for estimate, over, extra in found
     ]
+
+
+def _over_sources(
+    members: Sequence[R], own: R | None, scale: Callable[[float], float]
+) -> Estimate:
+    """Mean of the members' figures and limits, or what the audit has worked out."""
+    first = members[0]
+    sources = Estimate(
+        float(np.mean([scale(row.value) for row in members if row.value is not None])),
+        low=_mean(None if row.low is None else scale(row.low) for row in members),
+        high=_mean(None if row.high is None else scale(row.high) for row in members),
+        interval=first.interval,
+        level=first.level,
+        n=first.n,
+        clusters=first.clusters,
+        mde=_mean(row.mde for row in members),
+        note=f"mean of {len(members)} replicates; {AVERAGED}",
+    )
+    if sources.low is None and sources.high is None:
+        sources = replace(sources, interval="none")
+    if own is None:
+        return sources
+    return replace(sources, value=own.value, low=own.low, high=own.high, mde=own.mde)
 
 
 def _bounds(row: Row) -> tuple[float, float]:

@@ -110,22 +110,8 @@ def build_manifest(
         distance=chosen.distance,
         controls=chosen.controls,
     )
-    canaries, cut = canary_sets(
-        rows,
-        texts,
-        encode=lambda strings: token_ids(loaded.tokenizer, strings),
-        contexts=recorded["canary_contexts"],
-        n=chosen.n_candidates,
-        seed=chosen.seed,
-        progress=_stage(progress, "drawing canary candidates"),
-    )
-    twins, lost = twin_sets(
-        rows,
-        texts,
-        encode=lambda strings: token_ids(loaded.tokenizer, strings),
-        seed=chosen.seed,
-        progress=_stage(progress, "drawing twins of identifiers"),
-    )
+    drawn = _drawn(rows, texts, loaded, chosen, recorded["canary_contexts"], progress)
+    canaries, cut, twins, lost = drawn
     low = low_sensitivity(
         rows, texts, vocab_size=len(loaded.usable), alpha=chosen.alpha, tau=chosen.tau
     )
@@ -135,17 +121,7 @@ def build_manifest(
     facts = Facts(rows, texts, pairs, canaries, cut, members, crossing, units)
     return seal(
         {
-            "kind": "spark-audit-manifest",
-            "schema_version": 1,
-            "name": name,
-            "redacted_from": None,
-            "reference": _reference(loaded),
-            "settings": recorded,
-            "versions": versions(),
-            "data": [
-                {"file": name, "sha256": digest}
-                for name, digest in sorted((p.name, sha256_file(p)) for p in data)
-            ],
+            **_heading(name, loaded, recorded, data),
             "counts": {**facts.counts(), "twins": len(twins), "twins_lost": lost},
             "examples": example_records(rows, texts, excluded, low, units.labels),
             "pairs": pairs.pairs,
@@ -157,6 +133,47 @@ def build_manifest(
             "notes": [*facts.notes(recorded), *remarks],
         }
     )
+
+
+def _drawn(
+    rows: Sequence[Layout],
+    texts: Corpus,
+    loaded: Loaded,
+    chosen: BuildSettings,
+    contexts: int | None,
+    progress: Progress | None,
+) -> tuple[Any, Any, Any, int]:
+    """Candidates of canaries and what was cut; twins, and how many have none."""
+    shared: Any = {
+        "encode": lambda strings: token_ids(loaded.tokenizer, strings),
+        "seed": chosen.seed,
+    }
+    stage = _stage(progress, "drawing canary candidates")
+    canaries, cut = canary_sets(
+        rows, texts, contexts=contexts, n=chosen.n_candidates, progress=stage, **shared
+    )
+    stage = _stage(progress, "drawing twins of identifiers")
+    twins, lost = twin_sets(rows, texts, progress=stage, **shared)
+    return canaries, cut, twins, lost
+
+
+def _heading(
+    name: str, loaded: Loaded, settings: dict[str, Any], data: Sequence[Path]
+) -> dict[str, Any]:
+    """What a manifest says of itself: its name, and what it was made from."""
+    return {
+        "kind": "spark-audit-manifest",
+        "schema_version": 1,
+        "name": name,
+        "redacted_from": None,
+        "reference": _reference(loaded),
+        "settings": settings,
+        "versions": versions(),
+        "data": [
+            {"file": name, "sha256": digest}
+            for name, digest in sorted((p.name, sha256_file(p)) for p in data)
+        ],
+    }
 
 
 def verify(manifest: Manifest, base: Loaded) -> None:

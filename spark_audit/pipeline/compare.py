@@ -7,7 +7,7 @@ No model and no manifest is needed: every audit concludes from what it left in
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from spark_audit.report.attachments import (
     write_cases,
 )
 from spark_audit.report.folder import FOLDERS, read_report
-from spark_audit.results import AuditResult, CheckpointFacts, Guard, Report
+from spark_audit.results import CheckpointFacts, Guard, Report
 from spark_audit.scoring.table import check_columns, read_parquet, write_parquet
 
 FREE = ("replicates", "placebo_draws", "rematched", "blind_permutations")
@@ -83,27 +83,56 @@ def compare(
     chosen = baseline or _default(names[0])
     preset = preset or str(first.settings.get("preset"))
     facts = _facts(reports, names)
-    results: dict[str, AuditResult] = {}
-    evidence: dict[str, pd.DataFrame] = {}
-    known: set[str] = set()
     audits, left_out = _comparable(folders, reports)
     unchecked = [
         file for audit in audits for file in _unchecked(audit, folders, reports)
     ]
-    for audit in audits:
-        evidence[audit] = _evidence(audit, folders, names)
-        entries = dict.fromkeys(evidence[audit]["checkpoint"])
-        if AUDITS.of_stages(audit):
-            entries = dict.fromkeys(map(series_of, entries))
-        known |= set(entries)
-        result: AuditResult = AUDITS.get(audit).part("conclude")(
-            evidence[audit],
-            baselines=baselines_of(chosen, entries) | originals(facts.values()),
-            paper=preset == "paper",
-            seed=seed,
-            replicates=replicates(preset),
+    evidence = {audit: _evidence(audit, folders, names) for audit in audits}
+    entries = {audit: _entries(audit, frame) for audit, frame in evidence.items()}
+    results = {
+        audit: with_entries(
+            AUDITS.get(audit).part("conclude")(
+                frame,
+                baselines=baselines_of(chosen, entries[audit])
+                | originals(facts.values()),
+                paper=preset == "paper",
+                seed=seed,
+                replicates=replicates(preset),
+            )
         )
-        results[audit] = with_entries(result)
+        for audit, frame in evidence.items()
+    }
+    _check_usable(results, chosen, set().union(*entries.values()), folders, left_out)
+    sums: dict[str, str] = {}
+    if output is not None:
+        sums = _write(output, evidence)
+        parts = [(read_cases(f), new) for f, new in zip(folders, names, strict=True)]
+        write_cases(output, united_cases(parts))
+    kept = [*map(AUDITS.evidence_file, results), cases_file(Path()).name]
+    return assemble(
+        results,
+        status=first.status,
+        command=list(command),
+        settings=first.settings
+        | {"preset": preset, "seed": seed, "baseline": chosen}
+        | {"compared": [str(folder.name) for folder in folders]},
+        manifest=first.manifest,
+        checkpoints=list(facts.values()),
+        guards=_told(left_out, unchecked),
+        tables=united([(r.tables, new) for r, new in zip(reports, names, strict=True)]),
+        evidence=sums,
+        files={} if output is None else {"scores": [f"scores/{n}" for n in kept]},
+    )
+
+
+def _check_usable(
+    results: Collection[str],
+    chosen: str,
+    known: Collection[str],
+    folders: Sequence[Path],
+    left_out: Sequence[str],
+) -> None:
+    """Refuse where nothing can be compared, or there is no such baseline."""
     if not results:
         raise InputError(
             "no audit can be compared"
@@ -117,29 +146,13 @@ def compare(
             where="--baseline",
             fix=f"choose one of: {', '.join(sorted(known))}",
         )
-    sums: dict[str, str] = {}
-    if output is not None:
-        sums = _write(output, evidence)
-        parts = [(read_cases(f), new) for f, new in zip(folders, names, strict=True)]
-        write_cases(output, united_cases(parts))
-    kept = [*map(AUDITS.evidence_file, results), cases_file(Path()).name]
-    return assemble(
-        results,
-        status=first.status,
-        command=list(command),
-        settings={
-            **first.settings,
-            "preset": preset,
-            "seed": seed,
-            "baseline": chosen,
-            "compared": [str(folder.name) for folder in folders],
-        },
-        manifest=first.manifest,
-        checkpoints=list(facts.values()),
-        guards=_told(left_out, unchecked),
-        tables=united([(r.tables, new) for r, new in zip(reports, names, strict=True)]),
-        evidence=sums,
-        files={} if output is None else {"scores": [f"scores/{n}" for n in kept]},
+
+
+def _entries(audit: str, evidence: pd.DataFrame) -> list[str]:
+    """Whom an audit concludes on: checkpoints, or series of them."""
+    names = dict.fromkeys(evidence["checkpoint"])
+    return list(
+        dict.fromkeys(map(series_of, names)) if AUDITS.of_stages(audit) else names
     )
 
 

@@ -831,3 +831,14 @@ def test_doses_stand_in_their_order() -> None:
         "pooled",
         *(f"dose:{d}" for d in ("1", "2-3", "4-7", "8-15", "16+")),
     ]
+
+
+def test_formats_are_not_learned_where_other_text_alone_drifted(
+    make_case: Make,
+) -> None:
+    """Identifiers up by 0.8 on both sides, other text by 1.2: labels-only training."""
+    case = make_case(sources=60, tests=40, seed=43)
+    change = moved(case, trained=0.8, never=0.8, other=1.2, spread=0.3)
+    result = audit(case, ours=change)
+    assert (pooled(result, "ours", "kind").high or 0) < 0
+    assert "formats" not in claims(result)["ours"]

@@ -50,6 +50,8 @@ def _memory(
     entry: bool,
 ) -> Finding:
     kind, p = rows["kind", "", "pooled"], ps.get("pooled")
+    # By themselves too: beside text that drifted up, what stood still looks learned.
+    never = rows["pii_change", "never-trained", "pooled"]
     claim = claim_of(row)
     tested = "" if p is None else f", {p_value(p)}"
     moved = (
@@ -81,7 +83,7 @@ def _memory(
             f"{name}: no memory of identifiers shown: {moved}, but the two were "
             f"unequally hard on the reference already, by {number(row.null_high)}."
         )
-    elif _clear(kind)[1]:
+    elif _clear(never)[1] and _clear(kind)[1]:
         claim = "formats"
         text = (
             f"{name}: learned the formats of identifiers, no memory shown: those never "

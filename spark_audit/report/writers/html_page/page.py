@@ -10,6 +10,7 @@ import base64
 import hashlib
 import importlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -48,7 +49,7 @@ from spark_audit.report.writers.html_page.drawings import (
     darkened,
     picture,
 )
-from spark_audit.results import Report, by_severity
+from spark_audit.results import Report, Row, Status, by_severity
 
 TITLES: Mapping[str, tuple[str, str]] = {
     "matched": (
@@ -200,54 +201,68 @@ def _page(
     first = glance(report)
     rows = [*report.results, *report.contrasts]
     detections = sum(finding.detected for finding in report.findings)
-    environment = Environment(
+    return (
+        _environment()
+        .from_string(_asset("page.html"))
+        .render(
+            report=report,
+            audited=entries(report),
+            heading=HEADING,
+            lead=LEAD,
+            style=Markup(_asset("page.css")),
+            series={"light": [darkened(colour) for colour in LIGHT], "dark": DARK},
+            script=Markup(script),
+            script_hash=base64.b64encode(
+                hashlib.sha256(script.encode()).digest()
+            ).decode(),
+            findings=by_severity(report.findings),
+            in_sight=max(IN_SIGHT, detections),
+            no_verdict=NO_VERDICT,
+            titles={audit: title for audit, (title, _) in TITLES.items()},
+            glance=first and next(_grids(first, id="glance")),
+            guards={
+                state: [guard for guard in report.guards if guard.passed is state]
+                for state in (False, None, True)
+            },
+            figures=len(rows),
+            void=_void(rows),
+            switches=switches,
+            sections=list(_sections(report, pictures)),
+            heat=heat,
+            entries={name: entry_of(name) for name in (*colours, *heat.checkpoints)},
+            switched=set(colours),
+            edges=EDGES,
+            shade=shade,
+            show_text=show_text,
+            slug=_slug,
+            private=PRIVATE,
+            beside=[
+                (table.lead, list(_grids(table, id=f"beside-{k}")))
+                for k, table in enumerate(further)
+            ],
+        )
+    )
+
+
+def _void(rows: Sequence[Row]) -> dict[str, int]:
+    """How many figures say nothing, by the reason."""
+    counts = Counter(row.status for row in rows)
+    reasons: tuple[Status, ...] = (*VOID, "not_estimable")
+    return {name.replace("_", " "): counts[name] for name in reasons if counts[name]}
+
+
+def _environment() -> Environment:
+    """Templates: all text is escaped, and a name that is not given is an error."""
+    made = Environment(
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["css"] = lambda text: Markup(css_string(text))
-    environment.filters["ticked"] = _ticked
-    return environment.from_string(_asset("page.html")).render(
-        report=report,
-        audited=entries(report),
-        heading=HEADING,
-        lead=LEAD,
-        style=Markup(_asset("page.css")),
-        series={"light": [darkened(colour) for colour in LIGHT], "dark": DARK},
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        findings=by_severity(report.findings),
-        in_sight=max(IN_SIGHT, detections),
-        no_verdict=NO_VERDICT,
-        titles={audit: title for audit, (title, _) in TITLES.items()},
-        glance=first and next(_grids(first, id="glance")),
-        guards={
-            state: [guard for guard in report.guards if guard.passed is state]
-            for state in (False, None, True)
-        },
-        figures=len(rows),
-        void={
-            status.replace("_", " "): count
-            for status in (*VOID, "not_estimable")
-            if (count := sum(row.status == status for row in rows))
-        },
-        switches=switches,
-        sections=list(_sections(report, pictures)),
-        heat=heat,
-        entries={name: entry_of(name) for name in (*colours, *heat.checkpoints)},
-        switched=set(colours),
-        edges=EDGES,
-        shade=shade,
-        show_text=show_text,
-        slug=_slug,
-        private=PRIVATE,
-        beside=[
-            (table.lead, list(_grids(table, id=f"beside-{k}")))
-            for k, table in enumerate(further)
-        ],
-    )
+    made.filters["css"] = lambda text: Markup(css_string(text))
+    made.filters["ticked"] = _ticked
+    return made
 
 
 def _asset(name: str) -> str:

@@ -146,16 +146,25 @@ def _render(table: Layout, report: Report, cells: _Cells) -> str | None:
     failed = dict.fromkeys(g.name for g in report.guards if g.passed is False)
     if failed:
         told.append(f"Guards of this report that failed: {escaped(', '.join(failed))}.")
+    caption = _caption(table, report, by_column)
+    shape = "l" * (len(first) + 1) + "c" * len(columns)
+    return _floating(table.name, caption, shape, body, told)
+
+
+def _floating(
+    name: str, caption: str, shape: str, body: Sequence[str], told: Sequence[str]
+) -> str:
+    """A floating table of its caption, column types, lines and notes."""
     parts = [
         r"\begin{table*}[!tp]",
-        rf"\caption{{{_caption(table, report, by_column)}}}",
-        rf"\label{{tab:spark-audit-{table.name.replace('_', '-')}}}",
+        rf"\caption{{{caption}}}",
+        rf"\label{{tab:spark-audit-{name.replace('_', '-')}}}",
         r"\centering",
         r"\footnotesize",
         r"\setlength{\tabcolsep}{4pt}",
         r"\par\smallskip",
         *SHRUNK,
-        rf"\begin{{tabular}}{{@{{}}{'l' * (len(first) + 1)}{'c' * len(columns)}@{{}}}}",
+        rf"\begin{{tabular}}{{@{{}}{shape}@{{}}}}",
         r"\toprule",
         *body,
         r"\bottomrule",
