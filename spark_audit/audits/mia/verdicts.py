@@ -329,8 +329,6 @@ def _beyond(test: Tested) -> str:
     apart = test.above.difference
     turned = "" if test.more else " (turned round)"
     own = f"; its AUC{turned} is {number(test.above.score)}, "
-    if test.above.texts <= 0.5:
-        return f"{own}the texts alone give {number(test.above.texts)}: chance or less"
     return (
         f"{own}where the texts alone give {number(test.above.texts)}, a difference of "
         f"{figure(apart)}"
