@@ -7,13 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from spark_audit.audits import AUDITS
-from spark_audit.report.tables import (
-    NO_VERDICT,
-    Table,
-    glance,
-    records_table,
-    tables,
-)
+from spark_audit.report.cells import Table, records_table
+from spark_audit.report.tables import NO_VERDICT, glance, tables
 from spark_audit.results import Report, by_severity
 from spark_audit.terminal.console import show_line, show_table, tell, tell_json
 

@@ -24,9 +24,9 @@ from spark_audit.files import (
     read_regular,
 )
 from spark_audit.manifest.schema import Manifest
+from spark_audit.report.cells import Table
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures.gallery import drawings
-from spark_audit.report.tables import Table
 from spark_audit.report.writers import RETIRED, WRITERS
 from spark_audit.results import Report
 

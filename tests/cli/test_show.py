@@ -7,7 +7,7 @@ import json
 import pytest
 
 from spark_audit.cli import show as terminal
-from spark_audit.report.tables import Cell, Line, Table
+from spark_audit.report.cells import Cell, Line, Table
 
 
 def test_tables_hold_every_cell_and_no_markup(

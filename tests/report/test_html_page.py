@@ -21,8 +21,9 @@ from synthetic import make_case  # noqa: F401
 from spark_audit.manifest.file import redact, seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.attachments import write_cases
+from spark_audit.report.cells import Cell, Line, Table, figure
 from spark_audit.report.folder import write_report
-from spark_audit.report.tables import DRAWN, Cell, Line, Table, figure, tables
+from spark_audit.report.tables import DRAWN, tables
 from spark_audit.report.writers.html_page import page as html_page
 from spark_audit.report.writers.html_page.cases import EDGES, _rewritten, cases, shade
 from spark_audit.report.writers.html_page.drawings import compact, css_string, darkened

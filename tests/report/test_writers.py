@@ -12,8 +12,9 @@ import pytest
 
 from spark_audit.cli.show import show_report
 from spark_audit.errors import InputError, OutputError
+from spark_audit.report.cells import Cell, Line, Table, cell, figure
 from spark_audit.report.folder import ALIASES, read_report, write_report
-from spark_audit.report.tables import Cell, Line, Table, cell, figure, glance, tables
+from spark_audit.report.tables import glance, tables
 from spark_audit.report.writers import WRITERS
 from spark_audit.report.writers.markdown import LONGEST, render
 from spark_audit.results import (

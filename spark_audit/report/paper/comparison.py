@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from spark_audit.errors import InputError
 from spark_audit.names import entry_of
+from spark_audit.report.cells import Cell, Line, Table, figure
 from spark_audit.report.paper.values import (
     PRIMARY,
     Figure,
@@ -22,7 +23,6 @@ from spark_audit.report.paper.values import (
     reference,
     setting,
 )
-from spark_audit.report.tables import Cell, Line, Table, figure
 from spark_audit.results import Report, Row
 
 TITLE = "Beside the paper"

@@ -11,11 +11,11 @@ from spark_audit.errors import visible
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import series_of
+from spark_audit.report.cells import Table
 from spark_audit.report.definitions import definitions
 from spark_audit.report.tables import (
     NO_VERDICT,
     PRIVATE,
-    Table,
     entries,
     further_tables,
     glance,

@@ -25,17 +25,14 @@ from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of
 from spark_audit.report.attachments import read_cases
+from spark_audit.report.cells import FURTHER, VOID, Line, Table
 from spark_audit.report.definitions import GENERAL, definitions_of, intervals
 from spark_audit.report.figures.entries import palette
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.figures.theme import DARK, LIGHT, Drawing, Drawn
 from spark_audit.report.tables import (
-    FURTHER,
     NO_VERDICT,
     PRIVATE,
-    VOID,
-    Line,
-    Table,
     entries,
     further_tables,
     glance,

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
-from spark_audit.report.tables import METHODS, VOID, shown
+from spark_audit.report.cells import VOID, shown
+from spark_audit.report.tables import METHODS
 from spark_audit.report.writers import WRITERS
 from spark_audit.report.writers.latex.tables import (
     DOWN,
