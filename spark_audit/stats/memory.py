@@ -16,9 +16,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from spark_audit.errors import NotEstimableError
 from spark_audit.results import Claim, Estimate, Row
 from spark_audit.stats.balance import effective_clusters
-from spark_audit.stats.intervals import Statistic, estimate_of
+from spark_audit.stats.intervals import (
+    Statistic,
+    estimate_of,
+    left_out,
+    t_estimate,
+)
 from spark_audit.stats.power import mde
 
 FEWEST = 2
@@ -121,7 +127,7 @@ def memory(change: ArrayLike, sides: Sides, *, level: float = 0.95) -> Memory:
             np.add.at(sums[2 * side + place], at, values[chosen])
     table = sums.transpose(2, 0, 1).reshape(size, 4 * count)
     table = table[table.any(axis=1)]
-    freedom = _freedom(table, count)
+    freedom, scale = _freedom(table, count), _scale(table, count)
     left = int((sides.trained & ~used).sum())
     note = (
         f"{left} of {int(sides.trained.sum())} identifiers left out: of their types "
@@ -132,7 +138,7 @@ def memory(change: ArrayLike, sides: Sides, *, level: float = 0.95) -> Memory:
 
     def estimate(statistic: Statistic, side: int | None = None) -> Estimate:
         count = round(float(sums[1].sum()))
-        found = estimate_of(table, statistic, n=count, level=level, df=freedom)
+        found = _jackknife(table, statistic, scale, n=count, level=level, df=freedom)
         if found.se is not None:
             least = mde(found.se, clusters=int(freedom) + 1, level=level)
             found = replace(found, mde=least)
@@ -313,6 +319,37 @@ def _cells(sides: Sides) -> np.ndarray:
     # Numbers without gaps: an empty stratum has no mean.
     known = np.unique(found[found >= 0])
     return np.where(found >= 0, np.searchsorted(known, found), -1)
+
+
+def _scale(table: np.ndarray, count: int) -> np.ndarray:
+    """``(m - 1) / m`` of each cluster, for the ``m`` clusters of its stratum and side.
+
+    The factor of the stratified jackknife. A cluster in several gets the mean of
+    theirs, by tokens; one that is alone counts whole, or its spread would be lost.
+    """
+    _, ours, _, theirs = _parts(table, count)
+    tokens = np.concatenate([ours, theirs], axis=1)
+    held = (tokens > 0).sum(axis=0)
+    factor = np.where(held > 1, (held - 1) / np.maximum(held, 1), 1.0)
+    return np.asarray((tokens * factor).sum(axis=1) / tokens.sum(axis=1))
+
+
+def _jackknife(
+    table: np.ndarray,
+    statistic: Statistic,
+    scale: np.ndarray,
+    *,
+    n: int,
+    level: float,
+    df: float,
+) -> Estimate:
+    """A statistic of the totals with the t interval of the stratified jackknife."""
+    try:
+        value, values = left_out(table, statistic)
+    except NotEstimableError as error:
+        return Estimate.missing(error.what, n=n, clusters=len(table))
+    se = float(np.sqrt((scale * (values - value) ** 2).sum()))
+    return t_estimate(value, se, df, n=n, clusters=len(table), level=level)
 
 
 def _parts(totals: np.ndarray, count: int) -> Sequence[np.ndarray]:
