@@ -174,6 +174,7 @@ def test_progress_is_told_all_the_way(outcome: Outcome, told: Told) -> None:
         *(f"training {name}, steps" for name in demo.FIRST),
         "scoring base, tokens",
         "drawing canary candidates",
+        "drawing twins of identifiers",
         "scoring, passes, process 1 of 1",
         "statistics and report",
     ]
