@@ -180,6 +180,11 @@ def _reading(change: Row, moved: Estimate) -> str:
     """
     up, down = _clear(change)
     by = f"by themselves they changed by {figure(moved)}"
+    if down and _clear(moved)[0]:
+        return (
+            f"Identifiers became less likely ({by}), equally hard text even more so. "
+            "Ordinary fine-tuning does this too."
+        )
     if up or down:
         way = "less" if up else "more"
         return (
@@ -247,6 +252,7 @@ def _against(
     hard text, and than text that looks like them, where other text drifted alike.
     """
     drift = beside.get("low_change")
+    own, alike = beside.get("nll_pii"), beside.get("did_alike")
     if ordinary:
         if within(row, ordinary):
             return "nothing_shown", (
@@ -257,11 +263,13 @@ def _against(
             "How text drifts in the two runs is not known: nothing is claimed."
         )
     elif unlike_drift(row.value or 0.0, drift.value, drift.low, drift.high):
+        looks = ""
+        if alike is not None and alike.value is not None:
+            looks = f" (against text that looks like them {figure(alike)})"
         return "nothing_shown", (
-            "That differs from the baseline as unequal drift can make it: nothing is "
-            "claimed."
+            f"That differs from the baseline as unequal drift can make it{looks}: "
+            "nothing is claimed."
         )
-    own, alike = beside.get("nll_pii"), beside.get("did_alike")
     up, down = _clear(row)
     if down:
         return "moved", "Identifiers are more likely relative to equally hard text."

@@ -295,12 +295,15 @@ def _concluded(
             f"{_beyond(test) or NOT_BESIDE}: {why}.{tail}"
         )
         return verdict(name, "confounded", said, test.row, **primary), tests
-    said, row = _not_shown(tests, moved, judged)
+    said, row = _not_shown(tests, moved, needed, judged)
     return verdict(name, "nothing_shown", f"{said}{tail}", row, **primary), tests
 
 
 def _not_shown(
-    tests: Mapping[str, Tested], moved: Mapping[str, float], judged: Findings
+    tests: Mapping[str, Tested],
+    moved: Mapping[str, float],
+    needed: Mapping[str, float],
+    judged: Findings,
 ) -> tuple[str, Row]:
     """That membership was not detected, and what would not have been."""
     best = min(tests, key=lambda attack: (moved[attack], tests[attack].p))
@@ -309,7 +312,10 @@ def _not_shown(
     mde = max((each for each in least if each), default=None)
     said = f"effects below {number(mde)}" if mde else "smaller effects"
     blurred = f" {judged.void[ALL][1]}." if ALL in judged.void else ""
-    beside = _beyond(test) if moved[best] < 0.05 else ""
+    beside = ""
+    if moved[best] < 0.05:
+        claim = p_value(needed[best], places=2)
+        beside = f"{_beyond(test)}; with what the texts alone tell, {claim}"
     sentence = (
         f"membership was not detected: {_shown(best, test.row)} is the clearest of "
         f"{len(tests)} scores, corrected {p_value(moved[best], places=2)}{beside}; "

@@ -135,7 +135,10 @@ def _verdict(name: str, tests: Sequence[Test]) -> Finding:
         if best.way > 0:
             options["otherwise"] = nothing
             said = f"REMEMBERED, they rank ahead of their twins by {change} bits"
-            said = f"{whose} are {said} {_since(row)} ({p_value(best.p)})."
+            control = ""
+            if best.p_beyond is not None and row.metric == "rise":
+                control = ", and more than those never trained on"
+            said = f"{whose} are {said} {_since(row)}{control} ({p_value(best.p)})."
             return _finding(row, "memory", said, **options)
         said = f"{whose} fell behind their twins by {change} bits"
         if best.p_beyond is None:
