@@ -129,6 +129,7 @@ def scene(tmp_path: Path, make_model: Callable[..., Any]) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="the system tells no peak memory"
 )
