@@ -6,14 +6,13 @@ in; its dose is the number of trained rows that it stands in.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from spark_audit.data.injection import FRAMES
-from spark_audit.data.occurrences import folded, standing
+from spark_audit.data.occurrences import doses, folded
 from spark_audit.manifest.schema import Manifest, ManifestSpan
 from spark_audit.results import Estimate
 from spark_audit.stats.memory import Sides, memory
@@ -41,28 +40,24 @@ class Facts:
 
 def identifier_facts(manifest: Manifest) -> dict[tuple[str, int, int], Facts]:
     """Facts of every annotated span, by example and first and last character."""
-    strings = {
-        (example.id, span.start, span.end): folded(
-            example.text[span.start : span.end].strip()
-        )
-        for example in manifest.examples
-        for span in example.spans
-    }
-    doses = _doses(manifest, strings)
+    rows = manifest.examples
+    annotated = [
+        [folded(row.text[span.start : span.end].strip()) for span in row.spans]
+        for row in rows
+    ]
+    known = doses([row.text * (row.split == "train") for row in rows], annotated)
     forms: dict[str, int] = {}
     found = {}
-    for example in manifest.examples:
-        for span in example.spans:
-            place = (example.id, span.start, span.end)
+    for row, strings in zip(rows, annotated, strict=True):
+        for span, string in zip(row.spans, strings, strict=True):
             # What is trained on stands in one trained row at least.
-            dose = max(doses[strings[place]], int(example.split == "train"))
+            dose = max(known[string], int(row.split == "train"))
             form = cue = 0
             if span.origin == "injected":
-                string = example.text[span.start : span.end]
                 marks = "".join(char for char in string if not char.isalnum())
                 form = forms.setdefault(f"{span.type} {marks}", len(forms) + 1)
-                cue = _cue(example.text, span)
-            found[place] = Facts(dose, form, cue)
+                cue = _cue(row.text, span)
+            found[row.id, span.start, span.end] = Facts(dose, form, cue)
     return found
 
 
@@ -96,23 +91,6 @@ def since_base(ours: pd.DataFrame, base: pd.DataFrame, column: str) -> Estimate:
     change = ours[column].to_numpy(np.float64) - base[column].to_numpy(np.float64)
     held = ((ours["split"] == "train") | (ours["dose"] == 0)).to_numpy()
     return memory(change[held], sides_of(ours[held])).difference
-
-
-def _doses(
-    manifest: Manifest, strings: dict[tuple[str, int, int], str]
-) -> Counter[str]:
-    """In how many trained rows each string stands, annotated there or not."""
-    rows = [example for example in manifest.examples if example.split == "train"]
-    known = set(strings.values()) - {""}
-    stands = standing([row.text for row in rows], known)
-    own: dict[str, set[str]] = {}
-    for (key, _, _), string in strings.items():
-        own.setdefault(key, set()).add(string)
-    return Counter(
-        string
-        for row, found in zip(rows, stands, strict=True)
-        for string in found | own.get(row.id, set())
-    )
 
 
 def _cue(text: str, span: ManifestSpan) -> int:

@@ -7,7 +7,7 @@ both ask here.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
@@ -76,6 +76,24 @@ def standing(texts: Sequence[str], strings: Collection[str]) -> list[set[str]]:
                     yield string
 
     return [set(held(folded(text))) for text in texts]
+
+
+def doses(texts: Sequence[str], annotated: Sequence[Collection[str]]) -> Counter[str]:
+    """In how many trained rows each identifier stands, annotated there or not.
+
+    Parameters
+    ----------
+    texts
+        Of all rows; of one that is not trained on, an empty one.
+    annotated
+        The identifiers that are annotated in each row, as :func:`folded` gives them.
+    """
+    known = set[str]().union(*annotated) - {""}
+    found: Counter[str] = Counter()
+    for text, stands, own in zip(texts, standing(texts, known), annotated, strict=True):
+        if text:
+            found.update(stands | set(own))
+    return found
 
 
 def repeats(text: str, places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

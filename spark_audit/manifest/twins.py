@@ -15,7 +15,7 @@ from itertools import zip_longest
 import numpy as np
 
 from spark_audit.data.canaries import Encode
-from spark_audit.data.occurrences import dose_group, folded, standing
+from spark_audit.data.occurrences import dose_group, doses, folded
 from spark_audit.data.twins import Forms
 from spark_audit.manifest.covariates import Corpus
 from spark_audit.manifest.layout import Layout
@@ -121,10 +121,11 @@ def _identifiers(
                 at = tokens.start, tokens.end
                 places[key].append(_Place(row, span.start, span.end, at))
         annotated.append(own)
-    doses = _doses(rows, annotated)
+    trained = [row.example.text * (row.example.split == "train") for row in rows]
+    dose = doses(trained, annotated)
     found = {}
     for key in sorted(places):
-        split = "train" if doses[key] else "test"
+        split = "train" if dose[key] else "test"
         first: dict[str, _Place] = {}
         for place in places[key]:
             if place.row.example.split == split:
@@ -134,18 +135,7 @@ def _identifiers(
             continue
         text = _text(first[chosen[0]])
         alike = [first[name] for name in chosen if _text(first[name]) == text]
-        found[key] = _Identifier(types[key], text, doses[key], alike[:CONTEXTS])
-    return found
-
-
-def _doses(rows: Sequence[Layout], annotated: Sequence[set[str]]) -> Mapping[str, int]:
-    """In how many train rows each identifier stands, annotated there or not."""
-    train = [i for i, row in enumerate(rows) if row.example.split == "train"]
-    found = dict.fromkeys(set[str]().union(*annotated), 0)
-    stands = standing([rows[i].example.text for i in train], found)
-    for i, held in zip(train, stands, strict=True):
-        for key in held | annotated[i]:
-            found[key] += 1
+        found[key] = _Identifier(types[key], text, dose[key], alike[:CONTEXTS])
     return found
 
 

@@ -68,19 +68,21 @@ def _change(spans: pd.DataFrame) -> np.ndarray:
     return np.asarray(spans["nll_sum"] - spans["ref_sum"], dtype=np.float64)
 
 
-def moved_of(spans: pd.DataFrame, controls: pd.Series, *, seed: int) -> Moved:
+def moved_of(spans: pd.DataFrame, controls: pd.Series, *, seed: int | None) -> Moved:
     """What :class:`Moved` says of some occurrences.
 
     Parameters
     ----------
     controls
         Change of the control, nats, by pair.
+    seed
+        Of the permutations; ``None`` for none: no claim rests on these occurrences.
     """
     sides, change = sides_of(spans), _change(spans)
     own = memory(change, sides)
     reach = unequal(memory(spans["ref_sum"].to_numpy(), sides).difference)
     p = own.t_p(null=reach)
-    if p is not None and (spans["form"] > 0).all():
+    if seed is not None and p is not None and (spans["form"] > 0).all():
         # Chance dealt them to the sides: what it could have dealt is known.
         dealt = permutation_p(change, sides, seed=seed, replicates=PERMUTATIONS)
         p = p if dealt is None else max(p, dealt)
@@ -150,8 +152,12 @@ def memory_rows(
     control = part[part["role"] == "control"]
     controls = pd.Series(_change(control), index=control["pair"])
     rows, ps = [], {}
-    for group, chosen in groups_of(spans):
-        found = moved_of(chosen, controls, seed=seed)
+    groups = list(groups_of(spans))
+    # The two groups that claims rest on; doses come last, the highest at the end.
+    claimed = {"pooled", groups[-1][0]}
+    for group, chosen in groups:
+        own = seed if group in claimed else None
+        found = moved_of(chosen, controls, seed=own)
         rows += _rows(name, group, found)
         ps[group] = found.p
     trend = dose_trend(_change(spans), sides_of(spans), spans["dose"])
