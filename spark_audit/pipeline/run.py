@@ -75,6 +75,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     learned = learned_order(order, request)
     names = order.names
     check_baseline(request.baseline, names)
+    _check_options(request, names)
 
     def report_folder(manifest: Manifest) -> Path:
         folder = request.output or default_folder(manifest, names)
@@ -227,11 +228,14 @@ def estimate_cost(request: Request) -> dict[str, Any]:
     return found
 
 
-def _check_options(request: Request) -> None:
-    """Refuse options that cannot be used before anything is loaded or scored."""
+def _check_options(request: Request, names: Sequence[str] = ()) -> None:
+    """Refuse options that cannot be used before anything is loaded or scored.
+
+    What names checkpoints can only be checked once ``names`` are known.
+    """
     check_formats(request.formats)
     for name in request.audits:
         entry = AUDITS.get(name)
         if "check" in entry.parts:
             check = entry.part("check")
-            check(**known(check, request.audit_options))
+            check(**known(check, {**request.audit_options, "names": names}))

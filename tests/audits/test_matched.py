@@ -844,3 +844,12 @@ def test_formats_are_not_learned_where_other_text_alone_drifted(
     result = audit(case, ours=change)
     assert (pooled(result, "ours", "kind").high or 0) < 0
     assert "formats" not in claims(result)["ours"]
+
+
+def test_an_ordinary_run_that_there_is_not_is_refused_before_scoring() -> None:
+    from spark_audit.audits.matched.audit import check
+
+    check(null="a,b", names=("a", "b"))
+    check(null="four")  # names are not known yet
+    with pytest.raises(InputError, match="--null: 'four' is none of the checkpoints"):
+        check(null="a, four", names=("a", "b"))

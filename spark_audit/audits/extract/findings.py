@@ -37,7 +37,10 @@ from spark_audit.results import (
 from spark_audit.stats.bootstrap import sign_flip
 
 NOTHING = "no identifier of a train row was scored"
-EXTRACTED = "MORE come back, by {}: training text is extracted."
+EXTRACTED = (
+    "MORE of the trained ones come back word for word, by {}: training text is "
+    "extracted."
+)
 OTHERWISE = (
     "{} points in what comes back: not shown once all tests of the report count."
 )
@@ -152,7 +155,7 @@ def _compared(name: str, pii: pd.DataFrame, train: Row, *, seed: int) -> Compare
         said = f"{name}: no identifier of test rows tells what guessing gives.{limit}"
         return Compared("not_tested", said)
     apart, alike = train_against_test(pii, name)
-    what = "injected identifiers" if alike else "identifiers, not drawn alike,"
+    what = f"{'injected' if alike else 'natural'} identifiers"
     head = f"{name}: against {what} of rows never trained on"
     if beyond_base:
         base, _ = train_against_test(pii, BASE)

@@ -11,7 +11,7 @@ in rows never trained on, which formats and drift move alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -71,9 +71,19 @@ def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
 
 
 def check(
-    *, replicates: int = 0, placebo_draws: int = 0, rematched: bool = True
+    *,
+    replicates: int = 0,
+    placebo_draws: int = 0,
+    rematched: bool = True,
+    null: str | None = None,
+    names: Sequence[str] = (),
 ) -> None:
-    """Refuse options that cannot be used, before anything is scored."""
+    """Refuse options that cannot be used, before anything is scored.
+
+    ``names`` are those of the checkpoints, where they are known.
+    """
+    if names:
+        ordinary(null, names)
     if replicates and replicates < FEWEST_REPLICATES:
         raise InputError(
             f"{replicates} replicates give no interval",
