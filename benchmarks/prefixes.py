@@ -42,7 +42,8 @@ from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.demo.models import make_tokenizer, train_base
 from spark_audit.demo.run import FULL, make_data
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.items import canary_of, items_for
+from spark_audit.manifest.items import items_for
+from spark_audit.manifest.slots import place_of
 from spark_audit.scoring.items import Candidates
 from spark_audit.scoring.passes.plain import Scorer
 from spark_audit.scoring.score import score
@@ -135,7 +136,7 @@ def canaries(folder: str | None, *, rounds: int, sets: int) -> None:
     checkpoint, items = demo_sets(folder)
     by_part: dict[str, list[Candidates]] = defaultdict(list)
     for item in items:
-        by_part[canary_of(item.key)[1]].append(item)
+        by_part[place_of(item.key)[0].rpartition("/")[2]].append(item)
     read, cuts, positions = Scorer.read, Tree.cuts, 0
 
     def counted(self: Scorer, ids: torch.Tensor, *more: Any, **options: Any) -> Any:
