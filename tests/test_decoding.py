@@ -34,7 +34,7 @@ from spark_audit.report.disclosure import (
 )
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.writers import csv_tables
-from spark_audit.results import ManifestFacts, Report
+from spark_audit.results import ManifestFacts, Report, Row
 from spark_audit.scoring.table import read_parquet
 from spark_train.cli import run as training_line
 
@@ -487,3 +487,34 @@ def test_a_usual_report_loses_nothing_but_digits(
             for before_, after_ in zip(records, kept, strict=True):
                 nothing = [k for k, v in before_.items() if v is None]
                 assert nothing == [k for k, v in after_.items() if v is None]
+
+
+@pytest.mark.parametrize(
+    ("audit", "one", "other"),
+    [("matched", "kind", "specific"), ("twins", "beyond", "rise")],
+)
+def test_of_two_sides_and_their_difference_none_follows_from_the_others(
+    small: tuple[Report, pd.DataFrame], audit: str, one: str, other: str
+) -> None:
+    """Kind is the change of Delta_sel minus what is specific: both are withheld."""
+
+    def row(metric: str, group: str, clusters: int) -> Row:
+        return Row(
+            audit=audit,
+            checkpoint="ours",
+            metric=metric,
+            group=group,
+            unit="nats",
+            value=0.5,
+            clusters=clusters,
+        )
+
+    rows = [
+        *(row(one, f"type:{name}", n) for name, n in (("A", 3), ("B", 9), ("C", 7))),
+        *(row(other, f"type:{name}", 30) for name in "ABC"),
+        *(row(name, "pooled", 30) for name in (one, other)),
+    ]
+    shown = disclosed(small[0].model_copy(update={"results": rows, "findings": []}))
+    seen = {(r.metric, r.group) for r in shown.results if r.value is not None}
+    # Of type A neither is shown, nor of the smallest other, or the pool would tell A.
+    assert seen == {(m, g) for m in (one, other) for g in ("pooled", "type:B")}

@@ -55,8 +55,8 @@ COUNTED = (
     "run_time",
 )
 """Tables of counts, of ranks of planted strings, of texts, and of runs."""
-DIFFERENCE = ("memory", "pii_change")
-"""Two sides and their difference: of one and the other follows the third."""
+RELATED = (("memory", "pii_change"), ("kind", "specific"), ("rise", "beyond"))
+"""Metrics of sides and of their difference: of some of them follow the others."""
 PLACES = ("nats", "caliper_nats", "sigma", "relative", "rank")
 """Columns that say where a record stands, not what was found."""
 SIZES = ("clusters", "spans", "pairs", "draws", "tokens", "n")
@@ -106,41 +106,47 @@ def _unseeded(command: Iterable[str]) -> Iterator[str]:
 # --- rows -----------------------------------------------------------------------------
 
 
-def _partition(row: Row) -> tuple[str, ...]:
-    """Figures with the same key are of parts of one pool."""
-    place: tuple[str, ...] = (row.audit, row.checkpoint, row.over)
-    place = (*place, row.group.partition(":")[0])
-    if isinstance(row, Contrast):
-        place = (*place, row.baseline)
-    return place if row.metric in DIFFERENCE else (*place, row.metric, row.of)
+def _unit(row: Row) -> tuple[str, ...]:
+    """Figures with the same key are shown together or not at all."""
+    names = next((names for names in RELATED if row.metric in names), ())
+    own = names[:1] or (row.metric, row.of)
+    place = (row.audit, row.checkpoint, row.over, row.group)
+    return (*place, getattr(row, "baseline", ""), *own)
 
 
 def _hidden(rows: Sequence[Row]) -> dict[int, str]:
     """Rows that are withheld, by their identity, and why."""
     sizes: dict[tuple[str, ...], int] = {}
-    parts: dict[tuple[str, ...], list[Row]] = {}
+    units: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         place = (row.audit, row.checkpoint, row.group)
         sizes[place] = max(sizes.get(place, 0), row.clusters)
         planted = row.audit == "canary" and row.unit != "nats"
         if not planted and row.audit != "utility":
-            parts.setdefault(_partition(row), []).append(row)
+            units.setdefault(_unit(row), []).append(row)
+
+    def size(row: Row) -> int:
+        # What is not estimable may not say of how many clusters it is not.
+        if row.value is not None:
+            return row.clusters
+        return sizes[row.audit, row.checkpoint, row.group] or FEWEST
+
     found: dict[int, str] = {}
-    for part in parts.values():
-        few, rest = [], []
-        for row in part:
-            # What is not estimable may not say of how many clusters it is not.
-            place = (row.audit, row.checkpoint, row.group)
-            size = row.clusters if row.value is not None else sizes[place]
-            if row.value is not None and size >= FEWEST:
-                rest.append(row)
-            elif row.value is not None or 0 < size < FEWEST:
-                few.append(row)
-        if part[0].metric not in DIFFERENCE:
-            # Groups may share clusters: several small ones together can be as few.
-            rest = sorted(rest, key=lambda row: row.clusters)[:1]
-        found |= {id(row): WITHHELD for row in few}
-        found |= {id(row): BESIDE for row in rest if few}
+    parts: dict[tuple[str, ...], list[list[Row]]] = {}
+    small: set[tuple[str, ...]] = set()
+    for (audit, checkpoint, over, group, *own), unit in units.items():
+        part = (audit, checkpoint, over, group.partition(":")[0], *own)
+        few = {id(row): WITHHELD for row in unit if size(row) < FEWEST}
+        rest = [row for row in unit if row.value is not None and id(row) not in few]
+        if few:
+            small.add(part)
+            found |= few | {id(row): BESIDE for row in rest}
+        elif rest:
+            parts.setdefault(part, []).append(rest)
+    for part in small & parts.keys():
+        # Groups may share clusters: several small ones together can be as few.
+        least = min(parts[part], key=lambda unit: min(row.clusters for row in unit))
+        found |= {id(row): BESIDE for row in least}
     return found
 
 

@@ -18,6 +18,8 @@ NO_PAIRS = "there is no matched span in this group"
 NO_LOW = "the drift of low-sensitivity text is not known"
 Told: TypeAlias = "Mapping[tuple[str, str, str], Row]"
 """Rows of a checkpoint by metric, variant and group."""
+FEWEST = 5
+"""Clusters of trained identifiers of a dose whose smallest effect is told."""
 SEEDS = "This is over sources alone; over seeds too, see below."
 
 
@@ -58,9 +60,11 @@ def _memory(
         f"against identifiers of the same kinds never trained on, trained ones moved "
         f"by {figure(row)} nats a token (0 without memory{tested})"
     )
-    unseen_doses = [rows["memory", "", group] for group in doses]
     least = ", ".join(
-        f"{number(one.mde)} at {_in_words(one)}" for one in unseen_doses if one.mde
+        f"{number(one.mde)} at dose {one.grouping[1]}"
+        for one in (rows["memory", "", group] for group in doses)
+        # Of fewer it says next to nothing, and nothing that may be shared.
+        if one.mde and rows["pii_change", "trained", one.group].clusters >= FEWEST
     )
     reach = (
         "" if row.mde is None else f"; one of {number(row.mde)} would have been seen"
@@ -96,10 +100,6 @@ def _memory(
     if claim not in ("memory", "betrays"):
         del options["otherwise"]
     return Finding.on(row, claim, f"{text} {SEEDS}" if entry else text, **options)
-
-
-def _in_words(row: Row) -> str:
-    return f"dose {row.grouping[1]}"
 
 
 def _highest(name: str, row: Row, ps: Mapping[str, float | None]) -> Finding:
