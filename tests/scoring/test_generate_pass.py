@@ -81,8 +81,9 @@ def greedy(model: Any, item: Prompt, usable: np.ndarray, eos: set[int]) -> list[
     """The plainest loop: one prompt, no cache, no padding, whole sequences."""
     ids, new = [int(i) for i in item.ids], []
     for _ in range(item.max_new_tokens):
-        z = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
-        z = z.float().numpy().copy()
+        given = torch.tensor([ids], device=model.device)
+        z = model(input_ids=given, use_cache=False).logits[0, -1]
+        z = z.float().cpu().numpy().copy()
         z[~usable] = -np.inf
         token = int(np.argmax(z))
         if token in eos:

@@ -163,13 +163,15 @@ def streisand_table(frame: pd.DataFrame) -> list[Record]:
         }
         if len(never):
             test = stats.mannwhitneyu(ours["mid"], never["mid"])
+            # Ranks that are all alike say nothing apart; SciPy from 1.18 gives NaN.
+            alike = pd.concat([ours["mid"], never["mid"]]).nunique() == 1
             # The difference of two means varies as a mean of so many canaries does.
             pairs = len(ours) * len(never) / (len(ours) + len(never))
             reach = chance_mde(1, n_candidates=size).ranks / np.sqrt(pairs)
             record |= {
                 "rank_mean_held_out": float(never["mid"].mean()),
                 "trained_ahead": float(1 - test.statistic / (len(ours) * len(never))),
-                "p": float(test.pvalue),
+                "p": 1.0 if alike else float(test.pvalue),
                 "mde_ranks": float(reach),
             }
         found.append(record)
