@@ -299,22 +299,21 @@ def speed(names: Sequence[str], *, count: int, rounds: int) -> None:
 
 
 def sweep(name: str, *, count: int) -> None:
-    """Our own settings: tokens a batch, elements of a group of logits."""
+    """Our own settings: what a batch may hold and what it is taken to cost."""
     module = make(LARGE[name], torch.bfloat16)
     items = texts(count, module.config.vocab_size)
     tokens = sum(len(item.ids) - 1 for item in items)
-    kept = batching.GPU_TOKENS, head.GPU_GROUP, head.GPU_BUFFER
-    print(f"\n{name}: tokens a batch x group, tokens a second (GiB)")
-    for budget in (4096, 16_384, 65_536):
-        for group, buffer in ((22, 28), (24, 28), (26, 28), (28, 30)):
-            batching.GPU_TOKENS = budget
-            head.GPU_GROUP, head.GPU_BUFFER = 2**group, 2**buffer
+    kept = batching.GPU
+    print(f"\n{name}: tokens a batch, overhead, ratio: tokens a second (GiB)")
+    for budget in (8192, 16_384, 32_768, 65_536):
+        for overhead, ratio in ((40, 1.5), (512, 4.0), (2048, 4.0), (8192, 20.0)):
+            batching.GPU = batching.Room(budget, overhead, ratio)
             checkpoint = loaded(module)
             columns(checkpoint, items)
             seconds, gib = timed(partial(columns, checkpoint, items))
             pace = tokens / seconds
-            print(f"{budget:6d} 2^{group} 2^{buffer}: {pace:,.0f} ({gib:.1f})")
-    batching.GPU_TOKENS, head.GPU_GROUP, head.GPU_BUFFER = kept
+            print(f"{budget:6d} {overhead:5d} {ratio:4.1f}: {pace:,.0f} ({gib:.1f})")
+    batching.GPU = kept
 
 
 # --- candidates -----------------------------------------------------------------------

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+import numpy as np
 import torch
 
 from spark_audit.errors import IncompleteError
@@ -14,19 +16,33 @@ from spark_audit.memory import out_of_memory
 T = TypeVar("T")
 R = TypeVar("R")
 
-CPU_TOKENS = 1024
-"""Padded tokens a batch on CPU: enough rows for the matrix products to reach their
-peak, few enough for activations to stay near the cache."""
 
-GPU_TOKENS = 16_384
-"""Padded tokens a batch on an accelerator."""
+@dataclass(frozen=True)
+class Room:
+    """What a batch may hold on a device, and what it costs beside its tokens.
 
-RATIO = 1.5
-"""Longest over shortest item of a batch, at most."""
+    Attributes
+    ----------
+    tokens
+        Padded tokens a batch, at most; a longer item stands alone.
+    overhead
+        What a batch costs beside its tokens, in tokens.
+    ratio
+        Longest over shortest item of one batch, at most.
+    """
 
-OVERHEAD = 40
-"""What a batch costs beside its tokens, in tokens: a matrix product of 128 rows runs
-at three quarters of the speed of one of 1,024, whose weights are read as often."""
+    tokens: int
+    overhead: int
+    ratio: float
+
+
+CPU = Room(tokens=1024, overhead=40, ratio=1.5)
+"""Enough rows for the matrix products to reach their peak, few enough for activations
+to stay near the cache; a product of 128 rows runs at three quarters of the speed of
+one of 1,024, whose weights are read as often."""
+
+GPU = Room(tokens=32_768, overhead=2048, ratio=4.0)
+"""The launches of a batch take longer than its arithmetic until it is large."""
 
 WINDOW = 1024
 """Items among which batches are chosen at a time: bounds the planning, not a batch."""
@@ -41,16 +57,14 @@ class Batches(Generic[T]):
         What to batch.
     length
         Tokens of one item.
-    tokens
-        Padded tokens a batch, at most; a longer item stands alone.
+    room
+        What a batch may hold and costs.
     rows
-        Items a batch, at most; ``None``: as the tokens allow.
-    ratio
-        Longest over shortest item of one batch, at most.
+        Items a batch, at most; ``None``: as the room allows.
 
     Attributes
     ----------
-    tokens
+    room
         As given, less what exhausted memory took off.
     """
 
@@ -59,20 +73,20 @@ class Batches(Generic[T]):
         items: Sequence[T],
         length: Callable[[T], int],
         *,
-        tokens: int,
+        room: Room,
         rows: int | None = None,
-        ratio: float = RATIO,
     ) -> None:
         # Stable: equal lengths keep the caller's order, so batches repeat.
         self._items = sorted(items, key=lambda item: -length(item))
-        self._lengths = [max(length(item), 1) for item in self._items]
-        self.tokens, self._rows, self._ratio = tokens, rows, ratio
+        lengths = [max(length(item), 1) for item in self._items]
+        self._lengths = np.array(lengths, dtype=np.int64)
+        self.room, self._rows = room, rows
 
     def sizes(self, start: int = 0) -> list[int]:
         """Items of each batch from the item ``start`` on.
 
         Of all ways to cut the sorted items into batches the one of least cost, where
-        a batch costs its padded tokens plus ``OVERHEAD``.
+        a batch costs its padded tokens plus its overhead.
         """
         found = []
         while start < len(self._items):
@@ -83,26 +97,25 @@ class Batches(Generic[T]):
             start += sum(part)
         return found
 
-    def _cut(self, lengths: list[int]) -> list[int]:
+    def _cut(self, lengths: np.ndarray) -> list[int]:
         """Dynamic programme from the back: ``best[i]`` = least cost of items ``i:``."""
-        best = [0] * (len(lengths) + 1)
-        size = [0] * len(lengths)
+        best = np.zeros(len(lengths) + 1, dtype=np.int64)
+        size = np.zeros(len(lengths), dtype=np.int64)
+        # Sorted: those that are long enough to stand with an item are next to it.
+        alike = np.searchsorted(-lengths, -lengths / self.room.ratio, side="right")
         for i in range(len(lengths) - 1, -1, -1):
-            longest = lengths[i]
-            most = max(self.tokens // longest, 1)
+            most = max(self.room.tokens // int(lengths[i]), 1)
             if self._rows is not None:
                 most = min(most, self._rows)
-            stop = min(i + most, len(lengths))
-            for j in range(i + 1, stop + 1):
-                if lengths[j - 1] * self._ratio < longest:
-                    break
-                cost = (j - i) * longest + OVERHEAD + best[j]
-                if not size[i] or cost <= best[i]:
-                    best[i], size[i] = cost, j - i
+            stop = max(min(i + most, int(alike[i])), i + 1)
+            costs = np.arange(1, stop - i + 1) * lengths[i] + best[i + 1 : stop + 1]
+            # Of equal ones the largest batch.
+            chosen = len(costs) - 1 - int(costs[::-1].argmin())
+            best[i], size[i] = costs[chosen] + self.room.overhead, chosen + 1
         found, i = [], 0
         while i < len(lengths):
-            found.append(size[i])
-            i += size[i]
+            found.append(int(size[i]))
+            i += found[-1]
         return found
 
     def run(
@@ -140,7 +153,8 @@ class Batches(Generic[T]):
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             if len(batch) > 1:
-                self.tokens = (len(batch) // 2) * self._lengths[start]
+                tokens = (len(batch) // 2) * int(self._lengths[start])
+                self.room = replace(self.room, tokens=tokens)
                 sizes = self.sizes(start)
             elif not shrink():
                 raise IncompleteError(
@@ -149,6 +163,6 @@ class Batches(Generic[T]):
                 )
 
 
-def token_budget(device: torch.device) -> int:
-    """Padded tokens a batch where the user sets nothing."""
-    return CPU_TOKENS if device.type == "cpu" else GPU_TOKENS
+def room(device: torch.device) -> Room:
+    """What a batch may hold and costs where the user sets nothing."""
+    return CPU if device.type == "cpu" else GPU

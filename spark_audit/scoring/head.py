@@ -184,8 +184,10 @@ class Columns:
 
     def _work(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         size = rows * self.width
+        # Each by itself: memory may have ended between the two.
         if self._p.numel() < size:
             self._p = torch.empty(size, device=self.device)
+        if self._w.numel() < size:
             self._w = torch.empty(size, device=self.device)
         shape = (rows, self.width)
         return self._p[:size].view(shape), self._w[:size].view(shape)

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from spark_audit.errors import IncompleteError
-from spark_audit.scoring.batching import OVERHEAD, Batches, token_budget
+from spark_audit.scoring.batching import Batches, Room, room
+
+OVERHEAD = 40
 
 
 def batches(
@@ -18,7 +20,7 @@ def batches(
     rows: int | None = None,
     ratio: float = 1.5,
 ) -> Batches[int]:
-    return Batches(lengths, int, tokens=tokens, rows=rows, ratio=ratio)
+    return Batches(lengths, int, room=Room(tokens, OVERHEAD, ratio), rows=rows)
 
 
 def cut(lengths: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
@@ -135,4 +137,6 @@ def test_another_error_is_not_swallowed() -> None:
 
 
 def test_an_accelerator_gets_larger_batches() -> None:
-    assert token_budget(torch.device("cuda")) > token_budget(torch.device("cpu"))
+    there, here = room(torch.device("cuda")), room(torch.device("cpu"))
+    assert there.tokens > here.tokens
+    assert there.overhead > here.overhead

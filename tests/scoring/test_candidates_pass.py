@@ -13,6 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from spark_audit.errors import CheckpointError, IncompleteError, InputError
+from spark_audit.scoring import batching
 from spark_audit.scoring import behind as behind_module
 from spark_audit.scoring.items import Candidates
 from spark_audit.scoring.passes import candidates as prefixes_module
@@ -276,7 +277,7 @@ def test_a_tree_stays_in_the_caches_memory(
     monkeypatch.setattr(behind_module.Behind, "descend", watch)
     monkeypatch.setattr(prefixes_module._Way, "verify", lambda *_: "")
     monkeypatch.setattr(prefixes_module, "CPU_CACHE", room)
-    monkeypatch.setattr(prefixes_module, "OVERHEAD", 0)
+    monkeypatch.setattr(batching, "CPU", replace(batching.CPU, overhead=0))
     monkeypatch.setattr(prefixes_module, "KEY", 0)
     assert_fits(score(make_loaded(model), [item], passes=[KIND]), model, [item])
     assert 0 < max(held) <= room // 12

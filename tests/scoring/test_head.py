@@ -247,3 +247,25 @@ def test_a_bad_logit_shows_in_its_row_only(bad: float, vocabulary: int) -> None:
     table = np.stack(list(found.values()))
     assert np.isfinite(table[:, [0, 1, 3]]).all()
     assert not np.isfinite(table[:, 2]).all()
+
+
+def test_memory_that_ends_between_two_buffers_does_not_lose_the_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usable = np.ones(300, dtype=bool)
+    z, targets = torch.randn(8, 300), torch.arange(8)
+    whole = Columns(usable, torch.device("cpu"))
+    wanted = whole.reduce(z.clone(), targets)
+    tight = Columns(usable, torch.device("cpu"))
+    empty, calls = torch.empty, []
+
+    def second_fails(*size: Any, **options: Any) -> torch.Tensor:
+        calls.append(size)
+        if len(calls) == 3:  # the result, the first buffer, the second
+            raise torch.OutOfMemoryError
+        return empty(*size, **options)
+
+    monkeypatch.setattr(torch, "empty", second_fails)
+    with pytest.raises(torch.OutOfMemoryError):
+        tight.reduce(z.clone(), targets)
+    assert torch.equal(tight.reduce(z.clone(), targets), wanted)

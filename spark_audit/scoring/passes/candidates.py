@@ -24,7 +24,7 @@ from transformers.cache_utils import (
 
 from spark_audit.errors import SparkError
 from spark_audit.memory import out_of_memory
-from spark_audit.scoring.batching import OVERHEAD, Batches
+from spark_audit.scoring.batching import Batches
 from spark_audit.scoring.behind import Behind, Tails, token_bytes
 from spark_audit.scoring.items import Candidates, Item
 from spark_audit.scoring.passes import PASSES
@@ -128,7 +128,7 @@ class _Way:
     """Both ways to score a set: as a tree behind its prefix's cache, and whole."""
 
     def __init__(self, scorer: Scorer, rows: int | None) -> None:
-        self._scorer, self._rows, self._tokens = scorer, rows, scorer.tokens
+        self._scorer, self._rows, self._room = scorer, rows, scorer.room
         on_cpu = scorer.device.type == "cpu"
         self._budget = CPU_CACHE if on_cpu else GPU_CACHE
 
@@ -201,7 +201,7 @@ class _Way:
         start = len(chain) - 1
         room = tree.height - start
         if room:
-            rows = min(max(self._tokens // room, 1), len(chosen))
+            rows = min(max(self._room.tokens // room, 1), len(chosen))
             past = len(item.prefix) + start
             if cuts is None:
                 cuts = self._cuts(tree, start, past=past, rows=rows, cache=cache)
@@ -219,9 +219,9 @@ class _Way:
         """Where reading is parted: more parts read fewer tokens in more batches."""
 
         def cost(paths: int, tokens: int, depth: int) -> float:
-            batches = max(-(-tokens // self._tokens), -(-paths // rows))
+            batches = max(-(-tokens // self._room.tokens), -(-paths // rows))
             keys = paths * (past + depth - start)
-            return tokens + OVERHEAD * batches + KEY * keys
+            return tokens + self._room.overhead * batches + KEY * keys
 
         # Of a quarter, as there are up to three: before and behind a part, and parts.
         most = self._budget // 12 // token_bytes(cache)
@@ -316,10 +316,10 @@ class _Way:
     ) -> list[tuple[list[int], R]]:
         limits = [limit for limit in (self._rows, most) if limit is not None]
         batches = Batches(
-            indices, length, tokens=self._tokens, rows=min(limits, default=None)
+            indices, length, room=self._room, rows=min(limits, default=None)
         )
         found = list(batches.run(call, shrink=self._scorer.columns.shrink))
-        self._tokens = batches.tokens  # what did not fit once is not tried again
+        self._room = batches.room  # what did not fit once is not tried again
         return found
 
 

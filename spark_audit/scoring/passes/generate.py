@@ -13,6 +13,7 @@ import inspect
 import os.path
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import torch
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.memory import out_of_memory
 from spark_audit.scoring.answers import normalised, stripped
-from spark_audit.scoring.batching import RATIO, Batches, token_budget
+from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.passes import PASSES
 from spark_audit.scoring.table import Pass
 
@@ -96,14 +97,17 @@ def run(
         _check(loaded, item)
     with loaded.active() as model:
         writer = Writer(loaded, model, items[0], note)
-        on_cpu = writer.device.type == "cpu"
+        space = room(writer.device)
+        if writer.device.type == "cpu":
+            space = replace(space, tokens=space.tokens * MORE)
+        if not writer.pads:
+            # Of one length where padding would change what the model reads.
+            space = replace(space, ratio=1.0)
         batches = Batches(
             items,
             (lambda item: item.tokens) if writer.pads else _length,
-            tokens=token_budget(writer.device) * (MORE if on_cpu else 1),
+            room=space,
             rows=batch_size,
-            # Of one length where padding would change what the model reads.
-            ratio=RATIO if writer.pads else 1.0,
         )
         for batch, answers in batches.run(writer, shrink=lambda: False):
             for item, answer in zip(batch, answers, strict=True):

@@ -95,7 +95,7 @@ def run(
             with added(model, noise.mul_(sigma)):
                 return scorer.nll(batch)
 
-        batches = Batches(items, _length, tokens=scorer.tokens, rows=batch_size)
+        batches = Batches(items, _length, room=scorer.room, rows=batch_size)
         for batch, found in batches.run(call, shrink=scorer.columns.shrink):
             for item, nll in zip(batch, found, strict=True):
                 emit(item, {"nll": nll, "relative": np.full_like(nll, relative)})

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from spark_audit.errors import CheckpointError
-from spark_audit.scoring.batching import Batches, token_budget
+from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.head import Columns, Head, Transform
 from spark_audit.scoring.passes import PASSES
 from spark_audit.scoring.table import COLUMNS, Pass
@@ -107,7 +108,7 @@ def run(
     with loaded.active() as model:
         scorer = Scorer(loaded, model, items[0], note)
         batches = Batches(
-            items, lambda item: len(item.ids), tokens=scorer.tokens, rows=batch_size
+            items, lambda item: len(item.ids), room=scorer.room, rows=batch_size
         )
         for batch, found in batches.run(scorer, shrink=scorer.columns.shrink):
             for item, columns in zip(batch, found, strict=True):
@@ -121,8 +122,8 @@ class Scorer:
     ----------
     device
         Where token ids go.
-    tokens
-        Padded tokens that a batch may have.
+    room
+        What a batch may hold and costs.
     exact
         Whether the model's weights are no coarser than float32.
     columns
@@ -135,7 +136,7 @@ class Scorer:
         self._model = model
         weight = model.get_input_embeddings().weight  # type: ignore[operator]
         self.device = weight.device
-        self.tokens = token_budget(self.device)
+        self.room = room(self.device)
         self.exact = weight.dtype in (torch.float32, torch.float64)
         base = unwrapped(model)
         found = own_head(base, rows=len(loaded.usable))
@@ -151,7 +152,8 @@ class Scorer:
         if reason:
             self._head = None
             self._keep = "logits_to_keep" in inspect.signature(base.forward).parameters
-            self.tokens = min(self.tokens, max(self.columns.rows, 1))
+            tokens = min(self.room.tokens, max(self.columns.rows, 1))
+            self.room = replace(self.room, tokens=tokens)
             note(_generic_note(reason, loaded.dtype, self._keep))
 
     def __call__(self, batch: Sequence[Item]) -> list[dict[str, np.ndarray]]:
@@ -314,7 +316,7 @@ def memory_bytes(loaded: Loaded, longest: int, tokens: int) -> int:
     base = unwrapped(loaded.model)
     weight: torch.Tensor = base.get_input_embeddings().weight
     columns = Columns(loaded.usable, weight.device)
-    batch = min(max(token_budget(weight.device), longest), max(tokens, 1))
+    batch = min(max(room(weight.device).tokens, longest), max(tokens, 1))
     config = base.config.get_text_config()
     hidden = int(config.hidden_size)
     inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
