@@ -362,7 +362,7 @@ def candidates(name: str, *, rounds: int = 3) -> None:
 def recovery(name: str) -> None:
     """All but some of the memory is taken: batches are halved, figures stay."""
     module = make(LARGE[name], torch.bfloat16)
-    items = texts(256, module.config.vocab_size)
+    items = texts(512, module.config.vocab_size)
     free = columns(loaded(module), items)
     torch.cuda.empty_cache()
     for left in (1.0, 0.5, 0.25):
@@ -381,8 +381,8 @@ def recovery(name: str) -> None:
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "agreement": lambda o: agreement(),
     "speed": lambda o: speed(list(LARGE)[: o.models], count=o.texts, rounds=o.rounds),
-    "sweep": lambda o: sweep(list(LARGE)[0], count=o.texts),
     "candidates": lambda o: candidates(list(LARGE)[0]),
+    "sweep": lambda o: sweep(list(LARGE)[0], count=o.texts),
     "recovery": lambda o: recovery(list(LARGE)[0]),
 }
 

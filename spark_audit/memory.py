@@ -10,7 +10,8 @@ from collections.abc import Iterator
 _SAID = re.compile(
     r"out of memory|(cannot|can't|could not|failed to|unable to) allocate( \S+)? memory"
     r"|not enough memory|unable to mmap|bad_alloc|failed to map segment"
-    r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_NOT_SUPPORTED|PT_DEVMEM Allocation",
+    r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_NOT_SUPPORTED|PT_DEVMEM Allocation"
+    r"|mha_graph\.execute",
     re.IGNORECASE,
 )
 # The loader's own store of a fixed size, however much memory there is.

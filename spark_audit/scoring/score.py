@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -154,14 +154,15 @@ def score_keys(
             progress(done, total)
 
     try:
-        run(
-            loaded,
-            list(todo.values()),
-            kind,
-            batch_size=None if batch_size == "auto" else batch_size,
-            emit=emit,
-            note=store.remark,
-        )
+        with _without_cudnn():
+            run(
+                loaded,
+                list(todo.values()),
+                kind,
+                batch_size=None if batch_size == "auto" else batch_size,
+                emit=emit,
+                note=store.remark,
+            )
     except BaseException:
         # Ctrl-C too: the same command resumes from here.
         with contextlib.suppress(OutputError):
@@ -169,6 +170,23 @@ def score_keys(
         raise
     store.flush()
     return keys, [*store.remarks(keys.values()), *store.notes]
+
+
+@contextlib.contextmanager
+def _without_cudnn() -> Iterator[None]:
+    """CUDA's other kernels of attention; as before afterwards.
+
+    Where memory is short cuDNN's fails without saying so, and goes on failing at that
+    shape when there is memory again (torch 2.11 on an H100).
+    """
+    import torch
+
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def missing(
