@@ -1,13 +1,7 @@
 """SPARK Audit: what a language-model checkpoint gives away of its training data.
 
-    import spark_audit as sa
-
-    manifest = sa.load_manifest("manifests/NAME.json")
-    checkpoint = sa.open_checkpoint("runs/mine", base="models/base")
-    tables = sa.score(checkpoint, sa.manifest_items(manifest, checkpoint))
-    result = sa.audits.matched({"mine": tables}, manifest)
-
-Names are resolved when they are used: importing this imports neither torch nor pandas.
+docs/tutorial.md goes from rows of text to a report. Names are resolved when they are
+used: importing this imports neither torch nor pandas.
 """
 
 from __future__ import annotations
@@ -19,17 +13,21 @@ _PLACES = {
     "checkpoints.open": ("open_checkpoint",),
     "checkpoints.recipe": ("Loaded",),
     "data.examples": ("Example", "Span", "read_examples"),
+    "data.pii": ("annotate",),
     "manifest.build": ("build_manifest",),
-    "manifest.file": ("load_manifest",),
+    "manifest.file": ("load_manifest", "write_manifest"),
     "manifest.items": ("items_for", "manifest_items"),
     "manifest.schema": ("Manifest",),
+    "pipeline.request": ("Request",),
+    "pipeline.run": ("run",),
     "report.folder": ("read_report",),
-    "results": ("AuditResult", "Estimate"),
+    "results": ("AuditResult", "Estimate", "Report"),
     "scoring.score": ("score",),
     "scoring.table": ("Pass", "TokenTable"),
 }
 _OF = {name: module for module, names in _PLACES.items() for name in names}
 __all__ = ["audits", "stats", *sorted(_OF)]
+__dir__ = __all__.copy
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
+from spark_audit.errors import InputError
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Report, Row
 
 ROW: dict[str, Any] = {"audit": "matched", "checkpoint": "a", "metric": "delta_sel"}
@@ -224,3 +225,28 @@ def test_what_a_notebook_prints_is_short() -> None:
         "Report(status='complete', manifest='m', checkpoints=[], results=500, "
         "contrasts=0, guards=0, findings=0)"
     )
+    html = result._repr_html_()
+    assert "<td" in html
+    assert "a: a sentence." in html
+    assert len(html) < 1000
+    assert report._repr_html_().startswith("<table>")
+    assert list(result.to_frame()) == list(Row.model_fields)
+    assert list(report.to_frame().value) == [row.value for row in rows]
+    assert report.to_frame("contrasts").empty
+    assert list(report.to_frame("cases").word) == ["Maria"]
+    with pytest.raises(InputError, match="no table 'nothing'"):
+        report.to_frame("nothing")
+
+
+def test_a_notebook_folds_no_detection_and_runs_no_markup() -> None:
+    def said(claim: Any, name: str) -> Finding:
+        sentence = f"{name}: {claim}."
+        return Finding(audit="mia", checkpoint=name, claim=claim, sentence=sentence)
+
+    found = [said("nothing_shown", f"quiet{i}") for i in range(20)]
+    found += [said("verbatim", f"<b>loud{i}") for i in range(9)]
+    html = AuditResult(findings=found)._repr_html_()
+    assert all(f">&lt;b&gt;loud{i}</td>" in html for i in range(9))
+    assert "<b>" not in html
+    assert "quiet0" not in html
+    assert "20 more, none of them a detection" in html

@@ -22,3 +22,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     AUDITS.get(name)
     return sys.modules[f"{__name__}.{name}"]
+
+
+def __dir__() -> list[str]:
+    return ["AUDITS", *(name.replace("-", "_") for name in AUDITS.names())]

@@ -28,6 +28,7 @@ from functools import wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from spark_audit.audits.signatures import help_of, signature_of
 from spark_audit.names import CheckpointName, entry_of, series_of
 from spark_audit.registry import Registry
 
@@ -279,10 +280,17 @@ class Audits(Registry[Audit]):
         registry = self
 
         class Callable_(ModuleType):
-            """``sa.audits.matched(...)``."""
+            """``sa.audits.matched(...)``, with the signature of its audit."""
 
             def __call__(self, *args: Any, **options: Any) -> AuditResult:
                 return registry.get(name).run(*args, **options)
+
+            def __getattribute__(self, attribute: str) -> Any:
+                if attribute == "__signature__":
+                    return signature_of(registry.get(name).run)
+                if attribute == "__doc__":
+                    return help_of(registry.get(name).run)
+                return super().__getattribute__(attribute)
 
         sys.modules[module].__class__ = Callable_
 

@@ -65,10 +65,10 @@ class Loaded:
     format: str
     base: str | None
     base_sha256: str | None
-    model: torch.nn.Module
-    tokenizer: Any
+    model: torch.nn.Module = field(repr=False)
+    tokenizer: Any = field(repr=False)
     architecture: str
-    usable: np.ndarray
+    usable: np.ndarray = field(repr=False)
     max_positions: int | None
     dtype: str
     device: str
@@ -77,7 +77,9 @@ class Loaded:
     model_id: str
     notes: tuple[str, ...] = ()
     quantised_from: str | None = None
-    activate: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
+    activate: Callable[[], AbstractContextManager[None]] = field(
+        default=nullcontext, repr=False
+    )
 
     @property
     def shape(self) -> dict[str, int]:

@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from spark_audit.results.shown import Shown
+
 Preset = Literal["robust", "paper"]
 Split = Literal["train", "test"]
 TokenRange = tuple[int, int]
@@ -369,7 +371,7 @@ class BalanceRow(_Part):
     note: str
 
 
-class Manifest(_Part):
+class Manifest(Shown, _Part):
     """A whole manifest (see ``schemas/manifest.json`` for the file's schema)."""
 
     kind: Literal["spark-audit-manifest"]
@@ -405,8 +407,7 @@ class Manifest(_Part):
             if whole and not (example.text and example.classes):
                 raise ValueError(f"examples.{i} has no text or no tokens")
         self._check_places(whole)
-        listed = {"members": "train", "non_members": "test"}
-        for field, split in listed.items():
+        for field, split in (("members", "train"), ("non_members", "test")):
             for key in getattr(self.membership, field):
                 if key not in self.by_id or self.by_id[key].split != split:
                     raise ValueError(f"membership.{field} holds no {split} row's id")

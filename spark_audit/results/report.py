@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from spark_audit.errors import visible
 from spark_audit.results.rows import (
+    LISTS,
     Claim,
     Contrast,
     Count,
@@ -19,7 +20,16 @@ from spark_audit.results.rows import (
     Strict,
     Text,
     by_severity,
+    findings_html,
 )
+from spark_audit.results.shown import frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+MOST_NAMED = 12
+"""Checkpoints up to which a short description names them all."""
 
 
 def _shown(value: Any) -> Any:
@@ -189,9 +199,50 @@ class Report(Strict):
         """What it is of and how much it holds."""
         yield "status", self.status
         yield "manifest", self.manifest.name
-        yield "checkpoints", [one.name for one in self.checkpoints]
+        names = [one.name for one in self.checkpoints]
+        yield "checkpoints", names if len(names) <= MOST_NAMED else len(names)
         for part in (*_TAKEN, "findings"):
             yield part, len(getattr(self, part))
+
+    def _repr_html_(self) -> str:
+        """The findings as a table."""
+        title = f"Report on {self.manifest.name}, {self.status}"
+        return findings_html(title, self.findings)
+
+    def to_frame(self, of: str = "results") -> pd.DataFrame:
+        """The rows as a frame, a figure a line.
+
+        Parameters
+        ----------
+        of
+            ``results``, ``contrasts``, ``guards``, ``findings``, ``checkpoints``, or
+            the name of a further table.
+        """
+        kinds: dict[str, type[Strict]] = {**LISTS, "checkpoints": CheckpointFacts}
+        lists = {name: (kind, getattr(self, name)) for name, kind in kinds.items()}
+        return frame(of, lists, self.tables)
+
+    def plot(self, name: str) -> Axes:
+        """Draw one of the report's figures.
+
+        Parameters
+        ----------
+        name
+            As its file in ``figures/`` is called, for instance ``selectivity``.
+
+        Returns
+        -------
+        Axes
+            Of the figure's first panel; ``.figure`` is the whole.
+
+        Raises
+        ------
+        InputError
+            If there is no such figure, or the report holds nothing for it.
+        """
+        from spark_audit.report.figures.axes import plot
+
+        return plot(self, name)
 
     @property
     def verdict(self) -> list[str]:

@@ -6,7 +6,7 @@ They refuse NaN, a value without a status, and a missing reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -21,6 +21,7 @@ from pydantic import (
 
 from spark_audit.errors import visible
 from spark_audit.results.estimate import Estimate, Interval, Status
+from spark_audit.results.shown import frame, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -301,6 +302,29 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=place)
 
 
+LISTS: dict[str, type[Strict]] = {
+    "results": Row,
+    "contrasts": Contrast,
+    "guards": Guard,
+    "findings": Finding,
+}
+"""What audits and reports hold lists of."""
+FEWEST_TOLD = 6
+"""Findings that a notebook shows at least; detections it shows all."""
+
+
+def findings_html(title: str, findings: Sequence[Finding]) -> str:
+    """The findings as a table, most severe first: all detections, and few others."""
+    ordered = by_severity(findings)
+    count = max(FEWEST_TOLD, sum(one.detected for one in ordered))
+    # What is said of the report as a whole stands before the detections.
+    count += sum(one.audit == OF_REPORT and not one.checkpoint for one in ordered)
+    lines = [(one.audit, one.checkpoint, one.sentence) for one in ordered[:count]]
+    rest = len(ordered) - len(lines)
+    end = f"{rest} more, none of them a detection: .verdict has all" if rest > 0 else ""
+    return table_html(title, ("audit", "checkpoint", "finding"), lines, end=end)
+
+
 @dataclass(frozen=True, repr=False)
 class AuditResult:
     """What an audit concludes, before it is written anywhere.
@@ -328,6 +352,22 @@ class AuditResult:
         evidence = "None" if self.evidence is None else f"{len(self.evidence)} rows"
         told = ", ".join([*held, f"tables={list(self.tables)}", f"evidence={evidence}"])
         return f"AuditResult({told})"
+
+    def _repr_html_(self) -> str:
+        """The findings as a table."""
+        return findings_html("AuditResult", self.findings)
+
+    def to_frame(self, of: str = "results") -> pd.DataFrame:
+        """The rows as a frame, a figure a line.
+
+        Parameters
+        ----------
+        of
+            ``results``, ``contrasts``, ``guards``, ``findings``, or a further table.
+        """
+        own = {"results": "rows"}
+        lists = {k: (v, getattr(self, own.get(k, k))) for k, v in LISTS.items()}
+        return frame(of, lists, self.tables)
 
     @property
     def verdict(self) -> list[str]:

@@ -6,7 +6,7 @@ they read and what they ask a model for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -27,8 +27,9 @@ class Item:
     """
 
     key: str
-    ids: np.ndarray
-    positions: np.ndarray
+    # Token ids are as good as text.
+    ids: np.ndarray = field(repr=False)
+    positions: np.ndarray = field(repr=False)
 
     @property
     def scored(self) -> np.ndarray:
@@ -83,8 +84,8 @@ class Candidates:
     """
 
     key: str
-    prefix: np.ndarray
-    rows: tuple[np.ndarray, ...]
+    prefix: np.ndarray = field(repr=False)
+    rows: tuple[np.ndarray, ...] = field(repr=False)
 
     @property
     def scored(self) -> np.ndarray:
@@ -144,8 +145,8 @@ class Prompt:
     """
 
     key: str
-    ids: np.ndarray
-    target: str
+    ids: np.ndarray = field(repr=False)
+    target: str = field(repr=False)
     max_new_tokens: int
 
     @property

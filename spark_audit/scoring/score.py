@@ -52,7 +52,7 @@ def score(
     store: Store | None = None,
     batch_size: BatchSize = "auto",
     shard: tuple[int, int] = (0, 1),
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Scored:
     """Score items in every pass, once; what the store holds is not scored again.
 
@@ -73,7 +73,7 @@ def score(
         ``(i, n)``: this is worker ``i`` of ``n``; the items of others are in the
         tables where the store already has them.
     progress
-        Called after every batch.
+        Called after every batch; ``True``: shown on stderr.
 
     Returns
     -------
@@ -93,19 +93,33 @@ def score(
     store = Store(None) if store is None else store
     tables: dict[Pass, TokenTable] = {}
     notes: dict[str, None] = {}
-    for kind in passes:
-        keys, remarks = score_keys(
-            loaded,
-            items,
-            kind=kind,
-            store=store,
-            batch_size=batch_size,
-            shard=shard,
-            progress=progress,
-        )
-        tables[kind] = store.gather(keys, kind=kind)
-        notes |= dict.fromkeys(remarks)
+    with _told(progress, loaded) as tell:
+        for kind in passes:
+            keys, remarks = score_keys(
+                loaded,
+                items,
+                kind=kind,
+                store=store,
+                batch_size=batch_size,
+                shard=shard,
+                progress=tell,
+            )
+            tables[kind] = store.gather(keys, kind=kind)
+            notes |= dict.fromkeys(remarks)
     return Scored(tables, list(notes))
+
+
+@contextlib.contextmanager
+def _told(
+    progress: Progress | bool | None, loaded: Loaded
+) -> Iterator[Progress | None]:
+    if not isinstance(progress, bool):
+        yield progress
+        return
+    from spark_audit.terminal.progress import progress as shown
+
+    with shown(quiet=not progress) as show:
+        yield lambda done, total: show(f"scoring {loaded.name}", done, total)
 
 
 def score_keys(

@@ -36,7 +36,7 @@ ITEMS: Mapping[str, str] = {
 COLUMNS = LAYOUTS["plain"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TokenTable:
     """Columns over scored tokens.
 
@@ -67,6 +67,10 @@ class TokenTable:
                 raise ValueError(f"column {name} has {len(values)} rows, not {n}")
         if len(self._row) != len(self.ids):
             raise ValueError("item keys are not unique")
+
+    def __repr__(self) -> str:
+        """How much it holds; scores of tokens are as good as their text."""
+        return f"TokenTable({len(self.ids)} items, {len(self)} rows, {[*self.columns]})"
 
     @cached_property
     def _row(self) -> dict[str, int]:

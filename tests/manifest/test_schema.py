@@ -413,6 +413,9 @@ def test_what_a_notebook_prints_is_short_and_without_text(manifest: Manifest) ->
     for canary in manifest.canaries:
         assert not any(candidate in told for candidate in canary.candidates)
     assert max(len(repr(one)) for one in manifest.examples) < 600
+    html = manifest._repr_html_()
+    assert f'<td style="text-align:left">{len(manifest.pairs)}</td>' in html
+    assert len(html) < 1000
 
 
 # --- sealed nonsense ------------------------------------------------------------------

@@ -167,6 +167,20 @@ def test_items_with_the_same_tokens_are_scored_once(
     )
 
 
+@pytest.mark.parametrize("shown", [True, False])
+def test_progress_is_shown_when_asked_for(
+    loaded: Any, items: list[Item], shown: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = score(loaded, items, progress=shown)
+    total = sum(item.tokens for item in items)
+    told = capsys.readouterr().err
+    assert (f"{total}/{total}" in told or f"{total:,}" in told) == shown
+    assert bool(told) == shown
+    assert repr(tables[Pass()]).startswith("TokenTable(8 items, ")
+    assert repr(items[0]) == f"Item(key={items[0].key!r})"
+    assert len(repr(loaded)) < 1000
+
+
 def test_progress_counts_tokens_that_are_still_to_do(
     loaded: Any, items: list[Item], tmp_path: Path
 ) -> None:

@@ -1,0 +1,50 @@
+"""What ``help(sa.audits.matched)`` says: the audit, its options, what it returns."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+COMMON = {
+    "tables": "Checkpoint -> pass -> token table; of one, {name: score(...)}.",
+    "manifest": "What the tables were scored from.",
+    "baseline": "Checkpoint that the others are held against, or one for each.",
+    "preset": "robust or paper; default: the manifest's.",
+    "seed": "Of everything random.",
+}
+
+
+def signature_of(run: Callable[..., Any]) -> inspect.Signature:
+    """Its signature as readers need it: types without the help beside them."""
+    full = inspect.signature(run)
+    plain = [
+        one.replace(annotation=_parts(str(one.annotation))[0])
+        for one in full.parameters.values()
+    ]
+    return full.replace(parameters=plain)
+
+
+def help_of(run: Callable[..., Any]) -> str:
+    """The docstring of an audit's file, and its options with what they are for."""
+    # Past the module's own lookup, which asks here.
+    about = vars(sys.modules[run.__module__]).get("__doc__") or ""
+    lines = [about.strip(), "", "Parameters", "----------"]
+    for name, one in inspect.signature(run).parameters.items():
+        kind, said = _parts(str(one.annotation))
+        default = "" if one.default is one.empty else f", default {one.default!r}"
+        said = said or COMMON.get(name, "")
+        lines += [f"{name} : {kind}{default}", *([f"    {said}"] if said else [])]
+    return "\n".join([*lines, "", "Returns", "-------", "AuditResult"])
+
+
+def _parts(annotation: str) -> tuple[str, str]:
+    """An annotation's type and, of ``Annotated[type, "help"]``, the help."""
+    tree = ast.parse(annotation, mode="eval").body
+    if isinstance(tree, ast.Subscript) and ast.unparse(tree.value) == "Annotated":
+        inside = tree.slice
+        if isinstance(inside, ast.Tuple) and isinstance(inside.elts[1], ast.Constant):
+            return ast.unparse(inside.elts[0]), str(inside.elts[1].value)
+    return annotation, ""

@@ -1,0 +1,36 @@
+"""Every figure of a report comes as axes, by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from matplotlib.axes import Axes
+
+from spark_audit.errors import InputError
+from spark_audit.report.figures import FIGURES
+
+
+@pytest.mark.parametrize("name", FIGURES.names())
+def test_every_figure_can_be_plotted(made: Callable[..., Any], name: str) -> None:
+    report, drawings = made(4)
+    axes = report.plot(name)
+    assert isinstance(axes, Axes)
+    drawn = drawings[name.replace("-", "_")].figure
+    assert [one.get_title() for one in axes.figure.axes] == [
+        one.get_title() for one in drawn.axes
+    ]
+    assert axes is axes.figure.axes[0]
+
+
+def test_a_figure_that_is_none_or_empty_is_said_in_a_line(
+    made: Callable[..., Any],
+) -> None:
+    report, _ = made(1)
+    with pytest.raises(InputError, match="unknown figure 'rok'") as caught:
+        report.plot("rok")
+    assert "roc" in str(caught.value)
+    empty = report.model_copy(update={"results": [], "tables": {}, "contrasts": []})
+    with pytest.raises(InputError, match="holds nothing for the figure roc"):
+        empty.plot("roc")
