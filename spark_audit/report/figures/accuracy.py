@@ -2,61 +2,98 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from spark_audit.audits.contract import BASE
 from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.entries import means, records_of
 from spark_audit.report.figures.forest import CELL, Forest, Line, Mark, Section
-from spark_audit.report.figures.picture import Look, looks, wrapped
+from spark_audit.report.figures.picture import Look, looks, spanned, wrapped
 from spark_audit.results import Report
 
 PLACES = ("checkpoint", "stage")
 """Columns that are no task."""
 
+Stages = dict[Any, dict[str, float]]
+"""Stage -> task -> accuracy; stage 0 is the base, before any task."""
+
 
 @FIGURES.register(order=120)
 def draw(report: Report) -> Forest | None:
     """A heat map a series with its figures, and one of all that have one stage."""
-    series: dict[str, dict[Any, dict[str, float]]] = {}
+    series: dict[str, Stages] = {}
+    learned: dict[str, list[str]] = {}
     for name, members in records_of(report, "accuracy_matrix").items():
-        cells = means(
-            ((record.get("stage"), task), value)
-            for records in members.values()
-            for record in records
-            for task, value in record.items()
-            if task not in PLACES and isinstance(value, int | float)
-        )
-        for (stage, task), value in cells.items():
-            series.setdefault(name, {}).setdefault(stage, {})[task] = value
+        every = [record for records in members.values() for record in records]
+        stages = _stages(name, every)
+        if stages:
+            series[name] = stages
+            after = {r["stage"]: str(r["after"]) for r in every if r.get("after")}
+            learned[name] = [task for _, task in sorted(after.items())]
     if not series:
         return None
     tasks = [task for stages in series.values() for s in stages.values() for task in s]
     tasks = list(dict.fromkeys(tasks))
+    look, staged = looks(report), any(len(stages) > 1 for stages in series.values())
 
-    def line(label: str, look: Look, values: dict[str, float]) -> Line:
-        marks = [Mark(values.get(t), column=i) for i, t in enumerate(tasks)]
-        return Line(label, look, marks)
+    def line(label: str, name: str, stage: Any, values: dict[str, float]) -> Line:
+        later = learned[name][stage:] if learned[name] else []
+        pale = tasks if staged and name == BASE else later
+        marks = [
+            Mark(values.get(t), column=i, light=t in pale) for i, t in enumerate(tasks)
+        ]
+        return Line(label, look[name], marks)
 
-    look = looks(report)
-    if all(len(stages) == 1 for stages in series.values()):
-        ends = {name: next(iter(stages.values())) for name, stages in series.items()}
-        every = [line(wrapped(name), look[name], end) for name, end in ends.items()]
-        sections, side = [Section(every, references={})], ""
+    if not staged:
+        ends = {name: next(iter(stages.items())) for name, stages in series.items()}
+        lines = [line(wrapped(name), name, *end) for name, end in ends.items()]
+        sections = [Section(lines, references={})]
     else:
         width = int(CELL * len(tasks) / 0.07)
-        sections, side = [], "after stage"
+        sections = []
         for name, stages in series.items():
-            lines = [line(f"{stage}", look[name], v) for stage, v in stages.items()]
+            lines = [line(f"{stage}", name, stage, v) for stage, v in stages.items()]
             sections.append(Section(lines, wrapped(name, width=width), references={}))
+    pale = any(m.light for s in sections for row in s.lines for m in row.marks)
     return Forest(
         audit="utility",
         title="Accuracy by task and stage",
-        caption="Accuracy on the test rows of each task (columns) after each stage of "
-        "training (rows); a stronger colour is a higher accuracy.",
+        caption="Share of answers right on the test rows of each task (columns; in "
+        "brackets how many) after each stage of training (rows); a darker cell is a "
+        "higher accuracy."
+        + " Cells that are not filled: the task was not trained on yet."
+        * pale,
         shows="Heat maps of accuracy after the last stage",
         sections=sections,
         most=3,
-        columns=[wrapped(task, width=14) for task in tasks],
-        side=side,
+        columns=_columns(report, tasks),
+        keys={"task not trained on yet": Look(area=True, hollow=True)} if pale else {},
+        side="tasks trained on so far" if staged else "",
         digits=2,
     )
+
+
+def _stages(name: str, records: Iterable[dict[str, Any]]) -> Stages:
+    """The mean over replicates."""
+    cells = means(
+        ((0 if name == BASE else record.get("stage"), task), value)
+        for record in records
+        for task, value in record.items()
+        if task not in PLACES and isinstance(value, int | float)
+    )
+    found: Stages = {}
+    for (stage, task), value in cells.items():
+        found.setdefault(stage, {})[task] = value
+    return found
+
+
+def _columns(report: Report, tasks: list[str]) -> list[str]:
+    """Each task with its number of test rows, where the report has it."""
+    rows = [r for r in report.results if (r.audit, r.metric) == ("utility", "accuracy")]
+    found = []
+    for task in tasks:
+        sizes = {r.n for r in rows if r.grouping == ("task", task) and r.n}
+        name = wrapped(task, width=14)
+        found.append(f"{name} ({spanned(sizes)})" if sizes else name)
+    return found

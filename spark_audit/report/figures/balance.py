@@ -5,16 +5,15 @@ from __future__ import annotations
 from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.forest import Forest, Line, Mark, Section
 from spark_audit.report.figures.picture import DASHED, MISSING, Look, plain
-from spark_audit.report.figures.theme import LIGHT
+from spark_audit.report.figures.theme import INK
 from spark_audit.results import Report
 
 ENOUGH = 0.1
-"""|SMD| below which a covariate counts as balanced (Austin, Stat. Med. 28, 2009)."""
-FAR = 2.0
-"""|SMD| beyond which a covariate stands at the edge, so that the rest is readable."""
+"""|SMD| up to which a covariate counts as balanced (Austin, Stat. Med. 28, 2009)."""
+TICKS = (0.0, ENOUGH, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 SIDES = {
-    "smd_before": Look("", LIGHT[1], "o", "none", hollow=True),
-    "smd_after": Look("", LIGHT[2], "D", "none"),
+    "smd_before": Look(marker="o", dashes="none", hollow=True),
+    "smd_after": Look("", INK, "D", "none"),
 }
 
 
@@ -26,8 +25,13 @@ def draw(report: Report) -> Forest | None:
     if not records:
         return None
     records.sort(key=lambda r: -abs(r.get("smd_before") or 0.0))
-    values = [abs(r[s]) for r in records for s in SIDES if r.get(s) is not None]
-    end = min(FAR, max(*values, ENOUGH)) * 1.04
+    sizes = {s: [abs(r[s]) for r in records if r.get(s) is not None] for s in SIDES}
+    end = max(*sizes["smd_before"], *sizes["smd_after"], ENOUGH) * 1.25
+    beyond = ", ".join(
+        f"{sum(v > ENOUGH for v in sizes[side])} of {len(sizes[side])} {when} matching"
+        for side, when in (("smd_before", "before"), ("smd_after", "after"))
+        if sizes[side]
+    )
     lines = []
     for record in records:
         smds = {side: record.get(side) for side in SIDES}
@@ -40,8 +44,11 @@ def draw(report: Report) -> Forest | None:
         lines.append(Line(name, Look(), marks, text=" → ".join(words), joined=True))
     section = Section(
         lines,
-        label="|standardised mean difference| (lower = more alike)",
-        limits=(-0.02 * end, end),
+        f"beyond {ENOUGH:g}: {beyond}",
+        f"|standardised mean difference| (lower = more alike), log from {ENOUGH:g} on",
+        limits=(-0.01, end),
+        ticks=[at for at in TICKS if at <= end],
+        linear=ENOUGH,
         references={ENOUGH: DASHED},
     )
     missing = [r["covariate"] for r in table if r not in records]
@@ -50,11 +57,10 @@ def draw(report: Report) -> Forest | None:
         title="Balance of the matching",
         caption="Standardised mean differences between identifiers and other text, "
         "before matching (all eligible windows) and after it (the controls); at the "
-        "right with their sign.",
-        remark=(f"Beyond {FAR:g}, marks stand at the edge. " * (max(values) > FAR))
-        + (f"Without an SMD: {', '.join(missing)}." if missing else ""),
+        f"right with their sign. At most {ENOUGH:g} counts as balanced.",
+        remark=f"Without an SMD: {', '.join(missing)}." if missing else "",
         shows="Love plot of standardised mean differences before → after matching, "
-        f"where at most {ENOUGH:g} counts as balanced",
+        f"where at most {ENOUGH:g} counts as balanced; {section.title}",
         sections=[section],
         keys={
             "before matching": SIDES["smd_before"],

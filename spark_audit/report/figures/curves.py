@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -286,11 +287,16 @@ def wide(values: Sequence[float], *, ratio: float) -> bool:
     return min(values) > 0 and max(values) / min(values) > ratio
 
 
-def apart(values: Iterable[float], *, ratio: float) -> dict[float, str]:
-    """Ticks of a logarithmic axis at those values whose labels do not touch."""
+def apart(values: Iterable[float], *, room: float) -> dict[float, str]:
+    """Ticks of a logarithmic axis at those values whose labels do not touch.
+
+    Powers of ten come first; a label takes ``room``, a share of the axis.
+    """
+    known = sorted(values, key=lambda v: (math.log10(v) % 1 > 1e-9, v))
+    least = room * math.log10(max(known) / min(known))
     ticks: dict[float, str] = {}
-    for value in sorted(values):
-        if not ticks or value >= ratio * max(ticks):
+    for value in known:
+        if all(abs(math.log10(value / at)) > least for at in ticks):
             ticks[value] = f"{value:g}"
     return ticks
 

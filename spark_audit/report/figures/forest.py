@@ -25,7 +25,7 @@ from spark_audit.report.figures.picture import (
     plain,
     tidy,
 )
-from spark_audit.report.figures.theme import HOLLOW, INK, LIGHT, MUTED, PAPER
+from spark_audit.report.figures.theme import HOLLOW, INK, MUTED, PAPER
 from spark_audit.results import Row
 
 CELL, TALL = 0.33, 0.21
@@ -44,7 +44,7 @@ class Mark:
 
     ``light`` marks stand below the main one, smaller and paler. With ``start`` it is a
     bar from there; with ``column`` a cell, whose value is between 0 and 1. ``look`` is
-    its own where it is not the line's.
+    its own where it is not the line's. A ``light`` cell is not filled.
     """
 
     value: float | None
@@ -119,7 +119,7 @@ class Section:
     """Lines on one axis, with upright ``references`` (where -> look).
 
     Without ``limits`` the axis holds all values, and of the intervals what is not far
-    out.
+    out. With ``linear`` it is logarithmic from there on.
     """
 
     lines: Sequence[Line]
@@ -127,6 +127,7 @@ class Section:
     label: str = ""
     limits: tuple[float, float] | None = None
     ticks: Sequence[float] | None = None
+    linear: float | None = None
     references: Mapping[float, Look] = field(default_factory=lambda: {0.0: ZERO})
 
     @property
@@ -299,8 +300,13 @@ def _section(axes: Axes, section: Section) -> None:
     tidy(axes, grid="x")
     axes.tick_params(axis="y", length=0, pad=6)
     axes.spines["left"].set_visible(False)
+    if section.linear is not None:
+        ends = axes.get_xlim()
+        axes.set_xscale("symlog", linthresh=section.linear)
+        axes.set_xlim(*ends)
     if section.ticks is not None:
-        axes.set_xticks(section.ticks)
+        axes.set_xticks(section.ticks, [f"{at:g}" for at in section.ticks])
+        axes.set_xticks([], minor=True)
     axes.set_xlabel(section.label)
     title = axes.set_title(section.title)
     if len({line.look for line in lines}) == 1 < len(lines):
@@ -392,14 +398,14 @@ def _put(axes: Axes, look: Look, at: float, place: float) -> None:
 
 
 def _bar(axes: Axes, look: Look, mark: Mark, place: float) -> None:
-    start = mark.start or 0.0
+    start, hollow = mark.start or 0.0, mark.hollow or look.hollow
     bars = axes.barh(
         place,
         (mark.value or 0.0) - start,
         left=start,
         height=0.64,
-        facecolor=PAPER if mark.hollow else look.colour,
-        edgecolor=look.colour if mark.hollow else PAPER,
+        facecolor=PAPER if hollow else look.colour,
+        edgecolor=look.colour if hollow else PAPER,
         hatch="" if mark.hollow else look.hatch,
         linewidth=1.2 if mark.hollow else 0.6,
         zorder=2,
@@ -414,7 +420,7 @@ def _cell(axes: Axes, look: Look, mark: Mark, place: int) -> None:
         1.0,
         bottom=place - 0.5,
         width=1.0,
-        facecolor=LIGHT[2] if known else PAPER,
+        facecolor=MUTED if known and not mark.light else PAPER,
         alpha=DARKEST * min(max(mark.value or 0.0, 0.0), 1.0),
         linewidth=0,
     )
@@ -424,7 +430,8 @@ def _cell(axes: Axes, look: Look, mark: Mark, place: int) -> None:
         "–" if mark.value is None else f"{mark.value:.2f}",
         ha="center",
         va="center",
-        color=INK if known else MUTED,
+        color=INK if known and not mark.light else MUTED,
+        fontstyle="italic" if mark.light else "normal",
     )
     look.owns(*cell, text)
 

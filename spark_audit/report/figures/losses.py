@@ -10,17 +10,24 @@ from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.curves import Axis, Curve, Curves, Panel, ends, wide
 from spark_audit.report.figures.entries import known, records_of
 from spark_audit.report.figures.picture import DASHES, Look, looks, wrapped
-from spark_audit.report.figures.theme import LIGHT
+from spark_audit.report.figures.theme import INK, MUTED
 from spark_audit.results import Report
 
-# Of equal values, whose marks lie on each other, the earlier term's is a rim.
+# Of equal values, whose marks lie on each other, the earlier term's is a rim. Colours
+# are those of checkpoints, so terms differ in dashes and marks.
 TERMS = {
-    "ul": ("unlikelihood", Look("", LIGHT[6], "o", "-", size=9.5)),
-    "dkl": ("dKL", Look("", LIGHT[1], "s", DASHES[1], size=5.5)),
-    "anchor": ("anchor, current task", Look("", LIGHT[2], "^", DASHES[2], size=4.5)),
-    "old": ("anchor, old tasks", Look("", LIGHT[4], "D", DASHES[3], size=3.5)),
+    "ul": ("unlikelihood", Look("", INK, "o", "-", size=9.5, hollow=True)),
+    "dkl": ("dKL", Look("", MUTED, "s", DASHES[1], size=7.5, hollow=True)),
+    "anchor": (
+        "anchor, current task",
+        Look("", INK, "^", DASHES[2], size=6.0, hollow=True),
+    ),
+    "old": (
+        "anchor, old tasks",
+        Look("", MUTED, "D", DASHES[3], size=4.5, hollow=True),
+    ),
 }
-PROBE = Look(marker="o", dashes="none")
+PROBE = Look(marker="o", dashes="none", hollow=True)
 PART = Look(dashes=":", width=0.8)
 RATIO = 30.0
 """Of the largest to the smallest loss from which the axis is logarithmic."""
@@ -48,7 +55,7 @@ def draw(report: Report) -> Curves | None:
     limits = (min(values) / 1.3, max(values) * 1.3) if log else (None, None)
     y = Axis(scale="log" if log else "linear", limits=limits)
     look = looks(report)
-    keys = {TERMS[t][0]: replace(TERMS[t][1], marker="none", width=1.8) for t in terms}
+    keys = {TERMS[t][0]: replace(TERMS[t][1], width=1.8) for t in terms}
     if any(record.get("kind") == "probe" for record in every):
         keys["the same rows before and after"] = PROBE
     several = any(len(members) > 1 for members in runs.values())
@@ -99,7 +106,9 @@ def _panel(look: Look, members: list[Records], terms: list[str], y: Axis) -> Pan
             curve
             for records in members
             for place, term in enumerate(terms)
-            for curve in _term(look, known(records, term), term, starts, 3.0 + place)
+            for curve in _term(
+                look, known(records, term), term, starts, 1.0 + place / 10
+            )
         ],
         wrapped(look.name, width=40),
         look,

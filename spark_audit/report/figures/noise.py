@@ -9,10 +9,12 @@ from spark_audit.report.figures.picture import ZERO, looks
 from spark_audit.results import Report, Row
 
 PANELS = {
-    "dp_pii": ("(a) identifiers", "change of mean probability, %"),
-    "dp_nonpii": ("(b) low-sensitivity text", "change of mean probability, %"),
-    "gap": ("(c) gap, (b) minus (a)", "percentage points"),
+    "dp_pii": "(a) identifiers",
+    "dp_nonpii": "(b) low-sensitivity text",
+    "gap": "(c) gap, (b) minus (a)",
 }
+LABEL = 0.14
+"""Share of a panel's width that the label of a tick takes."""
 
 
 @FIGURES.register(order=100)
@@ -25,7 +27,6 @@ def draw(report: Report) -> Curves | None:
     look = looks(report, size=4.5, width=1.1)
     panels = []
     for metric, runs in metrics.items():
-        title, label = PANELS[metric]
         sigmas = {sigma for rows in runs.values() for sigma in rows}
         panels.append(
             Panel(
@@ -33,9 +34,8 @@ def draw(report: Report) -> Curves | None:
                     Curve(look[n], list(rows), list(rows.values()), front=3.0)
                     for n, rows in runs.items()
                 ],
-                title,
-                x=Axis(scale="log", ticks=apart(sigmas, ratio=2.4)),
-                y=Axis(label),
+                PANELS[metric],
+                x=Axis(scale="log", ticks=apart(sigmas, room=LABEL)),
                 references=[("y", 0.0, ZERO)],
             )
         )
@@ -51,9 +51,11 @@ def draw(report: Report) -> Curves | None:
         panels=panels,
         tall=2.2,
         dodge=0.16,
+        share="all",
         grid="y",
         names=[look[name] for name in look if name in shown],
         label="σ of the noise on input embeddings",
+        side="change of mean probability, %\n(c: percentage points)",
         digits=1,
     )
 

@@ -6,13 +6,13 @@ from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.curves import Axis, Curve, Curves, Panel, half
 from spark_audit.report.figures.entries import known
 from spark_audit.report.figures.picture import DASHED, DASHES, WIDTH, Look, plain
-from spark_audit.report.figures.theme import LIGHT
+from spark_audit.report.figures.theme import INK
 from spark_audit.results import Report
 
-DISTANCE = Look("", LIGHT[4], width=1.8)
+DISTANCE = Look("", INK, width=1.8)
 SIDES = {
-    "nll_pii": ("identifiers", Look("", LIGHT[2], width=1.8)),
-    "nll_control": ("controls", Look("", LIGHT[1], dashes=DASHES[1], width=1.8)),
+    "nll_pii": ("identifiers", Look("", INK, width=1.8)),
+    "nll_control": ("controls", Look(dashes=DASHES[1], width=1.8)),
 }
 
 

@@ -101,11 +101,11 @@ class Look:
         if not self.area:
             return Line2D([], [], **self.line)
         return Patch(
-            facecolor=self.colour,
-            edgecolor=PAPER,
+            facecolor=PAPER if self.hollow else self.colour,
+            edgecolor=self.colour if self.hollow else PAPER,
             hatch=self.hatch,
             alpha=self.alpha,
-            linewidth=0,
+            linewidth=0.6 * self.hollow,
         )
 
     def owns(self, *artists: Artist) -> None:
@@ -170,6 +170,12 @@ def lines_of(texts: Iterable[str]) -> int:
 def plain(value: float, digits: int = 3) -> str:
     """A figure with a true minus."""
     return number(value, digits).replace("-", "\N{MINUS SIGN}")
+
+
+def spanned(sizes: Iterable[int]) -> str:
+    """A count, or the ends of several."""
+    known = sorted(set(sizes))
+    return "–".join(f"{size}" for size in dict.fromkeys((known[0], known[-1])))
 
 
 def tidy(axes: Axes, *, grid: str) -> None:

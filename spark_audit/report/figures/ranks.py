@@ -35,8 +35,8 @@ def draw(report: Report) -> Curves | None:
         return None
     look = looks(report, dashes="-", size=4.0)
     longest = max(r for sides in shares.values() for s in sides.values() for r in s)
-    x = Axis(scale="log", limits=(0.9, longest * 1.1), ticks=powers(longest))
-    y = Axis(limits=(0.0, 1.02))
+    x = Axis(scale="log", limits=(0.75, longest * 1.4), ticks=powers(longest))
+    y = Axis(limits=(-0.03, 1.06))
 
     def curves(place: int, name: str) -> list[Curve]:
         return [

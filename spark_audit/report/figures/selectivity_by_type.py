@@ -6,7 +6,7 @@ from spark_audit.audits.contract import BASE
 from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.entries import estimable, groups_of, rows_of
 from spark_audit.report.figures.forest import Forest, Line, Mark, Section
-from spark_audit.report.figures.picture import AREA, Look, looks, wrapped
+from spark_audit.report.figures.picture import AREA, Look, looks, spanned, wrapped
 from spark_audit.report.figures.selectivity import REGRESSION
 from spark_audit.results import Report, Row
 
@@ -41,7 +41,8 @@ def draw(report: Report) -> Forest | None:
             )
             for name in names
         ]
-        sections.append(Section(lines, kind))
+        sizes = {row.clusters for row in estimable(changes).values()}
+        sections.append(Section(lines, f"{kind}, n {spanned(sizes)}"))
     few = [
         kind
         for kind, rows in types.items()
@@ -51,7 +52,8 @@ def draw(report: Report) -> Forest | None:
         audit="matched",
         title="Selectivity by PII type",
         caption="Change of Delta_sel since the reference within each type of "
-        "identifier; exploratory: among many figures some stand out by chance.",
+        "identifier; exploratory: among many figures some stand out by chance. n: "
+        "independent clusters of rows with such identifiers.",
         remark=f"Fewer than 10 clusters: {', '.join(few)}." if few else "",
         shows="Forest plots of the change of Delta_sel by PII type, in nats",
         sections=sections,

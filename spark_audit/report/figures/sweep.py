@@ -81,7 +81,7 @@ def draw(report: Report) -> Curves | None:
         "panel, training seed apart.",
         remark="The NLL of identifiers is not matched in difficulty: it may rise by "
         "drift alone.",
-        shows="Line plots of outcomes against settings, at the lowest and at the "
+        shows="Plots of outcomes against settings, at the lowest and at the "
         "highest value",
         tells=ends,
         panels=panels,
@@ -166,7 +166,9 @@ def _panel(
         points = [(at(value), name) for value, name in group if name in rows]
         joint = means((x, rows[name].value or 0.0) for x, name in points)
         label = f"{sweep.setting}, {outcome}"
-        curves.append(Curve(JOINT, list(joint), list(joint.values()), label))
+        # Between off and on there is nothing, so nothing is drawn there.
+        line = replace(JOINT, dashes="none") if sweep.switch else JOINT
+        curves.append(Curve(line, list(joint), list(joint.values()), label))
         curves += [Curve(look[n], [x], [rows[n]], told=False) for x, n in points]
     words = ("off", "on") if sweep.switch else tuple(f"{v:g}" for v in values)
     axis = Axis(

@@ -44,27 +44,28 @@ GLYPHS = {
 
 LIGHT = (
     "#595959",
-    "#de8f05",
-    "#0173b2",
-    "#cc78bc",
-    "#00634a",
-    "#56b4e9",
-    "#a33d00",
-    "#ca9161",
+    "#cb8201",
+    "#1b6aa6",
+    "#c26cac",
+    "#00552c",
+    "#079dd5",
+    "#a53e02",
+    "#bc8757",
 )
-"""Series on white: seaborn's "colorblind", in an order in which neighbours differ in
-lightness, its green and vermilion darkened and grey put first, for the reference."""
+"""Series on white, grey first, for the reference: seaborn's "colorblind", moved until
+each has a contrast of 3 to white (WCAG 2.2, 1.4.11), neighbours differ in lightness and
+any two can be told apart with deuteranopia (Machado et al. 2009)."""
 
 
 DARK = (
     "#b3b3b3",
-    "#f2a93b",
-    "#4ba3dc",
-    "#e0a3d3",
-    "#2fb58f",
-    "#93d1f5",
-    "#ef7d3c",
-    "#ddb892",
+    "#f9b136",
+    "#4ea3de",
+    "#bc8bba",
+    "#86f3c1",
+    "#9bd3f5",
+    "#ec7c3a",
+    "#ddb890",
 )
 """The same series on a dark page, for ``--c0`` to ``--c7``."""
 
@@ -119,7 +120,6 @@ def styled(**settings: Any) -> Iterator[None]:
         "xtick.labelcolor": INK,
         "ytick.labelcolor": INK,
         "grid.color": GRID,
-        "hatch.color": PAPER,
         "legend.edgecolor": GRID,
         "legend.facecolor": PAPER,
         "font.family": ["sans-serif"],

@@ -7,8 +7,8 @@ from itertools import accumulate
 from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.entries import known, records_of
 from spark_audit.report.figures.forest import Forest, Line, Mark, Section
-from spark_audit.report.figures.picture import HATCHES, Look, looks, plain, wrapped
-from spark_audit.report.figures.theme import LIGHT
+from spark_audit.report.figures.picture import Look, looks, plain, wrapped
+from spark_audit.report.figures.theme import INK, MUTED
 from spark_audit.results import Report
 
 CORRECTION = "correction (all its work)"
@@ -28,11 +28,15 @@ FEW = 0.02
 MOST = 5
 """Kinds of work beside the correction that are told apart."""
 UNITS = (("hours", 3600.0, 3.0), ("minutes", 60.0, 3.0), ("seconds", 1.0, 0.0))
+# Colours are those of checkpoints.
 FILLS = tuple(
-    Look("", LIGHT[colour], hatch=HATCHES[hatch], area=True)
-    for colour, hatch in ((2, 0), (5, 1), (4, 5), (3, 2), (7, 4), (0, 3))
+    Look("", MUTED, hatch=hatch, area=True, hollow=hollow)
+    for hatch, hollow in (
+        *(("", False), ("///", False), ("///", True)),
+        *(("xxx", True), ("|||", True), ("", True)),
+    )
 )
-TOP = Look("", LIGHT[1], area=True)
+TOP = Look("", INK, area=True)
 
 
 @FIGURES.register(order=150)

@@ -12,6 +12,7 @@ from spark_audit.report.figures.theme import INK
 from spark_audit.results import Report
 
 NAMES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
+UNIT = "share of answers right"
 CHANCE = replace(DOTTED, colour=INK, width=1.2)
 
 
@@ -39,7 +40,9 @@ def draw(report: Report) -> Forest | None:
         section = Section(
             lines,
             NAMES[metric],
-            label=f"{NAMES[metric]} (higher = better)",
+            label="change of that share\n(higher = better)"
+            if signed
+            else f"{UNIT}\n(higher = better)",
             limits=None if signed else (0.0, 1.02),
             ticks=None if signed else (0.0, 0.5, 1.0),
             references={0.0: ZERO} | (chance if metric == "last" else {}),

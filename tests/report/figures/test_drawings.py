@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -29,7 +30,9 @@ from spark_audit.report.figures.theme import (
     CHECKPOINT,
     DARK,
     GLYPHS,
+    INK,
     LIGHT,
+    MUTED,
     PAPER,
     Drawing,
     styled,
@@ -201,7 +204,7 @@ def test_statuses_are_told_in_words_and_marks(made: Made) -> None:
         )
         assert "Hollow marks" in found[name].caption
     by_type = found["selectivity_by_type"].figure
-    (phone,) = [axes for axes in by_type.axes if axes.get_title(loc="left") == "PHONE"]
+    (phone,) = [a for a in by_type.axes if a.get_title(loc="left") == "PHONE, n 40"]
     gone = [t for t in phone.texts if t.get_text() == "not estimable"]
     assert [t.get_gid() for t in gone] == [f"{CHECKPOINT}er"]
     assert not marks(phone, "er")
@@ -213,7 +216,7 @@ def test_statuses_are_told_in_words_and_marks(made: Made) -> None:
 def test_an_interval_that_leaves_the_axis_ends_in_an_arrow(made: Made) -> None:
     report, found = made(8)
     by_type = found["selectivity_by_type"].figure
-    (ssn,) = [axes for axes in by_type.axes if axes.get_title(loc="left") == "SSN"]
+    (ssn,) = [a for a in by_type.axes if a.get_title(loc="left") == "SSN, n 40"]
     wide = row(report, "matched", "delta_sel", "er", of="change", group="type:SSN")
     assert wide is not None
     assert wide.low is not None
@@ -300,12 +303,13 @@ def test_love_plot_shows_absolute_differences_and_the_usual_line(made: Made) -> 
         for line in axes.lines
         if len(line.get_xdata()) == 1
     }
-    edge = axes.get_xlim()[1]
+    assert axes.get_xlim()[1] > max(points.values())
+    assert axes.get_title(loc="left").startswith("beyond 0.1: ")
     for record in report.tables["balance"]:
         if record["smd_before"] is not None:
             at = labels.index(record["covariate"].replace("_", " "))
-            for key, colour in (("smd_before", LIGHT[1]), ("smd_after", LIGHT[2])):
-                assert close(points[at, colour], min(abs(record[key]), edge))
+            for key, colour in (("smd_before", MUTED), ("smd_after", INK)):
+                assert close(points[at, colour], abs(record[key]))
     line = [x for x in axes.lines if x.get_linestyle() == "--"]
     assert close(line[0].get_xdata(), [0.1, 0.1])
 
@@ -344,17 +348,20 @@ def test_rank_curves_are_those_of_the_table(made: Made, count: int) -> None:
 
 def test_exposure_stands_at_its_dose_with_the_chance_band(made: Made) -> None:
     report, found = made(4)
+    lowest = found["exposure"].figure.axes[-1]
+    labels = [t.get_text() for t in lowest.get_xticklabels()]
+    assert labels == ["held out\nn 4", "1\nn 4", "4\nn 4", "16\nn 4"]
     for axes in found["exposure"].figure.axes:
-        part = axes.get_title(loc="left")
-        labels = [t.get_text() for t in axes.get_xticklabels()]
-        assert labels == ["held out", "1", "4", "16"]
+        part = axes.get_title(loc="left").partition(" (")[0]
+        # Doses stand at their logarithm, what was held out a step to the left.
+        assert close(axes.get_xticks(), [-1, 0, 2, 4])
         for name in entries(report):
             points = [
                 (round(float(x)), float(y))
                 for line in owned(axes, name)
                 for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
             ]
-            for place, dose in enumerate((0, 1, 4, 16)):
+            for place, dose in ((-1, 0), (0, 1), (2, 4), (4, 16)):
                 values = [
                     record["exposure_mean"]
                     for member in members(report, name)
@@ -660,12 +667,60 @@ def test_legends_and_panels_stay_apart(made: Made, count: int, long: bool) -> No
             assert np.all(axes.get_window_extent(renderer).size > [70, 10]), name
 
 
-def lightness(colour: str) -> float:
-    """CIE L* of an sRGB colour (IEC 61966-2-1)."""
+XYZ = np.array(
+    [
+        [0.4124, 0.3576, 0.1805],
+        [0.2126, 0.7152, 0.0722],
+        [0.0193, 0.1192, 0.9505],
+    ]
+)
+"""Of linear sRGB (IEC 61966-2-1)."""
+DEUTERANOPIA = np.array(
+    [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ]
+)
+"""Of linear sRGB; Machado, Oliveira, Fernandes 2009, severity 1."""
+
+
+def linear(colour: str) -> np.ndarray:
     rgb = np.asarray(to_rgb(colour))
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    y = float(linear @ [0.2126, 0.7152, 0.0722])
-    return 116 * np.cbrt(y) - 16 if y > 0.008856 else 903.3 * y
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+
+
+def lab(light: np.ndarray) -> np.ndarray:
+    """CIELAB of linear sRGB, white D65."""
+    t = XYZ @ np.clip(light, 0, 1) / XYZ.sum(axis=1)
+    f = np.where(t > 0.008856, np.cbrt(t), 7.787 * t + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def lightness(colour: str) -> float:
+    return float(lab(linear(colour))[0])
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG 2.2's ratio of two colours."""
+    dark, light = sorted(float(XYZ[1] @ linear(colour)) for colour in (one, other))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize(("colours", "ground"), [(LIGHT, PAPER), (DARK, "#15181b")])
+def test_any_two_colours_differ_for_deuteranopes_and_all_stand_out_from_the_ground(
+    colours: tuple[str, ...], ground: str
+) -> None:
+    for sight in (np.eye(3), DEUTERANOPIA):
+        seen = [lab(sight @ linear(colour)) for colour in colours]
+        apart = [
+            float(np.linalg.norm(a - b)) for a, b in itertools.combinations(seen, 2)
+        ]
+        # A difference of 2.3 is just seen side by side.
+        assert min(apart) > 15
+    assert min(contrast(colour, ground) for colour in colours) >= 3
+    if ground == PAPER:
+        assert min(contrast(colour, ground) for colour in (INK, MUTED)) >= 4.5
 
 
 def test_checkpoints_differ_without_colour(made: Made) -> None:
@@ -718,7 +773,8 @@ def test_drawing_leaves_no_global_state() -> None:
     (drawing,) = drawings(report)
     assert drawing.alt == (
         "Love plot of standardised mean differences before → after matching, where at "
-        "most 0.1 counts as balanced: a 1.00 → not estimable."
+        "most 0.1 counts as balanced; beyond 0.1: 1 of 1 before matching: a 1.00 → not "
+        "estimable."
     )
     assert pyplot.get_fignums() == []
     assert dict(matplotlib.rcParams) == before
