@@ -146,6 +146,10 @@ class About:
         It looks at all stages of a series.
     file
         Its evidence in ``scores/``, if that is not called as the audit is.
+    attack, covers
+        What it tries on a checkpoint, in words (empty: it attacks nothing, and only
+        describes); the metric whose figures tell on how much, the field of its rows
+        that counts it, and what is counted.
     """
 
     metrics: tuple[Metric, ...] = ()
@@ -160,6 +164,8 @@ class About:
     counts: str = "tokens"
     stages: bool = False
     file: str = ""
+    attack: str = ""
+    covers: tuple[str, str, str] = ("", "n", "")
 
 
 NOTHING_KNOWN = About()

@@ -19,6 +19,7 @@ from spark_audit.terminal.flags import (
     Json,
     Option,
     Quiet,
+    Verbose,
     build,
     option,
     options,
@@ -33,6 +34,7 @@ class _Way:
     dry_run: Annotated[bool, Flag("Say what would be scored, and stop.")] = False
     json: Json = False
     quiet: Quiet = False
+    verbose: Verbose = False
 
 
 def audit_command(names: Sequence[str]) -> Callable[..., None]:
@@ -102,5 +104,5 @@ def _audit(request: Request, way: _Way) -> None:
     else:
         from spark_audit.cli.show import say_where, show_report
 
-        show_report(outcome.report)
+        show_report(outcome.report, verbose=way.verbose)
         say_where(outcome.folder)

@@ -10,7 +10,7 @@ import typer
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import CheckpointError
 from spark_audit.terminal.console import show_facts
-from spark_audit.terminal.flags import Flag, Json, Only, Quiet, Seed, command
+from spark_audit.terminal.flags import Flag, Json, Only, Quiet, Seed, Verbose, command
 
 
 @command
@@ -53,6 +53,7 @@ def demo(
     ),
     seed: Seed = 0,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Everything in miniature, offline: data, base, five runs, manifest, all audits.
 
@@ -65,5 +66,5 @@ def demo(
     with progress(quiet=quiet) as show:
         outcome = run_demo(output, seed=seed, progress=show)
     assert outcome.report is not None
-    show_report(outcome.report)
+    show_report(outcome.report, verbose=verbose)
     say_where(outcome.folder)

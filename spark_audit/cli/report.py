@@ -11,7 +11,7 @@ from spark_audit.cli import PROGRAM
 from spark_audit.errors import InputError
 from spark_audit.pipeline.request import Formats, Preset
 from spark_audit.terminal.console import keep_apart, tell, tell_json
-from spark_audit.terminal.flags import Flag, Json, Seed, ShowText, command
+from spark_audit.terminal.flags import Flag, Json, Seed, ShowText, Verbose, command
 
 if TYPE_CHECKING:
     from spark_audit.manifest.schema import Manifest
@@ -115,6 +115,7 @@ def compare(
     preset: Preset = None,
     seed: Seed = 0,
     json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Paired contrasts of reports over one manifest; needs no model."""
     from spark_audit.cli.show import say_where, show_report
@@ -139,7 +140,7 @@ def compare(
     if json:
         tell_json(content.model_dump(mode="json"))
         return
-    show_report(content)
+    show_report(content, verbose=verbose)
     if output is not None:
         say_where(output)
 

@@ -8,30 +8,67 @@ from typing import Any
 
 from spark_audit.audits import AUDITS
 from spark_audit.report.cells import Table, records_table
+from spark_audit.report.standing import NEXT, SHAPES, Standing, answer, standings
 from spark_audit.report.tables import NO_VERDICT, glance, tables
-from spark_audit.results import Report, by_severity
+from spark_audit.results import OF_REPORT, Report, by_severity
 from spark_audit.terminal.console import show_line, show_table, tell, tell_json
 
 
-def show_report(report: Report) -> None:
-    """Verdict, guards that did not pass, and tables; of many audits a table of all."""
+def show_report(report: Report, *, verbose: bool = False) -> None:
+    """Where each checkpoint stands; of one audit, or if asked for, all there is."""
+    stand = standings(report)
+    single = len({row.audit for row in report.results}) < 2
+    if stand:
+        _show_standings(stand)
+    for finding in by_severity(report.findings):
+        if finding.audit == OF_REPORT and not finding.checkpoint:
+            show_line(finding.sentence, style="bold")
+    _show_guards(report, verbose=verbose or single)
+    if stand and not (verbose or single):
+        show_line("Every sentence and figure: the report below, or --verbose.")
+        return
     if not report.findings:
         show_line(NO_VERDICT)
     for finding in by_severity(report.findings):
-        style = "bold" if finding.detected else None
-        show_line(f"- {finding.audit}: {finding.sentence}", style=style)
-    for guard in report.guards:
-        if guard.passed is not True:
-            word = "GUARD FAILED" if guard.passed is False else "warning"
-            place = f" ({guard.checkpoint})" if guard.checkpoint else ""
-            show_line(f"{word}: {guard.name}{place}: {guard.detail}")
-    audits = {row.audit for row in report.results}
+        if finding.audit != OF_REPORT or finding.checkpoint:
+            style = "bold" if finding.detected else None
+            show_line(f"- {finding.audit}: {finding.sentence}", style=style)
     first = glance(report)
-    if len(audits) > 1 and first is not None:
+    if not single and first is not None:
         show_tables([first])
     else:
+        audits = {row.audit for row in report.results}
         wide = all(AUDITS.about(audit).wide for audit in audits)
         show_tables(tables(report, brief=not wide))
+
+
+def _show_standings(stand: Sequence[Standing]) -> None:
+    """The answer, a paragraph a checkpoint, and what to do next."""
+    show_line(answer(stand), style="bold")
+    for one in stand:
+        found = [tried.attack for tried in one.tally.get("FOUND", ())]
+        rest = [
+            f"{outcome}: {', '.join(tried.attack for tried in part)}"
+            for outcome, part in one.tally.items()
+            if outcome in ("confounded", "void", "not tested")
+        ]
+        if found:
+            rest.insert(0, f"FOUND: {', '.join(found)}")
+        told = f"{SHAPES[one.state]} {one.state} {one.name}: {one.lead}"
+        tail = f" {'; '.join(rest).capitalize() if not found else '; '.join(rest)}."
+        style = "bold" if one.detections else None
+        show_line(told + (tail if rest else ""), style=style)
+    for state in dict.fromkeys(one.state for one in stand):
+        show_line(f"{SHAPES[state]} {NEXT[state]}")
+
+
+def _show_guards(report: Report, *, verbose: bool) -> None:
+    """Guards that failed; warnings too where there is room."""
+    for guard in report.guards:
+        if guard.passed is False or (verbose and guard.passed is None):
+            word = "warning" if guard.passed is None else "GUARD FAILED"
+            place = f" ({guard.checkpoint})" if guard.checkpoint else ""
+            show_line(f"{word}: {guard.name}{place}: {guard.detail}")
 
 
 def show_tables(tables: Sequence[Table], *, figures: bool = True) -> None:

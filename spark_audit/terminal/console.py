@@ -294,8 +294,9 @@ def stdout() -> Console:
     """Where tables and text are drawn; nothing is read as markup."""
     from rich.console import Console
 
-    # Piped output keeps whole lines: there is no terminal to wrap to.
-    width = None if sys.stdout.isatty() else 200
+    # Piped output keeps whole lines, unless COLUMNS says how wide its reader is.
+    told = os.environ.get("COLUMNS", "").isdecimal()
+    width = None if sys.stdout.isatty() or told else 200
     return Console(highlight=False, markup=False, width=width)
 
 

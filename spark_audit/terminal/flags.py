@@ -78,6 +78,7 @@ TrustRemoteCode: TypeAlias = Annotated[bool, Flag("Run code that a checkpoint br
 Seed: TypeAlias = Annotated[int, Flag("Seed of everything random.", min=0)]
 ShowText: TypeAlias = Annotated[bool, Flag("Show identifiers and their contexts.")]
 Quiet: TypeAlias = Annotated[bool, Flag("No progress.")]
+Verbose: TypeAlias = Annotated[bool, Flag("Print every sentence and table.")]
 Json: TypeAlias = Annotated[bool, Flag("Print JSON to stdout.")]
 
 

@@ -216,7 +216,7 @@ def test_planted_overfit_is_found_by_every_score(make_world: Make) -> None:
         assert (row.null, row.n, row.clusters) == (0.5, 200, 200)
         assert row.value == 1 or row.parity_low < row.parity_high
     assert "membership was detected" in result.verdict[0]
-    assert "more familiar" in result.verdict[0]
+    assert "LESS familiar" not in result.verdict[0]
     assert all(g.passed is not False for g in result.guards)
 
 
@@ -417,7 +417,7 @@ def test_texts_that_differ_stand_beside_every_figure(make_world: Make) -> None:
     )
     assert beside["says"] == "detected"
     assert (
-        f"its AUC is {ours.value:.3f}, where the texts alone give {beside['texts']:.3f}"
+        f"AUC {ours.value:.3f} of {ours.of}, {beside['texts']:.3f} of the texts alone"
         in (sure.sentence)
     )
     design = Design.of(
@@ -428,11 +428,11 @@ def test_texts_that_differ_stand_beside_every_figure(make_world: Make) -> None:
     assert frame is not None
     frame = frame[frame["checkpoint"] == "ours"].sort_values("example")
     apart, _ = auc_difference(design, frame["reference"], frame["texts"])
-    told = f"a difference of {apart.value:.3f} [{apart.low:.3f}, {apart.high:.3f}]"
+    told = f"apart by {apart.value:.3f} [{apart.low:.3f}, {apart.high:.3f}]"
     assert told in sure.sentence
     assert weak.claim == "confounded"
     assert row_of(result, "weak", weak.of).low > 0.5
-    assert f"the texts alone give {beside['texts']:.3f}" in weak.sentence
+    assert f"{beside['texts']:.3f} of the texts alone" in weak.sentence
     assert none.claim == "nothing_shown"
     assert "membership was not detected" in none.sentence
     assert blind.value is not None
@@ -451,7 +451,7 @@ def test_a_guard_that_fails_by_chance_hides_no_memory(
     result = run(make_world(seed=7), ours=0.5, still=0.0, blind_permutations=20)
     assert guard(result, "blind text classifier").passed is False
     assert finding_of(result, "ours").claim == "membership"
-    assert "the texts alone give 0." in finding_of(result, "ours").sentence
+    assert " of the texts alone, apart by 0." in finding_of(result, "ours").sentence
     assert finding_of(result, "still").claim == "nothing_shown"
 
 
@@ -461,7 +461,7 @@ def test_less_familiar_rows_are_turned_round_before_the_texts(make_world: Make) 
     found = finding_of(result, "ours")
     assert found.claim == "membership"
     assert "look LESS familiar" in found.sentence
-    assert "its AUC (turned round) is 1.000" in found.sentence
+    assert "AUC 1.000 (turned round) of" in found.sentence
 
 
 def test_base_that_tells_members_is_noted(make_world: Make) -> None:
@@ -493,7 +493,7 @@ def test_help_for_a_topic_is_no_membership(make_world: Make, base: bool) -> None
     assert "membership was detected" not in " ".join(result.verdict)
     said = "the sides differ before training: a change can be generalisation"
     assert said in result.verdict[0]
-    assert "the texts alone give 0.8" in result.verdict[0]
+    assert ", 0.8" in result.verdict[0]
     assert finding_of(result, "ours").claim == "confounded"
     assert "`reference`" in guard(result, "untrained model", "loss:").detail
     if not base:
@@ -535,8 +535,8 @@ def test_one_other_score_that_fails_is_doubted_alone(
     assert "generalisation" in change_of(result, "ours", "base", "zlib").note
     (line,) = result.verdict
     assert "membership was detected" in line
-    assert "the AUC of zlib" not in line
-    assert "the texts alone give" in line
+    assert " of zlib" not in line
+    assert "of the texts alone" in line
 
 
 def test_near_duplicates_do_not_hide_a_doubted_score(make_world: Make) -> None:
@@ -561,7 +561,7 @@ def test_perfect_separation_is_tested_and_the_largest_effect_is_quoted(
     surer = change_of(result, "ours", "base", "mink10")
     assert surer.p < 2 * 0.5**30, "more significant than the exact test can be"
     assert surer.value < 0.5
-    assert "the AUC of reference is 1.000" in result.verdict[0]
+    assert "AUC 1.000 of reference" in result.verdict[0]
     assert "Void" not in result.verdict[0]
     assert "Without a test" not in result.verdict[0]
 

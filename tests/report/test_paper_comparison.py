@@ -210,8 +210,11 @@ def test_nothing_to_put_side_by_side_is_an_error() -> None:
 
 
 def test_the_command_prints_and_adds_to_what_people_read_only(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     report = made(row("matched", "mine", "delta_sel"), row("matched", "er", "nll_pii"))
     write_report(report, tmp_path)
 

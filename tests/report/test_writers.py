@@ -169,7 +169,8 @@ def test_markdown_says_verdict_guard_and_missing_figures(
 ) -> None:
     write_report(report, tmp_path, formats=["md"])
     text = (tmp_path / "report.md").read_text()
-    assert text.index("something was found") < text.index("Nothing else can be")
+    assert text.startswith("# Of 3 checkpoints: 3 NOT TESTED")
+    assert text.index("Nothing else can be") < text.index("something was found")
     assert "**FAILED**" in text
     assert "0.250 [0.100, 0.400]" in text
     assert "not estimable for SSN: the manifest has no matched span" in text

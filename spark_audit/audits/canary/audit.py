@@ -173,6 +173,8 @@ def further(
         nothing=NONE,
         unscored=UNSCORED,
         chance=True,
+        attack="canaries",
+        covers=("exposure_mean", "n", "planted strings, beside candidates"),
     ),
     plan=plan,
     conclude=conclude,

@@ -155,7 +155,13 @@ def conclude(
 @AUDITS.register(
     order=7,
     about=About(
-        METRICS, columns=COLUMNS, flaw=flaw, nothing=NOTHING, unscored=UNSCORED
+        METRICS,
+        columns=COLUMNS,
+        flaw=flaw,
+        nothing=NOTHING,
+        unscored=UNSCORED,
+        attack="extraction",
+        covers=("greedy_rate", "n", "identifiers, asked for after their true prefix"),
     ),
     plan=plan,
     conclude=conclude,

@@ -205,6 +205,12 @@ def further(
         nothing=NOTHING,
         wide=True,
         file="spans.parquet",
+        attack="identifiers",
+        covers=(
+            "memory",
+            "clusters",
+            "independent groups of identifiers, beside never-trained ones",
+        ),
     ),
     plan=plan,
     check=check,

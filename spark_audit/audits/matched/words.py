@@ -57,8 +57,8 @@ def _memory(
     claim = claim_of(row)
     tested = "" if p is None else f", {p_value(p)}"
     moved = (
-        f"against identifiers of the same kinds never trained on, trained ones moved "
-        f"by {figure(row)} nats a token (0 without memory{tested})"
+        f"{figure(row)} nats a token against never-trained ones (0 without "
+        f"memory{tested})"
     )
     least = ", ".join(
         f"{number(one.mde)} at dose {one.grouping[1]}"
@@ -66,9 +66,7 @@ def _memory(
         # Of fewer it says next to nothing, and nothing that may be shared.
         if one.mde and rows["pii_change", "trained", one.group].clusters >= FEWEST
     )
-    reach = (
-        "" if row.mde is None else f"; one of {number(row.mde)} would have been seen"
-    )
+    reach = "" if row.mde is None else f"; {number(row.mde)} would have been seen"
     nothing = (
         f"{name}: no memory of identifiers shown: {moved}{reach}"
         f"{f' ({least})' if least else ''}."

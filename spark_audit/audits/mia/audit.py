@@ -219,6 +219,8 @@ def further(
         unscored=UNSCORED,
         over="train rows against test rows",
         chance=True,
+        attack="membership",
+        covers=("auc", "n", "rows, trained on and not"),
     ),
     plan=plan,
     check=check,

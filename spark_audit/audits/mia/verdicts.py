@@ -270,15 +270,11 @@ def _concluded(
         best = largest(detected)
         test = tests[best]
         figures = (
-            f"{_shown(best, test.row)}, "
-            f"{p_value(needed[best], least=LEAST_P)} corrected for {len(tests)} "
-            f"scores{_beyond(test) or NOT_TRIED}"
+            f"{_told(best, test) or _shown(best, test.row) + NOT_TRIED}, "
+            f"{p_value(needed[best], least=LEAST_P)} corrected for {len(tests)} scores"
         )
-        said = (
-            f"membership was detected: {figures}. Rows it was trained on look "
-            f"{'more' if test.more else 'LESS'} familiar than rows "
-            f"that it was not trained on.{tail}"
-        )
+        less = "" if test.more else " Its rows look LESS familiar than others."
+        said = f"membership was detected: {figures}.{less}{tail}"
         otherwise = f"{name}: membership is not shown once all tests of the report "
         otherwise += f"count: {figures}.{tail}"
         primary |= {"p": needed[best], "otherwise": otherwise}
@@ -290,9 +286,7 @@ def _concluded(
         why = APART if best in judged.apart else "the sides differ in their texts"
         said = (
             "membership cannot be told from what differs between the texts: "
-            f"{_shown(best, test.row)}, {p_value(moved[best], least=LEAST_P)} "
-            f"corrected for {len(tests)} scores"
-            f"{_beyond(test) or NOT_BESIDE}: {why}.{tail}"
+            f"{_told(best, test) or _shown(best, test.row) + NOT_BESIDE}; {why}.{tail}"
         )
         return verdict(name, "confounded", said, test.row, **primary), tests
     said, row = _not_shown(tests, moved, needed, judged)
@@ -312,14 +306,11 @@ def _not_shown(
     mde = max((each for each in least if each), default=None)
     said = f"effects below {number(mde)}" if mde else "smaller effects"
     blurred = f" {judged.void[ALL][1]}." if ALL in judged.void else ""
-    beside = ""
-    if moved[best] < 0.05:
-        claim = p_value(needed[best], places=2)
-        beside = f"{_beyond(test)}; with what the texts alone tell, {claim}"
     sentence = (
-        f"membership was not detected: {_shown(best, test.row)} is the clearest of "
-        f"{len(tests)} scores, corrected {p_value(moved[best], places=2)}{beside}; "
-        f"{said} cannot be excluded, nor can stronger attacks.{blurred}"
+        f"membership was not detected: {_told(best, test) or _shown(best, test.row)}, "
+        f"the clearest of {len(tests)} scores, {p_value(needed[best], places=2)} "
+        f"corrected for them; {said} cannot be excluded, nor can stronger "
+        f"attacks.{blurred}"
     )
     return sentence, test.row
 
@@ -328,16 +319,15 @@ NOT_TRIED = "; what the texts alone tell was not tried"
 NOT_BESIDE = ", and no AUC of the texts alone is there to hold it against"
 
 
-def _beyond(test: Tested) -> str:
+def _told(attack: str, test: Tested) -> str:
     """The score's AUC beside that of the texts alone; empty where nobody asks."""
     if test.above is None:
         return ""
-    apart = test.above.difference
     turned = "" if test.more else " (turned round)"
-    own = f"; its AUC{turned} is {number(test.above.score)}, "
     return (
-        f"{own}where the texts alone give {number(test.above.texts)}, a difference of "
-        f"{figure(apart)}"
+        f"AUC {number(test.above.score)}{turned} of {attack}, "
+        f"{number(test.above.texts)} of the texts alone, apart by "
+        f"{figure(test.above.difference)}"
     )
 
 

@@ -110,6 +110,8 @@ def further(result: AuditResult, tables: Tables, manifest: Manifest) -> AuditRes
         over="exposure among twins",
         wide=True,
         counts="identifiers",
+        attack="twins",
+        covers=("rise", "n", "identifiers, beside fresh strings of their kind"),
     ),
     plan=plan,
     conclude=conclude,

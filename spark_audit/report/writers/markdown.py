@@ -13,6 +13,14 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import series_of
 from spark_audit.report.cells import Table
 from spark_audit.report.definitions import definitions
+from spark_audit.report.standing import (
+    NEXT,
+    SHAPES,
+    Standing,
+    answer,
+    covered,
+    standings,
+)
 from spark_audit.report.tables import (
     NO_VERDICT,
     PRIVATE,
@@ -22,7 +30,7 @@ from spark_audit.report.tables import (
     tables,
 )
 from spark_audit.report.writers import WRITERS
-from spark_audit.results import Report, by_severity, number
+from spark_audit.results import OF_REPORT, Report, by_severity, number
 
 LONGEST = 60_000
 """Characters beyond which tables are left out: GitHub takes 65,536 in an issue."""
@@ -90,29 +98,47 @@ class Shown(Enum):
 
 
 def _head(report: Report) -> Iterator[str]:
-    """The verdict, and what can void it."""
-    yield f"# Privacy audit: {_plain(', '.join(entries(report)))}"
+    """Where each checkpoint stands, and what can void it."""
+    stand = standings(report)
+    yield f"# {_plain(answer(stand) if stand else ', '.join(entries(report)))}"
     if report.status == "partial":
         yield (
             "**Partial report**: only some examples were scored (`--limit`). Its "
             "figures are for trying things out, not for decisions."
         )
-    yield "## Verdict"
     if not report.findings:
         yield NO_VERDICT
-    yield _bullets(f"**{f.audit}** {f.sentence}" for f in by_severity(report.findings))
+    found = by_severity(report.findings)
+    yield _bullets(f.sentence for f in found if f.audit == OF_REPORT)
+    if stand:
+        yield _bullets(map(_stands, stand))
+        told = dict.fromkeys(one.state for one in stand)
+        yield _bullets(f"{SHAPES[s]} {s}: {NEXT[s]}" for s in told)
+        yield _plain(f"Tried on: {'; '.join(covered(report))}.")
     if (first := glance(report)) is not None:
         yield _section(first)
-    yield "## What cannot be concluded"
-    yield _bullets(report.scope)
     if report.guards:
         words = {True: "passed", False: "**FAILED**", None: "warning"}
         rows = [
             (g.name, g.checkpoint or "-", words[g.passed], g.detail)
-            for g in report.guards
+            for g in sorted(report.guards, key=lambda g: g.passed is True)
         ]
         yield "## Guards"
         yield table(("guard", "checkpoint", "state", "detail"), rows)
+    yield "## What cannot be concluded"
+    yield _bullets(report.scope)
+    yield "## Every sentence, by severity"
+    yield _bullets(f"**{f.audit}** {f.sentence}" for f in found if f.audit != OF_REPORT)
+
+
+def _stands(one: Standing) -> str:
+    """A checkpoint's state, evidence, and what its attacks came to."""
+    parts = [
+        f"{outcome}: {', '.join(tried.attack for tried in part)}"
+        for outcome, part in one.tally.items()
+    ]
+    tally = f" *{'; '.join(parts)}.*" if parts else ""
+    return f"{SHAPES[one.state]} **{one.state}** **{one.name}**: {one.lead}{tally}"
 
 
 def _figures(report: Report, level: Shown) -> Iterator[str]:

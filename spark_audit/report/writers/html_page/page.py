@@ -12,7 +12,7 @@ import importlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,14 @@ from markupsafe import Markup
 from spark_audit.audits import AUDITS
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import entry_of
+from spark_audit.names import entry_of, series_of
 from spark_audit.report.attachments import read_cases
 from spark_audit.report.cells import FURTHER, VOID, Line, Table
 from spark_audit.report.definitions import GENERAL, definitions_of, intervals
 from spark_audit.report.figures.entries import palette
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.figures.theme import DARK, LIGHT, Drawing, Drawn
+from spark_audit.report.standing import NEXT, SHAPES, STATES, answer, covered, standings
 from spark_audit.report.tables import (
     NO_VERDICT,
     PRIVATE,
@@ -46,7 +47,7 @@ from spark_audit.report.writers.html_page.drawings import (
     darkened,
     picture,
 )
-from spark_audit.results import Report, Row, Status, by_severity
+from spark_audit.results import Finding, Report, Row, Status, by_severity
 
 TITLES: Mapping[str, tuple[str, str]] = {
     "matched": (
@@ -72,8 +73,6 @@ TITLES: Mapping[str, tuple[str, str]] = {
 
 HEADING, LEAD = 60, 240
 """Characters up to which checkpoints are named in the heading, and below it."""
-IN_SIGHT = 8
-"""Sentences in sight where fewer are detections; no detection is ever folded."""
 
 MARKERS = {
     "o": "M6 1.5a4.5 4.5 0 1 1 0 9a4.5 4.5 0 1 1 0-9z",
@@ -109,11 +108,13 @@ class Grid:
 
 @dataclass(frozen=True)
 class Section:
-    """One section of the page."""
+    """One section of the page; ``name`` is its audit's, if it is one's."""
 
+    name: str
     id: str
     title: str
     question: str
+    said: Sequence[Finding]
     pictures: Sequence[Picture]
     grids: Sequence[Grid]
     definitions: Sequence[tuple[str, str]]
@@ -197,7 +198,8 @@ def _page(
     pictures = drawings(report) if drawn is None else drawn()
     first = glance(report)
     rows = [*report.results, *report.contrasts]
-    detections = sum(finding.detected for finding in report.findings)
+    stand, sections = standings(report), list(_sections(report, pictures))
+    told = {section.name for section in sections}
     return (
         _environment()
         .from_string(_asset("page.html"))
@@ -212,10 +214,16 @@ def _page(
             script_hash=base64.b64encode(
                 hashlib.sha256(script.encode()).digest()
             ).decode(),
-            findings=by_severity(report.findings),
-            in_sight=max(IN_SIGHT, detections),
-            no_verdict=NO_VERDICT,
-            titles={audit: title for audit, (title, _) in TITLES.items()},
+            standings=stand,
+            answer=answer(stand),
+            states=STATES,
+            shapes=SHAPES,
+            next=NEXT,
+            covered=covered(report),
+            checkpoints=[c for c in report.checkpoints if series_of(c.name) == c.name],
+            findings=[f for f in by_severity(report.findings) if f.audit not in told],
+            no_verdict=NO_VERDICT if not report.findings else "",
+            general=_general(report, sections),
             glance=first and next(_grids(first, id="glance")),
             guards={
                 state: [guard for guard in report.guards if guard.passed is state]
@@ -224,7 +232,7 @@ def _page(
             figures=len(rows),
             void=_void(rows),
             switches=switches,
-            sections=list(_sections(report, pictures)),
+            sections=sections,
             heat=heat,
             entries={name: entry_of(name) for name in (*colours, *heat.checkpoints)},
             switched=set(colours),
@@ -302,15 +310,22 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[Section]:
             continue
         title, question = TITLES.get(name, (name, ""))
         yield Section(
+            name=name,
             id=_slug(name),
             title=title,
             question=question,
+            said=by_severity(f for f in report.findings if f.audit == name),
             pictures=pictures[name],
-            # What is in sight comes first.
-            grids=sorted(grids[name], key=lambda grid: grid.folded),
+            grids=_folded(grids[name], bool(pictures[name])),
             definitions=[*definitions_of(name), *general] if name in audits else (),
             scope=_scope(report, name),
         )
+
+
+def _folded(grids: Sequence[Grid], drawn: bool) -> list[Grid]:
+    """What is in sight first: the first table, where nothing is drawn."""
+    order = sorted(grids, key=lambda grid: grid.folded)
+    return [replace(grid, folded=drawn or k > 0) for k, grid in enumerate(order)]
 
 
 def _grids(table: Table, *, id: str, title: str = "") -> Iterator[Grid]:
@@ -337,6 +352,12 @@ def _grids(table: Table, *, id: str, title: str = "") -> Iterator[Grid]:
 
 def _slug(name: str) -> str:
     return "s-" + re.sub(r"[^A-Za-z0-9]+", "-", name)
+
+
+def _general(report: Report, sections: Sequence[Section]) -> list[str]:
+    """Statements on scope that are of no section of their own."""
+    own = {line for section in sections for line in section.scope}
+    return [line for line in report.scope if line not in own]
 
 
 def _scope(report: Report, audit: str) -> list[str]:

@@ -180,7 +180,7 @@
   const told = document.createElement("p");
   told.className = "remark screen";
   told.textContent = "Every table is sorted by a click on a column's header.";
-  const first = one("#verdict .scroll") || one(".part .scroll");
+  const first = one(".scroll table.sortable") && one(".scroll table.sortable").parentElement;
   if (first) first.after(told);
 
   // --- what is wider than the page says so ------------------------------------------
@@ -327,12 +327,12 @@
   addEventListener("hashchange", show);
   addEventListener("popstate", show);
 
-  // --- print: all that is folded is opened, and closed again ------------------------
+  // --- print: what cannot be concluded is opened, and closed again -------------------
 
   let opened = [];
   function unfold() {
-    // Folded tables stay folded: they would fill dozens of pages.
-    opened.push(...all("details:not([open]):not(.tabled)"));
+    // The rest stays folded: it would fill dozens of pages.
+    opened.push(...all("details.scoped:not([open])"));
     for (const part of opened) part.open = true;
   }
   function fold() {

@@ -1,0 +1,231 @@
+"""Where each checkpoint stands: its state, the evidence, what was tried, what is next.
+
+The answer that every format of a report says first. It is read from the typed findings
+alone, so that no two formats can answer differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from spark_audit.audits import AUDITS
+from spark_audit.audits.claims import GIVE, UNTESTED, remembers
+from spark_audit.audits.contract import About
+from spark_audit.checkpoints.specs import BASE
+from spark_audit.names import entry_of, series_of
+from spark_audit.report.tables import entries
+from spark_audit.results import OF_REPORT, Finding, Report, by_severity
+from spark_audit.results.rows import DETECTED, SEVERITY
+
+State = Literal["LEAKS", "DETECTABLE", "NOT SHOWN", "NOT TESTED"]
+STATES: dict[State, str] = {
+    "LEAKS": "what it was trained on comes back, or is shown to be remembered",
+    "DETECTABLE": "it can be told whose rows were in its training",
+    "NOT SHOWN": "tested, and nothing was found; how small an effect would have been "
+    "found is told",
+    "NOT TESTED": "nothing here could have shown what it remembers",
+}
+"""The states, the worst first, and what they mean."""
+SHAPES: dict[State, str] = {
+    "LEAKS": "▲",
+    "DETECTABLE": "◆",
+    "NOT SHOWN": "○",
+    "NOT TESTED": "?",
+}
+"""A sign a state: none is told by its colour alone."""
+NEXT: dict[State, str] = {
+    "LEAKS": "Do not ship it as it is. Take the rows that it gives away out of the "
+    "training data, or correct it, and audit it again.",
+    "DETECTABLE": "Ship it only where nobody is harmed by its being known whose rows "
+    "it was trained on.",
+    "NOT SHOWN": "Nothing here speaks against it. What was not tested, and effects "
+    "smaller than those named, stay open.",
+    "NOT TESTED": f"{GIVE}.",
+}
+"""What to do next, by state."""
+
+Outcome = Literal["FOUND", "confounded", "not shown", "void", "not tested"]
+OUTCOMES: tuple[Outcome, ...] = (
+    "FOUND",
+    "confounded",
+    "void",
+    "not tested",
+    "not shown",
+)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One attack on one checkpoint.
+
+    Attributes
+    ----------
+    audit, attack
+        Its name, and what it tries, in words.
+    outcome
+        ``void``: tried, but its figures say nothing.
+    finding
+        What the outcome rests on, if on one.
+    """
+
+    audit: str
+    attack: str
+    outcome: Outcome
+    finding: Finding | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where one checkpoint, or method with several seeds, stands.
+
+    Attributes
+    ----------
+    name, state
+        Who, and in which state.
+    detections
+        All that was detected, the strongest evidence first.
+    lead
+        The sentence to be told, without its subject.
+    tried
+        Every attack in the order of audits, the untried ones too.
+    """
+
+    name: str
+    state: State
+    detections: tuple[Finding, ...]
+    lead: str
+    tried: tuple[Tried, ...]
+
+    @property
+    def audit(self) -> str:
+        """Where the evidence for the lead stands; empty: nowhere."""
+        if self.detections:
+            return self.detections[0].audit
+        shown = (one.audit for one in self.tried if one.outcome == "not shown")
+        return next(shown, "") if self.state == "NOT SHOWN" else ""
+
+    @property
+    def tally(self) -> dict[Outcome, list[Tried]]:
+        """The attacks by what they came to, what was found first."""
+        parts = {
+            outcome: [one for one in self.tried if one.outcome == outcome]
+            for outcome in OUTCOMES
+        }
+        return {outcome: part for outcome, part in parts.items() if part}
+
+
+def standings(report: Report) -> list[Standing]:
+    """Every checkpoint but the base, the worst first; the base where it leaks itself.
+
+    Empty where no audit of the report attacks anything.
+    """
+    attacks = {name: about.attack for name, about in _attacks()}
+    if not any(row.audit in attacks for row in report.results):
+        return []
+    by_entry: dict[str, list[Finding]] = {name: [] for name in entries(report)}
+    for finding in report.findings:
+        by_entry.setdefault(_entry(finding.checkpoint), []).append(finding)
+    found = [
+        _standing(name, own, attacks)
+        for name, own in by_entry.items()
+        if name and (name != BASE or any(one.detected for one in own))
+    ]
+    return sorted(found, key=lambda one: (list(STATES).index(one.state), _place(one)))
+
+
+def answer(found: Sequence[Standing]) -> str:
+    """The report in one line: how many checkpoints are in which state."""
+    if len(found) == 1:
+        return f"{found[0].name}: {found[0].state}"
+    parts = []
+    for state in STATES:
+        names = [one.name for one in found if one.state == state]
+        if names:
+            named = f" ({names[0]})" if len(names) == 1 else ""
+            parts.append(f"{len(names)} {state}{named}")
+    return f"Of {len(found)} checkpoints: {', '.join(parts)}"
+
+
+def covered(report: Report) -> list[str]:
+    """What each attack was tried on, and which were not tried at all."""
+    told, lacking = [], []
+    for name, about in _attacks():
+        rows = [row for row in report.results if row.audit == name and row.n]
+        metric, unit, words = about.covers
+        mine = [row for row in rows if row.metric == metric]
+        mine = [row for row in mine if row.checkpoint != BASE] or mine
+        pooled = [getattr(row, unit) for row in mine if row.group == "pooled"]
+        if not pooled:
+            lacking.append(about.attack)
+            continue
+        types = [r.grouping[1] for r in mine if r.grouping[0] == "type"]
+        of = f" ({len(set(types))} types)" if len(set(types)) > 1 else ""
+        told.append(f"{about.attack}: {max(pooled)} {words}{of}")
+    if lacking:
+        told.append(f"not tried: {', '.join(lacking)}")
+    return told
+
+
+def _attacks() -> Iterator[tuple[str, About]]:
+    for name in AUDITS.in_order():
+        about = AUDITS.about(name)
+        if about.attack:
+            yield name, about
+
+
+def _entry(name: str) -> str:
+    return entry_of(series_of(name)) if name else ""
+
+
+def _place(one: Standing) -> float:
+    return -max((finding.severity for finding in one.detections), default=0)
+
+
+def _standing(
+    name: str, findings: Iterable[Finding], attacks: dict[str, str]
+) -> Standing:
+    own = [one for one in by_severity(findings) if one.audit in (*attacks, OF_REPORT)]
+    tried = tuple(
+        _tried(audit, attack, [one for one in own if one.audit == audit])
+        for audit, attack in attacks.items()
+    )
+    detections = tuple(one for one in own if one.detected)
+    if detections:
+        leaks = detections[0].severity >= SEVERITY["memory"]
+        state: State = "LEAKS" if leaks else "DETECTABLE"
+        return Standing(name, state, detections, _told(detections[0], name), tried)
+    if not any(map(remembers, own)):
+        lead = f"{UNTESTED[0].upper()}{UNTESTED[1:]}."
+        return Standing(name, "NOT TESTED", (), lead, tried)
+    shown = (one.finding for one in tried if one.outcome == "not shown")
+    first = next((one for one in shown if one is not None), None)
+    lead = "Nothing was found." if first is None else _told(first, name)
+    return Standing(name, "NOT SHOWN", (), lead, tried)
+
+
+def _tried(audit: str, attack: str, own: Sequence[Finding]) -> Tried:
+    """What one audit came to; its first test speaks for it where nothing was found."""
+    first = own[0] if own else None
+    if first is not None and first.severity >= DETECTED:
+        return Tried(audit, attack, "FOUND", first)
+    tests = [one for one in own if one.family == "primary"]
+    confounded = next((one for one in own if one.claim == "confounded"), None)
+    if confounded is not None:
+        return Tried(audit, attack, "confounded", confounded)
+    shown = next((one for one in tests if one.claim != "not_tested"), None)
+    if shown is not None:
+        sound = shown.status == "ok"
+        return Tried(audit, attack, "not shown" if sound else "void", shown)
+    void = next((one for one in own if one.status != "ok"), None)
+    return Tried(audit, attack, "void" if void else "not tested", void)
+
+
+def _told(finding: Finding, name: str) -> str:
+    """A finding's sentence without the name that stands before it."""
+    for subject in (finding.checkpoint, name):
+        if subject and finding.sentence.startswith(f"{subject}: "):
+            rest = finding.sentence.removeprefix(f"{subject}: ")
+            return f"{rest[:1].upper()}{rest[1:]}"
+    return finding.sentence
