@@ -69,7 +69,7 @@ def test_claims_of_a_seed(seed: int, known_truth: Any, tmp_path: Path) -> None:
     # By plain torch: what was trained on is remembered, the more the oftener it stood.
     assert full["truth"]["A16"] < full["truth"]["A1"] < 0
     assert abs(foreign["truth"]["A16"]) < 0.3 < -full["truth"]["A16"]
-    assert foreign["truth"]["K"] < -0.3
+    assert foreign["truth"]["K"] < -0.1
     assert set(untouched["truth"].values()) == {0.0, 0.5}
     for line in (untouched, foreign):
         claims = {claim["claim"] for claim in line["claims"]}
