@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_audit.audits import AUDITS
 from spark_audit.report.cells import Table, records_table
-from spark_audit.report.standing import NEXT, SHAPES, Standing, answer, standings
+from spark_audit.report.standing import NEXT, SHAPES, Standing, answer, gate, standings
 from spark_audit.report.tables import NO_VERDICT, glance, tables
 from spark_audit.results import OF_REPORT, Report, by_severity
 from spark_audit.terminal.console import show_line, show_table, tell, tell_json
@@ -55,11 +55,14 @@ def _show_standings(stand: Sequence[Standing]) -> None:
         if found:
             rest.insert(0, f"FOUND: {', '.join(found)}")
         told = f"{SHAPES[one.state]} {one.state} {one.name}: {one.lead}"
+        if one.exposed:
+            rest.append(f"most exposed types: {one.exposed}")
         tail = f" {'; '.join(rest).capitalize() if not found else '; '.join(rest)}."
         style = "bold" if one.detections else None
         show_line(told + (tail if rest else ""), style=style)
     for state in dict.fromkeys(one.state for one in stand):
         show_line(f"{SHAPES[state]} {NEXT[state]}")
+    show_line(f"spark-audit gate, without rules, {gate(stand)}.")
 
 
 def _show_guards(report: Report, *, verbose: bool) -> None:

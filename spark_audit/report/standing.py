@@ -7,7 +7,7 @@ alone, so that no two formats can answer differently.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from spark_audit.audits import AUDITS
@@ -16,7 +16,7 @@ from spark_audit.audits.contract import About
 from spark_audit.checkpoints.specs import BASE
 from spark_audit.names import entry_of, series_of
 from spark_audit.report.tables import entries
-from spark_audit.results import OF_REPORT, Finding, Report, by_severity
+from spark_audit.results import OF_REPORT, Finding, Report, by_severity, number
 from spark_audit.results.rows import DETECTED, SEVERITY
 
 State = Literal["LEAKS", "DETECTABLE", "NOT SHOWN", "NOT TESTED"]
@@ -90,6 +90,9 @@ class Standing:
         The sentence to be told, without its subject.
     tried
         Every attack in the order of audits, the untried ones too.
+    exposed
+        Of one that remembers identifiers, the types that it remembers most, each with
+        its figure: exploratory, to say where to look first.
     """
 
     name: str
@@ -97,6 +100,13 @@ class Standing:
     detections: tuple[Finding, ...]
     lead: str
     tried: tuple[Tried, ...]
+    exposed: str = ""
+
+    @property
+    def ships(self) -> bool:
+        """Whether ``gate`` lets it pass where it is given no rule."""
+        told = any(SEVERITY["membership"] <= one.severity for one in self.detections)
+        return not told and self.state != "NOT TESTED"
 
     @property
     def audit(self) -> str:
@@ -128,7 +138,7 @@ def standings(report: Report) -> list[Standing]:
     for finding in report.findings:
         by_entry.setdefault(_entry(finding.checkpoint), []).append(finding)
     found = [
-        _standing(name, own, attacks)
+        replace(_standing(name, own, attacks), exposed=_exposed(report, name, own))
         for name, own in by_entry.items()
         if name and (name != BASE or any(one.detected for one in own))
     ]
@@ -146,6 +156,14 @@ def answer(found: Sequence[Standing]) -> str:
             named = f" ({names[0]})" if len(names) == 1 else ""
             parts.append(f"{len(names)} {state}{named}")
     return f"Of {len(found)} checkpoints: {', '.join(parts)}"
+
+
+def gate(found: Sequence[Standing]) -> str:
+    """What the gate without rules makes of each."""
+    parts = {"stops": [], "passes": []}  # type: dict[str, list[str]]
+    for one in found:
+        parts["passes" if one.ships else "stops"].append(one.name)
+    return "; ".join(f"{k} {', '.join(names)}" for k, names in parts.items() if names)
 
 
 def covered(report: Report) -> list[str]:
@@ -203,6 +221,28 @@ def _standing(
     first = next((one for one in shown if one is not None), None)
     lead = "Nothing was found." if first is None else _told(first, name)
     return Standing(name, "NOT SHOWN", (), lead, tried)
+
+
+MOST = 3
+"""Types that are named as the most exposed."""
+
+
+def _exposed(report: Report, name: str, own: Sequence[Finding]) -> str:
+    """Types whose trained identifiers became likelier than never-trained ones."""
+    if not any(one.claim in ("memory", "verbatim") for one in own):
+        return ""
+    rows = [
+        row
+        for row in report.results
+        if (row.audit, row.metric, row.checkpoint) == ("matched", "memory", name)
+        and row.grouping[0] == "type"
+        and row.status == "ok"
+        and row.value is not None
+        and row.high is not None
+        and row.high < (row.null_low or 0.0)
+    ]
+    rows.sort(key=lambda row: row.value or 0.0)
+    return ", ".join(f"{row.grouping[1]} {number(row.value)}" for row in rows[:MOST])
 
 
 def _tried(audit: str, attack: str, own: Sequence[Finding]) -> Tried:

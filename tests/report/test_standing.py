@@ -12,6 +12,7 @@ from spark_audit.report.standing import (
     STATES,
     answer,
     covered,
+    gate,
     standings,
 )
 from spark_audit.results import (
@@ -160,6 +161,44 @@ def test_what_says_nothing_is_void_and_what_was_left_out_not_tested() -> None:
 def test_a_base_that_gives_something_away_is_told_of_too() -> None:
     found = standings(report(finding("extract", "base", "verbatim")))
     assert [one.name for one in found] == ["base", "a", "b"]
+
+
+def test_the_gate_of_no_rules_agrees() -> None:
+    from spark_audit.report.gate import DEFAULT, check
+
+    told = [
+        finding("matched", "a", "memory"),
+        finding("mia", "b", "membership"),
+        finding("matched", "c", "betrays"),
+        finding("matched", "d", "nothing_shown"),
+    ]
+    given = report(*told, names=("base", "a", "b", "c", "d", "e"))
+    stand = standings(given)
+    assert gate(stand) == "stops a, b, e; passes c, d"
+    verdicts = check(given, DEFAULT)
+    tripped = {one.checkpoint for one in verdicts if one.state == "tripped"}
+    assert tripped == {one.name for one in stand if not one.ships}
+
+
+def test_the_most_exposed_types_are_named_where_identifiers_are_remembered() -> None:
+    values = {"NAME": -0.4, "EMAIL": -0.2, "PHONE": -0.9, "SSN": -0.1, "IBAN": -0.3}
+    rows = [
+        Row(
+            audit="matched",
+            checkpoint="a",
+            metric="memory",
+            group=f"type:{kind}",
+            value=value,
+            low=value - 0.1,
+            high=value + (1.0 if kind == "PHONE" else 0.05),
+        )
+        for kind, value in values.items()
+    ]
+    given = report(finding("matched", "a", "memory"))
+    given = given.model_copy(update={"results": [*given.results, *rows]})
+    one, two = standings(given)
+    assert one.exposed == "NAME -0.400, IBAN -0.300, EMAIL -0.200"
+    assert two.exposed == ""
 
 
 def test_covered_counts_and_names_what_was_not_tried() -> None:

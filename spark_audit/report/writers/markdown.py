@@ -19,6 +19,7 @@ from spark_audit.report.standing import (
     Standing,
     answer,
     covered,
+    gate,
     standings,
 )
 from spark_audit.report.tables import (
@@ -114,6 +115,7 @@ def _head(report: Report) -> Iterator[str]:
         yield _bullets(map(_stands, stand))
         told = dict.fromkeys(one.state for one in stand)
         yield _bullets(f"{SHAPES[s]} {s}: {NEXT[s]}" for s in told)
+        yield f"Without rules of your own, `spark-audit gate` {_plain(gate(stand))}."
         yield _plain(f"Tried on: {'; '.join(covered(report))}.")
     if (first := glance(report)) is not None:
         yield _section(first)
@@ -137,6 +139,8 @@ def _stands(one: Standing) -> str:
         f"{outcome}: {', '.join(tried.attack for tried in part)}"
         for outcome, part in one.tally.items()
     ]
+    if one.exposed:
+        parts.append(f"most exposed types, nats a token: {one.exposed}")
     tally = f" *{'; '.join(parts)}.*" if parts else ""
     return f"{SHAPES[one.state]} **{one.state}** **{one.name}**: {one.lead}{tally}"
 

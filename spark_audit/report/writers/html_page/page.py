@@ -30,7 +30,15 @@ from spark_audit.report.definitions import GENERAL, definitions_of, intervals
 from spark_audit.report.figures.entries import palette
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.figures.theme import DARK, LIGHT, Drawing, Drawn
-from spark_audit.report.standing import NEXT, SHAPES, STATES, answer, covered, standings
+from spark_audit.report.standing import (
+    NEXT,
+    SHAPES,
+    STATES,
+    answer,
+    covered,
+    gate,
+    standings,
+)
 from spark_audit.report.tables import (
     NO_VERDICT,
     PRIVATE,
@@ -219,6 +227,7 @@ def _page(
             states=STATES,
             shapes=SHAPES,
             next=NEXT,
+            gate=gate(stand),
             covered=covered(report),
             checkpoints=[c for c in report.checkpoints if series_of(c.name) == c.name],
             findings=[f for f in by_severity(report.findings) if f.audit not in told],
