@@ -164,7 +164,7 @@ def test_a_base_that_gives_something_away_is_told_of_too() -> None:
 
 
 def test_the_gate_of_no_rules_agrees() -> None:
-    from spark_audit.report.gate import DEFAULT, check
+    from spark_audit.report.gate import DEFAULT, check, parse_rule
 
     told = [
         finding("matched", "a", "memory"),
@@ -175,7 +175,7 @@ def test_the_gate_of_no_rules_agrees() -> None:
     given = report(*told, names=("base", "a", "b", "c", "d", "e"))
     stand = standings(given)
     assert gate(stand) == "stops a, b, e; passes c, d"
-    verdicts = check(given, DEFAULT)
+    verdicts = check(given, [*map(parse_rule, DEFAULT)])
     tripped = {one.checkpoint for one in verdicts if one.state == "tripped"}
     assert tripped == {one.name for one in stand if not one.ships}
 
