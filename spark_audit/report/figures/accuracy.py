@@ -38,7 +38,7 @@ def draw(report: Report) -> Forest | None:
     look, staged = looks(report), any(len(stages) > 1 for stages in series.values())
 
     def line(label: str, name: str, stage: Any, values: dict[str, float]) -> Line:
-        later = learned[name][stage:] if learned[name] else []
+        later = learned[name][stage:] if len(series[name]) > 1 else []
         pale = tasks if staged and name == BASE else later
         marks = [
             Mark(values.get(t), column=i, light=t in pale) for i, t in enumerate(tasks)

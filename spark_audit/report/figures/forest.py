@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from spark_audit.report.figures.forest_marks import columns, frame, line_of, words
 from spark_audit.report.figures.picture import (
-    BAND,
     MISSING,
     TITLE,
     ZERO,
@@ -23,19 +22,18 @@ from spark_audit.report.figures.picture import (
     inches,
     lines_of,
     plain,
-    tidy,
 )
-from spark_audit.report.figures.theme import HOLLOW, INK, MUTED, PAPER
+from spark_audit.report.figures.theme import HOLLOW
 from spark_audit.results import Row
 
 CELL, TALL = 0.33, 0.21
 """Inches of a cell."""
 DENSE = 0.16
 """Inches of a line without a name."""
+LANE, LETTERS = 0.32, 0.15
+"""Inches of the marks of a line whose name stands above them, and of a line of text."""
 LEAST = 1.25
 """Inches that a section is wide at least."""
-DARKEST = 0.55
-"""How much of the colour a cell of 1 has: words stay readable on it."""
 
 
 @dataclass(frozen=True)
@@ -141,12 +139,14 @@ class Forest(Picture):
     """Sections below each other, or up to ``most`` side by side.
 
     Sections that share one ``label`` share their scale too; neighbours with the same
-    lines name them once. ``columns`` name the places of cells.
+    lines name them once. ``columns`` name the places of cells. In a ``stacked`` one,
+    narrow enough for a phone, names and figures stand above the marks.
     """
 
     sections: Sequence[Section]
     most: int = 1
     columns: Sequence[str] = ()
+    stacked: bool = False
 
     @property
     def _across(self) -> int:
@@ -160,6 +160,8 @@ class Forest(Picture):
     def _line(self) -> float:
         """Inches of a line."""
         lines = [line for section in self.sections for line in section.lines]
+        if self.stacked:
+            return LANE + LETTERS * lines_of(self._above(line)[0] for line in lines)
         if not any(line.label for line in lines):
             return DENSE
         few = max(len(section.lines) for section in self.sections) <= 6
@@ -186,7 +188,14 @@ class Forest(Picture):
             total += max(len(section.lines) for section in band) * self._line + 0.12
             total += TITLE * lines_of(section.title for section in band)
             total += 0.0 if shared else ticks + 0.2
+            total += LETTERS * max(s.label.count("\n") for s in band)
         return total
+
+    def _above(self, line: Line) -> tuple[str, str]:
+        """What stands above a stacked line, at the left and at the right."""
+        if inches([line.label]) + inches([line.text]) + 0.5 < self.width:
+            return line.label, line.text
+        return f"{line.label}\n{line.text}", ""
 
     def shown(self) -> Iterator[tuple[Look, Row | None]]:
         """Whose each mark is, and its row."""
@@ -263,9 +272,16 @@ class Forest(Picture):
             axes.set_xlim(*self._limits(section))
             # Lines are as high in a short section as in the long one beside it.
             axes.set_ylim(most[place // across] - 0.45, -0.55)
-            _section(axes, section)
+            frame(axes, section, bare=self.stacked)
+            for at, line in enumerate(section.lines):
+                if self.stacked:
+                    lane = LANE / self._line
+                    words(axes, line, at - 0.5 + lane / 5, self._above(line))
+                    line_of(axes, line, at + 0.5 - lane / 2, room=lane)
+                else:
+                    line_of(axes, line, at)
             if self.columns:
-                _columns(axes, self.columns, len(section.lines))
+                columns(axes, self.columns, len(section.lines))
             if self.label or self.columns:
                 bottom = place + across >= len(self.sections)
                 axes.tick_params(axis="x", labelbottom=bottom)
@@ -291,160 +307,3 @@ def span(sections: Sequence[Section]) -> tuple[float, float]:
     room = (high - low) * 0.05 or 0.05
     bars = all(m.start is not None for m in marks)
     return (low if bars and low == 0.0 else low - room), high + room
-
-
-def _section(axes: Axes, section: Section) -> None:
-    """Draw lines from top to bottom with their figures in words at the right."""
-    lines = section.lines
-    axes.set_yticks(range(len(lines)), [line.label for line in lines])
-    tidy(axes, grid="x")
-    axes.tick_params(axis="y", length=0, pad=6)
-    axes.spines["left"].set_visible(False)
-    if section.linear is not None:
-        ends = axes.get_xlim()
-        axes.set_xscale("symlog", linthresh=section.linear)
-        axes.set_xlim(*ends)
-    if section.ticks is not None:
-        axes.set_xticks(section.ticks, [f"{at:g}" for at in section.ticks])
-        axes.set_xticks([], minor=True)
-    axes.set_xlabel(section.label)
-    title = axes.set_title(section.title)
-    if len({line.look for line in lines}) == 1 < len(lines):
-        lines[0].look.owns(title)
-    for at, look in section.references.items():
-        axes.axvline(at, **look.line, zorder=1.5 if look == ZERO else 2.2)
-    aside = axes.get_yaxis_transform()
-    for place, (line, tick) in enumerate(
-        zip(lines, axes.get_yticklabels(), strict=True)
-    ):
-        line.look.owns(tick)
-        _line(axes, line, place)
-        missing = all(mark.value is None for mark in line.marks)
-        if line.text or missing:
-            at, text = (1.02, line.text) if line.text else (0.03, MISSING)
-            colour = MUTED if missing or line.text[0].isalpha() else INK
-            words = axes.text(
-                at, place, text, transform=aside, va="center", color=colour
-            )
-            line.look.owns(words)
-
-
-def _line(axes: Axes, line: Line, place: int) -> None:
-    if line.band is not None and line.band[0] < line.band[1]:
-        width = line.band[1] - line.band[0]
-        bars = axes.barh(place, width, left=line.band[0], height=0.72, zorder=1, **BAND)
-        line.look.owns(*bars)
-    low, high = axes.get_xlim()
-    values = [mark.value for mark in line.marks if mark.value is not None]
-    if line.joined and len(values) > 1:
-        ends = [min(max(end, low), high) for end in (min(values), max(values))]
-        joint = axes.plot(ends, [place, place], color=MUTED, linewidth=0.8, zorder=2)
-        line.look.owns(*joint)
-    for mark in line.marks:
-        look = replace(mark.look or line.look, name=line.look.name)
-        if mark.column is not None:
-            _cell(axes, look, mark, place)
-        elif mark.value is not None:
-            shift = (0.2 if mark.light else -0.12) if line.several else 0.0
-            _whisker(axes, look, mark, place + shift)
-            (_point if mark.start is None else _bar)(axes, look, mark, place + shift)
-
-
-def _whisker(axes: Axes, look: Look, mark: Mark, place: float) -> None:
-    """The interval of a mark, with an arrow where it leaves the axis."""
-    if mark.low is None or mark.high is None:
-        return
-    left, right = axes.get_xlim()
-    colour = look.colour if mark.start is None else INK
-    bar = axes.plot(
-        (max(mark.low, left), min(mark.high, right)),
-        [place, place],
-        color=colour,
-        linewidth=1.0 if mark.light else 1.6 if mark.start is None else 1.2,
-        alpha=0.55 if mark.light else 1.0,
-        solid_capstyle="butt",
-        zorder=2.5,
-    )
-    look.owns(*bar)
-    for out, limit, arrow in (
-        (mark.low < left, left, "<"),
-        (mark.high > right, right, ">"),
-    ):
-        if out:
-            head = Look(look.name, colour, arrow, "none", size=4)
-            _put(axes, head, limit, place)
-
-
-def _point(axes: Axes, look: Look, mark: Mark, place: float) -> None:
-    """A mark, or an arrow at the edge where it stands beyond it."""
-    low, high = axes.get_xlim()
-    value = mark.value or 0.0
-    beyond = "<" if value < low else ">" if value > high else ""
-    look = replace(
-        look,
-        marker=beyond or mark.marker or look.marker,
-        size=7.0 if mark.marker == "|" else 3.6 if mark.light else 6.0,
-        hollow=look.hollow or mark.hollow,
-        alpha=0.55 if mark.light and not mark.hollow and not mark.marker else 1.0,
-    )
-    _put(axes, look, min(max(value, low), high), place)
-
-
-def _put(axes: Axes, look: Look, at: float, place: float) -> None:
-    style = look.line | {"linestyle": "none", "clip_on": False}
-    if look.marker == "|":
-        style["markeredgewidth"] = 1.6
-    look.owns(*axes.plot(at, place, zorder=3, **style))
-
-
-def _bar(axes: Axes, look: Look, mark: Mark, place: float) -> None:
-    start, hollow = mark.start or 0.0, mark.hollow or look.hollow
-    bars = axes.barh(
-        place,
-        (mark.value or 0.0) - start,
-        left=start,
-        height=0.64,
-        facecolor=PAPER if hollow else look.colour,
-        edgecolor=look.colour if hollow else PAPER,
-        hatch="" if mark.hollow else look.hatch,
-        linewidth=1.2 if mark.hollow else 0.6,
-        zorder=2,
-    )
-    look.owns(*bars)
-
-
-def _cell(axes: Axes, look: Look, mark: Mark, place: int) -> None:
-    known, column = mark.value is not None, mark.column or 0
-    cell = axes.bar(
-        column,
-        1.0,
-        bottom=place - 0.5,
-        width=1.0,
-        facecolor=MUTED if known and not mark.light else PAPER,
-        alpha=DARKEST * min(max(mark.value or 0.0, 0.0), 1.0),
-        linewidth=0,
-    )
-    text = axes.text(
-        column,
-        place,
-        "–" if mark.value is None else f"{mark.value:.2f}",
-        ha="center",
-        va="center",
-        color=INK if known and not mark.light else MUTED,
-        fontstyle="italic" if mark.light else "normal",
-    )
-    look.owns(*cell, text)
-
-
-def _columns(axes: Axes, names: Sequence[str], lines: int) -> None:
-    """Edges between cells, and the names of columns below them."""
-    axes.grid(False)
-    axes.spines[:].set_visible(False)
-    for edge in range(len(names) + 1):
-        axes.axvline(edge - 0.5, color=PAPER, linewidth=1.5)
-    for edge in range(lines + 1):
-        axes.axhline(edge - 0.5, color=PAPER, linewidth=1.5)
-    axes.set_xticks(
-        range(len(names)), names, rotation=40, ha="right", rotation_mode="anchor"
-    )
-    axes.tick_params(length=0)

@@ -288,7 +288,7 @@ class Picture(ABC):
                 frameon=False,
                 handlelength=2.6,
                 columnspacing=1.6,
-                labelspacing=0.45,
+                labelspacing=0.45 if columns > 1 else 0.8,
                 title=self.label or None,
                 title_fontsize=FONT,
                 alignment="center",

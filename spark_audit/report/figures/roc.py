@@ -2,68 +2,94 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from spark_audit.audits.contract import carriers
+from spark_audit.audits.contract import BASE, carriers
 from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.curves import Axis, Band, Curve, Curves, Panel, first
-from spark_audit.report.figures.entries import known, records_of
-from spark_audit.report.figures.picture import AREA, WIDTH, Look, grid_of, looks
+from spark_audit.report.figures.entries import known, records_of, rows_of
+from spark_audit.report.figures.picture import (
+    AREA,
+    DOTTED,
+    WIDTH,
+    Look,
+    grid_of,
+    looks,
+    wrapped,
+)
+from spark_audit.report.figures.theme import INK
 from spark_audit.results import Report
 
 LEAST = 1e-4
+FEW = 0.05
+"""False positive rate of the tables' true positive rates."""
 DIAGONAL = Look(width=0.9)
+OTHER = Look(width=0.7, alpha=0.6)
+BEFORE = Look(colour=INK, dashes=(0, (3, 1.2)), width=1.0)
+NAMES = {
+    "loss": "loss",
+    "response": "loss of the response",
+    "mink10": "Min-K, 10%",
+    "minkpp10": "Min-K++, 10%",
+    "zlib": "loss by zlib's size",
+    "reference": "loss less the base's",
+}
+"""What readers see for a score; any other goes by its own name."""
 
 Points = list[dict[str, Any]]
+Runs = dict[str, dict[str, list[Points]]]
+"""Entry -> score -> the curve of each seed."""
 
 
 @FIGURES.register(order=90)
 def draw(report: Report) -> Curves | None:
-    """True against false positive rate, both on log axes, a panel a score."""
-    entries = records_of(report, "mia_roc")
-    scores: dict[str, dict[str, list[Points]]] = {}
-    for name, members in entries.items():
-        for records in members.values():
-            points = known(records, "of", "fpr", "tpr")
-            for score in dict.fromkeys(record["of"] for record in points):
-                mine = [r for r in points if r["of"] == score and r["fpr"] > 0]
-                if any(record["tpr"] > 0 for record in mine):
-                    scores.setdefault(score, {}).setdefault(name, []).append(mine)
-    if not scores:
+    """True against false positive rate, both on log axes, a panel a checkpoint."""
+    runs = _runs(report)
+    if not runs:
         return None
     resting = carriers(report.findings, "mia")
-    # Those that the verdict rests on come first.
-    order = sorted(scores, key=lambda score: score not in resting.values())
+    chosen = _chosen(runs, resting)
     look = looks(report, size=3.5)
-    curves = [c for runs in scores.values() for some in runs.values() for c in some]
-    floor = max(LEAST, min(r["fpr"] for curve in curves for r in curve) * 0.8)
-    panels = [
-        _panel(f"{s} (verdict)" * (s in resting.values()) or s, scores[s], look, floor)
-        for s in order
-    ]
-    across = grid_of(len(scores), most=3)[1]
+    every = [c for own in runs.values() for some in own.values() for c in some]
+    floor = max(LEAST, min(r["fpr"] for curve in every for r in curve) * 0.8)
+    before = runs.get(BASE, {})
+    panels = []
+    for name, own in runs.items():
+        score = chosen[name]
+        row = rows_of(report, "mia", "auc", of=score).get(name)
+        n = f", n {row.n}" if row is not None and row.n else ""
+        title = f"{wrapped(name, width=24)}: \n{NAMES.get(score, score)}{n}"
+        behind = before.get(score, []) if name != BASE else []
+        panels.append(_panel(title, own, score, look[name], behind, floor=floor))
+    across = grid_of(len(runs), most=3)[1]
     width = {1: 3.9, 2: 5.4}.get(across, WIDTH)
-    by_score: dict[str, list[str]] = {}
-    for name, score in resting.items():
-        by_score.setdefault(score, []).append(name)
-    told = [f"{score} ({', '.join(names)})" for score, names in by_score.items()]
-    shown = {name for runs in scores.values() for name in runs}
-    several = any(len(some) > 1 for runs in scores.values() for some in runs.values())
+    several = any(len(some) > 1 for own in runs.values() for some in own.values())
+    keys = {
+        "score named above the panel": Look(marker="o", size=3.5),
+        "the same score of the base": BEFORE,
+        "other scores": OTHER,
+        "TPR = FPR": DIAGONAL,
+        f"FPR {100 * FEW:g}%": DOTTED,
+        "chance: 95% of blind scores": AREA,
+    }
+    if not any(before.get(chosen[name]) for name in runs if name != BASE):
+        del keys["the same score of the base"]
     return Curves(
         audit="mia",
         title="ROC of membership scores",
-        caption="Members are train rows, non-members test rows; rates are means over "
-        "tasks. Curves begin where one non-member of the smallest task is a false "
+        caption="Members are train rows, non-members test rows (n: both); rates are "
+        "means over tasks. In colour, of each checkpoint, the score that its finding "
+        "rests on. Curves begin where one non-member of the smallest task is a false "
         "positive. Within the band are 95% of the rates of a score that knows nothing.",
-        remark=f"The verdict rests on {', '.join(told)}." if told else "",
+        remark=_said(resting),
         shows="ROC curves on log axes; the first true positive rate above 0",
         tells=first,
         panels=panels,
         share="all",
         tall=(width - 0.6) / across - 0.1,
-        names=[look[name] for name in entries if name in shown],
-        keys={"TPR = FPR": DIAGONAL, "chance: 95% of blind scores": AREA},
+        keys=keys,
         label="false positive rate",
         side="true positive rate (higher = more leaks)",
         width=width,
@@ -71,31 +97,69 @@ def draw(report: Report) -> Curves | None:
     )
 
 
+def _said(resting: Mapping[str, str]) -> str:
+    by_score: dict[str, list[str]] = {}
+    for name, score in resting.items():
+        by_score.setdefault(NAMES.get(score, score), []).append(name)
+    told = [f"{score} ({', '.join(names)})" for score, names in by_score.items()]
+    return f"The verdict rests on {', '.join(told)}." if told else ""
+
+
+def _runs(report: Report) -> Runs:
+    """Curves that have a true positive before everything is called one."""
+    found: Runs = {}
+    for name, members in records_of(report, "mia_roc").items():
+        for records in members.values():
+            points = known(records, "of", "fpr", "tpr")
+            for score in dict.fromkeys(record["of"] for record in points):
+                mine = [r for r in points if r["of"] == score and r["fpr"] > 0]
+                if any(record["tpr"] > 0 for record in mine):
+                    found.setdefault(name, {}).setdefault(score, []).append(mine)
+    return found
+
+
+def _chosen(runs: Runs, resting: Mapping[str, str]) -> dict[str, str]:
+    """The score of each panel: what its finding rests on, else what others' do."""
+    found = {}
+    for name, own in runs.items():
+        wanted = [resting.get(name), *resting.values(), *own]
+        found[name] = next(s for s in wanted if s is not None and s in own)
+    return found
+
+
 def _panel(
-    title: str, runs: dict[str, list[Points]], look: dict[str, Look], floor: float
+    title: str,
+    own: dict[str, list[Points]],
+    score: str,
+    look: Look,
+    before: list[Points],
+    *,
+    floor: float,
 ) -> Panel:
-    bounds = [
-        known(curve, "chance_low", "chance_high")
-        for some in runs.values()
-        for curve in some
-    ]
-    chance = max(bounds, key=len)
+    every = [curve for some in own.values() for curve in some]
+    chance = max((known(c, "chance_low", "chance_high") for c in every), key=len)
     low, high = (
         [max(r[side], floor) for r in chance] for side in ("chance_low", "chance_high")
     )
-    curves = []
-    for name, some in runs.items():
-        style = replace(look[name], width=0.9 if len(some) > 1 else 1.4)
-        for curve in some:
-            points = [(r["fpr"], r["tpr"]) for r in curve if r["tpr"] > 0]
-            every = slice(None, None, max(1, len(points) // 4))
-            x, y = zip(*points, strict=True)
-            curves.append(Curve(style, x, y, step=True, every=every))
+    grey = replace(OTHER, name=look.name)
+    style = replace(look, dashes="-", width=1.0 if len(own[score]) > 1 else 1.8)
+    curves = [_curve(c, grey) for s in own if s != score for c in own[s]]
+    curves += [_curve(c, BEFORE) for c in before]
+    curves += [_curve(c, style) for c in own[score]]
     return Panel(
         curves,
         title,
+        look,
         x=Axis(scale="log", limits=(floor, 1.0)),
         y=Axis(scale="log", limits=(floor, 1.15)),
         bands=[Band([r["fpr"] for r in chance], low, high, "post")] if chance else [],
-        references=[("diagonal", floor, DIAGONAL)],
+        references=[("diagonal", floor, DIAGONAL), ("x", FEW, DOTTED)],
     )
+
+
+def _curve(curve: Points, look: Look) -> Curve:
+    points = [(r["fpr"], r["tpr"]) for r in curve if r["tpr"] > 0]
+    x, y = zip(*points, strict=True)
+    every = slice(None, None, max(1, len(points) // 4))
+    told = bool(look.name) and look.marker != "none"
+    return Curve(look, x, y, told=told, step=True, every=every)

@@ -9,6 +9,8 @@ from spark_audit.report.figures.forest import Forest, Line, Mark, Section
 from spark_audit.report.figures.picture import AREA, Look, looks, wrapped
 from spark_audit.results import Report
 
+PHONE = 3.1
+"""Inches: on a page a screen of 390 px, letters as large as the page's."""
 REGRESSION = "regression to the mean, if all text drifted alike"
 CHANGED = {
     "change since the reference": Look(marker="o"),
@@ -39,7 +41,7 @@ def draw(report: Report) -> Forest | None:
         Section(
             lines,
             "(a) selectivity against the reference",
-            "Δₛₑₗ, nats per token (higher = identifiers less likely than equally hard "
+            "Δₛₑₗ, nats per token (higher = identifiers\nless likely than equally hard "
             "text)",
         ),
         *_contrasts(report, look),
@@ -59,6 +61,8 @@ def draw(report: Report) -> Forest | None:
         + ", in nats",
         sections=sections,
         keys={k: v for k, v in CHANGED.items() if changed or v.size < 5},
+        stacked=True,
+        width=PHONE,
     )
 
 
@@ -77,7 +81,7 @@ def _contrasts(report: Report, look: dict[str, Look]) -> list[Section]:
     return [
         Section(
             lines,
-            wrapped(title, width=60) or "(b) paired contrasts between checkpoints",
-            "DiD, nats per token (higher = less likely than with the baseline)",
+            wrapped(title, width=36) or "(b) paired contrasts between checkpoints",
+            "DiD, nats per token (higher =\nless likely than with the baseline)",
         )
     ]
