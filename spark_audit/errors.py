@@ -6,6 +6,8 @@ with the class's ``exit_code``; a message never holds text of an example.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import ClassVar
 
 
@@ -45,6 +47,14 @@ def one_line(error: BaseException) -> str:
     """The class of somebody else's error with its first line."""
     text = first_line(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def choose(given: str, known: Iterable[str]) -> str:
+    """What to do where a name is none of the known ones; the nearest comes first."""
+    names = [str(name) for name in known]
+    near = get_close_matches(given, names, n=1, cutoff=0.7)
+    first = f"did you mean {near[0]!r}? " if near else ""
+    return f"{first}choose one of: {', '.join(names)}"
 
 
 def panicked(error: BaseException) -> bool:

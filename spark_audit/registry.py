@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, choose
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -107,7 +107,7 @@ class Registry(Generic[F]):
         if name not in self.names():
             raise InputError(
                 f"unknown {self.kind} {name!r}",
-                fix=f"choose one of: {', '.join(self.names())}",
+                fix=choose(name, self.names()),
             )
         if name not in self._entries:
             importlib.import_module(self.module(name))

@@ -19,7 +19,7 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.checkpoints.run_folder import UNCHECKED, check_files
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, choose
 from spark_audit.files import check_writable
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.items import Prompt
@@ -140,7 +140,7 @@ def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
         raise InputError(
             f"{request.dp!r} is no privacy option",
             where="--dp",
-            fix=f"choose one of: {', '.join(options())}",
+            fix=choose(request.dp, options()),
         )
     of_option = set(names(privacy_groups(request.dp)))
     given = {text.partition("=")[0].strip() for text in request.settings}

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, choose
 
 PAPER, OURS = "paper", "ours"
 
@@ -240,7 +240,7 @@ def parse(
             raise InputError(
                 f"{name!r} is no setting {whose}",
                 where="--set",
-                fix=f"choose one of: {', '.join(known)}",
+                fix=choose(name, known),
             )
         group, _, leaf = name.rpartition(".")
         target = given.setdefault(group, {}) if group else given

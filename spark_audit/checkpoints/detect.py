@@ -9,6 +9,7 @@ from spark_audit.checkpoints.locate import locate
 from spark_audit.checkpoints.recipe import Given, Recipe, Stage
 from spark_audit.checkpoints.specs import Loading, split_stage
 from spark_audit.errors import CheckpointError
+from spark_audit.terminal.hints import instead
 
 
 def recipe(source: str, loading: Loading) -> Recipe:
@@ -32,8 +33,12 @@ def recipe(source: str, loading: Loading) -> Recipe:
         raise CheckpointError(
             what,
             where=source,
-            fix="give a folder with config.json or adapter_config.json, or a weights "
-            "file",
+            fix=instead(
+                path,
+                wanted="checkpoint",
+                otherwise="give a folder with config.json or adapter_config.json, or "
+                "a weights file",
+            ),
         )
     if stage is not None and names != ["task-series"]:
         raise CheckpointError(

@@ -18,6 +18,7 @@ from spark_audit.files import (
     parse_json,
     read_regular,
 )
+from spark_audit.terminal.hints import nearest
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 
@@ -63,7 +64,7 @@ def locate(
     except (OSError, RuntimeError) as error:
         what = getattr(error, "strerror", None) or error
         raise CheckpointError(f"cannot be read ({what})", where=source) from error
-    fix = "check the path"
+    fix = nearest(path) or "check the path"
     if _HUB_ID.fullmatch(source) and not source.endswith(WEIGHT_SUFFIXES):
         fix += f" (a model on the hub is written {HUB}{source})"
     raise CheckpointError("there is no such file or folder", where=source, fix=fix)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from spark_audit.errors import CheckpointError, InputError
+from spark_audit.errors import CheckpointError, InputError, choose
 
 KINDS = ("int8", "int4")
 GROUP = 32
@@ -31,7 +31,7 @@ def check_kinds(kinds: Sequence[str]) -> None:
             raise InputError(
                 f"unknown quantisation {kind!r}",
                 where="--quantize",
-                fix=f"choose one of: {', '.join(KINDS)}",
+                fix=choose(kind, KINDS),
             )
     if kinds:
         _torchao()

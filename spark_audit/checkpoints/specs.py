@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, choose
 from spark_audit.terminal.flags import (
     Flag,
     LoraAlpha,
@@ -52,14 +52,16 @@ class Loading:
         If the dtype is unknown.
     """
 
-    PANEL: ClassVar = "Opening checkpoints"
-
-    device: Annotated[str, Flag("Where to score.", metavar="auto|cpu|cuda")] = "auto"
+    device: Annotated[
+        str,
+        Flag("Where to score.", metavar="auto|cpu|cuda", env="SPARK_AUDIT_DEVICE"),
+    ] = "auto"
     dtype: Annotated[
         str,
         Flag(
             "Of the model's body; the output head is always float32.",
-            metavar="float32|bfloat16|float16",
+            choices=DTYPES,
+            env="SPARK_AUDIT_DTYPE",
         ),
     ] = "float32"
     tokenizer: Tokenizer = None
@@ -78,7 +80,7 @@ class Loading:
             raise InputError(
                 f"unknown dtype {self.dtype!r}",
                 where="--dtype",
-                fix=f"choose one of: {', '.join(DTYPES)}",
+                fix=choose(self.dtype, DTYPES),
             )
 
 

@@ -4,3 +4,5 @@ Commands are thin: each turns its flags into one call of the library.
 """
 
 PROGRAM = "spark-audit"
+ALL = "all"
+"""The command that runs every audit."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from spark_audit.audits import AUDITS
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.cli import PROGRAM
+from spark_audit.cli import ALL, PROGRAM
 from spark_audit.pipeline.request import Request
+from spark_audit.terminal.commands import Config, given, write_config
 from spark_audit.terminal.console import say, show_facts, tell_json
 from spark_audit.terminal.flags import (
     Flag,
@@ -31,39 +33,64 @@ from spark_audit.terminal.flags import (
 class _Way:
     """What is done with a request."""
 
-    dry_run: Annotated[bool, Flag("Say what would be scored, and stop.")] = False
+    dry_run: Annotated[
+        bool, Flag("Say what would be done and how long it takes, and stop.")
+    ] = False
     json: Json = False
     quiet: Quiet = False
     verbose: Verbose = False
 
 
 def audit_command(names: Sequence[str]) -> Callable[..., None]:
-    """The command of one audit or several."""
+    """The command of one audit, or of all, some of which may be left out."""
+    several = len(names) > 1
     of_stages = len(names) == 1 and AUDITS.of_stages(names[0])
     asked = [one for one in options(Request) if one.field != "data" or of_stages]
-    own = list({one.field: one for name in names for one in _own(name)}.values())
+    own = list(
+        {one.field: one for name in names for one in _own(name, several)}.values()
+    )
     loading, way = options(Loading), options(_Way)
+    told = ALL if several else names[0]
+    left = [_skip(names)] if several else []
 
     def command(context: typer.Context, **flags: Any) -> None:
+        out = left[0].taken_from(flags) if left else ()
         request = build(
             Request,
             asked,
             flags,
-            audits=tuple(names),
+            audits=tuple(name for name in names if name not in out),
             loading=build(Loading, loading, flags),
             audit_options=build(dict, own, flags),
             command=(PROGRAM, *context.obj),
         )
-        _audit(request, build(_Way, way, flags))
+        folder = _audit(request, build(_Way, way, flags))
+        if folder is not None:
+            path = folder / f"command-{told}.toml"
+            write_config(path, given(context), command=f"{PROGRAM} {told}")
 
-    shown = [one.parameter() for one in (*asked, *way, *own, *loading)]
-    return with_parameters(
-        command, [inspect.signature(command).parameters["context"], *shown]
+    shown = [one.parameter() for one in (*asked, *left, *way, *own, *loading)]
+    file = inspect.Parameter(
+        "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Config
     )
+    own_context = inspect.signature(command).parameters["context"]
+    return with_parameters(command, [own_context, *shown, file])
 
 
-def _own(name: str) -> Iterator[Option]:
-    """The options of an audit's signature that not every audit has."""
+def _skip(names: Sequence[str]) -> Option:
+    """``--skip`` of the command for all audits."""
+    flag = Flag("Audits to leave out.", metavar="AUDIT...", choices=names)
+    return Option("skip", tuple[str, ...], flag, ())
+
+
+def _own(name: str, named: bool) -> Iterator[Option]:
+    """The options of an audit's signature that not every audit has.
+
+    Parameters
+    ----------
+    named
+        Whether their help says whose they are.
+    """
     run = AUDITS.get(name).run
     common = {one.field for one in options(Request)}
     parameters = {
@@ -79,18 +106,20 @@ def _own(name: str) -> Iterator[Option]:
         include_extras=True,
     )
     for key, hint in hints.items():
-        one = option(key, hint, parameters[key].default, panel=f"Audit: {name}")
+        one = option(key, hint, parameters[key].default)
         if one is not None:
-            yield one
+            text = f"{name}: {one.flag.help}" if named else one.flag.help
+            yield replace(one, flag=replace(one.flag, help=text))
 
 
-def _audit(request: Request, way: _Way) -> None:
+def _audit(request: Request, way: _Way) -> Path | None:
+    """Do what is asked; the folder of a report that was written."""
     from spark_audit.pipeline.run import estimate_cost, run
     from spark_audit.terminal.progress import progress
 
     if way.dry_run:
         show_facts(estimate_cost(request), as_json=way.json)
-        return
+        return None
     with progress(quiet=way.quiet or request.shard[0] > 0) as show:
         outcome = run(request, progress=show)
     if outcome.report is None:
@@ -99,10 +128,12 @@ def _audit(request: Request, way: _Way) -> None:
             f"{outcome.missing} items are left to the other workers; the last one "
             "writes the report"
         )
-    elif way.json:
+        return None
+    if way.json:
         tell_json(outcome.report.model_dump(mode="json"))
     else:
         from spark_audit.cli.show import say_where, show_report
 
         show_report(outcome.report, verbose=way.verbose)
         say_where(outcome.folder)
+    return outcome.folder

@@ -25,8 +25,6 @@ FORMATS = ("auto", "jsonl", "csv", "parquet", "datasets", "trace", "olora")
 
 Jsonl = Annotated[Path, Flag("JSONL to write.", short="-o")]
 
-app = typer.Typer(no_args_is_help=True)
-
 
 def _pairs(texts: Sequence[str] | None) -> dict[str, str] | None:
     for text in texts or ():
@@ -47,7 +45,6 @@ def _numbers(text: str | None) -> list[int] | None:
     return [int(part) for part in parts] or None
 
 
-@app.command("import")
 @command
 def import_(
     *,
@@ -62,7 +59,7 @@ def import_(
         list[str] | None,
         Flag("prompt=COL, response=COL, id=COL.", metavar="FIELD=COLUMN"),
     ] = None,
-    format: Annotated[str, Flag(metavar="|".join(FORMATS), choices=FORMATS)] = "auto",
+    format: Annotated[str, Flag("What the source is.", choices=FORMATS)] = "auto",
 ) -> None:
     """Turn task data of any known format into the project's JSON lines."""
     from spark_audit.data.importers import import_examples
@@ -79,14 +76,13 @@ def import_(
     _write(output, examples)
 
 
-@app.command("annotate")
 @command
 def annotate(
     *,
     data: Annotated[Path, typer.Argument(help="JSONL of `data import`, or a folder.")],
     output: Jsonl,
     detector: Annotated[
-        str, Flag(metavar="rules|presidio-patterns|presidio")
+        str, Flag("Who finds them.", choices=("rules", "presidio-patterns", "presidio"))
     ] = "rules",
     json: Json = False,
 ) -> None:
@@ -121,7 +117,6 @@ def annotate(
         say(NAMES_MISSED[detector])
 
 
-@app.command("inject")
 @command
 def inject(
     *,
@@ -186,3 +181,6 @@ def _write(path: Path, examples: Sequence[Example]) -> None:
     write_examples(path, examples)
     train = sum(example.split == "train" for example in examples)
     say(f"{path}: {train} train and {len(examples) - train} test rows")
+
+
+COMMANDS = {"import": import_, "annotate": annotate, "inject": inject}

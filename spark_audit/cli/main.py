@@ -5,19 +5,24 @@ Only what is called gets imported, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 
 import typer
 
 from spark_audit.audits import AUDITS
-from spark_audit.cli import PROGRAM, look, report
+from spark_audit.cli import ALL, PROGRAM, look, report
 from spark_audit.cli.audit import audit_command
+from spark_audit.cli.examples import examples_of
+from spark_audit.terminal.commands import add
 from spark_audit.terminal.console import root, run_command
 
 SEVERAL = (
     "--data",
     "--ckpt",
+    "--skip",
     "--fail-if",
     "--set",
     "--map",
@@ -25,12 +30,13 @@ SEVERAL = (
     "--paper-method",
 )
 """Options that accept both ``--x A B`` and ``--x A --x B``."""
-ALL = "all"
 GROUPS = {
     "data": "Import, annotate and inject data.",
     "manifest": "Build and look at manifests.",
 }
 """Commands with commands of their own, each a module here."""
+COMPLETED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
+"""Where a shell that completes a command line says what was typed of it."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -40,29 +46,66 @@ def run(arguments: Sequence[str]) -> int:
 
 def _app(argv: Sequence[str]) -> typer.Typer:
     """The application, with only the called modules imported."""
+    if f"_{PROGRAM.replace('-', '_').upper()}_COMPLETE" in os.environ:
+        argv = " ".join(os.environ.get(name, "") for name in COMPLETED).split()
     app = typer.Typer(
         name=PROGRAM,
         no_args_is_help=True,
-        add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
         help="Find out what a language-model checkpoint gives away about the personal "
         "data it was trained on.",
     )
     app.callback()(root)
-    app.command("demo")(look.demo)
+    _add(app, "demo", look.demo)
     for name, text in GROUPS.items():
-        group = typer.Typer()
+        group = typer.Typer(no_args_is_help=True)
         if name in argv:
-            group = import_module(f"spark_audit.cli.{name}").app
+            commands = import_module(f"spark_audit.cli.{name}").COMMANDS
+            for one, function in commands.items():
+                _add(group, one, function, within=f"{name} ")
         app.add_typer(group, name=name, help=text)
-    app.command("inspect")(look.inspect)
+    _add(app, "inspect", look.inspect)
     audits = AUDITS.in_order()
+    made: Callable[..., None]
     for name in audits:
-        made = audit_command([name]) if name in argv else root
-        app.command(name, help=AUDITS.summary(name))(made)
-    every = audit_command(audits) if ALL in argv else root
-    app.command(ALL, help="Every audit from one scoring pass.")(every)
-    one: Callable[..., None]
-    for one in (report.report, report.compare, report.gate):
-        app.command(one.__name__)(one)
+        called = name in argv
+        made = audit_command([name]) if called else _not_called
+        of_stages = called and AUDITS.of_stages(name)
+        _add(app, name, made, help=AUDITS.summary(name), of_stages=of_stages)
+    made = audit_command(audits) if ALL in argv else _not_called
+    _add(app, ALL, made, help="Every audit from one scoring pass.")
+    _add(app, "report", report.report)
+    _add(app, "compare", report.compare)
+    helps = "gate" in argv and {"-h", "--help"} & {*argv}
+    _add(app, "gate", report.gate, notes=tuple(_rules()) if helps else ())
     return app
+
+
+def _not_called() -> None:
+    """Stands for a command until it is called."""
+
+
+def _add(
+    app: typer.Typer,
+    name: str,
+    function: Callable[..., None],
+    *,
+    within: str = "",
+    help: str | None = None,
+    of_stages: bool = False,
+    notes: Sequence[str] = (),
+) -> None:
+    examples = examples_of(within + name, of_stages=of_stages)
+    put = partial(add, app, name, function, program=PROGRAM, help=help)
+    put(examples=examples, notes=notes)
+
+
+def _rules() -> Iterator[str]:
+    """What a rule of the gate can name."""
+    from spark_audit.results.rows import SEVERITY
+
+    yield "\nMetrics (AUDIT.METRIC[.OF].value|low|high|p):"
+    for audit in AUDITS.in_order():
+        names = ", ".join(metric.name for metric in AUDITS.metrics(audit))
+        yield f"  {audit}: {names}"
+    yield f"\nClaims, by severity: {', '.join(SEVERITY)}"

@@ -24,10 +24,7 @@ OPENED = ("device", "dtype", "tokenizer", "revision", "trust_remote_code")
 
 File = Annotated[Path, typer.Argument(help="File of `manifest build`.")]
 
-app = typer.Typer(no_args_is_help=True)
 
-
-@app.command("build")
 @command
 def build(
     *,
@@ -75,7 +72,6 @@ def build(
     tell(f"Manifest: {output}")
 
 
-@app.command("show")
 @command
 def show(*, manifest: File, json: Json = False) -> None:
     """Balance, unmatched spans and why, and the effects that could be detected."""
@@ -93,7 +89,6 @@ def show(*, manifest: File, json: Json = False) -> None:
     _show(told, only=tuple(told.tables))
 
 
-@app.command("verify")
 @command
 def verify(
     *,
@@ -113,7 +108,6 @@ def verify(
         tell(f"{base}: is the reference of this manifest")
 
 
-@app.command("export")
 @command
 def export(
     *,
@@ -135,3 +129,6 @@ def _show(told: Description, *, only: tuple[str, ...]) -> None:
             show_records(records, title=title)
     for note in told.notes:
         tell(f"note: {note}")
+
+
+COMMANDS = {"build": build, "show": show, "verify": verify, "export": export}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spark_audit.manifest.schema import Manifest
     from spark_audit.results import Report
 
-Folder = Annotated[Path, typer.Argument(help="Report folder.")]
+Folder = Annotated[Path, typer.Argument(help="Report folder, or anything in one.")]
 
 
 @command
@@ -52,7 +52,7 @@ def report(
 ) -> None:
     """Render a report folder again from its report.json; needs no model."""
     from spark_audit.cli.show import show_tables
-    from spark_audit.report.folder import read_report, write_report
+    from spark_audit.report.folder import folder_of, read_report, write_report
 
     if paper_method and against is None:
         raise InputError(
@@ -62,6 +62,7 @@ def report(
         raise InputError(
             "the text stands in the manifest", where="--show-text", fix="add --manifest"
         )
+    folder = folder_of(folder)
     content = read_report(folder)
     source = None if manifest is None else _manifest_of(content, manifest)
     # Before anything is written: a name that is unknown leaves the folder as it is.
@@ -121,8 +122,9 @@ def compare(
     from spark_audit.cli.show import say_where, show_report
     from spark_audit.files import check_writable
     from spark_audit.pipeline.compare import compare as compared
-    from spark_audit.report.folder import read_report, write_report
+    from spark_audit.report.folder import folder_of, read_report, write_report
 
+    folders = [folder_of(folder) for folder in folders]
     if output is not None:
         keep_apart([output], folders)
         check_writable(output)
@@ -163,11 +165,11 @@ def gate(
 ) -> None:
     """Leave with exit code 1 when a rule trips; needs no model."""
     from spark_audit.cli.show import show_records
-    from spark_audit.report.folder import read_report
+    from spark_audit.report.folder import folder_of, read_report
     from spark_audit.report.gate import DEFAULT, check, judged, parse_rule
 
     rules = [parse_rule(text) for text in fail_if or DEFAULT]
-    verdicts = check(read_report(folder), rules, allow_missing=allow_missing)
+    verdicts = check(read_report(folder_of(folder)), rules, allow_missing=allow_missing)
     try:
         shown = [one for one in verdicts if json or one.state != "left_out"]
         show_records([vars(one) for one in shown], title="gate", as_json=json)

@@ -33,6 +33,7 @@ from spark_audit.files import (
     read_regular,
     write_atomically,
 )
+from spark_audit.terminal.hints import TABLES, instead, nearest
 
 Split = Literal["train", "test"]
 Origin = Literal["natural", "injected"]
@@ -217,10 +218,10 @@ def data_files(given: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for path in given:
         inside = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
-        if not inside:
-            raise InputError(
-                "holds no .jsonl file", where=str(path), fix="see `data import`"
-            )
+        if not inside or path.suffix in TABLES:
+            what = "holds no .jsonl file" if path.is_dir() else "is no JSON-lines file"
+            fix = instead(path, wanted="data", otherwise="see `data import`")
+            raise InputError(what, where=str(path), fix=fix)
         found += inside
     return found
 
@@ -365,7 +366,9 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputError(
-            f"cannot be read ({error.strerror or error})", where=str(path)
+            f"cannot be read ({error.strerror or error})",
+            where=str(path),
+            fix=nearest(path),
         ) from error
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from spark_audit.data.examples import Example, Span
 from spark_audit.data.templates import task_templates, template_ranges
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, choose
 
 Detector = Literal["rules", "presidio", "presidio-patterns"]
 NAMES_MISSED: dict[str, str] = {
@@ -292,7 +292,7 @@ def detector_of(name: str) -> Callable[[str], list[Hit]]:
         raise InputError(
             f"unknown detector {name!r}",
             where="option --detector",
-            fix=f"choose one of: {', '.join(get_args(Detector))}",
+            fix=choose(name, get_args(Detector)),
         )
     if name == "rules":
         return _by_rules

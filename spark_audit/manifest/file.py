@@ -19,6 +19,7 @@ from spark_audit.files import (
 )
 from spark_audit.manifest.schema import MOST, Manifest
 from spark_audit.provenance import canonical_json, sha256_json
+from spark_audit.terminal.hints import instead
 
 
 def digest(content: dict[str, Any]) -> str:
@@ -137,14 +138,20 @@ def load_manifest(path: str | Path) -> Manifest:
         raw = read_regular(path, follow=True, most=data_bytes())
     except OSError as error:
         raise OutputError(
-            f"cannot be read ({error.strerror or error})", where=str(path)
+            f"cannot be read ({error.strerror or error})",
+            where=str(path),
+            fix=instead(path, wanted="manifest"),
         ) from error
     content = parse_json(raw, place=str(path))
     if not isinstance(content, dict) or content.get("kind") != "spark-audit-manifest":
         raise InputError(
             "is no SPARK Audit manifest",
             where=str(path),
-            fix="give a file of `spark-audit manifest build`",
+            fix=instead(
+                path,
+                wanted="manifest",
+                otherwise="give a file of `spark-audit manifest build`",
+            ),
         )
     version = content.get("schema_version")
     if version != 1:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, choose
 from spark_audit.terminal.flags import Flag, Seed
 
 PRESETS: Mapping[str, tuple[int, int | None]] = {"robust": (1, 1), "paper": (0, None)}
@@ -29,7 +29,7 @@ RANGES: Mapping[str, tuple[float, float | None]] = {
 
 
 def _choice(field: str) -> Flag:
-    return Flag(metavar="|".join(CHOICES[field]), choices=CHOICES[field])
+    return Flag(choices=CHOICES[field])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +65,6 @@ class BuildSettings:
         If a name is unknown or a number out of range.
     """
 
-    PANEL: ClassVar = "Matching"
-
     caliper: Annotated[float, Flag("Largest difference of mean NLL, nats a token.")] = (
         0.5
     )
@@ -91,7 +89,7 @@ class BuildSettings:
                 raise InputError(
                     f"{value!r} is unknown",
                     where=name,
-                    fix=f"choose one of: {', '.join(known)}",
+                    fix=choose(str(value), known),
                 )
         for name, (low, high) in RANGES.items():
             value = getattr(self, name)

@@ -23,7 +23,7 @@ from spark_audit.audits.contract import (
     replicates,
 )
 from spark_audit.audits.seeds import with_entries
-from spark_audit.errors import InputError, OutputError
+from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.files import check_links
 from spark_audit.names import CheckpointName, entry_of, series_of
 from spark_audit.provenance import sha256_file
@@ -144,7 +144,7 @@ def _check_usable(
         raise InputError(
             f"{chosen!r} is none of the checkpoints",
             where="--baseline",
-            fix=f"choose one of: {', '.join(sorted(known))}",
+            fix=choose(chosen, sorted(known)),
         )
 
 

@@ -19,7 +19,7 @@ from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import BASE, Plan
 from spark_audit.audits.utility.series import listed
 from spark_audit.checkpoints.run_folder import trained_order
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, choose
 from spark_audit.manifest.fit import limited
 from spark_audit.manifest.items import example_of
 from spark_audit.manifest.schema import Manifest
@@ -195,7 +195,7 @@ def check_baseline(baseline: str | None, names: Sequence[str]) -> None:
         raise InputError(
             f"{baseline!r} is none of the checkpoints",
             where="--baseline",
-            fix=f"choose one of: {', '.join(names)}, base",
+            fix=choose(baseline, [*names, "base"]),
         )
 
 

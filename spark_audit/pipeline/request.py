@@ -44,13 +44,19 @@ def shard_of(text: str | None) -> tuple[int, int]:
 
 BatchSize: TypeAlias = Annotated[
     int | Literal["auto"],
-    Flag("Rows scored at once; auto: by tokens.", metavar="auto|N", read=batch_size_of),
+    Flag(
+        "Rows scored at once; auto: by tokens.",
+        metavar="auto|N",
+        read=batch_size_of,
+        env="SPARK_AUDIT_BATCH_SIZE",
+    ),
 ]
 Formats: TypeAlias = Annotated[
     tuple[str, ...],
     Flag(
-        "What to render of the report; default: all of it.",
-        metavar="html,md,csv,latex,figures,json",
+        "What to render of the report: html, md, csv, latex, figures, json, with "
+        "commas; default: all of it.",
+        metavar="NAMES",
         name="format",
         read=formats_of,
     ),
@@ -96,7 +102,11 @@ class Request:
     ]
     base: Annotated[
         str | None,
-        Flag("Base model of adapters; audited as 'base'.", metavar="MODEL"),
+        Flag(
+            "Base model of adapters; audited as 'base'.",
+            metavar="MODEL",
+            env="SPARK_AUDIT_BASE",
+        ),
     ] = None
     baseline: Annotated[
         str | None,
@@ -104,7 +114,11 @@ class Request:
     ] = None
     manifest: Annotated[
         Path | None,
-        Flag("Default: the one in manifests/ that fits the checkpoint."),
+        Flag(
+            "Default: the one in manifests/ that fits the checkpoint.",
+            metavar="FILE",
+            env="SPARK_AUDIT_MANIFEST",
+        ),
     ] = None
     data: Annotated[
         tuple[Path, ...],
@@ -124,7 +138,12 @@ class Request:
         int | None, Flag("Score only N examples; the report is partial.", min=1)
     ] = None
     scores: Annotated[
-        Path | None, Flag("Score store to share between reports.", metavar="DIR")
+        Path | None,
+        Flag(
+            "Score store to share between reports.",
+            metavar="DIR",
+            env="SPARK_AUDIT_SCORES",
+        ),
     ] = None
     batch_size: BatchSize = "auto"
     shard: Annotated[

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from spark_audit.errors import InputError, OutputError
+from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.files import (
     check_links,
     data_bytes,
@@ -29,6 +29,7 @@ from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.writers import RETIRED, WRITERS
 from spark_audit.results import Report
+from spark_audit.terminal.hints import instead
 
 FOLDERS = (
     "tables",
@@ -57,6 +58,13 @@ ALIASES = {
 """Shorter names of some writers; any other goes by its file's name."""
 
 
+def folder_of(path: str | Path) -> Path:
+    """The report folder that a path is, or lies in: its page, a table, a figure."""
+    path = Path(path)
+    holds = (one for one in (path, *path.parents) if (one / "report.json").is_file())
+    return next(holds, path)
+
+
 def read_report(folder: str | Path) -> Report:
     """Read ``report.json`` of a report folder.
 
@@ -77,7 +85,9 @@ def read_report(folder: str | Path) -> Report:
         text = read_regular(path, most=data_bytes())
     except FileNotFoundError as error:
         raise InputError(
-            "holds no report.json", where=str(folder), fix="give a report folder"
+            "holds no report.json",
+            where=str(folder),
+            fix=instead(folder, wanted="report", otherwise="give a report folder"),
         ) from error
     except OSError as error:
         raise OutputError(
@@ -237,5 +247,5 @@ def check_formats(formats: Sequence[str]) -> None:
             raise InputError(
                 f"unknown report format {name!r}",
                 where="--format",
-                fix=f"choose one of: {', '.join(format_names())}",
+                fix=choose(name, format_names()),
             )

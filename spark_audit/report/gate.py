@@ -19,7 +19,7 @@ from typing import Any, Literal
 from spark_audit.audits import AUDITS
 from spark_audit.audits.claims import untested
 from spark_audit.audits.contract import ANY, BASE
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, choose
 from spark_audit.names import entry_of, series_of
 from spark_audit.results import Contrast, Report, Row, number
 from spark_audit.results.rows import SEVERITY
@@ -102,7 +102,7 @@ def parse_rule(text: str) -> Rule:
         raise InputError(
             f"unknown audit {audit!r}",
             where=where,
-            fix=f"choose one of: {', '.join(AUDITS.names())}",
+            fix=choose(audit, AUDITS.names()),
         )
     rest, _, field = rest.rpartition(".")
     if field not in FIELDS:
@@ -141,7 +141,7 @@ def _claim_rule(text: str, match: re.Match[str], where: str) -> Rule:
         raise InputError(
             f"unknown claim {claim!r}",
             where=where,
-            fix=f"choose one of: {', '.join(SEVERITY)}",
+            fix=choose(claim, SEVERITY),
         )
     return Rule(
         text=text.strip(),
@@ -165,16 +165,15 @@ def _named(text: str, audit: str, where: str) -> tuple[str, str]:
         of, known = text[len(metric) + 1 :], metrics[metric]
         if of in known or (ANY in known and of):
             return metric, of
-        listed = ", ".join(name or "(none)" for name in known)
         raise InputError(
             f"{audit}.{metric} has no variant {of!r}" if of else f"{metric} needs one",
             where=where,
-            fix=f"known variants: {listed}",
+            fix=choose(of, (name or "(none)" for name in known)),
         )
     raise InputError(
         f"unknown metric {text!r} of {audit}",
         where=where,
-        fix=f"choose one of: {', '.join(metrics)}",
+        fix=choose(text, metrics),
     )
 
 
@@ -256,7 +255,7 @@ def _known(texts: Sequence[str], rule: Rule, names: Sequence[str]) -> Sequence[s
             raise InputError(
                 f"{text!r} is none of the report's checkpoints",
                 where=f"--fail-if {rule.text!r}",
-                fix=f"choose one of: {', '.join(names)}",
+                fix=choose(text, names),
             )
     return texts
 

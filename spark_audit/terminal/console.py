@@ -42,7 +42,9 @@ def _version(value: bool) -> None:
     if value:
         from spark_audit.provenance import versions
 
-        tell("\n".join(f"{k} {v}" for k, v in versions().items()))
+        found = versions()
+        own = {"spark-audit": found.pop("spark-audit", "not installed")}
+        tell("\n".join(f"{k} {v}" for k, v in {**own, **found}.items()))
         raise typer.Exit
 
 
@@ -140,8 +142,9 @@ def _run(
         usage = getattr(error, "format_message", None)
         if usage is not None:
             # Without any command typer has nothing to say but the help it has shown.
-            said = usage() or "no command was given"
-            say(f"{program}: error: {said}; see {program} --help")
+            said = _suggested(error, usage() or "no command was given")
+            place = getattr(getattr(error, "ctx", None), "command_path", program)
+            say(f"{program}: error: {said}; see {place} --help")
             return 2
         if isinstance(error, OSError):
             say(f"{program}: error: {error.filename or 'I/O'}: {error.strerror}")
@@ -153,6 +156,16 @@ def _run(
         kind = type(error).__name__
         say(f"{program}: a defect of ours ({kind}); {_log(error, program)}")
         return 70
+
+
+def _suggested(error: BaseException, said: str) -> str:
+    """What is wrong with a command line, in one line, with what was perhaps meant."""
+    near = getattr(error, "possibilities", None)
+    if near:
+        said = f"{getattr(error, 'message', said)}; did you mean {near[0]}?"
+    if "unexpected extra argument" in said:
+        said += "; a value stands behind its option, as in --ckpt PATH"
+    return " ".join(said.split())
 
 
 def _open_streams() -> None:

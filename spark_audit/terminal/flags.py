@@ -15,15 +15,30 @@ parameters say to typer itself is left as it is.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial, wraps
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin
 from typing import get_type_hints as hints_of
 
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, choose
 
 T = TypeVar("T")
+
+WIDE = 16
+"""Characters of a value's name that a terminal of 80 columns does not break."""
+
+PANELS: Mapping[str, Collection[str]] = {
+    "What": "ckpt base baseline manifest data skip limit task split source "
+    "template map fail_if method order against paper_method".split(),
+    "How": (),
+    "Where": "device batch_size scores shard lora_targets".split(),
+    "Output": "output format show_text json quiet dry_run redact".split(),
+    "Advanced": "config tokenizer lora_alpha revision trust_remote_code "
+    "gradient_checkpointing".split(),
+}
+"""Where ``--help`` shows an option, by its name; all others tell how it is done."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +48,11 @@ class Flag:
     Attributes
     ----------
     help, metavar
-        As ``--help`` shows them. A class names the panel of its flags in ``PANEL``.
+        As ``--help`` shows them.
     name, short
         ``format`` for ``--format`` where the field is called otherwise; ``-o``.
+    env
+        The environment variable that stands for it.
     min, max
         Bounds of a number.
     choices
@@ -50,6 +67,7 @@ class Flag:
     metavar: str | None = None
     name: str = ""
     short: str = ""
+    env: str | None = None
     min: float | None = None
     max: float | None = None
     choices: Collection[str] = ()
@@ -90,7 +108,6 @@ class Option:
     kind: Any
     flag: Flag
     default: Any
-    panel: str | None = None
 
     @property
     def name(self) -> str:
@@ -107,10 +124,16 @@ class Option:
         import typer
 
         flag, kind, default, typed = self.flag, self.kind, self.default, self.typed
+        text, metavar = flag.help, flag.metavar or self._metavar()
+        if flag.choices and len(metavar) > WIDE:
+            # A narrow column would break them in the middle of a name.
+            said = [flag.help] if flag.help else []
+            text = " ".join([*said, f"One of: {', '.join(flag.choices)}."])
+            metavar = self.name.upper()
         if flag.read is not None:
             default = default if isinstance(default, str) else None
             kind = str | None if default is None else str
-        elif flag.choices:
+        elif flag.choices and get_origin(kind) is not tuple:
             kind = str | None if default is None else str
         elif get_origin(kind) is tuple:
             kind = list[get_args(kind)[0]]  # type: ignore[misc]
@@ -120,11 +143,13 @@ class Option:
         make: Any = typer.Argument if flag.positional else typer.Option
         option = make(
             *(() if flag.positional else filter(None, (typed, flag.short))),
-            help=flag.help,
-            metavar=flag.metavar,
+            help=text,
+            metavar=metavar,
             min=flag.min,
             max=flag.max,
-            rich_help_panel=self.panel,
+            envvar=flag.env,
+            rich_help_panel=None if flag.positional else panel_of(self.name),
+            autocompletion=self._completed if flag.choices else None,
         )
         return inspect.Parameter(
             self.name,
@@ -132,6 +157,17 @@ class Option:
             default=inspect.Parameter.empty if default is MISSING else default,
             annotation=Annotated[kind, option],
         )
+
+    def _metavar(self) -> str:
+        """What stands for the value where nothing is said of it."""
+        if self.flag.choices:
+            return "|".join(self.flag.choices)
+        kinds = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
+        said = (kinds[one] for one in (self.kind, *get_args(self.kind)) if one in kinds)
+        return next(said, " ")
+
+    def _completed(self, incomplete: str) -> list[str]:
+        return [one for one in self.flag.choices if one.startswith(incomplete)]
 
     def taken_from(self, flags: dict[str, Any]) -> Any:
         """The field's value, taken out of what was typed.
@@ -144,14 +180,14 @@ class Option:
         value = flags.pop(self.name)
         if self.flag.read is not None:
             return self.flag.read(value)
-        if self.flag.choices and value is not None:
-            one_of(value, self.typed, self.flag.choices)
-        return tuple(value or ()) if get_origin(self.kind) is tuple else value
+        several = get_origin(self.kind) is tuple
+        for one in (value or ()) if several else (value,):
+            if self.flag.choices and one is not None:
+                one_of(one, self.typed, self.flag.choices)
+        return tuple(value or ()) if several else value
 
 
-def option(
-    field: str, hint: Any, default: Any, *, panel: str | None = None
-) -> Option | None:
+def option(field: str, hint: Any, default: Any) -> Option | None:
     """The flag of a field or parameter, if its annotation says that it is one."""
     if get_origin(hint) is not Annotated:
         return None
@@ -161,15 +197,13 @@ def option(
         flag = Flag(notes[0])
     if default is inspect.Parameter.empty:
         default = MISSING
-    return None if flag is None else Option(field, kind, flag, default, panel)
+    return None if flag is None else Option(field, kind, flag, default)
 
 
 def options(kind: Any, *, only: Collection[str] = ()) -> list[Option]:
     """The flags of a dataclass."""
-    hints, panel = hints_of(kind, include_extras=True), getattr(kind, "PANEL", None)
-    every = (
-        option(f.name, hints[f.name], f.default, panel=panel) for f in fields(kind)
-    )
+    hints = hints_of(kind, include_extras=True)
+    every = (option(f.name, hints[f.name], f.default) for f in fields(kind))
     return [one for one in every if one and (not only or one.field in only)]
 
 
@@ -211,8 +245,8 @@ def command(function: Callable[..., T]) -> Callable[..., T]:
 def with_parameters(
     function: Callable[..., T], shown: Iterable[inspect.Parameter]
 ) -> Callable[..., T]:
-    """The function with the parameters that typer is to read."""
-    signature = inspect.Signature(list(shown))
+    """The function with the parameters that typer is to read, panel by panel."""
+    signature = inspect.Signature(sorted(shown, key=_place))
     function.__signature__ = signature  # type: ignore[attr-defined]
     function.__annotations__ = {
         name: one.annotation for name, one in signature.parameters.items()
@@ -220,9 +254,21 @@ def with_parameters(
     return function
 
 
+def panel_of(name: str) -> str:
+    """The panel of an option."""
+    return next((panel for panel, names in PANELS.items() if name in names), "How")
+
+
+def _place(parameter: inspect.Parameter) -> int:
+    """Which panel a parameter is in."""
+    notes = getattr(parameter.annotation, "__metadata__", ())
+    shown = (getattr(note, "rich_help_panel", None) for note in notes)
+    return [None, *PANELS].index(next((one for one in shown if one), None))
+
+
 def one_of(value: Any, where: str, known: Collection[Any]) -> Any:
     """The value, if it is a known one."""
     if value not in known:
-        names = ", ".join(str(k) for k in known if k is not None)
-        raise InputError(f"{value!r} is unknown", where=where, fix=f"give {names}")
+        fix = choose(str(value), (one for one in known if one is not None))
+        raise InputError(f"{value!r} is unknown", where=where, fix=fix)
     return value

@@ -116,7 +116,7 @@ def test_rules_are_read(
         ("mia.auc.loss.low > nan", "is no rule"),
         ("secrets.auc.loss.low > 1", "choose one of: canary, extract, matched"),
         ("mia.accuracy.loss.low > 1", "choose one of: auc, tpr_at_fpr_5"),
-        ("mia.auc.los.low > 1", "known variants: loss, response"),
+        ("mia.auc.los.low > 1", "did you mean 'loss'. choose one of: loss"),
         ("mia.auc.loss.median > 1", "end the figure with one of: value"),
         ("mia.auc.low > 1", "auc needs one"),
     ],

@@ -69,7 +69,7 @@ def test_module_runs_like_the_script() -> None:
         (["nothing"], 2, "No such command 'nothing'"),
         (["run"], 2, "Missing option '--method'"),
         ([*RUN, "--seed", "-1"], 2, "--seed"),
-        ([*RUN, "--dtype", "float16"], 2, "give float32, bfloat16"),
+        ([*RUN, "--dtype", "float16"], 2, "choose one of: float32, bfloat16"),
         ([*RUN, "--device", "gpu"], 2, "--device: 'gpu' is unknown; give auto, cpu"),
         ([*RUN, "--device", "cuda:"], 2, "'cuda:' is unknown"),
         ([*RUN, "--seed", "1", "--set", "lr=1", "seed=2"], 2, "--seed: is 1, and"),

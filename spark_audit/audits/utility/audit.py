@@ -27,7 +27,7 @@ from spark_audit.audits.utility.series import (
     tasks_in_order,
 )
 from spark_audit.audits.utility.series import evidence as series_evidence
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, choose
 from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import series_of
@@ -53,6 +53,7 @@ from spark_audit.stats.accuracy import (
 from spark_audit.stats.bootstrap import sign_flip
 from spark_audit.stats.intervals import rate_estimate
 from spark_audit.stats.power import with_mde
+from spark_audit.terminal.flags import Flag
 
 SCORERS = ("normalised", "strict", "likelihood")
 METRICS = (
@@ -113,7 +114,7 @@ def check(*, order: str | None = None, scorer: str = "normalised") -> None:
         raise InputError(
             f"{scorer!r} is unknown",
             where="--scorer",
-            fix=f"choose one of: {', '.join(SCORERS)}",
+            fix=choose(scorer, SCORERS),
         )
     named = listed(order)
     if order is not None and (not all(named) or len(set(named)) < len(named)):
@@ -236,7 +237,9 @@ def evidence(
     order: Annotated[
         str | None, "tasks in training order: t1,t2; default: the runs' own"
     ] = None,
-    scorer: Annotated[str, "normalised|strict|likelihood"] = "normalised",
+    scorer: Annotated[
+        str, Flag("How an answer counts.", choices=SCORERS)
+    ] = "normalised",
 ) -> pd.DataFrame:
     """One row a checkpoint (a stage of a series) and test row, without text.
 

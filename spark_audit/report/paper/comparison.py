@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, choose
 from spark_audit.names import entry_of
 from spark_audit.report.cells import Cell, Line, Table, figure
 from spark_audit.report.paper.values import (
@@ -85,7 +85,8 @@ def beside(report: Report, *, named: Mapping[str, str] | None = None) -> Table:
         raise InputError(
             "no checkpoint of the report is named like a method of the paper",
             where="--against paper",
-            fix=f"say which is which with --paper-method NAME=METHOD; {_choose()}",
+            fix="say which is which with --paper-method NAME=METHOD; "
+            + choose("", (one.name for one in methods())),
         )
     if not lines:
         raise InputError(
@@ -127,19 +128,15 @@ def _methods_of(report: Report, named: Mapping[str, str]) -> dict[str, tuple[str
             raise InputError(
                 f"the report has no checkpoint {name!r}",
                 where="--paper-method",
-                fix=f"choose one of: {', '.join(names)}",
+                fix=choose(name, names),
             )
         if not methods_named(method):
             raise InputError(
                 f"the paper has no method {method!r}",
                 where="--paper-method",
-                fix=_choose(),
+                fix=choose(method, (one.name for one in methods())),
             )
     return {name: methods_named(named.get(name, entry_of(name))) for name in names}
-
-
-def _choose() -> str:
-    return f"choose one of: {', '.join(method.name for method in methods())}"
 
 
 # --- which figures --------------------------------------------------------------------

@@ -1,0 +1,52 @@
+"""What ``--help`` shows as examples, by command: each is one that works."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+EXAMPLES: Mapping[str, Sequence[str]] = {
+    "demo": ("demo", "demo -o reports/demo-2 --seed 2"),
+    "inspect": ("inspect runs/mine --base models/base",),
+    "data import": (
+        "data import raw/reviews --task reviews --map response=label "
+        "--template 'Review: {text}' -o data/reviews.jsonl",
+        "data import reviews.csv --task reviews --split train "
+        "--map prompt=text response=label -o data/reviews.jsonl",
+    ),
+    "data annotate": ("data annotate data/reviews.jsonl -o data/annotated.jsonl",),
+    "data inject": ("data inject data/reviews.jsonl -o data/injected --canaries 50",),
+    "manifest build": (
+        "manifest build --base models/base --data data/injected "
+        "-o manifests/reviews.json",
+    ),
+    "manifest show": ("manifest show manifests/reviews.json",),
+    "manifest verify": ("manifest verify manifests/reviews.json --base models/base",),
+    "manifest export": (
+        "manifest export manifests/reviews.json --redact -o shared.json",
+    ),
+    "all": (
+        "all --ckpt runs/mine --base models/base --dry-run",
+        "all --ckpt with=runs/mine without=runs/plain --base models/base "
+        "--baseline without",
+        "all --ckpt runs/mine --base models/base --skip noise extract",
+        "all --config reports/reviews-mine/command-all.toml",
+    ),
+    "report": (
+        "report reports/reviews-mine --format html,md",
+        "report reports/reviews-mine/report.html --manifest manifests/reviews.json",
+    ),
+    "compare": ("compare reports/reviews-mine reports/reviews-plain",),
+    "gate": (
+        "gate reports/reviews-mine",
+        "gate reports/reviews-mine --fail-if 'mia.auc.loss.low > 0.55'",
+        "gate reports/reviews-mine --fail-if 'claim >= memory except base'",
+    ),
+}
+SERIES = "{name} --ckpt runs/mine --data data/test.jsonl"
+ANY = "{name} --ckpt runs/mine --base models/base"
+
+
+def examples_of(command: str, *, of_stages: bool = False) -> Sequence[str]:
+    """The examples of a command; of an audit those that every audit has."""
+    own = EXAMPLES.get(command)
+    return own or ((SERIES if of_stages else ANY).format(name=command),)

@@ -1,0 +1,149 @@
+"""A command of ours: its help, and its options from a file of settings.
+
+    add(app, "matched", function, help="...", examples=("matched --ckpt runs/mine",))
+
+What is typed wins over the file of ``--config``, the file over the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from spark_audit.errors import InputError, OutputError, choose
+from spark_audit.files import read_regular, write_text
+from spark_audit.terminal.flags import panel_of
+from spark_audit.terminal.hints import nearest
+
+UNKEPT = ("config", "dry_run", "json", "quiet", "shard", "help")
+"""Options that say nothing of what a command comes to."""
+
+
+class Command(TyperCommand):
+    """A command whose ``--help`` stands beside what is as seldom asked for."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """The option ``--help``, in a panel."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.rich_help_panel = panel_of("config")
+        return option
+
+
+def add(
+    app: typer.Typer,
+    name: str,
+    function: Callable[..., Any],
+    *,
+    program: str,
+    help: str | None = None,
+    examples: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> None:
+    """Give an application a command, with examples under its help."""
+    lines = [f"  {program} {one}" for one in examples]
+    shown = ["Examples", *lines] if lines else []
+    epilog = "\n".join([*shown, *notes]).replace("[", "\\[") or None
+    app.command(name, cls=Command, help=help, epilog=epilog)(function)
+
+
+# --- options from a file --------------------------------------------------------------
+
+
+def _read(context: typer.Context, path: Path | None) -> Path | None:
+    """Take the options of a file for those that were not typed."""
+    if path is None or context.resilient_parsing:
+        return path
+    known = {
+        one.name: one
+        for one in context.command.params
+        if one.name and one.name not in UNKEPT
+    }
+    found: dict[str, Any] = {}
+    for key, value in _content(path).items():
+        name = key.replace("-", "_")
+        if name not in known:
+            what = f"{key!r} is no option of `{context.command_path}`"
+            raise InputError(what, where=str(path), fix=choose(name, sorted(known)))
+        found[name] = _value(value, known[name], where=f"{path}: {key}")
+        known[name].envvar = None
+    context.default_map = found
+    return path
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_regular(path, follow=True).decode())
+    except OSError as error:
+        what = f"cannot be read ({error.strerror or error})"
+        raise OutputError(what, where=str(path), fix=nearest(path)) from error
+    except UnicodeDecodeError as error:
+        raise InputError("is not UTF-8", where=str(path)) from error
+    except tomllib.TOMLDecodeError as error:
+        fix = "write lines like: base = 'models/base'"
+        raise InputError(f"is no TOML ({error})", where=str(path), fix=fix) from error
+
+
+def _value(value: Any, option: Any, *, where: str) -> Any:
+    """The value as it would have been typed; Typer reads it like that."""
+    listed = value if isinstance(value, list) else [value]
+    if not listed or any(isinstance(one, (dict, list)) for one in listed):
+        raise InputError("takes text, a number or a list", where=where)
+    if getattr(option, "is_flag", False):
+        if not isinstance(value, bool):
+            raise InputError("takes true or false", where=where)
+        return value
+    if any(isinstance(one, bool) for one in listed):
+        raise InputError("takes a value, not true or false", where=where)
+    texts = [str(one) for one in listed]
+    return texts if option.multiple else ",".join(texts)
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        envvar="SPARK_AUDIT_CONFIG",
+        help="TOML with options of this command: base = 'models/base'. What is typed "
+        "wins over it, and it over the environment.",
+        is_eager=True,
+        expose_value=False,
+        callback=_read,
+        rich_help_panel=panel_of("config"),
+    ),
+]
+"""The annotation of a parameter that reads a file of options."""
+
+
+def given(context: typer.Context) -> dict[str, Any]:
+    """Options of a command that are not left to their defaults, wherever given."""
+    return {
+        name: value
+        for name, value in context.params.items()
+        if name not in UNKEPT
+        and (source := context.get_parameter_source(name)) is not None
+        and source.name != "DEFAULT"
+    }
+
+
+def write_config(path: Path, options: Mapping[str, Any], *, command: str) -> None:
+    """Write a file of options that repeats a command.
+
+    Paths in it are as they were given: it is read where the command was called.
+    """
+    lines = [f"# {command} --config {path}"]
+    for name, value in sorted(options.items()):
+        plain = value if isinstance(value, (bool, int, float, list)) else str(value)
+        if isinstance(plain, list):
+            plain = [str(one) for one in plain]
+        # JSON's numbers, strings and lists are TOML's.
+        text = json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")
+        lines.append(f"{name} = {text}")
+    write_text(path, "\n".join(lines) + "\n", mode=0o600)

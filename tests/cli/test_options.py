@@ -1,0 +1,176 @@
+"""Help, options from files and the environment, completion of the shell."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from spark_audit.cli import audit
+from spark_audit.cli.examples import EXAMPLES, examples_of
+from spark_audit.cli.main import SEVERAL, _app, run
+from spark_audit.pipeline.request import Request
+from spark_audit.results.rows import SEVERITY
+from spark_audit.terminal.commands import write_config
+from spark_audit.terminal.console import spread
+from spark_audit.terminal.flags import PANELS
+
+COMMANDS = (*EXAMPLES, "matched", "utility")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """The requests that commands make; nothing is run."""
+    found: list[Request] = []
+    monkeypatch.setattr(audit, "_audit", lambda request, way: found.append(request))
+    return found
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_panels_whole_choices_and_examples(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run([*command.split(), "--help"]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "…" not in out
+    assert "Examples" in out
+    assert f"spark-audit {command}" in out.split("Examples")[1]
+    shown = [panel for panel in PANELS if f"─ {panel} ─" in out]
+    places = [out.index(f"─ {panel} ─") for panel in shown]
+    assert shown
+    assert places == sorted(places)
+    # What stands for a value is not broken in two.
+    called = {"auto|cpu|cuda", "robust|paper", "[NAME=]PATH...", "DIR|DATA..."}
+    if command == "all":
+        assert {one for one in called if one in out} == called - {"DIR|DATA..."}
+
+
+def test_every_example_is_a_command_that_can_be_read() -> None:
+    for command in COMMANDS:
+        for line in examples_of(command):
+            argv = spread(shlex.split(line), several=SEVERAL)
+            group: Any = typer.main.get_command(_app(argv))
+            name, left = group.name, argv
+            while hasattr(group, "commands"):
+                name, *left = left
+                group = group.commands[name]
+            context = group.context_class(group, info_name=name)
+            group.make_parser(context).parse_args(left)
+
+
+def test_gate_lists_metrics_and_claims(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["gate", "--help"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "mia: auc, tpr_at_fpr_5" in out
+    assert all(claim in out for claim in SEVERITY)
+
+
+def test_skip_leaves_audits_out(
+    asked: list[Request], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["all", "--ckpt", "x", "--skip", "noise", "mia", "--skip", "nll"]) == 0
+    assert {"noise", "mia", "nll"} & {*asked[0].audits} == set()
+    assert "matched" in asked[0].audits
+    assert run(["all", "--ckpt", "x", "--skip", "noize"]) == 2
+    assert "did you mean 'noise'?" in capsys.readouterr().err
+
+
+def test_flag_wins_over_file_and_file_over_environment(
+    asked: list[Request], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_AUDIT_BASE", "environment")
+    monkeypatch.setenv("SPARK_AUDIT_DEVICE", "cuda")
+    monkeypatch.setenv("SPARK_AUDIT_MANIFEST", "m.json")
+    file = tmp_path / "audit.toml"
+    file.write_text(
+        'ckpt = ["a", "n=b"]\nbase = "file"\nseed = 3\nbatch-size = 8\n'
+        'format = ["md", "json"]\nrematched = false\nskip = "noise"\n'
+    )
+    assert run(["all", "--config", str(file), "--seed", "5"]) == 0
+    (one,) = asked
+    assert (one.base, one.seed, one.batch_size) == ("file", 5, 8)
+    assert (one.loading.device, one.manifest) == ("cuda", Path("m.json"))
+    assert (one.ckpt, one.formats) == (("a", "n=b"), ("md", "json"))
+    assert one.audit_options["rematched"] is False
+    assert "noise" not in one.audits
+
+
+def test_a_run_leaves_the_file_that_repeats_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Request] = []
+
+    def done(request: Request, way: Any) -> Path:
+        found.append(request)
+        return tmp_path
+
+    monkeypatch.setattr(audit, "_audit", done)
+    monkeypatch.setenv("SPARK_AUDIT_BATCH_SIZE", "4")
+    typed = ["all", "--ckpt", "a=[x,y]", 'b="ü', "--limit", "9", "--no-rematched"]
+    assert run([*typed, "--skip", "noise", "--show-text", "--quiet"]) == 0
+    monkeypatch.delenv("SPARK_AUDIT_BATCH_SIZE")
+    file = tmp_path / "command-all.toml"
+    assert "quiet" not in tomllib.loads(file.read_text())
+    assert run(["all", "--config", str(file)]) == 0
+    first, second = (vars(one) | {"command": ()} for one in found)
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('bas = "x"', "'bas' is no option of `spark-audit all`; did you mean 'base'?"),
+        ("seed = 3.5", "'--seed'"),
+        ("ckpt = true", "ckpt: takes a value, not true or false"),
+        ('rematched = "no"', "rematched: takes true or false"),
+        ("base = {a = 1}", "base: takes text, a number or a list"),
+        ("base = ", "is no TOML"),
+        (None, "cannot be read"),
+    ],
+)
+def test_what_a_file_of_options_cannot_say(
+    text: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bad.toml"
+    if text is not None:
+        file.write_text(text)
+    assert run(["all", "--ckpt", "x", "--config", str(file)]) in (2, 4)
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_written_options_are_toml(tmp_path: Path) -> None:
+    options = {"a": 'x\n"\\\x7fü', "b": True, "c": ["1", Path("p")], "d": 0.5}
+    write_config(tmp_path / "a.toml", options, command="do")
+    read = tomllib.loads((tmp_path / "a.toml").read_text())
+    assert read == {**options, "c": ["1", "p"]}
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [("all --sk", "--skip"), ("all --skip no", "noise"), ("manifest bu", "build")],
+)
+def test_the_shell_completes(
+    typed: str,
+    completed: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("_SPARK_AUDIT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"spark-audit {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))
+    with pytest.raises(SystemExit):
+        _completing()
+    assert completed in capfd.readouterr().out.split()
+
+
+def _completing() -> None:
+    """Without `run`, which drops the output of those that leave like this."""
+    typer.main.get_command(_app([])).main(args=[], prog_name="spark-audit")
