@@ -21,7 +21,7 @@ from spark_audit.files import read_regular, write_text
 from spark_audit.terminal.flags import panel_of
 from spark_audit.terminal.hints import nearest
 
-UNKEPT = ("config", "dry_run", "json", "quiet", "shard", "help")
+UNKEPT = ("config", "dry_run", "json", "quiet", "verbose", "shard", "help")
 """Options that say nothing of what a command comes to."""
 
 

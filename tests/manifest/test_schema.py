@@ -149,7 +149,8 @@ def test_another_name_is_no_change(file: Path) -> None:
         ),
         (
             b'{"kind": "spark-audit-report"}',
-            "is no SPARK Audit manifest; give a file of `spark-audit manifest build`",
+            "is no SPARK Audit manifest; it is a report: `spark-audit report`, `gate` "
+            "and `compare` read it",
         ),
         (
             b'{"kind": "spark-audit-manifest", "schema_version": 2}',
