@@ -8,7 +8,8 @@ from typing import Any
 from spark_audit.audits.contract import BASE
 from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.entries import means, records_of
-from spark_audit.report.figures.forest import CELL, Forest, Line, Mark, Section
+from spark_audit.report.figures.forest import CELL, Forest
+from spark_audit.report.figures.forest_marks import Line, Mark, Section
 from spark_audit.report.figures.picture import Look, looks, spanned, wrapped
 from spark_audit.results import Report
 

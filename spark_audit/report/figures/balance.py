@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from spark_audit.report.figures import FIGURES
-from spark_audit.report.figures.forest import Forest, Line, Mark, Section
+from spark_audit.report.figures.forest import Forest
+from spark_audit.report.figures.forest_marks import Line, Mark, Section
 from spark_audit.report.figures.picture import DASHED, MISSING, Look, plain
 from spark_audit.report.figures.theme import INK
 from spark_audit.results import Report

@@ -5,16 +5,22 @@ A mark is a point with its interval, a bar, or a cell that darkens with its valu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from matplotlib.figure import Figure
 
-from spark_audit.report.figures.forest_marks import columns, frame, line_of, words
+from spark_audit.report.figures.forest_marks import (
+    Line,
+    Mark,
+    Section,
+    columns,
+    frame,
+    line_of,
+    words,
+)
 from spark_audit.report.figures.picture import (
-    MISSING,
     TITLE,
-    ZERO,
     Look,
     Picture,
     Told,
@@ -23,7 +29,6 @@ from spark_audit.report.figures.picture import (
     lines_of,
     plain,
 )
-from spark_audit.report.figures.theme import HOLLOW
 from spark_audit.results import Row
 
 CELL, TALL = 0.33, 0.21
@@ -34,104 +39,6 @@ LANE, LETTERS = 0.32, 0.15
 """Inches of the marks of a line whose name stands above them, and of a line of text."""
 LEAST = 1.25
 """Inches that a section is wide at least."""
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A point of a line; an interval is drawn where both its ends are known.
-
-    ``light`` marks stand below the main one, smaller and paler. With ``start`` it is a
-    bar from there; with ``column`` a cell, whose value is between 0 and 1. ``look`` is
-    its own where it is not the line's. A ``light`` cell is not filled.
-    """
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    row: Row | None = None
-    light: bool = False
-    marker: str = ""
-    look: Look | None = None
-    start: float | None = None
-    column: int | None = None
-
-    @classmethod
-    def of(cls, row: Row | None, *, factor: float = 1.0, **options: object) -> Mark:
-        """The mark of a row (of nothing, where there is none), times a factor."""
-        ends = (None, None, None) if row is None else (row.value, row.low, row.high)
-        value, low, high = (None if end is None else end * factor for end in ends)
-        return cls(value, low, high, row, **options)  # type: ignore[arg-type]
-
-    @property
-    def hollow(self) -> bool:
-        """Whether it must not be read as found."""
-        return self.row is not None and self.row.status in HOLLOW
-
-    @property
-    def bounded(self) -> bool:
-        """Whether it has an interval."""
-        return None not in (self.value, self.low, self.high)
-
-    def words(self, digits: int = 3) -> str:
-        """Value and interval; of a void one, its status."""
-        if self.value is None:
-            return MISSING
-        text = plain(self.value, digits)
-        if self.row is not None and self.hollow:
-            return f"{text} {self.row.status.replace('_', ' ').upper()}"
-        if self.low is None or self.high is None:
-            return text
-        return f"{text} [{plain(self.low, digits)}, {plain(self.high, digits)}]"
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of a forest: a label, marks, a row whose interval is a band behind them.
-
-    ``text`` stands at its right; ``joined`` marks have a thin line between them.
-    """
-
-    label: str
-    look: Look
-    marks: Sequence[Mark]
-    behind: Row | None = None
-    text: str = ""
-    joined: bool = False
-
-    @property
-    def band(self) -> tuple[float, float] | None:
-        """Ends of what stands behind the marks."""
-        row = self.behind
-        if row is None or row.low is None or row.high is None:
-            return None
-        return row.low, row.high
-
-    @property
-    def several(self) -> bool:
-        """Whether marks stand below each other."""
-        return any(m.light and m.value is not None for m in self.marks)
-
-
-@dataclass(frozen=True)
-class Section:
-    """Lines on one axis, with upright ``references`` (where -> look).
-
-    Without ``limits`` the axis holds all values, and of the intervals what is not far
-    out. With ``linear`` it is logarithmic from there on.
-    """
-
-    lines: Sequence[Line]
-    title: str = ""
-    label: str = ""
-    limits: tuple[float, float] | None = None
-    ticks: Sequence[float] | None = None
-    linear: float | None = None
-    references: Mapping[float, Look] = field(default_factory=lambda: {0.0: ZERO})
-
-    @property
-    def marks(self) -> list[Mark]:
-        """All marks that have a value."""
-        return [m for x in self.lines for m in x.marks if m.value is not None]
 
 
 @dataclass(frozen=True, kw_only=True)

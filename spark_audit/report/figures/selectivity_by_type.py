@@ -5,7 +5,8 @@ from __future__ import annotations
 from spark_audit.audits.contract import BASE
 from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.entries import estimable, groups_of, rows_of
-from spark_audit.report.figures.forest import Forest, Line, Mark, Section
+from spark_audit.report.figures.forest import Forest
+from spark_audit.report.figures.forest_marks import Line, Mark, Section
 from spark_audit.report.figures.picture import AREA, Look, looks, spanned, wrapped
 from spark_audit.report.figures.selectivity import REGRESSION
 from spark_audit.results import Report, Row

@@ -6,7 +6,8 @@ from itertools import accumulate
 
 from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.entries import known, records_of
-from spark_audit.report.figures.forest import Forest, Line, Mark, Section
+from spark_audit.report.figures.forest import Forest
+from spark_audit.report.figures.forest_marks import Line, Mark, Section
 from spark_audit.report.figures.picture import Look, looks, plain, wrapped
 from spark_audit.report.figures.theme import INK, MUTED
 from spark_audit.results import Report

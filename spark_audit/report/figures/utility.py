@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.entries import estimable, rows_of
-from spark_audit.report.figures.forest import Forest, Line, Mark, Section
+from spark_audit.report.figures.forest import Forest
+from spark_audit.report.figures.forest_marks import Line, Mark, Section
 from spark_audit.report.figures.picture import DOTTED, ZERO, Look, looks, wrapped
 from spark_audit.report.figures.theme import INK
 from spark_audit.results import Report
