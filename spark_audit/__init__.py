@@ -13,7 +13,7 @@ _PLACES = {
     "checkpoints.open": ("open_checkpoint",),
     "checkpoints.recipe": ("Loaded",),
     "data.examples": ("Example", "Span", "read_examples"),
-    "data.pii": ("annotate",),
+    "data.pii": ("annotate_examples",),
     "manifest.build": ("build_manifest",),
     "manifest.file": ("load_manifest", "write_manifest"),
     "manifest.items": ("items_for", "manifest_items"),

@@ -5,7 +5,7 @@ from spark_audit.checkpoints.recipe import Loaded as Loaded
 from spark_audit.data.examples import Example as Example
 from spark_audit.data.examples import Span as Span
 from spark_audit.data.examples import read_examples as read_examples
-from spark_audit.data.pii import annotate as annotate
+from spark_audit.data.pii import annotate_examples as annotate_examples
 from spark_audit.manifest.build import build_manifest as build_manifest
 from spark_audit.manifest.file import load_manifest as load_manifest
 from spark_audit.manifest.file import write_manifest as write_manifest

@@ -19,11 +19,17 @@ from spark_train.cli import run as train_run
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PAGES = {
+    path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")
+}
+SHOWN = (README, *PAGES.values())
+"""What users read: held to the program alike."""
+MOST_LINES = 200
 
 
 def code(text: str, language: str = "") -> list[str]:
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.M | re.S)
-    return [body for name, body in blocks if name == language]
+    blocks = re.findall(r"^( *)```(\w*)\n(.*?)^\1```$", text, flags=re.M | re.S)
+    return [body for _, name, body in blocks if name == language]
 
 
 PROGRAMS = {"spark-audit": run, "spark-train": train_run}
@@ -57,6 +63,12 @@ def test_the_two_commands_stand_there_to_the_letter() -> None:
     assert "pip install -c constraints.txt -e '.[test]' && pytest" in CONTRIBUTING
 
 
+def test_the_readme_is_short_and_leads_to_every_page() -> None:
+    assert len(README.splitlines()) <= MOST_LINES
+    assert len(PAGES) >= 6
+    assert all(f"](docs/{name})" in README for name in PAGES)
+
+
 def test_ci_takes_its_test_command_from_the_readme() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     found = re.search(r'grep -m1 -E "(.+?)" README.md', script)
@@ -68,11 +80,12 @@ def test_ci_takes_its_test_command_from_the_readme() -> None:
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
 
 
-CALLS = [call for text in (README, CONTRIBUTING) for call in commands(text)]
+CALLS = [call for text in (*SHOWN, CONTRIBUTING) for call in commands(text)]
+CALLS = [list(call) for call in dict.fromkeys(map(tuple, CALLS))]
 
 
 def test_enough_calls_are_read_from_the_docs() -> None:
-    assert len(CALLS) >= 8
+    assert len(CALLS) >= 25
 
 
 @pytest.mark.parametrize("call", CALLS, ids=" ".join)
@@ -90,22 +103,27 @@ def test_every_command_and_flag_in_the_docs_exists(
     assert not missing, shown
 
 
-def test_options_named_in_the_readme_exist(
+def test_options_named_in_the_text_exist(
     capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     shown = ""
-    for name in (["matched"], ["manifest", "export"], ["report"]):
+    names = ("manifest build", "manifest export", "data annotate", "data inject")
+    for name in (["all"], ["report"], *(name.split() for name in names)):
         assert run([*name, "--help"]) == 0
         shown += capsys.readouterr().out
     assert train_run(["run", "--help"]) == 0
     shown += capsys.readouterr().out
-    for flag in re.findall(r"`[^`\n]*?(--[a-z-]+)", README):
-        assert flag in shown or flag in ("--help",), flag
+    # In code of a sentence: blocks are looked at call by call.
+    sentences = re.sub(r"^ *```.*?^ *```$", "", "".join(SHOWN), flags=re.M | re.S)
+    flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", sentences))
+    assert len(flags) >= 10
+    for flag in flags - {"--help"}:
+        assert re.search(rf"(?<![\w-]){flag}(?![\w-])", shown), flag
 
 
 def test_the_example_row_is_valid_and_its_span_is_the_number(tmp_path: Path) -> None:
-    (row,) = code(README, "json")
+    (row,) = code(PAGES["data.md"], "json")
     (tmp_path / "row.jsonl").write_text(row, encoding="utf-8")
     (example,) = read_examples(tmp_path / "row.jsonl")
     (span,) = example.spans
@@ -127,6 +145,7 @@ def test_the_worked_examples_are_clean(tmp_path: Path) -> None:
 
 
 DOCS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "reports/README.md"]
+DOCS += [f"docs/{name}" for name in PAGES]
 
 
 @pytest.mark.parametrize("name", DOCS)

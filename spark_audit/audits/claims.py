@@ -26,7 +26,7 @@ UNTESTED = (
 )
 GIVE = (
     "Give held-out rows with identifiers, run `twins`, or plant canaries before "
-    "training (`spark-audit inject`)"
+    "training (`spark-audit data inject`)"
 )
 
 

@@ -437,6 +437,25 @@ def test_the_python_of_the_readme_runs(outcome: Outcome) -> None:
     assert mine == pytest.approx(full, abs=1e-6)
 
 
+def test_the_tutorial_runs_from_its_first_line_to_its_last(
+    outcome: Outcome, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "tutorial.md"
+    cells = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.S)
+    source = "".join(cells)
+    assert source.count("reports/demo-run") == 1
+    names: dict[str, Any] = {}
+    exec(source.replace("reports/demo-run", str(outcome.folder)), names)
+    assert names["report"].manifest.digest == names["manifest"].digest
+    assert {row.audit for row in names["report"].results} == {"matched", "canary", "mia"}
+    assert list(names["memory"].checkpoint) == ["er-full"]
+    drawn = outcome.folder / "tutorial" / "exposure.png"
+    assert drawn.stat().st_size > 10_000
+    assert "scoring er-full" in capsys.readouterr().err
+    shown = [names[name]._repr_html_() for name in ("manifest", "result", "report")]
+    assert all(len(one) < 20_000 for one in shown)
+
+
 @pytest.mark.slow
 def test_the_whole_demo_stays_within_its_time(tmp_path: Path) -> None:
     """Ten minutes of two cores' time in all: five on the wall."""
