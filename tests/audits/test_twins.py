@@ -35,7 +35,12 @@ def plant(make_case: Callable[..., Any]) -> Callable[..., Manifest]:
     """``plant(trained=80, never=40, size=32, contexts=1)``: a manifest of twins."""
 
     def make(
-        trained: int = 80, never: int = 40, *, size: int = 32, contexts: int = 1
+        trained: int = 80,
+        never: int = 40,
+        *,
+        size: int = 32,
+        contexts: int = 1,
+        kinds: tuple[str, str] = ("NAME", "EMAIL"),
     ) -> Manifest:
         rng = np.random.default_rng(5)
         content = make_case(sources=2).manifest.model_dump(mode="json")
@@ -46,7 +51,7 @@ def plant(make_case: Callable[..., Any]) -> Callable[..., Manifest]:
             sets.append(
                 {
                     "id": str(i),
-                    "type": ("NAME", "EMAIL")[i % 2],
+                    "type": kinds[i % 2],
                     "contexts": [
                         {"example": key, "char_start": 0, "char_end": 9}
                         for key in places
@@ -214,15 +219,28 @@ def test_other_claims(
 def test_without_identifiers_never_trained_on_the_base_is_the_null(
     plant: Callable[..., Manifest],
 ) -> None:
-    manifest = plant(never=0)
+    manifest = plant(never=0, kinds=("PHONE", "SSN"))
     for lift, expected in ((0.9, "memory"), (0.3, "nothing_shown"), (-0.6, "moved")):
         result = run(tables(manifest, one=lambda d, x=lift: x), manifest)
         assert claim(result) == expected
     # Four clusters never trained on tell nothing: they are no control.
-    few = plant(never=4)
+    few = plant(never=4, kinds=("PHONE", "SSN"))
     result = run(tables(few, one=lambda dose: 0.9), few)
     assert claim(result) == "memory"
     assert not [row for row in result.rows if row.metric == "beyond"]
+
+
+def test_of_words_alone_a_kind_that_was_learned_is_no_memory(
+    plant: Callable[..., Manifest],
+) -> None:
+    """None is held out: all rise alike, or the more, the oftener they stood."""
+    manifest = plant(never=0)
+    alike = run(tables(manifest, one=lambda dose: 0.9), manifest)
+    assert claim(alike) == "formats"
+    (finding,) = (f for f in alike.findings if f.checkpoint == "one")
+    assert "but none were held out" in finding.sentence
+    by_dose = run(tables(manifest, one=lambda dose: 0.3 + 0.08 * dose), manifest)
+    assert claim(by_dose) == "memory"
 
 
 def test_without_the_base_sides_are_held_against_each_other(

@@ -11,8 +11,16 @@ import pandas as pd
 
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.twins.metrics import NEVER, TRAINED
-from spark_audit.audits.twins.rows import TIED, beyond, by_dose, collapsed, compared
+from spark_audit.audits.twins.rows import (
+    CONTROL,
+    TIED,
+    beyond,
+    by_dose,
+    collapsed,
+    compared,
+)
 from spark_audit.audits.wording import figure, p_value, unseen
+from spark_audit.data.twins import WORDED
 from spark_audit.results import Claim, Finding, Row
 from spark_audit.stats.bootstrap import holm, sign_flip
 from spark_audit.stats.memory import permutation_p
@@ -33,6 +41,9 @@ class Test:
         identifiers never trained on; ``None`` where there is nothing to hold against.
     way
         1, -1: both point up, down; 0: they do not agree, or there is no figure.
+    p_kind
+        Where nobody was held out: of what a kind that was learned could not give
+        (:func:`_beyond_the_kind`); else ``None``.
     over
         Groups that ``p`` is corrected over.
     """
@@ -41,13 +52,15 @@ class Test:
     p_rise: float | None
     p_beyond: float | None
     way: int
+    p_kind: float | None = None
     p: float = 1.0
     over: int = 1
 
     @property
     def both(self) -> float:
         """P of the conjunction: each of them must hold."""
-        found = [p for p in (self.p_rise, self.p_beyond) if p is not None]
+        ps = (self.p_rise, self.p_beyond, self.p_kind)
+        found = [p for p in ps if p is not None]
         return max(found, default=1.0) if self.way else 1.0
 
 
@@ -113,7 +126,37 @@ def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
             p_beyond = held_out[0].t_p() if p is None else p
             ways.add(int(np.sign(apart.value)))
         way = ways.pop() if len(ways) == 1 else 0
-        yield Test(row, p_rise, p_beyond, way)
+        p_kind = None
+        if p_beyond is None and way > 0:
+            lowest = doses[0][1] if group != "pooled" else None
+            p_kind = _beyond_the_kind(part, lowest, seed=seed)
+        yield Test(row, p_rise, p_beyond, way, p_kind)
+
+
+def _beyond_the_kind(
+    part: pd.DataFrame, lowest: pd.DataFrame | None, *, seed: int
+) -> float:
+    """P that a rise is no more than that of a kind whose look was learned.
+
+    Names and addresses of real data are not the lists that their twins are drawn from:
+    without any that were held out, their rise can be that of all such words. Numbers
+    are exchangeable with their twins, and those of the highest dose are held against
+    those of the lowest. The smaller of both, by Bonferroni; 1 where there is neither.
+    """
+    ps: list[float] = []
+    numbers = part[~part["type"].isin(WORDED)].groupby("cluster")["rise"].sum()
+    if len(numbers) >= CONTROL:
+        p = sign_flip(numbers.to_numpy(), seed=seed)
+        ps.append(p if numbers.mean() > 0 else 1.0)
+    held = None if lowest is None else beyond(part, lowest.assign(side=NEVER))
+    if held is not None:
+        assert lowest is not None
+        change = pd.concat([part, lowest])["rise"].to_numpy()
+        exact = permutation_p(change, held[1], seed=seed)
+        found = held[0].t_p() if exact is None else exact
+        risen = (held[0].difference.value or 0.0) > 0
+        ps.append(found if found is not None and risen else 1.0)
+    return min(1.0, len(ps) * min(ps)) if ps else 1.0
 
 
 def _verdict(name: str, tests: Sequence[Test]) -> Finding:
@@ -147,6 +190,13 @@ def _verdict(name: str, tests: Sequence[Test]) -> Finding:
         said += f", beyond those never trained on ({p_value(best.p)})"
         said += ": that tells who was in the data."
         return _finding(row, "betrays", said, **options)
+    if whole.p_kind is not None and (whole.p_rise or 1.0) <= LEVEL:
+        said = (
+            f"{name}: identifiers rank ahead of their twins by {figures}, but none "
+            "were held out, and neither numbers nor dose tell it from a kind that was "
+            "learned: memory is not shown."
+        )
+        return _finding(whole.row, "formats", said, **options)
     if whole.p_beyond is not None and (whole.p_rise or 1.0) <= LEVEL:
         claim: Claim = "formats" if (whole.row.value or 0.0) > 0 else "moved"
         said = (
