@@ -41,10 +41,12 @@ def help_of(run: Callable[..., Any]) -> str:
 
 
 def _parts(annotation: str) -> tuple[str, str]:
-    """An annotation's type and, of ``Annotated[type, "help"]``, the help."""
+    """An annotation's type, and its help: of ``Annotated`` the text or flag beside."""
     tree = ast.parse(annotation, mode="eval").body
-    if isinstance(tree, ast.Subscript) and ast.unparse(tree.value) == "Annotated":
-        inside = tree.slice
-        if isinstance(inside, ast.Tuple) and isinstance(inside.elts[1], ast.Constant):
-            return ast.unparse(inside.elts[0]), str(inside.elts[1].value)
-    return annotation, ""
+    if not isinstance(tree, ast.Subscript) or ast.unparse(tree.value) != "Annotated":
+        return annotation, ""
+    kind, beside = tree.slice.elts[:2]  # type: ignore[attr-defined]
+    if isinstance(beside, ast.Call) and beside.args:
+        beside = beside.args[0]
+    said = str(beside.value) if isinstance(beside, ast.Constant) else ""
+    return ast.unparse(kind), said
