@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
 Figure = tuple[float, float] | None
 """The least and the largest NLL that a figure can stand for; none: unknown."""
@@ -148,6 +149,10 @@ class Attacker:
 
 def sequences(path: Path) -> Iterator[list[Figure]]:
     """Every row of numbers that a file could be read as: columns, lists, all of it."""
+    if path.suffix == ".parquet":
+        known = pq.read_table(path).to_pydict()
+        yield from ([figure(v) for v in column] for column in known.values())
+        return
     text = path.read_text("utf-8")
     if path.suffix == ".json":
         columns: dict[str, list[Any]] = {}
@@ -215,8 +220,13 @@ class _Tables(HTMLParser):
 
 
 def lines_of(path: Path) -> list[dict[str, str]]:
-    """A CSV's lines by column."""
-    return list(csv.DictReader(path.read_text("utf-8").splitlines()))
+    """A CSV's lines by column; its parts as ``report.json`` names them."""
+    lines = list(csv.DictReader(path.read_text("utf-8").splitlines()))
+    for line in lines:
+        if "subset_kind" in line:
+            line["of"] = line["variant"]
+            line["group"] = f"{line['subset_kind']}:{line['subset']}".rstrip(":")
+    return lines
 
 
 def left_over(

@@ -200,7 +200,7 @@ def test_a_metric_of_an_audit(house: House, tmp_path: Path) -> None:
         folder = house.report(tmp_path / "out", "rank")
         assert "Top-100" in (folder / "report.md").read_text()
         rows = [row for row in figures(folder) if row["metric"] == "top100_rate"]
-        assert {row["of"] for row in rows} == {"pii", "control", "pii_all"}
+        assert {row["variant"] for row in rows} == {"pii", "control", "pii_all"}
         assert all(0 <= float(row["low"]) <= float(row["high"]) <= 1 for row in rows)
         house.audit("gate", str(folder), *rule)
 
@@ -210,9 +210,9 @@ def test_a_membership_score(house: House, tmp_path: Path) -> None:
     with house.with_file("spark_audit/audits/mia/attacks/median.py"):
         folder = house.report(tmp_path / "out", "mia")
         rows = [
-            (row["of"], row["metric"])
+            (row["variant"], row["metric"])
             for row in figures(folder)
-            if (row["checkpoint"], row["group"]) == ("ours", "pooled")
+            if (row["checkpoint"], row["subset_kind"]) == ("ours", "pooled")
         ]
         order = list(dict.fromkeys(of for of, _ in rows))
         assert order[-3:] == ["reference", "median", "blind"]

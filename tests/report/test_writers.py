@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import jsonschema
+import pandas as pd
 import pytest
 
 from spark_audit.cli.show import show_report
@@ -142,11 +143,68 @@ def test_csv_holds_every_row(report: Report, tmp_path: Path) -> None:
     with (tmp_path / "tables/results.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(report.results)
-    assert list(rows[0]) == list(Row.model_fields)
+    named = {"of": "variant", "null": "null_value"}
+    named |= {n: f"interval_{n}" for n in ("level", "over")}
+    named |= {"interval": "interval_method", "group": "subset"}
+    wanted = {named.get(name, name) for name in Row.model_fields} | {"subset_kind"}
+    assert set(rows[0]) == wanted
+    places = [(row["subset_kind"], row["subset"]) for row in rows]
+    assert places == [("pooled", "")] * 3 + [("type", "SSN")]
     for written, original in zip(rows, report.results, strict=True):
         value = float(written["value"]) if written["value"] else None
         assert value == original.value
     assert (tmp_path / "tables/balance.csv").read_text().startswith("covariate,")
+
+
+SQL = set(
+    "all alter and any as asc between by case change check column condition "
+    "constraint create cross cume_dist current database default delete desc "
+    "describe distinct drop else empty end except exists explain false fetch "
+    "first_value for foreign from full function group grouping groups having if "
+    "ignore in index inner insert interval into is join key keys lag lead left "
+    "level like limit lines match natural not null of on or order outer over "
+    "partition percent_rank primary range rank read references repeat replace right "
+    "row row_number rows schema select set signal system table then to trigger true "
+    "union unique update usage use using values when where window with ".split()
+)
+"""Words that PostgreSQL, SQLite, MySQL 8 or Oracle reserve."""
+
+
+def test_csv_is_tidy_and_no_column_is_a_word_of_sql(
+    report: Report, tmp_path: Path
+) -> None:
+    once = row("x", "rank_mean", audit="canary", of="full")
+    twice = once.model_copy(update={"of": "full/annotation", "note": "the same"})
+    other = twice.model_copy(update={"checkpoint": "y"})
+    of_task = report.contrasts[0].model_copy(update={"group": "task:reviews"})
+    matrix = {"checkpoint": "x", "stage": 1, "after": "a", "a": 0.5, "b": 0.25}
+    records: dict[str, list[dict[str, object]]] = {
+        "accuracy_matrix": [matrix],
+        "rank_distribution": [
+            {"checkpoint": "x", "of": "pii", "rank": 1, "share": 0.5, "n": 2}
+        ],
+        "matched_sensitivity": [{"variant": "v", "checkpoint": "x", "change": 0.5}],
+        "extract_counts": [{"checkpoint": "x", "rows": "test", "of": "t1"}],
+    }
+    given = {
+        "results": [once, twice, other],
+        "contrasts": [*report.contrasts, of_task],
+        "tables": records,
+    }
+    write_report(report.model_copy(update=given), tmp_path, formats=["csv"])
+    tables = {p.stem: pd.read_csv(p) for p in tmp_path.glob("tables/*.csv")}
+    assert not {c.lower() for table in tables.values() for c in table} & SQL
+    # What is not told apart by contexts stands here once.
+    assert list(tables["results"]["variant"]) == ["full", "full/annotation"]
+    assert list(tables["results"]["checkpoint"]) == ["x", "y"]
+    assert tables["accuracy_matrix"][["task", "accuracy"]].to_numpy().tolist() == [
+        ["a", 0.5],
+        ["b", 0.25],
+    ]
+    assert set(tables["contrasts"]["subset_kind"]) == {"pooled"}
+    tasks = pd.read_parquet(tmp_path / "tables/contrasts_by_task.parquet")
+    assert list(tasks["subset"]) == ["reviews"]
+    assert list(tasks) == list(tables["contrasts"])
 
 
 def test_a_runs_seed_stands_in_a_private_file_alone(

@@ -1,19 +1,45 @@
-"""tables/*.csv: the rows of the report, tidy, one figure a line."""
+"""tables/*.csv: the rows of the report, tidy, one figure a line.
+
+Columns have names that no SQL dialect reserves; a part of the rows ("type:SSN") stands
+in two of them. Contrasts of single tasks, most of all lines, are in
+``tables/contrasts_by_task.parquet``.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from pydantic import BaseModel
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from spark_audit.files import write_text
+from spark_audit.files import write_atomically, write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.writers import RETIRED, WRITERS
 from spark_audit.results import Contrast, Guard, Report, Row
+
+Record = dict[str, Any]
+
+RENAMED = {
+    "of": "variant",
+    "null": "null_value",
+    "level": "interval_level",
+    "interval": "interval_method",
+    "over": "interval_over",
+    "rank": "token_rank",
+    "rows": "scored_rows",
+    "change": "change_value",
+}
+"""Columns whose names in ``report.json`` are words of SQL."""
+PARTED = {"group": ("subset_kind", "subset")}
+"""A column of two: of what kind a part of the rows is, and which."""
+ANNOTATION = "/annotation"
+"""Of a variant of canaries: each context apart. Without contexts the figures are those
+of the variant itself, and would stand here twice."""
 
 
 def earlier(report: Report) -> list[str]:
@@ -31,27 +57,86 @@ def write(
     show_text: bool = False,
 ) -> list[Path]:
     """Write results, contrasts, guards and the report's further tables as CSV."""
-    models: dict[str, type[BaseModel]] = {
-        "results": Row,
-        "contrasts": Contrast,
-        "guards": Guard,
+    place = folder / "tables"
+    contrasts = list(_once(report.contrasts))
+    by_task = [row for row in contrasts if row.grouping[0] == "task"]
+    models: dict[str, tuple[type[Row] | type[Guard], Iterable[Row | Guard]]] = {
+        "results": (Row, _once(report.results)),
+        "contrasts": (Contrast, (r for r in contrasts if r.grouping[0] != "task")),
+        "guards": (Guard, report.guards),
     }
-    records: dict[str, list[dict[str, Any]]] = {
-        name: [one.model_dump() for one in getattr(report, name)] for name in models
-    }
-    # Losses of a step are those of a few rows, and no DP-SGD covers them.
-    records |= {k: v for k, v in report.tables.items() if k != "run_losses"}
-    headers = {name: list(model.model_fields) for name, model in models.items()}
     written = []
-    for name, lines in records.items():
-        header = headers.get(name) or list(dict.fromkeys(k for r in lines for k in r))
-        path = folder / "tables" / f"{name}.csv"
-        write_text(path, _csv(header, lines))
+    for name, (model, rows) in models.items():
+        columns = [own for c in model.model_fields for own in _columns(c)]
+        path = place / f"{name}.csv"
+        write_text(path, _csv(columns, [_named(row.model_dump()) for row in rows]))
+        written.append(path)
+    for name, records in report.tables.items():
+        # Losses of a step are those of a few rows, and no DP-SGD covers them.
+        if name == "run_losses":
+            continue
+        long = _long(records) if name == "accuracy_matrix" else map(_named, records)
+        lines = list(long)
+        columns = list(dict.fromkeys(column for line in lines for column in line))
+        path = place / f"{name}.csv"
+        write_text(path, _csv(columns, lines))
+        written.append(path)
+    if by_task:
+        path = place / "contrasts_by_task.parquet"
+        records = [_named(row.model_dump()) for row in by_task]
+        write_atomically(path, partial(_put, records=records))
         written.append(path)
     return written
 
 
-def _csv(columns: Sequence[str], records: Sequence[dict[str, Any]]) -> str:
+def _once(rows: Sequence[Any]) -> Iterator[Any]:
+    """The rows without those of annotations that say what another one does."""
+
+    def figures(row: Row, of: str) -> tuple[Any, ...]:
+        return tuple((row.model_dump() | {"of": of, "note": ""}).values())
+
+    known = {figures(row, row.of) for row in rows if row.audit == "canary"}
+    for row in rows:
+        plain = row.of.removesuffix(ANNOTATION)
+        if plain == row.of or figures(row, plain) not in known:
+            yield row
+
+
+def _columns(name: str) -> tuple[str, ...]:
+    return PARTED.get(name) or (RENAMED.get(name, name),)
+
+
+def _named(record: Record) -> Record:
+    """The record by the columns' names here."""
+    found: Record = {}
+    for name, value in record.items():
+        kind, _, own = str(value).partition(":")
+        parts = (kind, own) if name in PARTED else (value,)
+        found |= zip(_columns(name), parts, strict=True)
+    return found
+
+
+def _long(records: Iterable[Record]) -> Iterator[Record]:
+    """A line for the accuracy of each task after each stage."""
+    places = ("checkpoint", "stage", "after")
+    for record in records:
+        own = {name: record.get(name, "") for name in places}
+        for task, accuracy in record.items():
+            if task not in places:
+                yield own | {"task": task, "accuracy": accuracy}
+
+
+def _put(file: IO[bytes], *, records: list[Record]) -> None:
+    table = pa.Table.from_pylist(records)
+    for place, own in enumerate(table.schema):
+        if pa.types.is_null(own.type):
+            # What is missing everywhere is a number here.
+            empty = pa.nulls(len(table), pa.float64())
+            table = table.set_column(place, own.name, empty)
+    pq.write_table(table, file)
+
+
+def _csv(columns: Sequence[str], records: Sequence[Record]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(_cell, columns))
