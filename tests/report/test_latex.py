@@ -13,7 +13,14 @@ import pytest
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.writers.latex.files import render
 from spark_audit.report.writers.latex.text import escaped
-from spark_audit.results import CheckpointFacts, Guard, ManifestFacts, Report, Row
+from spark_audit.results import (
+    CheckpointFacts,
+    Finding,
+    Guard,
+    ManifestFacts,
+    Report,
+    Row,
+)
 
 NAMES = ("base", r"a_b&c%d#e$f^g~h\i{j}", "[run]*", "λ-naïve--模", "<x>|'q'\"`")
 TASKS = ("task_a", "b&w")
@@ -65,6 +72,23 @@ COLUMNS["task_orders"] = [*UTILITY, *NLL, ("mia", "auc", "loss", "pooled")]
 COLUMNS["utility"] = [
     *(("utility", "accuracy", "2", f"task:{task}") for task in TASKS),
     *(UTILITY[k] for k in (2, 0, 1)),
+]
+COLUMNS["twins"] = [
+    ("twins", "exposure_mean", "trained", "pooled"),
+    ("twins", "exposure_mean", "never-trained", "pooled"),
+    ("twins", "rise", "trained", "pooled"),
+    ("twins", "rise", "never-trained", "pooled"),
+    ("twins", "beyond", "rise", "pooled"),
+]
+COLUMNS["extract"] = [
+    ("extract", "greedy_rate", "", "pooled"),
+    ("extract", "n50_median", "t1", "pooled"),
+    ("extract", "n50_median", "top40", "pooled"),
+]
+COLUMNS["noise"] = [
+    ("noise", metric, sigma, "pooled")
+    for sigma in ("0.01", "0.5")
+    for metric in ("dp_pii", "dp_nonpii", "gap")
 ]
 PLACES = list(dict.fromkeys(place for part in COLUMNS.values() for place in part))
 MISSING: dict[str, Any] = {"value": None, "low": None, "high": None, "interval": "none"}
@@ -336,6 +360,34 @@ def test_task_orders_need_a_series(report: Report) -> None:
     assert first == ["--", "Order 1", "Order 2"], "the base was trained in none"
     assert r"Order 1: b\&w, task\_a." in text
     assert r"Order 2: task\_a, b\&w." in text
+
+
+def test_what_was_not_varied_has_no_table(report: Report) -> None:
+    one = [c.model_copy(update={"base": "models/one"}) for c in report.checkpoints]
+    order = [
+        {"checkpoint": NAMES[1], "stage": t + 1, "after": task}
+        for t, task in enumerate(TASKS)
+    ]
+    same = report.model_copy(
+        update={"checkpoints": one, "tables": {"accuracy_matrix": order}}
+    )
+    assert set(COLUMNS) - set(render(same)) == {"task_orders", "backbones"}
+
+
+def test_membership_shows_all_scores_and_the_rates_of_those_that_carry_a_claim() -> (
+    None
+):
+    scores = ("median", "loss", "blind", "zlib")
+    rows = [a_row("run", ("mia", "auc", of, "pooled"), 0.5) for of in scores]
+    rows += [a_row("run", ("mia", "tpr_at_fpr_5", of, "pooled"), 0.0) for of in scores]
+    claim = Finding(
+        audit="mia", checkpoint="run", claim="membership", of="zlib", sentence="x"
+    )
+    text = render(a_report(rows, findings=[claim]))["mia"]
+    header = text.split(r"\toprule")[1].split(r"\\")[0]
+    names = re.findall(r"\\textbf\{([^}]*)\}", header)[1:]
+    assert names[:2] == ["Loss AUC", "zlib AUC"]
+    assert names[2:] == ["median AUC", "Texts alone AUC", r"zlib TPR@5\% FPR"]
 
 
 def test_base_models_have_panels(report: Report) -> None:

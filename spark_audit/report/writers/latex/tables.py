@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from spark_audit.audits.contract import carriers
 from spark_audit.names import entry_of, series_of
 from spark_audit.report.writers.latex.text import escaped
 from spark_audit.results import Report
@@ -239,24 +241,53 @@ LAYOUTS = (
         ("canary",),
     ),
     Layout(
+        "twins",
+        "Identifiers that nobody planted, ranked among fresh strings of their kind in "
+        "their own context: exposure (bits) of trained ones and of those never trained "
+        "on, what each rose since the base, and how much more trained ones did.",
+        _columns(
+            "twins",
+            ("Exposure, trained", DOWN, "exposure_mean", "trained"),
+            ("Exposure, never trained", "", "exposure_mean", "never-trained"),
+            ("Rise, trained", DOWN, "rise", "trained"),
+            ("Rise, never trained", "", "rise", "never-trained"),
+            ("Rise beyond", DOWN, "beyond", "rise"),
+            counted="identifiers",
+        ),
+        ("twins",),
+    ),
+    Layout(
         "mia",
         "Membership inference: AUC of every score, and of a classifier that sees "
         "the texts alone (0.5 = chance), and the share of members found at 5\\% "
-        "false positives (0.05 = chance).",
-        _columns(
-            "mia",
-            ("Loss AUC", CHANCE, "auc", "loss"),
-            ("Response AUC", CHANCE, "auc", "response"),
-            ("Min-K10 AUC", CHANCE, "auc", "mink10"),
-            (r"Min-K10\texttt{++} AUC", CHANCE, "auc", "minkpp10"),
-            ("zlib AUC", CHANCE, "auc", "zlib"),
-            ("Reference AUC", CHANCE, "auc", "reference"),
-            ("Texts alone AUC", CHANCE, "auc", "blind"),
-            (r"Response TPR@5\% FPR", DOWN, "tpr_at_fpr_5", "response"),
-            (r"Reference TPR@5\% FPR", DOWN, "tpr_at_fpr_5", "reference"),
-            counted="rows",
-        ),
+        "false positives (chance: 0.05, or somewhat more where a single row sets the "
+        "threshold) by the scores that a verdict rests on, means over tasks. Verdicts "
+        "hold a score against the base and the texts too: these figures are its level, "
+        "not its change.",
+        (),
         ("mia",),
+    ),
+    Layout(
+        "extract",
+        "Extraction of identifiers after their true prefix: share written verbatim by "
+        "greedy decoding, and the median number of tries until one is written with a "
+        "chance of one half, by sampling plainly and from the 40 likeliest tokens.",
+        _columns(
+            "extract",
+            ("Verbatim", DOWN, "greedy_rate"),
+            ("Tries, plain", UP, "n50_median", "t1"),
+            ("Tries, top 40", UP, "n50_median", "top40"),
+            counted="identifiers",
+        ),
+        ("extract",),
+    ),
+    Layout(
+        "noise",
+        r"Relative change (\%) of the mean probability of identifiers and of "
+        r"low-sensitivity text under Gaussian noise of standard deviation $\sigma$ on "
+        "the input embeddings, and the gap between both (percentage points).",
+        (),
+        ("noise",),
     ),
     Layout(
         "ablations",
@@ -296,6 +327,76 @@ LAYOUTS = (
 """The paper's tables, in its order."""
 
 
+SCORES = {
+    "loss": "Loss",
+    "response": "Response",
+    "mink10": "Min-K10",
+    "minkpp10": r"Min-K10\texttt{++}",
+    "zlib": "zlib",
+    "reference": "Reference",
+    "blind": "Texts alone",
+}
+
+
+def _membership(report: Report) -> tuple[Column, ...]:
+    """The AUC of all scores; the TPR of those that a claim rests on."""
+    found = dict.fromkeys(_variants(report, "mia", "auc"))
+    order = list(SCORES)
+    # Texts alone come last: what all others are held against.
+    scores = sorted(
+        found,
+        key=lambda s: order.index(s if s in order[:-1] else order[-1]) + (s == "blind"),
+    )
+    resting = set(carriers(report.findings, "mia").values()) or {
+        "response",
+        "reference",
+    }
+    names = {score: SCORES.get(score, escaped(score)) for score in scores}
+    auc = [(f"{names[s]} AUC", CHANCE, "auc", s) for s in scores]
+    tpr = [
+        (rf"{names[s]} TPR@5\% FPR", DOWN, "tpr_at_fpr_5", s)
+        for s in scores
+        if s in resting
+    ]
+    return _columns("mia", *auc, *tpr, counted="rows")
+
+
+def _noises(report: Report) -> tuple[Column, ...]:
+    """Both kinds of text and their gap at each size of the noise."""
+    sigmas = sorted(_variants(report, "noise", "gap"), key=_size)
+    kinds = (("PII", "dp_pii"), ("low-sens.", "dp_nonpii"), ("gap", "gap"))
+    return _columns(
+        "noise",
+        *(
+            (rf"$\sigma$ {escaped(sigma)}, {kind}", "", metric, sigma)
+            for sigma in sigmas
+            for kind, metric in kinds
+        ),
+    )
+
+
+def _size(sigma: str) -> float:
+    try:
+        return float(sigma)
+    except ValueError:
+        return math.inf
+
+
+def _variants(report: Report, audit: str, metric: str) -> list[str]:
+    rows = (r for r in report.results if (r.audit, r.metric) == (audit, metric))
+    return list(dict.fromkeys(row.of for row in rows if row.group == "pooled"))
+
+
+def _varied(layout: Layout, report: Report) -> bool:
+    """Whether the report differs in what a table is split by."""
+    if layout.split is _by_order:
+        return len(_numbered(report)) > 1
+    if layout.split is _by_base:
+        names = {row.checkpoint for row in report.results}
+        return len({_base_of(report, name) for name in names}) > 1
+    return True
+
+
 def tables_of(report: Report) -> list[Layout]:
     """The tables that may be written of a report, in the order of the paper's."""
     tables = [_annotated(one) for one in LAYOUTS]
@@ -305,14 +406,15 @@ def tables_of(report: Report) -> list[Layout]:
         Column(escaped(t), UP, "utility", "accuracy", "last", f"task:{t}", "answers")
         for t in _tasks(report)
     )
+    own = {"mia": _membership(report), "noise": _noises(report)}
     return [
         replace(
             one,
-            columns=(*tasks, *one.columns) if one.by_task else one.columns,
+            columns=own.get(one.name, (*tasks * one.by_task, *one.columns)),
             remark=_orders_told(report) if one.split is _by_order else "",
         )
         for one in tables
-        if one.split is not _by_order or _orders(report)
+        if _varied(one, report)
     ]
 
 
