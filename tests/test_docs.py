@@ -13,6 +13,7 @@ import pytest
 
 from spark_audit.cli.main import SEVERAL, run
 from spark_audit.data.examples import read_examples
+from spark_audit.report.standing import STATES
 from spark_audit.terminal.console import spread
 from spark_train.cli import run as train_run
 
@@ -67,6 +68,7 @@ def test_the_readme_is_short_and_leads_to_every_page() -> None:
     assert len(README.splitlines()) <= MOST_LINES
     assert len(PAGES) >= 6
     assert all(f"](docs/{name})" in README for name in PAGES)
+    assert re.findall(r"^\| ([A-Z ]+) \|", README, flags=re.M) == [*STATES]
 
 
 def test_ci_takes_its_test_command_from_the_readme() -> None:
@@ -109,7 +111,7 @@ def test_options_named_in_the_text_exist(
     monkeypatch.setenv("COLUMNS", "200")
     shown = ""
     names = ("manifest build", "manifest export", "data annotate", "data inject")
-    for name in (["all"], ["report"], *(name.split() for name in names)):
+    for name in ([], ["all"], ["report"], *(name.split() for name in names)):
         assert run([*name, "--help"]) == 0
         shown += capsys.readouterr().out
     assert train_run(["run", "--help"]) == 0

@@ -40,7 +40,10 @@ TRAIN_LAYERS = (
 )
 TRAINING_STANDS_ON = "manifest"
 
-DOORS = {("spark_audit.results.report", "spark_audit.report.figures.axes")}
+DOORS = {
+    ("spark_audit.results.report", "spark_audit.report.figures.axes"),
+    ("spark_audit.results.report", "spark_audit.report.standing"),
+}
 """Methods for Python's users that open what stands above, when they are called."""
 
 HEAVY = {"torch", "transformers", "peft", "accelerate", "safetensors"}

@@ -22,7 +22,7 @@ from spark_audit.results.rows import (
     by_severity,
     findings_html,
 )
-from spark_audit.results.shown import frame
+from spark_audit.results.shown import frame, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -205,9 +205,16 @@ class Report(Strict):
             yield part, len(getattr(self, part))
 
     def _repr_html_(self) -> str:
-        """The findings as a table."""
+        """Where each checkpoint stands, and the findings, as tables."""
+        from spark_audit.report.standing import SHAPES, standings
+
         title = f"Report on {self.manifest.name}, {self.status}"
-        return findings_html(title, self.findings)
+        lines = [
+            (f"{SHAPES[one.state]} {one.state}", one.name, one.lead)
+            for one in standings(self)
+        ]
+        states = table_html(title, ("state", "checkpoint", "evidence"), lines)
+        return states + findings_html("Findings", self.findings)
 
     def to_frame(self, of: str = "results") -> pd.DataFrame:
         """The rows as a frame, a figure a line.

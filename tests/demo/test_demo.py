@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import spark_audit as sa
 from spark_audit.audits import AUDITS
 from spark_audit.data.examples import read_examples
 from spark_audit.data.pii import annotate
@@ -453,6 +454,7 @@ def test_the_tutorial_runs_from_its_first_line_to_its_last(
     drawn = outcome.folder / "tutorial" / "exposure.png"
     assert drawn.stat().st_size > 10_000
     assert "scoring er-full" in capsys.readouterr().err
+    assert [one.name for one in sa.standings(names["report"])] == ["er-full"]
     shown = [names[name]._repr_html_() for name in ("manifest", "result", "report")]
     assert all(len(one) < 20_000 for one in shown)
 
