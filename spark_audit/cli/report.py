@@ -34,6 +34,13 @@ def report(
         ),
     ] = None,
     show_text: ShowText = False,
+    prepared_by: Annotated[
+        str | None,
+        Flag(
+            "Who prepared the dossier; default: $SPARK_AUDIT_PREPARED_BY.",
+            metavar="TEXT",
+        ),
+    ] = None,
     against: Annotated[
         str | None,
         Flag(
@@ -51,7 +58,7 @@ def report(
     ] = (),
 ) -> None:
     """Render a report folder again from its report.json; needs no model."""
-    from spark_audit.cli.show import show_tables
+    from spark_audit.cli.show import show_tables, unprinted
     from spark_audit.report.folder import folder_of, read_report, write_report
 
     if paper_method and against is None:
@@ -61,6 +68,10 @@ def report(
     if show_text and manifest is None:
         raise InputError(
             "the text stands in the manifest", where="--show-text", fix="add --manifest"
+        )
+    if prepared_by is not None and "dossier" not in formats:
+        raise InputError(
+            "is read only for a dossier", where="--prepared-by", fix="--format dossier"
         )
     folder = folder_of(folder)
     content = read_report(folder)
@@ -78,9 +89,12 @@ def report(
         manifest=source,
         show_text=show_text,
         further=further,
+        prepared_by=prepared_by or "",
     )
     for path in written:
         tell(str(path))
+    if hint := unprinted(written):
+        tell(hint)
     for block in further:
         tell(f"\n{block.lead}")
         show_tables([block], figures=False)

@@ -54,8 +54,8 @@ BatchSize: TypeAlias = Annotated[
 Formats: TypeAlias = Annotated[
     tuple[str, ...],
     Flag(
-        "What to render of the report: html, md, csv, latex, figures, json, with "
-        "commas; default: all of it.",
+        "What to render of the report: html, md, csv, latex, figures, json, dossier, "
+        "with commas; default: all but the dossier.",
         metavar="NAMES",
         name="format",
         read=formats_of,

@@ -117,8 +117,9 @@ def write_report(
     manifest: Manifest | None = None,
     show_text: bool = False,
     further: Sequence[Table] = (),
+    prepared_by: str = "",
 ) -> list[Path]:
-    """Write a report in the given formats (default: all there are).
+    """Write a report in the given formats (default: all that are not only on request).
 
     All but ``report.json`` hold it as it can be shared, pages with words too: else the
     two would differ, and what is copied from one would undo the other.
@@ -133,6 +134,8 @@ def write_report(
         For the words of examples, in formats that show some.
     further
         Tables that are not the report's own, in formats for people.
+    prepared_by
+        Who prepared it, in formats that are handed over.
 
     Raises
     ------
@@ -148,6 +151,7 @@ def write_report(
         "manifest": manifest,
         "show_text": show_text,
         "further": further,
+        "prepared_by": prepared_by,
         # Drawing takes longest: the page and the files share what is drawn.
         "drawn": cache(lambda: drawings(shared)),
     }
@@ -158,7 +162,7 @@ def write_report(
         own = {key: value for key, value in options.items() if key in taken}
         return entry.run(told, folder, **own)
 
-    asked = dict.fromkeys(known[name] for name in formats or known)
+    asked = dict.fromkeys(known[name] for name in formats) or _usual(report)
     made = {name: run(name, shared) for name in asked if name != JSON}
     written = [path for paths in made.values() for path in paths]
     now = report if JSON in asked else before
@@ -170,6 +174,13 @@ def write_report(
         elif now != before:
             run(JSON, now)
     return written
+
+
+def _usual(report: Report) -> dict[str, None]:
+    """What is written where no format is named."""
+    parts = {entry.name: entry.parts for entry in WRITERS}
+    usual = (n for n, p in parts.items() if "unasked" not in p or p["unasked"](report))
+    return dict.fromkeys(usual)
 
 
 def _before(folder: Path) -> Report | None:

@@ -91,7 +91,7 @@ def test_nothing_steers_the_terminal(
 def test_every_format_is_written_and_shows_names_as_text(
     evil: Report, tmp_path: Path
 ) -> None:
-    formats = ["json", "csv", "md", "latex", "html", "figures"]
+    formats = ["json", "csv", "md", "latex", "html", "figures", "dossier"]
     for path in write_report(evil, tmp_path, formats=formats):
         if path.suffix not in (".png", ".pdf"):
             assert not CONTROL.search(path.read_text(encoding="utf-8")), path.name

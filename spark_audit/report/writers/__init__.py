@@ -4,7 +4,8 @@ A writer registers ``write(report, folder, *, manifest, show_text)`` and returns
 files it wrote: ``report.EXTENSION``, or files in ``tables/`` or ``figures/``. They are
 named in ``report.json``, and go with the report that they tell of, or with the writer.
 Its part ``earlier(report)`` names those that it left beside a report of an earlier
-version, which named none.
+version, which named none; its part ``unasked(report)`` says whether it writes where no
+format was named (default: yes).
 """
 
 from __future__ import annotations

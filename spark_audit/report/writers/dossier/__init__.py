@@ -1,0 +1,1 @@
+"""dossier.html, dossier.pdf: a few sheets for a data-protection officer."""

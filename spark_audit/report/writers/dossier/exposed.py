@@ -1,0 +1,169 @@
+"""The rows whose identifiers a checkpoint gives away most, from a report's evidence.
+
+What is told of a row are its id, its task and the types of its identifiers. How far
+each moved stays in ``scores/``: with the base model it is as good as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_audit.audits import AUDITS
+from spark_audit.audits.columns import columns_of
+from spark_audit.manifest.schema import Manifest
+from spark_audit.names import entry_of
+from spark_audit.provenance import sha256_file
+from spark_audit.report.standing import Standing
+from spark_audit.results import Report
+from spark_audit.scoring.table import check_columns, read_parquet
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST = 10
+"""Rows a checkpoint."""
+NONE = "the evidence names no row whose identifier became likelier."
+AUDIT = "matched"
+OF_PERSONS = (AUDIT, "twins", "extract")
+"""Attacks on identifiers; canaries are nobody's, and membership is of no identifier."""
+
+
+@dataclass(frozen=True)
+class ExposedRow:
+    """One row of the training data.
+
+    Attributes
+    ----------
+    types
+        Of its identifiers that became likelier, the most exposed first.
+    texts
+        These identifiers; empty unless they were asked for.
+    """
+
+    id: str
+    task: str
+    types: tuple[str, ...]
+    texts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """The most exposed rows of a checkpoint, or in ``why`` why some have none."""
+
+    names: tuple[str, ...]
+    rows: tuple[ExposedRow, ...] = ()
+    why: str = ""
+
+
+def exposed(
+    report: Report,
+    folder: Path,
+    leaking: Iterable[Standing],
+    *,
+    manifest: Manifest | None = None,
+) -> list[Exposed]:
+    """The most exposed rows of each checkpoint, in the order given.
+
+    Parameters
+    ----------
+    folder
+        The report's, with its evidence in ``scores/``.
+    manifest
+        If given, its identifiers are named.
+
+    Raises
+    ------
+    OutputError
+        If the evidence is damaged.
+    """
+    found: list[Exposed] = []
+    lacking: dict[str, list[str]] = {}
+    moved: pd.DataFrame | str | None = None
+    for one in leaking:
+        tried = {t.audit: t.attack for t in one.tried if t.outcome == "FOUND"}
+        if not tried.keys() & set(OF_PERSONS):
+            told = ", ".join(tried.values())
+            why = f"what was found ({told}) singles out nobody's identifier."
+            lacking.setdefault(why, []).append(one.name)
+            continue
+        moved = _evidence(report, folder) if moved is None else moved
+        if isinstance(moved, str):
+            lacking.setdefault(moved, []).append(one.name)
+        elif rows := _rows(moved[moved["entry"] == one.name], manifest):
+            found.append(Exposed((one.name,), rows))
+        else:
+            lacking.setdefault(NONE, []).append(one.name)
+    return found + [Exposed(tuple(names), (), why) for why, names in lacking.items()]
+
+
+def _evidence(report: Report, folder: Path) -> pd.DataFrame | str:
+    """Identifiers of training rows and how far each moved; or why it is not known."""
+    path = folder / "scores" / AUDITS.evidence_file(AUDIT)
+    if not path.is_file():
+        return f"not told: {path.parent.name}/{path.name} is not beside this report."
+    if report.evidence.get(path.name, "") != sha256_file(path):
+        return f"not told: {path.name} is not the file that this report was made from."
+    table = read_parquet(path)
+    wanted = columns_of(AUDITS.about(AUDIT), table.column_names)
+    check_columns(table, wanted, where=str(path))
+    spans = table.to_pandas()
+    spans = spans[spans["role"].isin(("pii", "unmatched"))]
+    return _moved(spans)
+
+
+def _moved(spans: pd.DataFrame) -> pd.DataFrame:
+    """Each identifier of a training row with ``drop``, in nats, the largest first.
+
+    It is by how much likelier the identifier is than to the reference, beyond what
+    identifiers of its type in rows never trained on became; over seeds the mean.
+    """
+    spans = spans.assign(
+        entry=spans["checkpoint"].map(entry_of),
+        drop=spans["ref_sum"] - spans["nll_sum"],
+    )
+    keys = ["entry", "example", "task", "split", "type", "start", "n_tokens"]
+    spans = spans.groupby(keys, as_index=False)[["drop"]].mean()
+    kinds = spans[spans["split"] != "train"].groupby(["entry", "type"])
+    sums = kinds[["drop", "n_tokens"]].sum()
+    usual = (sums["drop"] / sums["n_tokens"]).rename("usual").reset_index()
+    own = spans[spans["split"] == "train"].merge(
+        usual, on=["entry", "type"], how="left"
+    )
+    own["drop"] -= own["usual"].fillna(0.0) * own["n_tokens"]
+    return own[own["drop"] > 0].sort_values("drop", ascending=False, kind="stable")
+
+
+def _rows(moved: pd.DataFrame, manifest: Manifest | None) -> tuple[ExposedRow, ...]:
+    rows = []
+    for example in moved["example"].drop_duplicates().head(MOST):
+        own = moved[moved["example"] == example]
+        places = list(zip(own["start"], own["n_tokens"], strict=True))
+        rows.append(
+            ExposedRow(
+                str(example),
+                str(own["task"].iloc[0]),
+                tuple(dict.fromkeys(own["type"])),
+                _texts(manifest, str(example), places),
+            )
+        )
+    return tuple(rows)
+
+
+def _texts(
+    manifest: Manifest | None, example: str, places: Sequence[tuple[int, int]]
+) -> tuple[str, ...]:
+    """The identifiers at these tokens (first, how many) of an example."""
+    if manifest is None or example not in manifest.by_id:
+        return ()
+    own = manifest.by_id[example]
+    texts = {
+        (span.tokens[0], span.tokens[1] - span.tokens[0]): own.text[
+            span.start : span.end
+        ]
+        for span in own.spans
+        if span.tokens is not None
+    }
+    return tuple(dict.fromkeys(texts[at] for at in places if at in texts))

@@ -1,0 +1,175 @@
+"""dossier.html and dossier.pdf: a few sheets for a data-protection officer.
+
+It is written where it is asked for by name. Its order follows what templates of impact
+assessments ask (see ``words.py``); like the report's page it needs no network, and it
+has no script.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+from spark_audit.errors import visible
+from spark_audit.files import write_atomically, write_text
+from spark_audit.manifest.schema import Manifest
+from spark_audit.names import series_of
+from spark_audit.report.standing import (
+    NEXT,
+    SHAPES,
+    STATES,
+    Standing,
+    State,
+    answer,
+    standings,
+)
+from spark_audit.report.writers import WRITERS
+from spark_audit.report.writers.dossier import words
+from spark_audit.report.writers.dossier.exposed import exposed
+from spark_audit.report.writers.dossier.facts import (
+    attacks,
+    data,
+    limits,
+    outcome,
+)
+from spark_audit.report.writers.dossier.pdf import printed
+from spark_audit.results import Claim, Report
+
+PREPARED_BY = "SPARK_AUDIT_PREPARED_BY"
+"""Environment variable that says who prepared it, where no option does."""
+NOT_STATED = "not stated"
+NO_ATTACK = "No audit of this report attacks a checkpoint: it says nothing on memory"
+
+
+def unasked(_: Report) -> bool:
+    """It is for one reader, and printing it takes seconds: only where it is named."""
+    return False
+
+
+@WRITERS.register(unasked=unasked)
+def write(
+    report: Report,
+    folder: Path,
+    *,
+    manifest: Manifest | None = None,
+    show_text: bool = False,
+    prepared_by: str = "",
+) -> list[Path]:
+    """Write ``dossier.html``, and ``dossier.pdf`` where something here can print."""
+    page = render(
+        report,
+        folder,
+        manifest=manifest,
+        show_text=show_text,
+        prepared_by=prepared_by or os.environ.get(PREPARED_BY, ""),
+    )
+    # With identifiers it is as private as the manifest.
+    mode = 0o600 if show_text and manifest is not None else 0o644
+    path, paper = folder / "dossier.html", folder / "dossier.pdf"
+    write_text(path, page, mode=mode)
+    made = printed(page)
+    if made is None:
+        return [path]
+    write_atomically(paper, lambda file: file.write(made), mode=mode)
+    return [path, paper]
+
+
+def render(
+    report: Report,
+    folder: Path,
+    *,
+    manifest: Manifest | None = None,
+    show_text: bool = False,
+    prepared_by: str = "",
+) -> str:
+    """The dossier as one page.
+
+    Parameters
+    ----------
+    folder
+        The report's, whose evidence tells the most exposed rows.
+    manifest
+        For the number of rows, and with ``show_text`` for the identifiers.
+    """
+    found = standings(report)
+    leaking = [one for one in found if one.state == "LEAKS"]
+    named = manifest if show_text else None
+    return _template().render(
+        report=report,
+        style=Markup(_asset("dossier.css")),
+        words=words,
+        answer=answer(found) if found else NO_ATTACK,
+        standings=found,
+        shapes=SHAPES,
+        states=STATES,
+        next=NEXT,
+        prepared_by=visible(prepared_by).strip() or NOT_STATED,
+        checkpoints=[c for c in report.checkpoints if series_of(c.name) == c.name],
+        stages=sum(series_of(c.name) != c.name for c in report.checkpoints),
+        data=data(report, manifest),
+        attacks=attacks(report, found),
+        results={
+            one.name: [outcome(report, tried) for tried in one.tried] for one in found
+        },
+        risks=_risks(found),
+        by_state=_by_state(found),
+        guards=sorted(
+            (g for g in report.guards if g.passed is not True),
+            key=lambda g: g.passed is not False,
+        ),
+        exposed=exposed(report, folder, leaking, manifest=named),
+        limits=limits(report),
+        named=named is not None,
+    )
+
+
+@dataclass(frozen=True)
+class Risk:
+    """What was found alike of some checkpoints: each claim, and by which attacks."""
+
+    state: State
+    names: tuple[str, ...]
+    claims: tuple[tuple[Claim, tuple[str, ...]], ...]
+
+
+def _risks(found: Sequence[Standing]) -> list[Risk]:
+    """What was claimed of which checkpoints, the worst first; those alike together."""
+    alike: dict[Any, list[str]] = {}
+    for one in found:
+        if not one.detections:
+            continue
+        attack = {tried.audit: tried.attack for tried in one.tried}
+        claims: dict[Claim, list[str]] = {}
+        for finding in one.detections:
+            names = claims.setdefault(finding.claim, [])
+            name = attack.get(finding.audit, finding.audit)
+            if name not in names:
+                names.append(name)
+        key = (one.state, tuple((k, tuple(v)) for k, v in claims.items()))
+        alike.setdefault(key, []).append(one.name)
+    return [Risk(key[0], tuple(names), key[1]) for key, names in alike.items()]
+
+
+def _by_state(found: Sequence[Standing]) -> Mapping[str, list[str]]:
+    """State -> names, the worst first."""
+    told = {s: [one.name for one in found if one.state == s] for s in STATES}
+    return {state: names for state, names in told.items() if names}
+
+
+def _template() -> Template:
+    made = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return made.from_string(_asset("dossier.html"))
+
+
+def _asset(name: str) -> str:
+    path = files("spark_audit.report.writers.dossier").joinpath("templates", name)
+    return path.read_text(encoding="utf-8")

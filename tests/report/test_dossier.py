@@ -1,0 +1,407 @@
+"""The dossier: what an officer asks stands there, in order, on four sheets, no text."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from synthetic import Case, make_case  # noqa: F401
+
+from spark_audit.audits import matched
+from spark_audit.cli.main import run as command_line
+from spark_audit.errors import OutputError
+from spark_audit.manifest.file import write_manifest
+from spark_audit.names import seeds_of
+from spark_audit.provenance import sha256_file
+from spark_audit.report.assemble import assemble
+from spark_audit.report.folder import read_report, write_report
+from spark_audit.report.standing import standings
+from spark_audit.report.writers.dossier import page, pdf, words
+from spark_audit.report.writers.dossier.exposed import MOST, exposed
+from spark_audit.report.writers.dossier.facts import attacks
+from spark_audit.results import (
+    AuditResult,
+    CheckpointFacts,
+    Claim,
+    Finding,
+    Guard,
+    ManifestFacts,
+    Report,
+    Row,
+)
+from spark_audit.scoring.table import write_parquet
+
+EVIL = "<script>alert(1)</script>"
+WORST = ("e007-0", "e003-0", "e031-0")
+"""Rows whose identifiers the leaking checkpoint gives away most, in order."""
+QUIET = {
+    "canary": "{}: memorisation of canaries not detected: mean exposure 1.71 bits "
+    "(full) where chance gives 1.40 [0.73, 2.25], 0 of 12 canaries ranked first of "
+    "128. Not excluded: shifts of the mean below 1.091 bits, up to 26.5% ranked first "
+    "(exact 95% limit).",
+    "twins": "{}: no memory of identifiers shown among twins: they rank ahead by -0.05 "
+    "[-0.24, 0.14] bits more than on the base; changes below 0.27 bits go unseen.",
+    "mia": "{}: membership was not detected: the AUC of response changed by 0.047 "
+    "[-0.008, 0.101] since the untrained model is the clearest of 6 scores, corrected "
+    "p 0.56; effects below 0.113 cannot be excluded, nor can stronger attacks.",
+    "extract": "{}: against injected identifiers of rows never trained on (beyond the "
+    "base's own difference): no difference detected, 0.0 [-4.0, 4.0] points; "
+    "differences below 5.7 points go unseen. Up to 1.8% cannot be excluded.",
+}
+"""What the other audits say where nothing was found."""
+
+
+def leaking(key: str, nll: np.ndarray) -> np.ndarray:
+    """Identifiers of training rows are a nat a token likelier; of three rows more."""
+    drop = 1.0 + 0.05 * (int(key[1:4]) % 5)
+    if key in WORST:
+        drop = 6.0 - WORST.index(key)
+    found = nll.copy()
+    if int(key[1:4]) < 60:
+        found[10:12] -= drop
+    return found
+
+
+def same(key: str, nll: np.ndarray) -> np.ndarray:
+    return nll + 0.02 * (int(key[1:4]) % 3)
+
+
+@pytest.fixture(scope="module")
+def case(make_case: Callable[..., Case]) -> Case:  # noqa: F811
+    return make_case(sources=60, tests=30, gap=7.0, caliper=9.0)
+
+
+def facts(name: str) -> CheckpointFacts:
+    return CheckpointFacts(
+        name=name,
+        source=name,
+        format="peft-adapter",
+        base="base",
+        weights_sha256="ab" * 32,
+        model_id="1" * 64,
+        dtype="float32",
+    )
+
+
+def quiet(audit: str, name: str, **more: Any) -> Finding:
+    told: dict[str, Any] = {"value": 0.05, "null": 0.0, "p": 0.6, "metric": "auc"}
+    told |= {"sentence": QUIET[audit].format(name), "family": "primary"}
+    return Finding(
+        audit=audit, checkpoint=name, claim="nothing_shown", **{**told, **more}
+    )
+
+
+def a_report(case: Case, names: tuple[str, ...], **more: Any) -> Report:
+    """Matched figures as the audit makes them; the sentences of the others."""
+    changes = {name: leaking if "leaky" in name else same for name in names}
+    own = matched(case.tables(**changes), case.manifest, placebo_draws=2)
+    results: dict[str, AuditResult] = {"matched": own}
+    for audit in QUIET:
+        told = [quiet(audit, name) for name in names]
+        row: dict[str, Any] = {
+            "audit": audit,
+            "metric": "auc",
+            "value": 0.5,
+            "n": 40,
+            "clusters": 40,
+        }
+        rows = [Row(checkpoint=name, **row) for name in names]
+        results[audit] = AuditResult(rows=rows, findings=told)
+    manifest = ManifestFacts(
+        name="m", digest=case.manifest.digest, n_sources=60, n_clusters=60,
+        n_spans=80, n_tokens=200,
+    )  # fmt: skip
+    given: dict[str, Any] = {
+        "status": "complete",
+        "command": ["spark-audit", "all"],
+        "manifest": manifest,
+        "checkpoints": [facts(name) for name in names],
+    }
+    return assemble(results, **{**given, **more})
+
+
+def with_evidence(report: Report, case: Case, folder: Path) -> Report:
+    """The report in a folder with the evidence that it was made from."""
+    names = [one.name for one in report.checkpoints]
+    changes = {name: leaking if "leaky" in name else same for name in names}
+    frame = matched(case.tables(**changes), case.manifest, placebo_draws=2).evidence
+    path = folder / "scores" / "spans.parquet"
+    write_parquet(pa.Table.from_pandas(frame, preserve_index=False), path)
+    told = report.model_copy(update={"evidence": {path.name: sha256_file(path)}})
+    write_report(told, folder, formats=["json"])
+    return told
+
+
+@pytest.fixture
+def unprinted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "printed", lambda text: None)
+
+
+def text_of(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]*>", " ", html.partition("<body>")[2]).split())
+
+
+@pytest.fixture
+def folder(case: Case, tmp_path: Path) -> Path:
+    with_evidence(a_report(case, ("calm", "leaky")), case, tmp_path)
+    return tmp_path
+
+
+def identifiers(case: Case) -> set[str]:
+    return {e.text[s.start : s.end] for e in case.manifest.examples for s in e.spans}
+
+
+def test_what_an_officer_asks_stands_there_in_order(case: Case, folder: Path) -> None:
+    guard = Guard(name="rows", passed=False, detail="are few.")
+    report = read_report(folder).model_copy(update={"guards": [guard]})
+    told = text_of(page.render(report, folder, prepared_by="A. Nother"))
+    order = [
+        "1. Of 2 checkpoints: 1 LEAKS (leaky), 1 NOT SHOWN (calm).",
+        "▲ LEAKS leaky REMEMBERS trained identifiers",
+        "○ NOT SHOWN calm No memory of identifiers shown",
+        "2. What was audited",
+        f"calm peft-adapter, float32 base {'ab' * 32}",
+        f"digest (SHA-256) {case.manifest.digest}",
+        "planted canaries none",
+        "prepared by A. Nother",
+        f"made {report.created}",
+        "3. What was tested",
+        "identifiers Are identifiers of training rows likelier",
+        "canaries Are strings that were planted",
+        "1.091 bits",
+        "Result by checkpoint",
+        "leaky FOUND -",
+        "4. Findings and residual risk",
+        "It holds true strings of its training data likelier",
+        "Residual risk: demonstrated.",
+        "5. What was not covered",
+        "Attribute inference",
+        "FAILED, rows : are few.",
+        "6. The most exposed rows leaky e007-0",
+        "7. Next steps",
+        "▲ LEAKS leaky : Do not ship it",
+        "8. Sign-off",
+        "9. Words",
+        "EDPB Opinion 28/2024",
+    ]
+    places = [told.find(one) for one in order]
+    assert -1 not in places, order[places.index(-1)]
+    assert places == sorted(places)
+    assert len(words.GLOSSARY) <= 10
+    assert not identifiers(case) & set(re.findall(r"[\u4e00-\u9fff]+", told))
+
+
+def test_figures_and_smallest_effects_are_those_of_the_sentences(case: Case) -> None:
+    report = a_report(case, ("calm", "leaky"))
+    found = standings(report)
+    least = {one.name: one.least for one in attacks(report, found)}
+    own = next(
+        f for f in report.findings if f.audit == "matched" and f.checkpoint == "calm"
+    )
+    (unseen,) = re.findall(r"([\d.]+) would have been seen", own.sentence)
+    assert least == {
+        "identifiers": f"{unseen} nats a token",
+        "canaries": "1.091 bits",
+        "twins": "0.27 bits",
+        "membership": "0.113 of AUC",
+        "extraction": "5.7 points",
+    }
+    told = text_of(page.render(report, Path("nowhere")))
+    for figure in ("-0.05 [-0.24, 0.14], null 0", "0.0 [-4.0, 4.0] points, null 0"):
+        assert told.count(figure) == 2
+
+
+def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(
+    case: Case,
+) -> None:
+    report = a_report(case, ("calm",))
+    rows = [r for r in report.results if r.audit in ("matched", "mia")]
+    gone: dict[str, Any] = {
+        "status": "not_estimable",
+        "note": "no canaries",
+        "metric": "nll",
+    }
+    rows.append(Row(audit="canary", checkpoint="calm", **gone))
+    told = [f for f in report.findings if f.audit in ("matched", "mia")]
+    told = [
+        f.model_copy(update={"status": "invalid"}) if f.audit == "mia" else f
+        for f in told
+    ]
+    less = report.model_copy(update={"results": rows, "findings": told})
+    found = {one.name: (one.state, one.why) for one in attacks(less, standings(less))}
+    assert found == {
+        "identifiers": ("tested", ""),
+        "canaries": ("not applicable", "no canaries"),
+        "twins": ("not tested", "it was not run"),
+        "membership": ("void", "tried, but its figures say nothing"),
+        "extraction": ("not tested", "it was not run"),
+    }
+    text = text_of(page.render(less, Path("nowhere")))
+    assert "twins : not tested: it was not run." in text
+    assert "void: tried, but its figures say nothing 0.047" not in text
+
+
+def test_exposed_rows_are_ids_in_order_and_texts_only_if_asked(
+    case: Case, folder: Path
+) -> None:
+    report = read_report(folder)
+    leaks = [one for one in standings(report) if one.state == "LEAKS"]
+    (one,) = exposed(report, folder, leaks)
+    assert one.names == ("leaky",)
+    assert [row.id for row in one.rows[:3]] == list(WORST)
+    assert len(one.rows) == MOST
+    assert not any(row.texts for row in one.rows)
+    (named,) = exposed(report, folder, leaks, manifest=case.manifest)
+    own = {s for row in named.rows for s in row.texts}
+    assert own
+    assert own <= identifiers(case)
+    for row in named.rows:
+        assert all(text in case.manifest.by_id[row.id].text for text in row.texts)
+    # No figure of a row stands anywhere: its digits are those of its id.
+    html = page.render(report, folder)
+    part = text_of(html[html.index('id="exposed"') : html.index('id="next"')])
+    assert not re.search(r"\d\.\d", part)
+
+
+def test_seeds_are_one_entry_with_their_mean(case: Case, tmp_path: Path) -> None:
+    names = (*seeds_of("leaky", 2), "calm")
+    report = with_evidence(a_report(case, names), case, tmp_path)
+    told = text_of(page.render(report, tmp_path))
+    assert "Of 2 checkpoints: 1 LEAKS (leaky)" in told
+    assert "6. The most exposed rows leaky e007-0" in told
+    assert all(f"{name} peft-adapter" in told for name in names)
+
+
+@pytest.mark.parametrize("kind", ["missing", "other", "damaged"])
+def test_evidence_that_is_not_the_reports_names_no_row(
+    kind: str, case: Case, folder: Path
+) -> None:
+    report, path = read_report(folder), folder / "scores" / "spans.parquet"
+    leaks = [one for one in standings(report) if one.state == "LEAKS"]
+    if kind == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(b"PAR1 nothing")
+    if kind == "damaged":
+        report = report.model_copy(update={"evidence": {path.name: sha256_file(path)}})
+        with pytest.raises(OutputError, match="is not a readable score table"):
+            exposed(report, folder, leaks)
+        return
+    (one,) = exposed(report, folder, leaks)
+    assert not one.rows
+    assert one.why.startswith("not told: ")
+
+
+def test_planted_strings_single_out_nobody(case: Case, folder: Path) -> None:
+    report = read_report(folder)
+    claim: Claim = "memory"
+    loud = quiet("canary", "calm", otherwise="x", p=0.001).model_dump()
+    loud |= {"claim": claim, "alone": claim}
+    told = [*report.findings, Finding.model_validate(loud)]
+    rest = page.render(report.model_copy(update={"findings": told}), folder)
+    assert "What was found (canaries) singles out nobody" in text_of(rest)
+
+
+@pytest.mark.usefixtures("unprinted")
+def test_names_are_text_and_the_page_loads_and_runs_nothing(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = a_report(case, ("calm",))
+    evil = report.model_copy(
+        update={
+            "manifest": report.manifest.model_copy(update={"name": EVIL}),
+            "checkpoints": [facts("calm").model_copy(update={"format": EVIL})],
+            "guards": [Guard(name=EVIL, passed=None, detail=EVIL)],
+            "command": ["spark-audit", EVIL],
+            "scope": [*report.scope, EVIL],
+        }
+    )
+    monkeypatch.setenv(page.PREPARED_BY, f"{EVIL}\x1b")
+    (path,) = write_report(evil, tmp_path, formats=["dossier"])
+    html = path.read_text("utf-8")
+    assert "<script" not in html
+    assert html.count("&lt;script&gt;") >= 6
+    assert "\x1b" not in html
+    assert not re.search(r"(?:src|href)=\"(?!data:)|url\(|@import", html)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
+    assert policy is not None
+    assert policy[1].startswith("default-src 'none'; style-src 'unsafe-inline'")
+    assert "script-src" not in policy[1]
+
+
+@pytest.mark.usefixtures("unprinted")
+def test_it_is_written_only_where_it_is_named_and_goes_with_its_report(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line(["report", str(folder), "--format", "md"]) == 0
+    assert not (folder / "dossier.html").exists()
+    call = ["report", str(folder), "--format", "dossier"]
+    assert command_line([*call, "--prepared-by", "A. Nother"]) == 0
+    said = "".join(capsys.readouterr())
+    assert "Open dossier.html in any browser and print it to PDF, A4." in said
+    path = folder / "dossier.html"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert "A. Nother" in path.read_text("utf-8")
+    report = read_report(folder)
+    assert report.files["dossier"] == ["dossier.html"]
+    write_report(report, folder)
+    assert path.exists(), "the same report, rendered again in the usual formats"
+    write_report(
+        report.model_copy(update={"created": "later"}), folder, formats=["json"]
+    )
+    assert not path.exists()
+    assert command_line([*call[:3], "md", "--prepared-by", "x"]) == 2
+    assert "--prepared-by" in "".join(capsys.readouterr())
+
+
+@pytest.mark.usefixtures("unprinted")
+def test_with_identifiers_it_is_for_its_owner_only_and_says_so(
+    case: Case, folder: Path
+) -> None:
+    place = folder / "m.json"
+    write_manifest(case.manifest, place)
+    call = ["report", str(folder), "--format", "dossier", "--manifest", str(place)]
+    assert command_line(call) == 0
+    path = folder / "dossier.html"
+    assert "60 trained on, 30 never trained on" in path.read_text("utf-8")
+    assert not any(text in path.read_text("utf-8") for text in identifiers(case))
+    assert command_line([*call, "--show-text"]) == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    html = path.read_text("utf-8")
+    assert "SHOWS IDENTIFIERS" in html
+    assert any(text in html for text in identifiers(case))
+
+
+def test_without_a_browser_there_is_no_pdf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pdf, "BROWSERS", ("no-browser-is-called-so", "false"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert pdf.printed("<p>x</p>") is None
+
+
+def test_a_report_without_attacks_says_so(case: Case) -> None:
+    report = a_report(case, ("calm",)).model_copy(
+        update={"results": [], "findings": []}
+    )
+    told = text_of(page.render(report, Path("nowhere")))
+    assert f"1. {page.NO_ATTACK}." in told
+    assert "None of the audits in this report attacks a checkpoint." in told
+
+
+@pytest.mark.skipif(
+    not any(map(shutil.which, pdf.BROWSERS)), reason="no chromium is installed"
+)
+def test_six_checkpoints_are_at_most_four_sheets(case: Case, tmp_path: Path) -> None:
+    names = ("plain", "leaky", "replay", "spark", "spark-no-ul", "leaky-full")
+    report = with_evidence(a_report(case, names), case, tmp_path)
+    _, paper = write_report(report, tmp_path, formats=["dossier"])
+    assert paper.name == "dossier.pdf"
+    sheets = re.findall(rb"/Type\s*/Page\b(?!s)", paper.read_bytes())
+    assert 2 <= len(sheets) <= 4
+    assert b"595." in paper.read_bytes() or b"596" in paper.read_bytes(), "A4"
