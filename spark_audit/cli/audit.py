@@ -15,7 +15,7 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli import ALL, PROGRAM
 from spark_audit.pipeline.request import Request
 from spark_audit.terminal.commands import Config, given, write_config
-from spark_audit.terminal.console import say, show_facts, tell_json
+from spark_audit.terminal.console import say, tell, tell_json
 from spark_audit.terminal.flags import (
     Flag,
     Json,
@@ -114,12 +114,18 @@ def _own(name: str, named: bool) -> Iterator[Option]:
 
 def _audit(request: Request, way: _Way) -> Path | None:
     """Do what is asked; the folder of a report that was written."""
-    from spark_audit.pipeline.run import estimate_cost, run
+    if way.dry_run:
+        from spark_audit.pipeline.estimate import estimate, told
+
+        found = estimate(request)
+        if way.json:
+            tell_json(found.record())
+        else:
+            tell("\n".join(told(found)))
+        return None
+    from spark_audit.pipeline.run import run
     from spark_audit.terminal.progress import progress
 
-    if way.dry_run:
-        show_facts(estimate_cost(request), as_json=way.json)
-        return None
     with progress(quiet=way.quiet or request.shard[0] > 0) as show:
         outcome = run(request, progress=show)
     if outcome.report is None:

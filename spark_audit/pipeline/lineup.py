@@ -199,6 +199,18 @@ def check_baseline(baseline: str | None, names: Sequence[str]) -> None:
         )
 
 
+def check_options(request: Request, names: Sequence[str] = ()) -> None:
+    """Refuse options that cannot be used before anything is loaded or scored.
+
+    What names checkpoints can only be checked once ``names`` are known.
+    """
+    for name in request.audits:
+        entry = AUDITS.get(name)
+        if "check" in entry.parts:
+            check = entry.part("check")
+            check(**known(check, {**request.audit_options, "names": names}))
+
+
 def learned_order(order: Lineup, request: Request) -> tuple[str, ...]:
     """The tasks as the runs among the series learned them; nothing without a run.
 

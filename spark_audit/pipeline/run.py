@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from spark_audit.audits import AUDITS
 from spark_audit.errors import IncompleteError
 from spark_audit.files import check_writable
 from spark_audit.locks import alone
 from spark_audit.manifest.file import load_manifest, original
-from spark_audit.manifest.items import items_for
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.conclude import conclude
 from spark_audit.pipeline.folders import check_folder, default_folder, manifest_for
@@ -26,7 +24,7 @@ from spark_audit.pipeline.lineup import (
     Lineup,
     Plans,
     check_baseline,
-    known,
+    check_options,
     learned_order,
     lineup,
     make_plans,
@@ -70,12 +68,13 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     from spark_audit.scoring.store import Store
 
     clock = Clock()
-    _check_options(request)
+    check_formats(request.formats)
+    check_options(request)
     order, stream = _open(request)
     learned = learned_order(order, request)
     names = order.names
     check_baseline(request.baseline, names)
-    _check_options(request, names)
+    check_options(request, names)
 
     def report_folder(manifest: Manifest) -> Path:
         folder = request.output or default_folder(manifest, names)
@@ -197,45 +196,3 @@ def _plans(manifest: Manifest, request: Request) -> tuple[Manifest, Plans]:
         options=request.audit_options,
         limit=request.limit,
     )
-
-
-def estimate_cost(request: Request) -> dict[str, Any]:
-    """What :func:`run` would score: items, tokens, memory and time, by checkpoint.
-
-    Checkpoints are opened and a few texts are scored to take the time; nothing is
-    written.
-    """
-    from spark_audit.scoring.score import cost
-
-    _check_options(request)
-    order, stream = _open(request)
-    learned = learned_order(order, request)
-    manifest = load_manifest(request.manifest) if request.manifest else None
-    found: dict[str, Any] = {}
-    for checkpoint in stream:
-        if not order.scores(checkpoint.name):
-            continue
-        if manifest is None:
-            manifest = manifest_for(checkpoint, request)
-        request = with_order(request, learned, manifest)
-        view, plans = _plans(original(manifest), request)
-        items = items_for(view, checkpoint, order.plan(checkpoint.name, plans))
-        found["manifest"] = manifest.name
-        for name, value in cost(checkpoint, items).items():
-            found[f"{checkpoint.name}: {name}"] = value
-            if name == "seconds":
-                found["seconds"] = round(found.get("seconds", 0) + value, 1)
-    return found
-
-
-def _check_options(request: Request, names: Sequence[str] = ()) -> None:
-    """Refuse options that cannot be used before anything is loaded or scored.
-
-    What names checkpoints can only be checked once ``names`` are known.
-    """
-    check_formats(request.formats)
-    for name in request.audits:
-        entry = AUDITS.get(name)
-        if "check" in entry.parts:
-            check = entry.part("check")
-            check(**known(check, {**request.audit_options, "names": names}))

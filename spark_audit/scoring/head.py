@@ -91,12 +91,6 @@ class Columns:
         """Positions whose logits fit into the buffer."""
         return min(max(self._budget // self.width, 8), self._most)
 
-    def memory_bytes(self, positions: int) -> int:
-        """Bytes of the buffers while so many positions are reduced."""
-        rows = min(self.rows, positions)
-        work = max(self._group // self.width, 1) * self.width
-        return 4 * (rows * self.width + 2 * work)
-
     def shrink(self) -> bool:
         """Halve the buffers; ``False`` when they are as small as they may get."""
         if self.rows <= 8:

@@ -8,9 +8,7 @@ for all.
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -241,75 +239,6 @@ def drift(loaded: Loaded, items: Sequence[Item], *, k: int = 8, seed: int = 0) -
     pairs = zip(together, alone, strict=True)
     apart = [np.abs(a["nll"] - b["nll"]) for a, b in pairs if len(a["nll"])]
     return max((float(one.max()) for one in apart), default=0.0)
-
-
-def cost(
-    loaded: Loaded, items: Mapping[Pass, Sequence[AnyItem]]
-) -> dict[str, int | float]:
-    """What some passes over their items take, for a dry run.
-
-    Parameters
-    ----------
-    items
-        Pass -> what it would score.
-
-    Returns
-    -------
-    dict
-        Over all passes: ``items``, ``tokens``, ``memory_bytes`` (an estimate of the
-        peak beside the weights) and ``seconds`` (from a sample of each kind of pass,
-        which is scored to take the time).
-    """
-    from spark_audit.scoring.passes.plain import memory_bytes
-
-    found: dict[str, int | float] = {"items": 0, "tokens": 0, "memory_bytes": 0}
-    pace: dict[str, float] = {}
-    seconds = 0.0
-    for kind, wanted in items.items():
-        _check(loaded, wanted)
-        tokens = sum(one.tokens for one in wanted)
-        found["items"] += len(wanted)
-        found["tokens"] += tokens
-        if not wanted:
-            continue
-        needed = memory_bytes(loaded, max(one.longest for one in wanted), tokens)
-        parts = PASSES.get(kind.kind).parts
-        if "memory" in parts:
-            needed += parts["memory"](loaded, wanted)
-        found["memory_bytes"] = max(found["memory_bytes"], needed)
-        if kind.kind not in pace:
-            pace[kind.kind] = _pace(loaded, wanted, kind)
-        seconds += tokens * pace[kind.kind]
-    return {**found, "seconds": round(seconds, 1)}
-
-
-SAMPLE = 4
-"""Items of a pass that are scored to take the time, from the middle length up."""
-
-ROWS = 64
-"""Candidates of a set that are."""
-
-
-def _pace(loaded: Loaded, items: Sequence[AnyItem], kind: Pass) -> float:
-    """Seconds a token of one pass, from a few items."""
-    ordered = sorted(items, key=lambda one: one.tokens)
-    sample: list[AnyItem] = [
-        replace(one, rows=one.rows[:ROWS]) if isinstance(one, Candidates) else one
-        for one in ordered[len(ordered) // 2 :][:SAMPLE]
-    ]
-    run, seconds = _runner(kind), 0.0
-    for _ in range(2):  # the first time also fills caches
-        start = time.perf_counter()
-        run(
-            loaded,
-            sample,
-            kind,
-            batch_size=None,
-            emit=lambda *_: None,
-            note=lambda _: None,
-        )
-        seconds = time.perf_counter() - start
-    return seconds / max(sum(one.tokens for one in sample), 1)
 
 
 def _runner(kind: Pass) -> Callable[..., None]:

@@ -17,14 +17,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spark_audit.audits import AUDITS
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
 from spark_audit.data.examples import Example, Span
 from spark_audit.errors import InputError, OutputError, SparkError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, seal, write_manifest
+from spark_audit.manifest.items import items_for
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline import conclude as pipeline
+from spark_audit.pipeline.estimate import estimate
+from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.pipeline.run import Request, run
 from spark_audit.provenance import sha256_file
 from spark_audit.report.attachments import read_cases
@@ -612,9 +616,37 @@ def test_dry_run_counts_and_writes_nothing(
     assert command_line(arguments) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["manifest"] == "m"
-    assert facts["ours: items"] > 10
-    assert facts["ours: tokens"] > 100
+    assert [*facts["weights"]] == ["base", "ours"]
+    assert facts["weights"]["ours"] == facts["weights"]["base"] > 1000
+    (part,) = facts["audits"]
+    assert part["audit"] == "matched"
+    assert part["tokens"] > 100
+    assert facts["seconds"] > part["seconds"] > 0
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_counts_the_tokens_that_are_scored(
+    workshop: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(workshop)
+    from spark_audit.checkpoints.open import open_checkpoint
+
+    names = tuple(AUDITS.in_order())
+    request = Request(audits=names, ckpt=(f"ours={workshop / 'lora'}",))
+    found = estimate(replace(request, base=str(tiny_base)))
+    manifest = load_manifest(next(Path("manifests").glob("*.json")))
+    checkpoint = open_checkpoint(str(tiny_base))
+    _, plans = make_plans(manifest, names, options={})
+    plan = union((plans.whole, plans.stages))
+    items = items_for(manifest, checkpoint, plan)
+    read = sum(one.tokens for some in items.values() for one in some)
+    assert sum(one.tokens for one in found.audits) == pytest.approx(read, rel=0.15)
+    assert {"base", "ours"} == {*found.weights}
+    own = sum(one.numel() for one in {*checkpoint.model.parameters()})
+    assert found.weights["base"] == pytest.approx(own, rel=0.3)
+    assert found.seconds > max(one.seconds for one in found.audits)
+    with pytest.raises(SparkError, match="did you mean"):
+        estimate(replace(request, ckpt=(str(workshop / "loar"),)))
 
 
 def test_json_on_stdout_is_the_report(

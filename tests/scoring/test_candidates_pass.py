@@ -18,7 +18,7 @@ from spark_audit.scoring import behind as behind_module
 from spark_audit.scoring.items import Candidates
 from spark_audit.scoring.passes import candidates as prefixes_module
 from spark_audit.scoring.passes import plain as engine_module
-from spark_audit.scoring.score import Scored, cost, score
+from spark_audit.scoring.score import Scored, score
 from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import LAYOUTS, Pass
 from spark_audit.scoring.tree import Tree
@@ -662,12 +662,3 @@ def test_a_score_depends_on_prefix_and_rows(
     others = (turned, fewer, moved)
     keys = {store.keys(loaded, [one], KIND)["equal"] for one in (item, *others)}
     assert len(keys) == 4
-
-
-def test_the_cost_counts_every_pass(make_loaded: Callable[..., Any]) -> None:
-    loaded = make_loaded(build("llama"))
-    found = cost(loaded, {KIND: SETS})
-    assert found["items"] == len(SETS)
-    assert found["tokens"] == sum(item.tokens for item in SETS)
-    assert found["memory_bytes"] > cost(loaded, {Pass(): []})["memory_bytes"] == 0
-    assert found["seconds"] >= 0

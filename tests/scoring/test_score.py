@@ -17,7 +17,7 @@ from spark_audit.errors import InputError
 from spark_audit.registry import Entry
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.passes import PASSES
-from spark_audit.scoring.score import cost, drift, item, missing, score, score_keys
+from spark_audit.scoring.score import drift, item, missing, score, score_keys
 from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import COLUMNS, Pass, TokenTable
 
@@ -348,21 +348,6 @@ def test_drift_is_small_and_notices_a_score_that_depends_on_its_batch(
     assert drift(loaded, items, k=5) == pytest.approx(0.1, abs=1e-5)
     with pytest.raises(InputError, match="no text"):
         drift(loaded, [])
-
-
-def test_the_cost_is_told_without_scoring_everything(
-    loaded: Any, items: list[Item], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counting = Counting(monkeypatch)
-    found = cost(loaded, {Pass(): items})
-    assert found["items"] == len(items)
-    assert found["tokens"] == sum(LENGTHS)
-    assert found["memory_bytes"] > 0
-    assert found["seconds"] >= 0
-    assert len(set(counting.seen)) < len(items)
-    assert cost(loaded, {Pass(): []})["tokens"] == cost(loaded, {})["tokens"] == 0
-    noise = {Pass("noise", 0.1, draw): items for draw in range(3)}
-    assert cost(loaded, {Pass(): items, **noise})["tokens"] == 4 * sum(LENGTHS)
 
 
 def test_score_keys_leaves_the_table_to_the_store(

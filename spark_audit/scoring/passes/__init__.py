@@ -2,7 +2,7 @@
 
 A pass registers ``run(loaded, items, settings, *, batch_size, emit, note)``, which
 hands over each item's columns as soon as they are known; ``check=`` refuses settings
-before any item is read, ``memory=`` gives the bytes that it takes beside a plain pass.
+before any item is read.
 Its file writes out two constants, which are read without importing it: ``LAYOUT``, the
 columns and their numpy types, and ``ITEMS``, what of a manifest it goes through
 (``texts``, ``prompts`` or ``candidates``, see :mod:`spark_audit.manifest.items`).

@@ -57,17 +57,7 @@ R = TypeVar("R")
 Emit = Callable[[Candidates, dict[str, np.ndarray]], None]
 
 
-def cache_bytes(loaded: Loaded, items: Sequence[Candidates]) -> int:
-    """Bytes of keys and values, at most, while sets are scored: an estimate."""
-    base: Any = unwrapped(loaded.model)
-    weight = base.get_input_embeddings().weight
-    config = base.config.get_text_config()
-    largest = max((len(item.rows) * item.longest for item in items), default=0)
-    whole = 2 * config.num_hidden_layers * config.hidden_size * weight.element_size()
-    return int(min(GPU_CACHE if weight.is_cuda else CPU_CACHE, whole * largest))
-
-
-@PASSES.register(memory=cache_bytes)
+@PASSES.register()
 def run(
     loaded: Loaded,
     items: Sequence[Candidates],

@@ -308,25 +308,6 @@ class Scorer:
         return f"its logits differ from its head's by {apart:.2g}"
 
 
-def memory_bytes(loaded: Loaded, longest: int, tokens: int) -> int:
-    """An estimate of the peak memory beside the weights, in bytes.
-
-    The logits buffer, the working buffers and one layer's activations of a batch.
-    """
-    base = unwrapped(loaded.model)
-    weight: torch.Tensor = base.get_input_embeddings().weight
-    columns = Columns(loaded.usable, weight.device)
-    batch = min(max(room(weight.device).tokens, longest), max(tokens, 1))
-    config = base.config.get_text_config()
-    hidden = int(config.hidden_size)
-    inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
-    activations = batch * (8 * hidden + 3 * inner) * weight.element_size()
-    copied = len(loaded.usable) * hidden
-    if weight.dtype == torch.float32 or weight.is_cuda or copied > Head.COPIED:
-        copied = 0
-    return columns.memory_bytes(batch) + activations + 4 * (batch * hidden + copied)
-
-
 def unwrapped(model: torch.nn.Module) -> Any:
     """The causal LM itself, adapters inside, without PEFT's outer module."""
     inner = getattr(model, "get_base_model", None)
