@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -25,11 +24,12 @@ from spark_audit.errors import InputError
 from spark_audit.files import open_regular
 from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.items import MORE_TOKENS, labels_key, task_labels
-from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.schema import Manifest, ManifestCanary, ManifestTwins
 from spark_audit.manifest.slots import canary_key, place_of, twins_key
 from spark_audit.pipeline.folders import MANIFESTS, default_folder
 from spark_audit.pipeline.lineup import check_options, make_plans, union
 from spark_audit.pipeline.request import Request
+from spark_audit.scoring.speed import billions
 from spark_audit.scoring.table import ITEMS, Pass
 
 WORK, BESIDE = 2.2, 900_000
@@ -95,7 +95,7 @@ def estimate(request: Request) -> Estimate:
     weights = _weights(specs, request)
     stages = sum(_stages(path) for spec in specs for path in spec.paths)
     copies = 1 + len(request.loading.quantize)
-    gflops = _speed(request.loading.device)
+    gflops = billions(request.loading.device)
     each = {n: WORK * (count + BESIDE) / gflops / 1e9 for n, count in weights.items()}
     mean = sum(each.values()) / len(each)
     whole = sum(each.values()) + (copies - 1) * sum(
@@ -196,7 +196,7 @@ def _sizes(manifest: Manifest) -> Iterator[tuple[str, int]]:
         yield one.id, size
         answers = sum(map(len, labels.get(one.task, ()))) // LETTERS
         yield labels_key(one.id), size + answers
-    sets = [
+    sets: list[tuple[str, ManifestCanary | ManifestTwins]] = [
         *((canary_key(c.canary_id, c.part, ""), c) for c in manifest.canaries),
         *((twins_key(twins.id, ""), twins) for twins in manifest.twins),
     ]
@@ -211,8 +211,8 @@ def _sizes(manifest: Manifest) -> Iterator[tuple[str, int]]:
             ]
             spoken = share * (place.char_end - place.char_start)
             each = getattr(held, "n_tokens", None) or next(iter(own), spoken)
-            size = share * place.char_start + each * len(held.candidates)
-            yield f"{place_of(key)[0]}/{place.example}", round(size)
+            read = share * place.char_start + each * len(held.candidates)
+            yield f"{place_of(key)[0]}/{place.example}", round(read)
 
 
 def _read(fresh: Mapping[Pass, Sequence[str]]) -> str:
@@ -277,36 +277,6 @@ def count_weights(path: Path | None) -> int:
             header.pop("__metadata__", None)
             total += sum(math.prod(one["shape"]) for one in header.values())
     return total
-
-
-def _speed(device: str) -> float:
-    """Thousand million operations a second that a product of matrices does here."""
-    if device != "cpu" and Path("/dev/nvidia0").exists():
-        import torch
-
-        if torch.cuda.is_available():
-            ours = torch.rand(4096, 4096, device="cuda")
-
-            def product() -> object:
-                ours @ ours
-                return torch.cuda.synchronize()
-
-            return 2 * 4096**3 / _least(product) / 1e9
-    import numpy as np
-
-    square = np.random.default_rng(0).random((1024, 1024), dtype=np.float32)
-    return 2 * 1024**3 / _least(lambda: square @ square) / 1e9
-
-
-def _least(work: Any) -> float:
-    """The median of the seconds of some goes, after one that warms up."""
-    work()
-    spent = []
-    for _ in range(7):
-        start = time.perf_counter()
-        work()
-        spent.append(time.perf_counter() - start)
-    return sorted(spent)[len(spent) // 2]
 
 
 # --- in words -------------------------------------------------------------------------

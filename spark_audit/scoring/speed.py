@@ -1,0 +1,40 @@
+"""How fast this machine multiplies, as busy as it is now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def billions(device: str) -> float:
+    """Thousand million operations a second of a product of float32 matrices.
+
+    A GPU is asked where there is one and it may be used; else nothing heavy is loaded.
+    """
+    if device != "cpu" and Path("/dev/nvidia0").exists():
+        import torch
+
+        if torch.cuda.is_available():
+            on_gpu = torch.rand(4096, 4096, device="cuda")
+
+            def product() -> None:
+                torch.mm(on_gpu, on_gpu)
+                torch.cuda.synchronize()
+
+            return 2 * 4096**3 / _seconds(product) / 1e9
+    import numpy as np
+
+    square = np.random.default_rng(0).random((1024, 1024), dtype=np.float32)
+    return 2 * 1024**3 / _seconds(lambda: square @ square) / 1e9
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """The median of the seconds of some goes, after one that warms up."""
+    work()
+    spent = []
+    for _ in range(7):
+        start = time.perf_counter()
+        work()
+        spent.append(time.perf_counter() - start)
+    return sorted(spent)[len(spent) // 2]
