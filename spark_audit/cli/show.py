@@ -8,7 +8,14 @@ from typing import Any
 
 from spark_audit.audits import AUDITS
 from spark_audit.report.cells import Table, records_table
-from spark_audit.report.standing import NEXT, SHAPES, Standing, answer, gate, standings
+from spark_audit.report.standing import (
+    SHAPES,
+    Standing,
+    advice,
+    answer,
+    gate,
+    standings,
+)
 from spark_audit.report.tables import NO_VERDICT, glance, tables
 from spark_audit.results import OF_REPORT, Report, by_severity
 from spark_audit.terminal.console import show_line, show_table, tell, tell_json
@@ -60,8 +67,8 @@ def _show_standings(stand: Sequence[Standing]) -> None:
         tail = f" {'; '.join(rest).capitalize() if not found else '; '.join(rest)}."
         style = "bold" if one.detections else None
         show_line(told + (tail if rest else ""), style=style)
-    for state in dict.fromkeys(one.state for one in stand):
-        show_line(f"{SHAPES[state]} {NEXT[state]}")
+    for state, text in advice(stand).items():
+        show_line(f"{SHAPES[state]} {text}")
     show_line(f"spark-audit gate, without rules, {gate(stand)}.")
 
 

@@ -6,7 +6,7 @@ alone, so that no two formats can answer differently.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -36,15 +36,27 @@ SHAPES: dict[State, str] = {
 }
 """A sign a state: none is told by its colour alone."""
 NEXT: dict[State, str] = {
-    "LEAKS": "Do not ship it as it is. Take the rows that it gives away out of the "
-    "training data, or correct it, and audit it again.",
+    "LEAKS": "Do not ship it as it is: train it again without the rows at risk, or "
+    "with a privacy correction, and audit it again.",
     "DETECTABLE": "Ship it only where nobody is harmed by its being known whose rows "
     "it was trained on.",
-    "NOT SHOWN": "Nothing here speaks against it. What was not tested, and effects "
-    "smaller than those named, stay open.",
+    "NOT SHOWN": "Nothing was found, which proves no absence",
     "NOT TESTED": f"{GIVE}.",
 }
 """What to do next, by state."""
+READING = (
+    "brackets are 95% intervals; what would have been seen is what 80% of such audits "
+    "detect. Nats a token are how much likelier identifiers became than those of rows "
+    "never trained on: below 0 remembered (-0.69: twice as likely a token)"
+)
+"""How the sentences of the first screen are to be read."""
+MEANT = (
+    "confounded: cannot be told from what has nothing to do with training; void: "
+    "tried, but its figures say nothing; not tested: not in these data, or not run"
+)
+"""What the outcomes mean that do not say it themselves."""
+MARKED = "What rests on them is marked confounded, void or not tested; the rest stands."
+"""What failed guards do to the states."""
 
 Outcome = Literal["FOUND", "confounded", "not shown", "void", "not tested"]
 OUTCOMES: tuple[Outcome, ...] = (
@@ -137,8 +149,11 @@ def standings(report: Report) -> list[Standing]:
     by_entry: dict[str, list[Finding]] = {name: [] for name in entries(report)}
     for finding in report.findings:
         by_entry.setdefault(_entry(finding.checkpoint), []).append(finding)
+    scored = {(row.audit, _entry(row.checkpoint)) for row in report.results if row.n}
     found = [
-        replace(_standing(name, own, attacks), exposed=_exposed(report, name, own))
+        replace(
+            _standing(name, own, attacks, scored), exposed=_exposed(report, name, own)
+        )
         for name, own in by_entry.items()
         if name and (name != BASE or any(one.detected for one in own))
     ]
@@ -156,6 +171,25 @@ def answer(found: Sequence[Standing]) -> str:
             named = f" ({names[0]})" if len(names) == 1 else ""
             parts.append(f"{len(names)} {state}{named}")
     return f"Of {len(found)} checkpoints: {', '.join(parts)}"
+
+
+def advice(found: Sequence[Standing]) -> dict[State, str]:
+    """What to do next, by the states that there are."""
+    told = {state: NEXT[state] for state in dict.fromkeys(one.state for one in found)}
+    if "NOT SHOWN" in told:
+        clean = [one for one in found if one.state == "NOT SHOWN"]
+        open_: dict[str, list[str]] = {}
+        for one in clean:
+            for tried in one.tried:
+                if tried.outcome not in ("FOUND", "not shown"):
+                    open_.setdefault(tried.attack, []).append(one.name)
+        named = [
+            attack + ("" if len(names) == len(clean) else f" ({', '.join(names)})")
+            for attack, names in open_.items()
+        ]
+        more = f"; still open: {', '.join(named)}" if named else ""
+        told["NOT SHOWN"] = f"{told['NOT SHOWN']}{more}."
+    return told
 
 
 def gate(found: Sequence[Standing]) -> str:
@@ -202,11 +236,19 @@ def _place(one: Standing) -> float:
 
 
 def _standing(
-    name: str, findings: Iterable[Finding], attacks: dict[str, str]
+    name: str,
+    findings: Iterable[Finding],
+    attacks: dict[str, str],
+    scored: Collection[tuple[str, str]],
 ) -> Standing:
     own = [one for one in by_severity(findings) if one.audit in (*attacks, OF_REPORT)]
     tried = tuple(
-        _tried(audit, attack, [one for one in own if one.audit == audit])
+        _tried(
+            audit,
+            attack,
+            [one for one in own if one.audit == audit],
+            scored=(audit, name) in scored,
+        )
         for audit, attack in attacks.items()
     )
     detections = tuple(one for one in own if one.detected)
@@ -245,7 +287,7 @@ def _exposed(report: Report, name: str, own: Sequence[Finding]) -> str:
     return ", ".join(f"{row.grouping[1]} {number(row.value)}" for row in rows[:MOST])
 
 
-def _tried(audit: str, attack: str, own: Sequence[Finding]) -> Tried:
+def _tried(audit: str, attack: str, own: Sequence[Finding], *, scored: bool) -> Tried:
     """What one audit came to; its first test speaks for it where nothing was found."""
     first = own[0] if own else None
     if first is not None and first.severity >= DETECTED:
@@ -258,8 +300,7 @@ def _tried(audit: str, attack: str, own: Sequence[Finding]) -> Tried:
     if shown is not None:
         sound = shown.status == "ok"
         return Tried(audit, attack, "not shown" if sound else "void", shown)
-    void = next((one for one in own if one.status != "ok"), None)
-    return Tried(audit, attack, "void" if void else "not tested", void)
+    return Tried(audit, attack, "void" if scored else "not tested", first)
 
 
 def _told(finding: Finding, name: str) -> str:

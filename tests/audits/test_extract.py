@@ -201,7 +201,7 @@ def test_more_than_guessing_is_said(make_case: Make) -> None:
     case = make_case(sources=40, tests=20, seed=4)
     train = some(case, 25)
     result = extract(tables(case, base=nothing, ours=train), case.manifest)
-    assert "MORE of the trained ones come back" in said(result, "ours")
+    assert "WRITES OUT trained identifiers word for word" in said(result, "ours")
     assert "of the base before training 0.0%" in said(result, "ours")
     assert "no difference detected" in said(result, "base")
     row = figure(result, "ours", "greedy_rate")
@@ -232,7 +232,7 @@ def test_a_base_that_differs_by_split_is_a_guard_and_no_extraction(
     assert "the splits differ by themselves" in said(result, "base")
     # As much as the base does is no finding; all train and all test rows neither.
     for name in ("same", "more"):
-        assert "training text is extracted" not in said(result, name)
+        assert "WRITES OUT" not in said(result, name)
         assert "beyond the base's own difference" in said(result, name)
     assert "no difference detected, 0.0 [" in said(result, "same")
     (found,) = result.guards
@@ -241,7 +241,7 @@ def test_a_base_that_differs_by_split_is_a_guard_and_no_extraction(
     assert found.passed is None
     # The same rows without the base: the plain difference.
     alone = extract({"same": both["same"]}, case.manifest)
-    assert "training text is extracted" in said(alone, "same")
+    assert "WRITES OUT" in said(alone, "same")
     assert alone.guards == []
 
 
@@ -254,11 +254,11 @@ def test_natural_identifiers_are_called_extracted_beyond_the_base_alone(
     line = said(extract(known, natural(case.manifest)), "ours")
     assert "they differ, by" in line
     assert "extracted" not in line
-    assert "MORE" not in line
+    assert "WRITES OUT" not in line
     known = tables(case, base=nothing, ours=some(case, 25))
     line = said(extract(known, natural(case.manifest)), "ours")
     assert "beyond the base's own difference" in line
-    assert "MORE of the trained ones come back" in line
+    assert "WRITES OUT trained identifiers word for word" in line
 
 
 def test_a_change_needs_its_interval_and_its_test(make_case: Make) -> None:

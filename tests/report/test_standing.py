@@ -10,6 +10,7 @@ from spark_audit.report.standing import (
     NEXT,
     SHAPES,
     STATES,
+    advice,
     answer,
     covered,
     gate,
@@ -152,10 +153,23 @@ def test_what_says_nothing_is_void_and_what_was_left_out_not_tested() -> None:
     (one, _) = standings(report(*told))
     assert {k: [t.audit for t in v] for k, v in one.tally.items()} == {
         "confounded": ["mia"],
-        "void": ["canary"],
-        "not tested": ["twins", "extract"],
+        "void": ["canary", "extract"],
+        "not tested": ["twins"],
         "not shown": ["matched"],
     }
+
+
+def test_what_is_still_open_is_named_in_the_advice() -> None:
+    told = [
+        finding("matched", "a", "nothing_shown"),
+        finding("matched", "b", "nothing_shown"),
+        finding("mia", "a", "confounded"),
+    ]
+    (text,) = advice(standings(report(*told))).values()
+    assert text.endswith("; still open: canaries, twins, membership, extraction.")
+    told.append(finding("mia", "b", "nothing_shown"))
+    (text,) = advice(standings(report(*told))).values()
+    assert "membership (a)" in text
 
 
 def test_a_base_that_gives_something_away_is_told_of_too() -> None:

@@ -38,8 +38,7 @@ from spark_audit.stats.bootstrap import sign_flip
 
 NOTHING = "no identifier of a train row was scored"
 EXTRACTED = (
-    "MORE of the trained ones come back word for word, by {}: training text is "
-    "extracted."
+    "{}: WRITES OUT trained identifiers word for word, by {} more of them than {}."
 )
 OTHERWISE = (
     "{} points in what comes back: not shown once all tests of the report count."
@@ -175,7 +174,11 @@ def _compared(name: str, pii: pd.DataFrame, train: Row, *, seed: int) -> Compare
         return Compared("confounded", said, p)
     otherwise = f"{head} {OTHERWISE.format(points(apart))}"
     if apart.low > 0:
-        return Compared("verbatim", f"{head} {EXTRACTED.format(by)}", p, otherwise)
+        others = f"of never-trained {'injected' if alike else 'natural'} ones"
+        if beyond_base:
+            others += ", beyond the base's own difference"
+        said = EXTRACTED.format(name, by, others)
+        return Compared("verbatim", said, p, otherwise)
     said = f"{head} FEWER come back, {by}: over-suppression is a signal too."
     return Compared("betrays", said, p, otherwise)
 
@@ -222,7 +225,8 @@ def _against_base(name: str, pii: pd.DataFrame, limit: str, *, seed: int) -> Com
     by = f"{points(apart)} points"
     if apart.low > 0:
         otherwise = f"{head}, {OTHERWISE.format(points(apart))}"
-        return Compared("verbatim", f"{head} {EXTRACTED.format(by)}", p, otherwise)
+        said = EXTRACTED.format(name, by, "the base does; none were held out")
+        return Compared("verbatim", said, p, otherwise)
     return Compared("moved", f"{head} FEWER come back, {by}.", p)
 
 

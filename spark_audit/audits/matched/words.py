@@ -88,9 +88,9 @@ def _memory(
     elif _clear(never)[1] and _clear(kind)[1]:
         claim = "formats"
         text = (
-            f"{name}: learned the formats of identifiers, no memory shown: those never "
-            f"trained on moved by {figure(kind)} nats a token against equally hard "
-            f"text; trained against never trained {figure(row)}{reach}."
+            f"{name}: no memory shown: {moved}{reach}. It learned the formats of "
+            f"identifiers: those never trained on moved by {figure(kind)} against "
+            "equally hard text."
         )
     else:
         text = nothing

@@ -170,7 +170,7 @@ def _verdict(name: str, tests: Sequence[Test]) -> Finding:
     smallest = unseen(whole.row.mde, unit="bits", digits=2)
     nothing = (
         f"{name}: no memory of identifiers shown among twins: they rank ahead by "
-        f"{figures}{smallest}."
+        f"{figures} (0 without memory){smallest}."
     )
     options: dict[str, Any] = {"p": best.p, "family": "primary"}
     if best.p <= LEVEL and best.way and _clear(row, best.way):

@@ -14,9 +14,10 @@ from spark_audit.names import series_of
 from spark_audit.report.cells import Table
 from spark_audit.report.definitions import definitions
 from spark_audit.report.standing import (
-    NEXT,
+    READING,
     SHAPES,
     Standing,
+    advice,
     answer,
     covered,
     gate,
@@ -113,10 +114,10 @@ def _head(report: Report) -> Iterator[str]:
     yield _bullets(f.sentence for f in found if f.audit == OF_REPORT)
     if stand:
         yield _bullets(map(_stands, stand))
-        told = dict.fromkeys(one.state for one in stand)
-        yield _bullets(f"{SHAPES[s]} {s}: {NEXT[s]}" for s in told)
+        yield _bullets(f"{SHAPES[s]} {s}: {text}" for s, text in advice(stand).items())
         yield f"Without rules of your own, `spark-audit gate` {_plain(gate(stand))}."
         yield _plain(f"Tried on: {'; '.join(covered(report))}.")
+        yield _plain(f"Figures: {READING}.")
     if (first := glance(report)) is not None:
         yield _section(first)
     if report.guards:

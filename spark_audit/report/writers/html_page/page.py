@@ -31,9 +31,12 @@ from spark_audit.report.figures.entries import palette
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.figures.theme import DARK, LIGHT, Drawing, Drawn
 from spark_audit.report.standing import (
-    NEXT,
+    MARKED,
+    MEANT,
+    READING,
     SHAPES,
     STATES,
+    advice,
     answer,
     covered,
     gate,
@@ -226,7 +229,10 @@ def _page(
             answer=answer(stand),
             states=STATES,
             shapes=SHAPES,
-            next=NEXT,
+            next=advice(stand),
+            reading=READING,
+            meant=MEANT,
+            marked=MARKED,
             gate=gate(stand),
             covered=covered(report),
             checkpoints=[c for c in report.checkpoints if series_of(c.name) == c.name],
