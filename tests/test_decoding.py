@@ -34,7 +34,7 @@ from spark_audit.report.disclosure import (
 )
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.writers import csv_tables
-from spark_audit.results import ManifestFacts, Report, Row
+from spark_audit.results import Finding, ManifestFacts, Report, Row, number
 from spark_audit.scoring.table import read_parquet
 from spark_train.cli import run as training_line
 
@@ -389,6 +389,24 @@ def disclosed_value(value: float, clusters: int, report: Report) -> float:
     found = disclosed(report.model_copy(update={"results": [row], "findings": []}))
     assert found.results[0].value is not None
     return found.results[0].value
+
+
+def test_a_sentence_shows_its_rows_figure_where_another_is_written_alike(
+    small: tuple[Report, pd.DataFrame],
+) -> None:
+    # The others' grids differ: of 40 and of 13 clusters.
+    like = {"value": 0.0412, "low": None, "high": None, "interval": "none"}
+    one = small[0].results[0].model_copy(update=like | {"clusters": 13})
+    own = one.model_copy(
+        update={"metric": "rise", "unit": "bits", "clusters": 400, "value": 0.0411}
+    )
+    columns = {"audit": one.audit, "checkpoint": one.checkpoint, "claim": "memory"}
+    said = Finding(metric="rise", value=0.0411, sentence="rose by 0.041.", **columns)
+    report = small[0].model_copy(update={"results": [one, own], "findings": [said]})
+    shown = disclosed(report)
+    told = number(shown.results[1].value)
+    assert told != number(shown.results[0].value)
+    assert shown.findings[0].sentence == f"rose by {told}."
 
 
 def test_one_pair_tells_nothing_but_that_it_is_there(

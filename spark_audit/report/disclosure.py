@@ -232,7 +232,9 @@ def _finding(finding: Finding, report: Report, shown: Mapping[int, Row]) -> Find
             if row.group == "pooled":
                 told.append(number(row.value))
     clusters = min((r.clusters for r in own), default=report.manifest.n_clusters)
-    same = _same_figures(rows, shown)
+    # Of two figures that are written alike, what it is about is meant.
+    others = rows if "nats" in finding.sentence else []
+    same = _same_figures([*own, *others], shown)
     sentence = finding.sentence
     gone = any(withheld(shown[id(row)]) for row in own)
     if gone:
@@ -270,12 +272,14 @@ def _said(
     places = max(-math.floor(math.log10(step)), 0)
 
     def figure(found: re.Match[str]) -> str:
-        if "nats" not in text:
-            return found[0]
-        if clusters < FEWEST:
+        nats = "nats" in text
+        if nats and clusters < FEWEST:
             return "withheld"
         if same and (text_of := same.get(found[0].removeprefix("-"))) is not None:
-            return "-" * found[0].startswith("-") + text_of
+            below = found[0].startswith("-") and float(text_of) != 0
+            return "-" * below + text_of
+        if not nats:
+            return found[0]
         return f"{_rounded(float(found[0]), step):.{places}f}"
 
     text = _FIGURE.sub(figure, text)
