@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.claims import GIVE, UNTESTED, remembers
+from spark_audit.audits.claims import GIVE, remembers
 from spark_audit.audits.contract import About
 from spark_audit.checkpoints.specs import BASE
 from spark_audit.names import entry_of, series_of
@@ -257,8 +257,8 @@ def _standing(
         state: State = "LEAKS" if leaks else "DETECTABLE"
         return Standing(name, state, detections, _told(detections[0], name), tried)
     if not any(map(remembers, own)):
-        lead = f"{UNTESTED[0].upper()}{UNTESTED[1:]}."
-        return Standing(name, "NOT TESTED", (), lead, tried)
+        # The report says at its head why, once for all.
+        return Standing(name, "NOT TESTED", (), "Memory was not tested.", tried)
     shown = (one.finding for one in tried if one.outcome == "not shown")
     first = next((one for one in shown if one is not None), None)
     lead = "Nothing was found." if first is None else _told(first, name)

@@ -111,7 +111,8 @@ def _head(report: Report) -> Iterator[str]:
     if not report.findings:
         yield NO_VERDICT
     found = by_severity(report.findings)
-    yield _bullets(f.sentence for f in found if f.audit == OF_REPORT)
+    of_all = (f for f in found if f.audit == OF_REPORT and not f.checkpoint)
+    yield _bullets(f.sentence for f in of_all)
     if stand:
         yield _bullets(map(_stands, stand))
         yield _bullets(f"{SHAPES[s]} {s}: {text}" for s, text in advice(stand).items())

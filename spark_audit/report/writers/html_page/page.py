@@ -58,7 +58,14 @@ from spark_audit.report.writers.html_page.drawings import (
     darkened,
     picture,
 )
-from spark_audit.results import Finding, Report, Row, Status, by_severity
+from spark_audit.results import (
+    OF_REPORT,
+    Finding,
+    Report,
+    Row,
+    Status,
+    by_severity,
+)
 
 TITLES: Mapping[str, tuple[str, str]] = {
     "matched": (
@@ -236,7 +243,11 @@ def _page(
             gate=gate(stand),
             covered=covered(report),
             checkpoints=[c for c in report.checkpoints if series_of(c.name) == c.name],
-            findings=[f for f in by_severity(report.findings) if f.audit not in told],
+            findings=[
+                f
+                for f in by_severity(report.findings)
+                if f.audit not in told and not (f.audit == OF_REPORT and f.checkpoint)
+            ],
             no_verdict=NO_VERDICT if not report.findings else "",
             general=_general(report, sections),
             glance=first and next(_grids(first, id="glance")),
