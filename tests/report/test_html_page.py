@@ -26,7 +26,7 @@ from spark_audit.report.folder import write_report
 from spark_audit.report.tables import DRAWN, tables
 from spark_audit.report.writers.html_page import page as html_page
 from spark_audit.report.writers.html_page.cases import EDGES, _rewritten, cases, shade
-from spark_audit.report.writers.html_page.drawings import compact, css_string, darkened
+from spark_audit.report.writers.html_page.drawings import compact, css_string
 from spark_audit.report.writers.markdown import render as markdown
 from spark_audit.results import (
     CheckpointFacts,
@@ -731,7 +731,7 @@ def test_colours_can_be_read() -> None:
         assert contrast(known["alarm"], known["alarm-paper"]) >= 4.5
         assert contrast(known["ink"], known["alarm-paper"]) >= 4.5
         assert contrast(known["warn"], known["warn-paper"]) >= 4.5
-        light, dark = map(darkened, html_page.LIGHT), html_page.DARK
+        light, dark = html_page.LIGHT, html_page.DARK
         for series in light if name == "light" else dark:
             assert contrast(series, known["paper"]) >= 3
 

@@ -65,24 +65,6 @@ def _hundredths(number: re.Match[str]) -> str:
     return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
 
 
-def darkened(colour: str) -> str:
-    """A colour with a contrast of 3 to white, as WCAG 2.2 (1.4.11) asks of graphics.
-
-    Darkened in equal parts, so that its hue stays.
-    """
-    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
-
-    def luminance() -> float:
-        linear = [
-            p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts
-        ]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    while 1.05 / (luminance() + 0.05) < 3.05:
-        parts = [p * 0.99 for p in parts]
-    return "#" + "".join(f"{round(p * 255):02x}" for p in parts)
-
-
 def css_string(text: str) -> str:
     """Text within a string of CSS, whatever signs it has."""
     return "".join(c if c.isascii() and c.isalnum() else f"\\{ord(c):x} " for c in text)

@@ -55,7 +55,6 @@ from spark_audit.report.writers.html_page.cases import EDGES, Cases, cases, shad
 from spark_audit.report.writers.html_page.drawings import (
     Picture,
     css_string,
-    darkened,
     picture,
 )
 from spark_audit.results import (
@@ -227,7 +226,7 @@ def _page(
             heading=HEADING,
             lead=LEAD,
             style=Markup(_asset("page.css")),
-            series={"light": [darkened(colour) for colour in LIGHT], "dark": DARK},
+            series={"light": LIGHT, "dark": DARK},
             script=Markup(script),
             script_hash=base64.b64encode(
                 hashlib.sha256(script.encode()).digest()
