@@ -245,7 +245,39 @@ def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(
     }
     text = text_of(page.render(less, Path("nowhere")))
     assert "twins : not tested: it was not run." in text
-    assert "void: tried, but its figures say nothing 0.047" not in text
+    assert "tried, but its figures say nothing 0.047" not in text
+
+
+def test_of_whom_an_attack_told_nothing_stands_under_what_was_not_covered(
+    case: Case,
+) -> None:
+    report = a_report(case, ("calm", "other"))
+    differs = "other: its AUC is 0.98 [0.96, 0.99], where the texts give 0.99."
+    blind = Finding(
+        audit="mia", checkpoint="other", claim="confounded", sentence=differs
+    )
+    rest = [f for f in report.findings if (f.audit, f.checkpoint) != ("mia", "other")]
+    told = report.model_copy(update={"findings": [*rest, blind]})
+    text = text_of(page.render(told, Path("nowhere")))
+    why = "other: cannot be told: the texts differ by themselves"
+    assert f"5. What was not covered membership : {why}." in text
+
+
+def test_a_cell_shows_the_figure_that_is_claimed_not_one_beside_it(case: Case) -> None:
+    report = a_report(case, ("calm",))
+    said = (
+        "calm: formats moved by -1.400 [-1.600, -1.200]; memory -0.050 [-0.150, 0.040]."
+    )
+    told = [
+        f.model_copy(update={"sentence": said, "value": -0.051})
+        if f.audit == "matched" and f.family == "primary"
+        else f
+        for f in report.findings
+    ]
+    text = text_of(
+        page.render(report.model_copy(update={"findings": told}), Path("nowhere"))
+    )
+    assert "calm not shown -0.050 [-0.150, 0.040], null 0" in text
 
 
 def test_exposed_rows_are_ids_in_order_and_texts_only_if_asked(

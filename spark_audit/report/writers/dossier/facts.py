@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_audit.audits import AUDITS
+from spark_audit.checkpoints.specs import BASE
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.assemble import SCOPE
 from spark_audit.report.standing import Standing, Tried, covered
 from spark_audit.report.writers.dossier.words import OUTCOMES, PLAIN
-from spark_audit.results import Finding, Report, Row
+from spark_audit.results import Finding, Report, Row, number
 
 _UNSEEN = re.compile(
     r"(?:one of|below|;) (\d[\d.]*)( bits| points)?"
     r"(?= would have been seen| go unseen| cannot be excluded|, up to)"
 )
 """How the sentences of all audits name the smallest effect."""
-_FIGURE = re.compile(r"-?\d[\d.]*%? \[-?[\d.]+, -?[\d.]+\]( points)?")
+_FIGURE = re.compile(r"(-?\d[\d.]*)%? \[-?[\d.]+, -?[\d.]+\]( points)?")
 """How they write a value with its interval."""
 
 
@@ -39,6 +40,8 @@ class Attack:
         ``tested``, ``void``, ``not tested`` or ``not applicable``; ``why`` if not.
     on, least
         On how much, and the smallest effect that would have been seen, in words.
+    open
+        Checkpoints of which it told nothing, and why.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Attack:
     why: str
     on: str
     least: str
+    open: str
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,10 @@ def attacks(report: Report, found: Sequence[Standing]) -> list[Attack]:
     on = dict(line.split(": ", 1) for line in covered(report))
     made = []
     for tried in found[0].tried if found else ():
-        each = [t for one in found for t in one.tried if t.audit == tried.audit]
+        by_name = {
+            one.name: t for one in found for t in one.tried if t.audit == tried.audit
+        }
+        each = list(by_name.values())
         question, frames, unit = PLAIN.get(tried.audit, (tried.attack, "", ""))
         state, why = _state(report, each)
         made.append(
@@ -75,36 +82,60 @@ def attacks(report: Report, found: Sequence[Standing]) -> list[Attack]:
                 state=state,
                 why=why,
                 on=on.get(tried.attack, "") if state in ("tested", "void") else "",
-                least=_least(each, unit),
+                least=_least(report, each, unit),
+                open=_open(by_name) if state == "tested" else "",
             )
         )
     return made
 
 
 def _state(report: Report, each: Sequence[Tried]) -> tuple[str, str]:
-    """Whether an attack was tried on any checkpoint; if not, why."""
+    """Whether an attack told anything of any checkpoint; if not, why."""
     outcomes = {tried.outcome for tried in each}
-    if outcomes - {"not tested", "void"}:
+    if outcomes & {"FOUND", "not shown"}:
         return "tested", ""
-    if "void" in outcomes:
-        return "void", "tried, but its figures say nothing"
-    rows = [row for row in report.results if row.audit == each[0].audit]
+    for told in ("confounded", "void"):
+        if told in outcomes:
+            return "void", OUTCOMES[told]
+    audit = each[0].audit
+    rows = [row for row in report.results if row.audit == audit]
     if not rows:
         return "not tested", "it was not run"
     if all(row.status == "not_estimable" for row in rows):
         return "not applicable", next((row.note for row in rows if row.note), "")
-    sentences = (f.sentence for f in report.findings if f.audit == each[0].audit)
-    return "not tested", next(sentences, "nothing here was a test of it")
+    said = (f for f in report.findings if f.audit == audit and f.checkpoint != BASE)
+    told = next((f.sentence.removeprefix(f"{f.checkpoint}: ") for f in said), "")
+    return "not tested", told.rstrip(".") or "nothing here was a test of it"
 
 
-def _least(each: Sequence[Tried], unit: str) -> str:
-    """The smallest effects that the sentences of what was not shown name."""
+def _open(each: Mapping[str, Tried]) -> str:
+    """Of whom an attack that was tried told nothing, and why."""
+    parts = []
+    for outcome in ("confounded", "void", "not tested"):
+        names = [name for name, tried in each.items() if tried.outcome == outcome]
+        if names:
+            parts.append(f"{', '.join(names)}: {OUTCOMES[outcome]}")
+    return "; ".join(parts)
+
+
+def _least(report: Report, each: Sequence[Tried], unit: str) -> str:
+    """The smallest effects that the sentences of what was not shown name.
+
+    Where all was found, those of the figures.
+    """
     named: dict[float, str] = {}
     for tried in each:
         if tried.outcome == "not shown" and tried.finding is not None:
             if match := _UNSEEN.search(tried.finding.sentence):
                 named[float(match[1])] = match[1]
                 unit = (match[2] or unit).strip()
+    if not named:
+        told = [tried.finding for tried in each if tried.outcome == "FOUND"]
+        places = {(f.audit, f.checkpoint, f.metric, f.of, f.group) for f in told if f}
+        for row in report.results:
+            place = (row.audit, row.checkpoint, row.metric, row.of, row.group)
+            if place in places and row.mde is not None:
+                named[row.mde] = number(row.mde)
     if not named:
         return ""
     low, high = named[min(named)], named[max(named)]
@@ -133,8 +164,10 @@ def _figure(report: Report, finding: Finding) -> str:
         told += "" if row.low is None else f" [{row.low:.2f}, {row.high:.2f}]"
         return told + ("" if row.null is None else f", null {row.null:.3g}")
     null = "" if finding.null is None else f", null {finding.null:.3g}"
-    match = _FIGURE.search(finding.sentence)
-    return "" if match is None else f"{match[0]}{null}"
+    # Others beside it tell of what it was held against.
+    value, figures = finding.value, _FIGURE.finditer(finding.sentence)
+    own = min(figures, key=lambda f: abs(float(f[1]) - value), default=None)
+    return "" if own is None else f"{own[0]}{null}"
 
 
 def _named(report: Report, finding: Finding) -> Iterator[Row]:

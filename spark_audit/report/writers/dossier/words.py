@@ -69,7 +69,7 @@ RESIDUAL: Mapping[State, str] = {
 OUTCOMES: Mapping[Outcome, str] = {
     "FOUND": "FOUND",
     "confounded": "cannot be told: the texts differ by themselves",
-    "void": "void: tried, but its figures say nothing",
+    "void": "tried, but its figures say nothing",
     "not tested": "not tested",
     "not shown": "not shown",
 }
