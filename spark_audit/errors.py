@@ -52,7 +52,7 @@ def one_line(error: BaseException) -> str:
 def choose(given: str, known: Iterable[str]) -> str:
     """What to do where a name is none of the known ones; the nearest comes first."""
     names = [str(name) for name in known]
-    near = get_close_matches(given, names, n=1, cutoff=0.7)
+    near = get_close_matches(given, names, n=1, cutoff=0.66)
     first = f"did you mean {near[0]!r}? " if near else ""
     return f"{first}choose one of: {', '.join(names)}"
 

@@ -195,9 +195,9 @@ def test_a_new_file_is_an_entry_at_once(shelf: Path) -> None:
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(
         InputError,
-        match=r"^unknown book 'none'; choose one of: long-one, short$",
+        match=r"^unknown book 'xyz'; choose one of: long-one, short$",
     ):
-        books().get("none")
+        books().get("xyz")
 
 
 def test_a_folder_with_a_file_that_registers_is_an_entry(shelf: Path) -> None:

@@ -20,6 +20,7 @@ from spark_audit.terminal.flags import (
 
 BASE = "base"
 DTYPES = ("float32", "bfloat16", "float16", "auto")
+DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
 _NAMED = re.compile(r"([A-Za-z0-9._+-]+)=(.+)", re.DOTALL)
 _STAGE = re.compile(r"[1-9]\d*(:task)?")
 
@@ -49,7 +50,7 @@ class Loading:
     Raises
     ------
     InputError
-        If the dtype is unknown.
+        If the device or dtype is unknown.
     """
 
     device: Annotated[
@@ -76,6 +77,12 @@ class Loading:
     include_base: bool = False
 
     def __post_init__(self) -> None:
+        if self.device.partition(":")[0] not in DEVICES:
+            raise InputError(
+                f"unknown device {self.device!r}",
+                where="--device",
+                fix="give auto, cpu, cuda or cuda:N",
+            )
         if self.dtype not in DTYPES:
             raise InputError(
                 f"unknown dtype {self.dtype!r}",

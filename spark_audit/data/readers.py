@@ -15,6 +15,7 @@ from spark_audit.data.examples import (
 )
 from spark_audit.errors import InputError, SparkError
 from spark_audit.files import check_regular, parse_json
+from spark_audit.terminal.hints import nearest
 
 Row = dict[str, Any]
 HUB = "hf:"
@@ -66,8 +67,8 @@ def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row
         raise InputError(
             "does not exist",
             where=str(path),
-            fix=f"give a file or a folder (a data set on the hub is written "
-            f"{HUB}OWNER/NAME[:CONFIG])",
+            fix=(nearest(path) or "give a file or a folder")
+            + f" (a data set on the hub is written {HUB}OWNER/NAME[:CONFIG])",
         )
     if format != "auto":
         return named[format]

@@ -77,7 +77,13 @@ def read_report(folder: str | Path) -> Report:
     folder = Path(folder)
     if folder.is_file():
         raise InputError(
-            "is a file", where=str(folder), fix="give the report folder it stands in"
+            "is a file",
+            where=str(folder),
+            fix=instead(
+                folder,
+                wanted="report",
+                otherwise="give the report folder it stands in",
+            ),
         )
     check_links(folder, *FOLDERS)
     path = folder / "report.json"

@@ -173,7 +173,7 @@ def _named(text: str, audit: str, where: str) -> tuple[str, str]:
     raise InputError(
         f"unknown metric {text!r} of {audit}",
         where=where,
-        fix=choose(text, metrics),
+        fix=choose(text.partition(".")[0], metrics),
     )
 
 

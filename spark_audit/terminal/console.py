@@ -144,7 +144,8 @@ def _run(
             # Without any command typer has nothing to say but the help it has shown.
             said = _suggested(error, usage() or "no command was given")
             place = getattr(getattr(error, "ctx", None), "command_path", program)
-            say(f"{program}: error: {said}; see {place} --help")
+            said = f"{said.rstrip('.')}{'' if said.endswith('?') else ';'}"
+            say(f"{program}: error: {said} see {place} --help")
             return 2
         if isinstance(error, OSError):
             say(f"{program}: error: {error.filename or 'I/O'}: {error.strerror}")

@@ -50,9 +50,10 @@ def nearest(path: Path) -> str | None:
         while not there.parent.exists():
             there = there.parent
         if not there.exists():
-            near = get_close_matches(there.name, os.listdir(there.parent), n=1)
-            if near:
-                return f"did you mean {there.parent / near[0]}?"
+            # Without their endings: any two tables would be alike.
+            stems = {Path(name).stem: name for name in os.listdir(there.parent)}
+            if near := get_close_matches(there.stem, stems, n=1):
+                return f"did you mean {there.parent / stems[near[0]]}?"
     return None
 
 

@@ -1,0 +1,131 @@
+"""Typical mistakes: each is one line that says what to do, without loading a model."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from spark_audit.cli.main import run
+from spark_audit.report.folder import folder_of, write_report
+from spark_audit.results import CheckpointFacts, ManifestFacts, Report
+
+MISTAKES = [
+    # options and commands
+    ("all --chkpt runs/er", 2, "--chkpt; did you mean --ckpt? see spark-audit all -"),
+    ("mached --ckpt runs/er", 2, "'mached'. Did you mean 'matched'? see spark-audit -"),
+    ("manifest biuld", 2, "Did you mean 'build'? see spark-audit manifest --help"),
+    ("all runs/er", 2, "Missing option '--ckpt'; see spark-audit all --help"),
+    ("all --ckpt runs/er --skip noize", 2, "did you mean 'noise'?"),
+    (
+        "matched --ckpt runs/er --device gpu",
+        2,
+        "unknown device 'gpu'; give auto, cpu, cuda",
+    ),
+    ("matched --ckpt runs/er --dtype float23", 2, "did you mean 'float32'?"),
+    ("matched --ckpt runs/er --quantize int5", 2, "did you mean 'int8'?"),
+    ("matched --ckpt runs/er --preset papper", 2, "did you mean 'paper'?"),
+    # paths, and things in each other's place
+    ("inspect runs/err", 3, "no such file or folder; did you mean runs/er?"),
+    ("all --ckpt runs/err --dry-run", 3, "did you mean runs/er?"),
+    ("all --ckpt a=runs/er a=runs/er@1", 2, "name each checkpoint differently"),
+    ("all --ckpt runs/er runs/er", 2, "leave one out, or name them: NAME=PATH"),
+    ("manifest show manifests/smal.json", 4, "did you mean manifests/small.json?"),
+    ("manifest show runs/er", 4, "it is a checkpoint: give it with --ckpt"),
+    ("manifest show d.jsonl", 2, "it is data: `spark-audit manifest build --data`"),
+    ("manifest show reports/one/report.json", 2, "is a report: `spark-audit report`"),
+    ("inspect manifests/small.json", 3, "a manifest: give it with --manifest"),
+    ("inspect reports/one", 3, "it is a report: `spark-audit report`, `gate` and"),
+    ("manifest build --base b --data t.csv -o x.json", 2, "`spark-audit data import"),
+    ("manifest build --base b --data d.jsnl -o x.json", 4, "did you mean d.jsonl?"),
+    ("report manifests/small.json", 2, "it is a manifest: give it with --manifest"),
+    ("report reports/onne", 2, "holds no report.json; did you mean reports/one?"),
+    ("report reports/one --format htm", 2, "did you mean 'html'?"),
+    ("compare reports/one", 2, "needs at least two reports; give DIR DIR"),
+    # rules of the gate
+    ("gate reports/one --fail-if 'mia.acu.loss.low > 1'", 2, "did you mean 'auc'?"),
+    ("gate reports/one --fail-if 'claim >= memroy'", 2, "did you mean 'memory'?"),
+    ("gate reports/one --fail-if 'nll.nll.pii.low < 1 for err'", 2, "mean 'er'?"),
+    ("gate reports/one --fail-if 'mia auc > 0.5'", 2, "is no rule; write AUDIT.METRIC"),
+    # data
+    ("data import tt.csv --task t -o x.jsonl", 2, "does not exist; did you mean t.csv"),
+    ("data import t.csv --task t -o x.jsonl --format cvs", 2, "did you mean 'csv'?"),
+    (
+        "data import t.csv --task t -o x.jsonl --map prompt=text response=label",
+        2,
+        "give `--split train` or `--split test`",
+    ),
+    (
+        "data import t.csv --task t -o x.jsonl --split train --template 'T: {txt}' "
+        "--map response=label",
+        2,
+        "'txt': is no column (columns: text, label)",
+    ),
+    ("data import t.csv --task t -o x.jsonl --map text", 2, "write it as FIELD=COLUMN"),
+    ("data inject d.jsonl -o out --doses '1;4'", 2, "write it as 1,4,16"),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run, a manifest, a report and a table."""
+    folder = tmp_path_factory.mktemp("place")
+    (folder / "runs" / "er").mkdir(parents=True)
+    (folder / "runs" / "er" / "run.json").write_text("{}")
+    manifest = folder / "manifests" / "small.json"
+    manifest.parent.mkdir()
+    manifest.write_text('{"kind": "spark-audit-manifest"}')
+    (folder / "t.csv").write_text("text,label\na,b\n")
+    row = {"id": "1", "task": "t", "prompt": "Who?", "response": " I"}
+    (folder / "d.jsonl").write_text(json.dumps(row | {"split": "train"}) + "\n")
+    report = Report(
+        status="complete",
+        command=[],
+        created="now",
+        versions={},
+        manifest=ManifestFacts(
+            name="m", digest="d", n_sources=1, n_clusters=1, n_spans=1, n_tokens=1
+        ),
+        checkpoints=[
+            CheckpointFacts(
+                name="er",
+                source="er",
+                format="f",
+                weights_sha256="0",
+                model_id="er",
+                dtype="d",
+            )
+        ],
+        results=[],
+        contrasts=[],
+        guards=[],
+        scope=[],
+    )
+    write_report(report, folder / "reports" / "one", formats=("json",))
+    return folder
+
+
+@pytest.mark.parametrize(("line", "code", "said"), MISTAKES)
+def test_a_mistake_is_a_line_to_act_on(
+    line: str,
+    code: int,
+    said: str,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(place)
+    assert run(shlex.split(line)) == code
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.startswith("spark-audit: error: ")
+    assert err.count("\n") == 1
+
+
+def test_any_path_in_a_report_is_the_report(place: Path) -> None:
+    one = place / "reports" / "one"
+    inside = (one, one / "report.json", one / "figures" / "roc.png")
+    assert {folder_of(path) for path in inside} == {one}
+    assert folder_of(place) == place
