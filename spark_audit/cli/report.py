@@ -129,6 +129,10 @@ def compare(
     ] = None,
     preset: Preset = None,
     seed: Seed = 0,
+    null: Annotated[
+        str | None,
+        Flag("Ordinary runs, whose DiD a correction must clear.", metavar="NAME,NAME"),
+    ] = None,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -147,6 +151,7 @@ def compare(
         baseline=baseline,
         preset=preset,
         seed=seed,
+        null=null,
         output=output,
         command=(PROGRAM, *context.obj),
     )

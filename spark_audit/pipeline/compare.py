@@ -21,6 +21,7 @@ from spark_audit.audits.contract import (
     baselines_of,
     originals,
     replicates,
+    taken,
 )
 from spark_audit.audits.seeds import with_entries
 from spark_audit.errors import InputError, OutputError, choose
@@ -36,7 +37,7 @@ from spark_audit.report.attachments import (
     write_cases,
 )
 from spark_audit.report.folder import FOLDERS, read_report
-from spark_audit.results import CheckpointFacts, Guard, Report
+from spark_audit.results import AuditResult, CheckpointFacts, Guard, Report
 from spark_audit.scoring.table import check_columns, read_parquet, write_parquet
 
 FREE = ("replicates", "placebo_draws", "rematched", "blind_permutations")
@@ -49,6 +50,7 @@ def compare(
     baseline: str | None = None,
     preset: str | None = None,
     seed: int = 0,
+    null: str | None = None,
     output: Path | None = None,
     command: Sequence[str] = (),
 ) -> Report:
@@ -63,6 +65,8 @@ def compare(
         Default: the checkpoint of the first report, if it has one besides the base.
     preset
         Default: that of the first report.
+    null
+        Ordinary runs whose spread a correction must clear, as of ``matched``.
     output
         Folder for the evidence; the report itself is the caller's to write.
 
@@ -90,15 +94,14 @@ def compare(
     evidence = {audit: _evidence(audit, folders, names) for audit in audits}
     entries = {audit: _entries(audit, frame) for audit, frame in evidence.items()}
     results = {
-        audit: with_entries(
-            AUDITS.get(audit).part("conclude")(
-                frame,
-                baselines=baselines_of(chosen, entries[audit])
-                | originals(facts.values()),
-                paper=preset == "paper",
-                seed=seed,
-                replicates=replicates(preset),
-            )
+        audit: _concluded(
+            audit,
+            frame,
+            baselines=baselines_of(chosen, entries[audit]) | originals(facts.values()),
+            paper=preset == "paper",
+            seed=seed,
+            replicates=replicates(preset),
+            null=null,
         )
         for audit, frame in evidence.items()
     }
@@ -114,7 +117,7 @@ def compare(
         status=first.status,
         command=list(command),
         settings=first.settings
-        | {"preset": preset, "seed": seed, "baseline": chosen}
+        | {"preset": preset, "seed": seed, "baseline": chosen, "matched.null": null}
         | {"compared": [str(folder.name) for folder in folders]},
         manifest=first.manifest,
         checkpoints=list(facts.values()),
@@ -123,6 +126,15 @@ def compare(
         evidence=sums,
         files={} if output is None else {"scores": [f"scores/{n}" for n in kept]},
     )
+
+
+def _concluded(
+    audit: str, frame: pd.DataFrame, *, null: str | None, **options: Any
+) -> AuditResult:
+    """An audit's figures from evidence, the means of several seeds among them."""
+    conclude = AUDITS.get(audit).part("conclude")
+    own = taken(conclude, {"null": null})
+    return with_entries(conclude(frame, **options, **own))
 
 
 def _check_usable(

@@ -133,6 +133,29 @@ def test_contrasts_are_those_of_one_call(
     assert baselines_of("er", tables) == {"spark": "er"}
 
 
+def test_ordinary_runs_of_another_report_are_a_null(
+    make_case: Callable[..., Any], write: Callable[..., Path]
+) -> None:
+    case = make_case()
+    folders = [
+        write("one", case, base=0.1, er=0.0, again=0.9, third=-0.9),
+        write("two", case, base=0.1, spark=0.6),
+    ]
+    report = compare(folders, baseline="er", null="again,third")
+    assert report.settings["matched.null"] == "again,third"
+    (finding,) = (
+        f for f in report.findings if (f.checkpoint, f.metric) == ("spark", "did")
+    )
+    (without,) = (
+        f
+        for f in compare(folders, baseline="er").findings
+        if (f.checkpoint, f.metric) == ("spark", "did")
+    )
+    assert (without.claim, finding.claim) == ("suppressed_kind", "nothing_shown")
+    with pytest.raises(InputError, match="--null: 'nobody' is none of the checkpoints"):
+        compare(folders, baseline="er", null="nobody")
+
+
 def test_different_checkpoints_of_one_name_are_told_apart(
     make_case: Callable[..., Any], write: Callable[..., Path]
 ) -> None:
