@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from synthetic import Case, make_case  # noqa: F401
 
-from spark_audit.audits import matched
+from spark_audit.audits import AUDITS, matched
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import OutputError
 from spark_audit.manifest.file import write_manifest
@@ -22,7 +22,7 @@ from spark_audit.names import seeds_of
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.folder import read_report, write_report
-from spark_audit.report.standing import standings
+from spark_audit.report.standing import OUTCOMES, STATES, standings
 from spark_audit.report.writers.dossier import page, pdf, words
 from spark_audit.report.writers.dossier.exposed import MOST, exposed
 from spark_audit.report.writers.dossier.facts import attacks
@@ -36,6 +36,7 @@ from spark_audit.results import (
     Report,
     Row,
 )
+from spark_audit.results.rows import DETECTED, SEVERITY
 from spark_audit.scoring.table import write_parquet
 
 EVIL = "<script>alert(1)</script>"
@@ -248,6 +249,13 @@ def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(
     assert "tried, but its figures say nothing 0.047" not in text
 
 
+def test_every_detection_outcome_and_attack_has_its_words() -> None:
+    assert set(words.RISKS) == {k for k, n in SEVERITY.items() if n >= DETECTED}
+    assert set(words.OUTCOMES) == set(OUTCOMES)
+    assert set(words.RESIDUAL) == set(STATES)
+    assert set(words.PLAIN) == {k for k in AUDITS.names() if AUDITS.about(k).attack}
+
+
 def test_of_whom_an_attack_told_nothing_stands_under_what_was_not_covered(
     case: Case,
 ) -> None:
@@ -263,21 +271,34 @@ def test_of_whom_an_attack_told_nothing_stands_under_what_was_not_covered(
     assert f"5. What was not covered membership : {why}." in text
 
 
-def test_a_cell_shows_the_figure_that_is_claimed_not_one_beside_it(case: Case) -> None:
+@pytest.mark.parametrize(
+    ("sentence", "value", "cell"),
+    [
+        (
+            "formats moved by -1.400 [-1.600, -1.200]; memory -0.050 [-0.150, 0.040].",
+            -0.051,
+            "-0.050 [-0.150, 0.040], null 0",
+        ),
+        (
+            "12 of 220 come back (5.5% [2.8, 9.3]), 0.1 [-4.0, 4.0] points beyond.",
+            12 / 220,
+            "5.5% [2.8, 9.3], null 0",
+        ),
+    ],
+)
+def test_a_cell_shows_the_figure_that_is_claimed_not_one_beside_it(
+    sentence: str, value: float, cell: str, case: Case
+) -> None:
     report = a_report(case, ("calm",))
-    said = (
-        "calm: formats moved by -1.400 [-1.600, -1.200]; memory -0.050 [-0.150, 0.040]."
-    )
     told = [
-        f.model_copy(update={"sentence": said, "value": -0.051})
+        f.model_copy(update={"sentence": f"calm: {sentence}", "value": value})
         if f.audit == "matched" and f.family == "primary"
         else f
         for f in report.findings
     ]
-    text = text_of(
-        page.render(report.model_copy(update={"findings": told}), Path("nowhere"))
-    )
-    assert "calm not shown -0.050 [-0.150, 0.040], null 0" in text
+    rest = report.model_copy(update={"findings": told})
+    text = text_of(page.render(rest, Path("nowhere")))
+    assert f"calm not shown {cell}" in text
 
 
 def test_exposed_rows_are_ids_in_order_and_texts_only_if_asked(

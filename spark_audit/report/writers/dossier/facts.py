@@ -166,7 +166,12 @@ def _figure(report: Report, finding: Finding) -> str:
     null = "" if finding.null is None else f", null {finding.null:.3g}"
     # Others beside it tell of what it was held against.
     value, figures = finding.value, _FIGURE.finditer(finding.sentence)
-    own = min(figures, key=lambda f: abs(float(f[1]) - value), default=None)
+
+    def off(figure: re.Match[str]) -> float:
+        share = "%" in figure[0] or "points" in figure[0]
+        return abs(float(figure[1]) - value * (100 if share else 1))
+
+    own = min(figures, key=off, default=None)
     return "" if own is None else f"{own[0]}{null}"
 
 
