@@ -138,7 +138,7 @@ def test_ordinary_runs_of_another_report_are_a_null(
 ) -> None:
     case = make_case()
     folders = [
-        write("one", case, base=0.1, er=0.0, again=0.9, third=-0.9),
+        write("one", case, base=0.1, er=0.0, again=0.9, third=1.4),
         write("two", case, base=0.1, spark=0.6),
     ]
     report = compare(folders, baseline="er", null="again,third")
