@@ -27,6 +27,7 @@ from spark_audit.report.standing import (
     STATES,
     Standing,
     State,
+    advice,
     answer,
     standings,
 )
@@ -109,7 +110,7 @@ def render(
         standings=found,
         shapes=SHAPES,
         states=STATES,
-        next=NEXT,
+        next=NEXT | advice(found),
         prepared_by=visible(prepared_by).strip() or NOT_STATED,
         checkpoints=[c for c in report.checkpoints if series_of(c.name) == c.name],
         stages=sum(series_of(c.name) != c.name for c in report.checkpoints),
