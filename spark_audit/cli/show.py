@@ -18,7 +18,7 @@ from spark_audit.report.standing import (
 )
 from spark_audit.report.tables import NO_VERDICT, glance, tables
 from spark_audit.results import OF_REPORT, Report, by_severity
-from spark_audit.terminal.console import show_line, show_table, tell, tell_json
+from spark_audit.terminal.console import show_line, show_table, stdout, tell, tell_json
 
 
 def show_report(report: Report, *, verbose: bool = False) -> None:
@@ -40,6 +40,9 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
         if finding.audit != OF_REPORT or finding.checkpoint:
             style = "bold" if finding.detected else None
             show_line(f"- {finding.audit}: {finding.sentence}", style=style)
+    if not verbose and stdout().width < WIDE:
+        show_line("Tables: the report below, or --verbose.")
+        return
     first = glance(report)
     if not single and first is not None:
         show_tables([first])
@@ -47,6 +50,10 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
         audits = {row.audit for row in report.results}
         wide = all(AUDITS.about(audit).wide for audit in audits)
         show_tables(tables(report, brief=not wide))
+
+
+WIDE = 120
+"""Columns below which a table's figures would be cut or stand in pieces."""
 
 
 def _show_standings(stand: Sequence[Standing]) -> None:

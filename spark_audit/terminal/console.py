@@ -14,7 +14,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 import typer.main
@@ -294,7 +294,8 @@ def show_table(
     table = Table(title=visible(title), title_justify="left", title_style="bold")
     for position, name in enumerate(header):
         right = figures and position > 0
-        table.add_column(visible(name), justify="right" if right else "left")
+        way: Literal["right", "left"] = "right" if right else "left"
+        table.add_column(visible(name), justify=way, overflow="fold")
     for row in rows:
         table.add_row(*map(visible, row))
     console = stdout()
