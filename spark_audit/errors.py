@@ -6,9 +6,11 @@ with the class's ``exit_code``; a message never holds text of an example.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def visible(text: str, *, keep: str = "") -> str:
