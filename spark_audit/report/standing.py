@@ -40,7 +40,8 @@ NEXT: dict[State, str] = {
     "with a privacy correction, and audit it again.",
     "DETECTABLE": "Ship it only where nobody is harmed by its being known whose rows "
     "it was trained on.",
-    "NOT SHOWN": "Nothing was found, which proves no absence",
+    "NOT SHOWN": "Nothing was found, which proves no absence: decide whether an effect "
+    "smaller than the one named would matter",
     "NOT TESTED": f"{GIVE}.",
 }
 """What to do next, by state."""
@@ -187,7 +188,7 @@ def advice(found: Sequence[Standing]) -> dict[State, str]:
             attack + ("" if len(names) == len(clean) else f" ({', '.join(names)})")
             for attack, names in open_.items()
         ]
-        more = f"; still open: {', '.join(named)}" if named else ""
+        more = f"; first close what is still open: {', '.join(named)}" if named else ""
         told["NOT SHOWN"] = f"{told['NOT SHOWN']}{more}."
     return told
 

@@ -166,7 +166,9 @@ def test_what_is_still_open_is_named_in_the_advice() -> None:
         finding("mia", "a", "confounded"),
     ]
     (text,) = advice(standings(report(*told))).values()
-    assert text.endswith("; still open: canaries, twins, membership, extraction.")
+    assert text.endswith(
+        "; first close what is still open: canaries, twins, membership, extraction."
+    )
     told.append(finding("mia", "b", "nothing_shown"))
     (text,) = advice(standings(report(*told))).values()
     assert "membership (a)" in text
