@@ -68,7 +68,7 @@ def _judged(finding: Finding, p: float) -> Finding:
 
 def remembers(finding: Finding) -> bool:
     """Whether a finding rests on a test of memory, whatever that came to."""
-    if finding.alone == "not_tested" or finding.checkpoint == BASE:
+    if finding.alone in ("not_tested", "confounded") or finding.checkpoint == BASE:
         return False
     if finding.alone in ("verbatim", "memory"):
         return True

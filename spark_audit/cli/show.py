@@ -71,7 +71,8 @@ def _show_standings(stand: Sequence[Standing]) -> None:
         told = f"{SHAPES[one.state]} {one.state} {one.name}: {one.lead}"
         if one.exposed:
             rest.append(f"most exposed types: {one.exposed}")
-        tail = f" {'; '.join(rest).capitalize() if not found else '; '.join(rest)}."
+        joined = "; ".join(rest)
+        tail = f" {joined[:1].upper()}{joined[1:]}."
         style = "bold" if one.detections else None
         show_line(told + (tail if rest else ""), style=style)
     for state, text in advice(stand).items():

@@ -56,7 +56,7 @@ MEANT = (
     "tried, but its figures say nothing; not tested: not in these data, or not run"
 )
 """What the outcomes mean that do not say it themselves."""
-MARKED = "What rests on them is marked confounded, void or not tested; the rest stands."
+MARKED = "What is said below has taken them into account."
 """What failed guards do to the states."""
 
 Outcome = Literal["FOUND", "confounded", "not shown", "void", "not tested"]

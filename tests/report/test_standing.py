@@ -108,6 +108,7 @@ def report(*findings: Finding, names: tuple[str, ...] = ("base", "a", "b")) -> R
         ([("matched", "nothing_shown"), ("mia", "confounded")], "NOT SHOWN"),
         ([("twins", "nothing_shown")], "NOT SHOWN"),
         ([("mia", "nothing_shown")], "NOT TESTED"),
+        ([("twins", "confounded")], "NOT TESTED"),
         ([("matched", "moved"), ("rank", "moved")], "NOT TESTED"),
         ([], "NOT TESTED"),
     ],

@@ -194,9 +194,9 @@ def _verdict(name: str, tests: Sequence[Test]) -> Finding:
         said = (
             f"{name}: identifiers rank ahead of their twins by {figures}, but none "
             "were held out, and neither numbers nor dose tell it from a kind that was "
-            "learned: memory is not shown."
+            "learned: whether that is memory cannot be told."
         )
-        return _finding(whole.row, "formats", said, **options)
+        return _finding(whole.row, "confounded", said, **options)
     if whole.p_beyond is not None and (whole.p_rise or 1.0) <= LEVEL:
         claim: Claim = "formats" if (whole.row.value or 0.0) > 0 else "moved"
         said = (
