@@ -6,16 +6,21 @@ epsilon, under the randomisation it names. A bound of 0 proves nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special
+from scipy import special, stats
 
 from spark_audit.stats.intervals import clopper_pearson
 
+MOST_EPSILON = 256.0
+"""No bound is looked for beyond."""
+
 
 class GuessBound(NamedTuple):
-    """Lower bounds of epsilon from guesses among candidates.
+    """Lower bounds of epsilon from guesses.
 
     ``canary``: replacing one canary with all its copies; ``record``: replacing one
     row; ``*_add_remove``: the same for adding or removing, which halves a bound.
@@ -80,6 +85,186 @@ def candidate_guess_bound(
         odds = np.log(n_candidates - k) - np.log(k)
         canary = float(special.logit(low) + odds)
     return GuessBound(canary, canary / rows, canary / 2, canary / rows / 2)
+
+
+# --- one run, from coin flips ---------------------------------------------------------
+
+
+def declared_guesses(coins: int) -> int:
+    """How many coins are guessed: half, rounded up, those that tell most.
+
+    Fixed here before any result. The best of several numbers of guesses is no bound at
+    its confidence: of ten, it is above a true epsilon of 0 far more often than in 5 %.
+    """
+    return (coins + 1) // 2
+
+
+def one_run_bound(
+    correct: int,
+    guesses: int,
+    coins: int,
+    *,
+    delta: float = 0.0,
+    rows: int = 1,
+    significance: float = 0.05,
+) -> GuessBound:
+    """Lower bound of epsilon at a delta, from guesses at fair coins of one run.
+
+    Each coin chose, independently, which of two data sets a run was given; the two
+    differ by ``rows`` rows. The bound is the larger of two, and no second look for
+    that: both come from upper bounds of the same probability, of as many right guesses.
+
+    - Steinke, Nasr and Jagielski (2023), "Privacy Auditing with One (1) Training Run",
+      Theorem 2.1 (delta 0) and 5.2: right guesses are dominated by ``Bin(r, q)``, ``q =
+      e^eps / (1 + e^eps)``, up to ``2 m delta max_i P[v > Bin >= v - i] / i``.
+    - Mahloujifar, Melis and Chaudhuri (2025), "Auditing f-Differential Privacy in One
+      Run": their recursion, with the trade-off curve of (eps, delta)-DP. It is the
+      tighter one where delta is large beside ``1 / coins``.
+
+    Parameters
+    ----------
+    correct, guesses, coins
+        v of r guesses at m coins. r was chosen before looking, as by
+        :func:`declared_guesses`, and which coins by a rule that does not know how they
+        fell.
+    delta
+        Of a record.
+    rows
+        Group privacy: what is (eps, delta)-DP for one record is so for g records at ``g
+        eps`` and ``delta (e^(g eps) - 1) / (e^eps - 1)``.
+    significance
+        One-sided.
+
+    Raises
+    ------
+    ValueError
+        If the numbers do not fit each other.
+    """
+    _check(correct, guesses, significance)
+    if guesses > coins or rows < 1 or not 0 <= delta < 1:
+        raise ValueError("one_run_bound needs guesses <= coins, rows >= 1, delta < 1")
+
+    def refuted(epsilon: float, of: float) -> bool:
+        p = one_run_p(correct, guesses, coins, epsilon=epsilon, delta=of)
+        curve = _of_epsilon_delta(epsilon, of)
+        return p <= significance or _too_many(
+            correct, guesses, coins, significance, curve
+        )
+
+    @cache
+    def bound(group: int) -> float:
+        if group > 1 and not delta:
+            return bound(1) / group
+
+        def told(epsilon: float) -> bool:
+            ratio = np.expm1(group * epsilon) / np.expm1(epsilon) if epsilon else group
+            return refuted(group * epsilon, min(1.0, delta * float(ratio)))
+
+        return _largest(told)
+
+    return GuessBound(bound(1), bound(rows), bound(2), bound(2 * rows))
+
+
+def one_run_mu(
+    correct: int,
+    guesses: int,
+    coins: int,
+    *,
+    rows: int = 1,
+    significance: float = 0.05,
+) -> float:
+    """Lower bound of mu: the run is not mu-Gaussian-DP a record for any smaller one.
+
+    As :func:`one_run_bound`, by Mahloujifar's recursion with the curve of a Gaussian
+    mechanism, of which g records have ``g mu``. Of a mechanism of that kind it is much
+    tighter than (eps, delta); of any other it refutes no more than it says.
+    """
+    _check(correct, guesses, significance)
+
+    def told(mu: float) -> bool:
+        def inverse(y: float) -> float:
+            return float(special.ndtr(special.ndtri(min(y, 1.0)) - rows * mu))
+
+        return _too_many(correct, guesses, coins, significance, inverse)
+
+    return _largest(told)
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Epsilon at which a mu-Gaussian-DP mechanism has this delta, 0 if it needs none.
+
+    Dong, Roth and Su (2022), "Gaussian Differential Privacy", Corollary 1.
+    """
+    if mu <= 0:
+        return 0.0
+
+    def above(epsilon: float) -> bool:
+        low, high = -epsilon / mu - mu / 2, -epsilon / mu + mu / 2
+        left = np.exp(epsilon + special.log_ndtr(low))
+        return bool(special.ndtr(high) - left > delta)
+
+    return _largest(above)
+
+
+def one_run_p(
+    correct: int, guesses: int, coins: int, *, epsilon: float, delta: float = 0.0
+) -> float:
+    """Chance of as many right guesses under (epsilon, delta)-DP, or more (Steinke)."""
+    if not correct:
+        return 1.0
+    q = special.expit(epsilon)
+    beta, alpha = special.bdtrc(correct - 1, guesses, q), 0.0
+    if delta:
+        mass = stats.binom.pmf(np.arange(correct - 1, -1, -1), guesses, q)
+        alpha = float((np.cumsum(mass) / np.arange(1, correct + 1)).max())
+    return float(min(1.0, beta + 2 * coins * delta * alpha))
+
+
+def _too_many(
+    correct: int,
+    guesses: int,
+    coins: int,
+    chance: float,
+    inverse: Callable[[float], float],
+) -> bool:
+    """Whether so many right guesses are less likely than ``chance`` under a curve.
+
+    ``inverse`` is that of ``1 - f``. For every i, with p the law of the number of
+    right guesses: ``sum_{j >= i} j p_j / m <= (1 - f)(sum_{j >= i - 1} (r - j) p_j /
+    m)``. Going down from the least that ``P[>= correct] = chance`` asks for, the law
+    must hold more than 1 in all.
+    """
+    right = chance * correct / coins
+    wrong = chance * (guesses - correct) / coins
+    for i in range(correct - 1, -1, -1):
+        needed = max(wrong, inverse(right))
+        right += i / (guesses - i) * (needed - wrong)
+        wrong = needed
+        if right + wrong > guesses / coins:
+            return True
+    return False
+
+
+def _of_epsilon_delta(epsilon: float, delta: float) -> Callable[[float], float]:
+    up, down = float(np.exp(epsilon)), float(np.exp(-epsilon))
+
+    def inverse(y: float) -> float:
+        return max(0.0, down * (y - delta), 1 - delta - up * (1 - y))
+
+    return inverse
+
+
+def _largest(told: Callable[[float], bool]) -> float:
+    """The largest number up to which ``told`` holds, from below; 0 if it never does."""
+    if not told(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while told(high) and high < MOST_EPSILON:
+        low, high = high, 2 * high
+    for _ in range(32):
+        middle = (low + high) / 2
+        low, high = (middle, high) if told(middle) else (low, middle)
+    return low
 
 
 def _check(events: int, trials: int, significance: float) -> None:

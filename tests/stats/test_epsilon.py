@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 from spark_audit.stats.epsilon import (
     candidate_guess_bound,
+    declared_guesses,
+    gaussian_epsilon,
+    one_run_bound,
+    one_run_mu,
+    one_run_p,
 )
 
 N = 512
@@ -92,3 +99,194 @@ def test_bounds_hold_for_randomised_response(epsilon: float, k: int) -> None:
     violated = np.sum(np.array(bounds) > epsilon)
     # At most 5 % of 3,000; 186 would have a chance below 0.2 % at exactly 5 %.
     assert violated <= 185
+
+
+# --- one run --------------------------------------------------------------------------
+
+
+def steinke_p(v: int, r: int, m: int, epsilon: float, delta: float) -> float:
+    """Theorem 5.2 written out, by sums of the probability mass."""
+    q = np.exp(epsilon) / (1 + np.exp(epsilon))
+    mass = [stats.binom.pmf(k, r, q) for k in range(r + 1)]
+    beta = sum(mass[v:])
+    alpha = max((sum(mass[v - i : v]) / i for i in range(1, v + 1)), default=0.0)
+    return min(1.0, beta + 2 * m * delta * alpha)
+
+
+def most_likely(v: int, r: int, m: int, epsilon: float, delta: float) -> float:
+    """The largest chance of v right guesses that the curve allows: a linear program.
+
+    The curve of (eps, delta)-DP is made of lines, and each tail has one inequality a
+    line: those of Mahloujifar's theorem for the sets {i, ..., r}.
+    """
+    rows, limits = [np.ones(r + 1)], [1.0]
+    js = np.arange(r + 1)
+    for i in range(1, r + 1):
+        right = np.where(js >= i, js, 0) / m
+        wrong = np.where(js >= i - 1, r - js, 0) / m
+        rows += [right - np.exp(epsilon) * wrong, right - np.exp(-epsilon) * wrong]
+        limits += [delta, 1 - np.exp(-epsilon) * (1 - delta)]
+    found = optimize.linprog(
+        -(js >= v).astype(float), A_ub=np.array(rows), b_ub=limits, bounds=(0, 1)
+    )
+    return float(-found.fun)
+
+
+class TestOneRun:
+    @pytest.mark.parametrize(
+        ("coins", "guesses", "correct", "delta", "epsilon"),
+        [
+            (100, 100, 60, 0.0, 0.05191),
+            (100, 100, 60, 1e-5, 0.05168),
+            (1000, 100, 90, 1e-5, 1.62614),
+            (1000, 100, 100, 0.0, 3.49297),
+            (50, 50, 40, 0.0, 0.77409),
+            (1000, 1000, 560, 0.0, 0.13450),
+        ],
+    )
+    def test_equals_published_code(
+        self, coins: int, guesses: int, correct: int, delta: float, epsilon: float
+    ) -> None:
+        found = one_run_bound(correct, guesses, coins, delta=delta).canary
+        assert found == pytest.approx(epsilon, abs=5e-6)
+
+    def test_the_curve_of_delta_helps_where_every_guess_is_right(self) -> None:
+        # Steinke's alone: 3.46538.
+        assert one_run_bound(100, 100, 1000, delta=1e-5).canary > 3.49
+        assert one_run_bound(500, 500, 1000, delta=0.01).canary > 4.9
+
+    @pytest.mark.parametrize("delta", [0.0, 1e-3, 0.05])
+    @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
+    def test_p_is_the_theorem_written_out(self, epsilon: float, delta: float) -> None:
+        for v in (1, 7, 12, 20):
+            found = one_run_p(v, 20, 30, epsilon=epsilon, delta=delta)
+            assert found == pytest.approx(steinke_p(v, 20, 30, epsilon, delta))
+
+    @pytest.mark.parametrize("delta", [0.0, 0.003, 0.02])
+    @pytest.mark.parametrize(("v", "r", "m"), [(9, 10, 12), (15, 16, 30), (20, 20, 20)])
+    def test_the_bound_is_where_both_theorems_stop_refuting(
+        self, v: int, r: int, m: int, delta: float
+    ) -> None:
+        found = one_run_bound(v, r, m, delta=delta).canary
+        assert found > 0
+        for epsilon, refuted in ((found - 1e-4, True), (found + 1e-4, False)):
+            by_both = (
+                steinke_p(v, r, m, epsilon, delta),
+                most_likely(v, r, m, epsilon, delta),
+            )
+            assert (min(by_both) <= 0.05) == refuted
+
+    def test_chance_gives_nothing(self) -> None:
+        for delta in (0.0, 1e-5):
+            for v in range(41):
+                bound = one_run_bound(v, 40, 80, delta=delta).canary
+                if stats.binom.sf(v - 1, 40, 0.5) > 0.05:
+                    assert bound == 0
+        assert one_run_mu(24, 40, 80) == 0
+
+    def test_groups_share_it_out(self) -> None:
+        found = one_run_bound(25, 25, 50, rows=6)
+        assert found.record == pytest.approx(found.canary / 6)
+        assert found.canary_add_remove == pytest.approx(found.canary / 2)
+        assert found.record_add_remove == pytest.approx(found.canary / 12)
+        # Delta grows with the group: what is left for a record is less than a share.
+        loose = one_run_bound(25, 25, 50, rows=6, delta=1e-3)
+        assert 0 < loose.record < loose.canary / 6
+        mu = one_run_mu(25, 25, 50)
+        assert one_run_mu(25, 25, 50, rows=6) == pytest.approx(mu / 6)
+
+    def test_a_gaussian_needs_its_epsilon(self) -> None:
+        for mu, delta in ((0.5, 1e-5), (1.0, 1e-3), (3.0, 1e-2)):
+            epsilon = gaussian_epsilon(mu, delta)
+            # The chance of a privacy loss above epsilon, drawn: E[(1 - e^(eps - L))+].
+            x = np.linspace(-12, 15, 2_000_001)
+            loss = mu * x - mu**2 / 2
+            drawn = stats.norm.pdf(x, mu) * np.maximum(0, 1 - np.exp(epsilon - loss))
+            assert np.trapezoid(drawn, x) == pytest.approx(delta, rel=1e-4)
+        assert gaussian_epsilon(0.0, 1e-5) == 0
+        assert gaussian_epsilon(0.01, 0.5) == 0
+
+    def test_half_of_the_coins_are_guessed(self) -> None:
+        assert [declared_guesses(n) for n in (1, 2, 50, 51)] == [1, 1, 25, 26]
+
+    def test_refuses(self) -> None:
+        for options in ({"rows": 0}, {"delta": 1.0}):
+            with pytest.raises(ValueError, match="^one_run_bound needs"):
+                one_run_bound(1, 5, 9, **options)
+        with pytest.raises(ValueError, match="^one_run_bound needs"):
+            one_run_bound(1, 5, 4)
+        for call in (one_run_bound, one_run_mu):
+            with pytest.raises(ValueError, match="^events must lie between"):
+                call(6, 5, 9)
+
+
+def randomised_response(
+    rng: np.random.Generator, runs: int, coins: int, epsilon: float
+) -> np.ndarray:
+    """Right guesses of each run: every bit is told as it is with the odds e^eps."""
+    return rng.binomial(declared_guesses(coins), stats.logistic.cdf(epsilon), runs)
+
+
+def gaussian(rng: np.random.Generator, runs: int, coins: int, mu: float) -> np.ndarray:
+    """Right guesses at the bits whose noisy answers lie furthest out."""
+    bits = rng.choice([-0.5, 0.5], (runs, coins))
+    told = mu * bits + rng.normal(size=bits.shape)
+    chosen = np.argsort(-np.abs(told), axis=1)[:, : declared_guesses(coins)]
+    return np.count_nonzero(np.take_along_axis(told * bits > 0, chosen, axis=1), axis=1)
+
+
+def too_high(counts: np.ndarray, limit: float, bound: Callable[[int], float]) -> int:
+    """In how many runs the bound lies above the truth."""
+    bounds = {v: bound(int(v)) for v in set(counts.tolist())}
+    return sum(bounds[v] > limit + 1e-9 for v in counts.tolist())
+
+
+# At a chance of 5 %, 200 runs have more than 20 in 0.1 % of cases, 1,000 more than 72.
+SIMULATED = [
+    (50, 200, 20),
+    *(pytest.param(n, 1000, 72, marks=pytest.mark.slow) for n in (50, 500)),
+]
+
+
+@pytest.mark.parametrize(("coins", "runs", "most"), SIMULATED)
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
+def test_one_run_bounds_hold_for_randomised_response(
+    epsilon: float, coins: int, runs: int, most: int
+) -> None:
+    right = randomised_response(np.random.default_rng(11), runs, coins, epsilon)
+    r = declared_guesses(coins)
+    for delta in (0.0, 1e-5):
+        failed = too_high(
+            right,
+            epsilon,
+            lambda v, d=delta: one_run_bound(v, r, coins, delta=d).canary,
+        )
+        assert failed <= most
+
+
+@pytest.mark.parametrize(("coins", "runs", "most"), SIMULATED)
+@pytest.mark.parametrize(("mu", "delta"), [(0.3, 1e-2), (1.0, 1e-2), (1.0, 1e-5)])
+def test_one_run_bounds_hold_for_the_gaussian_mechanism(
+    mu: float, delta: float, coins: int, runs: int, most: int
+) -> None:
+    right = gaussian(np.random.default_rng(12), runs, coins, mu)
+    r, truth = declared_guesses(coins), gaussian_epsilon(mu, delta)
+
+    def bound(v: int) -> float:
+        return one_run_bound(v, r, coins, delta=delta).canary
+
+    assert too_high(right, truth, bound) <= most
+    assert too_high(right, mu, lambda v: one_run_mu(v, r, coins)) <= most
+
+
+def test_the_best_of_several_numbers_of_guesses_is_no_bound() -> None:
+    """What published code does, and why the number is declared: at a true 0."""
+    rng = np.random.default_rng(13)
+    failed = 0
+    for _ in range(400):
+        right = rng.random(200) < 0.5
+        failed += any(
+            stats.binom.sf(np.count_nonzero(right[:r]) - 1, r, 0.5) <= 0.05
+            for r in range(10, 101, 10)
+        )
+    assert failed > 40
