@@ -93,6 +93,11 @@ def unseen(
     return f"{before}{' '.join(filter(None, words))}{after}"
 
 
+def of_rows(dose: str) -> str:
+    """How many rows a group of doses is of: ``16+`` is "16 or more"."""
+    return dose.replace("+", " or more").replace("-", " to ")
+
+
 def p_value(p: float, *, places: int | None = None, least: float = 0.0) -> str:
     """``p 0.012``: two significant digits, or so many decimals.
 

@@ -81,10 +81,10 @@ def _show_standings(stand: Sequence[Standing]) -> None:
 
 
 def _show_guards(report: Report, *, verbose: bool) -> None:
-    """Guards that failed; warnings too where there is room."""
+    """Checks of the audit itself that failed; warnings too where there is room."""
     for guard in report.guards:
         if guard.passed is False or (verbose and guard.passed is None):
-            word = "warning" if guard.passed is None else "GUARD FAILED"
+            word = "warning" if guard.passed is None else "did not hold"
             place = f" ({guard.checkpoint})" if guard.checkpoint else ""
             show_line(f"{word}: {guard.name}{place}: {guard.detail}")
 

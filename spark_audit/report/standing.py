@@ -47,17 +47,22 @@ NEXT: dict[State, str] = {
 """What to do next, by state."""
 READING = (
     "brackets are 95% intervals; what would have been seen is what 80% of such audits "
-    "detect. Nats a token are how much likelier identifiers became than those of rows "
-    "never trained on: below 0 remembered (-0.69: twice as likely a token)"
+    "detect"
 )
 """How the sentences of the first screen are to be read."""
+UNITS = {
+    "nats": "Nats a token are how much likelier identifiers became than those of rows "
+    "never trained on: below 0 remembered (-0.69: twice as likely a token)",
+    "bits": "A bit more: half as many other strings are likelier than the true one",
+    "AUC": "An AUC is how often a row trained on looks more so than one that is not: "
+    "0.5 is chance, 1 always",
+}
+"""What the units of those sentences mean; only those that they use are explained."""
 MEANT = (
     "confounded: cannot be told from what has nothing to do with training; void: "
     "tried, but its figures say nothing; not tested: not in these data, or not run"
 )
 """What the outcomes mean that do not say it themselves."""
-MARKED = "What is said below has taken them into account."
-"""What failed guards do to the states."""
 
 Outcome = Literal["FOUND", "confounded", "not shown", "void", "not tested"]
 OUTCOMES: tuple[Outcome, ...] = (
@@ -193,12 +198,51 @@ def advice(found: Sequence[Standing]) -> dict[State, str]:
     return told
 
 
+def doubts(report: Report, found: Sequence[Standing]) -> str:
+    """Which of the audit's own checks did not hold, and what that does to the states.
+
+    Not that something FAILED: beside a checkpoint that passes, readers took that for
+    the checkpoint. Empty where all held.
+    """
+    failed: dict[str, list[str]] = {}
+    for guard in report.guards:
+        if guard.passed is False:
+            failed.setdefault(guard.name, []).append(guard.checkpoint)
+    if not failed:
+        return ""
+    named = [
+        f"{name} ({', '.join(of)})" if all(of) else name for name, of in failed.items()
+    ]
+    one = len(failed) == 1
+    told = f"{'A check' if one else f'{len(failed)} checks'} of this audit's own did "
+    told += f"not hold: {', '.join(named)}."
+    marked = any({"void", "confounded"} & {*standing.tally} for standing in found)
+    if found and marked:
+        them = "it" if one else "them"
+        told += f" What rests on {them} is void or confounded below and counts for "
+        told += "nothing, neither way."
+    return told
+
+
+def reading(found: Sequence[Standing]) -> str:
+    """How the sentences about these are to be read: no unit is left unexplained."""
+    said = " ".join(f"{one.lead} {'nats' if one.exposed else ''}" for one in found)
+    units = [text for unit, text in UNITS.items() if unit in said]
+    return ". ".join([READING, *units])
+
+
 def gate(found: Sequence[Standing]) -> str:
     """What the gate without rules makes of each."""
     parts = {"stops": [], "passes": []}  # type: dict[str, list[str]]
     for one in found:
         parts["passes" if one.ships else "stops"].append(one.name)
-    return "; ".join(f"{k} {', '.join(names)}" for k, names in parts.items() if names)
+    told = [f"{k} {', '.join(names)}" for k, names in parts.items() if names]
+    if any(
+        one.ships and {"void", "confounded", "not tested"} & {*one.tally}
+        for one in found
+    ):
+        told.append("what was void, confounded or not tested it does not judge")
+    return "; ".join(told)
 
 
 def covered(report: Report) -> list[str]:

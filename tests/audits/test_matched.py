@@ -793,7 +793,7 @@ def test_by_dose_memory_and_kind_are_what_loops_over_occurrences_give(
         assert rows["specific", group].value == pytest.approx(specific, abs=1e-9)
     said = [f for f in result.findings if f.group == "dose:4-7"]
     assert [f.claim for f in said] == ["memory"]
-    assert "identifiers that stand in 4-7 trained rows are REMEMBERED" in (
+    assert "identifiers that stand in 4 to 7 trained rows are REMEMBERED" in (
         said[0].sentence
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -287,6 +288,32 @@ def test_a_collapsed_model_resolves_nothing(plant: Callable[..., Manifest]) -> N
         ]
     )
     assert row.value == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("never", [40, 6])
+def test_a_copy_of_the_base_says_how_many_it_would_have_seen_move(
+    plant: Callable[..., Manifest], never: int
+) -> None:
+    manifest = plant(never=never)
+    base = table(manifest, seed=1, lift=lambda dose: 0.3, noise=0.2)
+
+    def told(moved: int) -> Any:
+        lowered = base.columns["nll_mean"].copy()
+        for one in manifest.twins[:moved]:
+            (context,) = one.contexts
+            rows = base.rows(twins_key(one.id, context.example))
+            lowered[rows.start + one.true_index] = 0.1
+        mine = replace(base, columns={**base.columns, "nll_mean": lowered})
+        both = {"base": {CANDIDATES: base}, "one": {CANDIDATES: mine}}
+        (finding,) = run(both, manifest).findings
+        return finding
+
+    said = told(0).sentence
+    (few,) = map(
+        int, re.findall(r"of 80 moved, about (\d+) that go ahead would have", said)
+    )
+    assert told(few + few // 8 + 1).claim == "memory"
+    assert told(few // 2).claim != "memory"
 
 
 def test_a_manifest_without_twins_says_so(

@@ -8,18 +8,22 @@ import pytest
 
 from spark_audit.report.standing import (
     NEXT,
+    READING,
     SHAPES,
     STATES,
     advice,
     answer,
     covered,
+    doubts,
     gate,
+    reading,
     standings,
 )
 from spark_audit.results import (
     CheckpointFacts,
     Claim,
     Finding,
+    Guard,
     ManifestFacts,
     Report,
     Row,
@@ -191,7 +195,10 @@ def test_the_gate_of_no_rules_agrees() -> None:
     ]
     given = report(*told, names=("base", "a", "b", "c", "d", "e"))
     stand = standings(given)
-    assert gate(stand) == "stops a, b, e; passes c, d"
+    judged = gate(stand).removesuffix(
+        "; what was void, confounded or not tested it does not judge"
+    )
+    assert judged == "stops a, b, e; passes c, d"
     verdicts = check(given, [*map(parse_rule, DEFAULT)])
     tripped = {one.checkpoint for one in verdicts if one.state == "tripped"}
     assert tripped == {one.name for one in stand if not one.ships}
@@ -229,3 +236,41 @@ def test_covered_counts_and_names_what_was_not_tried() -> None:
 def test_a_report_without_attacks_has_no_standings() -> None:
     bare = a_report(results=[], findings=[], checkpoints=[])
     assert standings(bare) == []
+
+
+def test_checks_that_did_not_hold_are_told_with_what_they_do() -> None:
+    sound = report(finding("matched", "a", "nothing_shown"))
+    assert doubts(sound, standings(sound)) == ""
+    broken = [
+        Guard(name=name, checkpoint=of, passed=passed, detail="x.")
+        for name, of, passed in [
+            ("untrained", "a", False),
+            ("untrained", "b", False),
+            ("control", "", False),
+            ("share", "", None),
+        ]
+    ]
+    failed = sound.model_copy(update={"guards": broken})
+    told = doubts(failed, [])
+    assert told == (
+        "2 checks of this audit's own did not hold: untrained (a, b), control."
+    )
+    void = finding("mia", "a", "nothing_shown", status="insensitive", p=1.0)
+    void_too = failed.model_copy(update={"findings": [*sound.findings, void]})
+    stand = standings(void_too)
+    assert "rests on them is void or confounded below" in doubts(void_too, stand)
+    assert gate(stand).endswith(
+        "; what was void, confounded or not tested it does not judge"
+    )
+
+
+def test_only_units_that_are_used_are_explained() -> None:
+    plain = report(finding("matched", "a", "nothing_shown"))
+    assert reading(standings(plain)) == READING
+    said = "a: 0.1 nats a token and 2 bits."
+    one = finding("matched", "a", "nothing_shown").model_copy(update={"sentence": said})
+    used = report(one)
+    told = reading(standings(used))
+    assert "Nats a token are" in told
+    assert "A bit more" in told
+    assert "AUC" not in told

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy import special
 
-from spark_audit.audits.wording import figure, p_value, unseen
+from spark_audit.audits.wording import figure, of_rows, p_value, unseen
 from spark_audit.results import Claim, Contrast, Estimate, Finding, Row, number
 from spark_audit.stats.memory import claim_of
 from spark_audit.stats.selectivity import unlike_drift
@@ -61,7 +61,7 @@ def _memory(
         f"memory{tested})"
     )
     least = ", ".join(
-        f"{number(one.mde)} at dose {one.grouping[1]}"
+        f"{number(one.mde)} for those in {of_rows(one.grouping[1])}"
         for one in (rows["memory", "", group] for group in doses)
         # Of fewer it says next to nothing, and nothing that may be shared.
         if one.mde and rows["pii_change", "trained", one.group].clusters >= FEWEST
@@ -69,7 +69,7 @@ def _memory(
     reach = "" if row.mde is None else f"; {number(row.mde)} would have been seen"
     nothing = (
         f"{name}: no memory of identifiers shown: {moved}{reach}"
-        f"{f' ({least})' if least else ''}."
+        f"{f' ({least} trained rows)' if least else ''}."
     )
     if claim == "memory":
         text = f"{name}: REMEMBERS trained identifiers: {moved}."
@@ -102,7 +102,8 @@ def _memory(
 
 def _highest(name: str, row: Row, ps: Mapping[str, float | None]) -> Finding:
     """Of the identifiers that stand in most trained rows."""
-    dose = f"{name}: identifiers that stand in {row.grouping[1]} trained rows"
+    dose = of_rows(row.grouping[1])
+    dose = f"{name}: identifiers that stand in {dose} trained rows"
     p = ps.get(row.group)
     if row.value is None:
         said = f"{dose}: not estimable ({row.note})."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +20,7 @@ from spark_audit.audits.twins.rows import (
     collapsed,
     compared,
 )
-from spark_audit.audits.wording import figure, p_value, unseen
+from spark_audit.audits.wording import figure, of_rows, p_value, unseen
 from spark_audit.data.twins import WORDED
 from spark_audit.results import Claim, Finding, Row
 from spark_audit.stats.bootstrap import holm, sign_flip
@@ -93,7 +94,9 @@ def findings(frame: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Fin
             replace(test, p=float(p), over=len(tests))
             for test, p in zip(tests, ps, strict=True)
         ]
-        found.append(_verdict(name, tests))
+        smallest = unseen(tests[0].row.mde, unit="bits", digits=2)
+        smallest = smallest or _unmoved(tests, own, seed)
+        found.append(_verdict(name, tests, smallest))
     return found
 
 
@@ -159,15 +162,14 @@ def _beyond_the_kind(
     return min(1.0, len(ps) * min(ps)) if ps else 1.0
 
 
-def _verdict(name: str, tests: Sequence[Test]) -> Finding:
+def _verdict(name: str, tests: Sequence[Test], smallest: str) -> Finding:
     best, whole = min(tests, key=lambda test: test.p), tests[0]
     row = best.row
     whose = f"{name}: identifiers that it was trained on"
     if row.group != "pooled":
-        dose = row.group.removeprefix("dose:")
+        dose = of_rows(row.group.removeprefix("dose:"))
         whose = f"{name}: identifiers that stand in {dose} trained rows"
     figures = f"{figure(whole.row, digits=2)} bits {_since(whole.row)}"
-    smallest = unseen(whole.row.mde, unit="bits", digits=2)
     nothing = (
         f"{name}: no memory of identifiers shown among twins: they rank ahead by "
         f"{figures} (0 without memory){smallest}."
@@ -205,6 +207,32 @@ def _verdict(name: str, tests: Sequence[Test]) -> Finding:
         )
         return _finding(whole.row, claim, said, **options)
     return _finding(whole.row, "nothing_shown", nothing, **options)
+
+
+def _unmoved(tests: Sequence[Test], own: pd.DataFrame, seed: int) -> str:
+    """What would have been seen where no rank moved, as of a copy of the base.
+
+    Without a spread there is no smallest effect in bits, but one in clusters: how many
+    must go ahead, all others standing still, for both tests to find them.
+    """
+    row = tests[0].row
+    if row.value != 0 or row.low is not None or row.metric != "rise":
+        return ""
+    ours, others = own[own["side"] == TRAINED], own[own["side"] == NEVER]
+    clusters = ours["cluster"].unique()
+
+    def seen(few: int) -> bool:
+        part = ours.assign(rise=1.0 * ours["cluster"].isin(clusters[:few]))
+        if (held := beyond(part, others)) is None:
+            return False
+        change = pd.concat([part, others])["rise"].to_numpy()
+        p = permutation_p(change, held[1], seed=seed)
+        return len(tests) * max(1.0 if p is None else p, 2.0 ** (1 - few)) <= LEVEL
+
+    n = len(clusters)
+    few = 1 + bisect_left(range(1, n + 1), True, key=seen)
+    told = f", about {few} that go ahead would have been seen" if few <= n else ""
+    return f"; no rank of {n} moved{told}"
 
 
 def _since(row: Row) -> str:

@@ -14,13 +14,13 @@ from spark_audit.names import series_of
 from spark_audit.report.cells import Table
 from spark_audit.report.definitions import definitions
 from spark_audit.report.standing import (
-    READING,
     SHAPES,
     Standing,
     advice,
     answer,
     covered,
     gate,
+    reading,
     standings,
 )
 from spark_audit.report.tables import (
@@ -118,7 +118,7 @@ def _head(report: Report) -> Iterator[str]:
         yield _bullets(f"{SHAPES[s]} {s}: {text}" for s, text in advice(stand).items())
         yield f"Without rules of your own, `spark-audit gate` {_plain(gate(stand))}."
         yield _plain(f"Tried on: {'; '.join(covered(report))}.")
-        yield _plain(f"Figures: {READING}.")
+        yield _plain(f"Figures: {reading(stand)}.")
     if (first := glance(report)) is not None:
         yield _section(first)
     if report.guards:

@@ -31,15 +31,15 @@ from spark_audit.report.figures.entries import palette
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.figures.theme import DARK, LIGHT, Drawing, Drawn
 from spark_audit.report.standing import (
-    MARKED,
     MEANT,
-    READING,
     SHAPES,
     STATES,
     advice,
     answer,
     covered,
+    doubts,
     gate,
+    reading,
     standings,
 )
 from spark_audit.report.tables import (
@@ -236,9 +236,9 @@ def _page(
             states=STATES,
             shapes=SHAPES,
             next=advice(stand),
-            reading=READING,
+            reading=reading(stand),
             meant=MEANT,
-            marked=MARKED,
+            doubts=doubts(report, stand),
             gate=gate(stand),
             covered=covered(report),
             checkpoints=[c for c in report.checkpoints if series_of(c.name) == c.name],
