@@ -409,6 +409,31 @@ def test_a_sentence_shows_its_rows_figure_where_another_is_written_alike(
     assert shown.findings[0].sentence == f"rose by {told}."
 
 
+@pytest.mark.parametrize("clusters", [FEWEST - 1, 40])
+def test_a_difference_that_is_claimed_of_a_few_is_withheld_with_its_row(
+    clusters: int, small: tuple[Report, pd.DataFrame]
+) -> None:
+    place = {"audit": "extract", "checkpoint": "x", "metric": "greedy_rate"}
+    told = {"value": 10.0, "low": 4.0, "high": 16.0, "null": 0.0, "mde": 5.7}
+    said = Finding(
+        **place,
+        **told,
+        unit="points",
+        claim="nothing_shown",
+        sentence="by 10.0 points.",
+    )
+    # A rate of none has the value of no difference: its figures are others.
+    for value in (0.1, 10.0):
+        row = Row(**place, value=value, unit="", clusters=clusters)
+        one = small[0].model_copy(update={"results": [row], "findings": [said]})
+        (shown,) = disclosed(one).findings
+        few = clusters < FEWEST
+        assert {getattr(shown, k) for k in told} == (
+            {None} if few else {*told.values()}
+        )
+        assert shown.sentence == f"by {'withheld' if few else '10.0'} points."
+
+
 def test_one_pair_tells_nothing_but_that_it_is_there(
     small: tuple[Report, pd.DataFrame], tmp_path: Path
 ) -> None:

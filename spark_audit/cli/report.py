@@ -18,6 +18,19 @@ if TYPE_CHECKING:
     from spark_audit.results import Report
 
 Folder = Annotated[Path, typer.Argument(help="Report folder, or anything in one.")]
+Against = Annotated[
+    str | None,
+    Flag(
+        "Print the paper's figures beside yours.", metavar="paper", choices=("paper",)
+    ),
+]
+PaperMethod = Annotated[
+    tuple[str, ...],
+    Flag(
+        "Which method of the paper a checkpoint is; default: by its name.",
+        metavar="NAME=METHOD...",
+    ),
+]
 
 
 @command
@@ -41,38 +54,18 @@ def report(
             metavar="TEXT",
         ),
     ] = None,
-    against: Annotated[
-        str | None,
-        Flag(
-            "Print the paper's figures beside yours.",
-            metavar="paper",
-            choices=("paper",),
-        ),
-    ] = None,
-    paper_method: Annotated[
-        tuple[str, ...],
-        Flag(
-            "Which method of the paper a checkpoint is; default: by its name.",
-            metavar="NAME=METHOD...",
-        ),
-    ] = (),
+    against: Against = None,
+    paper_method: PaperMethod = (),
 ) -> None:
     """Render a report folder again from its report.json; needs no model."""
     from spark_audit.cli.show import show_tables, unprinted
     from spark_audit.report.folder import folder_of, read_report, write_report
 
-    if paper_method and against is None:
-        raise InputError(
-            "is read only with --against paper", where="--paper-method", fix="add it"
-        )
-    if show_text and manifest is None:
-        raise InputError(
-            "the text stands in the manifest", where="--show-text", fix="add --manifest"
-        )
-    if prepared_by is not None and "dossier" not in formats:
-        raise InputError(
-            "is read only for a dossier", where="--prepared-by", fix="--format dossier"
-        )
+    _check_alone(
+        paper=bool(paper_method) and against is None,
+        text=show_text and manifest is None,
+        dossier=prepared_by is not None and "dossier" not in formats,
+    )
     folder = folder_of(folder)
     content = read_report(folder)
     source = None if manifest is None else _manifest_of(content, manifest)
@@ -98,6 +91,22 @@ def report(
     for block in further:
         tell(f"\n{block.lead}")
         show_tables([block], figures=False)
+
+
+def _check_alone(*, paper: bool, text: bool, dossier: bool) -> None:
+    """Refuse an option that is read only with another, which is not given."""
+    if paper:
+        raise InputError(
+            "is read only with --against paper", where="--paper-method", fix="add it"
+        )
+    if text:
+        raise InputError(
+            "the text stands in the manifest", where="--show-text", fix="add --manifest"
+        )
+    if dossier:
+        raise InputError(
+            "is read only for a dossier", where="--prepared-by", fix="--format dossier"
+        )
 
 
 def _manifest_of(content: Report, path: Path) -> Manifest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from spark_audit.errors import NotEstimableError
 from spark_audit.manifest.fit import units_of
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestPair
 from spark_audit.stats.balance import effective_clusters
-from spark_audit.stats.matching import non_overlapping_windows
+from spark_audit.stats.matching import NO_WINDOW, non_overlapping_windows
 from spark_audit.stats.power import clusters_needed, mde, mde_normal
 
 Record = dict[str, Any]
@@ -165,7 +164,8 @@ def _reasons(manifest: Manifest) -> list[Record]:
 
 
 def _general(reason: str) -> str:
-    return re.sub(r" of length \d+$", " of its length", reason)
+    of_a_length = reason.startswith(NO_WINDOW.format(""))
+    return "no eligible window of its length" if of_a_length else reason
 
 
 def _cluster_facts(

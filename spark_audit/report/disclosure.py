@@ -60,6 +60,8 @@ RELATED = (("memory", "pii_change"), ("kind", "specific"), ("rise", "beyond"))
 PLACES = ("nats", "caliper_nats", "sigma", "relative", "rank")
 """Columns that say where a record stands, not what was found."""
 SIZES = ("clusters", "spans", "pairs", "draws", "tokens", "n")
+DIFFERENCES = ("AUC", "points")
+"""Units of what a finding claims beyond its row: neither is a score of a text."""
 NEEDED = ("pair_shares", "rank_distribution")
 """Tables whose records say nothing without a figure."""
 
@@ -222,8 +224,10 @@ def _finding(finding: Finding, report: Report, shown: Mapping[int, Row]) -> Find
         if row.checkpoint == finding.checkpoint and row.audit == finding.audit
         if row.group in ("pooled", "split:test", finding.group)
     ]
-    place = (finding.metric, finding.of, finding.group, finding.value)
-    own = [r for r in rows if (r.metric, r.of, r.group, r.value) == place]
+    place = (finding.metric, finding.of, finding.group)
+    alike = [r for r in rows if (r.metric, r.of, r.group) == place]
+    units = {finding.unit} if finding.unit else {row.unit for row in alike}
+    own = [r for r in alike if r.value == finding.value and r.unit in units]
     told: list[str] = []
     for row in rows:
         if row.value is not None and withheld(shown[id(row)]):
@@ -236,11 +240,14 @@ def _finding(finding: Finding, report: Report, shown: Mapping[int, Row]) -> Find
     others = rows if "nats" in finding.sentence else []
     same = _same_figures([*own, *others], shown)
     sentence = finding.sentence
-    gone = any(withheld(shown[id(row)]) for row in own)
+    gone = any(withheld(shown[id(row)]) for row in own or alike)
     if gone:
         sentence = _FIGURE.sub("withheld", sentence)
-    names = ("value", "low", "high", "null", "p_adjusted")
-    figures = {n: getattr(shown[id(own[0])], n, None) if own else None for n in names}
+    kept = finding if finding.unit in DIFFERENCES and not gone else None
+    source = shown[id(own[0])] if own else kept
+    names = ("value", "low", "high", "null", "mde")
+    figures = {name: getattr(source, name, None) for name in names}
+    figures["p_adjusted"] = getattr(source, "p_adjusted", None) if own else None
     return finding.model_copy(
         update={**figures, "sentence": _said(sentence, told, clusters, same)}
     )

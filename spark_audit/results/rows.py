@@ -200,10 +200,10 @@ class Finding(Strict):
     """One sentence of a verdict: what is claimed, of which checkpoint, on what figure.
 
     ``sentence`` begins with its subject and stands by itself. ``severity`` follows
-    from ``claim``. The figures are those of the row that it rests on, if it does on
-    one. What a primary finding detects ``alone`` is claimed only if its ``p`` holds
-    once corrected over the primary findings of the whole report; else nothing is, and
-    ``sentence`` and ``otherwise`` have changed places.
+    from ``claim``. The figures are those that it claims: of the row that it rests on,
+    or what that is beyond another. What a primary finding detects ``alone`` is claimed
+    only if its ``p`` holds once corrected over the primary findings of the whole
+    report; else nothing is, and ``sentence`` and ``otherwise`` have changed places.
     """
 
     audit: Text = Field(description="Audit that claims it.")
@@ -222,16 +222,14 @@ class Finding(Strict):
     )
     of: Text = Field(default="", description="Variant of the metric.")
     group: Text = Field(default="pooled", description="Part that the figure is of.")
-    value: Number = Field(
-        default=None, description="The figure, in the unit of its row."
+    unit: Text = Field(
+        default="", description="Unit of value, limits, null and mde; empty: of none."
     )
-    low: Number = Field(
-        default=None, description="Lower limit, in the unit of its row."
-    )
-    high: Number = Field(
-        default=None, description="Upper limit, in the unit of its row."
-    )
-    null: Number = Field(default=None, description="No effect, in the unit of its row.")
+    value: Number = measured("The figure that is claimed.")
+    low: Number = measured("Lower limit of its interval.")
+    high: Number = measured("Upper limit of its interval.")
+    null: Number = measured("Value of no effect.")
+    mde: Number = measured("Smallest effect that would have been seen.")
     p: Probability = Field(
         default=None,
         description="p of the test that it rests on, corrected within its audit, a "

@@ -57,6 +57,13 @@ QUIET = {
     "differences below 5.7 points go unseen. Up to 1.8% cannot be excluded.",
 }
 """What the other audits say where nothing was found."""
+CLAIMED: dict[str, dict[str, Any]] = {
+    "canary": {"unit": "bits", "mde": 1.091, "value": 1.71, "null": 1.4},
+    "twins": {"unit": "bits", "mde": 0.27, "value": -0.05, "low": -0.24, "high": 0.14},
+    "mia": {"unit": "", "mde": 0.113, "value": 0.047, "low": -0.008, "high": 0.101},
+    "extract": {"unit": "points", "mde": 5.7, "value": 0.0, "low": -4.0, "high": 4.0},
+}
+"""On what figures."""
 
 
 def leaking(key: str, nll: np.ndarray) -> np.ndarray:
@@ -94,6 +101,7 @@ def facts(name: str) -> CheckpointFacts:
 def quiet(audit: str, name: str, **more: Any) -> Finding:
     told: dict[str, Any] = {"value": 0.05, "null": 0.0, "p": 0.6, "metric": "auc"}
     told |= {"sentence": QUIET[audit].format(name), "family": "primary"}
+    told |= CLAIMED[audit]
     return Finding(
         audit=audit, checkpoint=name, claim="nothing_shown", **{**told, **more}
     )
@@ -176,7 +184,7 @@ def test_what_an_officer_asks_stands_there_in_order(case: Case, folder: Path) ->
         "3. What was tested",
         "identifiers Are identifiers of training rows likelier",
         "canaries Are strings that were planted",
-        "1.091 bits",
+        "1.09 bits",
         "Result by checkpoint",
         "leaky FOUND -",
         "4. Findings and residual risk",
@@ -209,7 +217,7 @@ def test_figures_and_smallest_effects_are_those_of_the_sentences(case: Case) -> 
     (unseen,) = re.findall(r"([\d.]+) would have been seen", own.sentence)
     assert least == {
         "identifiers": f"{unseen} nats a token",
-        "canaries": "1.091 bits",
+        "canaries": "1.09 bits",
         "twins": "0.27 bits",
         "membership": "0.113 of AUC",
         "extraction": "5.7 points",
@@ -272,33 +280,32 @@ def test_of_whom_an_attack_told_nothing_stands_under_what_was_not_covered(
 
 
 @pytest.mark.parametrize(
-    ("sentence", "value", "cell"),
+    ("claimed", "cell"),
     [
+        ({}, "-0.051 [-0.150, 0.040], null 0"),
+        ({"unit": "points", "low": None, "high": None}, "-0.1 points, null 0"),
         (
-            "formats moved by -1.400 [-1.600, -1.200]; memory -0.050 [-0.150, 0.040].",
-            -0.051,
-            "-0.050 [-0.150, 0.040], null 0",
-        ),
-        (
-            "12 of 220 come back (5.5% [2.8, 9.3]), 0.1 [-4.0, 4.0] points beyond.",
-            12 / 220,
+            {"audit": "extract", "metric": "greedy_rate", "unit": "", "value": 12 / 220}
+            | {"low": 0.028, "high": 0.093},
             "5.5% [2.8, 9.3], null 0",
         ),
     ],
 )
 def test_a_cell_shows_the_figure_that_is_claimed_not_one_beside_it(
-    sentence: str, value: float, cell: str, case: Case
+    claimed: dict[str, Any], cell: str, case: Case
 ) -> None:
+    sentence = "formats moved by -1.400 [-1.600, -1.200]; 5 of 220 come back."
+    own = {"value": -0.051, "low": -0.15, "high": 0.04, "null": 0.0} | claimed
     report = a_report(case, ("calm",))
     told = [
-        f.model_copy(update={"sentence": f"calm: {sentence}", "value": value})
-        if f.audit == "matched" and f.family == "primary"
+        f.model_copy(update={"sentence": f"calm: {sentence}", **own})
+        if f.audit == claimed.get("audit", "matched") and f.family == "primary"
         else f
         for f in report.findings
     ]
     rest = report.model_copy(update={"findings": told})
     text = text_of(page.render(rest, Path("nowhere")))
-    assert f"calm not shown {cell}" in text
+    assert f"not shown {cell}" in text
 
 
 def test_exposed_rows_are_ids_in_order_and_texts_only_if_asked(

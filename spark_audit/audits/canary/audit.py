@@ -109,7 +109,7 @@ def conclude(
         contrasts=contrasts,
         guards=guards(judged, evidence),
         findings=[
-            *findings(judged, tables),
+            *findings(judged, tables, rows),
             *(finding(name, "not_tested", said) for name in unscored),
             *contrast_findings(contrasts, tables["canary_paired"], judged),
         ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -42,6 +43,7 @@ from spark_audit.results import (
     Contrast,
     Family,
     Finding,
+    Row,
     number,
 )
 from spark_audit.stats.bootstrap import holm
@@ -74,6 +76,7 @@ class Said(NamedTuple):
     text: str
     p: float | None = None
     otherwise: str = ""
+    on: Mapping[str, Any] = MappingProxyType({})
 
     def of(self, name: str, *, groups: int, condition: str = "") -> Finding:
         """The finding; ``groups`` of tests of one checkpoint could have claimed."""
@@ -81,7 +84,7 @@ class Said(NamedTuple):
         said = f"{name}: {condition}{self.otherwise}" if self.otherwise else ""
         family: Family = "exploratory" if p is None else "primary"
         figures = {"p": p, "family": family, "otherwise": said}
-        return finding(name, self.claim, condition + self.text, **figures)
+        return finding(name, self.claim, condition + self.text, **self.on, **figures)
 
 
 def absent(reason: str) -> Finding:
@@ -101,8 +104,13 @@ def finding(name: str, claim: Claim, said: str, **figures: Any) -> Finding:
     )
 
 
-def findings(judged: Judged, tables: Tables) -> list[Finding]:
-    """What is said of every checkpoint; ``tables`` are those of the report."""
+def findings(judged: Judged, tables: Tables, rows: Iterable[Row]) -> list[Finding]:
+    """What is said of every checkpoint; ``tables`` and ``rows`` are of the report."""
+    limits_of = {
+        (row.checkpoint, row.metric, row.of): {"low": row.low, "high": row.high}
+        for row in rows
+        if row.group == "pooled"
+    }
     told = []
     if judged.sensitive and judged.lost:
         sentence = (
@@ -112,7 +120,9 @@ def findings(judged: Judged, tables: Tables) -> list[Finding]:
         )
         told.append(Finding(audit="canary", claim="not_tested", sentence=sentence))
     for name in dict.fromkeys(trained(judged.frame)["checkpoint"]):
-        told += _of_checkpoint(name, judged, tables)
+        for one in _of_checkpoint(name, judged, tables):
+            place = (one.checkpoint, one.metric, one.of)
+            told.append(one.model_copy(update=limits_of.get(place)))
     return told
 
 
@@ -127,12 +137,12 @@ def _of_checkpoint(name: str, judged: Judged, tables: Tables) -> Iterator[Findin
         ours = ours[ours["part"].isin(known)]
     size = int(ours["n_candidates"].iloc[0])
     n = max(1, int(resolved(ours).groupby(ours["part"]).sum().min()))
-    mde = f"{number(chance_mde(n, n_candidates=size).bits)} bits"
+    mde = chance_mde(n, n_candidates=size).bits
     if not known:
         said = (
             f"{INSENSITIVE}. The positive control was found in no checkpoint; with "
-            f"{n} canaries, shifts of the mean exposure below {mde} go unseen "
-            "anyway."
+            f"{n} canaries, shifts of the mean exposure below {number(mde)} bits "
+            "go unseen anyway."
         )
         own = [test.p for test in judged.control if test.checkpoint == name]
         yield Said("not_tested", said, min(own, default=None)).of(name, groups=1)
@@ -165,7 +175,7 @@ def _of_checkpoint(name: str, judged: Judged, tables: Tables) -> Iterator[Findin
 
 
 def _ends(
-    name: str, ours: pd.DataFrame, judged: Judged, beside: _HeldOut, mde: str
+    name: str, ours: pd.DataFrame, judged: Judged, beside: _HeldOut, mde: float
 ) -> list[Said]:
     """Both ends of the ranks, against chance and against never-inserted canaries."""
     # Adjusted over all parts, before those that tell nothing are left out.
@@ -196,7 +206,7 @@ def _end_words(
     ours: pd.DataFrame,
     best: Tested,
     control: Sequence[Tested],
-    mde: str,
+    mde: float,
 ) -> Said:
     part = ours[ours["part"] == best.part]
     size = int(part["n_candidates"].iloc[0])
@@ -214,21 +224,26 @@ def _end_words(
     own = [t for t in control if t.checkpoint == name and t.detected]
     nothing = (
         f"memorisation of canaries not detected: {figures}. Not excluded: shifts of "
-        f"the mean below {mde}, up to {share(first.high)}% ranked first "
+        f"the mean below {number(mde)} bits, up to {share(first.high)}% ranked first "
         "(exact 95% limit)."
     )
+
+    null = null_moments(size).exposure_mean
+    on: dict[str, Any] = {"unit": "bits", "null": null, "value": best.value}
+    on |= {"metric": "exposure_mean", "of": best.part, "mde": mde}
     if best.detected:
         said = f"canaries are REMEMBERED: {figures}, {best.said}."
         without = f"memorisation of canaries {ALL_COUNT}: {figures}, {best.said}."
-        return Said("memory", said, best.p, without)
+        return Said("memory", said, best.p, without, on)
     if own:
         said = (
             f"canaries that stand in most rows are REMEMBERED ({own[0].part}: "
             f"mean exposure {number(own[0].value, 2)} bits, {own[0].said}); over all "
             f"canaries {figures}."
         )
-        return Said("memory", said, own[0].p, nothing)
-    return Said("nothing_shown", nothing, best.p)
+        of_few = {"value": own[0].value, "metric": "", "of": "", "mde": None}
+        return Said("memory", said, own[0].p, nothing, {**on, **of_few})
+    return Said("nothing_shown", nothing, best.p, on=on)
 
 
 def _rise(

@@ -129,11 +129,17 @@ class Compared(NamedTuple):
     text: str
     p: float | None = None
     otherwise: str = ""
+    apart: Apart | None = None
 
     def on(self, row: Row) -> Finding:
         """The finding: with a p, one of the primary ones."""
         family: Family = "exploratory" if self.p is None else "primary"
         more = {"p": self.p, "family": family, "otherwise": self.otherwise}
+        if self.apart is not None:
+            # What is claimed is the difference, not the rate that it is one of.
+            names = ("value", "low", "high", "mde")
+            more |= {name: 100 * getattr(self.apart, name) for name in names}
+            more |= {"null": 0.0, "unit": "points"}
         return Finding.on(row, self.claim, self.text, **more)
 
 
@@ -168,19 +174,19 @@ def _compared(name: str, pii: pd.DataFrame, train: Row, *, seed: int) -> Compare
     by = f"{points(apart)} points"
     if name == BASE:
         said = f"{head} they differ, by {by}: the splits differ by themselves."
-        return Compared("confounded", said)
+        return Compared("confounded", said, apart=apart)
     if not (alike or beyond_base):
         said = f"{head} they differ, by {by}: that may be the identifiers' doing."
-        return Compared("confounded", said, p)
+        return Compared("confounded", said, p, apart=apart)
     otherwise = f"{head} {OTHERWISE.format(points(apart))}"
     if apart.low > 0:
         others = f"of never-trained {'injected' if alike else 'natural'} ones"
         if beyond_base:
             others += ", beyond the base's own difference"
         said = EXTRACTED.format(name, by, others)
-        return Compared("verbatim", said, p, otherwise)
+        return Compared("verbatim", said, p, otherwise, apart)
     said = f"{head} FEWER come back, {by}: over-suppression is a signal too."
-    return Compared("betrays", said, p, otherwise)
+    return Compared("betrays", said, p, otherwise, apart)
 
 
 def _not_apart(
@@ -192,7 +198,7 @@ def _not_apart(
         return Compared("not_tested", said)
     tail = unseen(apart.mde, "differences", unit="points")
     said = f"{head}: no difference detected, {points(apart)} points{tail}.{limit}"
-    return Compared("nothing_shown", said, p)
+    return Compared("nothing_shown", said, p, apart=apart)
 
 
 def _against_base(name: str, pii: pd.DataFrame, limit: str, *, seed: int) -> Compared:
@@ -226,8 +232,8 @@ def _against_base(name: str, pii: pd.DataFrame, limit: str, *, seed: int) -> Com
     if apart.low > 0:
         otherwise = f"{head}, {OTHERWISE.format(points(apart))}"
         said = EXTRACTED.format(name, by, "the base does; none were held out")
-        return Compared("verbatim", said, p, otherwise)
-    return Compared("moved", f"{head} FEWER come back, {by}.", p)
+        return Compared("verbatim", said, p, otherwise, apart)
+    return Compared("moved", f"{head} FEWER come back, {by}.", p, apart=apart)
 
 
 def guards(pii: pd.DataFrame) -> list[Guard]:

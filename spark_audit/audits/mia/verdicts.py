@@ -196,6 +196,21 @@ class Tested:
         return _state(self.p < 0.05, above, told=self.told)
 
     @property
+    def mde(self) -> float | None:
+        """Smallest effect that would have been seen in both where both are needed."""
+        least = [self.row.mde, self.above and self.above.difference.mde]
+        return max((each for each in least if each), default=None)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What is claimed: of a score beside the texts, by how much it is beyond."""
+        if self.above is None:
+            return {"mde": self.mde}
+        apart = self.above.difference
+        own = {"value": apart.value, "low": apart.low, "high": apart.high}
+        return {**own, "null": 0.0, "mde": self.mde, "unit": "AUC"}
+
+    @property
     def claim_p(self) -> float:
         """Of the claim: the larger of both where both are needed."""
         if self.above is not None:
@@ -277,7 +292,7 @@ def _concluded(
         said = f"membership was detected: {figures}.{less}{tail}"
         otherwise = f"{name}: membership is not shown once all tests of the report "
         otherwise += f"count: {figures}.{tail}"
-        primary |= {"p": needed[best], "otherwise": otherwise}
+        primary |= {"p": needed[best], "otherwise": otherwise, **test.figures}
         return verdict(name, "membership", said, test.row, **primary), tests
     risen = [attack for attack in tests if moved[attack] < 0.05]
     if confounded := [attack for attack in risen if tests[attack].told]:
@@ -288,9 +303,11 @@ def _concluded(
             "membership cannot be told from what differs between the texts: "
             f"{_told(best, test) or _shown(best, test.row) + NOT_BESIDE}; {why}.{tail}"
         )
+        primary |= test.figures
         return verdict(name, "confounded", said, test.row, **primary), tests
-    said, row = _not_shown(tests, moved, needed, judged)
-    return verdict(name, "nothing_shown", f"{said}{tail}", row, **primary), tests
+    said, test = _not_shown(tests, moved, needed, judged)
+    primary |= test.figures
+    return verdict(name, "nothing_shown", f"{said}{tail}", test.row, **primary), tests
 
 
 def _not_shown(
@@ -298,13 +315,11 @@ def _not_shown(
     moved: Mapping[str, float],
     needed: Mapping[str, float],
     judged: Findings,
-) -> tuple[str, Row]:
+) -> tuple[str, Tested]:
     """That membership was not detected, and what would not have been."""
     best = min(tests, key=lambda attack: (moved[attack], tests[attack].p))
     test = tests[best]
-    least = [test.row.mde, test.above and test.above.difference.mde]
-    mde = max((each for each in least if each), default=None)
-    said = f"effects below {number(mde)}" if mde else "smaller effects"
+    said = f"effects below {number(test.mde)}" if test.mde else "smaller effects"
     blurred = f" {judged.void[ALL][1]}." if ALL in judged.void else ""
     sentence = (
         f"membership was not detected: {_told(best, test) or _shown(best, test.row)}, "
@@ -312,7 +327,7 @@ def _not_shown(
         f"corrected for them; {said} cannot be excluded, nor can stronger "
         f"attacks.{blurred}"
     )
-    return sentence, test.row
+    return sentence, test
 
 
 NOT_TRIED = "; what the texts alone tell was not tried"

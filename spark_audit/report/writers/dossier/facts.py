@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import importlib
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_audit.audits import AUDITS
+from spark_audit.audits.wording import figure, percent
 from spark_audit.checkpoints.specs import BASE
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.assemble import SCOPE
 from spark_audit.report.standing import Standing, Tried, covered
 from spark_audit.report.writers.dossier.words import OUTCOMES, PLAIN
-from spark_audit.results import Finding, Report, Row, number
+from spark_audit.results import Finding, Report, number
 
-_UNSEEN = re.compile(
-    r"(?:one of|below|;) (\d[\d.]*)( bits| points)?"
-    r"(?= would have been seen| go unseen| cannot be excluded|, up to)"
-)
-"""How the sentences of all audits name the smallest effect."""
-_FIGURE = re.compile(r"(-?\d[\d.]*)%? \[-?[\d.]+, -?[\d.]+\]( points)?")
-"""How they write a value with its interval."""
-
-
-_SKILLED = re.compile(r"Delta_sel|DiD|epsilon")
+_DIGITS = {"bits": 2, "points": 1}
+"""Decimals of a unit, where they are not three."""
+_SKILLED = ("Delta_sel", "DiD", "epsilon")
 """Figures of the full report alone."""
 
 
@@ -119,70 +112,48 @@ def _open(each: Mapping[str, Tried]) -> str:
 
 
 def _least(report: Report, each: Sequence[Tried], unit: str) -> str:
-    """The smallest effects that the sentences of what was not shown name.
-
-    Where all was found, those of the figures.
-    """
-    named: dict[float, str] = {}
-    for tried in each:
-        if tried.outcome == "not shown" and tried.finding is not None:
-            if match := _UNSEEN.search(tried.finding.sentence):
-                named[float(match[1])] = match[1]
-                unit = (match[2] or unit).strip()
-    if not named:
-        told = [tried.finding for tried in each if tried.outcome == "FOUND"]
-        places = {(f.audit, f.checkpoint, f.metric, f.of, f.group) for f in told if f}
-        for row in report.results:
-            place = (row.audit, row.checkpoint, row.metric, row.of, row.group)
-            if place in places and row.mde is not None:
-                named[row.mde] = number(row.mde)
-    if not named:
-        return ""
-    low, high = named[min(named)], named[max(named)]
-    span = low if low == high else f"{low} to {high}"
-    return f"{span} {unit}".strip()
+    """The smallest effects that were not shown; where all was found, those of it."""
+    for outcome in ("not shown", "FOUND"):
+        told = [t.finding for t in each if t.finding and t.outcome == outcome]
+        named = {mde: f for f in told if (mde := _smallest(report, f)) is not None}
+        if named:
+            unit = next((f.unit for f in named.values() if f.unit in _DIGITS), unit)
+            ends = [
+                number(end, _DIGITS.get(unit, 3)) for end in (min(named), max(named))
+            ]
+            return f"{' to '.join(dict.fromkeys(ends))} {unit}".strip()
+    return ""
 
 
-def outcome(report: Report, tried: Tried) -> Outcome:
+def _smallest(report: Report, finding: Finding) -> float | None:
+    """The smallest effect of a finding; reports made earlier have it in rows alone."""
+    place = (finding.audit, finding.checkpoint, finding.metric, finding.of)
+    rows = (
+        row.mde
+        for row in report.results
+        if (row.audit, row.checkpoint, row.metric, row.of) == place
+        if row.group == finding.group
+    )
+    return next(rows, None) if finding.mde is None else finding.mde
+
+
+def outcome(tried: Tried) -> Outcome:
     """One attack on one checkpoint, with value, interval and null."""
     words = OUTCOMES[tried.outcome]
     told = tried.finding if tried.outcome != "void" else None
-    figure = "" if told is None else _figure(report, told)
-    return Outcome(tried.outcome == "FOUND", words, figure)
+    return Outcome(tried.outcome == "FOUND", words, _figure(told) if told else "")
 
 
-def _figure(report: Report, finding: Finding) -> str:
-    """Value, interval and null as the finding's sentence says them.
-
-    A sentence that rests on no single row names the value of one, and chance beside it.
-    """
+def _figure(finding: Finding) -> str:
+    """Value, interval and null that a finding claims, as its sentence writes them."""
     if finding.value is None:
-        row = next(_named(report, finding), None)
-        if row is None:
-            return ""
-        told = f"{row.value:.2f}"
-        told += "" if row.low is None else f" [{row.low:.2f}, {row.high:.2f}]"
-        return told + ("" if row.null is None else f", null {row.null:.3g}")
-    null = "" if finding.null is None else f", null {finding.null:.3g}"
-    # Others beside it tell of what it was held against.
-    value, figures = finding.value, _FIGURE.finditer(finding.sentence)
-
-    def off(figure: re.Match[str]) -> float:
-        share = "%" in figure[0] or "points" in figure[0]
-        return abs(float(figure[1]) - value * (100 if share else 1))
-
-    own = min(figures, key=off, default=None)
-    return "" if own is None else f"{own[0]}{null}"
-
-
-def _named(report: Report, finding: Finding) -> Iterator[Row]:
-    """Rows of the audit's main figure whose value stands in a finding's sentence."""
-    metric = AUDITS.about(finding.audit).covers[0]
-    for row in report.results:
-        place = (row.audit, row.checkpoint, row.metric, row.group)
-        if place == (finding.audit, finding.checkpoint, metric, "pooled"):
-            if row.value is not None and f" {row.value:.2f} " in finding.sentence:
-                yield row
+        return ""
+    if not finding.unit and AUDITS.metric(finding.audit, finding.metric).rate:
+        told = percent(finding)
+    else:
+        told = figure(finding, digits=_DIGITS.get(finding.unit, 3))
+        told += " points" * (finding.unit == "points")
+    return told if finding.null is None else f"{told}, null {finding.null:.3g}"
 
 
 def limits(report: Report) -> list[str]:
@@ -192,7 +163,8 @@ def limits(report: Report) -> list[str]:
         if AUDITS.about(audit).attack:
             module = importlib.import_module(AUDITS.get(audit).run.__module__)
             own |= set(getattr(module, "SCOPE", ()))
-    return [line for line in report.scope if line in own and not _SKILLED.search(line)]
+    plain = {line for line in own if not any(word in line for word in _SKILLED)}
+    return [line for line in report.scope if line in plain]
 
 
 def data(report: Report, manifest: Manifest | None) -> list[tuple[str, str]]:

@@ -116,9 +116,7 @@ def render(
         stages=sum(series_of(c.name) != c.name for c in report.checkpoints),
         data=data(report, manifest),
         attacks=attacks(report, found),
-        results={
-            one.name: [outcome(report, tried) for tried in one.tried] for one in found
-        },
+        results={one.name: [outcome(tried) for tried in one.tried] for one in found},
         risks=_risks(found),
         by_state=_by_state(found),
         guards=sorted(

@@ -11,7 +11,7 @@ import hashlib
 import importlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -211,12 +211,9 @@ def _page(
         for name, (colour, marker) in colours.items()
         if entry_of(name) == name
     ]
-    script = _asset("page.js")
     pictures = drawings(report) if drawn is None else drawn()
     first = glance(report)
-    rows = [*report.results, *report.contrasts]
     stand, sections = standings(report), list(_sections(report, pictures))
-    told = {section.name for section in sections}
     return (
         _environment()
         .from_string(_asset("page.html"))
@@ -225,12 +222,7 @@ def _page(
             audited=entries(report),
             heading=HEADING,
             lead=LEAD,
-            style=Markup(_asset("page.css")),
-            series={"light": LIGHT, "dark": DARK},
-            script=Markup(script),
-            script_hash=base64.b64encode(
-                hashlib.sha256(script.encode()).digest()
-            ).decode(),
+            **_assets(),
             standings=stand,
             answer=answer(stand),
             states=STATES,
@@ -242,20 +234,9 @@ def _page(
             gate=gate(stand),
             covered=covered(report),
             checkpoints=[c for c in report.checkpoints if series_of(c.name) == c.name],
-            findings=[
-                f
-                for f in by_severity(report.findings)
-                if f.audit not in told and not (f.audit == OF_REPORT and f.checkpoint)
-            ],
-            no_verdict=NO_VERDICT if not report.findings else "",
+            **_told(report, sections),
             general=_general(report, sections),
             glance=first and next(_grids(first, id="glance")),
-            guards={
-                state: [guard for guard in report.guards if guard.passed is state]
-                for state in (False, None, True)
-            },
-            figures=len(rows),
-            void=_void(rows),
             switches=switches,
             sections=sections,
             heat=heat,
@@ -272,6 +253,38 @@ def _page(
             ],
         )
     )
+
+
+def _assets() -> dict[str, Any]:
+    """Style and script, and the hash by which the page's policy lets the script run."""
+    script = _asset("page.js")
+    digest = hashlib.sha256(script.encode()).digest()
+    return {
+        "style": Markup(_asset("page.css")),
+        "series": {"light": LIGHT, "dark": DARK},
+        "script": Markup(script),
+        "script_hash": base64.b64encode(digest).decode(),
+    }
+
+
+def _told(report: Report, sections: Iterable[Section]) -> dict[str, Any]:
+    """Findings that stand in no section, guards by their state, counts of figures."""
+    rows = [*report.results, *report.contrasts]
+    named = {section.name for section in sections}
+    return {
+        "findings": [
+            f
+            for f in by_severity(report.findings)
+            if f.audit not in named and not (f.audit == OF_REPORT and f.checkpoint)
+        ],
+        "no_verdict": NO_VERDICT if not report.findings else "",
+        "guards": {
+            state: [guard for guard in report.guards if guard.passed is state]
+            for state in (False, None, True)
+        },
+        "figures": len(rows),
+        "void": _void(rows),
+    }
 
 
 def _void(rows: Sequence[Row]) -> dict[str, int]:
