@@ -46,6 +46,22 @@ DOORS = {
 }
 """Methods for Python's users that open what stands above, when they are called."""
 
+PATTERNS = {
+    "spark_audit.audits.contract": "the order of audits, in their files",
+    "spark_audit.report.disclosure": "figures that are taken out of sentences",
+    "spark_audit.report.figures.picture": "where names of checkpoints break",
+    "spark_audit.report.figures.svg": "drawings",
+    "spark_audit.report.gate": "rules that somebody typed",
+    "spark_audit.report.paper.values": "names of methods",
+    "spark_audit.report.writers.html_page.cases": "words of examples",
+    "spark_audit.report.writers.html_page.drawings": "drawings",
+    "spark_audit.report.writers.html_page.page": "ids of the page",
+    "spark_audit.report.writers.latex.text": "names of letters",
+    "spark_audit.report.writers.markdown": "what is escaped",
+    "spark_audit.results.report": "names of files",
+}
+"""What looks for patterns behind the audits, and in what: never for a figure."""
+
 HEAVY = {"torch", "transformers", "peft", "accelerate", "safetensors"}
 HEAVY_PLACES = (
     "spark_audit.checkpoints",
@@ -156,6 +172,19 @@ def test_a_folder_opens_with_its_names_alone() -> None:
         if (count := len(path.read_text(encoding="utf-8").splitlines())) > 40
     }
     assert not long, long
+
+
+def test_no_figure_is_read_from_a_sentence() -> None:
+    """Findings and rows carry their figures: what looks for patterns is named."""
+    behind = ("audits", "results", "report", "pipeline", "cli")
+    found = {
+        module
+        for module, path in OURS.items()
+        if any(within(module, f"spark_audit.{folder}") for folder in behind)
+        for _, target in imports(path.read_text(encoding="utf-8"), set())
+        if target in ("re", "regex")
+    }
+    assert found == set(PATTERNS)
 
 
 @pytest.mark.parametrize("module", list(OURS))

@@ -14,14 +14,7 @@ import pandas as pd
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.columns import COUNT, texts
-from spark_audit.audits.contract import (
-    BASE,
-    About,
-    Metric,
-    Plan,
-    Tables,
-    by_name,
-)
+from spark_audit.audits.contract import BASE, About, Metric, Plan, Tables, by_name
 from spark_audit.audits.occurrences import identifier_facts, since_base
 from spark_audit.audits.ratio_rows import (
     by_group,

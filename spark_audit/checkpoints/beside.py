@@ -13,9 +13,7 @@ from spark_audit.checkpoints.locate import check_inside, read_json
 from spark_audit.checkpoints.weight_files import check_floats, metadata, read_tensors
 from spark_audit.checksums import DAMAGED, fault, intact
 from spark_audit.errors import CheckpointError
-from spark_audit.files import (
-    read_regular,
-)
+from spark_audit.files import read_regular
 from spark_audit.provenance import sha256_file
 
 NOISE = "frozen_noise.safetensors"

@@ -40,7 +40,6 @@ class Architecture:
 
     config: Any
     cls: Any
-    remote: bool
 
     @property
     def attention(self) -> str:
@@ -116,9 +115,9 @@ def read_architecture(
             fix="give the config.json that was saved with these weights",
         )
     mapping = auto._model_mapping
-    remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
-    if remote and trusted:
-        return Architecture(config, None, remote=True)
+    own = getattr(config, "auto_map", None) or {}
+    if trusted and "AutoModelForCausalLM" in own:
+        return Architecture(config, None)
     if type(config) not in mapping:
         raise CheckpointError(f"{name} is not a causal language model", where=where)
     cls = mapping[type(config)]
@@ -126,7 +125,7 @@ def read_architecture(
         # By name: the mapping itself would import every model there is.
         if not set(_flat(names.values())).intersection(listed):
             raise CheckpointError(f"{name} is not a causal language model", where=where)
-    return Architecture(config, cls, remote=False)
+    return Architecture(config, cls)
 
 
 def _flat(values: Any) -> Iterator[Any]:

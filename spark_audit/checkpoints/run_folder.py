@@ -6,11 +6,25 @@ in another way, is left out.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from spark_audit.checksums import DAMAGED, fault, intact, intact_file
 from spark_audit.errors import InputError, OutputError
@@ -27,6 +41,47 @@ _LARGEST = 1 << 26
 """Bytes of a file of metrics beyond which it is not read."""
 
 Records = list[dict[str, Any]]
+
+
+def _or_nothing(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return read(value)
+    except ValidationError:
+        return None
+
+
+T = TypeVar("T")
+Told: TypeAlias = Annotated[T | None, WrapValidator(_or_nothing)]
+"""What a record says in another way is left out."""
+# Also no whole number that no float holds.
+Number: TypeAlias = Annotated[StrictInt | StrictFloat, Field(ge=-_MOST, le=_MOST)]
+Setting: TypeAlias = Told[StrictBool | StrictStr | Number]
+
+
+class _Identity(BaseModel):
+    dp: Setting = None
+
+
+class _Run(BaseModel):
+    """What reports read of ``run.json``."""
+
+    method: Setting = None
+    tasks: Told[tuple[StrictStr, ...]] = None
+    identity: Told[_Identity] = None
+    settings: Told[dict[str, Setting]] = None
+    seconds: Told[dict[str, Told[dict[str, Told[Number]]]]] = None
+
+
+class _Line(BaseModel):
+    """One line of ``metrics.jsonl``: where it is of, and terms of the loss."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Told[Number]]
+
+    stage: StrictStr
+    part: StrictStr
+    step: Number
+    probe: Any = None
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -148,10 +203,7 @@ def _damaged(path: Path, what: str) -> OutputError:
 
 def trained_order(path: Path) -> tuple[str, ...]:
     """The tasks of a run as it learned them; nothing where the folder is no run."""
-    tasks = read_run(path).get("tasks")
-    if not isinstance(tasks, list) or not all(isinstance(t, str) for t in tasks):
-        return ()
-    return tuple(tasks)
+    return _Run.model_validate(read_run(path)).tasks or ()
 
 
 def run_tables(folders: Mapping[str, Path]) -> dict[str, Records]:
@@ -170,15 +222,15 @@ def run_tables(folders: Mapping[str, Path]) -> dict[str, Records]:
         the probe). Without any run it is empty.
     """
     runs = {name: read_run(path) for name, path in folders.items()}
-    runs = {name: run for name, run in runs.items() if run}
-    if not runs:
+    told = {name: _Run.model_validate(run) for name, run in runs.items() if run}
+    if not told:
         return {}
     return {
-        "run_settings": [r for name, run in runs.items() for r in _settings(name, run)],
-        "run_time": [r for name, run in runs.items() for r in _time(name, run)],
+        "run_settings": [r for name, run in told.items() for r in _settings(name, run)],
+        "run_time": [r for name, run in told.items() for r in _time(name, run)],
         "run_losses": [
             {"checkpoint": name, **record}
-            for name in runs
+            for name in told
             for record in _losses(_home(folders[name]) / "metrics.jsonl")
         ],
     }
@@ -188,33 +240,26 @@ def _home(path: Path) -> Path:
     return path.resolve().parent if path.resolve().name == "stages" else path
 
 
-def _settings(name: str, run: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    given = run.get("settings")
-    tasks, identity = run.get("tasks"), run.get("identity")
+def _settings(name: str, run: _Run) -> Iterator[dict[str, Any]]:
     values = {
-        "method": run.get("method"),
+        "method": run.method,
         # Where there is a privacy option.
-        "dp": identity.get("dp") if isinstance(identity, dict) else None,
-        "order": ",".join(map(str, tasks)) if isinstance(tasks, list) else None,
-        **(given if isinstance(given, dict) else {}),
+        "dp": run.identity and run.identity.dp,
+        "order": None if run.tasks is None else ",".join(run.tasks),
+        **(run.settings or {}),
     }
     for setting, value in values.items():
-        if isinstance(value, str | bool) or _number(value):
-            yield {"checkpoint": name, "setting": str(setting), "value": value}
+        if value is not None:
+            yield {"checkpoint": name, "setting": setting, "value": value}
 
 
-def _time(name: str, run: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for key, works in _items(run.get("seconds")):
+def _time(name: str, run: _Run) -> Iterator[dict[str, Any]]:
+    for key, works in (run.seconds or {}).items():
         stage, _, part = key.rpartition("/")
-        for work, seconds in _items(works):
-            if _number(seconds):
-                yield {
-                    "checkpoint": name,
-                    "stage": stage,
-                    "part": part,
-                    "work": work,
-                    "seconds": round(float(seconds), 3),
-                }
+        place = {"checkpoint": name, "stage": stage, "part": part}
+        for work, seconds in (works or {}).items():
+            if seconds is not None:
+                yield {**place, "work": work, "seconds": round(float(seconds), 3)}
 
 
 def _losses(path: Path) -> Iterator[dict[str, Any]]:
@@ -246,7 +291,7 @@ def _record(stage: str, part: str, kind: str, window: Records) -> dict[str, Any]
         found = [
             float(line[term])
             for line in window
-            if _number(line.get(term)) and line.get(f"n_{term}", 1)
+            if line.get(term) is not None and line.get(f"n_{term}", 1)
         ]
         means[term] = math.fsum(found) / len(found) if found else None
     return {
@@ -264,22 +309,6 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     except OSError:
         return
     for line in lines:
-        try:
-            found = parse_json(line, place=str(path), finite=False)
-        except InputError:
-            continue
-        if not isinstance(found, dict) or not _number(found.get("step")):
-            continue
-        if isinstance(found.get("stage"), str) and isinstance(found.get("part"), str):
-            yield found
-
-
-def _items(value: object) -> Iterable[tuple[str, Any]]:
-    return value.items() if isinstance(value, dict) else ()
-
-
-def _number(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    # Also no whole number that no float holds.
-    return -_MOST <= value <= _MOST
+        with contextlib.suppress(InputError, ValidationError):
+            told = parse_json(line, place=str(path), finite=False)
+            yield _Line.model_validate(told).model_dump()

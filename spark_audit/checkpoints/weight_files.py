@@ -15,9 +15,7 @@ import torch
 
 from spark_audit.checkpoints.locate import check_inside, read_json
 from spark_audit.errors import CheckpointError, one_line, shown
-from spark_audit.files import (
-    check_regular,
-)
+from spark_audit.files import check_regular
 from spark_audit.provenance import sha256_file, sha256_json
 
 # What trainers save beside weights and what is none.

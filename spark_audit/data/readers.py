@@ -8,11 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from spark_audit.data.examples import (
-    Split,
-    json_lines,
-    read_bytes,
-)
+from spark_audit.data.examples import Split, json_lines, read_bytes
 from spark_audit.errors import InputError, SparkError
 from spark_audit.files import check_regular, parse_json
 from spark_audit.terminal.hints import nearest

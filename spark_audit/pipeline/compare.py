@@ -16,13 +16,7 @@ import pyarrow as pa
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.columns import columns_of
-from spark_audit.audits.contract import (
-    BASE,
-    baselines_of,
-    originals,
-    replicates,
-    taken,
-)
+from spark_audit.audits.contract import BASE, baselines_of, originals, replicates, taken
 from spark_audit.audits.seeds import with_entries
 from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.files import check_links

@@ -293,7 +293,7 @@ def _estimate(
 
     sums = np.concatenate(parts, axis=1)
     try:
-        fit = _jackknife(sums, sides[0].strata(), statistic, level)
+        fit = _jackknife(sums, sides[0].strata(), statistic)
     except NotEstimableError as error:
         return Estimate.missing(error.what, n=n, clusters=clusters)
     estimate = t_estimate(*fit, n=n, clusters=clusters, level=level)
@@ -316,7 +316,6 @@ def _jackknife(
     sums: np.ndarray,
     strata: np.ndarray,
     statistic: Callable[[np.ndarray], np.ndarray],
-    level: float,
 ) -> _Fit:
     """``V = sum_h (C_h - 1) / C_h sum_{c in h} (value_(c) - value)^2``.
 

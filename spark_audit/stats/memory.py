@@ -19,12 +19,7 @@ from scipy import special
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Claim, Estimate, Row
 from spark_audit.stats.balance import effective_clusters
-from spark_audit.stats.intervals import (
-    Statistic,
-    estimate_of,
-    left_out,
-    t_estimate,
-)
+from spark_audit.stats.intervals import Statistic, estimate_of, left_out, t_estimate
 from spark_audit.stats.power import mde
 
 FEWEST = 2

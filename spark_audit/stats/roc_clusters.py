@@ -19,16 +19,8 @@ from scipy import sparse, special
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
 from spark_audit.stats.bootstrap import cluster_sums, draw_weights
-from spark_audit.stats.intervals import (
-    NO_SPREAD,
-    clopper_pearson,
-    percentile_interval,
-)
-from spark_audit.stats.roc import (
-    checked,
-    logit_interval,
-    placements,
-)
+from spark_audit.stats.intervals import NO_SPREAD, clopper_pearson, percentile_interval
+from spark_audit.stats.roc import checked, logit_interval, placements
 
 ZERO = 1e-12
 _CHUNK = 1 << 20

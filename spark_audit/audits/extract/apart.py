@@ -8,9 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy import special, stats
 
-from spark_audit.audits.contract import (
-    BASE,
-)
+from spark_audit.audits.contract import BASE
 from spark_audit.stats.intervals import rate_estimate, ratio_estimate
 from spark_audit.stats.power import mde_normal
 

@@ -14,13 +14,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import (
-    About,
-    Plan,
-    Tables,
-    by_name,
-    missing_rows,
-)
+from spark_audit.audits.contract import About, Plan, Tables, by_name, missing_rows
 from spark_audit.audits.extract.canaries import canary_findings, canary_table
 from spark_audit.audits.extract.findings import (
     NOTHING,
@@ -45,10 +39,7 @@ from spark_audit.manifest.schema import (
     ManifestSpan,
     TokenRange,
 )
-from spark_audit.results import (
-    AuditResult,
-    Finding,
-)
+from spark_audit.results import AuditResult, Finding
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.extraction import n_p, n_p_counts, top_k_logp
 

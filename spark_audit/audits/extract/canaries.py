@@ -9,15 +9,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from spark_audit.audits.contract import (
-    BASE,
-)
+from spark_audit.audits.contract import BASE
 from spark_audit.audits.extract.findings import ALL_TIED, hits
 from spark_audit.audits.wording import share
-from spark_audit.results import (
-    Claim,
-    Finding,
-)
+from spark_audit.results import Claim, Finding
 from spark_audit.stats.extraction import n_p, n_p_counts
 from spark_audit.stats.intervals import clopper_pearson
 

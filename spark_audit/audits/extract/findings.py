@@ -8,9 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.contract import (
-    BASE,
-)
+from spark_audit.audits.contract import BASE
 from spark_audit.audits.extract.apart import (
     Apart,
     comparable,
@@ -22,18 +20,9 @@ from spark_audit.audits.extract.apart import (
     train_against_test,
 )
 from spark_audit.audits.extract.tries import MOST
-from spark_audit.audits.ratio_rows import (
-    moved,
-)
+from spark_audit.audits.ratio_rows import moved
 from spark_audit.audits.wording import change_finding, percent, points, share, unseen
-from spark_audit.results import (
-    Claim,
-    Contrast,
-    Family,
-    Finding,
-    Guard,
-    Row,
-)
+from spark_audit.results import Claim, Contrast, Family, Finding, Guard, Row
 from spark_audit.stats.bootstrap import sign_flip
 
 NOTHING = "no identifier of a train row was scored"

@@ -191,7 +191,7 @@ def further(
         more["matched_placebo"] = placebo_table(
             manifest, sums, spans, draws=placebo_draws, seed=seed
         )
-    guards = [*reproduced_guard(manifest, sums, spans), *result.guards]
+    guards = [*reproduced_guard(spans), *result.guards]
     return replace(result, guards=guards, tables=more)
 
 

@@ -9,23 +9,12 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.matched.contrasts import REFERENCE
-from spark_audit.audits.matched.words import (
-    NO_LOW,
-)
+from spark_audit.audits.matched.words import NO_LOW
 from spark_audit.audits.occurrences import OLD, sides_of
 from spark_audit.data.occurrences import dose_group
-from spark_audit.results import (
-    Contrast,
-    Estimate,
-    Row,
-)
+from spark_audit.results import Contrast, Estimate, Row
 from spark_audit.stats.intervals import ratio_estimate
-from spark_audit.stats.memory import (
-    Memory,
-    dose_trend,
-    memory,
-    permutation_p,
-)
+from spark_audit.stats.memory import Memory, dose_trend, memory, permutation_p
 
 PERMUTATIONS = 9999
 

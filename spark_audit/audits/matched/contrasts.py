@@ -9,21 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.matched.words import (
-    NO_PAIRS,
-)
-from spark_audit.audits.spans import (
-    Group,
-    group_of,
-    groups,
-)
+from spark_audit.audits.matched.words import NO_PAIRS
+from spark_audit.audits.spans import Group, group_of, groups
 from spark_audit.names import entry_of, original_of
-from spark_audit.results import (
-    Contrast,
-    Estimate,
-    Family,
-    Row,
-)
+from spark_audit.results import Contrast, Estimate, Family, Row
 from spark_audit.stats.bootstrap import cluster_sums, draw_weights, max_t, sign_flip
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.power import with_mde

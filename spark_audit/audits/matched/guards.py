@@ -7,9 +7,8 @@ import pandas as pd
 
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.matched.changes import occurrences, sides_before, unequal
-from spark_audit.audits.spans import REPRODUCED, Sums
+from spark_audit.audits.spans import REPRODUCED
 from spark_audit.audits.wording import figure
-from spark_audit.manifest.schema import Manifest
 from spark_audit.results import Guard, number
 from spark_audit.stats.balance import effective_clusters, smd
 
@@ -115,9 +114,7 @@ def pair_guards(train: pd.DataFrame) -> list[Guard]:
     return found
 
 
-def reproduced_guard(
-    manifest: Manifest, sums: dict[str, Sums], spans: pd.DataFrame
-) -> list[Guard]:
+def reproduced_guard(spans: pd.DataFrame) -> list[Guard]:
     """Whether the base still scores as the manifest says it did."""
     base = spans[spans["checkpoint"] == BASE]
     if not len(base):

@@ -16,14 +16,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import (
-    BASE,
-    About,
-    Plan,
-    Tables,
-    by_name,
-    missing_rows,
-)
+from spark_audit.audits.contract import BASE, About, Plan, Tables, by_name, missing_rows
 from spark_audit.audits.noise.perturbed import (
     COLUMNS,
     DRAWS,

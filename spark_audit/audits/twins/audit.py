@@ -17,12 +17,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import (
-    About,
-    Plan,
-    Tables,
-    by_name,
-)
+from spark_audit.audits.contract import About, Plan, Tables, by_name
 from spark_audit.audits.ratio_rows import ratio_contrasts
 from spark_audit.audits.twins.findings import findings
 from spark_audit.audits.twins.metrics import COLUMNS, METRICS, flaw

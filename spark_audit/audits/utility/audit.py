@@ -31,14 +31,7 @@ from spark_audit.errors import InputError, choose
 from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import series_of
-from spark_audit.results import (
-    AuditResult,
-    Contrast,
-    Estimate,
-    Finding,
-    Guard,
-    Row,
-)
+from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Guard, Row
 from spark_audit.scoring.answers import normalised, stripped
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.accuracy import (

@@ -34,12 +34,7 @@ from spark_audit.report.standing import (
 from spark_audit.report.writers import WRITERS
 from spark_audit.report.writers.dossier import words
 from spark_audit.report.writers.dossier.exposed import exposed
-from spark_audit.report.writers.dossier.facts import (
-    attacks,
-    data,
-    limits,
-    outcome,
-)
+from spark_audit.report.writers.dossier.facts import attacks, data, limits, outcome
 from spark_audit.report.writers.dossier.pdf import printed
 from spark_audit.results import Claim, Report
 

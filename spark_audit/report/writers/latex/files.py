@@ -40,7 +40,7 @@ def write(
 ) -> list[Path]:
     """Write ``tables/*.tex``; no text of an example is ever in them."""
     found = render(report)
-    found["all"] = _document(report, list(found))
+    found["all"] = _document(list(found))
     written = []
     for name, text in found.items():
         path = folder / "tables" / f"{name}.tex"
@@ -350,7 +350,7 @@ def _span(values: Iterable[int]) -> str:
 # --- the document ---------------------------------------------------------------------
 
 
-def _document(report: Report, names: Sequence[str]) -> str:
+def _document(names: Sequence[str]) -> str:
     body = [line for name in names for line in (rf"\input{{{name}}}", r"\clearpage")]
     if not names:
         body = ["The report holds figures of none of the paper's tables."]
