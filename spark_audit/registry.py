@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -42,6 +43,12 @@ class Entry(Generic[F]):
         return self.parts[name]
 
 
+@cache
+def _registers(path: Path, changed: int) -> bool:
+    """Whether a file, as it was when it was ``changed``, registers an entry."""
+    return _REGISTERS.search(path.read_text(encoding="utf-8")) is not None
+
+
 class Registry(Generic[F]):
     """The entries of one folder.
 
@@ -64,7 +71,7 @@ class Registry(Generic[F]):
         """Each entry's name, ``json-file`` of ``json_file.py``, -> its file."""
         found = {}
         for path in sorted((*self.folder.glob("*.py"), *self.folder.glob("*/*.py"))):
-            if _REGISTERS.search(path.read_text(encoding="utf-8")):
+            if _registers(path, path.stat().st_mtime_ns):
                 inside = path.parent != self.folder
                 name = path.parent.name if inside else path.stem
                 found[name.replace("_", "-")] = path

@@ -28,8 +28,7 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_array, hstack, vstack
+import scipy
 
 Solver = Literal["dp", "milp"]
 Pick = tuple[int, int]
@@ -220,22 +219,24 @@ def _integer_programme(choices: Sequence[Choices]) -> list[Pick | None]:
     end = start + np.array([choice.length for choice in choices])[owner]
     # Windows that share a token all cover the last start among them.
     points = np.unique(start)[:, None]
-    covers = csr_array(((start <= points) & (points < end)).astype(float))
-    of_span = csr_array((owner == np.arange(k)[:, None]).astype(float))
+    covers = scipy.sparse.csr_array(((start <= points) & (points < end)).astype(float))
+    of_span = scipy.sparse.csr_array((owner == np.arange(k)[:, None]).astype(float))
     # Variables: window used, then span has a window.
-    eye = csr_array(np.eye(k))
-    packing = vstack(
+    eye = scipy.sparse.csr_array(np.eye(k))
+    packing = scipy.sparse.vstack(
         [
-            hstack([covers, csr_array((len(points), k))]),
-            hstack([of_span, csr_array((k, k))]),
-            hstack([-of_span, eye]),
+            scipy.sparse.hstack([covers, scipy.sparse.csr_array((len(points), k))]),
+            scipy.sparse.hstack([of_span, scipy.sparse.csr_array((k, k))]),
+            scipy.sparse.hstack([-of_span, eye]),
         ]
     )
     most = np.concatenate([np.ones(len(points)), np.ones(k), np.zeros(k)])
-    limits = LinearConstraint(packing, -np.inf, most)
+    limits = scipy.optimize.LinearConstraint(packing, -np.inf, most)
     count = np.concatenate([np.ones(len(cost)), np.full(k, k + 1.0)])
     solution = _solve(-count, [limits])
-    enough = LinearConstraint(count[None, :], np.round(count @ solution), np.inf)
+    enough = scipy.optimize.LinearConstraint(
+        count[None, :], np.round(count @ solution), np.inf
+    )
     solution = _solve(np.concatenate([cost, np.zeros(k)]), [limits, enough])
     picks: list[Pick | None] = [None for _ in choices]
     for j in np.flatnonzero(solution[: len(cost)]):
@@ -243,13 +244,15 @@ def _integer_programme(choices: Sequence[Choices]) -> list[Pick | None]:
     return picks
 
 
-def _solve(objective: np.ndarray, constraints: list[LinearConstraint]) -> np.ndarray:
+def _solve(
+    objective: np.ndarray, constraints: list[scipy.optimize.LinearConstraint]
+) -> np.ndarray:
     """Minimise over 0/1 variables; shape ``(n,)``, rounded to 0 and 1."""
-    result = milp(
+    result = scipy.optimize.milp(
         objective,
         constraints=constraints,
         integrality=np.ones(len(objective), np.int64),
-        bounds=Bounds(0, 1),
+        bounds=scipy.optimize.Bounds(0, 1),
         options={"mip_rel_gap": 0.0},
     )
     if result.x is None:

@@ -14,8 +14,9 @@ from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import fft, special
+from scipy import special
 
 from spark_audit.stats.exposure import checked_ranks, exposure_bits, top_k_credit
 from spark_audit.stats.intervals import clopper_pearson
@@ -141,11 +142,11 @@ def _null_mean(counts: tuple[tuple[int, int], ...], of: Of) -> NullMean:
     step = 1.0 if of == "rank" else float(reach) / _GRID
     parts = [(_on_grid(_values(size, of) / step), count) for size, count in counts]
     length = sum(count * (len(pmf) - 1) for pmf, count in parts) + 1
-    fast = fft.next_fast_len(length, real=True)
+    fast = scipy.fft.next_fast_len(length, real=True)
     product = np.ones(fast // 2 + 1, dtype=np.complex128)
     for pmf, count in parts:
-        product *= fft.rfft(pmf, fast) ** count
-    probability = np.clip(fft.irfft(product, fast)[:length], 0.0, None)
+        product *= scipy.fft.rfft(pmf, fast) ** count
+    probability = np.clip(scipy.fft.irfft(product, fast)[:length], 0.0, None)
     probability /= probability.sum()
     probability.flags.writeable = False
     return NullMean(n, float(n) if of == "rank" else 0.0, step, probability)
@@ -300,8 +301,6 @@ def uniformity(
     distribution of mid-ranks is not uniform under chance, so there each canary takes
     one of the ranks that it is tied over, drawn with a fixed seed.
     """
-    from scipy import stats
-
     found, sizes = checked_ranks(ranks, n_candidates)
     behind = np.broadcast_to(np.asarray(ties, dtype=np.int64), found.shape)
     drawn = found + np.random.default_rng(0).integers(0, behind + 1)
@@ -310,11 +309,11 @@ def uniformity(
         raise ValueError("there is no rank")
     sd = np.sqrt(np.sum((sizes**2 - 1) / 12))
     z = float(np.sum(found + behind / 2 - (sizes + 1) / 2) / sd) if sd else 0.0
-    ks = stats.kstest(quantiles, "uniform")
+    ks = scipy.stats.kstest(quantiles, "uniform")
     # One value has no Cramer-von Mises p value in SciPy.
     cvm, cvm_p = float(1 / 12 + (quantiles[0] - 0.5) ** 2), float(ks.pvalue)
     if len(quantiles) > 1:
-        test = stats.cramervonmises(quantiles, "uniform")
+        test = scipy.stats.cramervonmises(quantiles, "uniform")
         cvm, cvm_p = float(test.statistic), float(test.pvalue)
     return Uniformity(
         z,
@@ -347,10 +346,9 @@ def dose_trend(
     -------
     ``None`` where one of both does not vary. ``p = (1 + hits) / (1 + replicates)``.
     """
-    from scipy import stats
-
     x, y = (
-        stats.rankdata(np.asarray(side, dtype=np.float64)) for side in (dose, values)
+        scipy.stats.rankdata(np.asarray(side, dtype=np.float64))
+        for side in (dose, values)
     )
     x, y = x - x.mean(), y - y.mean()
     norm = float(np.sqrt(np.sum(x**2) * np.sum(y**2)))

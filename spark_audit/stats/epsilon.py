@@ -11,7 +11,8 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special, stats
+import scipy
+from scipy import special
 
 from spark_audit.stats.intervals import clopper_pearson
 
@@ -215,7 +216,7 @@ def one_run_p(
     q = special.expit(epsilon)
     beta, alpha = special.bdtrc(correct - 1, guesses, q), 0.0
     if delta:
-        mass = stats.binom.pmf(np.arange(correct - 1, -1, -1), guesses, q)
+        mass = scipy.stats.binom.pmf(np.arange(correct - 1, -1, -1), guesses, q)
         alpha = float((np.cumsum(mass) / np.arange(1, correct + 1)).max())
     return float(min(1.0, beta + 2 * coins * delta * alpha))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 from scipy import special
 
@@ -117,9 +118,6 @@ def extrapolated_exposure(nll: float, references: ArrayLike) -> Extrapolated:
     is below ``1 / (10 N)``, N references and the secret, the fit says nothing any more
     and the value is clipped there.
     """
-    # Imported when used: scipy.stats takes most of a second.
-    from scipy import stats
-
     pool = _finite_or_inf(references)
     if pool.ndim != 1 or len(pool) < 20 or not np.isfinite(pool).all():
         raise ValueError("an extrapolation needs at least 20 finite references")
@@ -130,7 +128,7 @@ def extrapolated_exposure(nll: float, references: ArrayLike) -> Extrapolated:
     # On one scale: the optimiser's steps are absolute.
     centre, scale = float(pool.mean()), float(pool.std())
     scaled = np.sort((pool - centre) / scale)
-    fitted = stats.skewnorm(*stats.skewnorm.fit(scaled))
+    fitted = scipy.stats.skewnorm(*scipy.stats.skewnorm.fit(scaled))
     cdf = fitted.cdf(scaled)
     steps = np.arange(len(pool) + 1) / len(pool)
     ks = float(max(np.max(steps[1:] - cdf), np.max(cdf - steps[:-1])))

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
+import scipy
 from scipy import special
-from scipy.optimize import brentq
 
 from spark_audit.results import Estimate
 
@@ -98,7 +98,9 @@ def _noncentrality(df: int, level: float, power: float) -> float:
         return float(1 - high + low) - power
 
     # With 2 clusters the critical value is 12.7: the root grows with it.
-    return float(brentq(missing, 0.0, 5.0 * (critical + 1.0), xtol=1e-12))
+    return float(
+        scipy.optimize.brentq(missing, 0.0, 5.0 * (critical + 1.0), xtol=1e-12)
+    )
 
 
 def _check(spread: float, level: float, power: float) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import special, stats
+from scipy import special
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.stats.intervals import NO_SPREAD
@@ -141,7 +142,7 @@ def tost(
     """
     if not low < high or not se > 0:
         raise ValueError("tost needs low < high and a positive standard error")
-    law = stats.t(df) if np.isfinite(df) else stats.norm()
+    law = scipy.stats.t(df) if np.isfinite(df) else scipy.stats.norm()
     p = max(law.sf((value - low) / se), law.cdf((value - high) / se))
     reach = float(law.ppf(1 - alpha)) * se
     return Tost(float(p), value - reach, value + reach, bool(p < alpha))
@@ -150,9 +151,9 @@ def tost(
 def placements(x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     """AUC; share of ``y`` below each ``x``; share of ``x`` above each ``y``."""
     m, n = len(x), len(y)
-    ranks = stats.rankdata(np.concatenate([x, y]))
-    above = (ranks[:m] - stats.rankdata(x)) / n
-    below = 1 - (ranks[m:] - stats.rankdata(y)) / m
+    ranks = scipy.stats.rankdata(np.concatenate([x, y]))
+    above = (ranks[:m] - scipy.stats.rankdata(x)) / n
+    below = 1 - (ranks[m:] - scipy.stats.rankdata(y)) / m
     return float(above.mean()), above, below
 
 
@@ -166,11 +167,11 @@ def logit_interval(value: float, variance: float, reach: float) -> tuple[float, 
     return float(low), float(high)
 
 
-def _chance(n1: int, n0: int, fpr: float) -> stats.distributions.rv_frozen:
+def _chance(n1: int, n0: int, fpr: float) -> scipy.stats.distributions.rv_frozen:
     if n1 < 1 or n0 < 1:
         raise NotEstimableError("a side is empty")
     k = allowed(n0, fpr)
-    return stats.betabinom(n1, k + 1, n0 - k)
+    return scipy.stats.betabinom(n1, k + 1, n0 - k)
 
 
 def _side(scores: ArrayLike, name: str) -> np.ndarray:

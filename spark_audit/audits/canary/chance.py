@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 import pandas as pd
-from scipy import stats
+import scipy
 
 from spark_audit.audits.canary.ranks import (
     by_part,
@@ -42,7 +42,7 @@ def p_risen(frame: pd.DataFrame, base: pd.DataFrame) -> float:
     change, _ = changes(frame, base, "exposure")
     if not change.any():
         return 1.0
-    return float(stats.wilcoxon(change, alternative="greater").pvalue)
+    return float(scipy.stats.wilcoxon(change, alternative="greater").pvalue)
 
 
 @dataclass(frozen=True)

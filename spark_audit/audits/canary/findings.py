@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 
 from spark_audit.audits.canary.chance import LEVEL, Judged, Tested, p_risen, two_ended
 from spark_audit.audits.canary.epsilon import STATED
@@ -375,7 +375,9 @@ def _epsilon_words(
         if best is None or best["epsilon_per_record"] <= largest:
             continue
         largest = best["epsilon_per_record"]
-        by_chance = stats.binom.sf(best["hits"] - 1, best["canaries"], best["k"] / size)
+        by_chance = scipy.stats.binom.sf(
+            best["hits"] - 1, best["canaries"], best["k"] / size
+        )
         ps.append(float(by_chance) * (1 - LEVEL) / best["significance"])
         which = "declared beforehand" if kind else "largest of the others, corrected"
         dose = "" if best["dose"] == "all" else f"dose {best['dose']}, "

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 
 from spark_audit.audits.canary.chance import (
     LEVEL,
@@ -178,7 +178,7 @@ def streisand_table(frame: pd.DataFrame) -> list[Record]:
             "mde_ranks": None,
         }
         if len(never):
-            test = stats.mannwhitneyu(ours["mid"], never["mid"])
+            test = scipy.stats.mannwhitneyu(ours["mid"], never["mid"])
             # Ranks that are all alike say nothing apart; SciPy from 1.18 gives NaN.
             alike = pd.concat([ours["mid"], never["mid"]]).nunique() == 1
             # The difference of two means varies as a mean of so many canaries does.
@@ -232,7 +232,7 @@ def paired_table(
                 "exposure_change_median": float(np.median(change)),
             }
             if moved:
-                record["wilcoxon_p"] = float(stats.wilcoxon(change).pvalue)
+                record["wilcoxon_p"] = float(scipy.stats.wilcoxon(change).pvalue)
                 record["sign_flip_p"] = sign_flip(change, seed=seed)
         found.append(_told(record, resolvable=resolvable))
     return found

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import special, stats
+import scipy
+from scipy import special
 
 from spark_audit.audits.contract import BASE
 from spark_audit.stats.intervals import rate_estimate, ratio_estimate
@@ -54,7 +55,7 @@ def exact_p(chosen: pd.DataFrame) -> float:
         for split in ("train", "test")
     )
     counts = [[int(side.sum()), int((~side).sum())] for side in sides]
-    return float(stats.fisher_exact(np.array(counts)).pvalue)
+    return float(scipy.stats.fisher_exact(np.array(counts)).pvalue)
 
 
 def rate(events: np.ndarray, trials: np.ndarray) -> Apart | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.extract.findings import ALL_TIED, hits
@@ -147,4 +147,4 @@ def _known_p(
 
 def _p_more(hits: int, n: int, others: int, m: int) -> float:
     counts = np.array([[hits, n - hits], [others, m - others]])
-    return float(stats.fisher_exact(counts, alternative="greater").pvalue)
+    return float(scipy.stats.fisher_exact(counts, alternative="greater").pvalue)

@@ -13,7 +13,8 @@ from itertools import combinations
 from typing import TypeAlias
 
 import numpy as np
-from scipy import sparse, special, stats
+import scipy
+from scipy import sparse, special
 
 from spark_audit.audits.mia.texts import (
     FOLDS,
@@ -147,5 +148,5 @@ def _ranks(values: np.ndarray, task: np.ndarray) -> np.ndarray:
     for one in np.unique(task):
         at = np.flatnonzero((task == one) & np.isfinite(values))
         if len(at):
-            found[at] = (stats.rankdata(values[at]) - 0.5) / len(at)
+            found[at] = (scipy.stats.rankdata(values[at]) - 0.5) / len(at)
     return found

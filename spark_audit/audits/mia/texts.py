@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse, stats
+import scipy
+from scipy import sparse
 
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.stats.balance import smd
@@ -143,7 +144,7 @@ def shift(members: np.ndarray, non_members: np.ndarray) -> Shift | None:
     x, y = (side[np.isfinite(side)] for side in (members, non_members))
     if len(x) < 2 or len(y) < 2:
         return None
-    test = stats.ks_2samp(x, y)
+    test = scipy.stats.ks_2samp(x, y)
     spread = np.sqrt((np.var(x, ddof=1) + np.var(y, ddof=1)) / 2)
     apart = smd(x, y, sd=float(spread)) if spread > 0 else None
     return Shift(float(test.statistic), float(test.pvalue), apart)
