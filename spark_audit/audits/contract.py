@@ -150,6 +150,8 @@ class About:
         What it tries on a checkpoint, in words (empty: it attacks nothing, and only
         describes); the metric whose figures tell on how much, the field of its rows
         that counts it, and what is counted.
+    asked
+        ``all`` leaves it out but where it is asked for: it takes most of the time.
     """
 
     metrics: tuple[Metric, ...] = ()
@@ -166,6 +168,7 @@ class About:
     file: str = ""
     attack: str = ""
     covers: tuple[str, str, str] = ("", "n", "")
+    asked: bool = False
 
 
 NOTHING_KNOWN = About()

@@ -42,34 +42,49 @@ class _Way:
 
 
 def audit_command(names: Sequence[str]) -> Callable[..., None]:
-    """The command of one audit, or of all, some of which may be left out."""
+    """The command of one audit, or of all, some of which may be left out.
+
+    ``all`` leaves out what takes most of the time, until it or one of its own options
+    is asked for.
+    """
     several = len(names) > 1
     of_stages = len(names) == 1 and AUDITS.of_stages(names[0])
-    asked = [one for one in options(Request) if one.field != "data" or of_stages]
-    own = list(
-        {one.field: one for name in names for one in _own(name, several)}.values()
-    )
+    common = [one for one in options(Request) if one.field != "data" or of_stages]
+    by_name = {name: list(_own(name, several)) for name in names}
+    own = list({one.field: one for each in by_name.values() for one in each}.values())
+    slow = [name for name in names if several and AUDITS.about(name).asked]
     loading, way = options(Loading), options(_Way)
     told = ALL if several else names[0]
-    left = [_skip(names)] if several else []
+    left = [_skip(names), _also(slow)] if several else []
 
     def command(context: typer.Context, **flags: Any) -> None:
-        out = left[0].taken_from(flags) if left else ()
+        out, also = (one.taken_from(flags) for one in left) if left else ((), ())
+        typed = {*given(context)}
+        waiting = [
+            name
+            for name in slow
+            if name not in (*out, *also)
+            and not typed & {one.name for one in by_name[name]}
+        ]
         request = build(
             Request,
-            asked,
+            common,
             flags,
-            audits=tuple(name for name in names if name not in out),
+            audits=tuple(name for name in names if name not in (*out, *waiting)),
             loading=build(Loading, loading, flags),
             audit_options=build(dict, own, flags),
             command=(PROGRAM, *context.obj),
         )
-        folder = _audit(request, build(_Way, way, flags))
+        asked = build(_Way, way, flags)
+        folder = _audit(request, asked)
+        if waiting and not asked.quiet:
+            listed = " ".join(waiting)
+            say(f"left out, as it takes most of the time: {listed} (--also {listed})")
         if folder is not None:
             path = folder / f"command-{told}.toml"
             write_config(path, given(context), command=f"{PROGRAM} {told}")
 
-    shown = [one.parameter() for one in (*asked, *left, *way, *own, *loading)]
+    shown = [one.parameter() for one in (*common, *left, *way, *own, *loading)]
     file = inspect.Parameter(
         "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Config
     )
@@ -81,6 +96,13 @@ def _skip(names: Sequence[str]) -> Option:
     """``--skip`` of the command for all audits."""
     flag = Flag("Audits to leave out.", metavar="AUDIT...", choices=names)
     return Option("skip", tuple[str, ...], flag, ())
+
+
+def _also(slow: Sequence[str]) -> Option:
+    """``--also`` of the command for all audits: what it leaves out by itself."""
+    text = "Audits that `all` leaves out as they take most of the time."
+    flag = Flag(text, metavar="AUDIT...", choices=slow)
+    return Option("also", tuple[str, ...], flag, ())
 
 
 def _own(name: str, named: bool) -> Iterator[Option]:

@@ -28,7 +28,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "all --ckpt runs/mine --base models/base --dry-run",
         "all --ckpt with=runs/mine without=runs/plain --base models/base "
         "--baseline without",
-        "all --ckpt runs/mine --base models/base --skip noise extract",
+        "all --ckpt runs/mine --base models/base --skip extract --also noise",
         "all --config reports/reviews-mine/command-all.toml",
     ),
     "report": (

@@ -23,6 +23,7 @@ SEVERAL = (
     "--data",
     "--ckpt",
     "--skip",
+    "--also",
     "--fail-if",
     "--set",
     "--map",
@@ -73,7 +74,7 @@ def _app(argv: Sequence[str]) -> typer.Typer:
         of_stages = called and AUDITS.of_stages(name)
         _add(app, name, made, help=AUDITS.summary(name), of_stages=of_stages)
     made = audit_command(audits) if ALL in argv else _not_called
-    _add(app, ALL, made, help="Every audit from one scoring pass.")
+    _add(app, ALL, made, help="All audits from one scoring pass; noise if asked for.")
     _add(app, "report", report.report)
     _add(app, "compare", report.compare)
     helps = "gate" in argv and {"-h", "--help"} & {*argv}

@@ -30,7 +30,7 @@ WIDE = 16
 """Characters of a value's name that a terminal of 80 columns does not break."""
 
 PANELS: Mapping[str, Collection[str]] = {
-    "What": "ckpt base baseline manifest data skip limit task split source "
+    "What": "ckpt base baseline manifest data skip also limit task split source "
     "template map fail_if method order against paper_method".split(),
     "How": (),
     "Where": "device batch_size scores shard lora_targets".split(),

@@ -81,6 +81,29 @@ def test_skip_leaves_audits_out(
     assert "did you mean 'noise'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("typed", "runs"),
+    [
+        ("", False),
+        ("--also noise", True),
+        ("--draws 1", True),
+        ("--also noise --skip noise", False),
+        ("--skip mia", False),
+    ],
+)
+def test_all_runs_noise_only_where_it_is_asked_for(
+    asked: list[Request], capsys: pytest.CaptureFixture[str], typed: str, runs: bool
+) -> None:
+    assert run(["all", "--ckpt", "x", *typed.split()]) == 0
+    assert ("noise" in asked[0].audits) is runs
+    told = "left out, as it takes most of the time: noise (--also noise)"
+    silent = runs or "--skip noise" in typed
+    assert (told in capsys.readouterr().err) is not silent
+    assert run(["noise", "--ckpt", "x"]) == 0
+    assert asked[1].audits == ("noise",)
+    assert run(["all", "--ckpt", "x", "--also", "mia"]) == 2
+
+
 def test_flag_wins_over_file_and_file_over_environment(
     asked: list[Request], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,7 +159,9 @@ def missing_scales(
 
 @AUDITS.register(
     order=8,
-    about=About(METRICS, columns=COLUMNS, nothing=NOTHING, unscored=NOT_SCORED),
+    about=About(
+        METRICS, columns=COLUMNS, nothing=NOTHING, unscored=NOT_SCORED, asked=True
+    ),
     plan=plan,
     check=check,
     conclude=conclude,
