@@ -52,6 +52,7 @@ SCORERS = ("normalised", "strict", "likelihood")
 METRICS = (
     Metric(
         "last",
+        "Last",
         bounds=(0.0, 1.0),
         learned=1,
         missing=("",),
@@ -62,8 +63,8 @@ METRICS = (
             "the mean over tasks seen so far; mean change since each task was learned."
         },
     ),
-    Metric("avg", bounds=(0.0, 1.0), missing=("",)),
-    Metric("bwt", missing=("",)),
+    Metric("avg", "Avg", bounds=(0.0, 1.0), missing=("",)),
+    Metric("bwt", "BWT", missing=("",)),
     Metric("forgetting", missing=("",)),
     Metric("learning_accuracy", "learning accuracy", bounds=(0.0, 1.0), missing=("",)),
     Metric("accuracy", bounds=(0.0, 1.0), rate=True, variants=(ANY,)),

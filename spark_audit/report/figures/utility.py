@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from spark_audit.audits import AUDITS
 from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.entries import estimable, rows_of
 from spark_audit.report.figures.forest import Forest
@@ -12,7 +13,7 @@ from spark_audit.report.figures.picture import DOTTED, ZERO, Look, looks, wrappe
 from spark_audit.report.figures.theme import INK
 from spark_audit.results import Report
 
-NAMES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
+SHOWN = ("last", "avg", "bwt")
 UNIT = "share of answers right"
 CHANCE = replace(DOTTED, colour=INK, width=1.2)
 
@@ -20,8 +21,8 @@ CHANCE = replace(DOTTED, colour=INK, width=1.2)
 @FIGURES.register(order=110)
 def draw(report: Report) -> Forest | None:
     """One panel a figure of continual learning, one bar a checkpoint."""
-    metrics = {metric: rows_of(report, "utility", metric) for metric in NAMES}
-    missing = [NAMES[m] for m, rows in metrics.items() if rows and not estimable(rows)]
+    metrics = {metric: rows_of(report, "utility", metric) for metric in SHOWN}
+    missing = [_label(m) for m, rows in metrics.items() if rows and not estimable(rows)]
     metrics = {metric: rows for metric, rows in metrics.items() if estimable(rows)}
     if not metrics:
         return None
@@ -40,7 +41,7 @@ def draw(report: Report) -> Forest | None:
         ]
         section = Section(
             lines,
-            NAMES[metric],
+            _label(metric),
             label="change of that share\n(higher = better)"
             if signed
             else f"{UNIT}\n(higher = better)",
@@ -62,3 +63,7 @@ def draw(report: Report) -> Forest | None:
         most=3,
         keys={"the most frequent answer": CHANCE} if chance else {},
     )
+
+
+def _label(metric: str) -> str:
+    return AUDITS.metric("utility", metric).label
