@@ -24,7 +24,6 @@ from spark_audit.names import CheckpointName, entry_of, series_of
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attachments import (
-    cases_file,
     read_cases,
     united,
     united_cases,
@@ -105,7 +104,7 @@ def compare(
         sums = _write(output, evidence)
         parts = [(read_cases(f), new) for f, new in zip(folders, names, strict=True)]
         write_cases(output, united_cases(parts))
-    kept = [*map(AUDITS.evidence_file, results), cases_file(Path()).name]
+    kept = [*map(AUDITS.evidence_file, results), "cases.parquet", "cases.csv"]
     return assemble(
         results,
         status=first.status,

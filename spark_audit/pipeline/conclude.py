@@ -56,7 +56,7 @@ def conclude(
             written.update(filter(Path.exists, (folder / name for name in kept)))
     if shown or not adds:
         write_cases(folder, shown)
-    written.add(cases_file(folder))
+    written |= {cases_file(folder), cases_file(folder).with_suffix(".csv")}
     sums = dict(report.evidence)
     for name, result in results.items():
         if result.evidence is not None and len(result.evidence):

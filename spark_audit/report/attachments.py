@@ -17,7 +17,9 @@ import pyarrow as pa
 
 from spark_audit.audits.contract import BASE
 from spark_audit.errors import OutputError
+from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.report.writers.csv_tables import csv_text
 from spark_audit.scoring.table import TokenTable, read_parquet, write_parquet
 
 Records = list[dict[str, Any]]
@@ -202,12 +204,44 @@ def cases_file(folder: Path) -> Path:
     return folder / "scores" / "cases.parquet"
 
 
+TIDY = {
+    "position": "token_position",
+    "start": "char_start",
+    "end": "char_end",
+    "role": "token_role",
+    "type": "identifier_type",
+}
+"""Columns of ``cases.csv`` that are words of SQL in ``cases.parquet``."""
+
+
+def tidy_cases(records: Records) -> Records:
+    """:func:`cases` with a record a token and checkpoint: no text, NLLs in nats."""
+    return [
+        {
+            **{TIDY.get(k, k): record[k] for k in PLACE.names},
+            "checkpoint": name.removeprefix(NLL),
+            "measure": "nll",
+            "value_nats": value,
+        }
+        for record in records
+        for name, value in record.items()
+        if name.startswith(NLL) and value is not None
+    ]
+
+
 def write_cases(folder: Path, records: Records) -> None:
-    """Write :func:`cases` into a report folder; none: remove what stood there."""
+    """Write :func:`cases` into a report folder; none: remove what stood there.
+
+    ``cases.csv`` beside the file is the same, tidy, and as private.
+    """
     path = cases_file(folder)
+    tidy = path.with_suffix(".csv")
     if not records:
         path.unlink(missing_ok=True)
+        tidy.unlink(missing_ok=True)
         return
+    long = tidy_cases(records)
+    write_text(tidy, csv_text(list(long[0]) if long else [], long), mode=0o600)
     names = [key for key in records[0] if key.startswith(NLL)]
     scores = [pa.field(name, pa.float64()) for name in names]
     write_parquet(pa.Table.from_pylist(records, pa.schema([*PLACE, *scores])), path)

@@ -891,7 +891,10 @@ def test_of_scores_too_only_what_the_report_named_goes(
     tables = folder / "scores" / "tables"
     shutil.copy(tables / "ours.plain.parquet", folder / "scores" / "mine.parquet")
     shutil.copy(tables / "ours.plain.parquet", tables / "mine.parquet")
-    assert read_report(folder).files["scores"][0] == "scores/cases.parquet"
+    assert read_report(folder).files["scores"][:2] == [
+        "scores/cases.csv",
+        "scores/cases.parquet",
+    ]
     two = (f"ours={workshop / 'lora'}", f"more={workshop / 'lora'}")
     run(request_of(audits=("nll",), ckpt=two))
     assert (tables / "more.plain.parquet").exists()

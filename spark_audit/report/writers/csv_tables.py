@@ -69,7 +69,7 @@ def write(
     for name, (model, rows) in models.items():
         columns = [own for c in model.model_fields for own in _columns(c)]
         path = place / f"{name}.csv"
-        write_text(path, _csv(columns, [_named(row.model_dump()) for row in rows]))
+        write_text(path, csv_text(columns, [_named(row.model_dump()) for row in rows]))
         written.append(path)
     for name, records in report.tables.items():
         # Losses of a step are those of a few rows, and no DP-SGD covers them.
@@ -79,7 +79,7 @@ def write(
         lines = list(long)
         columns = list(dict.fromkeys(column for line in lines for column in line))
         path = place / f"{name}.csv"
-        write_text(path, _csv(columns, lines))
+        write_text(path, csv_text(columns, lines))
         written.append(path)
     if by_task:
         path = place / "contrasts_by_task.parquet"
@@ -136,7 +136,8 @@ def _put(file: IO[bytes], *, records: list[Record]) -> None:
     pq.write_table(table, file)
 
 
-def _csv(columns: Sequence[str], records: Sequence[Record]) -> str:
+def csv_text(columns: Sequence[str], records: Sequence[Record]) -> str:
+    """Lines below a head, of which no cell is a formula to a spreadsheet."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(_cell, columns))
