@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spark_audit.errors import InputError
+from spark_audit.terminal.commands import add
 from spark_audit.terminal.console import (
     keep_apart,
     root,
@@ -42,6 +43,21 @@ if TYPE_CHECKING:
 PROGRAM = "spark-train"
 SEVERAL = ("--data", "--set", "--lora-targets")
 """Options that accept both ``--x A B`` and ``--x A --x B``."""
+EXAMPLES = {
+    "run": (
+        "run --method spark --base models/base --data data/injected "
+        "--order reviews,support -o runs/spark",
+        "run --method er --base models/base --data data/injected "
+        "--order reviews,support --dp fn --set fn.sigma=0.01 -o runs/er",
+    ),
+    "methods": ("methods", "methods --json"),
+    "relearn": (
+        "relearn runs/spark --base models/base --data data/injected "
+        "-o runs/spark-relearned",
+    ),
+    "score": ("score data/injected --base models/base",),
+}
+"""What ``--help`` shows as examples, by command: each is one that works."""
 FIGURES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
 """What a run's end tells of its accuracy matrix."""
 
@@ -69,10 +85,14 @@ def _app() -> typer.Typer:
         "privacy correction.",
     )
     app.callback()(root)
-    app.command("run")(train_run)
-    app.command("methods")(methods)
-    app.command("relearn")(relearn)
-    app.command("score")(score)
+    commands = {
+        "run": train_run,
+        "methods": methods,
+        "relearn": relearn,
+        "score": score,
+    }
+    for name, function in commands.items():
+        add(app, name, function, program=PROGRAM, examples=EXAMPLES[name])
     return app
 
 

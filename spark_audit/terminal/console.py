@@ -38,12 +38,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def _version(value: bool) -> None:
+def _version(context: typer.Context, value: bool) -> None:
     if value:
         from spark_audit.provenance import versions
 
         found = versions()
-        own = {"spark-audit": found.pop("spark-audit", "not installed")}
+        # Both programs are of one distribution: each begins with its own name.
+        own = {context.info_name: found.pop("spark-audit", "not installed")}
         tell("\n".join(f"{k} {v}" for k, v in {**own, **found}.items()))
         raise typer.Exit
 

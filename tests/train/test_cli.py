@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,9 +16,11 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import typer
 
 from spark_audit.checkpoints.specs import Loading
-from spark_train.cli import run
+from spark_audit.terminal.console import spread
+from spark_train.cli import EXAMPLES, SEVERAL, _app, run
 from spark_train.request import RelearnRequest, TrainRequest
 
 RUN = ["run", "--method", "seqft", "--base", "b", "--data", "d", "--order", "1"]
@@ -59,7 +62,21 @@ def test_module_runs_like_the_script() -> None:
         check=False,
     )
     assert done.returncode == 0
-    assert "spark-audit 0." in done.stdout
+    assert done.stdout.startswith("spark-train 0.")
+
+
+@pytest.mark.parametrize("command", EXAMPLES)
+def test_help_shows_examples_that_can_be_read(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([command, "--help"]) == 0
+    assert f"spark-train {command}" in capsys.readouterr().out.split("Examples")[1]
+    group: Any = typer.main.get_command(_app())
+    for line in EXAMPLES[command]:
+        name, *left = spread(shlex.split(line), several=SEVERAL)
+        own = group.commands[name]
+        context = own.context_class(own, info_name=name)
+        own.make_parser(context).parse_args(left)
 
 
 @pytest.mark.parametrize(
