@@ -1,8 +1,8 @@
 """Identifiers in text: rule patterns, and Presidio as an optional detector.
 
 Rules find what has a form (an e-mail address, a card number with its check digit) or a
-cue in front of it ("my password is ..."). Names have no form: the rules see only those
-behind a title or an introduction, so a count of names by rules is a lower bound.
+cue in front of it ("my password is ..."). Names have no form: the rules see those
+behind a title or an introduction, and those that lists hold (``names.py``).
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from spark_audit.data.examples import Example, Span
+from spark_audit.data.names import names
 from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import InputError, choose
 
 Detector = Literal["rules", "presidio", "presidio-patterns"]
 NAMES_MISSED: dict[str, str] = {
-    "rules": "NAME: rules see names behind a title or an introduction only, and miss "
-    "nearly all others: of 61 in 60 rows of news, counted by hand, they found none. "
-    "Their count does not say how many there are: annotate names yourself, or with "
-    "--detector presidio.",
+    "rules": "NAME: found by lists and cues, not all: of 150 mentions of people in 220 "
+    "rows of news and reviews, read by hand, 57% (of full names 83%); 84% of what was "
+    "found was a name. ADDRESS: half of American ones, few others. For more, annotate "
+    "them yourself, or names with --detector presidio.",
     "presidio-patterns": "NAME: these patterns look for no names: annotate names "
     "yourself, or with --detector presidio.",
 }
@@ -54,7 +55,7 @@ def luhn(digits: str) -> bool:
 
 
 _CARDS = re.compile(
-    r"4\d{12}(?:\d{3}){0,2}|5\d{15}|2[2-7]\d{14}|6\d{15,18}|3[47]\d{13}|3[068]\d{12}"
+    r"4\d{12}(?:\d{3}){0,2}|5\d{15}|2[2-7]\d{14}|6\d{15,18}|3[47]\d{13}|35\d{14}|3[068]\d{12}|(?:2131|1800)\d{11}"
 )
 
 
@@ -105,7 +106,13 @@ _PERSON_2 = rf"(?P<pii>{_CAPITAL}(?:[ ][A-Z]\.)?(?:[ ]{_CAPITAL}){{1,2}})"
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _STREET = (
     r"(?:Street|St|Avenue|Ave|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Way"
-    r"|Place|Pl|Square|Sq|Terrace|Ter|Parkway|Pkwy|Highway|Hwy|Circle|Cir)\b\.?"
+    r"|Place|Pl|Square|Sq|Terrace|Ter|Parkway|Pkwy|Highway|Hwy|Circle|Cir|Alley|Bypass"
+    r"|Causeway|Close|Cove|Crescent|Crossing|Crossroad|Estates?|Expressway|Extensions?"
+    r"|Freeway|Gardens?|Gateway|Glens?|Greens?|Groves?|Heights|Hollow|Junctions?|Knolls?"
+    r"|Landing|Loop|Manors?|Meadows?|Mews|Motorway|Mount|Orchard|Parade|Park|Passage"
+    r"|Path|Pike|Pines|Plaza|Port|Radial|Ramp|Ranch|Ridges?|Route|Row|Skyway|Spurs?"
+    r"|Stravenue|Throughway|Trace|Track|Trail|Turnpike|Underpass|Viaduct|Views?|Villages?"
+    r"|Ville|Vista|Walks?|Wells?|Harbors?|Lodge|Springs?|Lights?|Dam)s?\b\.?"
 )
 _RULES: tuple[_Rule, ...] = (
     _rule(
@@ -115,8 +122,9 @@ _RULES: tuple[_Rule, ...] = (
     ),
     _rule(
         "CREDIT_CARD",
-        r"""(?<![\w$€£#.,-])(?P<pii>\d{4}(?P<s>[ -]?)\d{4}(?P=s)\d{4}(?P=s)\d{4}
-        |3\d{3}(?P<t>[ -]?)\d{6}(?P=t)\d{4,5}|\d{13}|\d{17,19})(?![\w-]|[.,]\d)""",
+        r"""(?<![\w$€£#.,+-])(?P<pii>\d{4}(?P<s>[ -]?)\d{4}(?P=s)\d{4}(?P=s)\d{4}
+        |3\d{3}(?P<t>[ -]?)\d{6}(?P=t)\d{4,5}|\d{13}|\d{15}|\d{17,19})
+        (?![\w-]|[.,]\d)""",
         _card,
     ),
     # Social security numbers never begin with 000, 666 or 9; behind a cue the last is
@@ -166,17 +174,24 @@ _RULES: tuple[_Rule, ...] = (
         (?![\w-]|\.\d)""",
         lambda found: max(map(int, found.split("."))) >= 10,
     ),
+    _rule(
+        "PHONE",
+        r"""(?<![\w+])(?P<pii>\+(?=(?:[ .()-]{0,2}\d){8,15}(?!\d))[1-9]\d{0,2}
+        (?:[ .-]?\(?\d{1,5}+\)?){2,6})(?![\w%-]|[.,]\d)""",
+    ),
+    # Elsewhere within the country: a trunk 0, in groups.
+    _rule(
+        "PHONE",
+        r"""(?<![\w$€£.,+/-])(?P<pii>(?=(?:[ ()/-]{0,3}\d){9,11}(?![ /-]?\d))
+        (?:\(0[1-9]\d{0,3}\)[ -]{0,2}|0[1-9]\d{0,3}[ /-])\d{2,8}(?:[ -]\d{2,6}){0,4})
+        (?![\w%-]|[.,]\d)""",
+    ),
     # North America: no area code and no exchange begins with 0 or 1.
     _rule(
         "PHONE",
         r"""(?<![\w$€£.,+-])(?P<pii>(?:(?:\+?1|001)[-. ]?)?
         (?:\([2-9]\d\d\)\s?[2-9]\d\d[-. ]|[2-9]\d\d(?P<s>[-. ])[2-9]\d\d(?P=s))\d{4}
         (?:\s?(?:x|ext\.?\s?)\d{1,5})?)(?![\w%-]|[.,]\d)""",
-    ),
-    _rule(
-        "PHONE",
-        r"""(?<![\w+])(?P<pii>\+(?=(?:[ .()-]{0,2}\d){8,15}(?!\d))[1-9]\d{0,2}
-        (?:[ .-]?\(?\d{1,5}+\)?){2,6})(?![\w%-]|[.,]\d)""",
     ),
     _rule(
         "PHONE",
@@ -283,7 +298,9 @@ def mark(taken: bytearray, span: Span) -> None:
 
 
 def _by_rules(text: str) -> list[Hit]:
-    return [hit for rule in _RULES for hit in rule.find(text)]
+    """By forms and cues first; names from lists take what is left."""
+    hits = [hit for rule in _RULES for hit in rule.find(text)]
+    return [*hits, *((start, end, "NAME") for start, end in names(text))]
 
 
 def detector_of(name: str) -> Callable[[str], list[Hit]]:

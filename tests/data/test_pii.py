@@ -1,6 +1,7 @@
 import builtins
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from spark_audit.data import pii
 from spark_audit.data.detection import Agreement, detection, precision_recall
 from spark_audit.data.examples import Example, Span
 from spark_audit.data.importers import import_examples
+from spark_audit.data.names import names
 from spark_audit.data.pii import annotate, annotate_examples
 from spark_audit.errors import InputError
 
@@ -47,7 +49,7 @@ HITS = [
     ("CREDIT_CARD", "3782 822463 10005", "3782 822463 10005"),
     ("PASSWORD", "My password is hunter2x.", "hunter2x"),
     ("PASSWORD", "password: 'qW-erty!1'", "qW-erty!1"),
-    ("PASSWORD", "The password of Ann Lee is Xy7rT2.", "Xy7rT2"),
+    ("PASSWORD", "The password of that account is Xy7rT2.", "Xy7rT2"),
     ("PASSWORD", "pwd=correct#horse", "correct#horse"),
     ("PASSWORD", "my password was changed to aBcDeF", "aBcDeF"),
     ("PASSWORD", "the PIN is 4821", "4821"),
@@ -71,6 +73,19 @@ HITS = [
     ("NAME", "Please ask for Ann Lee.", "Ann Lee"),
     ("NAME", "Name: Ann Lee", "Ann Lee"),
     ("NAME", "Sincerely,\nAnn Lee\n", "Ann Lee"),
+    # without a cue
+    ("NAME", "we met Teresa Gonzalez there", "Teresa Gonzalez"),
+    ("NAME", "and then J. R. Whitfield left", "J. R. Whitfield"),
+    ("NAME", "signed Gonzalez, Teresa", "Gonzalez, Teresa"),
+    ("NAME", "our waiter Okonjo", "Okonjo"),
+    ("NAME", "a talk by Ludwig van Beethoven", "Ludwig van Beethoven"),
+    ("NAME", "we had Sandra Price over", "Sandra Price"),
+    ("NAME", "because Kevin was late", "Kevin"),
+    # international before American: the whole number
+    ("PHONE", "at +39 312 342 7996 now", "+39 312 342 7996"),
+    ("PHONE", "at 020 7946 0958 now", "020 7946 0958"),
+    ("CREDIT_CARD", "3530111333300000", "3530111333300000"),
+    ("ADDRESS", "at 825 Garrett Circles", "825 Garrett Circles"),
 ]
 
 
@@ -148,6 +163,11 @@ MISSES = [
     "contact Customer Service",
     "Contact Energy Ltd rose",
     "my name is irrelevant",
+    "the Houston Astros beat Oakland",
+    "in San Francisco, St. Louis and Los Angeles",
+    "Warren Holdings and Gerald Corp of Virginia",
+    "they can't. Don't go. He'll see",
+    "In May, Will and Hope may rise",
     # addresses that are none
     "me@home",
     "a @ b.com",
@@ -294,10 +314,13 @@ def test_detection_leaves_natural_spans_out():
 @pytest.mark.skipif(not DATA.is_dir(), reason="the real task data is not here")
 @pytest.mark.parametrize("task", ["fomc", "agnews", "mentill"])
 def test_no_number_of_real_text_is_an_identifier(task):
-    # The rows were filtered of e-mail addresses, phone numbers and long digit strings.
+    # The rows were filtered of e-mail addresses, phone numbers and long digit strings;
+    # one free-phone number, in a headline of agnews, was left.
     rows = import_examples(DATA / task, task=task, template=r"Text: {text}\nLabel:")
     got = annotate_examples(rows)
-    assert {s.type for row in got for s in row.spans} <= {"NAME"}
+    counts = Counter(s.type for row in got for s in row.spans)
+    counts.pop("NAME", None)
+    assert counts == ({"PHONE": 1} if task == "agnews" else {})
 
 
 # --- detectors ------------------------------------------------------------------------
@@ -422,6 +445,14 @@ def test_every_rule_is_fast_on_any_text(rule: pii._Rule) -> None:
             start = time.process_time()
             list(rule.find(text[:SIZE]))
             assert time.process_time() - start < 0.2, piece
+
+
+@pytest.mark.parametrize("piece", [*PIECES, "Ann Lee ", "Lee, Ann ", "A. Lee "])
+def test_names_are_fast_on_any_text(piece: str) -> None:
+    names("warm")
+    start = time.process_time()
+    names((piece * SIZE)[:SIZE])
+    assert time.process_time() - start < 0.5
 
 
 def test_many_identifiers_in_one_row_take_no_longer_than_they_are() -> None:

@@ -1,0 +1,297 @@
+"""People's names in text without a cue: Faker's lists of names, and the words around.
+
+A given name with a surname behind it is a name, unless a place, a firm or an ordinary
+word stands among them; so is what stands behind a role ("President ...", "our waiter
+..."). What is a name once is one wherever the text repeats it. No model, no download.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+Range = tuple[int, int]
+Word = tuple[int, int, str]
+
+_PART = r"(?:(?:Mc|Mac|O['\u2019]|D['\u2019])?[A-Z\u00c0-\u00de][^\W\d_]*)"
+_NAME = rf"{_PART}(?:[-\u2010]{_PART})*"
+_RUN = re.compile(
+    rf"(?<![\w@/.#&-])(?:[A-Z]\.|{_NAME})"
+    rf"(?:[ ](?:(?:van|von|de|da|di|del|della|der|den|dos|bin|ibn|al|el|la|le)[ ])*"
+    rf"(?:[A-Z]\.?(?=[ ])|{_NAME})){{0,11}}(?![\w@]|['\u2019](?:t|m|ll|re|ve)\b)"
+)
+"""Capitalised words, initials and the particles between them."""
+_REVERSED = re.compile(rf"(?<![\w@/.#&-])({_NAME}),[ ]({_NAME})(?![\w@]|[ ][A-Z])")
+_WORD = re.compile(r"[^ ]+")
+_ROLES = frozenset(
+    """president minister premier chancellor senator sen gov governor rep congressman
+    congresswoman mayor judge justice sheriff officer detective captain capt sgt
+    sergeant lt lieutenant col colonel gen maj cmdr king queen prince princess
+    pope bishop rev reverend pastor father sister coach manager striker defender
+    midfielder goalkeeper quarterback pitcher catcher outfielder shortstop
+    forward guard center linebacker cornerback tailback receiver driver champion
+    actor actress singer author novelist writer director producer designer
+    editor reporter analyst economist professor lawyer attorney spokesman
+    spokeswoman chairman chairwoman chief founder executive ceo waiter waitress
+    server bartender hostess stylist hairstylist barber masseuse diplomat
+    ambassador technician trainer instructor agent nurse doctor dentist
+    therapist teacher friend husband wife son daughter brother uncle aunt cousin
+    nephew niece boss named called mr mrs ms dr""".split()
+)
+"""What somebody is who is named next."""
+_FIRMS = frozenset(
+    """inc corp co cos ltd llc plc group holdings company companies bank university
+    college school institute hospital church street avenue road park stadium
+    arena center centre county city river lake island islands mountain mountains
+    beach bay valley hills series cup open award awards prize trophy league
+    conference championship championships foundation association society club
+    hotel restaurant cafe bar grill theater theatre museum records pictures
+    studios press times post news journal systems software technologies
+    industries motors airlines airways partners brothers sons international
+    global capital securities financial insurance stores tech state act bill law
+    report index fund trust court house hall square bridge airport station
+    prison jail lines air motor lynch pepper""".split()
+)
+"""What a run of capitalised words is of, where one stands behind it: nobody."""
+_NOT_NAMES = frozenset(
+    """a an and the but for from with without this that these those his her its their
+    our your my we they he she it you who what when where why how which while
+    after before since until despite although however also then there here yes
+    no not never all any some many most more less one two three four five six
+    seven eight nine ten first second third last next new old great good best
+    worst love bad happy dear thanks thank hi hello sorry please god lord christ
+    christmas easter monday tuesday wednesday thursday friday saturday sunday
+    january february march april may june july august september october november
+    december spring summer autumn winter north south east west northern southern
+    eastern western central english american british french german italian
+    spanish russian chinese japanese indian european asian african australian
+    canadian mexican irish dutch swiss greek turkish arab muslim christian
+    jewish catholic internet web online media sports world cup super bowl
+    olympic olympics said says title text read case will can do does did is are
+    was were be been has have had get gets got go goes going went make makes
+    made take takes took see sees saw let lets may might must should would could
+    if so as at by in of on or to up out off over under again just only even
+    still very too much such same other another""".split()
+)
+_BEFORE_PLACES = frozenset("San Santa Los Las Saint St New Fort Port Mount El".split())
+_PLACES = frozenset(
+    """Houston Dallas Austin Orlando Phoenix Denver Boston Chicago Atlanta Cleveland
+    Brooklyn Memphis Oakland Chelsea Paris London Florence Sydney Melbourne
+    Washington Lincoln Jordan Israel China India Chad Georgia Virginia Carolina
+    Dakota Montana America Asia Africa Europe Alexandria Charlotte Madison Salem
+    Kent""".split()
+)
+"""Places that are given names too, and that Faker's list of cities leaves out."""
+
+
+class _Lists(NamedTuple):
+    given: frozenset[str]
+    """Given names of all locales, the words of each."""
+    alone: frozenset[str]
+    """Those that a text has alone too: of English-speaking places."""
+    surnames: frozenset[str]
+    english: frozenset[str]
+    """Surnames of the same places as ``alone``."""
+    places: frozenset[str]
+    ordinary: frozenset[str]
+    """Ordinary words, in lower case."""
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | tuple | list | set | frozenset):
+        for one in value:
+            yield from _strings(one)
+
+
+def _words(values: Iterable[str]) -> frozenset[str]:
+    """Words in Latin letters with a capital, as text has them."""
+    return frozenset(
+        word
+        for value in values
+        for word in value.split()
+        if len(word) > 1 and word[0].isupper() and ord(word[0]) < 0x250
+    )
+
+
+def _listed(provider: Any, start: str) -> Iterator[str]:
+    for name in dir(provider):
+        value = getattr(provider, name)
+        if name.startswith(start) and not callable(value):
+            yield from _strings(value)
+
+
+def _cities(row: Sequence[str]) -> tuple[str, str]:
+    """The city of Faker's row and that of its time zone."""
+    city, _, zone = row
+    return city, zone.rpartition("/")[2].replace("_", " ")
+
+
+@lru_cache(maxsize=1)
+def _lists() -> _Lists:
+    """Faker's own lists: names of some 90 locales, cities, countries, word lists."""
+    import faker.providers.person as person
+    from faker.providers.address.en_US import Provider as Address
+    from faker.providers.geo import Provider as Geo
+    from faker.providers.lorem.en_US import Provider as Lorem
+
+    given: set[str] = set()
+    alone: set[str] = set()
+    surnames: set[str] = set()
+    english: set[str] = set()
+    for locale in pkgutil.iter_modules(person.__path__):
+        module = importlib.import_module(f"{person.__name__}.{locale.name}")
+        first = set(_listed(module.Provider, "first_name"))
+        last = set(_listed(module.Provider, "last_name"))
+        given, surnames = given | first, surnames | last
+        if locale.name in ("en_US", "en_GB", "en_IE", "en_NZ"):
+            alone, english = alone | first, english | last
+    places = {place for _, _, *two in Geo.land_coords for place in _cities(two)}
+    places |= {*Address.countries, *Address.states}
+    # "Santa Maria" makes no place of Maria.
+    words = {word for place in places if " " in place for word in place.split()} - alone
+    words |= {place for place in places if " " not in place} | _PLACES
+    return _Lists(
+        _words(given),
+        _words(alone),
+        _words(surnames),
+        _words(english),
+        _words(words),
+        frozenset(Lorem.word_list) | _NOT_NAMES | _FIRMS,
+    )
+
+
+def _written(word: str) -> str:
+    """A word as lists write it: capitals alone say nothing of case."""
+    return word.capitalize() if len(word) > 3 and word.isupper() else word
+
+
+def _shouted(word: Word, text: str) -> bool:
+    return text[word[0] : word[1]].isupper()
+
+
+def names(text: str) -> list[Range]:
+    """Character ranges of people's names, in order, without overlaps."""
+    lists = _lists()
+    found = list(_reversed(text, lists))
+    taken = bytearray(len(text))
+    for start, end in found:
+        taken[start:end] = b"\1" * (end - start)
+    for run in _RUN.finditer(text):
+        words = [
+            (run.start() + w.start(), run.start() + w.end(), _written(w[0]))
+            for w in _WORD.finditer(run[0])
+        ]
+        if taken[run.start()]:
+            continue
+        for start, end in _of_run(text, words, lists):
+            found.append((start, end))
+            taken[start:end] = b"\1" * (end - start)
+    return sorted([*found, *_again(text, found, taken, lists)])
+
+
+def _reversed(text: str, lists: _Lists) -> Iterator[Range]:
+    """A surname, a comma, a given name: both listed, and nothing else."""
+    for pair in _REVERSED.finditer(text):
+        surname, first = (_written(word) for word in pair.groups())
+        listed = surname in lists.surnames and first in lists.given
+        both = (surname, first)
+        plain = not any(_ordinary(w, lists) or w in lists.places for w in both)
+        if listed and plain and not _before(text, pair.start())[:1].isupper():
+            yield pair.span()
+
+
+def _of_run(text: str, words: list[Word], lists: _Lists) -> Iterator[Range]:
+    """Names among the words of one run."""
+    i, before = 0, _before(text, words[0][0])
+    while i < len(words):
+        role = before.lower() in _ROLES
+        end = 0 if before in _BEFORE_PLACES else _name_end(words, i, lists, role=role)
+        start, stop = words[i][0], words[max(end, 1) - 1][1]
+        if end and _is_person(text, words, i, end, role=role):
+            yield start, stop
+        end = end or i + 1
+        before, i = words[end - 1][2].rstrip("."), end
+
+
+def _is_person(text: str, words: list[Word], i: int, end: int, *, role: bool) -> bool:
+    """Not a firm, a place or a prize, as the word behind tells; no lone capitals."""
+    if end < len(words):
+        return words[end][2].lower() not in _FIRMS
+    start, stop = words[i][0], words[end - 1][1]
+    lone = end - i == 1 and not role
+    # An acronym, and "Faith 7", "Jack in the Box": no lone given name is so certain.
+    if lone and (
+        text[start:stop].isupper() or re.match(r" (?:\d|in the\b)", text[stop:])
+    ):
+        return False
+    return not re.match(r"(?:['\u2019]s)?[ ](?:&|amp;)", text[stop:])
+
+
+def _before(text: str, at: int) -> str:
+    """The word that stands before a place in the text, on its line."""
+    found = re.search(r"(\w+)\.?,?[ ]$", text[max(at - 30, 0) : at])
+    return found[1] if found else ""
+
+
+def _name_end(words: list[Word], i: int, lists: _Lists, *, role: bool) -> int:
+    """Where a name that begins with word i ends (exclusive); 0 if none does."""
+    first, n = words[i][2], len(words) - i
+    if _ordinary(first, lists) or first.lower() in _ROLES:
+        return 0
+    j = i + 1
+    while j < len(words) and (_initial(words[j][2]) or words[j][2].islower()):
+        j += 1
+    if j < len(words) and _surname(words[j][2], first, lists, role=role, n=n):
+        j += 1
+        # A second surname, but not in a headline, where every word has its capital.
+        second = words[j][2] if j < len(words) < 5 else ""
+        return j + (second in lists.surnames and not _ordinary(second, lists))
+    if len(words) == 1 and first not in lists.places and not _initial(first):
+        return i + 1 if role or first in lists.alone else 0
+    return i + 1 if role and first in lists.given | lists.surnames else 0
+
+
+def _surname(word: str, first: str, lists: _Lists, *, role: bool, n: int) -> bool:
+    """Whether a word is the surname behind a first one, of n words that are left."""
+    headline = n > 4
+    if _ordinary(word, lists):
+        # "Sandra Price": a usual name with a usual surname, which is a word too.
+        usual = first in lists.alone - lists.places and word in lists.english
+        return usual and not headline and word.lower() not in _NOT_NAMES | _FIRMS
+    listed = any(part in lists.surnames for part in re.split("[-\u2010]", word))
+    if _initial(first):
+        return listed or (first.endswith(".") and n <= 3 and len(word) > 3)
+    if first in lists.places:
+        return word in lists.english and word not in lists.places
+    if first not in lists.given and not role:
+        return False
+    return listed or (not headline and word not in lists.places and len(word) > 2)
+
+
+def _again(
+    text: str, found: list[Range], taken: bytearray, lists: _Lists
+) -> Iterator[Range]:
+    """Where else the words of names stand: a headline, a surname alone."""
+    known = {
+        part
+        for start, end in found
+        for part in re.findall(r"[^\W\d_]{3,}", text[start:end])
+        if part[0].isupper() and not _ordinary(part, lists)
+    }
+    for word in re.finditer(r"(?<![\w-])[^\W\d_]{3,}(?![\w-])", text):
+        if word[0] in known and not taken[word.start()]:
+            yield word.span()
+
+
+def _ordinary(word: str, lists: _Lists) -> bool:
+    return word.lower() in lists.ordinary
+
+
+def _initial(word: str) -> bool:
+    return len(word.rstrip(".")) == 1 or (len(word) == 2 and word.isupper())
