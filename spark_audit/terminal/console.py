@@ -44,7 +44,7 @@ def _version(context: typer.Context, value: bool) -> None:
 
         found = versions()
         # Both programs are of one distribution: each begins with its own name.
-        own = {context.info_name: found.pop("spark-audit", "not installed")}
+        own = {str(context.info_name): found.pop("spark-audit", "not installed")}
         tell("\n".join(f"{k} {v}" for k, v in {**own, **found}.items()))
         raise typer.Exit
 

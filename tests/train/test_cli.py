@@ -70,7 +70,7 @@ def test_help_shows_examples_that_can_be_read(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([command, "--help"]) == 0
-    assert f"spark-train {command}" in capsys.readouterr().out.split("Examples")[1]
+    assert f"spark-train {command}" in capsys.readouterr().out.split("\n Examples")[-1]
     group: Any = typer.main.get_command(_app())
     for line in EXAMPLES[command]:
         name, *left = spread(shlex.split(line), several=SEVERAL)
