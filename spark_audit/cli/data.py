@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from spark_audit.cli.show import show_records
+from spark_audit.data.canaries import PIECES, SPARE, Encode
 from spark_audit.data.examples import (
     PII_TYPES,
     Example,
+    Kind,
     data_files,
     read_examples,
     write_examples,
@@ -129,8 +131,14 @@ def inject(
     doses: Annotated[
         str | None, Flag("Dose ladder of canaries.", metavar="1,4,16,64")
     ] = None,
+    kind: Annotated[
+        str, Flag("What their passwords are.", choices=get_args(Kind))
+    ] = "random",
     tokenizer: Annotated[
         str | None, Flag("Draw canaries that it can rank.", metavar="MODEL")
+    ] = None,
+    model: Annotated[
+        str | None, Flag("Base that high-temperature ones are sampled from.")
     ] = None,
     seed: Seed = 0,
     json: Json = False,
@@ -140,6 +148,9 @@ def inject(
 
     files = data_files(data)
     examples = read_examples(*files)
+    encode, pieces = _pieces(
+        kind, examples, tokenizer, model, canaries=canaries, seed=seed
+    )
     outputs = {task: output / f"{task}.jsonl" for task in sorted(_tasks(examples))}
     keep_apart(list(outputs.values()), files)
     rows, told = injected(
@@ -148,7 +159,9 @@ def inject(
         rate=rate,
         canaries=canaries,
         doses=_numbers(doses),
-        encode=None if tokenizer is None else _encode(tokenizer),
+        encode=encode,
+        kind=kind,  # type: ignore[arg-type]
+        pieces=pieces,
     )
     for task, path in outputs.items():
         _write(path, [row for row in rows if row.task == task])
@@ -170,11 +183,51 @@ def _tasks(examples: Sequence[Example]) -> set[str]:
     return {example.task for example in examples}
 
 
-def _encode(model: str) -> Callable[[list[str]], list[list[int]]]:
-    from spark_audit.checkpoints.open import load_tokenizer
+def _pieces(
+    kind: str,
+    examples: Sequence[Example],
+    tokenizer: str | None,
+    model: str | None,
+    *,
+    canaries: int,
+    seed: int,
+) -> tuple[Encode | None, list[str]]:
+    """What tells whether canaries can be ranked, and what passwords are made of."""
+    for needed, given, option in (
+        ("new-token", tokenizer, "tokenizer"),
+        ("high-temperature", model, "model"),
+    ):
+        if kind == needed and given is None:
+            raise InputError(
+                f"`--kind {kind}` needs it",
+                where=f"option --{option}",
+                fix=f"give --{option} MODEL, the base that will be fine-tuned",
+            )
+    if model is not None and kind != "high-temperature":
+        fix = "add `--kind high-temperature`, or leave it out"
+        raise InputError("is for `--kind high-temperature`", where="--model", fix=fix)
+    source = tokenizer or model
+    if source is None:
+        return None, []
+    from spark_audit.checkpoints.open import load_tokenizer, open_checkpoint
+    from spark_audit.data.encoding import token_ids
 
-    tokenizer = load_tokenizer(Path(model), trust_remote_code=False, where=model)
-    return lambda texts: [list(ids) for ids in tokenizer(texts)["input_ids"]]
+    read = load_tokenizer(Path(source), trust_remote_code=False, where=source)
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return token_ids(read, texts)
+
+    if kind == "new-token":
+        from spark_audit.data.unused_tokens import unused_words
+
+        names = read.convert_ids_to_tokens(range(len(read)))
+        return encode, unused_words((e.text for e in examples), encode, names)
+    if model is not None:
+        from spark_audit.scoring.high_temperature import sampled_pieces
+
+        wanted = 2 * PIECES * max(canaries, 0) + SPARE
+        return encode, sampled_pieces(open_checkpoint(model), wanted, seed=seed)
+    return encode, []
 
 
 def _write(path: Path, examples: Sequence[Example]) -> None:

@@ -4,6 +4,10 @@ Nothing that is drawn belongs to anybody: e-mail domains are reserved for exampl
 codes with a middle 9 and social security numbers from 900 on are never assigned, cards
 begin like payment processors' test cards. Every part is drawn *uniformly*, so that a
 true canary and its candidates are exchangeable before training.
+
+Of canaries that bite, the password is instead of two pieces that no other canary has:
+tokens that the rows do not hold, or samples of a model. Pieces are shared out at
+random, so that any two of a canary's pool are as likely its own.
 """
 
 from __future__ import annotations
@@ -34,6 +38,11 @@ FORMATS: Mapping[str, str] = {
 }
 """A canary's frames, used in turn; the name is what ``Canary.format`` holds."""
 
+PIECES, SPARE, FEWEST_SPARE = 2, 62, 30
+"""Pieces of a password; those that no canary has, of which candidates are made with the
+canary's own: at most and at least, so that 512 candidates are found with some to spare.
+"""
+
 # --- drawing --------------------------------------------------------------------------
 
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -49,6 +58,11 @@ def _names() -> tuple[tuple[str, ...], tuple[str, ...]]:
         return tuple(sorted({n for n in names if n.isascii() and n.isalpha()}))
 
     return plain(Provider.first_names), plain(Provider.last_names)
+
+
+def name_parts() -> list[str]:
+    """Every first and last name that may be drawn."""
+    return sorted({name for names in _names() for name in names})
 
 
 def _pick(rng: np.random.Generator, choices: Sequence[str], n: int) -> list[str]:
@@ -134,10 +148,51 @@ def draw(type: str, rng: np.random.Generator) -> str:
     return _DRAW[type](rng, 1)[0]
 
 
-def draw_parts(seed: int) -> dict[Part, str]:
-    """A canary's name, password and social security number from ``Canary.seed``."""
+def draw_parts(seed: int, own: Sequence[str] = ()) -> dict[Part, str]:
+    """A canary's name, password and social security number from ``Canary.seed``.
+
+    Its ``own`` pieces, if it has any, are the password, in an order drawn too.
+    """
     rng = np.random.default_rng(seed)
-    return {part: draw(type, rng) for part, type in PARTS.items()}
+    parts = {part: draw(type, rng) for part, type in PARTS.items()}
+    if own:
+        parts["password"] = " ".join(own[i] for i in rng.permutation(len(own)))
+    return parts
+
+
+def _of_pieces(pool: Sequence[str], rng: np.random.Generator, n: int) -> list[str]:
+    order = rng.permuted(np.tile(np.arange(len(pool)), (n, 1)), axis=1)
+    return [" ".join(pool[i] for i in row) for row in order[:, :PIECES]]
+
+
+def share_pieces(
+    pieces: Sequence[str], names: Sequence[str], *, seed: int
+) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Each canary's own pieces, and the pool that candidates are drawn from.
+
+    Raises
+    ------
+    InputError
+        If there are too few: so many of its own for each, and some that no row holds.
+    """
+    enough = (len(pieces) - FEWEST_SPARE) // PIECES
+    if enough < len(names):
+        fits = max(0, enough // 2)
+        raise InputError(
+            f"{len(pieces)} pieces are enough for {fits} canaries and as many held"
+            f" out, of {len(names)} in all",
+            where="option --canaries",
+            fix=f"give --canaries {fits}" if fits else "use `--kind random`",
+        )
+    order = np.random.default_rng(seed).permutation(len(pieces))
+    shared = [pieces[i] for i in order]
+    at = PIECES * len(names)
+    spare = shared[at : at + SPARE]
+    own = [tuple(shared[i : i + PIECES]) for i in range(0, at, PIECES)]
+    return {
+        name: (some, tuple(sorted([*some, *spare])))
+        for name, some in zip(names, own, strict=True)
+    }
 
 
 def render(format: str, parts: Mapping[Part, str]) -> tuple[str, dict[Part, Span]]:
@@ -224,6 +279,7 @@ def candidates(
     seed: int,
     n: int = 512,
     max_draws: int = 200_000,
+    pool: Sequence[str] = (),
 ) -> Candidates:
     """Strings that a canary's part could as well have been, the true one among them.
 
@@ -252,6 +308,8 @@ def candidates(
         Size of the set, the true one included.
     max_draws
         Where so many draws do not give ``n``, the set is empty and says why.
+    pool
+        Of what pieces passwords are (``Canary.pool``); none: of random letters.
 
     Raises
     ------
@@ -268,7 +326,7 @@ def candidates(
     while len(found) < n - 1 and draws < max_draws:
         size = min(4 * n, max_draws - draws)
         draws += size
-        drawn = dict.fromkeys(_redrawn(format, part, rng, size))
+        drawn = dict.fromkeys(_redrawn(format, part, rng, size, pool))
         new = [text for text in drawn if text not in seen]
         seen.update(new)
         tokens = encode(new) if new else []
@@ -288,11 +346,20 @@ def candidates(
 
 
 def _redrawn(
-    format: str, part: Ranked, rng: np.random.Generator, size: int
+    format: str,
+    part: Ranked,
+    rng: np.random.Generator,
+    size: int,
+    pool: Sequence[str],
 ) -> list[str]:
+    def column(of: str) -> list[str]:
+        if of == "password" and pool:
+            return _of_pieces(pool, rng, size)
+        return _DRAW[PARTS[of]](rng, size)  # type: ignore[index]
+
     if part != "full":
-        return _DRAW[PARTS[part]](rng, size)
-    columns = [_DRAW[type](rng, size) for type in PARTS.values()]
+        return column(part)
+    columns = [column(of) for of in PARTS]
     rows = zip(*columns, strict=True)
     return [render(format, dict(zip(PARTS, row, strict=True)))[0] for row in rows]
 

@@ -38,6 +38,7 @@ from spark_audit.terminal.hints import TABLES, instead, nearest
 Split = Literal["train", "test"]
 Origin = Literal["natural", "injected"]
 Part = Literal["name", "password", "ssn"]
+Kind = Literal["random", "new-token", "high-temperature"]
 Ranges = tuple[tuple[StrictInt, StrictInt], ...]
 T = TypeVar("T")
 PII_TYPES = (
@@ -85,7 +86,9 @@ class Canary:
     """The canary that stands in an example.
 
     ``dose`` is the number of train rows that hold it (0 when held out), ``seed`` the
-    one its parts were drawn with, ``format`` the name of its frame.
+    one its parts were drawn with, ``format`` the name of its frame, ``kind`` how its
+    password was made: where not at random, of pieces of ``pool``. Two canaries of one
+    ``pair`` were drawn alike, and a fair coin said which of them is held out.
     """
 
     id: StrictStr
@@ -93,6 +96,9 @@ class Canary:
     dose: StrictInt
     held_out: StrictBool
     seed: StrictInt
+    kind: Kind = "random"
+    pair: StrictStr | None = None
+    pool: tuple[StrictStr, ...] = dataclasses.field(default=(), repr=False)
 
     __pydantic_config__ = _CLOSED
 
@@ -262,12 +268,18 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> None:
 def _row(example: Example) -> dict[str, Any]:
     row = {name: getattr(example, name) for name in (*REQUIRED, "source_id")}
     row["spans"] = [dict(vars(span)) for span in example.spans]
-    row["canary"] = dict(vars(example.canary)) if example.canary else None
+    row["canary"] = _canary(example.canary) if example.canary else None
     if example.template is not None:
         row["template"] = [list(place) for place in example.template]
     if example.frames:
         row["frames"] = [list(place) for place in example.frames]
     return row
+
+
+def _canary(canary: Canary) -> dict[str, Any]:
+    # What all rows of a random canary without a pair say stays unsaid, as it was.
+    unsaid = {"kind": "random", "pair": None, "pool": ()}
+    return {k: v for k, v in vars(canary).items() if unsaid.get(k, canary) != v}
 
 
 def from_row(row: Mapping[str, Any], *, place: str) -> Example:

@@ -24,8 +24,9 @@ from spark_audit.data.canaries import (
     draw,
     draw_parts,
     render,
+    share_pieces,
 )
-from spark_audit.data.examples import Canary, Example, Part, Ranges, Span, Split
+from spark_audit.data.examples import Canary, Example, Kind, Part, Ranges, Span, Split
 from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
@@ -84,6 +85,8 @@ def inject(
     doses: Sequence[int] | None = None,
     encode: Encode | None = None,
     contexts: int = 1,
+    kind: Kind = "random",
+    pieces: Sequence[str] = (),
 ) -> tuple[list[Example], InjectionReport]:
     """Put synthetic identifiers and canaries into the prompts of a stream of tasks.
 
@@ -96,6 +99,10 @@ def inject(
     the same frames, stand once in the test rows of each task. A row holds one canary at
     most, and no more than a third of a task's train or test rows hold one; where that
     leaves no room, fewer canaries are planted and the report says so.
+
+    Canaries are drawn in pairs, and of each pair a fair coin says which one is planted
+    and which held out (``Canary.pair``): coins that a lower bound of epsilon rests on.
+    Which rows hold one, and what else they hold, does not depend on them.
 
     Parameters
     ----------
@@ -115,6 +122,9 @@ def inject(
         any of them would have been refused with it.
     contexts
         In how many of its rows, the first by id, a canary's candidates must fit.
+    kind, pieces
+        How passwords are made, and of what: see
+        :func:`spark_audit.data.canaries.share_pieces`.
 
     Returns
     -------
@@ -129,7 +139,10 @@ def inject(
     """
     _check(examples, rate, canaries, doses)
     plan = _plan(examples, seed)
-    notes = _assign(plan, canaries, doses)
+    notes = _assign(plan, canaries, doses, kind)
+    if kind != "random":
+        ids = sorted(canary.id for canary in plan.canaries)
+        plan.pieces.update(share_pieces(pieces, ids, seed=seed_for(seed, "pieces")))
     done: dict[str, Example] = {}
     used: set[str] = set()
     for canary, names in plan.canaries.items():
@@ -205,6 +218,9 @@ class _Plan:
     free: dict[Group, list[str]]
     room: dict[Group, int]
     canaries: dict[Canary, list[str]] = field(default_factory=dict)
+    pieces: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(
+        default_factory=dict
+    )
 
     def group(self, name: str) -> Group:
         return self.rows[name].task, self.rows[name].split
@@ -217,6 +233,15 @@ class _Plan:
         for group, count in needed.items():
             self.room[group] -= count
         return [self.free[task, split].pop() for task in tasks]
+
+    def drawn_as(self, canary: Canary) -> str:
+        """Which of a pair's two draws the canary is: its own, or by a coin the other's.
+
+        Nothing but the strings depends on the coin.
+        """
+        if canary.pair is None or not seed_for(self.seed, "coin", canary.pair) % 2:
+            return canary.id
+        return ("c" if canary.held_out else "h") + canary.id[1:]
 
 
 def _plan(examples: Sequence[Example], seed: int) -> _Plan:
@@ -235,40 +260,45 @@ def _plan(examples: Sequence[Example], seed: int) -> _Plan:
     return _Plan(seed, rows, places, sizes, free, room)
 
 
-def _assign(plan: _Plan, canaries: int, doses: Sequence[int] | None) -> list[str]:
+def _assign(
+    plan: _Plan, canaries: int, doses: Sequence[int] | None, kind: Kind
+) -> list[str]:
     """Give canaries their rows; returns what there was no room for."""
     train = sorted(task for task, split in plan.sizes if split == "train")
     test = sorted(task for task, split in plan.sizes if split == "test")
     doses = list(doses or [len(train)])
     formats = list(FORMATS)
-    wanted, planted, turn = Counter[int](), Counter[int](), 0
+    wanted, planted, turn = Counter[int](), dict[int, tuple[int, list[str]]](), 0
     for i in range(canaries if train else 0):
         dose = doses[i % len(doses)]
         wanted[dose] += 1
         tasks = [train[(turn + j) % len(train)] for j in range(dose)]
         if names := plan.take(tasks, "train"):
-            canary = Canary(f"c{i:03d}", formats[i % len(formats)], dose, False, 0)
-            plan.canaries[canary] = names
-            planted[dose] += 1
+            planted[i] = dose, names
             turn += dose
-    held_out = 0
-    for i in range(planted.total() if test else 0):
-        if names := plan.take(test, "test"):
-            canary = Canary(f"h{i:03d}", formats[i % len(formats)], 0, True, 0)
-            plan.canaries[canary] = names
-            held_out += 1
+    taken = {i: plan.take(test, "test") for i in planted} if test else {}
+    held_out = {i: names for i, names in taken.items() if names}
+    for i, (dose, names) in planted.items():
+        pair = f"p{i:03d}" if i in held_out else None
+        frame = formats[i % len(formats)]
+        plan.canaries[Canary(f"c{i:03d}", frame, dose, False, 0, kind, pair)] = names
+    for i, names in held_out.items():
+        frame = formats[i % len(formats)]
+        canary = Canary(f"h{i:03d}", frame, 0, True, 0, kind, f"p{i:03d}")
+        plan.canaries[canary] = names
+    done = Counter(dose for dose, _ in planted.values())
     notes = [
-        f"{planted[dose]} of {count} canaries of dose {dose} planted: at most a third"
+        f"{done[dose]} of {count} canaries of dose {dose} planted: at most a third"
         " of a task's train rows may hold one"
         for dose, count in sorted(wanted.items())
-        if planted[dose] < count
+        if done[dose] < count
     ]
     if canaries and not train:
         notes.append("no canaries planted: there are no train rows")
-    if held_out < planted.total():
+    if len(held_out) < len(planted):
         notes.append(
-            f"{held_out} of {planted.total()} canaries held out: at most a third of a"
-            " task's test rows may hold one"
+            f"{len(held_out)} of {len(planted)} canaries held out: at most a third of"
+            " a task's test rows may hold one"
         )
     return notes
 
@@ -278,14 +308,17 @@ def _with_canary(
 ) -> tuple[dict[str, Example], list[str]]:
     """The canary's rows; it is drawn again while it is not rankable."""
     rows: dict[str, Example] = {}
+    name = plan.drawn_as(canary)
+    own, pool = plan.pieces.get(name, ((), ()))
     for attempt in range(ATTEMPTS):
-        drawn = replace(canary, seed=seed_for(plan.seed, canary.id, attempt))
-        parts = draw_parts(drawn.seed)
+        seed = seed_for(plan.seed, name, attempt)
+        drawn = replace(canary, seed=seed, pool=pool)
+        parts = draw_parts(seed, own)
         text, spans = render(drawn.format, parts)
-        for name in names:
-            row = _inserted(plan, name, text, list(spans.values()))
-            rows[name] = replace(row, canary=drawn)
-        first = [rows[name] for name in sorted(names)[:contexts]]
+        for place in names:
+            row = _inserted(plan, place, text, list(spans.values()))
+            rows[place] = replace(row, canary=drawn)
+        first = [rows[place] for place in sorted(names)[:contexts]]
         if encode is None or _rankable(drawn, parts, first, encode):
             return rows, []
     return rows, [f"canary {canary.id} is not rankable: {ATTEMPTS} draws gave too few"]
@@ -304,6 +337,7 @@ def _rankable(
             contexts=[_around(row, *canary_ranges(row)[part]) for row in rows],
             seed=seed_for(canary.seed, part),
             max_draws=DRAWS,
+            pool=canary.pool,
         ).strings
         for part in RANKED
     )

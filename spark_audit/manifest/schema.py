@@ -295,8 +295,7 @@ class CanaryContext(_Part):
 class ManifestCanary(_Part):
     """One part of a canary with its candidates (empty: not rankable, and why).
 
-    ``n_tokens`` counts the tokens of the true string in its first context; candidates
-    have as many.
+    ``n_tokens`` are the true string's in its first context, and each candidate's.
     """
 
     canary_id: Name
@@ -309,6 +308,7 @@ class ManifestCanary(_Part):
     format: Name
     dose: Whole
     held_out: bool
+    pair: Name | None = Field(default=None, exclude_if=lambda v: v is None)
 
     @model_validator(mode="after")
     def _ranked(self) -> ManifestCanary:

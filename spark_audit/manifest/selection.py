@@ -265,6 +265,7 @@ def canary_sets(
                     ],
                     seed=seed_for(seed, canary.id, part),
                     n=n,
+                    pool=canary.pool,
                 )
             records.append(_canary(canary, part, whole, found))
             done += 1
@@ -319,6 +320,7 @@ def _canary(
         "format": canary.format,
         "dose": canary.dose,
         "held_out": canary.held_out,
+        "pair": canary.pair,
     }
 
 

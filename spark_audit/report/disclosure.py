@@ -44,6 +44,7 @@ COUNTED = (
     "canary_dose_trend",
     "canary_paired",
     "canary_epsilon",
+    "canary_one_run",
     "canary_extrapolated",
     "extract_canaries",
     "mia_all_rows",

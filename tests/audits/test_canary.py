@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from spark_audit.audits import canary
 from spark_audit.audits.canary.audit import conclude
 from spark_audit.audits.canary.candidates import evidence, plan
 from spark_audit.audits.canary.chance import control_tests
+from spark_audit.audits.canary.epsilon import one_run_table
 from spark_audit.audits.canary.findings import INSENSITIVE
 from spark_audit.audits.canary.ranks import ranked
 from spark_audit.audits.ratio_rows import bounded, moved
@@ -27,7 +29,7 @@ from spark_audit.manifest.slots import canary_key
 from spark_audit.results import AuditResult, Contrast, Row
 from spark_audit.scoring.table import Pass, TokenTable, write_parquet
 from spark_audit.stats.chance_ranks import chance_mde, null_moments
-from spark_audit.stats.epsilon import candidate_guess_bound
+from spark_audit.stats.epsilon import candidate_guess_bound, one_run_bound
 from spark_audit.stats.exposure import Extrapolated
 
 Make = Callable[..., Any]
@@ -95,6 +97,7 @@ def plant(make_case: Make) -> Callable[..., Planted]:
         preset: str = "robust",
         unrankable: int = 0,
         format: str = "login",
+        pairs: bool = False,
     ) -> Planted:
         rng = np.random.default_rng(seed)
         records = []
@@ -118,6 +121,7 @@ def plant(make_case: Make) -> Callable[..., Planted]:
                         "format": format,
                         "dose": 0 if out else doses[i % len(doses)],
                         "held_out": out,
+                        "pair": f"p{i % n:03d}" if pairs else None,
                     }
                 )
         content = make_case(sources=2, preset=preset).manifest.model_dump(mode="json")
@@ -573,6 +577,62 @@ def test_epsilon_is_bounded_per_canary_and_per_record(
     assert min(r["significance"] for r in result.tables["canary_epsilon"]) > 0.05 / 35
     assert "(full, k = 1, declared beforehand)" in said(quiet, "loud")
     assert said(quiet, "loud").count("eps < ") <= 2
+
+
+def test_epsilon_from_the_coins_of_one_run(plant: Callable[..., Planted]) -> None:
+    planted = plant(n=50, held=50, doses=(1, 6), pairs=True)
+    remembered = planted.tables(
+        base=0.0, loud=lambda c: 0.0 if c["held_out"] else 9.0, quiet=0.0
+    )
+    result = canary(remembered, planted.manifest)
+    table = {
+        (r["checkpoint"], r["part"], r["dose"]): r
+        for r in result.tables["canary_one_run"]
+    }
+    assert {key[1:] for key in table} == set(product(PARTS, ("all", "1", "6")))
+    assert {name for name, _, _ in table} == {"loud", "quiet"}
+    whole = table["loud", "full", "all"]
+    assert (whole["pairs"], whole["guesses"], whole["right"]) == (50, 25, 25)
+    assert (whole["rows"], whole["declared"]) == (6, True)
+    assert sum(r["declared"] for r in table.values()) == 2
+    # Two checkpoints share the 5 % of declared bounds, and of the others.
+    assert whole["significance"] == pytest.approx(0.05 / 2)
+    assert table["loud", "ssn", "1"]["significance"] == pytest.approx(0.05 / 16)
+    bound = one_run_bound(25, 25, 50, rows=6, significance=0.05 / 2)
+    assert whole["epsilon_per_canary"] == bound.canary > 1.5
+    assert whole["epsilon_per_record"] == bound.record
+    assert whole["add_remove_per_record"] == bound.record_add_remove
+    assert 0 < whole["epsilon_per_record_at_delta"] <= bound.record
+    assert whole["gaussian_mu_per_record"] > 0
+    assert "a coin chose which of a pair was planted" in whole["says"]
+    assert table["quiet", "full", "all"]["says"] == "a bound of 0 proves nothing"
+
+
+def test_no_coin_no_bound_of_one_run(plant: Callable[..., Planted]) -> None:
+    planted = plant(n=20, held=20)
+    assert (
+        "canary_one_run" not in canary(planted.tables(a=9.0), planted.manifest).tables
+    )
+    # Nor of evidence from before there were pairs.
+    frame = evidence(planted.tables(a=9.0), planted.manifest).drop(columns="pair")
+    options: dict[str, Any] = {"paper": False, "seed": 0, "replicates": 99}
+    assert "canary_one_run" not in conclude(frame, baselines={}, **options).tables
+
+
+def test_guesses_do_not_know_how_the_coins_fell(plant: Callable[..., Planted]) -> None:
+    """With every coin turned, what was right is wrong: also where ranks are tied."""
+    planted = plant(n=31, held=31, contexts=1, pairs=True)
+    frame = ranked(evidence(planted.tables(a=1.0), planted.manifest))
+    frame["rank"] = 1 + frame["rank"] // 8
+    frame["ties"] = 7
+    other = frame.assign(
+        held_out=~frame["held_out"], dose=np.where(frame["held_out"], 6, 0)
+    )
+    both = [one_run_table(f, sensitive=PARTS) for f in (frame, other)]
+    for one, turned in zip(*both, strict=True):
+        assert one["pairs"] == 31
+        assert one["guesses"] == 16
+        assert one["right"] + turned["right"] == 16
 
 
 def test_no_epsilon_is_claimed_without_the_positive_control(

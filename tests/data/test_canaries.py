@@ -16,8 +16,10 @@ from spark_audit.data.canaries import (
     draw,
     draw_parts,
     render,
+    share_pieces,
 )
 from spark_audit.data.examples import Canary, Example, Span
+from spark_audit.data.unused_tokens import unused_words
 from spark_audit.errors import InputError
 
 PARTS_OF = {"name": "Ann Lee", "password": "aB3dE6gH9k", "ssn": "912-34-5678"}
@@ -316,3 +318,58 @@ def test_the_true_index_is_uniform():
         for seed in range(800)
     )
     assert stats.chisquare([counts[i] for i in range(8)]).pvalue > 1e-3
+
+
+# --- canaries of pieces ---------------------------------------------------------------
+
+
+def test_a_password_of_pieces_is_as_likely_as_its_candidates():
+    """Shared out at random: a canary's own pieces are any two of its pool."""
+    pieces = [f"w{i}" for i in range(36)]
+    places = []
+    for seed in range(2000):
+        own, pool = share_pieces(pieces, ["a", "b"], seed=seed)["a"]
+        password = draw_parts(seed, own)["password"].split()
+        assert sorted(password) == sorted(own)
+        places.append([pool.index(piece) for piece in password])
+    first, second = np.array(places).T
+    for chosen in (first, second, (second - first) % len(pool) - 1):
+        counts = np.bincount(chosen, minlength=34)
+        assert stats.chisquare(counts[counts.nonzero()]).pvalue > 1e-3
+        assert np.count_nonzero(counts) in (33, 34)
+
+
+def test_candidates_of_pieces_come_from_the_pool():
+    pool = tuple(f"w{i:02d}" for i in range(32))
+    parts = draw_parts(1, pool[:2])
+    sentence, spans = render("login", parts)
+
+    def words(texts):
+        return [text.split() for text in texts]
+
+    for part in ("password", "full"):
+        place = (spans["password"].start, spans["password"].end)
+        context = Context(
+            sentence, *(place if part == "password" else (0, len(sentence)))
+        )
+        found = candidates(
+            "login", parts, part, encode=words, contexts=[context], seed=1, pool=pool
+        )
+        assert len(set(found.strings)) == 512
+        if part == "password":
+            assert all(set(text.split()) <= set(pool) for text in found.strings)
+            assert all(len(set(text.split())) == 2 for text in found.strings)
+
+
+def test_unused_words_are_tokens_that_no_row_holds():
+    words = [f"word{i}" for i in range(60)]
+    vocabulary = ["<s>", *(f"\u0120{word}" for word in words), "plain", "\u0120a-b"]
+    ids = {token[1:]: i for i, token in enumerate(vocabulary) if token[0] == "\u0120"}
+
+    def read(texts):
+        return [[0, *(ids.get(word, 999) for word in text.split())] for text in texts]
+
+    found = unused_words(["a word3 b", "word5"], read, vocabulary)
+    assert set(found) == set(words) - {"word3", "word5"}
+    with pytest.raises(InputError, match="has 20 words that no row holds: too few"):
+        unused_words([" ".join(words[20:])], read, vocabulary)

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from spark_audit.data import injection
 from spark_audit.data.canaries import PARTS, canary_ranges, draw_parts, render
-from spark_audit.data.examples import Example, Span, read_examples, write_examples
+from spark_audit.data.examples import (
+    Canary,
+    Example,
+    Span,
+    read_examples,
+    write_examples,
+)
 from spark_audit.data.importers import import_examples
 from spark_audit.data.injection import FRAMES, REACH, inject
 from spark_audit.data.templates import task_templates, template_ranges
@@ -289,6 +295,88 @@ def test_a_canary_that_stays_unrankable_is_reported(monkeypatch):
     rows = stream(tasks=("t",), train=6, test=0)
     _, report = inject(rows, seed=0, canaries=1, encode=apart)
     assert report.notes[-1] == "canary c000 is not rankable: 2 draws gave too few"
+
+
+# --- coins, and canaries that bite ----------------------------------------------------
+
+
+def passwords(rows):
+    return {
+        row.canary.id: row.text[slice(*canary_ranges(row)["password"])]
+        for row in rows
+        if row.canary
+    }
+
+
+def test_a_coin_says_which_of_a_pair_is_planted(injected):
+    rows, after, _ = injected
+    pairs = {row.canary.id: row.canary.pair for row in after if row.canary}
+    assert pairs == {f"{c}{i:03d}": f"p{i:03d}" for c in "ch" for i in range(12)}
+    fell = [
+        injection._plan(rows, seed).drawn_as(
+            Canary(f"c{i}", "x", 1, False, 0, pair=f"p{i}")
+        )
+        == f"h{i}"
+        for seed in range(20)
+        for i in range(20)
+    ]
+    # 400 fair coins: further out in 1 of 1,000.
+    assert abs(sum(fell) - 200) < 33
+
+
+def test_only_strings_depend_on_the_coins(monkeypatch):
+    rows, found = stream(), []
+    for turned in (False, True):
+
+        def drawn_as(plan, canary, turned=turned):
+            first = "hc"[turned] if canary.held_out else "ch"[turned]
+            return first + canary.id[1:]
+
+        monkeypatch.setattr(injection._Plan, "drawn_as", drawn_as)
+        found.append(inject(rows, seed=2, canaries=6)[0])
+    ours, theirs = map(passwords, found)
+    assert {
+        k.translate(str.maketrans("ch", "hc")): v for k, v in ours.items()
+    } == theirs
+    for one, other in zip(*found, strict=True):
+        assert (one.canary is None) == (other.canary is None)
+        assert one.canary is not None or one == other
+
+
+def test_a_canary_without_a_partner_has_no_coin():
+    after, report = inject(stream(train=20, test=10), seed=0, canaries=50)
+    pairs = Counter(row.canary.pair for row in after if row.canary)
+    assert (report.planted, report.held_out) == ({2: 6}, 3)
+    assert sum(pair is not None for pair in pairs) == 3
+    assert pairs[None] == 6
+
+
+@pytest.mark.parametrize("kind", ["new-token", "high-temperature"])
+def test_passwords_of_pieces(kind, tmp_path):
+    pieces = [f"w{i}" for i in range(100)]
+    after, _ = inject(stream(), seed=1, canaries=10, kind=kind, pieces=pieces)
+    write_examples(tmp_path / "t.jsonl", after)
+    assert read_examples(tmp_path / "t.jsonl") == after
+    own = {name: set(text.split()) for name, text in passwords(after).items()}
+    assert len(own) == 20
+    assert all(len(some) == 2 for some in own.values())
+    # No other canary has them, and none is made of what candidates are.
+    assert len(set.union(*own.values())) == 40
+    pools = {row.canary.id: set(row.canary.pool) for row in after if row.canary}
+    shared = set.intersection(*pools.values())
+    assert shared == set(pieces) - set.union(*own.values())
+    assert all(pools[name] == shared | own[name] for name in own)
+    assert {row.canary.kind for row in after if row.canary} == {kind}
+
+
+def test_too_few_pieces_say_how_many_canaries_they_are_enough_for():
+    pieces = [f"w{i}" for i in range(77)]
+    message = "77 pieces are enough for 11 canaries .*give --canaries 11"
+    with pytest.raises(InputError, match=message):
+        inject(stream(), seed=1, canaries=12, kind="new-token", pieces=pieces)
+    inject(stream(), seed=1, canaries=11, kind="new-token", pieces=pieces)
+    with pytest.raises(InputError, match="use `--kind random`"):
+        inject(stream(), seed=1, canaries=1, kind="new-token", pieces=pieces[:9])
 
 
 # --- places ---------------------------------------------------------------------------

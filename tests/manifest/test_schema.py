@@ -29,7 +29,7 @@ from spark_audit.manifest.fit import check_fit, limited
 from spark_audit.manifest.schema import Manifest
 
 REGENERATE = """run, from the repository root:
-python -c "import json; from spark_audit.manifest.schema import json_schema as s;
+python -c "import json; from spark_audit.manifest.file import json_schema as s;
 print(json.dumps(s(), indent=1, sort_keys=True))" > spark_audit/schemas/manifest.json"""
 
 

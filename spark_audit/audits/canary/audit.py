@@ -19,7 +19,7 @@ from spark_audit.audits import AUDITS
 from spark_audit.audits.canary.candidates import evidence as candidate_ranks
 from spark_audit.audits.canary.candidates import plan
 from spark_audit.audits.canary.chance import Judged
-from spark_audit.audits.canary.epsilon import epsilon_table
+from spark_audit.audits.canary.epsilon import epsilon_table, one_run_table
 from spark_audit.audits.canary.findings import (
     absent,
     contrast_findings,
@@ -27,7 +27,7 @@ from spark_audit.audits.canary.findings import (
     findings,
 )
 from spark_audit.audits.canary.guards import guards, rankable
-from spark_audit.audits.canary.metrics import COLUMNS, METRICS, flaw
+from spark_audit.audits.canary.metrics import COLUMNS, LATER, METRICS, flaw
 from spark_audit.audits.canary.ranks import ranked, trained
 from spark_audit.audits.canary.rows import (
     TOP,
@@ -126,10 +126,13 @@ def _marked(rows: Sequence[Any], *, judged: Judged) -> list[Any]:
 def _tables(
     judged: Judged, baselines: Mapping[str, str], *, seed: int
 ) -> dict[str, list[dict[str, Any]]]:
-    frame, bounds = judged.frame, list[dict[str, Any]]()
-    # Without a uniform draw the bound has no ground.
+    frame = judged.frame
+    bounds, one_run = list[dict[str, Any]](), list[dict[str, Any]]()
+    # Without a uniform draw the bounds have no ground.
     if judged.uniform:
-        bounds = epsilon_table(frame, sensitive=judged.sensitive, lifted=judged.lifted)
+        ground = {"sensitive": judged.sensitive, "lifted": judged.lifted}
+        bounds = epsilon_table(frame, **ground)
+        one_run = one_run_table(frame, **ground)
     return {
         "canary_by_dose": dose_table(frame),
         "canary_uniformity": uniformity_table(frame),
@@ -137,6 +140,7 @@ def _tables(
         "canary_dose_trend": trend_table(frame, seed=seed),
         "canary_paired": paired_table(frame, baselines, seed=seed),
         "canary_epsilon": bounds,
+        "canary_one_run": one_run,
         "canary_extrapolated": extrapolated_table(frame),
     }
 
@@ -169,6 +173,7 @@ def further(
     about=About(
         METRICS,
         columns=COLUMNS,
+        later=LATER,
         flaw=flaw,
         nothing=NONE,
         unscored=UNSCORED,

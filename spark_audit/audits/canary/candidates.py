@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.canary.metrics import COLUMNS
+from spark_audit.audits.canary.metrics import COLUMNS, LATER
 from spark_audit.audits.contract import Plan, Tables
 from spark_audit.manifest.schema import CanaryContext, Manifest, ManifestCanary
 from spark_audit.manifest.slots import canary_key
@@ -60,6 +60,7 @@ def evidence(
                 "format": canary.format,
                 "dose": canary.dose,
                 "held_out": canary.held_out,
+                "pair": canary.pair or "",
                 "contexts": 0,
                 "n_candidates": len(canary.candidates),
             }
@@ -75,7 +76,7 @@ def evidence(
                 records.append(head | {"kind": "unscored"})
                 continue
             records += _records(head, contexts, keys, canary.true_index, table)
-    frame = pd.DataFrame.from_records(records, columns=list(COLUMNS))
+    frame = pd.DataFrame.from_records(records, columns=[*COLUMNS, *LATER])
     whole = {"dose": np.int64, "contexts": np.int64, "n_candidates": np.int64}
     filled = {"rank": 0, "ties": 0, "extrapolated_clipped": False}
     types = {"rank": np.int64, "ties": np.int64, "extrapolated_clipped": bool}

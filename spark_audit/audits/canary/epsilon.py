@@ -1,4 +1,12 @@
-"""Lower bounds of epsilon from guesses at canaries drawn at random."""
+"""Lower bounds of epsilon from guesses at canaries drawn at random.
+
+Two kinds of guesses: which of its candidates a planted canary is, and which of a pair
+of canaries was planted. The second is a game of one run (Steinke, Nasr and Jagielski
+2023; Mahloujifar, Melis and Chaudhuri 2025, of two alternatives), and says something of
+(epsilon, delta), too. Its guess: of a pair, the one that ranks further ahead among its
+candidates. Ranks are compared, not likelihoods: the rank of a canary that is not in the
+data is uniform, whichever rows it stands in.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +20,27 @@ from spark_audit.audits.canary.chance import (
 )
 from spark_audit.audits.canary.ranks import (
     by_part,
+    held_out,
     trained,
 )
 from spark_audit.audits.canary.tables import KS, Record
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.wording import confidence
 from spark_audit.data.canaries import FORMATS
-from spark_audit.stats.epsilon import candidate_guess_bound
+from spark_audit.stats.epsilon import (
+    GuessBound,
+    candidate_guess_bound,
+    declared_guesses,
+    one_run_bound,
+    one_run_mu,
+)
 
 STATED = "each canary was drawn at random from its candidates"
+TOSSED = f"{STATED}, and a coin chose which of a pair was planted"
 UNCONTROLLED = "nothing: the positive control was not detected"
 UNGROUNDED = "nothing: held-out canaries rank above chance too"
+DELTA = 1e-5
+"""Of a record: the other delta that bounds of one run are given for."""
 DECLARED = ("full", "all", 1)
 """Part, dose and k of the bound declared before any result: all canaries at once."""
 
@@ -72,8 +90,7 @@ def epsilon_table(
     # How many bounds there are is known before any result, sensitive parts or not.
     declared = sum(record["declared"] for record in found)
     for record, (right, size) in zip(found, hits, strict=True):
-        several_of = declared if record["declared"] else len(found) - declared
-        record["significance"] = (1 - LEVEL) / several_of
+        record["significance"] = _significance(record, declared, len(found))
         bound = candidate_guess_bound(
             right,
             record["canaries"],
@@ -82,27 +99,112 @@ def epsilon_table(
             rows=record["rows"],
             significance=record["significance"],
         )
-        why = UNCONTROLLED if record["part"] not in sensitive else ""
-        why = why or (UNGROUNDED if record["checkpoint"] in lifted else "")
-        claimed = not why
-        record.update(
-            {
-                "epsilon_per_canary": bound.canary if claimed else None,
-                "epsilon_per_record": bound.record if claimed else None,
-                "add_remove_per_canary": bound.canary_add_remove if claimed else None,
-                "add_remove_per_record": bound.record_add_remove if claimed else None,
-                "says": why or _says(record, bound.record),
-            }
-        )
+        why = _withheld(record, sensitive, lifted)
+        record.update(_figures(bound, why))
+        record["says"] = why or _says(record, bound.record, STATED)
     return found
 
 
-def _says(record: Record, epsilon: float) -> str:
+def one_run_table(
+    frame: pd.DataFrame,
+    *,
+    sensitive: Collection[str],
+    lifted: Collection[str] = (),
+) -> list[Record]:
+    """Lower bounds of epsilon from the coins that chose between two canaries each.
+
+    Half of the pairs are guessed, those whose ranks lie furthest apart; that number was
+    fixed beforehand. Withheld and corrected as in :func:`epsilon_table`, with one bound
+    declared. All bounds of a row are thresholds of one count, and hold together.
+    Evidence without pairs gives none. ``*_at_delta`` are at :data:`DELTA` a record,
+    ``gaussian_mu`` is what a Gaussian mechanism would have.
+    """
+    if "pair" not in frame:
+        return []
+    found: list[Record] = []
+    tossed = frame[frame["format"].isin(list(FORMATS)) & (frame["pair"] != "")]
+    for name, part, whole in by_part(tossed[tossed["checkpoint"] != BASE]):
+        both = _pairs(whole)
+        several = sorted(set(both["dose"].tolist()))
+        for label in ["all", *(several if len(several) > 1 else [])]:
+            chosen = both if label == "all" else both[both["dose"] == label]
+            if not len(chosen):
+                continue
+            guesses = declared_guesses(len(chosen))
+            # A guess at a tie is one that is wrong.
+            first = chosen.sort_values("gap", ascending=False, kind="stable")[:guesses]
+            found.append(
+                {
+                    "checkpoint": name,
+                    "part": part,
+                    "dose": str(label),
+                    "declared": (part, label) == DECLARED[:2],
+                    "pairs": len(chosen),
+                    "guesses": guesses,
+                    "right": int((first["planted"] < first["held_out"]).sum()),
+                    "rows": int(chosen["dose"].max()),
+                }
+            )
+    declared = sum(record["declared"] for record in found)
+    for record in found:
+        record["significance"] = _significance(record, declared, len(found))
+        count = record["right"], record["guesses"], record["pairs"]
+        options = {"rows": record["rows"], "significance": record["significance"]}
+        pure = one_run_bound(*count, **options)
+        loose = one_run_bound(*count, delta=DELTA, **options)
+        mu = one_run_mu(*count, **options)
+        why = _withheld(record, sensitive, lifted)
+        record.update(_figures(pure, why))
+        record["epsilon_per_record_at_delta"] = None if why else loose.record
+        record["gaussian_mu_per_record"] = None if why else mu
+        record["says"] = why or _says(record, pure.record, TOSSED)
+    return found
+
+
+def _pairs(frame: pd.DataFrame) -> pd.DataFrame:
+    """Both ranks of each pair, in the order of the pairs: of those that have both.
+
+    Ties are broken at random, so that a rank without memory is exactly uniform.
+    """
+    order = frame.sort_values("canary_id", kind="stable")
+    jitter = np.random.default_rng(0).random(len(order))
+    order = order.assign(at=order["rank"] + np.floor(jitter * (order["ties"] + 1)))
+    planted, never = (side(order).set_index("pair") for side in (trained, held_out))
+    both = planted.index.intersection(never.index).sort_values()
+    ranks = {"planted": planted["at"][both], "held_out": never["at"][both]}
+    found = pd.DataFrame({**ranks, "dose": planted["dose"][both]})
+    return found.assign(gap=np.abs(np.log(found["planted"] / found["held_out"])))
+
+
+def _significance(record: Record, declared: int, bounds: int) -> float:
+    """Each bound's share: the declared ones hold together, and all others do."""
+    return (1 - LEVEL) / (declared if record["declared"] else bounds - declared)
+
+
+def _withheld(
+    record: Record, sensitive: Collection[str], lifted: Collection[str]
+) -> str:
+    """Why a bound is not given; empty where it is."""
+    if record["part"] not in sensitive:
+        return UNCONTROLLED
+    return UNGROUNDED if record["checkpoint"] in lifted else ""
+
+
+def _figures(bound: GuessBound, why: str) -> Record:
+    return {
+        "epsilon_per_canary": None if why else bound.canary,
+        "epsilon_per_record": None if why else bound.record,
+        "add_remove_per_canary": None if why else bound.canary_add_remove,
+        "add_remove_per_record": None if why else bound.record_add_remove,
+    }
+
+
+def _says(record: Record, epsilon: float, stated: str) -> str:
     if epsilon <= 0:
         return "a bound of 0 proves nothing"
     which = "declared" if record["declared"] else "other"
     return (
         f"the training run is not eps-DP for eps < {epsilon:.3f} a record at "
         f"{confidence(record['significance'])} confidence (so that all {which} bounds "
-        f"hold together at 95%; pure DP (delta 0), if {STATED})"
+        f"hold together at 95%; pure DP (delta 0), if {stated})"
     )

@@ -73,6 +73,9 @@ COLUMNS = {
     "extrapolated_clipped": FLAG,
 }
 
+LATER = texts("pair")
+"""Columns that older files lack; no pair: none was told."""
+
 
 def flaw(evidence: pd.DataFrame) -> str:
     """What is wrong between rows and columns of the evidence."""
