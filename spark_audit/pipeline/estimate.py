@@ -307,7 +307,10 @@ def told(estimate: Estimate) -> Iterator[str]:
     yield "several audits read is counted with the first; what is scored, not again."
     longest = max(estimate.audits, key=lambda one: one.seconds)
     if len(estimate.audits) > 1 and longest.seconds > estimate.seconds / 3:
-        yield f"Most of it is {longest.audit}: --skip {longest.audit} leaves it out."
+        yield (
+            f"Most of it is {longest.audit}: --skip {longest.audit} goes without, and "
+            "without its evidence."
+        )
     yield f"The report goes to {estimate.folder}; nothing was loaded or written."
 
 
