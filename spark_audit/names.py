@@ -8,8 +8,11 @@ read and written here and nowhere else; a name of another form is a method by it
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Self
+
+from spark_audit.errors import InputError
 
 ROUNDINGS = ("int8", "int4")
 """Kinds of rounded weights."""
@@ -77,3 +80,22 @@ def series_of(name: str) -> str:
 def original_of(name: str) -> str:
     """What ``NAME+int8`` was rounded from; any other name itself."""
     return str(replace(CheckpointName.parse(name), rounding=""))
+
+
+def listed(given: str | None, known: Collection[str], *, where: str) -> list[str]:
+    """Names of checkpoints, as an option gives them: ``NAME,NAME,...``.
+
+    Raises
+    ------
+    InputError
+        If one is none of the checkpoints, naming the option.
+    """
+    names = [name.strip() for name in (given or "").split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"{name!r} is none of the checkpoints",
+                where=where,
+                fix=f"choose of: {', '.join(known)}",
+            )
+    return names

@@ -215,7 +215,7 @@ def test_a_membership_score(house: House, tmp_path: Path) -> None:
             if (row["checkpoint"], row["subset_kind"]) == ("ours", "pooled")
         ]
         order = list(dict.fromkeys(of for of, _ in rows))
-        assert order[-3:] == ["reference", "median", "blind"]
+        assert order[-4:] == ["rmia", "median", "combined", "blind"]
         assert {"auc", "tpr_at_fpr_1"} <= {m for of, m in rows if of == "median"}
         assert "median" in (folder / "report.md").read_text()
         house.audit("gate", str(folder), *rule)

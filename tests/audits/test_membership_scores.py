@@ -10,20 +10,29 @@ import numpy as np
 import pytest
 
 from spark_audit.audits.mia import texts as texts_alone
+from spark_audit.audits.mia.attacks.ez import LIMIT
 from spark_audit.audits.mia.attacks.mink10 import lowest_mean
 from spark_audit.audits.mia.attacks.minkpp10 import z_scores
 from spark_audit.audits.mia.attacks.zlib import compressed_bytes
-from spark_audit.audits.mia.scores import ATTACKS, membership_scores, scored_text
+from spark_audit.audits.mia.scores import (
+    ATTACKS,
+    DECLARED,
+    mean_rank,
+    membership_scores,
+    scored_text,
+)
 from spark_audit.audits.mia.texts import (
     Sides,
     blind_classifier,
     crossing_duplicates,
+    doses,
     label_codes,
     label_test,
     own_text,
     shift,
 )
 from spark_audit.scoring.table import TokenTable
+from spark_audit.stats.duplicates import duplicate_groups
 from spark_audit.stats.roc import auc
 
 LP = np.array(
@@ -57,6 +66,7 @@ def table(**logp: Any) -> TokenTable:
         nll = -np.asarray(values, np.float32)
         columns = {
             "nll": nll,
+            "rank_lo": np.where(nll > 0.5, 2, 1).astype(np.int32),
             "mean_logp": np.full(len(nll), -2.0, np.float32),
             "sd_logp": np.full(len(nll), 0.5, np.float32),
         }
@@ -69,11 +79,11 @@ def test_lowest_mean_by_hand() -> None:
     assert lowest_mean(LP, 0.1) == -6.0
     assert lowest_mean(LP, 0.2) == -5.0
     assert lowest_mean(LP[:5], 0.1) == -4.0, "a short text keeps one token"
-    assert lowest_mean(LP[:1]) == pytest.approx(-0.1)
+    assert lowest_mean(LP[:1], 0.1) == pytest.approx(-0.1)
     # 0.3 * 10 is 3.0000000000000004, 0.29 * 100 is 28.999999999999996.
     assert lowest_mean(-np.arange(100.0), 0.29) == pytest.approx(-85.0)
     with pytest.raises(ValueError, match="no value"):
-        lowest_mean(np.zeros(0))
+        lowest_mean(np.zeros(0), 0.1)
 
 
 def test_z_scores_by_hand() -> None:
@@ -105,6 +115,84 @@ def test_scores_of_an_example() -> None:
     size = len(zlib.compress(text.encode(), 6))
     assert found["zlib"] == pytest.approx([-1.7041667 / size])
     assert found["reference"] == pytest.approx([0.4], abs=1e-6)
+
+
+def drawn(rng: np.random.Generator, n: int) -> np.ndarray:
+    return -rng.gamma(1.5, 1.5, n).astype(np.float32).astype(np.float64)
+
+
+def test_panel_equals_the_published_codes() -> None:
+    """Written again, text by text, from what their programmes do."""
+    rng = np.random.default_rng(3)
+    keys = [f"e{i:02d}" for i in range(40)]
+    base = {key: drawn(rng, int(rng.integers(3, 60))) for key in keys}
+    base["e07"] = drawn(rng, 30)
+    base["e08"] = drawn(rng, 30)
+    seen = {k: np.minimum(v + rng.normal(0.3, 0.4, len(v)), 0) for k, v in base.items()}
+    seen = {k: v.astype(np.float32).astype(np.float64) for k, v in seen.items()}
+    third = {key: drawn(rng, len(values)) for key, values in base.items()}
+    known = manifest(*(example(id=key) for key in keys))
+    tables = {n: table(**v) for n, v in (("b", base), ("s", seen), ("t", third))}
+    found = membership_scores(
+        tables["s"], known, keys, base=tables["b"], references=[tables["t"]]
+    )
+    fallen = 0
+    for i, key in enumerate(keys):
+        target, reference = -seen[key], -base[key]
+        shares = []
+        for window in (2, 3, 4, 6, 9, 13, 18, 25, 32, 40):
+            ones = np.ones(min(window, len(target)))
+            sums = [np.convolve(v, ones, "valid") for v in (reference, target)]
+            shares.append(np.mean(sums[0] > sums[1]))
+        assert found["wbc"][i] == pytest.approx(np.mean(shares), abs=1e-6)
+        up = down = wrong = 0.0
+        for j in range(1, len(target)):  # the code leaves out its first position
+            if target[j] > 0.5:  # the table's first guesses
+                wrong += 1
+                up += max(0.0, reference[j] - target[j])
+                down += max(0.0, target[j] - reference[j])
+        if wrong < 2:
+            assert np.isnan(found["ez"][i])
+        elif down:
+            fallen += 1
+            assert found["ez"][i] == pytest.approx(up / (down + 1e-12), rel=1e-6)
+        for share, name in ((0.1, "10"), (0.2, "20"), (0.3, "30")):
+            k = max(1, int(share * len(target) + 1e-9))
+            lowest = sorted(seen[key])[:k]
+            assert found[f"mink{name}"][i] == pytest.approx(np.mean(lowest), abs=1e-6)
+            z = sorted((v + 2) / 0.5 for v in seen[key])[:k]
+            assert found[f"minkpp{name}"][i] == pytest.approx(np.mean(z), abs=1e-5)
+    assert fallen > 20
+    ratio = {
+        key: np.exp(seen[key]) / ((np.exp(base[key]) + np.exp(third[key])) / 2)
+        for key in keys
+    }
+    everyone = np.concatenate([ratio[key] for key in keys])
+    step = max(1, len(everyone) // 1024)
+    for i, key in enumerate(keys):
+        share = np.mean([np.mean(one >= everyone[::step]) for one in ratio[key]])
+        assert found["rmia"][i] == pytest.approx(share, abs=2e-3)
+
+
+def test_texts_of_which_no_wrong_guess_fell_rank_highest() -> None:
+    """The published code gives them 0, the lowest score there is."""
+    rows = {"a": LP + 0.4, "b": LP + 0.5, "c": LP + np.resize([0.9, -1e-4], 12)}
+    known = manifest(*(example(id=key) for key in "abcde"))
+    same = {"d": LP, "e": LP[:2]}
+    base = {**dict.fromkeys("abcd", LP), "e": LP[:2] - 1}
+    found = membership_scores(
+        table(**rows, **same), known, [*"abcde"], base=table(**base)
+    )["ez"]
+    assert found[1] > found[0] > LIMIT > found[2] > 1
+    assert np.isnan(found[3:]).all(), "nothing moved; one wrong guess is no zone"
+
+
+def test_combined_is_a_mean_of_ranks() -> None:
+    first, second = np.array([3.0, 1, 2, np.nan]), np.array([1.0, np.nan, 2, np.nan])
+    found = mean_rank([first, second])
+    assert found[:3] == pytest.approx([(5 / 6 + 1 / 4) / 2, 1 / 6, (3 / 6 + 3 / 4) / 2])
+    assert np.isnan(found[3])
+    assert set(DECLARED) <= set(ATTACKS)
 
 
 def test_all_scores_are_higher_for_what_the_model_knows() -> None:
@@ -147,7 +235,7 @@ def test_scores_ignore_the_other_texts() -> None:
     known = manifest(*(example(id=key) for key in "abc"))
     alone = membership_scores(table(b=LP), known, ["b"])
     among = membership_scores(table(a=LP[:2], b=LP, c=LP[::-1]), known, ["a", "b"])
-    for attack in ATTACKS:
+    for attack in set(ATTACKS) - {"combined"}:  # a mean of ranks
         assert among[attack][1] == pytest.approx(alone[attack][0], nan_ok=True)
 
 
@@ -178,8 +266,11 @@ def test_crossing_duplicates() -> None:
     base = "one two three four five six seven eight nine ten"
     texts = [base, base.upper() + "!", "something else entirely, of no other text", "x"]
     member = np.array([True, False, True, False])
-    assert crossing_duplicates(texts, member) == 2
-    assert crossing_duplicates(texts, np.array([True, True, False, False])) == 0
+    same = duplicate_groups(texts)
+    assert crossing_duplicates(same, member) == 2
+    both = np.array([True, True, False, False])
+    assert crossing_duplicates(same, both) == 0
+    assert doses(same, both).tolist() == [2, 2, 0, 0]
 
 
 def test_shift() -> None:

@@ -14,7 +14,7 @@ import spark_audit.audits.mia.audit as mia_module
 from spark_audit.audits import AUDITS, mia
 from spark_audit.audits.mia.audit import check, conclude, evidence, plan
 from spark_audit.audits.mia.estimates import Group
-from spark_audit.audits.mia.scores import ATTACKS
+from spark_audit.audits.mia.scores import ATTACKS, DECLARED, RELATIVE
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import redact, seal
 from spark_audit.manifest.schema import Manifest
@@ -53,6 +53,7 @@ class World:
             own = own + gain * (key in self.members)
             columns = {
                 "nll": -own.astype(np.float32),
+                "rank_lo": np.where(own < -0.5, 2, 1).astype(np.int32),
                 "mean_logp": np.full(len(own), -2.0, np.float32),
                 "sd_logp": np.full(len(own), 1.0, np.float32),
             }
@@ -259,7 +260,7 @@ def test_nothing_is_not_called_safe(make_world: Make) -> None:
 def test_change_against_base_is_paired(make_world: Make) -> None:
     world = make_world(seed=5)
     result = run(world, ours=0.3)
-    for attack in set(ATTACKS) - {"reference"}:
+    for attack in set(DECLARED) - RELATIVE:
         change = change_of(result, "ours", "base", attack)
         ours, base = (row_of(result, name, attack) for name in ("ours", "base"))
         assert change.value == pytest.approx(ours.value - base.value)
@@ -267,7 +268,7 @@ def test_change_against_base_is_paired(make_world: Make) -> None:
         # Much of the rows' own difficulty cancels.
         if attack == "loss":
             assert change.high - change.low < 0.8 * (ours.high - ours.low)
-    assert not [c for c in result.contrasts if c.of == "reference"]
+    assert not [c for c in result.contrasts if c.of in RELATIVE]
     assert row_of(result, "base", "reference").note == "it is the reference itself"
 
 
@@ -329,7 +330,7 @@ def test_curves_hold_the_mean_rate_and_the_band_of_chance(make_world: Make) -> N
     frame = result.evidence
     assert frame is not None
     found = result.tables["mia_roc"]
-    assert {r["of"] for r in found if r["checkpoint"] == "ours"} == set(ATTACKS)
+    assert {r["of"] for r in found if r["checkpoint"] == "ours"} == set(DECLARED)
     assert "reference" not in {r["of"] for r in found if r["checkpoint"] == "base"}
     mine = [r for r in found if (r["checkpoint"], r["of"]) == ("ours", "loss")]
     fprs = [r["fpr"] for r in mine]
@@ -406,13 +407,13 @@ def test_texts_that_differ_stand_beside_every_figure(make_world: Make) -> None:
             assert row.metric != "auc" or row.low is not None
     assert "INVALID" not in " ".join(result.verdict)
     sure, weak, none = (finding_of(result, name) for name in ("ours", "weak", "other"))
-    assert (sure.claim, sure.of) == ("membership", "reference")
+    assert (sure.claim, sure.of) == ("membership", "combined")
     blind = row_of(result, "ours", "blind")
-    ours = row_of(result, "ours", "reference")
+    ours = row_of(result, "ours", "combined")
     (beside,) = (
         record
         for record in result.tables["mia_texts"]
-        if (record["checkpoint"], record["of"]) == ("ours", "reference")
+        if (record["checkpoint"], record["of"]) == ("ours", "combined")
         and record["metric"] == "auc"
     )
     assert beside["says"] == "detected"
@@ -427,7 +428,7 @@ def test_texts_that_differ_stand_beside_every_figure(make_world: Make) -> None:
     frame = result.evidence
     assert frame is not None
     frame = frame[frame["checkpoint"] == "ours"].sort_values("example")
-    apart, _ = auc_difference(design, frame["reference"], frame["texts"])
+    apart, _ = auc_difference(design, frame["combined"], frame["texts"])
     told = f"apart by {apart.value:.3f} [{apart.low:.3f}, {apart.high:.3f}]"
     assert told in sure.sentence
     assert weak.claim == "confounded"
@@ -461,7 +462,7 @@ def test_less_familiar_rows_are_turned_round_before_the_texts(make_world: Make) 
     found = finding_of(result, "ours")
     assert found.claim == "membership"
     assert "look LESS familiar" in found.sentence
-    assert "AUC 1.000 (turned round) of" in found.sentence
+    assert "AUC 0.999 (turned round) of combined" in found.sentence
 
 
 def test_base_that_tells_members_is_noted(make_world: Make) -> None:
@@ -477,6 +478,50 @@ def test_base_that_tells_members_is_noted(make_world: Make) -> None:
     assert row_of(result, "ours", "reference").status == "ok"
     rate = change_of(result, "ours", "base", "loss", "tpr_at_fpr_1")
     assert rate.status == "not_resolvable", "its own status stands"
+
+
+def test_doses_are_told_where_trained_rows_repeat(make_world: Make) -> None:
+    world = make_world(members=90, others=40, seed=1)
+    rows = {row.id: row for row in world.manifest.examples}
+    for i in range(0, 60, 2):  # thirty pairs, and thirty rows that stand alone
+        first, second = (rows[f"e{j:04d}-0"] for j in (i, i + 1))
+        second.__dict__.update(prompt=first.prompt, response=first.response)
+    table = world.table(gain=0.1)
+    twice = {f"e{i:04d}-0" for i in range(60)}
+    for key in twice:
+        table.columns["nll"][table.rows(key)] -= 0.5
+    tables = {"base": {PLAIN: world.table(noise=0)}, "ours": {PLAIN: table}}
+    result = mia(tables, world.manifest, blind_permutations=0)
+    groups = dict.fromkeys(row.group for row in result.rows)
+    assert list(groups) == ["pooled", "task:t", "dose:1", "dose:2-3"]
+    once, more = (
+        row_of(result, "ours", "wbc", group=f"dose:{d}") for d in ("1", "2-3")
+    )
+    assert (once.n, more.n) == (30 + 40, 60 + 40)
+    assert more.low > once.value > 0.5
+    assert {row.of for row in result.rows if row.group == "dose:1"} == {
+        *DECLARED,
+        "blind",
+    }
+
+
+def test_further_references_are_averaged(make_world: Make) -> None:
+    """A model fine-tuned on other rows takes out what all rows gain alike."""
+    world = make_world(members=60, others=60, seed=2)
+    tables = world.tables(ours=0.1, other=0.0)
+    alone, beside = (
+        mia(tables, world.manifest, blind_permutations=0, reference=each)
+        for each in (None, "other, base")
+    )
+    first, second = (row_of(each, "ours", "rmia") for each in (alone, beside))
+    assert first.value != second.value
+    for of in ("wbc", "reference", "ez"):
+        assert row_of(alone, "ours", of) == row_of(beside, "ours", of)
+    assert row_of(beside, "other", "rmia") == row_of(alone, "other", "rmia")
+    with pytest.raises(InputError, match="--reference: 'who' is none of the"):
+        mia(tables, world.manifest, blind_permutations=0, reference="who")
+    with pytest.raises(InputError, match="--reference: 'who' is none of the"):
+        check(reference="who", names=("base", "ours"))
 
 
 @pytest.mark.parametrize("base", [True, False])
@@ -525,17 +570,17 @@ def test_one_other_score_that_fails_is_doubted_alone(
 
     def shifted(self: Group, name: str, attack: str) -> Estimate:
         found = real(self, name, attack)
-        off = (name, attack) == ("base", "zlib")
+        off = (name, attack) == ("base", "minkpp10")
         return replace(found, value=0.6, low=0.55, high=0.65) if off else found
 
     monkeypatch.setattr(Group, "auc", shifted)
     result = run(make_world(), ours=0.6)
     assert row_of(result, "ours", "reference").status == "ok"
     assert change_of(result, "ours", "base", "loss").note == ""
-    assert "generalisation" in change_of(result, "ours", "base", "zlib").note
+    assert "generalisation" in change_of(result, "ours", "base", "minkpp10").note
     (line,) = result.verdict
     assert "membership was detected" in line
-    assert " of zlib" not in line
+    assert " of minkpp10" not in line
     assert "of the texts alone" in line
 
 
@@ -550,18 +595,18 @@ def test_near_duplicates_do_not_hide_a_doubted_score(make_world: Make) -> None:
     assert "membership was detected" not in result.verdict[0]
 
 
-def test_perfect_separation_is_tested_and_the_largest_effect_is_quoted(
+def test_perfect_separation_is_tested_and_the_declared_score_is_told(
     make_world: Make,
 ) -> None:
-    """Many p values are tiny: the one that is quoted is that of the largest effect."""
+    """Many p values are tiny: what is told was declared before, not chosen by them."""
     result = run(make_world(members=40, others=30), ours=1.0)
     perfect = row_of(result, "ours", "reference")
     assert (perfect.value, perfect.interval) == (1.0, "clopper-pearson")
     assert "membership was detected" in result.verdict[0]
-    surer = change_of(result, "ours", "base", "mink10")
+    surer = change_of(result, "ours", "base", "minkpp10")
     assert surer.p < 2 * 0.5**30, "more significant than the exact test can be"
     assert surer.value < 0.5
-    assert "AUC 1.000 of reference" in result.verdict[0]
+    assert "AUC 1.000 of combined" in result.verdict[0]
     assert "Void" not in result.verdict[0]
     assert "Without a test" not in result.verdict[0]
 
@@ -575,7 +620,7 @@ def test_void_and_untested_scores_are_told_apart(make_world: Make) -> None:
     )
     (line,) = result.verdict
     assert "Void: response." in line
-    assert "Without a test: loss, mink10, " in line
+    assert "Without a test: loss, minkpp10" in line
 
 
 def test_chance_stands_beside_every_score(make_world: Make) -> None:

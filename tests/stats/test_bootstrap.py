@@ -16,6 +16,7 @@ from spark_audit.stats import bootstrap
 from spark_audit.stats.bootstrap import (
     cluster_codes,
     cluster_sums,
+    correlated,
     draw_weights,
     holm,
     max_t,
@@ -415,3 +416,41 @@ class TestSize:
         result = stats.binomtest(hits["step-down"], self.SIMULATIONS, 0.05)
         assert result.pvalue > 1e-3
         assert hits["uncorrected"] > 0.15 * self.SIMULATIONS
+
+
+class TestCorrelated:
+    """Max-T of correlated normal tests against what is known of its ends."""
+
+    def test_equal_tests_are_one_test(self) -> None:
+        found = correlated([0.03, 0.03, 0.5], np.ones((3, 3)))
+        np.testing.assert_allclose(found, [0.03, 0.03, 0.5], atol=0.005)
+
+    def test_independent_tests_are_sidaks(self) -> None:
+        p = np.array([0.004, 0.2, 0.02, 1.0])
+        expected = np.minimum(1 - (1 - p) ** 4, holm(p))
+        np.testing.assert_allclose(correlated(p, np.eye(4)), expected, atol=0.006)
+
+    def test_never_above_holm_nor_below_the_p_itself(self) -> None:
+        rng = np.random.default_rng(0)
+        for _ in range(20):
+            p = rng.uniform(0, 1, 5) ** 4
+            root = rng.normal(0, 1, (5, 3))
+            root /= np.linalg.norm(root, axis=1, keepdims=True)
+            found = correlated(p, root @ root.T)
+            assert (found <= holm(p) + 1e-12).all()
+            assert (found >= p - 0.006).all()
+
+    def test_no_p_is_zero_and_the_smallest_are_holms(self) -> None:
+        found = correlated([1e-30, 1e-9], np.eye(2))
+        np.testing.assert_allclose(found, [2e-30, 1e-9])
+
+    def test_size_over_correlated_nulls(self) -> None:
+        rng = np.random.default_rng(1)
+        root = np.array([[1, 0.0], [0.9, 0.19**0.5], [0.6, -0.8]])
+        z = rng.standard_normal((400, 2)) @ root.T
+        claimed = sum(
+            correlated(2 * stats.norm.sf(abs(each)), root @ root.T).min() < 0.05
+            for each in z
+        )
+        # 31 or more of 400 at 5 % have a chance below 1 %.
+        assert 8 < claimed < 31

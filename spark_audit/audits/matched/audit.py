@@ -28,7 +28,7 @@ from spark_audit.audits.matched.changes import (
 )
 from spark_audit.audits.matched.contrasts import adjusted, by_group, missing_rows
 from spark_audit.audits.matched.evidence import evidence as span_evidence
-from spark_audit.audits.matched.findings import findings, ordinary
+from spark_audit.audits.matched.findings import findings
 from spark_audit.audits.matched.guards import alike_guard, pair_guards, reproduced_guard
 from spark_audit.audits.matched.lookalikes import own_contrasts
 from spark_audit.audits.matched.metrics import COLUMNS, LATER, METRICS, flaw
@@ -40,7 +40,7 @@ from spark_audit.audits.matched.rematch import (
 from spark_audit.audits.spans import Sums, audited_spans
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import entry_of
+from spark_audit.names import entry_of, listed
 from spark_audit.results import AuditResult
 from spark_audit.scoring.table import Pass
 
@@ -83,7 +83,7 @@ def check(
     ``names`` are those of the checkpoints, where they are known.
     """
     if names:
-        ordinary(null, names)
+        listed(null, names, where="--null")
     if replicates and replicates < FEWEST_REPLICATES:
         raise InputError(
             f"{replicates} replicates give no interval",
@@ -159,7 +159,7 @@ def conclude(
         contrasts=contrasts,
         guards=[*pair_guards(first[first["split"] == "train"]), *alike_guard(first)],
         findings=findings(
-            rows, contrasts, scored, references, ps, ordinary(null, names)
+            rows, contrasts, scored, references, ps, listed(null, names, where="--null")
         ),
         scope=list(SCOPE),
         tables={"matched_diagnostics": diagnostics(spans)},

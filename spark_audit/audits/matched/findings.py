@@ -13,7 +13,6 @@ from spark_audit.audits.matched.words import (
     memory_findings,
     selectivity_finding,
 )
-from spark_audit.errors import InputError
 from spark_audit.names import entry_of
 from spark_audit.results import Contrast, Finding, Row
 
@@ -80,22 +79,3 @@ def findings(
             )
         )
     return found
-
-
-def ordinary(given: str | None, known: Collection[str]) -> list[str]:
-    """Names of ordinary runs, as an option gives them.
-
-    Raises
-    ------
-    InputError
-        If one is none of the checkpoints.
-    """
-    names = [name.strip() for name in (given or "").split(",") if name.strip()]
-    for name in names:
-        if name not in known:
-            raise InputError(
-                f"{name!r} is none of the checkpoints",
-                where="--null",
-                fix=f"choose of: {', '.join(known)}",
-            )
-    return names

@@ -9,7 +9,7 @@ former and is above the best of the latter by more than chance; every figure sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -43,6 +43,8 @@ from spark_audit.audits.mia.rows import (
 from spark_audit.audits.mia.scores import (
     ATTACKS,
     BESIDE,
+    DECLARED,
+    RELATIVE,
     membership_scores,
     reference_table,
     scored_text,
@@ -50,22 +52,26 @@ from spark_audit.audits.mia.scores import (
 from spark_audit.audits.mia.texts import (
     blind_classifier,
     crossing_duplicates,
+    doses,
     label_codes,
     own_text,
 )
 from spark_audit.audits.mia.verdicts import verdict, verdicts
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
+from spark_audit.names import listed
 from spark_audit.provenance import seed_for
 from spark_audit.results import (
     AuditResult,
     Guard,
 )
 from spark_audit.scoring.table import Pass
+from spark_audit.stats.duplicates import duplicate_groups
 
 MOST_REPLICATES = 2000
 """Both presets: percentile limits of an AUC need no more, and rows are many."""
 
+REFERENCE = "--reference"
 OF_BASE = ("loss", "mink10", "zlib")
 """What the untrained model gives a text: had of any manifest, as a guess at it."""
 FACTS = (
@@ -100,8 +106,18 @@ def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
     return {Pass(): sorted([*sides.members, *sides.non_members])}
 
 
-def check(*, blind_permutations: int = 199) -> None:
-    """Refuse options that cannot be used, before anything is scored."""
+def check(
+    *,
+    blind_permutations: int = 199,
+    reference: str | None = None,
+    names: Sequence[str] = (),
+) -> None:
+    """Refuse options that cannot be used, before anything is scored.
+
+    ``names`` are those of the checkpoints, where they are known.
+    """
+    if names:
+        listed(reference, names, where=REFERENCE)
     if blind_permutations and blind_permutations < 20:
         raise InputError(
             f"{blind_permutations} permutations cannot give a p below 0.05",
@@ -125,7 +141,9 @@ def conclude(
     """
     frame = evidence.drop_duplicates(["checkpoint", "example"])
     # Evidence of an earlier version has the guard's classifier alone.
-    frame = frame.assign(texts=frame.get("texts", frame["blind"]))
+    frame = frame.assign(
+        texts=frame.get("texts", frame["blind"]), dose=frame.get("dose", np.nan)
+    )
     names = list(dict.fromkeys(frame["checkpoint"]))
     facts = frame[frame["checkpoint"] == names[0]].reset_index(drop=True)
     scores = {
@@ -143,22 +161,22 @@ def conclude(
     pooled, base = groups["pooled"], None
     used = facts.iloc[pooled.rows]
     if BASE in names:
-        base = {attack: pooled.auc(BASE, attack) for attack in ATTACKS}
+        base = {attack: pooled.auc(BASE, attack) for attack in DECLARED}
     judged = findings(used, base, seed=seed)
     rows = [
         row
         for group in groups.values()
         for name in names
-        for attack in (*ATTACKS, "blind")
+        for attack in (*(ATTACKS if group is pooled else DECLARED), "blind")
         for row in rows_of(group, name, attack, judged)
     ]
     contrasts = [
         row
         for group in groups.values()
         for name, other in pairs_of(names, baselines)
-        for attack in ATTACKS
-        # The untrained model is `reference`'s own reference.
-        if (attack, other) != ("reference", BASE)
+        for attack in DECLARED
+        # These are changes since the untrained model by themselves.
+        if other != BASE or attack not in RELATIVE
         for row in contrasts_of(group, name, other, attack, judged)
     ]
     told, above = verdicts(names, rows, contrasts, pooled, judged)
@@ -235,6 +253,9 @@ def evidence(
     blind_permutations: Annotated[
         int, "permutations of the blind text classifier; 0: none"
     ] = 199,
+    reference: Annotated[
+        str | None, "NAME,NAME,...: further checkpoints that saw none of the rows"
+    ] = None,
 ) -> pd.DataFrame:
     """One row a checkpoint and example: its scores, and what the texts alone say.
 
@@ -243,7 +264,7 @@ def evidence(
     where there is none. No text. A checkpoint called ``base`` is the
     untrained model: the guard on all scores, the reference of ``reference``, and what
     every checkpoint is held against. Without one, the reference scores that stand in
-    the manifest take its place.
+    the manifest take its place. ``rmia`` takes the mean over it and ``reference``.
     """
     ids = plan(manifest).get(Pass(), [])
     scored = {
@@ -253,9 +274,14 @@ def evidence(
         return pd.DataFrame(columns=list(COLUMNS))
     if BASE not in scored:
         scored = {BASE: reference_table(manifest, ids), **scored}
+    named = listed(reference, scored, where=REFERENCE)
     scores = {
         name: membership_scores(
-            table, manifest, ids, base=scored[BASE] if name != BASE else None
+            table,
+            manifest,
+            ids,
+            base=scored[BASE] if name != BASE else None,
+            references=[scored[each] for each in named if each not in (name, BASE)],
         )
         for name, table in scored.items()
     }
@@ -288,7 +314,7 @@ def _facts(
             "length": [len(text) if text else np.nan for text in texts],
             "zlib_bytes": [compressed_bytes(t) if t else np.nan for t in texts],
             **dict.fromkeys(BESIDE, np.nan),
-            **dict.fromkeys(FACTS, np.nan),
+            **dict.fromkeys((*FACTS, "dose"), np.nan),
         }
     )
     guess = best_guess(
@@ -303,8 +329,10 @@ def _facts(
     if not all(texts):
         return facts
     facts["duplicates_removed"] = manifest.counts.get("rows_near_duplicate", 0)
-    own = [own_text(example) for example in examples]
-    facts["duplicates_left"] = crossing_duplicates(own, facts["member"].to_numpy(bool))
+    same = duplicate_groups([own_text(example) for example in examples])
+    member = facts["member"].to_numpy(bool)
+    facts["duplicates_left"] = crossing_duplicates(same, member)
+    facts["dose"] = doses(same, member)
     if not permutations:
         return facts
     blind = blind_classifier(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +12,10 @@ import pandas as pd
 from scipy import special
 
 from spark_audit.audits.contract import BASE
+from spark_audit.audits.mia.attacks.ez import LIMIT
 from spark_audit.audits.mia.metrics import FPRS
-from spark_audit.audits.mia.scores import ATTACKS, BESIDE, FEWEST
+from spark_audit.audits.mia.scores import ATTACKS, BESIDE, FEWEST, RELATIVE
+from spark_audit.data.occurrences import dose_group
 from spark_audit.errors import NotEstimableError
 from spark_audit.provenance import seed_for
 from spark_audit.results import Estimate
@@ -21,6 +24,7 @@ from spark_audit.stats.power import with_mde
 from spark_audit.stats.roc import Band, tpr_at_fpr
 from spark_audit.stats.roc_clusters import (
     Design,
+    auc_components,
     auc_difference,
     auc_estimate,
     auc_replicates,
@@ -33,9 +37,13 @@ PLACES = {name: place for place, name in enumerate(("auc", *FPRS))}
 NO_ROWS = "the manifest has no members or no non-members"
 REASONS = {
     "response": "no response token was scored",
-    "minkpp10": "the score table has no moments of the next-token distribution",
+    **dict.fromkeys(
+        ("minkpp10", "minkpp20", "minkpp30"),
+        "the score table has no moments of the next-token distribution",
+    ),
     "zlib": "the manifest holds no text",
-    "reference": "the untrained model was not scored beside it",
+    **dict.fromkeys(RELATIVE, "the untrained model was not scored beside it"),
+    "ez": "no text has two wrong first guesses that moved since the untrained model",
     "blind": "the blind text classifier was not run",
 }
 ITSELF = "it is the reference itself"
@@ -155,7 +163,7 @@ class Group:
         values = self.known.of(name, attack)[self.rows]
         if np.isfinite(values).any():
             return ""
-        if name == BASE and attack == "reference":
+        if name == BASE and attack in RELATIVE:
             return ITSELF
         return REASONS.get(attack, "nothing was scored")
 
@@ -172,6 +180,8 @@ class Group:
         )
         if lacking := len(self.rows) - len(drawn.rows):
             estimate = estimate.noting(f"{lacking} rows have no such score")
+        if attack == "ez" and (top := int((values[drawn.rows] >= LIMIT).sum())):
+            estimate = estimate.noting(f"{top} rows at its limit: no token fell")
         return with_mde(estimate).decided(paper=self.known.paper)
 
     def tpr(self, name: str, attack: str, metric: str) -> Estimate:
@@ -251,6 +261,38 @@ class Group:
         shown = with_mde(estimate, null=0.0)
         return AboveTexts(shown, p, score, alone, half_p, told_p)
 
+    def correlation(self, name: str, tests: Mapping[str, str]) -> np.ndarray:
+        """How the AUCs of scores vary together, less those they are held against.
+
+        Parameters
+        ----------
+        tests
+            Score -> ``base``: less the same score of the untrained model; ``texts``:
+            less that of the texts alone; empty: less 0.5.
+
+        Returns
+        -------
+        Shape ``(K, K)``; 0 between scores of different rows, which makes a family
+        larger than it is.
+        """
+        parts: list[np.ndarray] = []
+        rows: list[bytes] = []
+        for attack, other in tests.items():
+            found = [self.known.of(name, attack)]
+            if other:
+                against = (BASE, attack) if other == BASE else (name, other)
+                found.append(self.known.of(*against))
+            drawn = self.drawn(*found)
+            each = [auc_components(drawn.design, v[drawn.rows]) for v in found]
+            part = each[0] - sum(each[1:])
+            parts.append(part / (np.linalg.norm(part) or 1.0))
+            rows.append(drawn.rows.tobytes())
+        full = np.eye(len(parts))
+        for i, j in combinations(range(len(parts)), 2):
+            if rows[i] == rows[j]:
+                full[i, j] = full[j, i] = parts[i] @ parts[j]
+        return full
+
     def rate_above(self, name: str, attack: str, metric: str) -> tuple[Estimate, float]:
         """TPR of a score minus that of the texts alone, and the latter's."""
         ours, texts = (self.known.of(name, which) for which in (attack, "texts"))
@@ -308,7 +350,32 @@ def rows_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
         enough = min(members, len(rows) - members) >= FEWEST
         tasks[f"task:{task}"] = rows if enough else rows[:0]
     pooled = np.sort(np.concatenate(list(tasks.values())))
-    return {"pooled": pooled, **tasks}
+    return {"pooled": pooled, **tasks, **_by_dose(facts, tasks)}
+
+
+def _by_dose(
+    facts: pd.DataFrame, tasks: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Members of each dose beside all non-members, in tasks with enough of both.
+
+    A dose is the number of trained rows that are near-duplicates of a text, itself
+    included; one that is the only one has no group of its own.
+    """
+    member, known = facts["member"].to_numpy(bool), facts["dose"].to_numpy(np.float64)
+    if np.isnan(known).any():
+        return {}
+    found: dict[str, np.ndarray] = {}
+    for dose in sorted(set(known[member])):
+        name = f"dose:{dose_group(int(dose))}"
+        if name in found:
+            continue
+        own = [dose_group(max(int(each), 1)) == name[5:] for each in known]
+        use = np.array(own, dtype=bool) | ~member
+        parts = [rows[use[rows]] for rows in tasks.values()]
+        kept = [rows for rows in parts if member[rows].sum() >= FEWEST]
+        found[name] = np.sort(np.concatenate([np.zeros(0, np.int64), *kept]))
+    found = {name: rows for name, rows in found.items() if len(rows)}
+    return found if len(found) > 1 else {}
 
 
 def rate_difference(

@@ -62,9 +62,9 @@ COLUMNS = {
     **{name: MAYBE for name in ATTACKS if name != "loss"},
     **dict.fromkeys(("blind", "blind_auc", "blind_p"), MAYBE),
     **dict.fromkeys(("blind_null", "blind_null_low", "blind_null_high"), MAYBE),
-    **dict.fromkeys(("blind_permutations", "blind_rows", "texts"), MAYBE),
+    **dict.fromkeys(("blind_permutations", "blind_rows", "texts", "dose"), MAYBE),
 }
-LATER = {name: COLUMNS[name] for name in (*ATTACKS, "texts") if name != "loss"}
+LATER = {k: COLUMNS[k] for k in (*ATTACKS, "texts", "dose") if k != "loss"}
 """Reports that were made before a score was there lack it."""
 
 

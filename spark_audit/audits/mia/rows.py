@@ -17,9 +17,7 @@ from spark_audit.audits.mia.guards import (
     Findings,
 )
 from spark_audit.audits.mia.metrics import METRICS
-from spark_audit.audits.mia.scores import (
-    ATTACKS,
-)
+from spark_audit.audits.mia.scores import DECLARED
 from spark_audit.audits.wording import p_value
 from spark_audit.results import (
     Contrast,
@@ -160,7 +158,7 @@ def all_rows_table(known: Known, names: list[str]) -> list[dict[str, Any]]:
     """AUC with all rows in one, tasks mixed, and whether it is equivalent to 0.5."""
     found: list[dict[str, Any]] = []
     for name in names:
-        for attack in ATTACKS:
+        for attack in DECLARED:
             values = known.of(name, attack)
             rows = np.flatnonzero(np.isfinite(values))
             if not len(rows):
@@ -190,7 +188,7 @@ def curve_table(pooled: Group, names: list[str]) -> list[dict[str, Any]]:
     """
     found = []
     for name in names:
-        for attack in ATTACKS:
+        for attack in DECLARED:
             if pooled.usable(name, attack):
                 continue
             drawn = pooled.drawn(pooled.known.of(name, attack))

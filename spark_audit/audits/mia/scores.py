@@ -7,19 +7,35 @@ classifier and the label test look at the texts without any model to check that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from spark_audit.audits.mia.attacks import SCORES, Scored
+from spark_audit.audits.mia.attacks import SCORES, Scored, Untrained
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.scoring.table import TokenTable
 
-ATTACKS = tuple(one.name for one in sorted(SCORES, key=lambda one: one.order))
+_SCORES = sorted(SCORES, key=lambda one: one.order)
+RELATIVE = frozenset(
+    one.name for one in _SCORES if len(inspect.signature(one.run).parameters) > 1
+) | {"combined"}
+"""Scores against the untrained model: it has none of its own."""
+COMBINED = ("reference", "wbc", "ez", "rmia")
+"""Scores whose ranks among all texts ``combined`` is the mean of."""
+ATTACKS = (*(one.name for one in _SCORES), "combined")
+DECLARED = ("loss", "response", "minkpp10", "reference", "wbc", "combined")
+"""Scores that claims may rest on, one of each kind, chosen before any audit: only they
+are one family, and only they are told of changes, tasks, doses and curves. The others
+are figures to compare with; ``ez`` and ``rmia`` count in ``combined``."""
 BESIDE = ("texts", "blind")
 """Scores that need no audited checkpoint: the best guess, and the guard's."""
 FEWEST = 20
 """A task needs this many members and as many non-members to be estimated."""
+BLOCK = 1 << 18
+"""Tokens at a time."""
+POPULATION = 1 << 10
+"""Tokens that stand for those of all texts."""
 
 
 def scored_text(example: ManifestExample) -> str:
@@ -41,6 +57,7 @@ def membership_scores(
     ids: Sequence[str],
     *,
     base: TokenTable | None = None,
+    references: Sequence[TokenTable] = (),
 ) -> dict[str, np.ndarray]:
     """Scores of examples from their tokens' log-probabilities.
 
@@ -51,7 +68,9 @@ def membership_scores(
     ids
         Example ids, ``n`` of them.
     base
-        Plain table of the untrained model, for ``reference``.
+        Plain table of the untrained model, for the :data:`RELATIVE` scores.
+    references
+        Further models that were not trained on the texts, for ``rmia``.
 
     Returns
     -------
@@ -59,26 +78,90 @@ def membership_scores(
     no response token, no text, no base.
     """
     found = {name: np.full(len(ids), np.nan) for name in ATTACKS}
-    scores = [*SCORES]
-    columns = {k: values.astype(np.float64) for k, values in table.columns.items()}
-    for i, key in enumerate(ids):
-        if key not in table or not len(table.position[rows := table.rows(key)]):
-            continue
-        example, position = manifest.by_id[key], table.position[rows]
-        own = None
-        if base is not None and key in base:
-            theirs = base.rows(key)
-            if np.array_equal(position, base.position[theirs]):
-                own = -base.columns["nll"][theirs].astype(np.float64)
-        one = Scored(
-            logp=-columns["nll"][rows],
-            response=position >= example.response_token,
-            columns={name: values[rows] for name, values in columns.items()},
-            text=scored_text(example),
-            base=own,
+    first, count = _places(table, ids)
+    beside = None if base is None else _beside(table, base, references, ids)
+    answer = np.array([manifest.by_id[key].response_token for key in ids])
+    texts = [scored_text(manifest.by_id[key]) for key in ids]
+    for at in _blocks(count):
+        rows = first[at, None] + np.arange(count[at[0]])
+        block = Scored(
+            logp=-table.columns["nll"][rows].astype(np.float64),
+            response=table.position[rows] >= answer[at, None],
+            columns={k: each[rows] for k, each in table.columns.items()},
+            texts=[texts[i] for i in at],
         )
-        for score in scores:
-            found[score.name][i] = score.run(one)
+        for score in _SCORES:
+            if score.name not in RELATIVE:
+                found[score.name][at] = score.run(block)
+        if beside is None:
+            continue
+        own = Untrained(beside[0][rows], beside[1][rows], beside[2])
+        known = np.isfinite(own.mean).all(axis=1)
+        for score in _SCORES if known.any() else ():
+            if score.name in RELATIVE:
+                values = score.run(block, own)
+                found[score.name][at] = np.where(known, values, np.nan)
+    found["combined"] = mean_rank([found[name] for name in COMBINED])
+    return found
+
+
+def mean_rank(scores: Sequence[np.ndarray]) -> np.ndarray:
+    """Mean of the ranks, 0 to 1, of those scores that a text has; NaN without any."""
+    total, known = np.zeros(len(scores[0])), np.zeros(len(scores[0]))
+    for values in scores:
+        has = np.isfinite(values)
+        _, place, held = np.unique(values[has], return_inverse=True, return_counts=True)
+        middle = np.cumsum(held) - held / 2  # equal ones share a rank
+        total[has] += middle[place] / max(has.sum(), 1)
+        known += has
+    return np.where(known > 0, total / np.maximum(known, 1), np.nan)
+
+
+def _places(table: TokenTable, ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """First row and number of rows of each example, 0 and 0 of one that lacks."""
+    rows = [table.rows(key) if key in table else slice(0, 0) for key in ids]
+    ends = np.array([(each.start, each.stop) for each in rows]).reshape(-1, 2)
+    return ends[:, 0], ends[:, 1] - ends[:, 0]
+
+
+def _blocks(count: np.ndarray) -> Iterator[np.ndarray]:
+    """Examples with as many tokens each, none without, some :data:`BLOCK` at a time."""
+    order = np.argsort(count, kind="stable")
+    for part in np.split(order, np.flatnonzero(np.diff(count[order])) + 1):
+        if len(part) and (n := int(count[part[0]])):
+            step = max(1, BLOCK // n)
+            yield from (part[i : i + step] for i in range(0, len(part), step))
+
+
+def _beside(
+    table: TokenTable,
+    base: TokenTable,
+    references: Sequence[TokenTable],
+    ids: Sequence[str],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What :class:`Untrained` holds, by the table's rows; NaN at other tokens."""
+    logp = _aligned(table, base, ids)
+    mean = logp
+    for other in references:
+        mean = np.logaddexp(mean, _aligned(table, other, ids))
+    mean = mean - np.log(1 + len(references)) if references else logp
+    ratio = -table.columns["nll"] - mean
+    ratio = ratio[np.isfinite(ratio)]
+    return logp, mean, np.sort(ratio[:: max(1, len(ratio) // POPULATION)])
+
+
+def _aligned(table: TokenTable, other: TokenTable, ids: Sequence[str]) -> np.ndarray:
+    """The other table's log-probabilities at the rows of a table; NaN: other tokens."""
+    (first, count), (theirs, length) = (_places(each, ids) for each in (table, other))
+    alike = np.flatnonzero((count == length) & (count > 0))
+    inside = np.arange(count[alike].sum())
+    inside -= np.repeat(np.cumsum(count[alike]) - count[alike], count[alike])
+    ours, own = (
+        np.repeat(each[alike], count[alike]) + inside for each in (first, theirs)
+    )
+    found = np.full(len(table), np.nan)
+    same = table.position[ours] == other.position[own]
+    found[ours[same]] = -other.columns["nll"][own[same]].astype(np.float64)
     return found
 
 

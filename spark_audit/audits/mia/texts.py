@@ -12,7 +12,6 @@ from scipy import sparse
 
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.stats.balance import smd
-from spark_audit.stats.duplicates import duplicate_groups
 from spark_audit.stats.roc import auc
 
 MOST_COMPARED = 20
@@ -127,12 +126,18 @@ def own_text(example: ManifestExample) -> str:
     return own if own.strip() else text
 
 
-def crossing_duplicates(texts: Sequence[str], member: np.ndarray) -> int:
+def crossing_duplicates(groups: np.ndarray, member: np.ndarray) -> int:
     """Rows whose group of near-duplicates has members and non-members."""
-    groups = duplicate_groups(list(texts))
     sides = [set(groups[member].tolist()), set(groups[~member].tolist())]
     both = sides[0] & sides[1]
     return int(np.isin(groups, list(both)).sum())
+
+
+def doses(groups: np.ndarray, member: np.ndarray) -> np.ndarray:
+    """Members among each row's near-duplicates, itself included: shape ``(n,)``."""
+    codes = np.unique(groups, return_inverse=True)[1]
+    found: np.ndarray = np.bincount(codes, weights=member)[codes]
+    return found
 
 
 def shift(members: np.ndarray, non_members: np.ndarray) -> Shift | None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.mia.estimates import (
     NO_ROWS,
@@ -18,7 +20,7 @@ from spark_audit.audits.mia.guards import (
     Findings,
 )
 from spark_audit.audits.mia.metrics import FPRS
-from spark_audit.audits.mia.scores import ATTACKS
+from spark_audit.audits.mia.scores import ATTACKS, DECLARED
 from spark_audit.audits.wording import figure, p_value
 from spark_audit.results import (
     Claim,
@@ -27,12 +29,14 @@ from spark_audit.results import (
     Row,
     number,
 )
-from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.bootstrap import correlated, holm
 
 Record: TypeAlias = "dict[str, Any]"
 TOLD = 0.01
 """p below which the texts alone tell the sides apart; of out-of-fold scores it is
 somewhat too small."""
+PRIMARY = "combined"
+"""The score that is told where several detect."""
 USABLE = ("ok", "insensitive")
 LEAST_P = 1e-4
 """Smaller p values are only said to be below it."""
@@ -59,7 +63,7 @@ def verdicts(
             row.of: row
             for row in rows
             if (row.checkpoint, row.group, row.metric) == (name, "pooled", "auc")
-            and row.of != "blind"
+            and row.of in DECLARED
             and row.value is not None
         }
         changes = {
@@ -211,10 +215,10 @@ class Tested:
         return {**own, "null": 0.0, "mde": self.mde, "unit": "AUC"}
 
     @property
-    def claim_p(self) -> float:
-        """Of the claim: the larger of both where both are needed."""
+    def beyond_p(self) -> float:
+        """P value of what a claim needs beside the change."""
         if self.above is not None:
-            return max(self.p, self.above.excess_p(told=self.told))
+            return self.above.excess_p(told=self.told)
         return 1.0 if self.doubted else self.p
 
 
@@ -248,12 +252,15 @@ def _tests(
 
 
 def _told_before(pooled: Group) -> bool:
-    """Whether the untrained model's scores tell the sides, by Bonferroni over them."""
+    """Whether the untrained model's scores tell the sides, as one family."""
     if BASE not in pooled.known.scores:
         return False
     known = [one for one in ATTACKS if not pooled.usable(BASE, one)]
-    ps = [p for one in known if (p := pooled.p(BASE, one)) is not None]
-    return bool(ps) and len(ps) * min(ps) < TOLD
+    ps = {one: p for one in known if (p := pooled.p(BASE, one)) is not None}
+    if not ps:
+        return False
+    together = pooled.correlation(BASE, dict.fromkeys(ps, ""))
+    return bool(correlated([*ps.values()], together).min() < TOLD)
 
 
 def _concluded(
@@ -271,32 +278,25 @@ def _concluded(
         said = f"nothing can be said of membership.{tail}"
         return verdict(name, "not_tested", said), {}
 
-    def corrected(ps: list[float]) -> dict[str, float]:
-        return dict(zip(tests, holm(ps).tolist(), strict=True))
-
-    def largest(found: list[str]) -> str:
-        return max(found, key=lambda attack: abs(tests[attack].effect))
-
-    moved = corrected([test.p for test in tests.values()])
-    # A claim's p value is never below that of the change: nor is it once corrected.
-    needed = corrected([test.claim_p for test in tests.values()])
-    primary: dict[str, Any] = {"family": "primary", "p": min(needed.values())}
+    moved, needed = _corrected(name, tests, pooled)
+    least = min(needed.values())
+    primary: dict[str, Any] = {"family": "primary", "p": least}
     if detected := [attack for attack in tests if needed[attack] < 0.05]:
-        best = largest(detected)
+        best = _shown_of(detected, tests)
         test = tests[best]
         figures = (
             f"{_told(best, test) or _shown(best, test.row) + NOT_TRIED}, "
-            f"{p_value(needed[best], least=LEAST_P)} corrected for {len(tests)} scores"
+            f"{p_value(least, least=LEAST_P)} corrected for {len(tests)} scores"
         )
         less = "" if test.more else " Its rows look LESS familiar than others."
         said = f"membership was detected: {figures}.{less}{tail}"
         otherwise = f"{name}: membership is not shown once all tests of the report "
         otherwise += f"count: {figures}.{tail}"
-        primary |= {"p": needed[best], "otherwise": otherwise, **test.figures}
+        primary |= {"otherwise": otherwise, **test.figures}
         return verdict(name, "membership", said, test.row, **primary), tests
     risen = [attack for attack in tests if moved[attack] < 0.05]
     if confounded := [attack for attack in risen if tests[attack].told]:
-        best = largest(confounded)
+        best = _shown_of(confounded, tests)
         test = tests[best]
         why = APART if best in judged.apart else "the sides differ in their texts"
         said = (
@@ -308,6 +308,47 @@ def _concluded(
     said, test = _not_shown(tests, moved, needed, judged)
     primary |= test.figures
     return verdict(name, "nothing_shown", f"{said}{tail}", test.row, **primary), tests
+
+
+def _corrected(
+    name: str, tests: Mapping[str, Tested], pooled: Group
+) -> tuple[dict[str, float], dict[str, float]]:
+    """P values of each score's change, and of its claim, over the whole panel.
+
+    A claim needs the change and what is beyond the texts: each is one family of
+    correlated tests, and the larger of a score's two p values is its own. Where the
+    sides are told apart without training what a score shows beyond that is no sample
+    of noise alone: nothing is gained there from how scores vary together.
+    """
+    change = {
+        attack: BASE if isinstance(test.row, Contrast) else ""
+        for attack, test in tests.items()
+    }
+    beyond = {
+        a: "texts" if t.above is not None else change[a] for a, t in tests.items()
+    }
+    ps = [test.p for test in tests.values()]
+    further = [test.beyond_p for test in tests.values()]
+    moved = correlated(ps, pooled.correlation(name, change))
+    if any(test.told for test in tests.values()):
+        excess = holm(further)
+    else:
+        excess = correlated(further, pooled.correlation(name, beyond))
+    both = np.maximum(moved, excess)
+    return (
+        dict(zip(tests, moved.tolist(), strict=True)),
+        dict(zip(tests, both.tolist(), strict=True)),
+    )
+
+
+def _shown_of(found: list[str], tests: Mapping[str, Tested]) -> str:
+    """The score that a sentence tells: the one declared beforehand, where it may.
+
+    The best of many looks better than it is.
+    """
+    if PRIMARY in found:
+        return PRIMARY
+    return max(found, key=lambda attack: abs(tests[attack].effect))
 
 
 def _not_shown(

@@ -35,6 +35,8 @@ NAMES = {
     "minkpp10": "Min-K++, 10%",
     "zlib": "loss by zlib's size",
     "reference": "loss less the base's",
+    "wbc": "windows that fell since the base",
+    "combined": "combined rank",
 }
 """What readers see for a score; any other goes by its own name."""
 

@@ -1,37 +1,27 @@
-"""Membership scores: one file each, a function from a scored text to a number.
+"""Membership scores: one file each, a function from scored texts to their numbers.
 
-The larger it is, the likelier the text was trained on; NaN where there is none.
-``order`` is a score's place in reports.
+The larger one is, the likelier a text was trained on; NaN where there is none. Texts
+come in blocks of as many tokens each, so that nothing loops over them. A function that
+takes the untrained model too is not asked where there is none. ``order`` is a score's
+place in reports.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from spark_audit.audits.mia.blocks import Scored, Untrained
 from spark_audit.registry import Registry
 
+__all__ = ["SCORES", "Score", "Scored", "Untrained"]
 
-@dataclass(frozen=True)
-class Scored:
-    """A text as a checkpoint scored it, ``n`` tokens.
+Score = Callable[..., np.ndarray]
+"""Of a block of ``k`` texts, or of that and :class:`Untrained`: shape ``(k,)``."""
 
-    ``logp`` (nats) and ``response``, whether a token is of the response, have shape
-    ``(n,)``, as have the other ``columns`` of the plain pass; ``base`` is the untrained
-    model's ``logp`` where it is known, ``text`` what was scored, empty if unknown.
-    """
-
-    logp: np.ndarray
-    response: np.ndarray
-    columns: Mapping[str, np.ndarray]
-    text: str
-    base: np.ndarray | None
-
-
-SCORES: Registry[Callable[[Scored], float]] = Registry(
+SCORES: Registry[Score] = Registry(
     "spark_audit.audits.mia.attacks",
     kind="membership score",
     folder=Path(__file__).parent,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from spark_audit.audits.mia.attacks import SCORES, Scored
 
 
 @SCORES.register(order=1)
-def loss(one: Scored) -> float:
+def loss(block: Scored) -> np.ndarray:
     """The NLL of the text with its sign turned."""
-    return float(one.logp.mean())
+    return np.asarray(block.logp.mean(axis=1))

@@ -6,22 +6,26 @@ import numpy as np
 
 from spark_audit.audits.mia.attacks import SCORES, Scored
 
-SHARE = 0.1
 
-
-def lowest_mean(values: np.ndarray, share: float = SHARE) -> float:
-    """Mean of the ``max(1, floor(share n))`` smallest values.
+def lowest_mean(values: np.ndarray, share: float) -> np.ndarray:
+    """Mean of the ``max(1, floor(share n))`` smallest values of each row.
 
     Min-K% Prob (Shi et al. 2024, "Detecting Pretraining Data from Large Language
     Models"); a short text always keeps one token.
+
+    Parameters
+    ----------
+    values
+        Shape ``(k, n)``, ``n`` at least 1.
     """
-    if not len(values):
+    n = values.shape[-1]
+    if not n:
         raise ValueError("there is no value")
-    count = max(1, int(np.floor(share * len(values) + 1e-9)))
-    return float(np.partition(values, count - 1)[:count].mean())
+    count = max(1, int(np.floor(share * n + 1e-9)))
+    return np.asarray(np.partition(values, count - 1)[..., :count].mean(axis=-1))
 
 
 @SCORES.register(order=3)
-def mink10(one: Scored) -> float:
+def mink10(block: Scored) -> np.ndarray:
     """Min-K% Prob at 10%."""
-    return lowest_mean(one.logp)
+    return lowest_mean(block.logp, 0.1)

@@ -1,4 +1,4 @@
-"""Min-K%++: Min-K% of log-probabilities in units of their own spread."""
+"""Min-K%++ at 10%: Min-K% of log-probabilities in units of their own spread."""
 
 from __future__ import annotations
 
@@ -22,10 +22,15 @@ def z_scores(logp: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
     return np.where(usable, (logp - mean) / np.where(usable, sd, 1.0), 0.0)
 
 
-@SCORES.register(order=4)
-def minkpp10(one: Scored) -> float:
+def lowest_z(block: Scored, share: float) -> np.ndarray:
+    """Mean of each text's lowest z scores; NaN without moments in the table."""
+    if "sd_logp" not in block.columns:
+        return np.full(len(block.logp), np.nan)
+    mean, sd = block.columns["mean_logp"], block.columns["sd_logp"]
+    return lowest_mean(z_scores(block.logp, mean, sd), share)
+
+
+@SCORES.register(order=6)
+def minkpp10(block: Scored) -> np.ndarray:
     """Min-K%++ at 10%."""
-    if "sd_logp" not in one.columns:
-        return np.nan
-    mean, sd = one.columns["mean_logp"], one.columns["sd_logp"]
-    return lowest_mean(z_scores(one.logp, mean, sd))
+    return lowest_z(block, 0.1)

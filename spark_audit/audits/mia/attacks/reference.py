@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_audit.audits.mia.attacks import SCORES, Scored
+from spark_audit.audits.mia.attacks import SCORES, Scored, Untrained
 
 
-@SCORES.register(order=6)
-def reference(one: Scored) -> float:
+@SCORES.register(order=10)
+def reference(block: Scored, base: Untrained) -> np.ndarray:
     """How much likelier training made the text."""
-    if one.base is None:
-        return np.nan
-    return float(one.logp.mean()) - float(one.base.mean())
+    return np.asarray((block.logp - base.logp).mean(axis=1))

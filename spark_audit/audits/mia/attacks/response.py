@@ -8,7 +8,8 @@ from spark_audit.audits.mia.attacks import SCORES, Scored
 
 
 @SCORES.register(order=2)
-def response(one: Scored) -> float:
+def response(block: Scored) -> np.ndarray:
     """Likelihood of the answer alone, after its prompt."""
-    chosen = one.logp[one.response]
-    return float(chosen.mean()) if len(chosen) else np.nan
+    count = block.response.sum(axis=1)
+    total = np.where(block.response, block.logp, 0.0).sum(axis=1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)

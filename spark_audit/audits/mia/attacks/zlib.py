@@ -16,9 +16,8 @@ def compressed_bytes(text: str) -> int:
     return len(compression.compress(text.encode(), LEVEL))
 
 
-@SCORES.register(order=5)
-def zlib(one: Scored) -> float:
+@SCORES.register(order=9)
+def zlib(block: Scored) -> np.ndarray:
     """Likelihood beside how much there is to tell."""
-    if not one.text:
-        return np.nan
-    return float(one.logp.mean()) / compressed_bytes(one.text)
+    size = [compressed_bytes(text) if text else np.nan for text in block.texts]
+    return np.asarray(block.logp.mean(axis=1) / np.array(size))

@@ -334,27 +334,24 @@ SCORES = {
     "minkpp10": r"Min-K10\texttt{++}",
     "zlib": "zlib",
     "reference": "Reference",
+    "wbc": "WBC",
+    "combined": "Combined",
     "blind": "Texts alone",
 }
 
 
 def _membership(report: Report) -> tuple[Column, ...]:
-    """The AUC of all scores; the TPR of those that a claim rests on."""
-    found = dict.fromkeys(_variants(report, "mia", "auc"))
-    order = list(SCORES)
+    """The AUC of scores that claims may rest on, and of the paper's; some TPR."""
+    found = _variants(report, "mia", "auc")
     # Texts alone come last: what all others are held against.
-    scores = sorted(
-        found,
-        key=lambda s: order.index(s if s in order[:-1] else order[-1]) + (s == "blind"),
-    )
+    scores = [score for score in SCORES if score in found]
     resting = set(carriers(report.findings, "mia").values()) or {
         "response",
         "reference",
     }
-    names = {score: SCORES.get(score, escaped(score)) for score in scores}
-    auc = [(f"{names[s]} AUC", CHANCE, "auc", s) for s in scores]
+    auc = [(f"{SCORES[s]} AUC", CHANCE, "auc", s) for s in scores]
     tpr = [
-        (rf"{names[s]} TPR@5\% FPR", DOWN, "tpr_at_fpr_5", s)
+        (rf"{SCORES[s]} TPR@5\% FPR", DOWN, "tpr_at_fpr_5", s)
         for s in scores
         if s in resting
     ]
