@@ -60,6 +60,7 @@ def mia(
     preset: str | None = None,
     seed: int = 0,
     blind_permutations: int = 199,
+    reference: str | None = None,
 ) -> AuditResult: ...
 def extract(
     tables: Tables,

@@ -145,9 +145,14 @@ def _beside(
     for other in references:
         mean = np.logaddexp(mean, _aligned(table, other, ids))
     mean = mean - np.log(1 + len(references)) if references else logp
-    ratio = -table.columns["nll"] - mean
-    ratio = ratio[np.isfinite(ratio)]
-    return logp, mean, np.sort(ratio[:: max(1, len(ratio) // POPULATION)])
+    # Drawn evenly in the order of the examples, whatever order the table has.
+    first, count = _places(table, ids)
+    ends = np.cumsum(count)
+    drawn = np.arange(0, count.sum(), max(1, count.sum() // POPULATION))
+    text = np.searchsorted(ends, drawn, side="right")
+    rows = first[text] + drawn - (ends - count)[text]
+    ratio = -table.columns["nll"][rows] - mean[rows]
+    return logp, mean, np.sort(ratio[np.isfinite(ratio)])
 
 
 def _aligned(table: TokenTable, other: TokenTable, ids: Sequence[str]) -> np.ndarray:

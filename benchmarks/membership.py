@@ -1,0 +1,258 @@
+"""The membership panel beside the published codes, on fine-tunes of real rows.
+
+``python benchmarks/membership.py --base MODEL --data FOLDER --seeds 0:10`` fine-tunes a
+base on 300 rows of a task (full text), audits it by the real command on these and 300
+others, and audits a second fine-tune, of 300 third rows, on the same: it saw none of
+them, so whatever is claimed of it is false. ``FOLDER/TASK/train.jsonl`` holds rows
+``{"text", "label"}``. Published scores are computed from the models' own logits as
+their programmes do. A finished (seed, kind) is a line of the output; the same command
+goes on where it was interrupted. ``--table`` only prints, in Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from known_truth import append, limits, read
+from known_truth_models import called
+from known_truth_training import encoded, fit
+from scipy import special
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import spark_audit as sa
+from spark_audit.audits.mia.scores import ATTACKS
+from spark_audit.cli.main import run as audit
+from spark_audit.data.examples import Example, write_examples
+from spark_audit.provenance import seed_for
+from spark_audit.stats.roc import auc, tpr_at_fpr
+
+HERE = Path(__file__).parent
+TASKS = ("agnews", "amazon", "fomc", "mentill", "yelp")
+ROWS, CHARACTERS = 300, 200
+EPOCHS, RATE = 1, 3e-4
+WINDOWS = (2, 3, 4, 6, 9, 13, 18, 25, 32, 40)
+FPRS = {"TPR at 1% FPR": 0.01, "TPR at 10% FPR": 0.1}
+KINDS = ("trained", "clean")
+BESIDE = {
+    "WBC": "wbc",
+    "EZ": "ez",
+    "InfoRMIA, token-level": "rmia",
+    "Min-K 20%": "mink20",
+    "Min-K++ 20%": "minkpp20",
+    "zlib": "zlib",
+    "loss": "loss",
+    "reference": "reference",
+}
+"""Published score -> ours."""
+
+
+def rows_of(folder: Path, task: str, seed: int) -> dict[str, list[Example]]:
+    """Rows that are trained on, others, and third ones; drawn anew for each seed."""
+    lines = (folder / task / "train.jsonl").read_text("utf-8").splitlines()
+    texts = {}
+    for line in lines:
+        row = json.loads(line)
+        texts[row["text"][:CHARACTERS].strip()] = row["label"]
+    known = list(texts.items())
+    order = np.random.default_rng(seed_for(seed, "rows")).permutation(len(known))
+    found: dict[str, list[Example]] = {}
+    for part, name in enumerate(("members", "others", "third")):
+        found[name] = [
+            Example(
+                id=f"{name}-{i:04d}",
+                task=task,
+                prompt=known[at][0],
+                response=f" {known[at][1]}",
+                split="test" if name == "others" else "train",
+                source_id=f"{name}-{i:04d}",
+            )
+            for i, at in enumerate(order[part * ROWS : (part + 1) * ROWS])
+        ]
+    return found
+
+
+@torch.no_grad()
+def published(target: Any, base: Any, tokenizer: Any, text: str) -> dict[str, float]:
+    """Scores of one text as the published programmes give them, larger = member."""
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    ours, theirs = (
+        model(input_ids=ids).logits[0, :-1].log_softmax(-1).double()
+        for model in (target, base)
+    )
+    goal = ids[0, 1:]
+    new, old = (each.gather(1, goal[:, None])[:, 0].numpy() for each in (ours, theirs))
+    shares = []
+    for window in WINDOWS:
+        ones = np.ones(min(window, len(new)))
+        sums = [np.convolve(-v, ones, "valid") for v in (old, new)]
+        shares.append(np.mean(sums[0] > sums[1]))
+    wrong = (ours.argmax(1) != goal).numpy()
+    wrong[0] = False
+    moved = (new - old)[wrong]
+    up, down = moved[moved > 0].sum(), -moved[moved < 0].sum()
+    mean = (ours.exp() * ours).sum(1)
+    sd = ((ours.exp() * ours**2).sum(1) - mean**2).clamp(min=0).sqrt()
+    z = ((torch.from_numpy(new) - mean) / sd).numpy()
+    lowest = max(1, int(0.2 * len(new)))
+    away = (theirs.exp() * (theirs - ours)).sum(1).numpy()
+    return {
+        "WBC": float(np.mean(shares)),
+        "EZ": up / (down + 1e-12) if wrong.sum() >= 2 and down > 0 else 0.0,
+        "InfoRMIA, token-level": float(np.mean(new - old + away)),
+        "Min-K 20%": float(np.sort(new)[:lowest].mean()),
+        "Min-K++ 20%": float(np.sort(z)[:lowest].mean()),
+        "zlib": float(new.mean() / len(zlib.compress(text.encode()))),
+        "loss": float(new.mean()),
+        "reference": float((new - old).mean()),
+    }
+
+
+def rates(scores: np.ndarray, member: np.ndarray) -> dict[str, float]:
+    """AUC and rates of one score over the rows that have it."""
+    known = np.isfinite(scores)
+    x, y = scores[known & member], scores[known & ~member]
+    found = {name: tpr_at_fpr(x, y, fpr).value for name, fpr in FPRS.items()}
+    return {"AUC": auc(x, y), **found, "rows": int(known.sum())}
+
+
+def run_seed(
+    seed: int, kinds: Sequence[str], base: Path, data: Path, lines: Path
+) -> None:
+    """Both fine-tunes of a seed, audited; one line each."""
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    before = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
+    sets = rows_of(data, TASKS[seed % len(TASKS)], seed)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        audited = [*sets["members"], *sets["others"]]
+        write_examples(folder / "rows.jsonl", audited)
+        shared = ["--base", str(base), "--device", "cpu", "--quiet"]
+        shared += ["--scores", str(folder / "scores")]
+        manifest = str(folder / "manifest.json")
+        build = ["manifest", "build", "--data", str(folder / "rows.jsonl")]
+        called(audit, [*build, "-o", manifest, *shared])
+        for kind in kinds:
+            model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+            learned = sets["members" if kind == "trained" else "third"]
+            torch.manual_seed(seed)
+            fit(
+                model,
+                encoded(learned, tokenizer, "all"),
+                epochs=EPOCHS,
+                lr=RATE,
+                seed=seed_for(seed, kind) % 2**31,
+            )
+            shutil.rmtree(folder / "model", ignore_errors=True)
+            model.save_pretrained(folder / "model")
+            tokenizer.save_pretrained(folder / "model")
+            out = folder / f"report-{kind}"
+            command = ["mia", "--ckpt", f"ours={folder / 'model'}", "--manifest"]
+            command += [manifest, "-o", str(out), "--format", "json", *shared]
+            called(audit, [*command, "--seed", str(seed)])
+            line = {"seed": seed, "kind": kind, "claim": _claim(out)}
+            if kind == "trained":
+                both = model.eval(), before
+                theirs = [published(*both, tokenizer, row.text) for row in audited]
+                line["ours"], line["published"] = _figures(out, audited, theirs)
+            append(lines, line)
+
+
+def _claim(out: Path) -> str:
+    (own,) = (f for f in sa.read_report(out).findings if f.checkpoint == "ours")
+    return f"{own.claim}: {own.of}"
+
+
+def _figures(
+    out: Path, rows: Sequence[Example], theirs: Sequence[dict[str, float]]
+) -> tuple[Any, Any]:
+    """Rates of our scores, from the evidence, and of the published ones."""
+    frame = pd.read_parquet(out / "scores" / "mia.parquet")
+    frame = frame[frame["checkpoint"] == "ours"].set_index("example")
+    member = frame["member"].to_numpy(bool)
+    ours = {of: rates(frame[of].to_numpy(np.float64), member) for of in ATTACKS}
+    other = pd.DataFrame(theirs, index=[row.id for row in rows]).loc[frame.index]
+    return ours, {of: rates(other[of].to_numpy(), member) for of in other}
+
+
+# --- table ----------------------------------------------------------------------------
+
+
+def mean(values: Sequence[float]) -> str:
+    """Mean over seeds with its 95% t interval."""
+    x = np.asarray(values)
+    reach = special.stdtrit(len(x) - 1, 0.975) * x.std(ddof=1) / np.sqrt(len(x))
+    return f"{x.mean():.3f} [{x.mean() - reach:.3f}, {x.mean() + reach:.3f}]"
+
+
+def markdown(lines: Iterable[dict[str, Any]]) -> str:
+    """Rates of both sides, differences paired by seed, and claims."""
+    by_kind: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for line in lines:
+        by_kind[line["kind"]].append(line)
+    trained = by_kind["trained"]
+    if len(trained) < 2:
+        return "Fewer than two seeds.\n"
+    heads = ("AUC", *FPRS)
+    out = [f"| score | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for side, names in (("ours", ATTACKS), ("published", tuple(BESIDE))):
+        for of in names:
+            told = [mean([one[side][of][h] for one in trained]) for h in heads]
+            out.append(
+                f"| {of}{', published' * (side != 'ours')} | {' | '.join(told)} |"
+            )
+    title = " | ".join(f"{h}, combined less it" for h in heads)
+    out += ["", f"| published score | {title} |", "|---" * (len(heads) + 1) + "|"]
+    for of in BESIDE:
+        apart = [
+            mean([o["ours"]["combined"][h] - o["published"][of][h] for o in trained])
+            for h in heads
+        ]
+        out.append(f"| {of} | {' | '.join(apart)} |")
+    out.append("")
+    for kind in KINDS:
+        own = by_kind[kind]
+        made = sum(line["claim"].startswith("membership") for line in own)
+        if own:
+            low, high = limits(made, len(own))
+            out.append(
+                f"{kind}: membership claimed of {made} of {len(own)} (exact one-sided "
+                f"95% limits {low:.1%}, {high:.1%})."
+            )
+    return "\n".join(out) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--base", type=Path, help="folder of a base model")
+    parser.add_argument("--data", type=Path, help="folder of tasks")
+    parser.add_argument("--seeds", default="0:10", help="FIRST:END")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    out = HERE.parent / "runs" / "membership.jsonl"
+    parser.add_argument("--out", type=Path, default=out)
+    parser.add_argument("--table", action="store_true", help="only print the table")
+    options = parser.parse_args(arguments)
+    if not options.table:
+        torch.set_num_threads(1)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        done = {(line["seed"], line["kind"]) for line in read(options.out)}
+        for seed in range(*map(int, options.seeds.split(":"))):
+            if kinds := [k for k in options.kinds if (seed, k) not in done]:
+                run_seed(seed, kinds, options.base, options.data, options.out)
+    print(markdown(read(options.out)), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
