@@ -141,9 +141,8 @@ def conclude(
     """
     frame = evidence.drop_duplicates(["checkpoint", "example"])
     # Evidence of an earlier version has the guard's classifier alone.
-    frame = frame.assign(
-        texts=frame.get("texts", frame["blind"]), dose=frame.get("dose", np.nan)
-    )
+    frame = frame.assign(texts=frame.get("texts", frame["blind"]))
+    frame = frame.assign(dose=frame.get("dose", np.nan))
     names = list(dict.fromkeys(frame["checkpoint"]))
     facts = frame[frame["checkpoint"] == names[0]].reset_index(drop=True)
     scores = {
@@ -175,7 +174,6 @@ def conclude(
         for group in groups.values()
         for name, other in pairs_of(names, baselines)
         for attack in DECLARED
-        # These are changes since the untrained model by themselves.
         if other != BASE or attack not in RELATIVE
         for row in contrasts_of(group, name, other, attack, judged)
     ]
