@@ -192,7 +192,7 @@ def test_what_an_officer_asks_stands_there_in_order(case: Case, folder: Path) ->
         "Residual risk: demonstrated.",
         "5. What was not covered",
         "Attribute inference",
-        "FAILED, rows : are few.",
+        "did not hold, rows : are few.",
         "6. The most exposed rows leaky e007-0",
         "7. Next steps",
         "▲ LEAKS leaky : Do not ship it",
