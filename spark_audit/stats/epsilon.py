@@ -115,12 +115,12 @@ def one_run_bound(
     differ by ``rows`` rows. The bound is the larger of two, and no second look for
     that: both come from upper bounds of the same probability, of as many right guesses.
 
-    - Steinke, Nasr and Jagielski (2023), "Privacy Auditing with One (1) Training Run",
-      Theorem 2.1 (delta 0) and 5.2: right guesses are dominated by ``Bin(r, q)``, ``q =
+    - Steinke, Nasr and Jagielski (2023), "Privacy Auditing with One (1) Training Run"
+      (arXiv 2305.08846): right guesses are dominated by ``Bin(r, q)``, ``q =
       e^eps / (1 + e^eps)``, up to ``2 m delta max_i P[v > Bin >= v - i] / i``.
     - Mahloujifar, Melis and Chaudhuri (2025), "Auditing f-Differential Privacy in One
-      Run": their recursion, with the trade-off curve of (eps, delta)-DP. It is the
-      tighter one where delta is large beside ``1 / coins``.
+      Run" (arXiv 2410.22235): their recursion, with the trade-off curve of
+      (eps, delta)-DP. It is the tighter one where delta is large beside ``1 / coins``.
 
     Parameters
     ----------
