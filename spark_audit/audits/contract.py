@@ -135,7 +135,8 @@ class About:
         all of them, or none; what is wrong between rows and columns.
     nothing, unscored
         Why a checkpoint has no figure: the manifest holds nothing to score (a string,
-        or a function of the manifest and the options); its tables are missing.
+        or a function of the manifest and the options); its tables are missing. Of
+        what has an empty reason nothing is said.
     over
         What figures of the group ``pooled`` are over.
     chance
@@ -371,7 +372,7 @@ class Audits(Registry[Audit]):
             said = Finding(
                 audit=name, claim="not_tested", sentence=f"Not estimable: {reason}."
             )
-            findings = result.findings if len(frame) else [said]
+            findings = [said] if reason and not len(frame) else result.findings
             result = replace(result, rows=[*result.rows, *missing], findings=findings)
         counted = {"replicates": count} if "replicates" in options else {}
         result = replace(result, settings={**options, **counted}, evidence=frame)

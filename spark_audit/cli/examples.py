@@ -35,6 +35,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "all --ckpt runs/mine --base models/base --skip extract --also noise",
         "all --config reports/reviews-mine/command-all.toml",
     ),
+    "stages": (
+        "stages --ckpt runs/mine --base models/base",
+        "stages --ckpt mine=run/step1,run/step2 --base models/base --order t1,t2",
+    ),
     "report": (
         "report reports/reviews-mine --format html,md",
         "report reports/reviews-mine/report.html --manifest manifests/reviews.json",

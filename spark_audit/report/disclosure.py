@@ -52,10 +52,11 @@ COUNTED = (
     "mia_roc",
     "mia_texts",
     "accuracy_matrix",
+    "stages_states",
     "run_settings",
     "run_time",
 )
-"""Tables of counts, of ranks of planted strings, of texts, and of runs."""
+"""Tables of counts, of ranks of planted strings, of texts, of states, and of runs."""
 RELATED = (("memory", "pii_change"), ("kind", "specific"), ("rise", "beyond"))
 """Metrics of sides and of their difference: of some of them follow the others."""
 PLACES = ("nats", "caliper_nats", "sigma", "relative", "rank")

@@ -113,6 +113,7 @@ _DRAWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "run_losses": (("checkpoint", "stage", "part", "kind"), ("step",)),
     "run_settings": (("checkpoint", "setting"), ()),
     "accuracy_matrix": (("checkpoint",), ("stage",)),
+    "stages_states": (("checkpoint", "task", "state"), ("stage",)),
 }
 """Tables that figures and pages are made of: their columns of text and of numbers."""
 _TEXTS = ("checkpoint", "note", "after", "says", "status", "work")

@@ -96,7 +96,7 @@ class World:
         if name == "base":
             return nll
         nll += luck(name, key).normal(0, 0.15, len(nll))
-        if name == "leaky" and self.manifest.by_id[key].split == "train":
+        if series_of(name) == "leaky" and self.manifest.by_id[key].split == "train":
             nll -= 0.4
             if luck(key).random() < KNOWN:
                 nll[self.identifiers(key)] = 0.05

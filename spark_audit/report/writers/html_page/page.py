@@ -81,6 +81,7 @@ TITLES: Mapping[str, tuple[str, str]] = {
     "mia": ("Membership", "Can rows of the training set be told from others?"),
     "extract": ("Extraction", "Does the model write identifiers out?"),
     "noise": ("Noise", "Do predictions of identifiers break sooner under noise?"),
+    "stages": ("By stage and task", "When was what remembered, when forgotten?"),
     "utility": ("Utility", "Are the tasks still solved?"),
     "manifest": ("Matched pairs", "Were identifiers and their controls equally hard?"),
     "training": ("Training", "How were the checkpoints made?"),

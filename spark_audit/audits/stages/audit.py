@@ -1,0 +1,253 @@
+"""When what was remembered and when forgotten: memory by stage and task of a series.
+
+The contrast is that of ``matched``: change of the NLL of identifiers in trained rows
+since the reference, minus that of identifiers of the same kinds in rows of the *same
+task* that were never trained on, which formats and drift move alike. It is exploratory,
+and corrected over all stages and tasks of a report.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import pandas as pd
+
+from spark_audit.audits import AUDITS
+from spark_audit.audits.columns import COUNT, POSITIVE, held_twice, texts
+from spark_audit.audits.contract import ANY, About, Metric, Plan, Tables
+from spark_audit.audits.matched.audit import plan as of_identifiers
+from spark_audit.audits.occurrences import identifier_facts
+from spark_audit.audits.spans import Sums, audited_spans
+from spark_audit.audits.stages.cells import Cell, Found, Key, all_series, cells_of
+from spark_audit.audits.stages.words import guards_of, likelier, remembered
+from spark_audit.audits.utility.series import listed, tasks_in_order
+from spark_audit.data.occurrences import folded, standing
+from spark_audit.manifest.schema import Manifest
+from spark_audit.names import CheckpointName
+from spark_audit.results import AuditResult, Estimate, Row
+from spark_audit.scoring.table import Column, Pass
+
+METRICS = (
+    Metric(
+        "memory",
+        "memory after the stage",
+        unit="nats",
+        learned=-1,
+        variants=(ANY,),
+        definitions={
+            "memory after the stage": "memory, as in the matched audit, of the "
+            "identifiers that one task alone trained on, against those of its rows "
+            "never trained on. `forgotten`: it was remembered, is not any more, and "
+            "rose since its lowest beyond chance; `not shown` where the last is open. "
+            "`confounded`: the two moved apart before the task was trained on at all."
+        },
+    ),
+    Metric(
+        "step",
+        "change of memory by the stage",
+        unit="nats",
+        variants=(ANY,),
+        definitions={
+            "change of memory by the stage": "the same since the stage before. Below 0 "
+            "after the task's own stage, its identifiers became likelier again than "
+            "never-trained ones did (assisted memorisation). Claimed only beyond what "
+            "the two were apart before the stage: drift that depends on difficulty "
+            "can widen that."
+        },
+    ),
+)
+COLUMNS = {
+    **texts("checkpoint", "example", "cluster", "task", "split", "type"),
+    **dict.fromkeys(("start", "dose", "form", "cue", "elsewhere", "place"), COUNT),
+    "n_tokens": Column("whole", low=1),
+    **dict.fromkeys(("ref_sum", "nll_sum"), POSITIVE),
+}
+SCOPE = (
+    "By stage and task: exploratory, corrected (Holm) over all of them in the report. "
+    "It says when; whether a checkpoint remembers is told by the other audits.",
+    "Identifiers that trained rows of several tasks hold belong to no one task, and "
+    "are left out by stage and task. What a method replays it trains on again: "
+    "likelier again is said of a stage, not of its new rows alone.",
+)
+FEWEST_TOLD = 3
+"""Clusters of a figure whose p is told."""
+
+
+def flaw(evidence: pd.DataFrame) -> str:
+    """What is wrong between rows of the evidence."""
+    return held_twice(evidence, ("checkpoint", "example", "start", "n_tokens"))
+
+
+def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
+    """All examples with an audited identifier."""
+    return of_identifiers(manifest, preset=preset)
+
+
+def conclude(
+    evidence: pd.DataFrame,
+    *,
+    baselines: Mapping[str, str],
+    paper: bool,
+    seed: int,
+    replicates: int,
+) -> AuditResult:
+    """Rows, states and sentences; nothing is drawn at random, and no baseline used."""
+    del baselines, paper, seed, replicates
+    found = Found()
+    for name, stages in all_series(evidence).items():
+        for task, stage, cell in cells_of(stages):
+            found.cells[name, task, stage] = cell
+    found.conclude()
+    names = list(dict.fromkeys(key[0] for key in found.cells))
+    rows = [row for key, cell in found.cells.items() for row in _rows(key, cell)]
+    by_place = {(r.checkpoint, r.metric, r.of, r.group): r for r in rows}
+    findings, guards = [], []
+    for name in names:
+        findings += [remembered(name, found, by_place), likelier(name, found, by_place)]
+        guards += guards_of(name, found)
+    return AuditResult(
+        rows=rows,
+        guards=guards,
+        findings=findings,
+        scope=list(SCOPE),
+        tables={"stages_states": [_record(key, found) for key in found.states]},
+    )
+
+
+def _rows(key: Key, cell: Cell) -> list[Row]:
+    name, task, stage = key
+    columns: dict[str, Any] = {
+        "audit": "stages",
+        "checkpoint": name,
+        "of": str(stage),
+        "group": f"task:{task}" if task else "pooled",
+        "unit": "nats",
+        "null": 0.0,
+    }
+
+    def row(metric: str, estimate: Estimate, reach: float) -> Row:
+        band = {"null_low": -reach, "null_high": reach}
+        made: Row = Row.of_estimate(estimate, metric=metric, **columns, **band)
+        return made
+
+    made = [row("memory", cell.own.difference, cell.reach)]
+    # Nothing stands before the first stage but the reference.
+    if task and stage > 1:
+        made.append(row("step", cell.step.difference, cell.gap))
+    return made
+
+
+def _record(key: Key, found: Found) -> dict[str, Any]:
+    """A line of the table: all but the figures, which are rows."""
+    cell = found.cells[key]
+    clusters = cell.own.difference.clusters
+    ps = ((found.late | found.early).get(key), found.steps.get(key))
+    shown = [p if clusters >= FEWEST_TOLD else None for p in ps]
+    return {
+        "checkpoint": key[0],
+        "task": key[1],
+        "stage": key[2],
+        "trained_at": cell.place or None,
+        "state": found.states[key],
+        "p_adjusted": shown[0],
+        "likelier_again": key in found.again,
+        "step_p_adjusted": shown[1],
+        "clusters": clusters,
+    }
+
+
+@AUDITS.register(
+    order=8.5,
+    about=About(
+        METRICS,
+        columns=COLUMNS,
+        flaw=flaw,
+        # A report without a series has nothing of it, and is told nothing.
+        nothing="",
+        unscored="",
+        over="over the tasks trained on so far",
+        stages=True,
+    ),
+    plan=plan,
+    conclude=conclude,
+)
+def evidence(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    order: Annotated[
+        str | None, "tasks in training order: t1,t2; default: the runs' own"
+    ] = None,
+) -> pd.DataFrame:
+    """One row a stage and identifier; ``place`` is the stage that trained its task.
+
+    ``elsewhere`` counts the other tasks whose trained rows hold its string. A ``place``
+    is 0 where the order of tasks is not known: none was given, or it is not as long as
+    the series.
+    """
+    if order is not None:
+        tasks_in_order(manifest, order)
+    named = [CheckpointName.parse(n) for n, p in tables.items() if Pass() in p]
+    staged = [one for one in named if one.stage is not None and not one.rounding]
+    counts: dict[tuple[str, int | None], set[int]] = defaultdict(set)
+    for one in staged:
+        counts[one.method, one.seed].add(one.stage or 1)
+    several = [one for one in staged if len(counts[one.method, one.seed]) > 1]
+    if not several:
+        return pd.DataFrame()
+    spans = _spans(manifest)
+    at = tuple(spans[name].to_numpy() for name in ("index", "start", "n_tokens"))
+    spans = spans.assign(ref_sum=Sums.of_reference(manifest)(*at)).drop(columns="index")
+    parts = []
+    for one in several:
+        tasks = listed(order)
+        whole = counts[one.method, one.seed] == set(range(1, len(tasks) + 1))
+        places = {task: k for k, task in enumerate(tasks, start=1)} if whole else {}
+        sums = Sums.of_table(manifest, tables[str(one)][Pass()])(*at)
+        place = spans["task"].map(lambda task, of=places: of.get(task, 0))
+        parts.append(spans.assign(checkpoint=str(one), place=place, nll_sum=sums))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _spans(manifest: Manifest) -> pd.DataFrame:
+    """Every audited identifier, without scores."""
+    facts, holders = identifier_facts(manifest), _holders(manifest)
+    records = []
+    for split in ("train", "test"):
+        for i, example, ranges in audited_spans(manifest, split=split):
+            for span, tokens in example.identifiers:
+                if tokens not in ranges:
+                    continue
+                string = folded(example.text[span.start : span.end].strip())
+                record = {
+                    "index": i,
+                    "example": example.id,
+                    "cluster": example.cluster,
+                    "task": example.task,
+                    "split": split,
+                    "type": span.type,
+                    "start": tokens[0],
+                    "n_tokens": tokens[1] - tokens[0],
+                    **vars(facts[example.id, span.start, span.end]),
+                    "elsewhere": len(holders[string] - {example.task}),
+                }
+                records.append(record)
+    return pd.DataFrame.from_records(records)
+
+
+def _holders(manifest: Manifest) -> dict[str, set[str]]:
+    """Identifier -> the tasks whose trained rows hold it, annotated there or not."""
+    own = [
+        {folded(row.text[s.start : s.end].strip()) for s in row.spans}
+        for row in manifest.examples
+    ]
+    read = [row.text * (row.split == "train") for row in manifest.examples]
+    found: dict[str, set[str]] = defaultdict(set)
+    stood = standing(read, set[str]().union(*own))
+    for row, strings, there in zip(manifest.examples, own, stood, strict=True):
+        if row.split == "train":
+            for string in strings | there:
+                found[string].add(row.task)
+    return found

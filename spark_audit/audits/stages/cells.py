@@ -1,0 +1,200 @@
+"""Memory of each task after each stage, and what holds of it once all count."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.claims import LEVEL
+from spark_audit.audits.matched.changes import unequal
+from spark_audit.audits.occurrences import sides_of
+from spark_audit.names import CheckpointName
+from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.memory import Memory, memory
+
+State = Literal[
+    "not yet trained",
+    "remembered",
+    "forgotten",
+    "not shown",
+    "less likely",
+    "confounded",
+    "not estimable",
+]
+Key: TypeAlias = tuple[str, str, int]
+"""Series, task (empty: all of them) and stage."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One task after one stage: memory, and its change by the stage.
+
+    ``place`` is the stage that trained the task, 0 if unknown. ``p`` and ``step_p`` are
+    two-sided, of no difference beyond what the sides were apart before (``reach``,
+    ``gap``, nats); ``since`` is p of no rise since the stage at which the task was
+    remembered most, over all stages that could have been that.
+    """
+
+    own: Memory
+    step: Memory
+    place: int
+    reach: float = 0.0
+    gap: float = 0.0
+    since: float = 1.0
+
+    @property
+    def p(self) -> float | None:
+        """Of no memory."""
+        return self.own.t_p(null=self.reach)
+
+    @property
+    def step_p(self) -> float | None:
+        """Of no change of it by the stage."""
+        return self.step.t_p(null=self.gap)
+
+    @property
+    def likelier(self) -> bool:
+        """Whether the stage made trained ones likelier, by themselves and beyond."""
+        fell = self.step.trained.high
+        return fell is not None and fell < 0 and (self.step.difference.value or 0) < 0
+
+
+@dataclass
+class Found:
+    """All cells of a report, with what holds once all of them count.
+
+    ``early`` and ``late`` are p of no memory before a task was trained on and since,
+    ``risen`` of no rise since its lowest, ``steps`` of no change by a later stage, each
+    adjusted over its own kind; ``again`` holds what a later stage made likelier again.
+    """
+
+    cells: dict[Key, Cell] = field(default_factory=dict)
+    early: dict[Key, float] = field(default_factory=dict)
+    late: dict[Key, float] = field(default_factory=dict)
+    risen: dict[Key, float] = field(default_factory=dict)
+    steps: dict[Key, float] = field(default_factory=dict)
+    states: dict[Key, State] = field(default_factory=dict)
+    again: set[Key] = field(default_factory=set)
+
+    def of(self, series: str) -> dict[Key, Cell]:
+        """Cells of a series' single tasks."""
+        return {k: c for k, c in self.cells.items() if k[0] == series and k[1]}
+
+    def conclude(self) -> None:
+        """Correct over all single tasks, and name each one's state."""
+        single = {k: cell for k, cell in self.cells.items() if k[1]}
+        late = {k: cell for k, cell in single.items() if k[2] >= cell.place}
+        self.late = _holm({k: cell.p for k, cell in late.items()})
+        self.early = _holm({k: c.p for k, c in single.items() if k not in late})
+        self.risen = _holm({k: cell.since for k, cell in late.items()})
+        self.steps = _holm({k: c.step_p for k, c in late.items() if 0 < c.place < k[2]})
+        apart = {k[:2] for k, p in self.early.items() if p < LEVEL}
+        seen: set[tuple[str, str]] = set()
+        for key in sorted(single, key=lambda key: key[2]):
+            cell, who = single[key], key[:2]
+            self.states[key] = state = self._state(key, cell, who in apart, who in seen)
+            if state == "remembered":
+                seen.add(who)
+            if self.steps.get(key, 1.0) < LEVEL and who not in apart and cell.likelier:
+                self.again.add(key)
+
+    def _state(self, key: Key, cell: Cell, apart: bool, before: bool) -> State:
+        p, value = self.late.get(key), cell.own.difference.value
+        if key[2] < cell.place:
+            return "not yet trained"
+        if p is None or value is None:
+            return "not estimable"
+        if apart:
+            return "confounded"
+        if p < LEVEL:
+            return "remembered" if value < 0 else "less likely"
+        return "forgotten" if before and self.risen[key] < LEVEL else "not shown"
+
+
+def _holm(ps: Mapping[Key, float | None]) -> dict[Key, float]:
+    known = {key: p for key, p in ps.items() if p is not None}
+    if not known:
+        return {}
+    return dict(zip(known, holm(list(known.values())).tolist(), strict=True))
+
+
+def all_series(evidence: pd.DataFrame) -> dict[str, dict[int, pd.DataFrame]]:
+    """Series -> stage -> its spans, in one order; of seeds the mean of their sums."""
+    members: dict[str, dict[int, list[pd.DataFrame]]] = defaultdict(dict)
+    keys = ["example", "start", "n_tokens"]
+    for name, part in evidence.groupby("checkpoint", sort=False):
+        parts = CheckpointName.parse(str(name))
+        stages = members[parts.method]
+        stages.setdefault(parts.stage or 1, []).append(part.sort_values(keys))
+    found: dict[str, dict[int, pd.DataFrame]] = {}
+    for method, each in members.items():
+        most = max(map(len, each.values()))
+        for stage, some in sorted(each.items()):
+            if len(some) == most:  # all seeds have got that far
+                sums = np.mean([part["nll_sum"].to_numpy() for part in some], axis=0)
+                one = some[0].assign(nll_sum=sums).reset_index(drop=True)
+                found.setdefault(method, {})[stage] = one
+    return found
+
+
+def cells_of(stages: Mapping[int, pd.DataFrame]) -> Iterator[tuple[str, int, Cell]]:
+    """Task (empty: all that were trained on) and stage, with its cell."""
+    spans = next(iter(stages.values()))
+    alone = (spans["split"] == "train") & (spans["elsewhere"] == 0)
+    usable = (alone | ((spans["split"] == "test") & (spans["dose"] == 0))).to_numpy()
+    nll = {stage: part["nll_sum"].to_numpy() for stage, part in stages.items()}
+    for task in sorted(set(spans["task"])):
+        chosen = usable & (spans["task"] == task).to_numpy()
+        place = int(spans["place"][(spans["task"] == task).to_numpy()].iloc[0])
+        held = {stage: sums[chosen] for stage, sums in nll.items()}
+        yield from ((task, *each) for each in _course(spans[chosen], held, place))
+    for stage, sums in nll.items():
+        chosen = usable & (spans["place"] <= stage).to_numpy()
+        own = spans[chosen]
+        moved, apart = _contrast(own, sums[chosen], own["ref_sum"].to_numpy())
+        yield "", stage, Cell(moved, Memory.missing("by task alone"), 0, apart)
+
+
+def _contrast(
+    spans: pd.DataFrame, sums: np.ndarray, before: np.ndarray
+) -> tuple[Memory, float]:
+    """Change of trained beyond never trained, and what they were clearly apart before.
+
+    Parameters
+    ----------
+    sums, before
+        Summed NLL of each span, nats, and that which it is held against.
+    """
+    if not len(spans):
+        return Memory.missing("its rows hold no identifier of their own"), 0.0
+    sides = sides_of(spans)
+    apart = memory(before, sides).difference
+    return memory(sums - before, sides), unequal(apart)
+
+
+def _course(
+    spans: pd.DataFrame, nll: Mapping[int, np.ndarray], place: int
+) -> Iterator[tuple[int, Cell]]:
+    """A task's cells, stage after stage."""
+    least: dict[int, float] = {}
+    for stage, sums in nll.items():
+        own, reach = _contrast(spans, sums, spans["ref_sum"].to_numpy())
+        step, gap = Memory.missing("the stage before was not scored"), 0.0
+        if (before := nll.get(stage - 1)) is not None:
+            step, gap = _contrast(spans, sums, before)
+        since = 1.0
+        if least and own.difference.value is not None:
+            peak = min(least, key=lambda one: least[one])
+            rose = memory(sums - nll[peak], sides_of(spans))
+            # The lowest of several is low by luck too: each could have been it.
+            p = rose.t_p()
+            if p is not None and (rose.difference.value or 0.0) > 0:
+                since = min(1.0, len(least) * p)
+        yield stage, Cell(own, step, place, reach, gap, since)
+        if own.difference.value is not None and stage >= place:
+            least[stage] = own.difference.value

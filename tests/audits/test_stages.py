@@ -1,0 +1,363 @@
+"""Memory by stage and task: planted courses, what must not be said, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from spark_audit.audits import AUDITS
+from spark_audit.audits.stages.audit import COLUMNS, conclude
+from spark_audit.audits.stages.audit import evidence as evidence_of
+from spark_audit.audits.stages.cells import Cell, Found
+from spark_audit.audits.stages.words import remembered
+from spark_audit.errors import InputError
+from spark_audit.results import AuditResult, Estimate, Row
+from spark_audit.stats.memory import Memory
+
+Course: TypeAlias = Mapping[str, Sequence[float]]
+TASKS = ("a", "b", "c")
+NONE: Course = {task: (0.0, 0.0, 0.0) for task in TASKS}
+BLANK: dict[str, Any] = {"baselines": {}, "paper": False, "seed": 0, "replicates": 0}
+
+
+def made(
+    trained: Course,
+    *,
+    drift: Sequence[float] = (0.0, 0.0, 0.0),
+    seed: int = 0,
+    name: str = "er",
+    ordered: bool = True,
+    held: int = 30,
+    noise: Callable[[np.random.Generator, int], np.ndarray] | None = None,
+) -> pd.DataFrame:
+    """Evidence of a series: identifiers of trained rows moved by so many nats a token.
+
+    ``trained`` is what each stage holds of a task since the base; ``drift`` moves both
+    sides. Every identifier keeps luck of its own, and has some anew at every stage.
+    """
+    rng = np.random.default_rng(seed)
+    own = noise or (lambda rng, n: rng.normal(0, 0.4, n))
+    frames = []
+    for place, task in enumerate(TASKS, start=1):
+        size = 30 + held
+        split = np.array(["train"] * 30 + ["test"] * held)
+        tokens = rng.integers(2, 6, size)
+        base = tokens * rng.gamma(4.0, 0.75, size)
+        kept = own(rng, size)
+        spans = pd.DataFrame(
+            {
+                "example": [f"{task}{k}" for k in range(size)],
+                "cluster": [f"{task}{k}" for k in range(size)],
+                "task": task,
+                "split": split,
+                "type": np.where(np.arange(size) % 2, "NAME", "EMAIL"),
+                "start": 3,
+                "dose": (split == "train").astype(int),
+                "form": 0,
+                "cue": 0,
+                "elsewhere": 0,
+                "place": place if ordered else 0,
+                "n_tokens": tokens,
+                "ref_sum": base,
+            }
+        )
+        for stage in range(1, len(drift) + 1):
+            luck = kept + own(rng, size) / 2
+            moved = drift[stage - 1] + trained[task][stage - 1] * (split == "train")
+            total = np.maximum(base + tokens * (luck + moved + 2.0), 0.01)
+            one = spans.assign(checkpoint=f"{name}@{stage}", nll_sum=total)
+            frames.append(one)
+    return pd.concat(frames, ignore_index=True)
+
+
+def told(*frames: pd.DataFrame) -> AuditResult:
+    return conclude(pd.concat(frames, ignore_index=True), **BLANK)
+
+
+def states(result: AuditResult, name: str = "er") -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for record in result.tables["stages_states"]:
+        if record["checkpoint"] == name:
+            found.setdefault(record["task"], []).append(record["state"])
+    return found
+
+
+def again(result: AuditResult) -> list[tuple[str, int]]:
+    records = result.tables["stages_states"]
+    return [(r["task"], r["stage"]) for r in records if r["likelier_again"]]
+
+
+def cell(result: AuditResult, metric: str, stage: int, group: str) -> Row:
+    (row,) = (
+        row
+        for row in result.rows
+        if (row.metric, row.of, row.group) == (metric, str(stage), group)
+    )
+    return row
+
+
+PLANTED: Course = {
+    "a": (-1.5, 0.0, -1.5),
+    "b": (0.0, -1.5, -1.5),
+    "c": (0.0, 0.0, 0.0),
+}
+
+
+# --- planted courses ------------------------------------------------------------------
+
+
+def test_a_planted_course_is_told_stage_by_stage() -> None:
+    result = told(made(PLANTED, drift=(-1.0, -0.5, 0.5)))
+    assert states(result) == {
+        "a": ["remembered", "forgotten", "remembered"],
+        "b": ["not yet trained", "remembered", "remembered"],
+        "c": ["not yet trained", "not yet trained", "not shown"],
+    }
+    assert again(result) == [("a", 3)]
+    first, second = (finding.sentence for finding in result.findings)
+    assert first.startswith(
+        "er: identifiers of a at stages 1 and 3, of b from their own stage on are "
+        "remembered; after stage 3 those of "
+    )
+    assert "adjusted over 6 tests; exploratory" in first
+    assert "LIKELIER AGAIN: a by stage 3; most a by -1." in second
+    assert "adjusted over 3 tests" in second
+    # Who leaks is told by the primary tests: none of these is a detection.
+    assert [finding.claim for finding in result.findings] == ["moved", "moved"]
+    assert not any(finding.detected for finding in result.findings)
+
+
+def test_figures_are_those_of_the_memory_contrast_by_task() -> None:
+    frame = made(PLANTED)
+    result = told(frame)
+    wide = frame[frame["task"] == "a"].pivot(
+        index="example", columns="checkpoint", values="nll_sum"
+    )
+    facts = frame[(frame["task"] == "a") & (frame["checkpoint"] == "er@1")]
+    facts = facts.set_index("example").loc[wide.index]
+    ours = (facts["split"] == "train").to_numpy()
+    tokens = facts["n_tokens"].to_numpy()
+
+    def plain(change: np.ndarray) -> float:
+        """Held-out ones weighed by the trained ones' mix of types."""
+        mean = change[ours].sum() / tokens[ours].sum()
+        for kind in ("NAME", "EMAIL"):
+            own = (facts["type"] == kind).to_numpy()
+            share = tokens[ours & own].sum() / tokens[ours].sum()
+            held = own & ~ours
+            mean -= share * change[held].sum() / tokens[held].sum()
+        return float(mean)
+
+    since = (wide["er@3"] - facts["ref_sum"]).to_numpy()
+    step = (wide["er@3"] - wide["er@2"]).to_numpy()
+    assert cell(result, "memory", 3, "task:a").value == pytest.approx(plain(since))
+    assert cell(result, "step", 3, "task:a").value == pytest.approx(plain(step))
+    for row in result.rows:
+        assert row.null == 0
+        assert row.low is not None
+        assert row.high is not None
+
+
+def test_stages_that_nobody_ordered_have_no_own_and_nothing_comes_again() -> None:
+    result = told(made(PLANTED, ordered=False))
+    assert states(result)["b"] == ["not shown", "remembered", "remembered"]
+    assert again(result) == []
+    assert all(r["trained_at"] is None for r in result.tables["stages_states"])
+    assert "from stage 2" in result.findings[0].sentence
+    assert result.findings[1].claim == "not_tested"
+    assert "--order" in result.findings[1].sentence
+
+
+def test_what_is_lost_without_a_clear_rise_is_not_called_forgotten() -> None:
+    def cell_of(value: float, since: float) -> Cell:
+        side = Estimate(value, value - 0.2, value + 0.2, se=0.1)
+        return Cell(Memory(side, side, side, 30.0), Memory.missing("-"), 1, since=since)
+
+    found = Found(
+        {
+            ("er", task, stage): cell_of(value, since)
+            for task, since in (("clear", 0.001), ("open", 0.2))
+            for stage, value in ((1, -1.0), (2, -0.1))
+        }
+    )
+    found.conclude()
+    assert list(found.states.values()) == ["remembered"] * 2 + [
+        "forgotten",
+        "not shown",
+    ]
+    row = Row(audit="stages", checkpoint="er", metric="memory", value=-1.0)
+    rows = {("er", "memory", "1", f"task:{task}"): row for task in ("clear", "open")}
+    said = remembered("er", found, rows).sentence
+    assert (
+        "of clear at stage 1, forgotten from stage 2, of open at stage 1, not" in said
+    )
+    assert "of open at stage 1, not shown any more from stage 2 are remembered" in said
+
+
+def test_seeds_of_a_method_are_told_as_their_mean() -> None:
+    parts = [made(PLANTED, name=f"er[{k}]", seed=0) for k in (1, 2)]
+    parts[1]["nll_sum"] += 0.1 * parts[1]["n_tokens"]
+    both, one = told(*parts), told(made(PLANTED))
+    assert {row.checkpoint for row in both.rows} == {"er"}
+    # What is added to both sides cancels.
+    assert cell(both, "memory", 1, "task:a").value == pytest.approx(
+        cell(one, "memory", 1, "task:a").value
+    )
+
+
+# --- what must not be said ------------------------------------------------------------
+
+
+def test_formats_learned_later_move_both_sides_and_nothing_is_said() -> None:
+    flat: Course = {task: (0.0, 0.0, 0.0) for task in TASKS}
+    result = told(made(flat, drift=(-0.2, -0.2, -1.5)))
+    assert again(result) == []
+    assert {s for own in states(result).values() for s in own} <= {
+        "not yet trained",
+        "not shown",
+    }
+    assert [finding.claim for finding in result.findings] == ["nothing_shown"] * 2
+
+
+def test_a_model_that_only_grows_surer_makes_nothing_likelier_again() -> None:
+    """All NLL times a factor: what is remembered moves apart from what is not."""
+    frame = made({**NONE, "a": (-1.5, -1.5, -1.5)})
+    last = frame["checkpoint"] == "er@3"
+    before = frame.loc[frame["checkpoint"] == "er@2", "nll_sum"].to_numpy()
+    frame.loc[last, "nll_sum"] = 0.7 * before
+    trained = (frame["split"] == "train") & (frame["task"] == "a") & last
+    # Surer of what was likely, less sure of what was not: the gap grows by a half.
+    frame.loc[trained, "nll_sum"] *= 0.6
+    row = cell(told(frame), "step", 3, "task:a")
+    assert row.high is not None
+    assert row.high < 0
+    assert row.null_low is not None
+    assert again(told(frame)) == []
+
+
+def test_what_grew_less_likely_by_itself_is_not_likelier_again() -> None:
+    """Others of its kind grew even less likely: a contrast below 0, and no memory."""
+    course: Course = {**NONE, "a": (-1.5, 0.0, -1.5)}
+    result = told(made(course, drift=(0.0, 0.0, 3.0)))
+    row = cell(result, "step", 3, "task:a")
+    assert row.high is not None
+    assert row.high < 0
+    assert again(result) == []
+
+
+def test_a_task_apart_before_it_was_trained_on_is_not_judged() -> None:
+    result = told(made({**NONE, "c": (-1.5, -1.5, -1.5)}))
+    assert states(result)["c"] == ["not yet trained", "not yet trained", "confounded"]
+    (guard,) = result.guards
+    assert guard.passed is None
+    assert "for c: nothing is said" in guard.detail
+    assert told(made(NONE)).guards[0].passed is True
+
+
+def test_without_held_out_identifiers_nothing_is_estimable() -> None:
+    result = told(made(PLANTED, held=0))
+    assert {row.status for row in result.rows} == {"not_estimable"}
+    assert all(row.note for row in result.rows)
+    assert {s for own in states(result).values() for s in own} <= {
+        "not yet trained",
+        "not estimable",
+    }
+    assert [finding.claim for finding in result.findings] == ["not_tested"] * 2
+
+
+def test_identifiers_of_several_tasks_belong_to_none() -> None:
+    frame = made(PLANTED)
+    frame.loc[(frame["task"] == "a") & (frame["split"] == "train"), "elsewhere"] = 1
+    result = told(frame)
+    assert cell(result, "memory", 1, "task:a").status == "not_estimable"
+    assert states(result)["a"] == ["not estimable"] * 3
+    assert states(result)["b"][1:] == ["remembered", "remembered"]
+
+
+# --- evidence -------------------------------------------------------------------------
+
+
+def test_only_series_are_looked_at_and_places_follow_the_order(
+    make_case: Callable[..., Any],
+) -> None:
+    case = make_case(sources=20, tests=20)
+    tables = case.tables(
+        **{name: lambda _, nll: nll for name in ("base", "x@1", "x@2")}
+    )
+    assert len(evidence_of(case.tables(base=lambda _, nll: nll), case.manifest)) == 0
+    frame = evidence_of(tables, case.manifest, order="yelp,fomc")
+    assert set(frame) == set(COLUMNS)
+    assert set(frame["checkpoint"]) == {"x@1", "x@2"}
+    assert dict(zip(frame["task"], frame["place"], strict=True)) == {
+        "yelp": 1,
+        "fomc": 2,
+    }
+    # As many stages as tasks, or which stage trained which task is not known.
+    assert set(evidence_of(tables, case.manifest, order="yelp")["place"]) == {0}
+    assert set(evidence_of(tables, case.manifest)["place"]) == {0}
+    with pytest.raises(InputError, match="'imdb' is no task"):
+        evidence_of(tables, case.manifest, order="imdb")
+
+
+def test_a_report_without_a_series_is_told_nothing(
+    make_case: Callable[..., Any],
+) -> None:
+    case = make_case(sources=20, tests=20)
+    result = AUDITS.get("stages").run(
+        case.tables(base=lambda _, nll: nll), case.manifest
+    )
+    assert (result.rows, result.findings, result.tables) == ([], [], {})
+
+
+# --- how often it is wrong ------------------------------------------------------------
+
+
+def skewed(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Lognormal luck, of mean 0."""
+    return np.asarray(0.3 * (rng.lognormal(0.0, 1.0, n) - np.exp(0.5)))
+
+
+def uneven(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Luck of unequal spread."""
+    return np.asarray(rng.normal(0, 0.4, n) * rng.choice([0.3, 2.0], n))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [None, skewed, uneven])
+@pytest.mark.parametrize("held", [30, 10])
+@pytest.mark.parametrize("course", ["nothing", "remembered", "forgotten"])
+def test_at_most_5_percent_of_series_get_a_false_claim(
+    noise: Any, held: int, course: str
+) -> None:
+    """Nothing comes again in any; where nothing was learned nothing is remembered."""
+    course_of: dict[str, Course] = {
+        "nothing": NONE,
+        "remembered": {
+            "a": (-1.0, -1.0, -1.0),
+            "b": (0.0, -1.0, -1.0),
+            "c": (0.0, 0.0, -1.0),
+        },
+        "forgotten": {"a": (-1.0, 0.0, 0.0), "b": (0.0, -1.0, 0.0), "c": (0.0,) * 3},
+    }
+    runs, false, claimed = 400, 0, 0
+    for seed in range(runs):
+        result = told(
+            made(
+                course_of[course],
+                drift=(-1, 0.5, -1),
+                noise=noise,
+                held=held,
+                seed=seed,
+            )
+        )
+        false += bool(again(result))
+        named = {s for own in states(result).values() for s in own}
+        claimed += bool(named & {"remembered", "less likely"})
+    # 30 of 400 are beyond what 5% gives with probability 0.99.
+    assert false <= 30, false / runs
+    if course == "nothing":
+        assert claimed <= 30, claimed / runs
