@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.stages.audit import COLUMNS, conclude
@@ -328,11 +329,8 @@ def uneven(rng: np.random.Generator, n: int) -> np.ndarray:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [None, skewed, uneven])
-@pytest.mark.parametrize("held", [30, 10])
 @pytest.mark.parametrize("course", ["nothing", "remembered", "forgotten"])
-def test_at_most_5_percent_of_series_get_a_false_claim(
-    noise: Any, held: int, course: str
-) -> None:
+def test_at_most_5_percent_of_series_get_a_false_claim(noise: Any, course: str) -> None:
     """Nothing comes again in any; where nothing was learned nothing is remembered."""
     course_of: dict[str, Course] = {
         "nothing": NONE,
@@ -343,21 +341,21 @@ def test_at_most_5_percent_of_series_get_a_false_claim(
         },
         "forgotten": {"a": (-1.0, 0.0, 0.0), "b": (0.0, -1.0, 0.0), "c": (0.0,) * 3},
     }
-    runs, false, claimed = 400, 0, 0
+    runs, false, claimed = 250, 0, 0
     for seed in range(runs):
         result = told(
             made(
                 course_of[course],
                 drift=(-1, 0.5, -1),
                 noise=noise,
-                held=held,
+                held=15,
                 seed=seed,
             )
         )
         false += bool(again(result))
         named = {s for own in states(result).values() for s in own}
         claimed += bool(named & {"remembered", "less likely"})
-    # 30 of 400 are beyond what 5% gives with probability 0.99.
-    assert false <= 30, false / runs
+    most = stats.binom.ppf(0.99, runs, 0.05)
+    assert false <= most, false / runs
     if course == "nothing":
-        assert claimed <= 30, claimed / runs
+        assert claimed <= most, claimed / runs

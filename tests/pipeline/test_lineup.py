@@ -30,9 +30,9 @@ def names(found: Any) -> list[str]:
     return [spec.name for spec in found.specs]
 
 
-def test_only_utility_looks_at_stages() -> None:
-    assert AUDITS.of_stages("utility")
-    assert not AUDITS.of_stages("matched")
+def test_two_audits_look_at_stages() -> None:
+    of_stages = [name for name in AUDITS.names() if AUDITS.of_stages(name)]
+    assert of_stages == ["stages", "utility"]
 
 
 def test_plans_are_united_and_each_sequence_stands_once() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spark_audit.names import entry_of
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.figures.theme import Drawing
 from spark_audit.results import CheckpointFacts, Contrast, ManifestFacts, Report, Row
@@ -132,6 +133,13 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
             value = float(at + random.uniform(-0.1, 0.1))
             gone = UNKNOWN if base and metric != "last" else {"null": 0.3}
             put(name, "utility", metric, value, width=0.04, **gone)
+    for name in dict.fromkeys(map(entry_of, names[1:])):
+        for stage in (1, 2, 3):
+            for place, task in enumerate(TASKS[:3], start=1):
+                at = -1.0 if stage >= place else 0.0
+                where = {"of": str(stage), "group": f"task:{task}"}
+                gone = UNKNOWN if (stage, place) == (2, 3) else {}
+                put(name, "stages", "memory", at, unit="nats", **where, **gone)
     return Report(
         status="complete",
         command=["spark-audit", "all"],
@@ -253,6 +261,18 @@ def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
             | {t: float(random.uniform(0, 1)) for t in TASKS[: stage + 1]}
             for name in trained
             for stage in range(1, 7)
+        ],
+        "stages_states": [
+            {
+                "checkpoint": name,
+                "task": task,
+                "stage": stage,
+                "trained_at": place,
+                "state": "remembered" if stage >= place else "not yet trained",
+            }
+            for name in dict.fromkeys(map(entry_of, trained))
+            for place, task in enumerate(TASKS[:3], start=1)
+            for stage in (1, 2, 3)
         ],
         "run_settings": [
             {"checkpoint": name, "setting": key, "value": value}

@@ -496,6 +496,32 @@ def test_tasks_that_come_later_are_no_failures(made: Made) -> None:
     assert len(filled) == 1 + 2 + 3 + 4 + 5 + 6
 
 
+def test_memory_by_stage_is_filled_where_it_is_remembered(made: Made) -> None:
+    report, found = made(4)
+    panels = {a.get_title(loc="left"): a for a in found["stages"].figure.axes}
+    # By name, as other groups are.
+    assert list(panels) == sorted(TASKS[:3])
+    for task, axes in panels.items():
+        place = TASKS.index(task) + 1
+        (own,) = (line for line in axes.lines if list(line.get_ydata()) == [0, 1])
+        assert (list(own.get_xdata()), own.get_linestyle()) == ([place, place], "--")
+        for name in entries(report)[1:]:
+            every = {
+                stage: row(report, "stages", "memory", name, f"{stage}", f"task:{task}")
+                for stage in (1, 2, 3)
+            }
+            rows = {k: r for k, r in every.items() if r and r.value is not None}
+            drawn = {
+                round(float(x)): (float(y), line.get_markerfacecolor() == PAPER)
+                for line in owned(axes, name)
+                if line.get_marker() != "none"
+                for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
+            }
+            assert drawn == {k: (r.value, k < place) for k, r in rows.items()}
+            limits = [(rows[k].low, rows[k].high) for k in sorted(rows)]
+            assert close(bars(axes, name, along="y"), limits)
+
+
 def test_utility_bars_have_length_and_interval(made: Made) -> None:
     report, found = made(4)
     panels = zip(found["utility"].figure.axes, ("last", "avg", "bwt"), strict=True)
@@ -616,6 +642,7 @@ def test_without_its_table_a_figure_is_not_there(made: Made) -> None:
         "mia_roc": "roc",
         "canary_by_dose": "exposure",
         "accuracy_matrix": "accuracy",
+        "stages_states": "stages",
         "run_settings": "sweep",
         "run_losses": "losses",
         "run_time": "time",
