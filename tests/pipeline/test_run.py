@@ -811,6 +811,50 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
     assert some.settings["utility.order"] == "t0"
 
 
+def test_memory_by_stage_and_task_of_a_run(
+    request_of: Callable[..., Request],
+    make_adapter: Callable[..., Path],
+    tiny_base: Path,
+    tmp_path: Path,
+) -> None:
+    """The run says what it learned when; its last stage is what other audits see."""
+    from spark_audit.checkpoints.open import open_checkpoint
+
+    rows = [replace(e, task=f"t{i // 2 % 2}") for i, e in enumerate(examples(48))]
+    rows = [
+        replace(e, split="test" if i % 8 > 3 else "train") for i, e in enumerate(rows)
+    ]
+    loaded = open_checkpoint(str(tiny_base), name="base")
+    manifest = build_manifest(rows, loaded, name="m", caliper=2.0)
+    write_manifest(manifest, tmp_path / "m.json")
+    for stage in (1, 2):
+        make_adapter(tmp_path / "er" / str(stage), seed=stage)
+    facts = {"kind": "spark-train-run", "tasks": ["t1", "t0"]}
+    (tmp_path / "er" / "run.json").write_text(json.dumps(facts))
+    request = request_of(
+        audits=("matched", "stages"),
+        ckpt=(f"er={tmp_path / 'er'}",),
+        manifest=tmp_path / "m.json",
+    )
+    report = run(request).report
+    assert report is not None
+    shown = {row.checkpoint for row in report.results if row.audit == "stages"}
+    assert shown == {"er"}
+    told = {
+        (r["task"], r["stage"]): r["trained_at"] for r in report.tables["stages_states"]
+    }
+    assert told == {("t0", 1): 2, ("t0", 2): 2, ("t1", 1): 1, ("t1", 2): 1}
+    assert [f.checkpoint for f in report.findings if f.audit == "stages"] == ["er"] * 2
+    assert (request.output / "tables" / "stages_states.csv").exists()
+    # All identifiers after the last stage: the figure that is claimed elsewhere.
+    memory = {
+        (row.audit, row.of): row.value
+        for row in report.results
+        if (row.checkpoint, row.metric, row.group) == ("er", "memory", "pooled")
+    }
+    assert memory["stages", "2"] == pytest.approx(memory["matched", ""])
+
+
 def test_several_audits_say_whose_line_is_whose(
     request_of: Callable[..., Request],
 ) -> None:
