@@ -16,10 +16,12 @@ import json
 import shutil
 import sys
 import tempfile
+import time
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,10 +34,12 @@ from scipy import special
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import spark_audit as sa
+from spark_audit.audits.mia import scores
 from spark_audit.audits.mia.scores import ATTACKS
 from spark_audit.cli.main import run as audit
 from spark_audit.data.examples import Example, write_examples
 from spark_audit.provenance import seed_for
+from spark_audit.scoring.table import LAYOUTS, TokenTable
 from spark_audit.stats.roc import auc, tpr_at_fpr
 
 HERE = Path(__file__).parent
@@ -45,6 +49,7 @@ EPOCHS, RATE = 1, 3e-4
 WINDOWS = (2, 3, 4, 6, 9, 13, 18, 25, 32, 40)
 FPRS = {"TPR at 1% FPR": 0.01, "TPR at 10% FPR": 0.1}
 KINDS = ("trained", "clean")
+EARLIER = ("loss", "response", "mink10", "minkpp10", "zlib", "reference")
 BESIDE = {
     "WBC": "wbc",
     "EZ": "ez",
@@ -119,10 +124,10 @@ def published(target: Any, base: Any, tokenizer: Any, text: str) -> dict[str, fl
     }
 
 
-def rates(scores: np.ndarray, member: np.ndarray) -> dict[str, float]:
+def rates(values: np.ndarray, member: np.ndarray) -> dict[str, float]:
     """AUC and rates of one score over the rows that have it."""
-    known = np.isfinite(scores)
-    x, y = scores[known & member], scores[known & ~member]
+    known = np.isfinite(values)
+    x, y = values[known & member], values[known & ~member]
     found = {name: tpr_at_fpr(x, y, fpr).value for name, fpr in FPRS.items()}
     return {"AUC": auc(x, y), **found, "rows": int(known.sum())}
 
@@ -186,14 +191,47 @@ def _figures(
     return ours, {of: rates(other[of].to_numpy(), member) for of in other}
 
 
+# --- time -----------------------------------------------------------------------------
+
+
+def timed(texts: int) -> str:
+    """Processor time of all scores, and of those that were there before the panel."""
+    rng = np.random.default_rng(0)
+    length = rng.integers(20, 101, texts)
+    ids = tuple(f"{i:08d}" for i in range(texts))
+    ends = np.concatenate([[0], np.cumsum(length)])
+    position = np.concatenate([np.arange(1, n + 1, dtype=np.int32) for n in length])
+    tables = []
+    for _ in range(2):
+        columns = {
+            name: rng.gamma(2, 1.5, ends[-1]).astype(dtype)
+            for name, dtype in LAYOUTS["plain"].items()
+        }
+        tables.append(TokenTable(ids, ends, position, columns))
+    blank = SimpleNamespace(text="", kept=(0, 1), reference_unll=[0], response_token=15)
+    manifest: Any = SimpleNamespace(by_id=dict.fromkeys(ids, blank))
+    every, seconds = scores._SCORES, []
+    for names in (EARLIER, ATTACKS) * 3:
+        scores._SCORES = [one for one in every if one.name in names]
+        start = time.process_time()
+        scores.membership_scores(tables[0], manifest, ids, base=tables[1])
+        seconds.append(time.process_time() - start)
+    before, now = np.median(seconds[::2]), np.median(seconds[1::2])
+    return (
+        f"{texts:,} texts, {ends[-1]:,} tokens: {now:.2f} s of processor time, "
+        f"{now - before:.2f} s more than for {len(EARLIER)} scores; zlib left out.\n"
+    )
+
+
 # --- table ----------------------------------------------------------------------------
 
 
-def mean(values: Sequence[float]) -> str:
-    """Mean over seeds with its 95% t interval."""
+def mean(values: Sequence[float], *, least: float = -1.0) -> str:
+    """Mean over seeds with its 95% t interval, cut to what can be."""
     x = np.asarray(values)
     reach = special.stdtrit(len(x) - 1, 0.975) * x.std(ddof=1) / np.sqrt(len(x))
-    return f"{x.mean():.3f} [{x.mean() - reach:.3f}, {x.mean() + reach:.3f}]"
+    low, high = max(x.mean() - reach, least), min(x.mean() + reach, 1.0)
+    return f"{x.mean():.3f} [{low:.3f}, {high:.3f}]"
 
 
 def markdown(lines: Iterable[dict[str, Any]]) -> str:
@@ -208,7 +246,8 @@ def markdown(lines: Iterable[dict[str, Any]]) -> str:
     out = [f"| score | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     for side, names in (("ours", ATTACKS), ("published", tuple(BESIDE))):
         for of in names:
-            told = [mean([one[side][of][h] for one in trained]) for h in heads]
+            values = [[one[side][of][head] for one in trained] for head in heads]
+            told = [mean(each, least=0.0) for each in values]
             out.append(
                 f"| {of}{', published' * (side != 'ours')} | {' | '.join(told)} |"
             )
@@ -242,7 +281,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = HERE.parent / "runs" / "membership.jsonl"
     parser.add_argument("--out", type=Path, default=out)
     parser.add_argument("--table", action="store_true", help="only print the table")
+    parser.add_argument("--time", type=int, metavar="N", help="time N texts, no more")
     options = parser.parse_args(arguments)
+    if options.time:
+        print(timed(options.time), end="")
+        return 0
     if not options.table:
         torch.set_num_threads(1)
         options.out.parent.mkdir(parents=True, exist_ok=True)
