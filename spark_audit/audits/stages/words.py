@@ -76,7 +76,7 @@ def remembered(name: str, found: Found, rows: Told) -> Finding:
     row = rows[name, "memory", str(best[2]), f"task:{best[1]}"]
     p = found.late[best]
     text = (
-        f"{name}: identifiers {', '.join(told)} are remembered; after stage {best[2]} "
+        f"{name}: identifiers are remembered {'; '.join(told)}. After stage {best[2]}, "
         f"those of {best[1]} by {figure(row)} nats a token against never-trained ones "
         f"of that task (0 without memory, {adjusted_p(p, tests)}; exploratory)."
     )

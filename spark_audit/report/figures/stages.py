@@ -7,7 +7,7 @@ from typing import Any
 
 from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.curves import Axis, Curve, Curves, Panel
-from spark_audit.report.figures.entries import estimable, groups_of, rows_of
+from spark_audit.report.figures.entries import estimable, rows_of
 from spark_audit.report.figures.picture import DASHED, ZERO, Look, looks, wrapped
 from spark_audit.results import Report, Row
 
@@ -21,7 +21,9 @@ def draw(report: Report) -> Curves | None:
     stages = sorted({record["stage"] for record in records})
     look = looks(report, width=1.0)
     panels = []
-    for task in groups_of(report, "stages", "task"):
+    # In the order of training, where it is known.
+    places = sorted((record["trained_at"] or 0, record["task"]) for record in records)
+    for task in dict.fromkeys(task for _, task in places):
         mine = [record for record in records if record["task"] == task]
         found = {
             stage: rows_of(
@@ -31,13 +33,13 @@ def draw(report: Report) -> Curves | None:
         }
         if not any(map(estimable, found.values())):
             continue
-        places = {record["trained_at"] for record in mine if record["trained_at"]}
+        own = {record["trained_at"] for record in mine if record["trained_at"]}
         panels.append(
             Panel(
                 [one for name in look for one in _curves(look[name], found, mine)],
                 wrapped(task, width=24),
                 x=Axis(ticks={stage: str(stage) for stage in stages}),
-                references=[("y", 0.0, ZERO), *(("x", at, DASHED) for at in places)],
+                references=[("y", 0.0, ZERO), *(("x", at, DASHED) for at in own)],
             )
         )
     if not panels:
