@@ -8,6 +8,7 @@ from typing import Any
 
 from spark_audit.audits import AUDITS
 from spark_audit.report.cells import Table, records_table
+from spark_audit.report.disclosure import disclosed
 from spark_audit.report.standing import (
     SHAPES,
     Standing,
@@ -23,7 +24,8 @@ from spark_audit.terminal.console import show_line, show_table, stdout, tell, te
 
 def show_report(report: Report, *, verbose: bool = False) -> None:
     """Where each checkpoint stands; of one audit, or if asked for, all there is."""
-    stand = standings(report)
+    # The first lines' figures are those of the page, rounded alike.
+    stand = standings(disclosed(report))
     single = len({row.audit for row in report.results}) < 2
     if stand:
         _show_standings(stand)
