@@ -15,6 +15,7 @@ import numpy as np
 from spark_audit.data.encoding import Encoding, encode
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import original
+from spark_audit.manifest.prompts import asked_items, asked_place
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.slots import place_of, slot_items
 from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
@@ -98,6 +99,8 @@ def labels_key(example: str) -> str:
 
 def example_of(wanted: Pass, key: str) -> str:
     """The example that a sequence of a pass is of."""
+    if ITEMS[wanted.kind] == "continuations":
+        return asked_place(key)[2]
     if ITEMS[wanted.kind] != "candidates":
         return key
     kind, _, rest = key.partition(":")
@@ -357,5 +360,6 @@ _MAKERS: Mapping[str, Callable[..., Sequence[AnyItem]]] = {
     "texts": plain_items,
     "prompts": prompt_items,
     "candidates": candidate_items,
+    "continuations": asked_items,
 }
 """What a pass may go through (``ITEMS`` in its file) -> how it is made."""

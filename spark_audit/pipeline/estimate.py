@@ -40,6 +40,8 @@ START, LOADING, STATISTICS, REPORT = 6.0, 1.5, 0.5, 15.0
 audit, and to draw a report of all formats: with some hundred rows."""
 LETTERS = 4
 """Letters of a token, where no manifest says it."""
+SHORT = 40
+"""Tokens of an identifier behind a prompt that is not its row's own, about."""
 BATCH, OTHER = 16_384, 6e8
 """Tokens of a batch, and bytes that libraries take."""
 
@@ -162,6 +164,8 @@ class _Texts:
         """How long a sequence of a pass is, about."""
         if ITEMS[wanted.kind] == "candidates":
             return self.sizes.get(key, self.sizes.get(place_of(key)[1], 0))
+        if ITEMS[wanted.kind] == "continuations":
+            return SHORT
         return self.sizes[key] + (MORE_TOKENS if wanted.kind == "generate" else 0)
 
 
@@ -217,7 +221,12 @@ def _sizes(manifest: Manifest) -> Iterator[tuple[str, int]]:
 
 def _read(fresh: Mapping[Pass, Sequence[str]]) -> str:
     """What is read of each checkpoint, in words."""
-    nouns = {"texts": "texts", "candidates": "sets of candidates", "prompts": "prompts"}
+    nouns = {
+        "texts": "texts",
+        "candidates": "sets of candidates",
+        "prompts": "prompts",
+        "continuations": "short prompts",
+    }
     told: dict[str, list[int]] = {}
     for wanted, keys in fresh.items():
         if keys:

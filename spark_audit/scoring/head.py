@@ -224,6 +224,9 @@ class Columns:
         else:
             # log p of everything, but a row of NaN stays one.
             found[:, 6] = log_sum * 0
+        # Rows that are no token stand far below: they add nothing.
+        cold = (top - largest).mul_(2).logsumexp(1)
+        found[:, 7] = cold.sub_(log_sum, alpha=2).clamp_(max=0)
 
     def _top(self, z: torch.Tensor) -> torch.Tensor:
         """The ``TOP`` largest of each row, largest first.

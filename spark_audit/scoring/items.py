@@ -186,5 +186,28 @@ class Prompt:
         return head + self.ids.astype("<i4").tobytes() + self.target.encode()
 
 
-AnyItem: TypeAlias = Item | Candidates | Prompt
+@dataclass(frozen=True)
+class Continuation(Item):
+    """A string behind a prompt, of which only the string's tokens are kept.
+
+    Attributes
+    ----------
+    positions
+        Shape ``(n,)``, int32: -1 for tokens of the prompt; of the string's tokens the
+        characters of it that stand once the token is written.
+    """
+
+    @property
+    def scored(self) -> np.ndarray:
+        """Positions of the string's tokens."""
+        return self.positions[self.positions >= 0]
+
+    def problem(self) -> str:
+        """Why it is no item, whatever the model; empty if it is one."""
+        if not len(self.scored) or not len(self.ids) or self.positions[0] >= 0:
+            return "there is no prompt, or nothing behind it"
+        return super().problem()
+
+
+AnyItem: TypeAlias = Item | Candidates | Prompt | Continuation
 """What a pass scores: it has a key, rows, a size in tokens and a content."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from spark_audit.data.encoding import Encoding
 from spark_audit.errors import InputError, OutputError
-from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
+from spark_audit.scoring.items import AnyItem, Candidates, Continuation, Item, Prompt
 from spark_audit.scoring.passes import PASSES
 from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import Pass, TokenTable
@@ -281,4 +281,9 @@ def _check(loaded: Loaded, items: Sequence[AnyItem]) -> None:
             )
 
 
-_NOUNS = {Item: "example", Candidates: "candidates", Prompt: "prompt"}
+_NOUNS = {
+    Item: "example",
+    Candidates: "candidates",
+    Prompt: "prompt",
+    Continuation: "continuation",
+}

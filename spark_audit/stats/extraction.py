@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-THRESHOLDS = tuple(10**k for k in range(1, 7))
+THRESHOLDS = tuple(10**k for k in range(7))
 """Numbers of tries that spans are counted by."""
 
 _SMALL = -30.0
@@ -25,6 +25,9 @@ def top_k_logp(
     nll: ArrayLike, rank: ArrayLike, mass_logp: ArrayLike, *, k: int
 ) -> np.ndarray:
     """Log probability of tokens under top-k sampling, from columns of a token table.
+
+    At temperature T it is that of ``nll / T`` and of the log of the likeliest tokens'
+    probabilities to the power of 1 / T, summed.
 
     Parameters
     ----------

@@ -21,6 +21,7 @@ import pytest
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import taken
 from spark_audit.manifest.file import seal
+from spark_audit.manifest.prompts import asked_place
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.slots import canary_key, place_of, twins_key
 from spark_audit.names import series_of
@@ -122,7 +123,21 @@ def plain(world: World, name: str, _: Pass, key: str) -> tuple[np.ndarray, Colum
         "sd_logp": np.ones(len(nll), np.float32),
         "top1_margin": (0.1 - nll).astype(np.float32),
         "top40_logp": np.full(len(nll), -0.02, np.float32),
+        "top40_cold": np.full(len(nll), -0.04, np.float32),
     }
+
+
+def prompted(
+    world: World, name: str, own: Pass, key: str
+) -> tuple[np.ndarray, Columns]:
+    """Other prompts bring out what the true prefix does, the cue alone nothing."""
+    prompt, start, example = asked_place(key)
+    who = "base" if prompt == "cue" else name
+    positions, columns = plain(world, who, own, example)
+    span = next(s for s in world.manifest.by_id[example].spans if s.start == start)
+    rows = np.isin(positions, np.arange(*span.tokens))
+    written = np.arange(1, rows.sum() + 1, dtype=np.int32)
+    return written, {k: columns[k][rows] for k in LAYOUTS["prompted"]}
 
 
 def noise(world: World, name: str, own: Pass, key: str) -> tuple[np.ndarray, Columns]:
@@ -171,6 +186,7 @@ def generate(_: World, name: str, own: Pass, key: str) -> tuple[np.ndarray, Colu
 
 PLANTED: dict[str, Callable[..., tuple[np.ndarray, Columns]]] = {
     "plain": plain,
+    "prompted": prompted,
     "noise": noise,
     "candidates": candidates,
     "generate": generate,

@@ -376,7 +376,7 @@ def test_counts_by_number_of_tries(make_case: Make) -> None:
         assert record[f"n50_within_{10**k}"] == expected
     assert record["n50_within_10"] >= 9
     assert {(r["rows"], r["of"]) for r in result.tables["extract_counts"]} == {
-        (rows, of) for rows in ("train", "test") for of in ("t1", "top40")
+        (rows, of) for rows in ("train", "test") for of in ("t1", "top40", "cold")
     }
 
 
@@ -441,7 +441,9 @@ def test_canaries_are_a_table_by_dose(make_case: Make) -> None:
 def test_plan_holds_every_row_with_an_identifier(make_case: Make) -> None:
     case = make_case(sources=12, tests=4, seed=14)
     manifest = with_canaries(case.manifest, rows=4)
-    assert plan(manifest) == {PLAIN: sorted(e.id for e in manifest.examples)}
+    assert plan(manifest, prompts="full") == {
+        PLAIN: sorted(e.id for e in manifest.examples)
+    }
     content = manifest.model_dump(mode="json")
     for example in content["examples"]:
         for span in example["spans"]:

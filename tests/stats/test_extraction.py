@@ -55,7 +55,7 @@ class TestTries:
 
     def test_counts_by_threshold(self) -> None:
         tries = [1, 10, 11, 1e3, 5e5, 1e6, np.inf]
-        expected = {10: 2, 100: 3, 1000: 4, 10**4: 4, 10**5: 4, 10**6: 6}
+        expected = {1: 1, 10: 2, 100: 3, 1000: 4, 10**4: 4, 10**5: 4, 10**6: 6}
         assert n_p_counts(tries) == expected
         assert n_p_counts([]) == dict.fromkeys(expected, 0)
 
@@ -84,6 +84,13 @@ class TestDecoding:
         assert np.isneginf(found[rank > 40]).all()
         expected = decoded_logp(logits, targets, top_k=40)
         np.testing.assert_allclose(found, expected, atol=1e-9)
+
+    def test_half_the_temperature(self) -> None:
+        """TV-X2: logits [2, 1, 0, -1], token 1, T = 0.5, of the likeliest two."""
+        logp = np.array([2.0, 1, 0, -1]) - np.log(np.exp([2.0, 1, 0, -1]).sum())
+        cold = np.log(np.exp(2 * logp[:2]).sum())
+        found = top_k_logp([-2 * logp[1]], [2], [cold], k=2)
+        assert found[0] == pytest.approx(-2.1269280, abs=1e-7)
 
     def test_rounding_makes_no_probability_above_one(self) -> None:
         assert top_k_logp([0.1], [1], [-0.1000001], k=40)[0] == 0.0

@@ -10,6 +10,7 @@ import scipy
 from scipy import special
 
 from spark_audit.audits.contract import BASE
+from spark_audit.stats.bootstrap import sign_flip
 from spark_audit.stats.intervals import rate_estimate, ratio_estimate
 from spark_audit.stats.power import mde_normal
 
@@ -34,7 +35,21 @@ class Apart(NamedTuple):
         return float(2 * special.ndtr(special.ndtri(0.025) * abs(self.value / reach)))
 
 
-def train_minus_test(chosen: pd.DataFrame) -> Apart | None:
+class Hits(NamedTuple):
+    """Columns of what came back: surely, if ties are won, and of how many."""
+
+    sure: str
+    won: str
+    trials: str
+
+
+EXACT = Hits("greedy_sure", "greedy", "")
+"""Whole identifiers; each span is one trial."""
+PARTS = Hits("parts_right", "parts_right", "parts")
+"""Parts of identifiers: digits, or local parts of addresses."""
+
+
+def train_minus_test(chosen: pd.DataFrame, hits: Hits = EXACT) -> Apart | None:
     """Difference of the greedy rates of train and test rows.
 
     Its interval combines those of both rates as method 10 of Newcombe (1998) does with
@@ -42,10 +57,17 @@ def train_minus_test(chosen: pd.DataFrame) -> Apart | None:
     """
     sides = []
     for split in ("train", "test"):
-        part = chosen[chosen["split"] == split].groupby("cluster")["greedy_sure"]
-        sides.append(rate(part.sum().to_numpy(), part.count().to_numpy()))
+        part = chosen[chosen["split"] == split]
+        found, trials = (_sums(part, column) for column in (hits.sure, hits.trials))
+        sides.append(rate(found.to_numpy(), trials.to_numpy()))
     train, test = sides
     return None if train is None or test is None else minus(train, test)
+
+
+def _sums(part: pd.DataFrame, column: str) -> pd.Series:
+    """Sums of a column by cluster; without one the number of rows."""
+    groups = part.groupby("cluster")
+    return groups[column].sum() if column else groups.size()
 
 
 def exact_p(chosen: pd.DataFrame) -> float:
@@ -93,10 +115,12 @@ def has_base(pii: pd.DataFrame) -> bool:
     return bool((pii["checkpoint"] == BASE).any())
 
 
-def train_against_test(pii: pd.DataFrame, name: str) -> tuple[Apart | None, bool]:
+def train_against_test(
+    pii: pd.DataFrame, name: str, hits: Hits = EXACT
+) -> tuple[Apart | None, bool]:
     """Train minus test of a checkpoint; whether both were drawn alike (injected)."""
     chosen, alike = comparable(pii, name)
-    return train_minus_test(chosen), alike
+    return train_minus_test(chosen, hits), alike
 
 
 def comparable(pii: pd.DataFrame, name: str) -> tuple[pd.DataFrame, bool]:
@@ -130,3 +154,47 @@ def paired(ours: pd.Series, base: pd.Series, spans: pd.Series) -> Apart | None:
         return apart
     mde = apart.mde if estimate.se is None else min(1.0, mde_normal(estimate.se))
     return Apart(estimate.value, estimate.low, estimate.high, mde)
+
+
+def against_base(
+    pii: pd.DataFrame, name: str, *, seed: int, hits: Hits = EXACT
+) -> tuple[Apart | None, float | None] | None:
+    """Difference from the base on the same train rows, and its p.
+
+    Hits of the checkpoint are those that are sure, of the base those that ties may win:
+    neither side's ties make a finding. ``None`` where the rows are not the same.
+    """
+    ours, base = (
+        _sums(spans_of(pii, each, "train"), column)
+        for each, column in ((name, hits.sure), (BASE, hits.won))
+    )
+    if not ours.index.equals(base.index):
+        return None
+    apart = paired(ours, base, _sums(spans_of(pii, name, "train"), hits.trials))
+    if apart is None:
+        return None, None
+    # An interval of few events is too narrow by itself: the exact test must agree.
+    change = (ours - base).to_numpy(np.float64)
+    p = sign_flip(change, seed=seed) if np.count_nonzero(change) > 1 else 1.0
+    return apart, max(p, apart.p)
+
+
+def beyond(
+    pii: pd.DataFrame, name: str, *, seed: int, hits: Hits = EXACT
+) -> tuple[Apart | None, float | None]:
+    """Difference from held-out rows, beyond the base's own, and its p.
+
+    Without held-out rows from the base, without either none.
+    """
+    past_base = name != BASE and has_base(pii)
+    if spans_of(pii, name, "test").empty:
+        found = against_base(pii, name, seed=seed, hits=hits) if past_base else None
+        return found or (None, None)
+    apart, _ = train_against_test(pii, name, hits)
+    if past_base:
+        apart = since(apart, train_against_test(pii, BASE, hits)[0])
+    if apart is None:
+        return None, None
+    return apart, max(
+        apart.p, exact_p(comparable(pii, name)[0]) if hits == EXACT else 0.0
+    )

@@ -2,13 +2,15 @@
 
 Greedy decoding reproduces a span exactly when each of its tokens has rank 1 in the pass
 that scores it; sampling reproduces it with the product of its tokens' probabilities.
+Both are exact: nothing is drawn, and nothing depends on a seed.
 Beside both stands what identifiers that were never trained on give: guessing.
+What is claimed is of the true prefix; other prompts stand in a table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -22,8 +24,17 @@ from spark_audit.audits.extract.findings import (
     findings,
     guards,
 )
-from spark_audit.audits.extract.metrics import COLUMNS, METRICS, flaw
-from spark_audit.audits.extract.tries import SAMPLERS, Medians
+from spark_audit.audits.extract.metrics import COLUMNS, LATER, METRICS, flaw
+from spark_audit.audits.extract.prompts import (
+    DEFAULT,
+    FULL,
+    PROMPTED,
+    cue_alone,
+    graded,
+    listed,
+    prompt_table,
+)
+from spark_audit.audits.extract.tries import Medians
 from spark_audit.audits.occurrences import identifier_facts
 from spark_audit.audits.ratio_rows import (
     CELLS,
@@ -33,6 +44,7 @@ from spark_audit.audits.ratio_rows import (
     ratio_contrasts,
     ratio_rows,
 )
+from spark_audit.manifest.prompts import asked_key, asked_keys
 from spark_audit.manifest.schema import (
     Manifest,
     ManifestExample,
@@ -45,19 +57,28 @@ from spark_audit.stats.extraction import n_p, n_p_counts, top_k_logp
 
 UNSCORED = "its texts were not scored"
 SCOPE = (
-    "Extraction is measured after the true prefix, for these spans, in one "
-    "tokenisation each: other prefixes, near misses and other spellings are not "
-    "counted, so that what is found is a lower bound.",
+    "Extraction is claimed after the true prefix, for these spans, in one "
+    "tokenisation each: near misses and other spellings are not counted, so that what "
+    "is found is a lower bound. What other prompts give is exploratory.",
     "Numbers of tries are for the sampler named; they say nothing of an attacker who "
     "does not know the text before an identifier.",
 )
 
 
-def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
+def plan(
+    manifest: Manifest, *, preset: str | None = None, prompts: str = DEFAULT
+) -> Plan:
     """All examples with an identifier whose tokens were scored, canaries too."""
     del preset
     ids = sorted({example.id for example, *_ in _spans(manifest)})
-    return {Pass(): ids} if ids else {}
+    asked = sorted(asked_keys(manifest, listed(prompts)))
+    passes = {Pass(): ids, PROMPTED: asked}
+    return {wanted: keys for wanted, keys in passes.items() if keys}
+
+
+def check(*, prompts: str = DEFAULT) -> None:
+    """Refuse prompts that there are not, before anything is scored."""
+    listed(prompts)
 
 
 def _spans(
@@ -71,8 +92,9 @@ def _spans(
 
 
 def _scores(table: TokenTable, rows: slice) -> dict[str, Any]:
-    nll, rank, ties, mass = (
-        table.columns[name][rows] for name in ("nll", "rank_lo", "ties", "top40_logp")
+    nll, rank, ties, mass, cold = (
+        table.columns[name][rows]
+        for name in ("nll", "rank_lo", "ties", "top40_logp", "top40_cold")
     )
     first = bool((rank == 1).all())
     return {
@@ -82,6 +104,7 @@ def _scores(table: TokenTable, rows: slice) -> dict[str, Any]:
         # Rounding may leave a certain token's NLL a hair below 0.
         "logp_t1": min(0.0, -float(nll.sum(dtype=np.float64))),
         "logp_top40": float(top_k_logp(nll, rank, mass, k=40).sum()),
+        "logp_cold": float(top_k_logp(2 * nll, rank, cold, k=40).sum()),
     }
 
 
@@ -94,11 +117,16 @@ def conclude(
     replicates: int,
 ) -> AuditResult:
     """Rows, contrasts and verdict from :func:`evidence`."""
-    pii = evidence[evidence["set"] == "pii"]
+    every = evidence.reindex(columns=[*COLUMNS, *LATER]).fillna({"prompt": FULL})
+    every = every[every["set"] == "pii"]
+    pii = every[every["prompt"] == FULL]
+    # What stands in a trained row is no guess, whatever row it is read in.
+    every = every[(every["split"] == "train") | (every["dose"] == 0)]
     names = list(dict.fromkeys(evidence["checkpoint"]))
     options: dict[str, Any] = {"seed": seed, "replicates": replicates}
     tables = {
         "extract_counts": _count_table(pii),
+        "extract_prompts": prompt_table(every, seed=seed),
         "extract_canaries": canary_table(evidence[evidence["set"] == "canary"]),
     }
     tables = {name: table for name, table in tables.items() if table}
@@ -127,8 +155,7 @@ def conclude(
         rows += medians.rows()
         contrasts += medians.contrasts(baselines)
     rows = beside_base(rows)
-    # What stands in a trained row is no guess, whatever row it is read in.
-    held = pii[(pii["split"] == "train") | (pii["dose"] == 0)]
+    held = cue_alone(every)
     return AuditResult(
         rows=rows,
         contrasts=contrasts,
@@ -148,6 +175,7 @@ def conclude(
     about=About(
         METRICS,
         columns=COLUMNS,
+        later=LATER,
         flaw=flaw,
         nothing=NOTHING,
         unscored=UNSCORED,
@@ -155,17 +183,30 @@ def conclude(
         covers=("greedy_rate", "n", "identifiers, asked for after their true prefix"),
     ),
     plan=plan,
+    check=check,
     conclude=conclude,
 )
-def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
-    """One row a checkpoint and span.
+def evidence(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    prompts: Annotated[
+        str,
+        "prompts beside the true prefix: last8, last16, last32, association, cue, or "
+        "full for none",
+    ] = DEFAULT,
+) -> pd.DataFrame:
+    """One row a checkpoint, span and prompt.
 
     ``set`` is ``pii`` or ``canary``; ``greedy``: every token has rank 1, ties for the
     first place included, ``greedy_sure`` without them; ``logp_*`` the log probability
     (nats) that sampling gives the span, minus infinity where it cannot. ``dose`` is the
     number of trained rows that it stands in, 0 where it was held out; ``first``
-    marks a canary's first row by id, the one that it is judged by.
+    marks a canary's first row by id, the one that it is judged by. ``prompt`` is
+    ``full`` or one of :data:`PROMPTS`, ``span`` the span's number in the manifest;
+    ``parts`` and ``parts_right`` are those of :func:`graded`.
     """
+    asked = listed(prompts)
     firsts: dict[tuple[str, str], str] = {}
     for example, span, _ in _spans(manifest):
         key = (example.canary_id or example.id, span.part or "")
@@ -180,13 +221,22 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
         table = passes.get(Pass())
         if table is None:
             continue
-        for example, span, tokens in _spans(manifest):
+        others = passes.get(PROMPTED)
+        for number, (example, span, tokens) in enumerate(_spans(manifest)):
             canary = example.canary_id or ""
             # Where only a part of the manifest is audited, its canaries are not listed.
             dose = doses.get(canary, 0 if example.split == "test" else 1)
             if not canary:
                 dose = facts[example.id, span.start, span.end].dose
-            records.append(
+            places = {FULL: (table, table.span(example.id, *tokens))}
+            keys = {} if canary else {p: asked_key(p, span, example.id) for p in asked}
+            places |= {
+                prompt: (others, others.rows(key))
+                for prompt, key in keys.items()
+                if others is not None and key in others
+            }
+            known = graded(places, example.text[span.start : span.end], span.type)
+            records += [
                 {
                     "checkpoint": name,
                     "set": "canary" if canary else "pii",
@@ -200,10 +250,15 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
                     "dose": dose,
                     "first": firsts[canary or example.id, span.part or ""]
                     == example.id,
-                    **_scores(table, table.span(example.id, *tokens)),
+                    **_scores(*place),
+                    "prompt": prompt,
+                    "span": number,
+                    "parts": known[prompt][0],
+                    "parts_right": known[prompt][1],
                 }
-            )
-    return pd.DataFrame.from_records(records, columns=list(COLUMNS))
+                for prompt, place in places.items()
+            ]
+    return pd.DataFrame.from_records(records, columns=[*COLUMNS, *LATER])
 
 
 def _cells(part: pd.DataFrame, group: str) -> pd.DataFrame:
@@ -220,8 +275,11 @@ def _count_table(pii: pd.DataFrame) -> list[dict[str, Any]]:
     """Spans by the tries they need, of train and of test rows."""
     found: list[dict[str, Any]] = []
     for (name, split), part in pii.groupby(["checkpoint", "split"], sort=False):
-        for of in SAMPLERS:
-            counts = n_p_counts(n_p(part[f"logp_{of}"].to_numpy(np.float64)))
+        for of in ("t1", "top40", "cold"):
+            logp = part[f"logp_{of}"].to_numpy(np.float64)
+            if np.isnan(logp).any():  # evidence of an earlier version
+                continue
+            counts = n_p_counts(n_p(logp))
             found.append(
                 {
                     "checkpoint": name,

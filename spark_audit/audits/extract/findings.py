@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.extract.apart import (
     Apart,
+    against_base,
     comparable,
     exact_p,
     has_base,
-    paired,
     since,
     spans_of,
     train_against_test,
@@ -23,7 +22,6 @@ from spark_audit.audits.extract.tries import MOST
 from spark_audit.audits.ratio_rows import moved
 from spark_audit.audits.wording import change_finding, percent, points, share, unseen
 from spark_audit.results import Claim, Contrast, Family, Finding, Guard, Row
-from spark_audit.stats.bootstrap import sign_flip
 
 NOTHING = "no identifier of a train row was scored"
 EXTRACTED = (
@@ -75,7 +73,9 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Findi
                 Finding.on(row, "not_tested", sentence, status="not_resolvable")
             )
         else:
-            compared = _compared(name, pii, row, seed=seed)
+            compared = _beyond_cue(
+                name, pii, row, _compared(name, pii, row, seed=seed), seed=seed
+            )
             # What the comparison detects is claimed once, by its own sentence.
             counted: Claim = "moved" if compared.p is not None else compared.claim
             if compared.claim == "not_tested":
@@ -96,7 +96,8 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Findi
 
 def _counted(name: str, pii: pd.DataFrame) -> Claim:
     """What the count of train rows claims where no comparison can be made."""
-    sure = spans_of(pii, name, "train")["greedy_sure"].to_numpy(bool)
+    train = spans_of(pii, name, "train")
+    sure = (train["greedy_sure"] & ~train["cue"]).to_numpy(bool)
     if not sure.any():
         return "nothing_shown"
     base = spans_of(pii, BASE, "train")["greedy"].to_numpy(bool)
@@ -190,31 +191,45 @@ def _not_apart(
     return Compared("nothing_shown", said, p, apart=apart)
 
 
-def _against_base(name: str, pii: pd.DataFrame, limit: str, *, seed: int) -> Compared:
-    """Train rows against the base's figure of the same rows, paired by cluster.
+def _beyond_cue(
+    name: str, pii: pd.DataFrame, train: Row, compared: Compared, *, seed: int
+) -> Compared:
+    """What is claimed once hits that the cue alone gives are left out.
 
-    Hits of the checkpoint are those that are sure, of the base those that ties may
-    win: neither side's ties make a finding.
+    Where identifiers of both splits were injected alike, the cue gives held-out ones as
+    much, and their difference is free of it.
     """
+    alike = not spans_of(pii, name, "test").empty and comparable(pii, name)[1]
+    if compared.claim != "verbatim" or alike or not pii["cue"].any():
+        return compared
+    hits = ("greedy", "greedy_sure")
+    rest = pii.assign(**{column: pii[column] & ~pii["cue"] for column in hits})
+    again = _compared(name, rest, train, seed=seed)
+    p = max(compared.p or 0.0, 1.0 if again.p is None else again.p)
+    if again.claim == "verbatim":
+        return again._replace(p=p)
+    assert compared.apart is not None
+    said = (
+        f"{name}: more identifiers of trained rows come back word for word, by "
+        f"{points(compared.apart)} points, but not beyond those that their cue alone "
+        "gives away in another row: no memory of the rows is shown."
+    )
+    return Compared("confounded", said, p, apart=compared.apart)
+
+
+def _against_base(name: str, pii: pd.DataFrame, limit: str, *, seed: int) -> Compared:
+    """Train rows against the base's figure of the same rows, paired by cluster."""
     head = (
         f"{name}: no identifier of test rows tells what guessing gives; against the "
         "base on the same rows"
     )
-    ours, base = (
-        spans_of(pii, each, "train").groupby("cluster")[column].sum()
-        for each, column in ((name, "greedy_sure"), (BASE, "greedy"))
-    )
-    if not ours.index.equals(base.index):
+    found = against_base(pii, name, seed=seed)
+    if found is None:
         said = f"{head}: no comparison, the rows are not the same.{limit}"
         return Compared("not_tested", said)
-    spans = spans_of(pii, name, "train").groupby("cluster")["greedy"].count()
-    apart = paired(ours, base, spans)
-    if apart is None:
+    apart, p = found
+    if apart is None or p is None:
         return _not_apart(head, None, limit)
-    # An interval of few events is too narrow by itself: the exact test must agree.
-    change = (ours - base).to_numpy(np.float64)
-    p = sign_flip(change, seed=seed) if np.count_nonzero(change) > 1 else 1.0
-    p = max(p, apart.p)
     if apart.low <= 0 <= apart.high or p > 1 - LEVEL:
         return _not_apart(head, apart, limit, p)
     by = f"{points(apart)} points"

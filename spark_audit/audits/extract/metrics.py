@@ -47,6 +47,15 @@ COLUMNS = {
     "logp_top40": Column("number", low=float("-inf"), high=1e-3),
 }
 
+LATER = {
+    "logp_cold": Column("number", low=float("-inf"), high=1e-3, null=True),
+    "prompt": Column("text", null=True),
+    **{
+        name: Column("whole", low=0, null=True)
+        for name in ("span", "parts", "parts_right")
+    },
+}
+
 
 def flaw(evidence: pd.DataFrame) -> str:
     """What is wrong between rows of the evidence."""

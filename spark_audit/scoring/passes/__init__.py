@@ -5,7 +5,8 @@ hands over each item's columns as soon as they are known; ``check=`` refuses set
 before any item is read.
 Its file writes out two constants, which are read without importing it: ``LAYOUT``, the
 columns and their numpy types, and ``ITEMS``, what of a manifest it goes through
-(``texts``, ``prompts`` or ``candidates``, see :mod:`spark_audit.manifest.items`).
+(``texts``, ``prompts``, ``candidates`` or ``continuations``, see
+:mod:`spark_audit.manifest.items`).
 """
 
 from __future__ import annotations

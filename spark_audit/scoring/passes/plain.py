@@ -34,6 +34,7 @@ LAYOUT = {
     "sd_logp": "float32",
     "top1_margin": "float32",
     "top40_logp": "float32",
+    "top40_cold": "float32",
 }
 """One row a scored token.
 
@@ -41,7 +42,9 @@ LAYOUT = {
 tokens with exactly the target's logit; ``mean_logp`` = E_p[log p] and ``sd_logp`` its
 standard deviation under the model's own next-token distribution; ``top1_margin`` =
 target's logit minus the largest other logit (positive: the model's first guess);
-``top40_logp`` = logsumexp of the 40 largest logits minus logsumexp of all (<= 0).
+``top40_logp`` = logsumexp of the 40 largest logits minus logsumexp of all (<= 0);
+``top40_cold`` = log of the sum of squares of their probabilities (<= 0): what sampling
+from them at T = 0.5 divides by.
 """
 
 ITEMS = "texts"

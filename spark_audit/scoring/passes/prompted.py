@@ -1,0 +1,53 @@
+"""The prompted pass: strings behind prompts that are not their own rows' beginnings.
+
+As the plain pass reads them; only what is said of the string itself is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spark_audit.scoring.passes import PASSES, plain
+from spark_audit.scoring.table import Pass
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.scoring.items import Continuation, Item
+
+LAYOUT = {
+    "nll": "float32",
+    "rank_lo": "int32",
+    "ties": "int32",
+    "top40_logp": "float32",
+    "top40_cold": "float32",
+}
+"""One row a token of the string, as in the plain pass."""
+
+ITEMS = "continuations"
+
+
+@PASSES.register()
+def run(
+    loaded: Loaded,
+    items: Sequence[Continuation],
+    settings: Pass,
+    *,
+    batch_size: int | None,
+    emit: Callable[[Continuation, dict[str, np.ndarray]], None],
+    note: Callable[[str], None],
+) -> None:
+    """Score strings behind prompts and hand over the columns of their tokens.
+
+    Parameters and errors are those of the plain pass.
+    """
+    by_key = {item.key: item for item in items}
+
+    def behind(item: Item, columns: dict[str, np.ndarray]) -> None:
+        own = by_key[item.key]
+        first = len(item.ids) - 1 - len(own.scored)
+        emit(own, {name: columns[name][first:] for name in LAYOUT})
+
+    plain.run(loaded, items, settings, batch_size=batch_size, emit=behind, note=note)

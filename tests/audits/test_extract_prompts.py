@@ -1,0 +1,232 @@
+"""Other prompts than the true prefix: their table, and what the cue takes away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.audits import extract
+from spark_audit.audits.extract.audit import check, evidence, plan
+from spark_audit.audits.extract.prompts import PROMPTED, graded, listed, prompt_table
+from spark_audit.errors import InputError
+from spark_audit.manifest.file import seal
+from spark_audit.manifest.prompts import asked_place
+from spark_audit.manifest.schema import Manifest
+from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
+
+Make = Callable[..., Any]
+Known = Callable[[str, int], bool]
+"""Whether greedy decoding writes a span, by example id and first character."""
+
+
+def nothing(key: str, start: int) -> bool:
+    return False
+
+
+def everything(key: str, start: int) -> bool:
+    return True
+
+
+def of_train(manifest: Manifest, count: int = 1000) -> Known:
+    ids = [e.id for e in manifest.examples if e.split == "train"][:count]
+    return lambda key, start: key in ids
+
+
+def columns(n: int, *, known: bool) -> dict[str, np.ndarray]:
+    """Of n tokens: each at rank 1, or at rank 3."""
+    found = {k: np.zeros(n, dtype) for k, dtype in LAYOUTS["plain"].items()}
+    found["rank_lo"] += 1 if known else 3
+    found["nll"] += np.float32(0.05 if known else 3.0)
+    return found
+
+
+def table(manifest: Manifest, known: Known) -> TokenTable:
+    items = []
+    for example in manifest.examples:
+        n = len(example.unll)
+        found = columns(n, known=False)
+        for span in example.spans:
+            part = columns(span.end - span.start, known=known(example.id, span.start))
+            for name, values in part.items():
+                found[name][span.token_start : span.token_end] = values
+        where = np.arange(1, n, dtype=np.int32)
+        items.append((example.id, where, {k: v[1:] for k, v in found.items()}))
+    return TokenTable.from_items(items)
+
+
+def tables(
+    manifest: Manifest, prompts: str = "last16,cue", **known: dict[str, Known]
+) -> dict[str, dict[Pass, TokenTable]]:
+    """Each checkpoint from what it knows by prompt; tokens are one character long."""
+    keys = plan(manifest, prompts=prompts)[PROMPTED]
+    found = {}
+    for name, which in known.items():
+        items = []
+        for key in keys:
+            prompt, start, example = asked_place(key)
+            spans = manifest.by_id[example].spans
+            n = next(s.end - s.start for s in spans if s.start == start)
+            scores = columns(n, known=which[prompt](example, start))
+            written = np.arange(1, n + 1, dtype=np.int32)
+            own = {k: scores[k] for k in LAYOUTS["prompted"]}
+            items.append((key, written, own))
+        other = TokenTable.from_items(items, kind="prompted")
+        found[name] = {Pass(): table(manifest, which["full"]), PROMPTED: other}
+    return found
+
+
+def natural(manifest: Manifest, *, tests: bool = True) -> Manifest:
+    content = manifest.model_dump(mode="json")
+    for example in content["examples"]:
+        for span in example["spans"]:
+            span["origin"] = "natural"
+    if not tests:
+        kept = [e for e in content["examples"] if e["split"] == "train"]
+        ids = {e["id"] for e in kept}
+        content["examples"] = kept
+        for part in ("pairs", "unmatched"):
+            content[part] = [p for p in content[part] if p["example"] in ids]
+        content["membership"]["non_members"] = []
+    return seal(content)
+
+
+def claimed(given: Any, manifest: Manifest) -> tuple[set[str], str]:
+    result = extract(given, manifest)
+    ours = [f for f in result.findings if f.checkpoint == "ours"]
+    return {f.claim for f in ours}, " ".join(f.sentence for f in ours)
+
+
+@pytest.mark.parametrize("tests", [True, False], ids=["held out", "base alone"])
+def test_what_the_cue_alone_gives_is_no_memory(make_case: Make, tests: bool) -> None:
+    case = make_case(sources=40, tests=20, seed=4)
+    manifest = natural(case.manifest, tests=tests)
+    known = of_train(manifest, 25)
+    base = dict.fromkeys(("full", "last16", "cue"), nothing)
+    learned = {"full": known, "last16": known, "cue": nothing}
+    claims, said = claimed(tables(manifest, base=base, ours=learned), manifest)
+    assert "verbatim" in claims
+    assert "WRITES OUT" in said
+    # The same hits, which the cue gives in other rows too.
+    cued = learned | {"cue": known}
+    claims, said = claimed(tables(manifest, base=base, ours=cued), manifest)
+    assert "verbatim" not in claims
+    assert "WRITES OUT" not in said
+    assert "their cue alone gives away" in said
+    # A few of them leave enough that it does not give.
+    cued = learned | {"cue": of_train(manifest, 5)}
+    claims, said = claimed(tables(manifest, base=base, ours=cued), manifest)
+    assert "verbatim" in claims
+    # Nor are those that the base's cue gives.
+    cued = base | {"cue": known}
+    claims, _ = claimed(tables(manifest, base=cued, ours=learned), manifest)
+    assert "verbatim" not in claims
+
+
+def test_of_identifiers_drawn_alike_the_cue_takes_nothing_away(
+    make_case: Make,
+) -> None:
+    """Behind the cue, held-out ones come back as often: only what is beyond counts."""
+    manifest = make_case(sources=40, tests=20, seed=4).manifest
+    known = of_train(manifest, 25)
+    base = dict.fromkeys(("full", "last16", "cue"), nothing)
+    ours = dict.fromkeys(("full", "last16", "cue"), known)
+    claims, _ = claimed(tables(manifest, base=base, ours=ours), manifest)
+    assert "verbatim" in claims
+
+
+def test_the_table_counts_by_prompt(make_case: Make) -> None:
+    manifest = make_case(sources=40, tests=20, seed=4).manifest
+    full, cue = of_train(manifest, 30), of_train(manifest, 10)
+    everywhere = dict.fromkeys(("full", "last16", "cue"), everything)
+    ours = {"full": full, "last16": of_train(manifest, 20), "cue": cue}
+    given = tables(manifest, base=dict.fromkeys(ours, nothing), ours=ours)
+    given |= tables(manifest, guesses=everywhere)
+    records = {
+        (r["checkpoint"], r["prompt"]): r
+        for r in extract(given, manifest).tables["extract_prompts"]
+        if r["of"] == "identifiers"
+    }
+    spans = {
+        split: [
+            (e.id, s.start)
+            for e in manifest.examples
+            if e.split == split
+            for s in e.spans
+        ]
+        for split in ("train", "test")
+    }
+    for prompt, known in ours.items():
+        hits = [place for place in spans["train"] if known(*place)]
+        record = records["ours", prompt]
+        assert record["spans"] == record["tried"] == len(spans["train"])
+        assert record["held_out"] == len(spans["test"])
+        assert (record["held_out_found"], record["base_found"]) == (0, 0)
+        assert record["found"] == record["top40_within_1"] == len(hits)
+        assert record["true_prefix"] == sum(full(*place) for place in spans["train"])
+        assert record["cue_too"] == sum(cue(*place) for place in hits)
+        share = 100 * len(hits) / len(spans["train"])
+        assert record["beyond_points"] == pytest.approx(share, abs=0.006)
+        assert 0 < record["low"] < share < record["high"]
+        # The true prefix is judged with the report's primary tests, not here; ten
+        # hits of the cue are too few once all four exploratory tests count.
+        assert record["shown"] is {"full": None, "last16": True, "cue": False}[prompt]
+        # What is written in trained and held-out rows alike is guessed.
+        record = records["guesses", prompt]
+        assert record["held_out_found"] == len(spans["test"])
+        assert record["beyond_points"] == 0
+        assert not record["shown"]
+    one = extract(tables(manifest, ours=ours), manifest).tables["extract_prompts"]
+    assert {r["base_found"] for r in one} == {None}
+
+
+def test_without_other_prompts_there_is_no_table(make_case: Make) -> None:
+    manifest = make_case(sources=12, tests=6, seed=4).manifest
+    assert PROMPTED not in plan(manifest, prompts="full")
+    given = {"ours": {Pass(): table(manifest, everything)}}
+    result = extract(given, manifest, prompts="full")
+    assert "extract_prompts" not in result.tables
+    assert len(result.evidence["prompt"].unique()) == 1
+
+
+def test_luck_alike_in_both_splits_is_seldom_shown(make_case: Make) -> None:
+    """At 5% in the family, 60 checkpoints that guess: at most 7 by a binomial test."""
+    manifest = make_case(sources=60, tests=40, seed=4).manifest
+    never = dict.fromkeys(("full", "last16", "cue"), nothing)
+    frame = evidence(tables(manifest, ours=never), manifest)
+    wrong = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        luck = rng.random(len(frame)) < 0.2
+        given = frame.assign(greedy=luck, greedy_sure=luck)
+        wrong += any(r["shown"] for r in prompt_table(given, seed=seed))
+    assert wrong <= 7
+    # The same test sees what trained rows alone give.
+    trained = frame["split"] == "train"
+    given = frame.assign(greedy=trained, greedy_sure=trained)
+    assert any(r["shown"] for r in prompt_table(given, seed=0))
+
+
+def test_parts_are_those_before_the_first_wrong_token() -> None:
+    found = columns(4, known=True)
+    found["rank_lo"][2] = 2  # the last one is right again, by chance perhaps
+    where = np.array([2, 5, 9, 12], np.int32)
+    other = TokenTable.from_items([("x", where, found)])
+    places = {"cue": (other, slice(0, 4)), "full": (other, slice(0, 4))}
+    phone = graded(places, "+1 555 12345", "PHONE")
+    assert phone == {"cue": (9, 3), "full": (9, 3)}
+    assert graded(places, "anna@mail.or", "EMAIL")["cue"] == (1, 1)
+    assert graded(places, "annabel@m.or", "EMAIL")["cue"] == (1, 0)
+    assert graded(places, "Anna Bertram", "NAME")["cue"] == (0, 0)
+    assert graded({"full": places["full"]}, "+1 555 12345", "PHONE")["full"] == (0, 0)
+    other.columns["ties"][0] = 1  # what hangs on a tie is not sure
+    assert graded(places, "+1 555 12345", "PHONE")["cue"] == (9, 0)
+
+
+def test_prompts_are_named() -> None:
+    assert listed("cue, last8,full") == ["last8", "cue"]
+    assert listed("full") == []
+    with pytest.raises(InputError, match="last9"):
+        check(prompts="full,last9")

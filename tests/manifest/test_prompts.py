@@ -1,0 +1,173 @@
+"""What a checkpoint reads of an identifier behind other prompts than its prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.data.encoding import encode
+from spark_audit.data.examples import Example, Span
+from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.items import example_of, items_for
+from spark_audit.manifest.prompts import (
+    CONTEXT,
+    CUE,
+    PROMPTS,
+    asked_keys,
+    asked_place,
+)
+from spark_audit.manifest.schema import Manifest
+from spark_audit.scoring.items import Item
+from spark_audit.scoring.score import missing, score
+from spark_audit.scoring.store import Store
+from spark_audit.scoring.table import Pass
+
+PROMPTED = Pass("prompted")
+
+
+def row(key: str, before: str, name: str, middle: str, mail: str, split: str) -> Any:
+    text = f"{before}{name}{middle}{mail}"
+    at = len(before) + len(name) + len(middle)
+    spans = (Span(len(before), len(before) + len(name), "NAME"),)
+    spans += (Span(at, at + len(mail), "EMAIL"),)
+    return Example(
+        id=key,
+        task="yelp",
+        prompt=f"{text} was told.",
+        response=" good",
+        split=split,
+        source_id=key,
+        spans=spans,
+    )
+
+
+LONG = (
+    "We waited there for the food and it was cold when it came to the table at last. "
+)
+ROWS = [
+    row("a", "The food. ", "Anna Lee", " wrote from ", "anna@mail.org", "train"),
+    row("b", LONG, "Bert Dow", " can be reached at ", "bert@mail.org", "test"),
+    row("c:1", LONG[9:], "Cora Fox", ". Her address is ", "cora@mail.org", "test"),
+    row("d", LONG[3:], "Anna Lee", " has ", "anna@mail.org", "train"),
+]
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["bos", "no bos"])
+def case(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    make_model: Callable[..., Any],
+    make_tokenizer: Callable[..., Any],
+) -> tuple[Manifest, Any]:
+    folder = tmp_path_factory.mktemp("model")
+    make_model("llama").save_pretrained(folder)
+    make_tokenizer(bos=request.param).save_pretrained(folder)
+    loaded = open_checkpoint(str(folder), name="base", device="cpu")
+    manifest = build_manifest(ROWS, loaded, name="small", caliper=2.0)
+    return manifest, loaded
+
+
+def items(case: tuple[Manifest, Any]) -> dict[tuple[str, str], Any]:
+    """Continuations of the EMAILs by prompt and example."""
+    manifest, loaded = case
+    keys = asked_keys(manifest, PROMPTS)
+    found = items_for(manifest, loaded, {PROMPTED: keys})[PROMPTED]
+    assert [one.key for one in found] == keys
+    made = {}
+    for one in found:
+        prompt, start, example = asked_place(one.key)
+        assert example_of(PROMPTED, one.key) == example
+        assert one.problem() == ""
+        if start == manifest.by_id[example].spans[1].start:
+            made[prompt, example] = one
+    return made
+
+
+def test_prompts_are_what_they_are_called(case: tuple[Manifest, Any]) -> None:
+    manifest, loaded = case
+    made = items(case)
+    assert len(made) == len(PROMPTS) * len(ROWS)
+    text = {e.id: encode(loaded.tokenizer, [e.text])[0] for e in manifest.examples}
+    for example in manifest.examples:
+        own = text[example.id]
+        span = example.spans[1]
+        first, last = span.tokens or (0, 0)
+        lead, body = own.ids[: own.leading], own.ids[own.leading : first]
+        for n in (8, 16, 32):
+            one = made[f"last{n}", example.id]
+            expected = [*lead, *body[-n:], *own.ids[first:last]]
+            assert one.ids.tolist() == expected
+        one = made["cue", example.id]
+        before = one.ids[one.positions < 0]
+        assert before[-CUE:].tolist() == body[-CUE:].tolist()
+        assert len(before) <= len(lead) + CONTEXT + CUE
+        context = before[len(lead) : -CUE].tolist()
+        others = [
+            k
+            for k, t in text.items()
+            if k != example.id and f" {context} ".strip("[] ") in str(t.ids.tolist())
+        ]
+        # Of the test rows, which nothing was trained on.
+        assert context
+        assert others
+        assert {*others} <= {"b", "c:1"}
+        one = made["association", example.id]
+        name = example.text[example.spans[0].start : example.spans[0].end]
+        mail = example.text[span.start : span.end]
+        said = loaded.tokenizer.decode(one.ids, skip_special_tokens=True)
+        assert said.strip() == f"The email address of {name} is {mail}"
+        for prompt in PROMPTS:
+            written = made[prompt, example.id].scored
+            assert written[-1] >= len(mail)
+            assert (np.diff(written) >= 0).all()
+
+
+def test_a_prompt_without_a_row_that_lends_one_is_not_asked(
+    case: tuple[Manifest, Any],
+) -> None:
+    _, loaded = case
+    alone = build_manifest(ROWS[:1], loaded, name="one", caliper=2.0)
+    prompts = {asked_place(key)[0] for key in asked_keys(alone, PROMPTS)}
+    assert prompts == {*PROMPTS} - {"cue"}
+    # "Anna Lee" in both rows of a cluster or in its own: nobody lends its own answer.
+    pair = build_manifest([ROWS[0], ROWS[3]], loaded, name="two", caliper=2.0)
+    assert not asked_keys(pair, ["cue"])
+
+
+def test_scores_are_those_of_the_whole_text_and_resume(
+    case: tuple[Manifest, Any], tmp_path: Path
+) -> None:
+    manifest, loaded = case
+    made = list(items(case).values())
+    store = Store(tmp_path / "store")
+    found = score(loaded, made[:7], passes=[PROMPTED], store=store)[PROMPTED]
+    assert missing(loaded, made, [PROMPTED], Store(tmp_path / "store")) > 0
+    again = Store(tmp_path / "store")
+    found = score(loaded, made, passes=[PROMPTED], store=again)[PROMPTED]
+    assert missing(loaded, made, [PROMPTED], Store(tmp_path / "store")) == 0
+    for one in made:
+        whole = Item(one.key, one.ids, np.arange(len(one.ids), dtype=np.int32))
+        plain = score(loaded, [whole])[Pass()]
+        rows = found.rows(one.key)
+        n = rows.stop - rows.start
+        assert n == len(one.scored) > 0
+        for name, values in found.columns.items():
+            expected = plain.columns[name][-n:]
+            np.testing.assert_allclose(values[rows], expected, atol=1e-4)
+
+
+def test_prompts_with_the_same_ids_are_scored_once(case: tuple[Manifest, Any]) -> None:
+    _, loaded = case
+    made = items(case)
+    short = made["last16", "a"], made["last32", "a"]
+    if len(short[0].ids) == len(short[1].ids):
+        keys = Store(None).keys(loaded, short, PROMPTED)
+        assert len(set(keys.values())) == 1
+    # The question is the same in both rows of one person.
+    same = made["association", "a"], made["association", "d"]
+    assert len(set(Store(None).keys(loaded, same, PROMPTED).values())) == 1
