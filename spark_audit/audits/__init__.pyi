@@ -69,6 +69,7 @@ def extract(
     baseline: Baseline = None,
     preset: str | None = None,
     seed: int = 0,
+    prompts: str = "last16,cue",
 ) -> AuditResult: ...
 def noise(
     tables: Tables,

@@ -135,7 +135,8 @@ def prompted(
     who = "base" if prompt == "cue" else name
     positions, columns = plain(world, who, own, example)
     span = next(s for s in world.manifest.by_id[example].spans if s.start == start)
-    rows = np.isin(positions, np.arange(*span.tokens))
+    first, last = span.tokens or (0, 0)
+    rows = np.isin(positions, np.arange(first, last))
     written = np.arange(1, rows.sum() + 1, dtype=np.int32)
     return written, {k: columns[k][rows] for k in LAYOUTS["prompted"]}
 

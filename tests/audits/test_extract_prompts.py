@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,7 @@ def table(manifest: Manifest, known: Known) -> TokenTable:
 
 
 def tables(
-    manifest: Manifest, prompts: str = "last16,cue", **known: dict[str, Known]
+    manifest: Manifest, prompts: str = "last16,cue", **known: Mapping[str, Known]
 ) -> dict[str, dict[Pass, TokenTable]]:
     """Each checkpoint from what it knows by prompt; tokens are one character long."""
     keys = plan(manifest, prompts=prompts)[PROMPTED]
@@ -188,6 +188,7 @@ def test_without_other_prompts_there_is_no_table(make_case: Make) -> None:
     given = {"ours": {Pass(): table(manifest, everything)}}
     result = extract(given, manifest, prompts="full")
     assert "extract_prompts" not in result.tables
+    assert result.evidence is not None
     assert len(result.evidence["prompt"].unique()) == 1
 
 

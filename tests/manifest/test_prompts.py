@@ -30,11 +30,13 @@ from spark_audit.scoring.table import Pass
 PROMPTED = Pass("prompted")
 
 
-def row(key: str, before: str, name: str, middle: str, mail: str, split: str) -> Any:
+def row(key: str, before: str, name: str, middle: str, mail: str, split: Any) -> Any:
     text = f"{before}{name}{middle}{mail}"
     at = len(before) + len(name) + len(middle)
-    spans = (Span(len(before), len(before) + len(name), "NAME"),)
-    spans += (Span(at, at + len(mail), "EMAIL"),)
+    spans = (
+        Span(len(before), len(before) + len(name), "NAME"),
+        Span(at, at + len(mail), "EMAIL"),
+    )
     return Example(
         id=key,
         task="yelp",

@@ -194,10 +194,11 @@ def _not_apart(
 def _beyond_cue(
     name: str, pii: pd.DataFrame, train: Row, compared: Compared, *, seed: int
 ) -> Compared:
-    """What is claimed once hits that the cue alone gives are left out.
+    """What is claimed; nothing where the cue alone does as well as the true prefix.
 
-    Where identifiers of both splits were injected alike, the cue gives held-out ones as
-    much, and their difference is free of it.
+    That is: where without hits that the cue gives too nothing would be detected. Where
+    identifiers of both splits were injected alike, the cue gives held-out ones as much,
+    and their difference is free of it.
     """
     alike = not spans_of(pii, name, "test").empty and comparable(pii, name)[1]
     if compared.claim != "verbatim" or alike or not pii["cue"].any():
@@ -205,9 +206,9 @@ def _beyond_cue(
     hits = ("greedy", "greedy_sure")
     rest = pii.assign(**{column: pii[column] & ~pii["cue"] for column in hits})
     again = _compared(name, rest, train, seed=seed)
-    p = max(compared.p or 0.0, 1.0 if again.p is None else again.p)
     if again.claim == "verbatim":
-        return again._replace(p=p)
+        return compared
+    p = max(compared.p or 0.0, 1.0 if again.p is None else again.p)
     assert compared.apart is not None
     said = (
         f"{name}: more identifiers of trained rows come back word for word, by "
