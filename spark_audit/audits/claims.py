@@ -18,8 +18,8 @@ from spark_audit.stats.bootstrap import holm
 LEVEL = 0.05
 TESTS = "primary_tests"
 """Setting of a report: how many tests its primary family has."""
-REMEMBERS = ("matched", "twins", "canary")
-"""Audits whose primary tests are of what was remembered."""
+REMEMBERS = ("matched", "twins", "canary", "stages")
+"""Audits whose tests are of what was remembered."""
 UNTESTED = (
     "memory was not tested: there are no identifiers in rows never trained on to hold "
     "trained ones against, no twins and no canaries that tell anything"

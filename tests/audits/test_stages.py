@@ -240,6 +240,15 @@ def test_a_model_that_only_grows_surer_makes_nothing_likelier_again() -> None:
     assert again(told(frame)) == []
 
 
+def test_what_is_remembered_widens_the_null_of_the_next_stage() -> None:
+    """However unclear levels are: memory is paired with the base, they are not."""
+    result = told(made({**NONE, "a": (-0.6, -0.9, -0.9)}))
+    held = cell(result, "memory", 1, "task:a")
+    assert held.value is not None
+    assert cell(result, "step", 2, "task:a").null_low == pytest.approx(held.value)
+    assert again(result) == []
+
+
 def test_what_grew_less_likely_by_itself_is_not_likelier_again() -> None:
     """Others of its kind grew even less likely: a contrast below 0, and no memory."""
     course: Course = {**NONE, "a": (-1.5, 0.0, -1.5)}

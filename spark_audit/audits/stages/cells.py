@@ -182,11 +182,14 @@ def _course(
 ) -> Iterator[tuple[int, Cell]]:
     """A task's cells, stage after stage."""
     least: dict[int, float] = {}
+    held = 0.0
     for stage, sums in nll.items():
         own, reach = _contrast(spans, sums, spans["ref_sum"].to_numpy())
         step, gap = Memory.missing("the stage before was not scored"), 0.0
         if (before := nll.get(stage - 1)) is not None:
             step, gap = _contrast(spans, sums, before)
+            # Memory is known better than the level: what was luck is paired away.
+            gap = max(gap, held)
         since = 1.0
         if least and own.difference.value is not None:
             peak = min(least, key=lambda one: least[one])
@@ -196,5 +199,6 @@ def _course(
             if p is not None and (rose.difference.value or 0.0) > 0:
                 since = min(1.0, len(least) * p)
         yield stage, Cell(own, step, place, reach, gap, since)
+        held = unequal(own.difference)
         if own.difference.value is not None and stage >= place:
             least[stage] = own.difference.value
