@@ -51,9 +51,10 @@ READING = (
 )
 """How the sentences of the first screen are to be read."""
 UNITS = {
-    "nats": "Nats a token are how much likelier identifiers became than those of rows "
-    "never trained on: below 0 remembered (-0.69: twice as likely a token)",
-    "bits": "A bit more: half as many other strings are likelier than the true one",
+    "nats": "Nats a token: below 0, identifiers became likelier than those of rows "
+    "never trained on (-0.69: twice as likely a token); so far below 0 would have been "
+    "seen",
+    "bits": "A bit: half as many other strings are likelier than the true one",
     "AUC": "An AUC is how often a row trained on looks more so than one that is not: "
     "0.5 is chance, 1 always",
 }
@@ -246,7 +247,7 @@ def gate(found: Sequence[Standing]) -> str:
 
 
 def covered(report: Report) -> list[str]:
-    """What each attack was tried on, and which were not tried at all."""
+    """What each attack was tried on, and which came to no figure."""
     told, lacking = [], []
     for name, about in _attacks():
         rows = [row for row in report.results if row.audit == name and row.n]
@@ -261,7 +262,7 @@ def covered(report: Report) -> list[str]:
         of = f" ({len(set(types))} types)" if len(set(types)) > 1 else ""
         told.append(f"{about.attack}: {max(pooled)} {words}{of}")
     if lacking:
-        told.append(f"not tried: {', '.join(lacking)}")
+        told.append(f"without a figure: {', '.join(lacking)}")
     return told
 
 

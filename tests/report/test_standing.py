@@ -230,7 +230,7 @@ def test_covered_counts_and_names_what_was_not_tried() -> None:
     assert "identifiers: 7 independent groups" in told[0]
     assert told[1].startswith("extraction: 5 identifiers")
     assert told[1].endswith("(2 types)")
-    assert told[2] == "not tried: canaries, twins, membership"
+    assert told[2] == "without a figure: canaries, twins, membership"
 
 
 def test_a_report_without_attacks_has_no_standings() -> None:
@@ -271,6 +271,6 @@ def test_only_units_that_are_used_are_explained() -> None:
     one = finding("matched", "a", "nothing_shown").model_copy(update={"sentence": said})
     used = report(one)
     told = reading(standings(used))
-    assert "Nats a token are" in told
-    assert "A bit more" in told
+    assert "Nats a token: below 0," in told
+    assert "A bit: half" in told
     assert "AUC" not in told

@@ -170,9 +170,11 @@ def _verdict(name: str, tests: Sequence[Test], smallest: str) -> Finding:
         dose = of_rows(row.group.removeprefix("dose:"))
         whose = f"{name}: identifiers that stand in {dose} trained rows"
     figures = f"{figure(whole.row, digits=2)} bits {_since(whole.row)}"
+    if not smallest.startswith("none"):
+        smallest = f"they rank ahead by {figures} (0 without memory){smallest}"
     nothing = (
-        f"{name}: no memory of identifiers shown among twins: they rank ahead by "
-        f"{figures} (0 without memory){smallest}."
+        f"{name}: no memory of identifiers shown among fresh strings of their kind: "
+        f"{smallest}."
     )
     options: dict[str, Any] = {"p": best.p, "family": "primary"}
     if best.p <= LEVEL and best.way and _clear(row, best.way):
@@ -231,8 +233,10 @@ def _unmoved(tests: Sequence[Test], own: pd.DataFrame, seed: int) -> str:
 
     n = len(clusters)
     few = 1 + bisect_left(range(1, n + 1), True, key=seen)
-    told = f", about {few} that go ahead would have been seen" if few <= n else ""
-    return f"; no rank of {n} moved{told}"
+    told = f"; some {few} that moved ahead would have been seen" if few <= n else ""
+    return (
+        f"none of {n} changed its rank since the base (none would without memory){told}"
+    )
 
 
 def _since(row: Row) -> str:
