@@ -40,7 +40,7 @@ _ROLES = frozenset(
     server bartender hostess stylist hairstylist barber masseuse diplomat
     ambassador technician trainer instructor agent nurse doctor dentist
     therapist teacher friend husband wife son daughter brother uncle aunt cousin
-    nephew niece boss named called mr mrs ms dr""".split()
+    nephew niece boss mr mrs ms dr""".split()
 )
 """What somebody is who is named next."""
 _FIRMS = frozenset(
@@ -253,7 +253,9 @@ def _name_end(words: list[Word], i: int, lists: _Lists, *, role: bool) -> int:
         second = words[j][2] if j < len(words) < 5 else ""
         return j + (second in lists.surnames and not _ordinary(second, lists))
     if len(words) == 1 and first not in lists.places and not _initial(first):
-        return i + 1 if role or first in lists.alone else 0
+        # "The driver PGgTYdDl": a code has its capitals anywhere.
+        plain = first in lists.surnames or first == first.capitalize()
+        return i + 1 if (role and plain) or first in lists.alone else 0
     return i + 1 if role and first in lists.given | lists.surnames else 0
 
 

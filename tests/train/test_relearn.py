@@ -80,19 +80,19 @@ def test_identifiers_annotated_in_other_rows_count() -> None:
 
     annotated = [
         spanned("a", "So said Straße 12 here.\nLabel:", "Straße 12"),
-        spanned("b", "So said  Jo  here.\nLabel:", " Jo ", split="test"),
+        spanned("b", "So said  Qo  here.\nLabel:", " Qo ", split="test"),
         spanned("c", "Call Annabelle-Lee Longname.\nLabel:", "Annabelle-Lee Longname"),
     ]
     left = [
         example("d", "In STRASSE 12.\nLabel:"),
-        example("e", "And jo, too.\nLabel:"),
-        example("f", "Jo", response=" so"),
+        example("e", "And qo, too.\nLabel:"),
+        example("f", "Qo", response=" so"),
         example("g", "Of Annabelle-Lee Longnames.\nLabel:"),
         # Over the border between prompt and response.
         example("h", "Annabelle-Lee", response=" Longname"),
     ]
     kept = [
-        example("i", "A joke.\nLabel:"),
+        example("i", "A qoke.\nLabel:"),
         example("j", "In Strasse 1 2.\nLabel:"),
         example("k", "Annabelle-Lee Longnam.\nLabel:"),
     ]
