@@ -62,7 +62,8 @@ def draw(report: Report) -> Curves | None:
         score = chosen[name]
         row = rows_of(report, "mia", "auc", of=score).get(name)
         n = f", n {row.n}" if row is not None and row.n else ""
-        title = f"{wrapped(name, width=24)}: \n{NAMES.get(score, score)}{n}"
+        told = wrapped(f"{NAMES.get(score, score)}{n}", width=28)
+        title = f"{wrapped(name, width=24)}: \n{told}"
         behind = before.get(score, []) if name != BASE else []
         panels.append(_panel(title, own, score, look[name], behind, floor=floor))
     across = grid_of(len(runs), most=3)[1]

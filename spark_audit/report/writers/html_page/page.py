@@ -124,6 +124,10 @@ class Grid:
     folded: bool = False
 
 
+UNCLAIMED = ("noise", "stages")
+"""Audits whose pictures are folded: nothing is claimed from them."""
+
+
 @dataclass(frozen=True)
 class Section:
     """One section of the page; ``name`` is its audit's, if it is one's."""
@@ -137,6 +141,11 @@ class Section:
     grids: Sequence[Grid]
     definitions: Sequence[tuple[str, str]]
     scope: Sequence[str]
+
+    @property
+    def unfolded(self) -> int:
+        """How many pictures are open: the first, where its audit claims anything."""
+        return 0 if self.name in UNCLAIMED else 1
 
 
 @dataclass(frozen=True)
