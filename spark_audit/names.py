@@ -83,7 +83,7 @@ def original_of(name: str) -> str:
 
 
 def listed(given: str | None, known: Collection[str], *, where: str) -> list[str]:
-    """Names of checkpoints, as an option gives them: ``NAME,NAME,...``.
+    """Names of checkpoints, as an option gives them: ``NAME,NAME,...``; each once.
 
     Raises
     ------
@@ -98,4 +98,4 @@ def listed(given: str | None, known: Collection[str], *, where: str) -> list[str
                 where=where,
                 fix=f"choose of: {', '.join(known)}",
             )
-    return names
+    return list(dict.fromkeys(names))

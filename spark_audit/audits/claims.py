@@ -21,12 +21,12 @@ TESTS = "primary_tests"
 REMEMBERS = ("matched", "twins", "canary", "stages")
 """Audits whose tests are of what was remembered."""
 UNTESTED = (
-    "memory was not tested: there are no identifiers in rows never trained on to hold "
-    "trained ones against, no twins and no canaries that tell anything"
+    "memory was not tested: no audit of this report that tests for it (`matched`, "
+    "`twins`, `canary`, `stages`) had what it needs"
 )
 GIVE = (
-    "Give held-out rows with identifiers, run `twins`, or plant canaries before "
-    "training (`spark-audit data inject`)"
+    "Run `matched` with held-out rows that hold identifiers, run `twins`, or plant "
+    "canaries before training (`spark-audit data inject`)"
 )
 
 

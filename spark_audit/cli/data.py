@@ -225,7 +225,9 @@ def _pieces(
     if model is not None:
         from spark_audit.scoring.high_temperature import sampled_pieces
 
-        wanted = 2 * PIECES * max(canaries, 0) + SPARE
+        # No more than a third of the rows hold one: sampling for others is waste.
+        room = sum(example.split == "train" for example in examples) // 3
+        wanted = 2 * PIECES * max(min(canaries, room), 0) + SPARE
         return encode, sampled_pieces(open_checkpoint(model), wanted, seed=seed)
     return encode, []
 

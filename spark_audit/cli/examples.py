@@ -37,7 +37,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     ),
     "stages": (
         "stages --ckpt runs/mine --base models/base",
-        "stages --ckpt mine=run/step1,run/step2 --base models/base --order t1,t2",
+        "stages --ckpt 'mine=[run/step1,run/step2]' --base models/base --order t1,t2",
     ),
     "report": (
         "report reports/reviews-mine --format html,md",

@@ -219,7 +219,7 @@ def learned_order(order: Lineup, request: Request) -> tuple[str, ...]:
     InputError
         If two runs went through them in different orders, a run otherwise than the
         order that was given, or a series beside a run does not say how: stages would
-        be taken for those of other tasks.
+        be taken for those of other tasks. If an order that was given repeats a task.
     """
     counts = Counter(order.entry(name) for name in order.stages)
     learned = {
@@ -231,6 +231,10 @@ def learned_order(order: Lineup, request: Request) -> tuple[str, ...]:
     fix = "audit runs of one order at a time; --order may be left out"
     given = request.audit_options.get("order")
     asked = tuple(listed(str(given))) if given is not None else ()
+    for task in asked:
+        if asked.count(task) > 1:
+            what = f"{task!r} is named twice"
+            raise InputError(what, where="--order", fix="name each task once")
     for name, tasks in learned.items():
         if [t for t in asked if t in tasks] != [t for t in tasks if t in asked]:
             raise InputError(

@@ -522,6 +522,10 @@ def test_further_references_are_averaged(make_world: Make) -> None:
         mia(tables, world.manifest, blind_permutations=0, reference="who")
     with pytest.raises(InputError, match="--reference: 'who' is none of the"):
         check(reference="who", names=("base", "ours"))
+    with pytest.raises(InputError, match="'ours' is the only checkpoint"):
+        check(reference="ours", names=("base", "ours"))
+    twice = mia(tables, world.manifest, blind_permutations=0, reference="other,other")
+    assert row_of(twice, "ours", "rmia") == second
 
 
 @pytest.mark.parametrize("base", [True, False])

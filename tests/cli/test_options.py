@@ -10,11 +10,16 @@ from typing import Any
 import pytest
 import typer
 
+from spark_audit.checkpoints.specs import parse_specs
 from spark_audit.cli import audit
 from spark_audit.cli.examples import EXAMPLES, examples_of
 from spark_audit.cli.main import SEVERAL, _app, run
+from spark_audit.data.canaries import PIECES, SPARE
+from spark_audit.data.examples import Example, write_examples
+from spark_audit.errors import InputError
 from spark_audit.pipeline.request import Request
 from spark_audit.results.rows import SEVERITY
+from spark_audit.scoring import high_temperature
 from spark_audit.terminal.commands import write_config
 from spark_audit.terminal.console import spread
 from spark_audit.terminal.flags import PANELS
@@ -62,6 +67,42 @@ def test_every_example_is_a_command_that_can_be_read() -> None:
                 group = group.commands[name]
             context = group.context_class(group, info_name=name)
             group.make_parser(context).parse_args(left)
+
+
+def test_the_example_of_a_series_names_its_stages() -> None:
+    (line,) = [one for one in examples_of("stages") if "--order" in one]
+    argv = shlex.split(line)
+    (spec,) = parse_specs([argv[argv.index("--ckpt") + 1]])
+    assert (spec.name, spec.paths) == ("mine", ("run/step1", "run/step2"))
+
+
+def test_no_more_pieces_are_sampled_than_rows_can_hold(
+    tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def sampled(_: Any, n: int, *, seed: int) -> list[str]:
+        asked.append(n)
+        raise InputError(f"enough for seed {seed}")
+
+    monkeypatch.setattr(high_temperature, "sampled_pieces", sampled)
+    rows = [
+        Example(
+            id=f"r{i}",
+            task="t",
+            split="train" if i < 9 else "test",
+            prompt=f"Row {i}.",
+            response="yes",
+            source_id=f"s{i}",
+        )
+        for i in range(30)
+    ]
+    write_examples(tmp_path / "t.jsonl", rows)
+    line = ["data", "inject", str(tmp_path / "t.jsonl"), "-o", str(tmp_path / "out")]
+    line += ["--kind", "high-temperature", "--model", str(tiny_base), "--canaries"]
+    for canaries in ("2", "100000"):
+        assert run([*line, canaries]) == 2
+    assert asked == [2 * PIECES * n + SPARE for n in (2, 3)]
 
 
 def test_gate_lists_metrics_and_claims(capsys: pytest.CaptureFixture[str]) -> None:

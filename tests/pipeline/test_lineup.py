@@ -10,7 +10,17 @@ import pytest
 
 from spark_audit.audits import AUDITS
 from spark_audit.checkpoints.specs import Spec
-from spark_audit.pipeline.lineup import Plans, known, lineup, make_plans, union
+from spark_audit.errors import InputError
+from spark_audit.pipeline.lineup import (
+    Lineup,
+    Plans,
+    known,
+    learned_order,
+    lineup,
+    make_plans,
+    union,
+)
+from spark_audit.pipeline.request import Request
 from spark_audit.scoring.table import Pass
 
 PLAIN, NOISE, WORDS = Pass(), Pass("noise", 0.1), Pass("generate")
@@ -24,6 +34,13 @@ def folders(tmp_path: Path, make_adapter: Callable[..., Path]) -> dict[str, str]
     for stage in ("0", "1"):
         make_adapter(tmp_path / "series" / stage)
     return {"one": str(one), "series": str(tmp_path / "series")}
+
+
+def test_an_order_names_each_task_once() -> None:
+    options = {"order": "t1,t0,t1"}
+    request = Request(audits=("stages",), ckpt=("x",), audit_options=options)
+    with pytest.raises(InputError, match="--order: 't1' is named twice"):
+        learned_order(Lineup((), frozenset(), frozenset()), request)
 
 
 def names(found: Any) -> list[str]:

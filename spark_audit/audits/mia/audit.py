@@ -117,7 +117,13 @@ def check(
     ``names`` are those of the checkpoints, where they are known.
     """
     if names:
-        listed(reference, names, where=REFERENCE)
+        given = listed(reference, names, where=REFERENCE)
+        if given and set(names) - {BASE} == set(given) and len(given) == 1:
+            raise InputError(
+                f"{given[0]!r} is the only checkpoint, and no reference of its own",
+                where=REFERENCE,
+                fix="give another checkpoint too, one that saw none of the rows",
+            )
     if blind_permutations and blind_permutations < 20:
         raise InputError(
             f"{blind_permutations} permutations cannot give a p below 0.05",

@@ -178,7 +178,7 @@ def evidence(
     manifest: Manifest,
     *,
     order: Annotated[
-        str | None, "tasks in training order: t1,t2; default: the runs' own"
+        str | None, "Tasks in training order: t1,t2; default: the runs' own."
     ] = None,
 ) -> pd.DataFrame:
     """One row a stage and identifier; ``place`` is the stage that trained its task.
