@@ -24,8 +24,11 @@ from spark_audit.terminal.console import show_line, show_table, stdout, tell, te
 
 def show_report(report: Report, *, verbose: bool = False) -> None:
     """Where each checkpoint stands; of one audit, or if asked for, all there is."""
-    # The first lines' figures are those of the page, rounded alike.
-    stand = standings(disclosed(report))
+    # The first lines' figures are those of the page, rounded alike; what is withheld
+    # there is not from whom the terminal is.
+    own = {one.name: one for one in standings(report)}
+    shared = standings(disclosed(report))
+    stand = [own[one.name] if "withheld" in one.lead.lower() else one for one in shared]
     single = len({row.audit for row in report.results}) < 2
     if stand:
         _show_standings(stand)

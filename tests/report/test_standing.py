@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from spark_audit.cli.show import show_report
+from spark_audit.report.disclosure import disclosed
 from spark_audit.report.standing import (
     NEXT,
     READING,
@@ -274,3 +276,24 @@ def test_only_units_that_are_used_are_explained() -> None:
     assert "Nats a token: below 0," in told
     assert "A bit: half" in told
     assert "AUC" not in told
+
+
+def test_the_terminal_withholds_nothing_from_its_owner(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    few = finding("matched", "a", "nothing_shown", metric="memory", value=0.123)
+    said = "a: 0.123 nats a token against never-trained ones."
+    made = report(few.model_copy(update={"sentence": said}))
+    rows = [
+        row.model_copy(update={"value": 0.123, "unit": "nats", "clusters": 2})
+        if (row.checkpoint, row.metric) == ("a", "memory")
+        else row
+        for row in made.results
+    ]
+    made = made.model_copy(update={"results": rows})
+    leads = {one.name: one.lead for one in standings(disclosed(made))}
+    assert "withheld" in leads["a"].lower()
+    show_report(made)
+    out = capsys.readouterr().out
+    assert "0.123 nats" in out
+    assert "withheld" not in out.lower()
