@@ -171,10 +171,6 @@ def _written(word: str) -> str:
     return word.capitalize() if len(word) > 3 and word.isupper() else word
 
 
-def _shouted(word: Word, text: str) -> bool:
-    return text[word[0] : word[1]].isupper()
-
-
 def names(text: str) -> list[Range]:
     """Character ranges of people's names, in order, without overlaps."""
     lists = _lists()

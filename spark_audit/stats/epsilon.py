@@ -191,22 +191,6 @@ def one_run_mu(
     return _largest(told)
 
 
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Epsilon at which a mu-Gaussian-DP mechanism has this delta, 0 if it needs none.
-
-    Dong, Roth and Su (2022), "Gaussian Differential Privacy", Corollary 1.
-    """
-    if mu <= 0:
-        return 0.0
-
-    def above(epsilon: float) -> bool:
-        low, high = -epsilon / mu - mu / 2, -epsilon / mu + mu / 2
-        left = np.exp(epsilon + special.log_ndtr(low))
-        return bool(special.ndtr(high) - left > delta)
-
-    return _largest(above)
-
-
 def one_run_p(
     correct: int, guesses: int, coins: int, *, epsilon: float, delta: float = 0.0
 ) -> float:

@@ -9,7 +9,6 @@ from scipy import optimize, stats
 from spark_audit.stats.epsilon import (
     candidate_guess_bound,
     declared_guesses,
-    gaussian_epsilon,
     one_run_bound,
     one_run_mu,
     one_run_p,
@@ -101,11 +100,27 @@ def test_bounds_hold_for_randomised_response(epsilon: float, k: int) -> None:
     assert violated <= 185
 
 
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Epsilon at which a mu-Gaussian-DP mechanism has this delta, 0 if it needs none.
+
+    Dong, Roth and Su (2022), "Gaussian Differential Privacy", Corollary 1.
+    """
+
+    def beyond(epsilon: float) -> float:
+        low, high = -epsilon / mu - mu / 2, -epsilon / mu + mu / 2
+        left = np.exp(epsilon + stats.norm.logcdf(low))
+        return float(stats.norm.cdf(high) - left - delta)
+
+    if mu <= 0 or beyond(0.0) <= 0:
+        return 0.0
+    return float(optimize.brentq(beyond, 0.0, 50 * mu + 50))
+
+
 # --- one run --------------------------------------------------------------------------
 
 
 def steinke_p(v: int, r: int, m: int, epsilon: float, delta: float) -> float:
-    """Theorem 5.2 written out, by sums of the probability mass."""
+    """Their bound written out, by sums of the probability mass."""
     q = np.exp(epsilon) / (1 + np.exp(epsilon))
     mass = [stats.binom.pmf(k, r, q) for k in range(r + 1)]
     beta = sum(mass[v:])
