@@ -6,13 +6,17 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.twins.audit import plan
+from spark_audit.audits.twins.findings import _unmoved
+from spark_audit.audits.twins.metrics import TRAINED
 from spark_audit.manifest.file import redact, seal
 from spark_audit.manifest.fit import limited
 from spark_audit.manifest.items import example_of
@@ -311,7 +315,10 @@ def test_a_copy_of_the_base_says_how_many_it_would_have_seen_move(
     said = told(0).sentence
     (few,) = map(
         int,
-        re.findall(r"of 80 changed .*; some (\d+) that moved ahead would have", said),
+        re.findall(
+            r"in none of 80 clusters has .*; some (\d+) that moved ahead would have",
+            said,
+        ),
     )
     assert told(few + few // 8 + 1).claim == "memory"
     assert told(few // 2).claim != "memory"
@@ -409,3 +416,12 @@ def test_size_and_power(
         assert rate(each, lambda d: 0.3, 200) <= 0.055
     assert rate(manifest, lambda d: 0.9, 100) <= 0.08
     assert rate(manifest, lambda d: 0.8 if d else 0.3, 40) >= 0.9
+
+
+def test_changes_that_cancel_are_not_called_unmoved() -> None:
+    row = SimpleNamespace(value=0.0, low=None, metric="rise")
+    own = pd.DataFrame({"side": TRAINED, "cluster": [0, 1], "rise": [1.0, -1.0]})
+    tests: Any = [SimpleNamespace(row=row)]
+    assert _unmoved(tests, own, 0) == ""
+    still = _unmoved(tests, own.assign(rise=0.0), 0)
+    assert still.startswith("in none of 2 clusters")
