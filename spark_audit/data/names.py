@@ -18,7 +18,7 @@ Range = tuple[int, int]
 Word = tuple[int, int, str]
 
 _PART = r"(?:(?:Mc|Mac|O['\u2019]|D['\u2019])?[A-Z\u00c0-\u00de][^\W\d_]*)"
-_NAME = rf"{_PART}(?:[-\u2010]{_PART})*"
+_NAME = rf"{_PART}(?:-{_PART})*"
 _RUN = re.compile(
     rf"(?<![\w@/.#&-])(?:[A-Z]\.|{_NAME})"
     rf"(?:[ ](?:(?:van|von|de|da|di|del|della|der|den|dos|bin|ibn|al|el|la|le)[ ])*"
@@ -172,7 +172,10 @@ def _written(word: str) -> str:
 
 
 def names(text: str) -> list[Range]:
-    """Character ranges of people's names, in order, without overlaps."""
+    """Character ranges of people's names, in order, without overlaps.
+
+    Blanks and hyphens are plain ones (``pii.plain`` makes them so).
+    """
     lists = _lists()
     found = list(_reversed(text, lists))
     taken = bytearray(len(text))
@@ -189,6 +192,16 @@ def names(text: str) -> list[Range]:
             found.append((start, end))
             taken[start:end] = b"\1" * (end - start)
     return sorted([*found, *_again(text, found, taken, lists)])
+
+
+def shortened(text: str, start: int, end: int) -> Range:
+    """A range behind a cue, to the first ordinary word: "JOHN SMITH AND" is a man."""
+    lists = _lists()
+    for word in list(_WORD.finditer(text, start, end))[1:]:
+        plain = word[0].lower() in _NOT_NAMES
+        if plain and word[0].capitalize() not in lists.alone | lists.english:
+            return start, word.start() - 1
+    return start, end
 
 
 def _reversed(text: str, lists: _Lists) -> Iterator[Range]:
@@ -231,7 +244,7 @@ def _is_person(text: str, words: list[Word], i: int, end: int, *, role: bool) ->
 
 def _before(text: str, at: int) -> str:
     """The word that stands before a place in the text, on its line."""
-    found = re.search(r"(\w+)\.?,?[ ]$", text[max(at - 30, 0) : at])
+    found = re.search(r"(\w+)\.?,?[ ]\**$", text[max(at - 30, 0) : at])
     return found[1] if found else ""
 
 
@@ -262,7 +275,7 @@ def _surname(word: str, first: str, lists: _Lists, *, role: bool, n: int) -> boo
         # "Sandra Price": a usual name with a usual surname, which is a word too.
         usual = first in lists.alone - lists.places and word in lists.english
         return usual and not headline and word.lower() not in _NOT_NAMES | _FIRMS
-    listed = any(part in lists.surnames for part in re.split("[-\u2010]", word))
+    listed = any(part in lists.surnames for part in word.split("-"))
     if _initial(first):
         return listed or (first.endswith(".") and n <= 3 and len(word) > 3)
     if first in lists.places:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from spark_audit.data.examples import Example, Span
-from spark_audit.data.names import names
+from spark_audit.data.names import names, shortened
 from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import InputError, choose
 
@@ -101,8 +101,8 @@ def _rule(type: str, pattern: str, check: Callable[[str], bool] | None = None) -
 
 
 _CAPITAL = r"[A-Z][^\W\d_]*(?:(?:-|['\u2019](?!s\b))[^\W\d_]+)*"
-_PERSON = rf"(?P<pii>{_CAPITAL}(?:[ ][A-Z]\.)?(?:[ ]{_CAPITAL}){{0,2}})"
-_PERSON_2 = rf"(?P<pii>{_CAPITAL}(?:[ ][A-Z]\.)?(?:[ ]{_CAPITAL}){{1,2}})"
+_PERSON = rf"\**(?P<pii>{_CAPITAL}(?:[ ][A-Z]\.)?(?:[ ]{_CAPITAL}){{0,2}})"
+_PERSON_2 = rf"\**(?P<pii>{_CAPITAL}(?:[ ][A-Z]\.)?(?:[ ]{_CAPITAL}){{1,2}})"
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _STREET = (
     r"(?:Street|St|Avenue|Ave|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Way"
@@ -211,7 +211,7 @@ _RULES: tuple[_Rule, ...] = (
     _rule("ADDRESS", r"(?P<pii>\bP\.?[ ]?O\.?[ ]Box[ ]\d{1,6})(?!\w)"),
     _rule("NAME", rf"(?<!\w)(?:Mr|Mrs|Ms|Mx|Dr|Prof)\b\.?[ ]{_PERSON}", _person),
     _rule("NAME", rf"(?i:\bmy[ ](?:full[ ])?name(?:[ ]is|['\u2019]s))[ ]{_PERSON}"),
-    _rule("NAME", rf"(?i:\b(?:full[ ]|customer[ ]|patient[ ])?name:)[ ]{_PERSON_2}"),
+    _rule("NAME", rf"(?i:\b(?:full[ ]|customer[ ]|patient[ ])?name:)\**[ ]{_PERSON_2}"),
     _rule(
         "NAME",
         rf"\b(?:contact|[Aa]sk[ ]for|[Ss]igned[ ]by|[Aa]ttn\.?:?)[ ]{_PERSON_2}",
@@ -297,10 +297,40 @@ def mark(taken: bytearray, span: Span) -> None:
     taken[span.start : end] = b"\1" * max(end - span.start, 0)
 
 
+_SAME = {
+    **dict.fromkeys(map(ord, "\u00a0\u1680\u202f\u205f\u3000"), " "),
+    **{code: " " for code in range(0x2000, 0x200B)},
+    **{code: "-" for code in range(0x2010, 0x2013)},
+    **{code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)},
+}
+"""Blanks and hyphens that do not break, and full-width forms, as plain ones."""
+_EMPHASIS = re.compile(
+    r"(?<![\w.%+@/-])_+(?=[^\W_])|(?<=[^\W_])_+(?![\w@%+-]|\.\w)"
+    r"|(?<=[.!?,;:)])_+(?!\w)"
+)
+_NO_BLANKS = re.compile(
+    "[\u0e00-\u0eff\u1000-\u11ff\u1780-\u17ff\u3005-\u3007\u3040-\u318f\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+"""Letters of Asia that stand next to what is no word of theirs."""
+
+
+def plain(text: str) -> str:
+    """The text, character by character, as the rules read it; as long as it was."""
+    text = _EMPHASIS.sub(lambda found: "*" * len(found[0]), text.translate(_SAME))
+    return _NO_BLANKS.sub("\u3002", text)
+
+
 def _by_rules(text: str) -> list[Hit]:
     """By forms and cues first; names from lists take what is left."""
-    hits = [hit for rule in _RULES for hit in rule.find(text)]
-    return [*hits, *((start, end, "NAME") for start, end in names(text))]
+    read, hits = plain(text), []
+    for rule in _RULES:
+        # A password is as it is written, marks of emphasis and all.
+        for start, end, type in rule.find(text if rule.type == "PASSWORD" else read):
+            if type == "NAME":
+                start, end = shortened(read, start, end)
+            hits.append((start, end, type))
+    return [*hits, *((start, end, "NAME") for start, end in names(read))]
 
 
 def detector_of(name: str) -> Callable[[str], list[Hit]]:
