@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -27,6 +30,9 @@ TOP = 40
 # through all passes over it.
 CPU_BUFFER, CPU_GROUP, CPU_ROWS = 2**25, 2**18, 1024
 GPU_BUFFER, GPU_GROUP, GPU_ROWS = 2**28, 2**26, 8192
+
+LOST = 64
+"""Rows whose moments are taken again in float64 at a time."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,27 @@ class Transform:
             logits.div_(self.softcap).tanh_().mul_(self.softcap)
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What the columns of a group of rows are made of, z relative to the largest.
+
+    ``top``: the largest logits, largest first; ``sums``: of p, p z and p z z, up to one
+    factor; ``log_sum``: log sum exp z; ``counts``: logits above the target's and equal.
+    """
+
+    top: torch.Tensor
+    sums: Sequence[torch.Tensor] | torch.Tensor
+    log_sum: torch.Tensor
+    counts: Sequence[torch.Tensor] | torch.Tensor
+
+
+def fused_on(device: torch.device) -> ModuleType | None:
+    """The kernel that reads a row once, where there are a GPU and Triton."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return None
+    return import_module("spark_audit.scoring.fused")
+
+
 class Columns:
     """Token columns from logits, group by group of rows.
 
@@ -80,6 +107,11 @@ class Columns:
         self._stride, self.width = _blocks(self.vocabulary)
         on_cpu = device.type == "cpu"
         self._group = CPU_GROUP if on_cpu else GPU_GROUP
+        self._fused = fused_on(device)
+        if self._fused is not None:  # reads a row once: nothing is kept between groups
+            piece = self._fused.PIECE
+            self.width = -(-self.vocabulary // piece) * piece
+            self._group = GPU_BUFFER
         self._budget = CPU_BUFFER if on_cpu else GPU_BUFFER
         self._most = CPU_ROWS if on_cpu else GPU_ROWS
         self._logits = torch.empty(0, device=device)
@@ -155,10 +187,15 @@ class Columns:
         """
         found = torch.empty(targets.shape, device=self.device)
         for rows in self._groups(logits, finish):
-            z = logits[rows]
+            z, goal = logits[rows], targets[rows]
+            if self._fused is not None:
+                own = z.gather(1, goal)
+                sums, _, _ = self._fused.reduce(z, own[:, 0], masked=MASKED)
+                torch.sub(sums[:, :1] + sums[:, 1:2].log(), own, out=found[rows])
+                continue
             # One call that stays in the cache: maximum, sum and difference.
             logp = torch.log_softmax(z, 1, out=self._work(len(z))[0])
-            torch.neg(logp.gather(1, targets[rows]), out=found[rows])
+            torch.neg(logp.gather(1, goal), out=found[rows])
         return found
 
     def _groups(
@@ -189,33 +226,30 @@ class Columns:
     def _reduce_group(
         self, z: torch.Tensor, target: torch.Tensor, found: torch.Tensor
     ) -> None:
-        p, w = self._work(len(z))
-        # First what reads the row in order: it comes from memory here, and from the
-        # cache in everything below.
-        torch.softmax(z, 1, out=p)
         own = z.gather(1, target)
-        top = self._top(z)
-        largest = top[:, :1]
-        # Counts below 2**24 are exact in float32, which is faster to sum than bool.
-        above = torch.gt(z, own, out=w).sum(1)
-        at_least = torch.ge(z, own, out=w).sum(1)
-        # From here on logits relative to the row's largest: z <= 0.
-        z.sub_(largest)
-        # The softmax divides by a plain float32 sum; its error is in every p alike.
-        total = p.sum(1)
-        log_sum = total.log() - p.amax(1).log()
-        torch.mul(p, z, out=w)
-        mean = w.sum(1) / total
-        variance = w.mul_(z).sum(1) / total - mean.square()
+        if self._fused is None:
+            seen = self._seen(z, own)
+        else:
+            sums, counts, most = self._fused.reduce(z, own[:, 0], masked=MASKED)
+            top = self._fused.largest(z, most, count=TOP)
+            seen = _Seen(top, sums[:, 1:].T, sums[:, 1].log(), counts.T)
+        total, first, square = seen.sums
+        above, equal = seen.counts
+        mean = first / total
+        variance = square / total - mean.square()
+        largest = seen.top[:, :1]
         # Far from the largest logit the difference of squares loses its digits.
         lost = (variance < mean.square() * 0.01).nonzero()[:, 0]
-        if len(lost):
-            mean[lost], variance[lost] = _moments(z[lost])
+        for rows in lost.split(LOST):
+            away = z[rows] if self._fused is None else z[rows] - largest[rows]
+            mean[rows], variance[rows] = _moments(away)
+        log_sum = seen.log_sum
         relative = (own - largest)[:, 0]
+        top = seen.top
         second = top[:, 1] if top.shape[1] > 1 else top[:, 0]
         found[:, 0] = log_sum - relative
         found[:, 1] = above + 1
-        found[:, 2] = at_least - above - 1
+        found[:, 2] = equal - 1
         found[:, 3] = mean - log_sum
         found[:, 4] = variance.clamp_(min=0).sqrt_()
         found[:, 5] = torch.where(relative == 0, (largest[:, 0] - second), relative)
@@ -227,6 +261,29 @@ class Columns:
         # Rows that are no token stand far below: they add nothing.
         cold = (top - largest).mul_(2).logsumexp(1)
         found[:, 7] = cold.sub_(log_sum, alpha=2).clamp_(max=0)
+
+    def _seen(self, z: torch.Tensor, own: torch.Tensor) -> _Seen:
+        """What torch sees of a group; its logits are relative to the largest then."""
+        p, w = self._work(len(z))
+        # First what reads the row in order: it comes from memory here, and from the
+        # cache in everything below.
+        torch.softmax(z, 1, out=p)
+        top = self._top(z)
+        # Counts below 2**24 are exact in float32, which is faster to sum than bool.
+        above = torch.gt(z, own, out=w).sum(1)
+        at_least = torch.ge(z, own, out=w).sum(1)
+        # From here on logits relative to the row's largest: z <= 0.
+        z.sub_(top[:, :1])
+        # The softmax divides by a plain float32 sum; its error is in every p alike.
+        total = p.sum(1)
+        torch.mul(p, z, out=w)
+        first = w.sum(1)
+        return _Seen(
+            top,
+            (total, first, w.mul_(z).sum(1)),
+            total.log() - p.amax(1).log(),
+            (above, at_least - above),
+        )
 
     def _top(self, z: torch.Tensor) -> torch.Tensor:
         """The ``TOP`` largest of each row, largest first.

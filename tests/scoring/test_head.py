@@ -11,16 +11,32 @@ from spark_audit.scoring.head import Columns, Head, Transform, _blocks
 from spark_audit.scoring.table import COLUMNS
 
 CPU = torch.device("cpu")
+DEVICES = [CPU]
+if torch.cuda.is_available():
+    DEVICES.append(torch.device("cuda"))
+DEVICE = CPU
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(d, marks=[pytest.mark.cuda] * (d != CPU), id=d.type)
+        for d in DEVICES
+    ],
+    autouse=True,
+)
+def device(request: pytest.FixtureRequest) -> None:
+    """Every test runs on each device there is: each has a reduction of its own."""
+    globals()["DEVICE"] = request.param
 
 
 def reduced(
     logits: np.ndarray, targets: np.ndarray, usable: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
     usable = np.ones(logits.shape[1], dtype=bool) if usable is None else usable
-    columns = Columns(usable, CPU)
+    columns = Columns(usable, DEVICE)
     z = columns.buffer(len(logits))
     z[:, : columns.vocabulary] = torch.from_numpy(logits)[:, : columns.vocabulary]
-    found = columns.reduce(z, torch.from_numpy(targets)).numpy()
+    found = columns.reduce(z, torch.from_numpy(targets).to(DEVICE)).cpu().numpy()
     return dict(zip(COLUMNS, found.T, strict=True))
 
 
@@ -130,11 +146,11 @@ def test_equal_head_rows_tie_exactly() -> None:
     weight = torch.randn(4000, 48, generator=generator)
     weight[3999], weight[1777] = weight[5], weight[5]
     hidden = torch.randn(200, 48, generator=generator)
-    columns = Columns(np.ones(4000, dtype=bool), CPU)
-    head = Head(weight, None, Transform(), columns)
-    targets = torch.full((200,), 5)
+    columns = Columns(np.ones(4000, dtype=bool), DEVICE)
+    head = Head(weight.to(DEVICE), None, Transform(), columns)
+    targets = torch.full((200,), 5, device=DEVICE)
     targets[100:] = 6
-    ties = head(hidden, targets)[:, list(COLUMNS).index("ties")]
+    ties = head(hidden.to(DEVICE), targets)[:, list(COLUMNS).index("ties")]
     assert ties[:100].tolist() == [2.0] * 100
     assert ties[100:].tolist() == [0.0] * 100
 
@@ -192,8 +208,9 @@ def test_the_head_is_float32_with_bias_and_transform(
     if transform.softcap:
         logits = torch.tanh(logits / transform.softcap) * transform.softcap
     targets = torch.arange(30) * 7
-    columns = Columns(np.ones(5000, dtype=bool), CPU)
-    found = Head(weight, bias, transform, columns)(hidden, targets).numpy()
+    columns = Columns(np.ones(5000, dtype=bool), DEVICE)
+    head = Head(weight.to(DEVICE), bias.to(DEVICE), transform, columns)
+    found = head(hidden.to(DEVICE), targets.to(DEVICE)).cpu().numpy()
     expected = naive(logits.numpy(), targets.numpy(), np.ones(5000, dtype=bool))
     ranks = expected.pop("rank_lo"), found[:, list(COLUMNS).index("rank_lo")]
     expected.pop("ties")
@@ -269,3 +286,20 @@ def test_memory_that_ends_between_two_buffers_does_not_lose_the_second(
     with pytest.raises(torch.OutOfMemoryError):
         tight.reduce(z.clone(), targets)
     assert torch.equal(tight.reduce(z.clone(), targets), wanted)
+
+
+@pytest.mark.parametrize("vocabulary", [30, 300, 5000])
+def test_the_nll_alone_is_that_of_the_columns(
+    vocabulary: int, naive: Callable[..., dict[str, np.ndarray]]
+) -> None:
+    logits, targets = random_logits(11, vocabulary)
+    usable = np.ones(vocabulary, dtype=bool)
+    usable[vocabulary // 2] = vocabulary // 2 in targets
+    columns = Columns(usable, DEVICE)
+    z = columns.buffer(len(logits))
+    z[:, :vocabulary] = torch.from_numpy(logits)
+    goal = torch.from_numpy(np.stack([targets, targets[::-1]], axis=1)).to(DEVICE)
+    found = columns.nll(z, goal).cpu().numpy()
+    for k, each in enumerate((targets, targets[::-1])):
+        expected = naive(logits, each, usable)["nll"]
+        np.testing.assert_allclose(found[:, k], expected, rtol=1e-5, atol=2e-5)
