@@ -83,6 +83,13 @@ LARGE = {
         num_key_value_heads=2,
         tie_word_embeddings=True,
     ),
+    "7 B (Llama 2's shape)": transformers.LlamaConfig(
+        vocab_size=32_000,
+        hidden_size=4096,
+        intermediate_size=11_008,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+    ),
     "8 B (Llama 3's shape)": transformers.LlamaConfig(
         vocab_size=128_256,
         hidden_size=4096,
@@ -167,6 +174,26 @@ def agreement() -> None:
         drift = np.abs(sets_there - sets_here).max()
         print(f"| {name} | " + " | ".join(told) + f" | {drift:.1e} |")
     half_precision()
+    drift()
+
+
+def drift() -> None:
+    """NLLs of a body in another precision beside those of float32."""
+    config = LARGE["0.5 B (Qwen2.5's shape)"]
+    items = texts(64, config.vocab_size)
+    module = make(config, torch.float32)
+    exact = columns(loaded(module), items)["nll"]
+    torch.backends.cuda.matmul.allow_tf32 = True
+    found = {"TF32": columns(loaded(module), items)["nll"]}
+    torch.backends.cuda.matmul.allow_tf32 = False
+    module = module.to(torch.bfloat16)
+    found["bfloat16"] = columns(loaded(module), items)["nll"]
+    told = [
+        f"{name} {np.abs(nll - exact).mean():.1e} in the mean, "
+        f"{np.abs(nll - exact).max():.1e} at most"
+        for name, nll in found.items()
+    ]
+    print("\nNLL a token beside float32, nats, 0.5 B: " + "; ".join(told))
 
 
 @torch.inference_mode()
@@ -390,7 +417,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--models", type=int, default=3, help="the first N shapes")
+    parser.add_argument("--models", type=int, default=4, help="the first N shapes")
     parser.add_argument("--texts", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()

@@ -8,8 +8,6 @@ and second moments carried along.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -22,50 +20,58 @@ PIECE = 32
 
 @triton.jit
 def _reduce(
-    z_at: Any,
-    own_at: Any,
-    sums_at: Any,
-    counts_at: Any,
-    most_at: Any,
-    width: Any,
-    pieces: Any,
+    z_at,
+    own_at,
+    sums_at,
+    counts_at,
+    most_at,
+    width,
+    pieces,
     masked: tl.constexpr,
     block: tl.constexpr,
     piece: tl.constexpr,
-) -> None:
+):
     row = tl.program_id(0).to(tl.int64)
     own = tl.load(own_at + row)
+    lane = tl.arange(0, block)
+    group = tl.arange(0, block // piece)
     # Shifted by the target's logit first, which is finite; by the largest from then on.
     shift = own
-    total, first, second = 0.0, 0.0, 0.0
-    above, equal = 0, 0
+    # Summed by lane, and over lanes at the end: as exact as a pairwise sum, and one
+    # reduction a block, that of the largest, not six.
+    total = tl.zeros((block,), tl.float32)
+    first = tl.zeros((block,), tl.float32)
+    second = tl.zeros((block,), tl.float32)
+    above = tl.zeros((block,), tl.int32)
+    equal = tl.zeros((block,), tl.int32)
     for start in range(0, width, block):
-        at = start + tl.arange(0, block)
+        at = start + lane
         z = tl.load(z_at + row * width + at, mask=at < width, other=masked)
         most = tl.max(tl.reshape(z, (block // piece, piece)), axis=1)
-        place = start // piece + tl.arange(0, block // piece)
+        place = start // piece + group
         tl.store(most_at + row * pieces + place, most, mask=place < pieces)
-        above += tl.sum((z > own).to(tl.int32))
-        equal += tl.sum((z == own).to(tl.int32))
+        above += (z > own).to(tl.int32)
+        equal += (z == own).to(tl.int32)
         larger = tl.maximum(shift, tl.max(most))
         step = shift - larger
-        scale = tl.exp(step)
-        second = scale * (second + 2 * step * first + step * step * total)
-        first = scale * (first + step * total)
-        total = scale * total
         shift = larger
+        if step != 0:
+            scale = tl.exp(step)
+            second = scale * (second + 2 * step * first + step * step * total)
+            first = scale * (first + step * total)
+            total = scale * total
         # No token: 0 times the square of its distance must stay 0. NaN stays NaN.
         away = tl.where(z == masked, -1e4, z - shift)
         e = tl.exp(away)
-        total += tl.sum(e)
-        first += tl.sum(e * away)
-        second += tl.sum(e * away * away)
+        total += e
+        first += e * away
+        second += e * away * away
     tl.store(sums_at + row * 4, shift)
-    tl.store(sums_at + row * 4 + 1, total)
-    tl.store(sums_at + row * 4 + 2, first)
-    tl.store(sums_at + row * 4 + 3, second)
-    tl.store(counts_at + row * 2, above)
-    tl.store(counts_at + row * 2 + 1, equal)
+    tl.store(sums_at + row * 4 + 1, tl.sum(total))
+    tl.store(sums_at + row * 4 + 2, tl.sum(first))
+    tl.store(sums_at + row * 4 + 3, tl.sum(second))
+    tl.store(counts_at + row * 2, tl.sum(above))
+    tl.store(counts_at + row * 2 + 1, tl.sum(equal))
 
 
 def reduce(
