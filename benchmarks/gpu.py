@@ -174,10 +174,10 @@ def agreement() -> None:
         drift = np.abs(sets_there - sets_here).max()
         print(f"| {name} | " + " | ".join(told) + f" | {drift:.1e} |")
     half_precision()
-    drift()
+    precisions()
 
 
-def drift() -> None:
+def precisions() -> None:
     """NLLs of a body in another precision beside those of float32."""
     config = LARGE["0.5 B (Qwen2.5's shape)"]
     items = texts(64, config.vocab_size)

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-BLOCK = 4096
+BLOCK = 2048
 """Logits that a program holds at a time."""
 PIECE = 32
 """Neighbours of which the largest is kept, to find the largest of all among few."""
