@@ -19,6 +19,7 @@ from spark_audit.checkpoints.adapter_config import (
 )
 from spark_audit.checkpoints.adapters import AdapterHost, input_noise
 from spark_audit.checkpoints.beside import NOISE, NOISE_ADDED, frozen_noise
+from spark_audit.checkpoints.dtypes import computed_in
 from spark_audit.checkpoints.locate import locate, read_json
 from spark_audit.checkpoints.models import (
     Architecture,
@@ -66,11 +67,14 @@ class LoadedBase:
         self.shared, self.device = shared, pick_device(loading.device)
         named = read_json(weights.config / "config.json", where=where)
         self.architecture = read_architecture(weights.config, named, shared.given)
+        dtype, self.notes = computed_in(
+            loading, self.architecture, weights, device=self.device
+        )
         self.model = build(
             self.architecture,
             folder=weights.folder,
             state=None if weights.folder else weights.read(False),
-            dtype=loading.dtype,
+            dtype=dtype,
             device=self.device,
             safetensors=weights.files[0].suffix == ".safetensors",
             trust_remote_code=loading.trust_remote_code,
@@ -107,7 +111,7 @@ class LoadedBase:
         usable = usable_rows(tokenizer, self.rows, where=where)
         dtype = str(next(self.model.parameters()).dtype).removeprefix("torch.")
         attention = str(getattr(self.model.config, "_attn_implementation", "eager"))
-        notes += [*more, f"loaded as {dtype}, attention {attention}"]
+        notes += [*more, f"loaded as {dtype}, attention {attention}", *self.notes]
         notes += remarks(self.architecture, self.model, tokenizer, usable)
         borrowed = item.weights is None
         own_sha256 = adapter_sha256 if borrowed else self.weights_sha256

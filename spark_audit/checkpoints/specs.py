@@ -34,7 +34,8 @@ class Loading:
     device
         ``auto`` (CUDA when there is one), ``cpu``, ``cuda``.
     dtype
-        ``float32``, ``bfloat16``, ``float16``, or ``auto`` for what was saved.
+        ``float32``, ``bfloat16``, ``float16``, or ``auto`` for what was saved, and for
+        float32 where bfloat16 was saved and float32 is faster here.
     tokenizer
         A folder that overrides the checkpoint's and the base's tokenizer.
     lora_alpha
@@ -46,6 +47,9 @@ class Loading:
         adapter names, never a model on the hub.
     include_base
         Open the base that is given also where no adapter needs it.
+    probe
+        ``auto`` may try which is faster; workers that share scores must choose alike,
+        and take what was saved.
 
     Raises
     ------
@@ -75,6 +79,7 @@ class Loading:
     ] = ()
     base: str | None = None
     include_base: bool = False
+    probe: bool = True
 
     def __post_init__(self) -> None:
         if self.device.partition(":")[0] not in DEVICES:

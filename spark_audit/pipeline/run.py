@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
     from spark_audit.scoring.store import Store
 
-PLACE = ("device", "trust_remote_code", "base", "include_base")
+PLACE = ("device", "trust_remote_code", "base", "include_base", "probe")
 """Options of opening that may differ from one worker to another."""
 LOCK = ".report.lock"
 """Held in a report folder by whoever writes the report."""
@@ -183,7 +183,10 @@ def _open(request: Request) -> tuple[Lineup, Iterator[Loaded]]:
 
     order = lineup(parse_specs(list(request.ckpt)), request.audits)
     loading = replace(
-        request.loading, base=request.base, include_base=request.base is not None
+        request.loading,
+        base=request.base,
+        include_base=request.base is not None,
+        probe=request.shard[1] == 1,
     )
     return order, open_checkpoints(order.specs, loading)
 

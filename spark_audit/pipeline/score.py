@@ -76,7 +76,7 @@ class Work:
 
     def score(self, checkpoint: Loaded) -> Scored:
         """Score what is asked of one checkpoint; keep facts and keys, no model."""
-        from spark_audit.scoring.score import drift, missing, score_keys
+        from spark_audit.scoring.score import drift, dtype_drift, missing, score_keys
 
         store, request = self.store, self.request
         notes = list(checkpoint.notes)
@@ -92,11 +92,19 @@ class Work:
         keys: dict[Pass, dict[str, str]] = {}
         for wanted, chosen in self._items(checkpoint).items():
             if wanted == Pass() and missing(checkpoint, chosen, [wanted], store):
-                largest = drift(checkpoint, chosen, k=DRIFT_ROWS, seed=request.seed)
+                few = {"k": DRIFT_ROWS, "seed": request.seed}
+                largest = drift(checkpoint, chosen, **few)
+                count = min(DRIFT_ROWS, len(chosen))
                 store.remark(
-                    f"{min(DRIFT_ROWS, len(chosen))} texts scored alone and in one "
-                    f"batch differ by at most {largest:.1e} nats a token"
+                    f"{count} texts scored alone and in one batch differ by at most "
+                    f"{largest:.1e} nats a token"
                 )
+                if apart := dtype_drift(checkpoint, chosen, **few):
+                    store.remark(
+                        f"{count} texts scored in {checkpoint.dtype} and in float32 "
+                        f"differ by {apart[0]:.1e} nats a token in the mean, "
+                        f"{apart[1]:.1e} at most"
+                    )
             with self.clock(f"scoring: {wanted.kind}"):
                 keys[wanted], remarks = score_keys(
                     checkpoint,

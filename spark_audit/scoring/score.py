@@ -224,6 +224,39 @@ def drift(loaded: Loaded, items: Sequence[Item], *, k: int = 8, seed: int = 0) -
     seed
         Draws them.
     """
+    with _drawn(loaded, items, k, seed) as (scorer, chosen):
+        # One batch whatever the lengths: padding is what this is about.
+        together = scorer(chosen)
+        alone = [scorer([one])[0] for one in chosen]
+    pairs = zip(together, alone, strict=True)
+    apart = [np.abs(a["nll"] - b["nll"]) for a, b in pairs if len(a["nll"])]
+    return max((float(one.max()) for one in apart), default=0.0)
+
+
+def dtype_drift(
+    loaded: Loaded, items: Sequence[Item], *, k: int = 8, seed: int = 0
+) -> tuple[float, float] | None:
+    """Mean and largest difference in NLL, in nats, from a body computed in float32.
+
+    ``k`` and ``seed`` are those of :func:`drift`. ``None``: the body is in float32
+    itself, or the logits are not taken from its hidden states here.
+    """
+    with _drawn(loaded, items, k, seed) as (scorer, chosen):
+        wide = scorer.widened()
+        if wide is None:
+            return None
+        own = np.concatenate(scorer.nll(chosen))
+        with wide:
+            full = np.concatenate(scorer.nll(chosen))
+    apart = np.abs(own.astype(np.float64) - full)
+    return (float(apart.mean()), float(apart.max())) if len(apart) else (0.0, 0.0)
+
+
+@contextlib.contextmanager
+def _drawn(
+    loaded: Loaded, items: Sequence[Item], k: int, seed: int
+) -> Iterator[tuple[Any, list[Item]]]:
+    """A checkpoint as a scorer, and some of the items."""
     if not items:
         raise InputError("there is no text to score", where="drift")
     from spark_audit.scoring.passes.plain import Scorer
@@ -232,13 +265,7 @@ def drift(loaded: Loaded, items: Sequence[Item], *, k: int = 8, seed: int = 0) -
     drawn = np.random.default_rng(seed).permutation(len(items))[:k]
     chosen = [items[i] for i in drawn]
     with loaded.active() as model:
-        scorer = Scorer(loaded, model, chosen[0], lambda _: None)
-        # One batch whatever the lengths: padding is what this is about.
-        together = scorer(chosen)
-        alone = [scorer([one])[0] for one in chosen]
-    pairs = zip(together, alone, strict=True)
-    apart = [np.abs(a["nll"] - b["nll"]) for a, b in pairs if len(a["nll"])]
-    return max((float(one.max()) for one in apart), default=0.0)
+        yield Scorer(loaded, model, chosen[0], lambda _: None), chosen
 
 
 def _runner(kind: Pass) -> Callable[..., None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.head import Columns, Head, Transform
 from spark_audit.scoring.passes import PASSES
 from spark_audit.scoring.table import COLUMNS, Pass
+from spark_audit.scoring.wide import widened
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
@@ -178,6 +180,10 @@ class Scorer:
     def nll(self, batch: Sequence[Item]) -> list[np.ndarray]:
         """NLL alone of each item of a batch, float32; cheaper than all columns."""
         return [part[:, 0] for part in self._items(batch, only_nll=True)]
+
+    def widened(self) -> AbstractContextManager[None] | None:
+        """A context of the body in float32; ``None``: it is, or does not run alone."""
+        return None if self.exact or self._head is None else widened(self._body)
 
     def _items(self, batch: Sequence[Item], *, only_nll: bool) -> list[np.ndarray]:
         ids, mask = padded([item.ids for item in batch])

@@ -1,0 +1,73 @@
+"""A half-precision body computed in float32, layer by layer: what its dtype costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def widened(body: Any) -> Iterator[None]:
+    """Compute a model's body in float32 while its weights stay as they are.
+
+    Each layer's weights are widened while it runs: the memory of one layer is needed,
+    not that of a second model. Embeddings are looked up as they are, and widened.
+
+    Parameters
+    ----------
+    body
+        A causal LM's part below the head, adapters inside.
+    """
+    embeddings = body.get_input_embeddings()
+    layers = [
+        layer
+        for child in body.children()
+        if child is not embeddings
+        for layer in (child if isinstance(child, torch.nn.ModuleList) else (child,))
+    ]
+    with ExitStack() as stack:
+        # First: what others add to embeddings is added to the wide ones.
+        looked = embeddings.register_forward_hook(_looked_up, prepend=True)
+        stack.callback(looked.remove)
+        for layer in layers:
+            held: dict[torch.nn.Parameter, torch.Tensor] = {}
+            before = layer.register_forward_pre_hook(_widen(held))
+            after = layer.register_forward_hook(_narrow(held), always_call=True)
+            stack.callback(before.remove)
+            stack.callback(after.remove)
+        yield
+
+
+def _looked_up(layer: Any, args: tuple[Any, ...], out: torch.Tensor) -> torch.Tensor:
+    """Look up again in a matrix of the rows that are asked for: layers may scale."""
+    if not isinstance(layer, torch.nn.Embedding):
+        return out.float()
+    own, padding = layer.weight.data, layer.padding_idx
+    rows, places = args[0].unique(return_inverse=True)
+    layer.weight.data, layer.padding_idx = own[rows].float(), None
+    try:
+        return layer.forward(places)
+    finally:
+        layer.weight.data, layer.padding_idx = own, padding
+
+
+def _widen(held: dict[torch.nn.Parameter, torch.Tensor]) -> Any:
+    def hook(layer: torch.nn.Module, _: Any) -> None:
+        for parameter in layer.parameters():
+            if parameter.dtype in (torch.bfloat16, torch.float16):
+                held[parameter] = parameter.data
+                parameter.data = parameter.data.float()
+
+    return hook
+
+
+def _narrow(held: dict[torch.nn.Parameter, torch.Tensor]) -> Any:
+    def hook(*_: Any) -> None:
+        for parameter, own in held.items():
+            parameter.data = own
+        held.clear()
+
+    return hook
