@@ -43,6 +43,9 @@ PIECES, SPARE, FEWEST_SPARE = 2, 62, 30
 canary's own: at most and at least, so that 512 candidates are found with some to spare.
 """
 
+MAX_DRAWS = 200_000
+"""Where so many strings hold too few candidates, a canary's part has none."""
+
 # --- drawing --------------------------------------------------------------------------
 
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -278,7 +281,7 @@ def candidates(
     contexts: Sequence[Context],
     seed: int,
     n: int = 512,
-    max_draws: int = 200_000,
+    max_draws: int = MAX_DRAWS,
     pool: Sequence[str] = (),
 ) -> Candidates:
     """Strings that a canary's part could as well have been, the true one among them.

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from spark_audit.data.canaries import (
     FORMATS,
+    MAX_DRAWS,
     RANKED,
     Context,
     Encode,
@@ -119,7 +120,8 @@ def inject(
     encode
         As in :func:`spark_audit.data.canaries.candidates`. A canary that finds no full
         candidate set is then drawn again. It stays exchangeable with its candidates:
-        any of them would have been refused with it.
+        any of them would have been refused with it. What has none after many draws is
+        told by part in the report's notes: a manifest ranks the others.
     contexts
         In how many of its rows, the first by id, a canary's candidates must fit.
     kind, pieces
@@ -306,7 +308,7 @@ def _assign(
 def _with_canary(
     plan: _Plan, canary: Canary, names: list[str], encode: Encode | None, contexts: int
 ) -> tuple[dict[str, Example], list[str]]:
-    """The canary's rows; it is drawn again while it is not rankable."""
+    """The canary's rows; it is drawn again while a part of it cannot be ranked."""
     rows: dict[str, Example] = {}
     name = plan.drawn_as(canary)
     own, pool = plan.pieces.get(name, ((), ()))
@@ -319,28 +321,37 @@ def _with_canary(
             row = _inserted(plan, place, text, list(spans.values()))
             rows[place] = replace(row, canary=drawn)
         first = [rows[place] for place in sorted(names)[:contexts]]
-        if encode is None or _rankable(drawn, parts, first, encode):
+        if encode is None or not any(_unranked(drawn, parts, first, encode, DRAWS)):
             return rows, []
-    return rows, [f"canary {canary.id} is not rankable: {ATTEMPTS} draws gave too few"]
+    # As many draws as a manifest takes: it may rank what the short search did not.
+    lost = dict(_unranked(drawn, parts, first, encode, MAX_DRAWS))
+    ranked = ", ".join(part for part in RANKED if part not in lost)
+    told = "; ".join(f"no candidates for its {part}: {lost[part]}" for part in lost)
+    rest = f"; its {ranked} can be ranked" if ranked else ""
+    return rows, [f"canary {canary.id}: {told}{rest}"] if lost else []
 
 
-def _rankable(
-    canary: Canary, parts: Mapping[Part, str], rows: list[Example], encode: Encode
-) -> bool:
-    """Whether each part finds its candidates, in the words around it."""
-    return all(
-        candidates(
+def _unranked(
+    canary: Canary,
+    parts: Mapping[Part, str],
+    rows: list[Example],
+    encode: Encode,
+    max_draws: int,
+) -> Iterator[tuple[str, str]]:
+    """Parts that find too few candidates in the words around them, and the reason."""
+    for part in RANKED:
+        found = candidates(
             canary.format,
             parts,
             part,
             encode=encode,
             contexts=[_around(row, *canary_ranges(row)[part]) for row in rows],
             seed=seed_for(canary.seed, part),
-            max_draws=DRAWS,
+            max_draws=max_draws,
             pool=canary.pool,
-        ).strings
-        for part in RANKED
-    )
+        )
+        if not found.strings:
+            yield part, found.reason
 
 
 def _around(row: Example, start: int, end: int) -> Context:
