@@ -324,7 +324,7 @@ def _with_canary(
         if encode is None or not any(_unranked(drawn, parts, first, encode, DRAWS)):
             return rows, []
     # As many draws as a manifest takes: it may rank what the short search did not.
-    lost = dict(_unranked(drawn, parts, first, encode, MAX_DRAWS))
+    lost = dict(_unranked(drawn, parts, first, encode, MAX_DRAWS)) if encode else {}
     ranked = ", ".join(part for part in RANKED if part not in lost)
     told = "; ".join(f"no candidates for its {part}: {lost[part]}" for part in lost)
     rest = f"; its {ranked} can be ranked" if ranked else ""

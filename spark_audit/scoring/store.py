@@ -51,14 +51,18 @@ SALT_BYTES = 32
 Rows = tuple[np.ndarray, dict[str, np.ndarray]]
 
 
+class _OtherVersion(ValueError):
+    """A whole shard, but with the columns of no pass of this version."""
+
+
 class Store:
     """A folder of scores, or with ``None`` a store in memory.
 
     Attributes
     ----------
     notes
-        What was left out while reading, one line a shard.
-
+        What was left out while reading: a line a damaged shard, one for all that are
+        another version's.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -165,11 +169,14 @@ class Store:
         """Find shards that this or other workers have written since."""
         if self.folder is None:
             return
+        others = 0
         for path in sorted(self.folder.glob("*.parquet")):
             if path in self._seen:
                 continue
             try:
                 spans, remarks = _read_index(path)
+            except _OtherVersion:
+                others += 1
             except (OSError, ValueError, KeyError, pa.ArrowException) as error:
                 if out_of_memory(error):
                     raise
@@ -181,6 +188,11 @@ class Store:
                     self._index.setdefault(key, (path, rows))
                 self._shard_remarks[path] = remarks
             self._seen.add(path)
+        if others:
+            self.notes.append(
+                f"{others} score shard{'s' * (others > 1)} of another version of"
+                " spark-audit, with other columns: not used, scored again as needed"
+            )
 
     def gather(self, keys: Mapping[str, str], *, kind: Pass) -> TokenTable:
         """The table of items, by their own keys; what is not stored yet is left out.
@@ -278,7 +290,8 @@ def _read_index(path: Path) -> tuple[list[tuple[str, slice]], list[str]]:
 def _check_layout(table: pa.Table) -> None:
     """A shard has the columns of one pass, of its types, and nothing is missing.
 
-    Its name fits its bytes, whoever wrote them.
+    Its name fits its bytes, whoever wrote them. One that is whole but for the columns
+    is another version's.
     """
     given = {field.name: field.type for field in table.schema}
     key, position = given.pop("key", None), given.pop("position", None)
@@ -286,9 +299,11 @@ def _check_layout(table: pa.Table) -> None:
         {name: pa.from_numpy_dtype(dtype) for name, dtype in layout.items()}
         for layout in LAYOUTS.values()
     )
-    whole = len(table.schema) == len(given) + 2 and given in layouts
-    if not whole or position != pa.int32() or not pa.types.is_dictionary(key):
+    whole = len(table.schema) == len(given) + 2 and pa.types.is_dictionary(key)
+    if not whole or position != pa.int32():
         raise ValueError("is no shard")
+    if given not in layouts:
+        raise _OtherVersion("has other columns")
     for values in table.itercolumns():
         if values.null_count or (
             pa.types.is_floating(values.type) and np.isnan(values.to_numpy()).any()

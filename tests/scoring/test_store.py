@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -242,6 +244,40 @@ def test_a_damaged_shard_is_left_out_with_a_note(tmp_path: Path, damage: str) ->
     assert_holds(store, keys, ITEMS[2:])
     # Scored again, it is found again.
     fill(store, ITEMS[:2])
+    assert_holds(Store(tmp_path), keys, ITEMS)
+
+
+@pytest.mark.parametrize("change", ["column gone", "column more", "other type"])
+def test_shards_of_another_version_are_said_to_be_that(
+    tmp_path: Path, change: str
+) -> None:
+    keys = fill(Store(tmp_path), ITEMS[:1])
+    fill(Store(tmp_path), ITEMS[1:2])
+    for path in list(tmp_path.glob("*.parquet")):
+        table = pq.read_table(path)
+        name = [*COLUMNS][-1]
+        last = table[name]
+        if change == "column more":
+            table = table.append_column("added", last)
+        else:
+            table = table.drop_columns([name])
+        if change == "other type":
+            table = table.append_column(name, last.cast(pa.string()))
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink)
+        data = bytes(sink.getvalue())
+        path.unlink()
+        stem = hashlib.sha256(data).hexdigest()[:32]
+        (tmp_path / f"{stem}.parquet").write_bytes(data)
+    store = Store(tmp_path)
+    assert store.notes == [
+        "2 score shards of another version of spark-audit, with other columns: not"
+        " used, scored again as needed"
+    ]
+    assert not any(key in store for key in keys.values())
+    store.refresh()
+    assert len(store.notes) == 1
+    keys = fill(store, ITEMS)
     assert_holds(Store(tmp_path), keys, ITEMS)
 
 
