@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import baselines_of, originals
+from spark_audit.audits.contract import Tables, baselines_of, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.checkpoints.run_folder import run_tables
+from spark_audit.errors import IncompleteError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.folders import check_folder, safe, table_stem
 from spark_audit.pipeline.lineup import Lineup, folders_of, known
@@ -23,25 +24,31 @@ from spark_audit.report.assemble import assemble
 from spark_audit.report.attachments import cases, cases_file, matching, write_cases
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import AuditResult, CheckpointFacts, ManifestFacts, Report
-from spark_audit.scoring.table import Pass, TokenTable, write_parquet
+from spark_audit.scoring.table import (
+    Pass,
+    StoredTables,
+    write_parquet,
+    write_tables,
+)
+
+if TYPE_CHECKING:
+    from spark_audit.scoring.store import Store
 
 STATISTICS = "statistics, audits"
 """What is being done after scoring."""
 
 
-def conclude(
-    work: Work,
-    folder: Path,
-    scored: Sequence[Scored],
-    tables: Mapping[str, Mapping[Pass, TokenTable]],
-) -> Report:
-    """Conclude from complete tables, and write the folder."""
+def conclude(work: Work, folder: Path, scored: Sequence[Scored]) -> Report:
+    """Conclude from what is stored, all of it, and write the folder."""
     request = work.request
-    written = _write_tables(tables, folder)
+    with work.clock("gathering"):
+        tables = _write_tables(work.store, scored, folder)
+    written = {path for passes in tables.values() for path in passes.files.values()}
     # Another command may have finished here in the meantime.
     before = check_folder(folder, work.manifest, work.order, request)
     results = _results(work, scored, tables)
-    plain = {k: passes[Pass()] for k, passes in tables.items() if Pass() in passes}
+    files = {name: passes.files.get(Pass()) for name, passes in tables.items()}
+    plain = StoredTables({name: path for name, path in files.items() if path})
     shown = cases(work.view, work.places, plain)
     report = _report(work, scored, results, run_tables(folders_of(work.order)))
     adds = False
@@ -78,25 +85,29 @@ def conclude(
 
 
 def _write_tables(
-    tables: Mapping[str, Mapping[Pass, TokenTable]], folder: Path
-) -> set[Path]:
-    """Write the scores of all passes; their files."""
-    written: set[Path] = set()
+    store: Store, scored: Sequence[Scored], folder: Path
+) -> dict[str, StoredTables[Pass]]:
+    """Write the scores of all passes, one after the other; where they are read."""
+    tables: dict[str, StoredTables[Pass]] = {}
     taken: set[str] = set()
-    for name, passes in tables.items():
-        for wanted, table in passes.items():
-            stem = table_stem(name, wanted, taken)
-            path = folder / "scores" / "tables" / f"{stem}.parquet"
-            table.write(path)
-            written.add(path)
+    for one in scored:
+        name, files = one.facts.name, dict[Pass, Path]()
+        for wanted, named in one.keys.items():
+            stem, keys = table_stem(name, wanted, taken), named()
+            files[wanted] = folder / "scores" / "tables" / f"{stem}.parquet"
+            parts = store.parts(keys, kind=wanted)
+            if write_tables(parts, files[wanted]) < len(keys):
+                what = "scores vanished while the report was written"
+                raise IncompleteError(what, where=str(store.folder))
+        tables[name] = StoredTables(files)
         taken.add(safe(name))
-    return written
+    return tables
 
 
 def _results(
     work: Work,
     scored: Sequence[Scored],
-    tables: Mapping[str, Mapping[Pass, TokenTable]],
+    tables: Tables,
 ) -> dict[str, AuditResult]:
     """What each audit concludes."""
     results: dict[str, AuditResult] = {}
@@ -114,7 +125,7 @@ def _results(
 
 def _audit(
     name: str,
-    tables: Mapping[str, Mapping[Pass, TokenTable]],
+    tables: Tables,
     manifest: Manifest,
     order: Lineup,
     facts: Sequence[CheckpointFacts],

@@ -35,7 +35,6 @@ from spark_audit.pipeline.score import Clock, Progress, Scored, Work
 from spark_audit.pipeline.workers import NOT_GIVEN, Worker
 from spark_audit.report.folder import check_formats
 from spark_audit.results import Report
-from spark_audit.scoring.table import Pass, TokenTable
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
@@ -109,7 +108,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
                 checkpoint = next(stream, None)
         check_baseline(request.baseline, [*names, *(one.facts.name for one in scored)])
         with clock("gathering"):
-            tables, missing = _gather(store, scored)
+            missing = _missing(store, scored)
         if missing:
             if request.shard[1] == 1:
                 raise IncompleteError(f"{missing} items could not be scored")
@@ -119,27 +118,17 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         with alone(folder / LOCK):
             if worker.ended:
                 return Outcome(folder, None)
-            report = conclude(work, folder, scored, tables)
+            report = conclude(work, folder, scored)
             worker.finish()
     return Outcome(folder, report)
 
 
-def _gather(
-    store: Store, scored: Sequence[Scored]
-) -> tuple[dict[str, dict[Pass, TokenTable]], int]:
-    """Each checkpoint's tables, and how many items no worker has scored yet."""
-    tables = {
-        one.facts.name: {
-            kind: store.gather(keys, kind=kind) for kind, keys in one.keys.items()
-        }
-        for one in scored
-    }
-    missing = sum(
-        len(keys) - len(tables[one.facts.name][kind].ids)
-        for one in scored
-        for kind, keys in one.keys.items()
-    )
-    return tables, missing
+def _missing(store: Store, scored: Sequence[Scored]) -> int:
+    """How many items no worker has scored yet."""
+    store.refresh()
+    asked = (list(keys().values()) for one in scored for keys in one.keys.values())
+    lacking = ((keys, store.lacking(keys)) for keys in asked)
+    return sum(key in lost for keys, lost in lacking for key in keys)
 
 
 def _worker(folder: Path, request: Request, manifest: Manifest) -> Worker:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +22,7 @@ from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
-    from spark_audit.scoring.store import Store
+    from spark_audit.scoring.store import Keys, Store
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
@@ -50,10 +50,10 @@ class Clock:
 
 @dataclass(frozen=True)
 class Scored:
-    """A checkpoint after its passes, without its model."""
+    """A checkpoint after its passes, without its model; how its scores are stored."""
 
     facts: CheckpointFacts
-    keys: dict[Pass, dict[str, str]]
+    keys: Mapping[Pass, Keys]
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Work:
             base_sha256=checkpoint.base_sha256,
             shape=checkpoint.shape,
         )
-        keys: dict[Pass, dict[str, str]] = {}
+        keys: dict[Pass, Keys] = {}
         for wanted, chosen in self._items(checkpoint).items():
             if wanted == Pass() and missing(checkpoint, chosen, [wanted], store):
                 few = {"k": DRIFT_ROWS, "seed": request.seed}
@@ -106,7 +106,7 @@ class Work:
                         f"{apart[1]:.1e} at most"
                     )
             with self.clock(f"scoring: {wanted.kind}"):
-                keys[wanted], remarks = score_keys(
+                _, remarks = score_keys(
                     checkpoint,
                     chosen,
                     kind=wanted,
@@ -117,6 +117,7 @@ class Work:
                         self.show, f"scoring {checkpoint.name}, {wanted.label}, tokens"
                     ),
                 )
+            keys[wanted] = store.named(checkpoint, chosen, wanted)
             notes += (remark for remark in remarks if remark not in notes)
         return Scored(
             CheckpointFacts(

@@ -149,11 +149,12 @@ def score_keys(
     run = _runner(kind)
     store.refresh()
     keys = store.keys(loaded, items, kind)
+    lacking = store.lacking(keys.values())
     # Items with the same tokens share a key and are scored once.
     todo = {
         keys[item.key]: item
         for item in items
-        if keys[item.key] not in store and int(keys[item.key], 16) % workers == worker
+        if keys[item.key] in lacking and int(keys[item.key], 16) % workers == worker
     }
     total, done = sum(item.tokens for item in todo.values()), 0
     store_key = {item.key: key for key, item in todo.items()}
@@ -207,11 +208,9 @@ def missing(
 ) -> int:
     """How many scores of items in passes the store does not hold yet."""
     store.refresh()
-    return sum(
-        key not in store
-        for kind in passes
-        for key in store.keys(loaded, items, kind).values()
-    )
+    asked = [list(store.keys(loaded, items, kind).values()) for kind in passes]
+    lacking = store.lacking(key for keys in asked for key in keys)
+    return sum(key in lacking for keys in asked for key in keys)
 
 
 def drift(loaded: Loaded, items: Sequence[Item], *, k: int = 8, seed: int = 0) -> float:

@@ -16,11 +16,11 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +46,8 @@ SCHEMA = 1
 
 FLUSH_SECONDS = 10.0
 FLUSH_TOKENS = 500_000
+PART_TOKENS = 1 << 20
+"""Tokens of a table that are in memory at once while it is written."""
 SALT_BYTES = 32
 
 Rows = tuple[np.ndarray, dict[str, np.ndarray]]
@@ -73,8 +75,9 @@ class Store:
         self._layout: list[tuple[str, np.dtype]] = []
         self._flushed = time.monotonic()
         self._remarks: list[str] = []
-        # Key -> shard and rows in it; remarks by shard.
-        self._index: dict[str, tuple[Path, slice]] = {}
+        # What each shard holds, by the first digits of its keys: a store may be of
+        # many checkpoints, and a number a score is all of it that stays in memory.
+        self._shards: dict[Path, np.ndarray] = {}
         self._shard_remarks: dict[Path, list[str]] = {}
         self._seen: set[Path] = set()
         self.refresh()
@@ -98,18 +101,25 @@ class Store:
         OutputError
             If the folder cannot be made or written.
         """
+        return self.named(loaded, items, kind)()
+
+    def named(self, loaded: Loaded, items: Sequence[AnyItem], kind: Pass) -> Keys:
+        """:meth:`keys`, worked out when they are asked for, without the model."""
         usable = hashlib.sha256(loaded.usable.astype(np.uint8).tobytes()).hexdigest()
         frame = [SCHEMA, loaded.model_id, list(astuple(kind)), usable]
         start = hashlib.sha256(self._salt + sha256_json(frame).encode())
-        found = {}
-        for item in items:
-            digest = start.copy()
-            digest.update(item.content())
-            found[item.key] = digest.hexdigest()
-        return found
+        return Keys(start, items)
 
     def __contains__(self, key: str) -> bool:
-        return key in self._index or key in self._pending
+        return not self.lacking([key])
+
+    def lacking(self, keys: Iterable[str]) -> set[str]:
+        """Those of the keys that no score is stored under, as far as was seen."""
+        wanted = set(keys) - self._pending.keys()
+        numbers = _numbers(wanted)
+        held = [own[_among(own, numbers)] for own in self._shards.values()]
+        found = set(np.concatenate([np.zeros(0, np.uint64), *held]).tolist())
+        return {key for key in wanted if _number(key) not in found}
 
     def add(
         self, key: str, position: np.ndarray, columns: Mapping[str, np.ndarray]
@@ -157,10 +167,7 @@ class Store:
         name = f"{hashlib.sha256(data).hexdigest()[:32]}.parquet"
         path = self.folder / name
         write_atomically(path, lambda file: file.write(data), mode=0o600)
-        start = 0
-        for key, (position, _) in self._pending.items():
-            self._index[key] = (path, slice(start, start + len(position)))
-            start += len(position)
+        self._shards[path] = _numbers(self._pending)
         self._shard_remarks[path] = self._remarks
         self._seen.add(path)
         self._pending, self._pending_tokens, self._remarks = {}, 0, []
@@ -174,7 +181,8 @@ class Store:
             if path in self._seen:
                 continue
             try:
-                spans, remarks = _read_index(path)
+                _, spans, remarks = _read_shard(path, whole=True)
+                numbers = _numbers(key for key, _ in spans)
             except _OtherVersion:
                 others += 1
             except (OSError, ValueError, KeyError, pa.ArrowException) as error:
@@ -184,8 +192,7 @@ class Store:
                     f"score shard {path.name} is damaged; its items are scored again"
                 )
             else:
-                for key, rows in spans:
-                    self._index.setdefault(key, (path, rows))
+                self._shards[path] = numbers
                 self._shard_remarks[path] = remarks
             self._seen.add(path)
         if others:
@@ -202,15 +209,41 @@ class Store:
         keys
             As :meth:`keys` gave them for ``kind``.
         """
+        (table,) = self.parts(keys, kind=kind, most=None)
+        return table
+
+    def parts(
+        self, keys: Mapping[str, str], *, kind: Pass, most: int | None = PART_TOKENS
+    ) -> Iterator[TokenTable]:
+        """:meth:`gather` in parts of about ``most`` tokens, one at least.
+
+        Each is sorted by the items' keys; no two hold the same item.
+        """
         self.refresh()
-        wanted: dict[Path, list[str]] = {}
-        rows = dict(self._pending)
-        for key in set(keys.values()):
-            if key not in rows and key in self._index:
-                wanted.setdefault(self._index[key][0], []).append(key)
-        for path, found in wanted.items():
+        items: dict[str, list[str]] = {}
+        for name, key in keys.items():
+            items.setdefault(key, []).append(name)
+        held: list[tuple[str, np.ndarray, dict[str, np.ndarray]]] = []
+        tokens, yielded = 0, False
+        for rows in self._rows(items):
+            for key, own in rows:
+                held += [(name, *own) for name in items.pop(key, ())]
+            tokens = sum(len(position) for _, position, _ in held)
+            if most is not None and tokens >= most:
+                yield TokenTable.from_items(held, kind=kind.kind)
+                held, yielded = [], True
+        if held or not yielded:
+            yield TokenTable.from_items(held, kind=kind.kind)
+
+    def _rows(self, items: Mapping[str, object]) -> Iterator[list[tuple[str, Rows]]]:
+        """Rows of those of the keys that are there, what waits first, then by shard."""
+        yield [(key, own) for key, own in self._pending.items() if key in items]
+        numbers = _numbers(items)
+        for path, own in self._shards.items():
+            if not _among(own, numbers).any():
+                continue
             try:
-                table = pq.read_table(path)
+                table, spans, _ = _read_shard(path)
             except (OSError, pa.ArrowException) as error:
                 raise OutputError(
                     "a score shard vanished while it was read",
@@ -222,25 +255,56 @@ class Store:
                 for name in table.column_names
                 if name != "key"
             }
-            position = arrays.pop("position")
-            for key in found:
-                span = self._index[key][1]
-                rows[key] = (
-                    position[span],
-                    {name: values[span] for name, values in arrays.items()},
-                )
-        return TokenTable.from_items(
-            [(name, *rows[key]) for name, key in keys.items() if key in rows],
-            kind=kind.kind,
-        )
+            position, every = arrays.pop("position"), arrays.items()
+            # Copies: a part holds few rows of many shards, or all rows of some.
+            yield [
+                (key, (position[at].copy(), {k: v[at].copy() for k, v in every}))
+                for key, at in spans
+                if key in items
+            ]
 
     def remarks(self, keys: Iterable[str]) -> list[str]:
         """What was remarked on the shards that hold these keys, without repeats."""
-        found = dict.fromkeys(self._remarks)
-        paths = {self._index[key][0] for key in keys if key in self._index}
+        found, numbers = dict.fromkeys(self._remarks), _numbers(keys)
+        paths = [p for p, own in self._shards.items() if _among(own, numbers).any()]
         for path in sorted(paths):
             found |= dict.fromkeys(self._shard_remarks[path])
         return list(found)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What a store calls the scores of some items: worked out anew when asked for.
+
+    Keys of a hundred checkpoints would be larger than their items.
+    """
+
+    start: Any
+    items: Sequence[AnyItem]
+
+    def __call__(self) -> dict[str, str]:
+        """Item key -> store key."""
+        found = {}
+        for item in self.items:
+            digest = self.start.copy()
+            digest.update(item.content())
+            found[item.key] = digest.hexdigest()
+        return found
+
+
+def _number(key: str) -> int:
+    """The first 64 bits of a key."""
+    return int(key[:16], 16)
+
+
+def _numbers(keys: Iterable[str]) -> np.ndarray:
+    return np.unique(np.fromiter(map(_number, keys), np.uint64))
+
+
+def _among(own: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Which of some numbers are among others; both sorted."""
+    at = np.searchsorted(wanted, own).clip(max=max(len(wanted) - 1, 0))
+    return wanted[at] == own if len(wanted) else np.zeros(len(own), bool)
 
 
 def _to_parquet(rows: Mapping[str, Rows], remarks: Sequence[str]) -> bytes:
@@ -266,13 +330,19 @@ def _to_parquet(rows: Mapping[str, Rows], remarks: Sequence[str]) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _read_index(path: Path) -> tuple[list[tuple[str, slice]], list[str]]:
-    """Keys of a shard with their rows, and its remarks; any damage is an error."""
+def _read_shard(
+    path: Path, *, whole: bool = False
+) -> tuple[pa.Table, list[tuple[str, slice]], list[str]]:
+    """A shard, its keys with their rows, and its remarks.
+
+    With ``whole`` any damage is an error.
+    """
     check_regular(path)
-    if sha256_file(path)[:32] != path.stem:
+    if whole and sha256_file(path)[:32] != path.stem:
         raise ValueError(path.name)
     table = pq.read_table(path)
-    _check_layout(table)
+    if whole:
+        _check_layout(table)
     said = table.schema.metadata or {}
     remarks, empty = (json.loads(said[name]) for name in (b"remarks", b"empty"))
     for texts in (remarks, empty):
@@ -284,7 +354,7 @@ def _read_index(path: Path) -> tuple[list[tuple[str, slice]], list[str]]:
     edges = np.flatnonzero(np.diff(codes, prepend=-1, append=-1))
     for start, end in itertools.pairwise(edges.tolist()):
         spans.append((names[codes[start]], slice(start, end)))
-    return spans, remarks
+    return table, spans, remarks
 
 
 def _check_layout(table: pa.Table) -> None:

@@ -6,11 +6,13 @@ it, only the item's key (an example id) and the position in the full tokenisatio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -50,19 +52,21 @@ class TokenTable:
     position
         Shape ``(n,)``, int32: index of the token in the full tokenisation.
     columns
-        Name -> array of shape ``(n,)``.
+        Name -> array of shape ``(n,)``; those of a file are read when asked for.
     """
 
     ids: tuple[str, ...]
     offsets: np.ndarray
     position: np.ndarray
-    columns: dict[str, np.ndarray]
+    columns: Mapping[str, np.ndarray]
 
     def __post_init__(self) -> None:
         n = int(self.offsets[-1]) if len(self.offsets) else 0
         if len(self.offsets) != len(self.ids) + 1 or len(self.position) != n:
             raise ValueError("offsets, ids and positions disagree")
-        for name, values in self.columns.items():
+        # A file's columns are as long as its positions, and not read yet.
+        given = {} if isinstance(self.columns, _Columns) else self.columns
+        for name, values in given.items():
             if len(values) != n:
                 raise ValueError(f"column {name} has {len(values)} rows, not {n}")
         if len(self._row) != len(self.ids):
@@ -138,6 +142,9 @@ class TokenTable:
 
     def write(self, path: Path) -> None:
         """Write Parquet whole or not at all, readable by the owner only."""
+        write_tables([self], path)
+
+    def _arrow(self) -> pa.Table:
         lengths = np.diff(self.offsets)
         # 32-bit indices: pyarrow would otherwise pick int8 and fail at 128 items.
         index = pa.array(np.repeat(np.arange(len(self.ids), dtype=np.int32), lengths))
@@ -147,28 +154,133 @@ class TokenTable:
             "position": pa.array(self.position),
             **{k: pa.array(v) for k, v in self.columns.items()},
         }
-        write_parquet(pa.table(data), path)
+        return pa.table(data)
 
     @classmethod
     def read(cls, path: Path) -> TokenTable:
-        """Read what :meth:`write` wrote."""
-        table = read_parquet(path)
-        keys = np.asarray(table["example"].cast(pa.string()).to_pylist(), dtype=object)
-        position = table["position"].to_numpy()
-        # Items without any row are not in the file; no audit asks for them.
-        first = np.ones(len(keys), dtype=bool)
-        first[1:] = keys[1:] != keys[:-1]
-        starts = np.flatnonzero(first)
+        """Read what :meth:`write` or :func:`write_tables` wrote.
+
+        Columns are read when they are asked for, and kept as long as the table is.
+        """
+        ids: list[str] = []
+        starts = [np.zeros(0, np.int64)]
+        rows = 0
+        with _opened(path) as file:
+            for part in range(file.num_row_groups):
+                keys = file.read_row_group(part, ["example"])["example"]
+                codes, names = _codes(keys)
+                first = np.flatnonzero(np.diff(codes, prepend=-1))
+                ids += names[codes[first]].tolist()
+                starts.append(first + rows)
+                rows += len(codes)
+            known = [n for n in file.schema_arrow.names if n not in _PLACES]
+            # Items without any row have none that could hold their key.
+            said = (file.metadata.metadata or {}).get(b"empty", b"[]")
+            empty = [str(key) for key in json.loads(said)]
+        ends = np.full(len(empty) + 1, rows)
+        columns = _Columns(path, tuple(known))
         return cls(
-            ids=tuple(str(keys[i]) for i in starts),
-            offsets=np.append(starts, len(keys)).astype(np.int64),
-            position=position,
-            columns={
-                name: table[name].to_numpy()
-                for name in table.column_names
-                if name not in ("example", "position")
-            },
+            ids=(*ids, *empty),
+            offsets=np.concatenate([*starts, ends]).astype(np.int64),
+            position=columns.read("position"),
+            columns=columns,
         )
+
+
+_PLACES = ("example", "position")
+
+
+class _Columns(Mapping[str, np.ndarray]):
+    """The columns of a file, each read when it is first asked for."""
+
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        self._path, self._names = path, names
+        self._known: dict[str, np.ndarray] = {}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._known:
+            self._known[name] = self.read(name)
+        return self._known[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def read(self, name: str) -> np.ndarray:
+        """Read one column, without keeping it."""
+        found: np.ndarray = read_parquet(self._path, [name])[name].to_numpy()
+        return found
+
+
+Key = TypeVar("Key")
+
+
+class StoredTables(Mapping[Key, TokenTable]):
+    """Tables that lie in files: each is read when it is asked for, and not kept.
+
+    So no more of them are in memory than whoever asks holds at a time.
+    """
+
+    def __init__(self, files: Mapping[Key, Path]) -> None:
+        self.files = files
+
+    def __getitem__(self, key: Key) -> TokenTable:
+        return TokenTable.read(self.files[key])
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.files
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.files)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+
+def write_tables(parts: Iterable[TokenTable], path: Path) -> int:
+    """Write tables of one pass as one file, whole or not at all; how many items.
+
+    Parameters
+    ----------
+    parts
+        One at least. No two hold the same item. One at a time is in memory.
+    """
+    count, empty = 0, list[str]()
+
+    def write(file: IO[bytes]) -> None:
+        nonlocal count
+        writer = None
+        for part in parts:
+            table = part._arrow()
+            writer = writer or pq.ParquetWriter(file, table.schema)
+            writer.write_table(table)
+            count += len(part.ids)
+            lengths = zip(part.ids, np.diff(part.offsets), strict=True)
+            empty.extend(key for key, length in lengths if not length)
+        assert writer is not None
+        if empty:
+            writer.add_key_value_metadata({"empty": json.dumps(empty)})
+        writer.close()
+
+    write_atomically(path, write, mode=0o600)
+    return count
+
+
+def _codes(keys: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """Codes and names of a column of text, whether or not it is a dictionary."""
+    if not pa.types.is_dictionary(keys.type):
+        keys = keys.dictionary_encode()
+    whole = keys.unify_dictionaries().combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):  # no row at all
+        return np.zeros(0, np.int32), np.zeros(0, object)
+    return whole.indices.to_numpy(), whole.dictionary.to_numpy(zero_copy_only=False)
 
 
 def _join(parts: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
@@ -265,18 +377,25 @@ def check_columns(
             raise OutputError(f"column {name} {flaw}", where=where, fix="audit again")
 
 
-def read_parquet(path: Path) -> pa.Table:
-    """Read a Parquet file of ours.
+def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a Parquet file of ours, or some of its columns.
 
     Raises
     ------
     OutputError
         If it cannot be read.
     """
+    with _opened(path) as file:
+        return file.read(columns)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         check_regular(path)
-        return pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
+        with pq.ParquetFile(path) as file:
+            yield file
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise OutputError(
             "is not a readable score table", where=str(path), fix="score again"
         ) from error

@@ -263,7 +263,7 @@ scoring.score(model, items, store=Store(Path({str(tmp_path)!r})))
         return process
 
     def stored() -> int:
-        return len(Store(tmp_path)._index)
+        return sum(map(len, Store(tmp_path)._shards.values()))
 
     process = start(1000.0)
     process.send_signal(signal.SIGINT)

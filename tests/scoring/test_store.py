@@ -121,6 +121,42 @@ def test_a_store_in_memory_needs_no_folder() -> None:
     assert_holds(store, fill(store, ITEMS), ITEMS)
 
 
+@pytest.mark.parametrize("most", [1, 20, 1000])
+def test_parts_hold_every_item_once(most: int, tmp_path: Path) -> None:
+    items = [make_item(f"x{i:02d}", 1 + i % 7, i) for i in range(40)]
+    store = Store(tmp_path)
+    for start in range(0, 40, 10):
+        fill(store, items[start : start + 10])
+    # The tokens of two items are the same: they share a score.
+    items.append(replace(items[3], key="twin"))
+    keys = store.keys(MODEL, items, Pass())
+    whole = store.gather(keys, kind=Pass())
+    parts = list(store.parts(keys, kind=Pass(), most=most))
+    assert len(parts) == {1: 4, 20: 4, 1000: 1}[most]
+    assert sorted(key for part in parts for key in part.ids) == [*whole.ids]
+    for part in parts:
+        assert list(part.ids) == sorted(part.ids)
+        for key in part.ids:
+            np.testing.assert_array_equal(
+                part.columns["nll"][part.rows(key)],
+                whole.columns["nll"][whole.rows(key)],
+            )
+    (none,) = store.parts({}, kind=Pass(), most=most)
+    assert none.ids == ()
+
+
+def test_what_is_lacking_is_told_of_many_keys_at_once(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    fill(store, ITEMS[:2])
+    keys = store.keys(MODEL, ITEMS, Pass())
+    waits = store.keys(MODEL, ITEMS[3:], Pass())["d"]
+    assert store.lacking([]) == set()
+    assert store.lacking(keys.values()) == {keys["c"], keys["d"]}
+    store.add(waits, ITEMS[3].scored, columns_of(ITEMS[3]))
+    assert store.lacking(keys.values()) == {keys["c"]}
+    assert store.named(MODEL, ITEMS, Pass())() == keys
+
+
 def test_items_not_stored_are_left_out(tmp_path: Path) -> None:
     store = Store(tmp_path)
     fill(store, ITEMS[:2])

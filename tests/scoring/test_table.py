@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import stat
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from spark_audit.errors import InputError, OutputError
-from spark_audit.scoring.table import COLUMNS, LAYOUTS, Pass, TokenTable
+from spark_audit.scoring.table import (
+    COLUMNS,
+    LAYOUTS,
+    Pass,
+    StoredTables,
+    TokenTable,
+    write_tables,
+)
 
 Item = tuple[str, np.ndarray, dict[str, np.ndarray]]
 
@@ -84,14 +93,47 @@ def test_every_kind_of_pass_keeps_its_columns_and_their_types(
         assert {k: v.dtype for k, v in read.columns.items()} == layout
 
 
-def test_an_item_without_rows_is_in_the_table_but_not_in_the_file(
-    tmp_path: Path,
-) -> None:
+def test_an_item_without_rows_is_in_the_table_and_in_the_file(tmp_path: Path) -> None:
     table = TokenTable.from_items([make_item("a", []), make_item("b", [1])])
-    assert "a" in table
-    assert table.rows("a") == slice(0, 0)
     table.write(tmp_path / "t.parquet")
-    assert TokenTable.read(tmp_path / "t.parquet").ids == ("b",)
+    for one in (table, TokenTable.read(tmp_path / "t.parquet")):
+        assert set(one.ids) == {"a", "b"}
+        assert one.rows("a").start == one.rows("a").stop
+        assert one.position[one.rows("b")].tolist() == [1]
+
+
+def test_tables_written_one_after_the_other_are_one_file(tmp_path: Path) -> None:
+    # More names than 8 bits number, in either part, and an item of no row in both.
+    items = [make_item(f"x{i:05d}", [1, 2, 5][: i % 4], seed=i) for i in range(700)]
+    parts = [TokenTable.from_items(part) for part in (items[:300], items[300:])]
+    path = tmp_path / "t.parquet"
+    assert write_tables(parts, path) == len(items)
+    read, whole = TokenTable.read(path), TokenTable.from_items(items)
+    assert set(read.ids) == set(whole.ids)
+    for key in whole.ids:
+        ours, theirs = read.rows(key), whole.rows(key)
+        np.testing.assert_array_equal(read.position[ours], whole.position[theirs])
+        for name, values in whole.columns.items():
+            np.testing.assert_array_equal(read.columns[name][ours], values[theirs])
+
+
+def test_stored_tables_are_read_when_asked_for_and_not_kept(tmp_path: Path) -> None:
+    files = {key: tmp_path / f"{key}.parquet" for key in "ab"}
+    tables = StoredTables(files)
+    assert ("a" in tables, "c" in tables, [*tables]) == (True, False, ["a", "b"])
+    for key, path in files.items():
+        TokenTable.from_items([make_item(key, [1, 2])]).write(path)
+    known = weakref.ref(tables["a"].columns)
+    gc.collect()
+    assert known() is None
+    read = tables["a"]
+    files["a"].unlink()
+    # What was not asked for was not read; of a column that is not there it is told.
+    with pytest.raises(OutputError, match="not a readable score table"):
+        read.columns["nll"]
+    with pytest.raises(KeyError):
+        read.columns["nothing"]
+    assert "nothing" not in read.columns
 
 
 def test_a_span_is_found_by_position() -> None:

@@ -1,0 +1,318 @@
+"""What concluding takes: peak memory and seconds by rows and checkpoints.
+
+    python benchmarks/streaming.py [--rows 1000 10000] [--checkpoints 1 8] [-o FOLDER]
+
+A manifest of that many rows and a store filled with scores are made up, without a
+forward, and ``conclude`` runs in a process of its own, as ``spark-audit all`` calls it
+after the last checkpoint. Printed are the resident memory that the process had after
+its imports, and how far the peak stood above it. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spark_audit.files import write_atomically
+from spark_audit.manifest.file import digest, load_manifest
+from spark_audit.pipeline.conclude import conclude
+from spark_audit.pipeline.lineup import Lineup, make_plans
+from spark_audit.pipeline.request import Request
+from spark_audit.pipeline.score import Clock, Scored, Work
+from spark_audit.provenance import canonical_json
+from spark_audit.results import CheckpointFacts
+from spark_audit.scoring.store import Store
+from spark_audit.scoring.table import Pass
+
+TOKENS = 48
+"""Of a text."""
+AUDITS = ("matched", "rank", "nll", "mia", "extract")
+WORDS = np.array("some plain words that stand in any row of data as they do".split())
+
+
+def main() -> None:
+    given = parsed()
+    if given.conclude:
+        measured(given.output, given.rows[0], given.checkpoints[0], given)
+        return
+    print("|rows|checkpoints|MB at the start|MB more|KB a row|seconds|")
+    print("|---|---|---|---|---|---|", flush=True)
+    for rows in given.rows:
+        made(given.output, rows)
+        for count in given.checkpoints:
+            filled(given.output, rows, count)
+            own = [f"--rows={rows}", f"--checkpoints={count}", "--conclude"]
+            own += [
+                f"--output={given.output}",
+                f"--most={given.most}",
+                "--audits",
+                *given.audits,
+            ]
+            done = subprocess.run(
+                [sys.executable, __file__, *own], stdout=subprocess.PIPE, text=True
+            )
+            print(done.stdout or f"|{rows}|{count}|failed|", end="", flush=True)
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1000, 10_000])
+    parser.add_argument("--checkpoints", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--audits", nargs="+", default=AUDITS)
+    parser.add_argument("--most", type=float, default=8, help="GB of memory at most")
+    parser.add_argument("-o", "--output", type=Path, default=Path("streaming"))
+    parser.add_argument("--conclude", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def names_of(count: int) -> list[str]:
+    """The base and so many checkpoints."""
+    return ["base", *(f"c{k}" for k in range(1, count + 1))]
+
+
+def losses(row: int) -> np.ndarray:
+    """Reference scores of a row's tokens, nats; controls are as hard as identifiers."""
+    nll = np.random.default_rng(row).gamma(2.0, 1.0, TOKENS)
+    nll[20:23], nll[40:42] = nll[10:13] + 0.01, nll[30:32] + 0.02
+    return np.round(nll, 6)
+
+
+def made(folder: Path, rows: int) -> None:
+    """Write the manifest, if it is not there."""
+    path = folder / f"{rows}.json"
+    if not path.exists():
+        content = content_of(rows)
+        data = canonical_json({**content, "digest": digest(content)})
+        write_atomically(path, lambda file: file.write(data))
+
+
+def content_of(rows: int) -> dict[str, Any]:
+    examples, pairs = [], []
+    for row in range(rows):
+        example, own = example_of(row)
+        examples.append(example)
+        pairs += own
+    sides = {
+        split: [e["id"] for e in examples if e["split"] == split]
+        for split in ("train", "test")
+    }
+    return {
+        "kind": "spark-audit-manifest",
+        "schema_version": 1,
+        "name": f"rows-{rows}",
+        "redacted_from": None,
+        "reference": {
+            "name": "none",
+            "weights_sha256": "0" * 64,
+            "tokenizer_sha256": "1" * 64,
+            "model_id": "2" * 64,
+            "architecture": "LlamaForCausalLM",
+            "dtype": "float32",
+            "vocab_size": 32_000,
+            "usable_vocab": 32_000,
+            "max_positions": 1024,
+        },
+        "settings": {
+            "preset": "robust",
+            "seed": 0,
+            "caliper": 0.5,
+            "distance": "mean",
+            "buffer": 1,
+            "controls": "any",
+            "exclude_template": True,
+            "max_length": 1024,
+            "tau": 0.6,
+            "alpha": 0.5,
+            "canary_contexts": 1,
+            "n_candidates": 512,
+        },
+        "versions": {},
+        "data": [],
+        "counts": {},
+        "examples": examples,
+        "pairs": pairs,
+        "unmatched": [],
+        "canaries": [],
+        "membership": {"members": sides["train"], "non_members": sides["test"]},
+        "balance": [],
+        "notes": [],
+    }
+
+
+def example_of(row: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A text of words of five characters, a token each, with two identifiers."""
+    rng = np.random.default_rng(row)
+    words = [f"{word:>5.5}" for word in rng.choice(WORDS, TOKENS)]
+    number = f"{row:015d}"
+    words[10:13] = number[:5], number[5:10], number[10:]
+    words[30:32] = f" k{row % 1000:03d}", f"{row // 1000:04d}@"
+    unll = [None, *np.rint(1e6 * losses(row)[1:]).astype(int).tolist()]
+    key, spans, pairs = f"row-{row}", [], []
+    for kind, start, end, control in (("PHONE", 10, 13, 20), ("EMAIL", 30, 32, 40)):
+        place = {"token_start": start, "token_end": end, "partial": False}
+        chars = {"start": 5 * start, "end": 5 * end, "type": kind}
+        spans.append({**chars, "origin": "injected", "part": None, **place})
+        sides = [side(unll, at, at + end - start) for at in (start, control)]
+        pairs.append(
+            {
+                "example": key,
+                "pii": {**sides[0], "type": kind},
+                "control": sides[1],
+                "distance": abs(sides[0]["nll"] - sides[1]["nll"]),
+                "weight": 1.0,
+            }
+        )
+    example = {
+        "id": key,
+        "task": ("first", "second")[row % 2],
+        "source_id": key,
+        "cluster": key,
+        "split": "test" if row % 4 == 3 else "train",
+        "prompt": "".join(words[:-1]),
+        "response": words[-1],
+        "spans": spans,
+        "canary_id": None,
+        "template": [],
+        "kept": [0, TOKENS],
+        "response_token": TOKENS - 1,
+        "reference_unll": unll,
+        "excluded": [[9, 14], [29, 33]],
+        "classes": "".join(
+            "d" if 10 <= k < 13 or 30 <= k < 32 else "a" for k in range(TOKENS)
+        ),
+        "low": [2, 5, 8, 16, 25, 36, 45],
+    }
+    return example, pairs
+
+
+def side(unll: list[Any], start: int, end: int) -> dict[str, Any]:
+    place = {"token_start": start, "token_end": end}
+    chars = {"char_start": 5 * start, "char_end": 5 * end}
+    return {**place, **chars, "nll": float(np.mean(unll[start:end])) / 1e6}
+
+
+def store_key(name: str, row: int) -> str:
+    return hashlib.sha256(f"{name} {row}".encode()).hexdigest()
+
+
+def filled(folder: Path, rows: int, count: int) -> None:
+    """Add to the store what it lacks of the checkpoints' plain pass."""
+    store = Store(folder / f"store-{rows}")
+    positions = np.arange(1, TOKENS, dtype=np.int32)
+    for number, name in enumerate(names_of(count)):
+        if store_key(name, rows - 1) in store:
+            continue
+        for row in range(rows):
+            store.add(store_key(name, row), positions, scores(row, number))
+        store.flush()
+
+
+def scores(row: int, number: int) -> dict[str, np.ndarray]:
+    """Columns of the plain pass: trained rows became a little likelier."""
+    nll = losses(row)[1:]
+    if number:
+        nll = nll * (0.97 if row % 4 == 3 else 0.9 - 0.001 * number)
+        nll[9:12] *= 0.99 if row % 4 == 3 else 0.8
+    rank = np.exp(nll).astype(np.int32) + 1
+    return {
+        "nll": nll.astype(np.float32),
+        "rank_lo": rank,
+        "ties": np.zeros(len(nll), np.int32),
+        "mean_logp": (-nll - 1).astype(np.float32),
+        "sd_logp": np.full(len(nll), 2, np.float32),
+        "top1_margin": (1 - nll).astype(np.float32),
+        "top40_logp": np.full(len(nll), -0.1, np.float32),
+        "top40_cold": np.full(len(nll), -0.2, np.float32),
+    }
+
+
+def measured(folder: Path, rows: int, count: int, given: argparse.Namespace) -> None:
+    """Conclude, and print a line of the table; on stderr the peak by stage."""
+    most = int(given.most * 2**30)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    import pandas  # noqa: F401
+
+    shutil.rmtree(folder / f"report-{rows}-{count}", ignore_errors=True)
+    first, start, clock = peak(), time.monotonic(), Clock()
+    names = names_of(count)
+    with stage("manifest", clock):
+        manifest = load_manifest(folder / f"{rows}.json")
+    request = Request(
+        audits=tuple(given.audits),
+        ckpt=tuple(names[1:]),
+        base="base",
+        baseline="c1",
+        formats=("csv",),
+    )
+    with stage("plans", clock):
+        view, plans = make_plans(manifest, request.audits, options={})
+    order = Lineup((), frozenset(), frozenset())
+    store = Store(folder / f"store-{rows}")
+    work = Work(manifest, view, order, plans, store, request, shown(), clock)
+    scored = [facts_of(name, rows) for name in names]
+    with stage("concluding", clock):
+        conclude(work, folder / f"report-{rows}-{count}", scored)
+    more, spent = peak() - first, time.monotonic() - start
+    cells = f"{first:.0f}|{more:.0f}|{1e3 * more / rows:.1f}|{spent:.0f}"
+    print(f"|{rows:,}|{count}|{cells}|")
+    for what, seconds in clock.seconds.items():
+        print(f"{what}: {seconds:.1f} s", file=sys.stderr)
+
+
+@contextmanager
+def stage(name: str, clock: Clock) -> Iterator[None]:
+    """Count the time of the block, and tell the peak after it."""
+    with clock(name):
+        yield
+    print(f"{peak():.0f} MB after {name}", file=sys.stderr, flush=True)
+
+
+def shown() -> Callable[[str, int, int], None]:
+    """Tell the peak before each audit."""
+    return lambda what, done, total: print(
+        f"{peak():.0f} MB before {what} {done}/{total}", file=sys.stderr, flush=True
+    )
+
+
+def facts_of(name: str, rows: int) -> Scored:
+    facts = CheckpointFacts(
+        name=name,
+        source=name,
+        format="none",
+        weights_sha256=name,
+        model_id=name,
+        dtype="float32",
+    )
+    return Scored(facts, {Pass(): Named(name, rows)})
+
+
+@dataclass(frozen=True)
+class Named:
+    """Keys of made-up scores, as a store's are."""
+
+    name: str
+    rows: int
+
+    def __call__(self) -> dict[str, str]:
+        return {f"row-{k}": store_key(self.name, k) for k in range(self.rows)}
+
+
+def peak() -> float:
+    """Most resident memory so far, MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
+if __name__ == "__main__":
+    main()
