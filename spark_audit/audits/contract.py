@@ -28,13 +28,16 @@ from functools import wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from spark_audit.audits.signatures import help_of, signature_of
+from spark_audit.audits.signatures import help_of, sign, signature_of
 from spark_audit.names import CheckpointName, entry_of, series_of
 from spark_audit.registry import Registry
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas as pd
 
+    from spark_audit.audits.turns import Evidence
     from spark_audit.manifest.schema import Manifest
     from spark_audit.results import AuditResult, CheckpointFacts, Finding, Row
     from spark_audit.scoring.table import Column, Pass, TokenTable
@@ -314,17 +317,19 @@ class Audits(Registry[Audit]):
             from spark_audit.audits.claims import corrected
             from spark_audit.manifest.file import original
 
+            # Where evidence is written as it is made; no option of the audit.
+            file = options.pop("evidence_file", None)
             if "conclude" not in parts:
                 result: AuditResult = function(tables, original(manifest), **options)
             else:
                 bound = inspect.signature(run).bind(tables, manifest, **options)
                 bound.apply_defaults()
                 given, own = bound.kwargs, original(manifest)
-                result = self._run(name, function, tables, own, **given)
+                result = self._run(name, function, tables, own, file, **given)
             return replace(result, findings=corrected(result.findings))
 
         if "conclude" in parts:
-            _sign(run, function, parts.get("further"), parts["conclude"])
+            sign(run, function, parts.get("further"), parts["conclude"])
         return run
 
     def _run(
@@ -333,6 +338,7 @@ class Audits(Registry[Audit]):
         evidence: Callable[..., pd.DataFrame],
         tables: Tables,
         manifest: Manifest,
+        file: Path | None,
         *,
         baseline: Baseline = None,
         preset: str | None = None,
@@ -340,6 +346,7 @@ class Audits(Registry[Audit]):
         **options: Any,
     ) -> AuditResult:
         """Check, make the evidence, conclude, and say of whom nothing can be said."""
+        from spark_audit.audits.turns import concluded, names_in, stored
         from spark_audit.results import AuditResult, Finding
 
         about, parts = self._about[name], self.get(name).parts
@@ -347,22 +354,26 @@ class Audits(Registry[Audit]):
         given = {**options, "preset": preset, "seed": seed}
         if "check" in parts:
             parts["check"](**taken(parts["check"], options))
-        frame = evidence(tables, manifest, **taken(evidence, given))
+        frame: Evidence
+        if file is not None and (frames := parts.get("frames")):
+            made = frames(tables, manifest, **taken(frames, given))
+            frame = stored(made, file)
+        else:
+            frame = evidence(tables, manifest, **taken(evidence, given))
         names = list(dict.fromkeys(map(series_of, tables) if about.stages else tables))
         result = AuditResult()
         count = options.get("replicates") or replicates(preset)
         if len(frame):
-            seen = set(frame["checkpoint"])
+            seen = set(names_in(frame))
             seen |= set(map(series_of, seen)) if about.stages else set()
-            known = {
+            known: dict[str, Any] = {
                 "baselines": baselines_of(baseline, (n for n in names if n in seen)),
                 "paper": preset == "paper",
                 "seed": seed,
                 "replicates": count,
             }
-            result = parts["conclude"](
-                frame, **{**taken(parts["conclude"], options), **known}
-            )
+            known |= taken(parts["conclude"], options)
+            result = concluded(frame, parts, **known)
         told = {row.checkpoint for row in result.rows}
         if absent := [each for each in names if each not in told]:
             reason = about.unscored
@@ -375,7 +386,8 @@ class Audits(Registry[Audit]):
             findings = [said] if reason and not len(frame) else result.findings
             result = replace(result, rows=[*result.rows, *missing], findings=findings)
         counted = {"replicates": count} if "replicates" in options else {}
-        result = replace(result, settings={**options, **counted}, evidence=frame)
+        kept: Any = frame  # stored evidence, where it is too large for a frame
+        result = replace(result, settings={**options, **counted}, evidence=kept)
         if "further" in parts:
             more = taken(parts["further"], given)
             result = parts["further"](result, tables, manifest, **more)
@@ -417,33 +429,3 @@ def _said(reason: str | Callable[..., str], manifest: Any, options: Any) -> str:
     if isinstance(reason, str):
         return reason
     return reason(manifest, **taken(reason, options))
-
-
-def _sign(run: Callable[..., Any], *functions: Callable[..., Any] | None) -> None:
-    """Give the runner the signature of its audit: the options of its functions."""
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    every = [
-        parameter
-        for function in (_options, *filter(None, functions))
-        for parameter in inspect.signature(function).parameters.values()
-    ]
-    options: dict[str, inspect.Parameter] = {}
-    for parameter in every:
-        # What the runner gives has no default: it is no option.
-        if parameter.kind is keyword and parameter.default is not parameter.empty:
-            options.setdefault(parameter.name, parameter)
-    first = [p for p in every if p.name in ("tables", "manifest")][:2]
-    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [*first, *options.values()], return_annotation="AuditResult"
-    )
-
-
-def _options(
-    tables: Tables,
-    manifest: Manifest,
-    *,
-    baseline: Baseline = None,
-    preset: str | None = None,
-    seed: int = 0,
-) -> None:
-    """What every audit takes beside its own options."""

@@ -29,10 +29,11 @@ from spark_audit.audits.ratio_rows import (
     ratio_contrasts,
     ratio_rows,
 )
+from spark_audit.audits.turns import framed, joined
 from spark_audit.audits.wording import figure, reason, unseen
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.results import AuditResult, Contrast, Finding, Row, number
-from spark_audit.scoring.table import Column, Pass
+from spark_audit.scoring.table import Column, Pass, TokenTable
 
 NAMES = {"pii": "identifiers", "low": "low-sensitivity text", "canary": "canaries"}
 METRICS = (
@@ -105,11 +106,44 @@ def conclude(
     )
 
 
+def frames(tables: Tables, manifest: Manifest) -> Iterator[pd.DataFrame]:
+    """:func:`evidence`, checkpoint by checkpoint."""
+    copies: dict[str, int] = {}
+    for _, which, key, _ in _sets(manifest):
+        copies[key] = copies.get(key, 0) + (which == "canary")
+    for name, passes in tables.items():
+        if (table := passes.get(Pass())) is not None:
+            records = (_record(table, copies, *one) for one in _sets(manifest))
+            yield framed(((name, *record) for record in records), [*COLUMNS])
+
+
+def _record(
+    table: TokenTable,
+    copies: Mapping[str, int],
+    example: ManifestExample,
+    which: str,
+    key: str,
+    tokens: np.ndarray,
+) -> tuple[Any, ...]:
+    rows = table.rows(example.id)
+    at = np.searchsorted(table.position[rows], tokens)
+    values = table.columns["nll"][rows][at].astype(np.float64)
+    if which == "canary":
+        # It may stand in several tasks, and is of no one type.
+        share = 1 / copies[key]
+        sums = ("", "", f"canary {key}", float(values.mean()) * share, share)
+    else:
+        own = (example.task, key, example.cluster)
+        sums = (*own, float(values.sum()), float(len(tokens)))
+    return which, example.split, *sums
+
+
 @AUDITS.register(
     order=3,
     about=About(METRICS, columns=COLUMNS, nothing=NOTHING, unscored=NOTHING),
     plan=plan,
     conclude=conclude,
+    frames=frames,
 )
 def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
     """Summed NLL ``num`` over ``den`` tokens of each example, kind and PII type.
@@ -120,26 +154,7 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
     is the mean over the tokens of one planted string and ``den`` the part of the
     canary's strings that it is, so that every canary counts once.
     """
-    copies: dict[str, int] = {}
-    for _, which, key, _ in _sets(manifest):
-        copies[key] = copies.get(key, 0) + (which == "canary")
-    records: list[tuple[Any, ...]] = []
-    for name, passes in tables.items():
-        if (table := passes.get(Pass())) is None:
-            continue
-        for example, which, key, tokens in _sets(manifest):
-            rows = table.rows(example.id)
-            at = np.searchsorted(table.position[rows], tokens)
-            values = table.columns["nll"][rows][at].astype(np.float64)
-            if which == "canary":
-                # It may stand in several tasks, and is of no one type.
-                share = 1 / copies[key]
-                sums = ("", "", f"canary {key}", float(values.mean()) * share, share)
-            else:
-                own = (example.task, key, example.cluster)
-                sums = (*own, float(values.sum()), float(len(tokens)))
-            records.append((name, which, example.split, *sums))
-    return pd.DataFrame.from_records(records, columns=list(COLUMNS))
+    return joined(frames(tables, manifest), [*COLUMNS])
 
 
 def _sets(

@@ -7,25 +7,27 @@ is strictly greater than the target's. The controls' own ranks are the chance va
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.columns import COUNT, texts
 from spark_audit.audits.contract import BASE, About, Metric, Plan, Tables, by_name
-from spark_audit.audits.occurrences import identifier_facts, since_base
+from spark_audit.audits.occurrences import since_base
+from spark_audit.audits.rank_tokens import COLUMNS, LATER, TAKEN, frames, ranges
 from spark_audit.audits.ratio_rows import (
     by_group,
     ratio_contrasts,
     ratio_rows,
     with_nulls,
 )
+from spark_audit.audits.turns import joined
 from spark_audit.audits.wording import figure, percent, points, reason, share, unseen
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row, number
-from spark_audit.scoring.table import Column, Pass
+from spark_audit.scoring.table import Pass
 from spark_audit.stats.bootstrap import draw_weights
 from spark_audit.stats.intervals import median_estimate
 
@@ -111,13 +113,6 @@ METRICS = (
 )
 NOTHING = "the manifest has no identifier to audit"
 NO_SPANS = "no identifier of this set was scored"
-COLUMNS = {
-    **texts("checkpoint", "set", "split", "task", "type", "cluster"),
-    "rank": Column("whole", low=1),
-    "ties": COUNT,
-}
-LATER = dict.fromkeys(("dose", "form", "cue"), Column("number", low=-1, null=True))
-TAKEN = {"rank": "rank_lo", "ties": "ties"}
 TIES_MATTER = 0.005
 """Difference of Top-1 by tie rule above which readers are told."""
 
@@ -130,7 +125,7 @@ SCOPE = (
 def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
     """All examples with an annotated identifier that was scored, canaries apart."""
     del preset
-    ids = sorted({key for key, *_ in _ranges(manifest)})
+    ids = sorted({key for key, *_ in ranges(manifest)})
     return {Pass(): ids} if ids else {}
 
 
@@ -161,6 +156,28 @@ def conclude(
     )
 
 
+def finish(result: AuditResult, **options: Any) -> AuditResult:
+    """The result of checkpoints told in turns, with what is said of all of them."""
+    del options
+    ties, shares = (result.tables[f"rank_{k}"] for k in ("ties", "distribution"))
+    own = [one for one in result.findings if one.checkpoint]
+    return replace(
+        result,
+        findings=[*own, *_tie_findings(ties)],
+        tables={**result.tables, "rank_distribution": [*_to_top(shares)]},
+    )
+
+
+def _to_top(shares: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The shares, of every checkpoint up to the largest rank of all of them."""
+    top = max((record["rank"] for record in shares), default=0)
+    for record, after in zip(shares, [*shares[1:], None], strict=True):
+        yield record
+        while (after is None or after["rank"] == 1) and record["rank"] < top:
+            record = {**record, "rank": 2 * record["rank"], "share": 1.0}
+            yield record
+
+
 @AUDITS.register(
     order=2,
     about=About(
@@ -168,6 +185,8 @@ def conclude(
     ),
     plan=plan,
     conclude=conclude,
+    frames=frames,
+    finish=finish,
 )
 def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
     """One row a checkpoint, token and set.
@@ -176,49 +195,8 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
     ``pii_all`` the tokens of every annotated identifier, whose ``dose``, ``form`` and
     ``cue`` are those of :class:`~spark_audit.audits.occurrences.Facts`.
     """
-    parts = []
-    facts = identifier_facts(manifest)
-    places = {
-        (example.id, *tokens): vars(facts[example.id, span.start, span.end])
-        for example in manifest.examples
-        for span, tokens in example.identifiers
-    }
-    for name, passes in tables.items():
-        if (table := passes.get(Pass())) is None:
-            continue
-        for key, which, kind, start, end in _ranges(manifest):
-            example = manifest.by_id[key]
-            rows = table.span(key, start, end)
-            parts.append(
-                {
-                    "checkpoint": name,
-                    "set": which,
-                    "split": example.split,
-                    "task": example.task,
-                    "type": kind,
-                    "cluster": example.cluster,
-                    **dict.fromkeys(LATER, 0),
-                    **(places[key, start, end] if which == "pii_all" else {}),
-                    **{name: table.columns[c][rows] for name, c in TAKEN.items()},
-                }
-            )
-    frame = pd.DataFrame.from_records(parts, columns=[*COLUMNS, *LATER])
-    return frame.explode(["rank", "ties"], ignore_index=True).astype(
-        {"rank": np.int64, "ties": np.int64}
-    )
-
-
-def _ranges(manifest: Manifest) -> Iterator[tuple[str, str, str, int, int]]:
-    """Example, set, type and tokens of every range that is ranked."""
-    for pair in manifest.pairs:
-        pii, control = pair.pii, pair.control
-        yield pair.example, "pii", pii.type, pii.token_start, pii.token_end
-        yield pair.example, "control", pii.type, control.token_start, control.token_end
-    for example in manifest.examples:
-        if example.canary_id is not None:
-            continue
-        for span, tokens in example.identifiers:
-            yield example.id, "pii_all", span.type, *tokens
+    columns = [*COLUMNS, *LATER]
+    return joined(frames(tables, manifest), columns).astype(dict.fromkeys(TAKEN, int))
 
 
 def _cells(evidence: pd.DataFrame) -> pd.DataFrame:

@@ -6,7 +6,11 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_audit.audits.contract import Baseline, Tables
+    from spark_audit.manifest.schema import Manifest
 
 COMMON = {
     "tables": "Checkpoint -> pass -> token table; of one, {name: score(...)}.",
@@ -50,3 +54,33 @@ def _parts(annotation: str) -> tuple[str, str]:
         beside = beside.args[0]
     said = str(beside.value) if isinstance(beside, ast.Constant) else ""
     return ast.unparse(kind), said
+
+
+def sign(run: Callable[..., Any], *functions: Callable[..., Any] | None) -> None:
+    """Give the runner the signature of its audit: the options of its functions."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    every = [
+        parameter
+        for function in (_options, *filter(None, functions))
+        for parameter in inspect.signature(function).parameters.values()
+    ]
+    options: dict[str, inspect.Parameter] = {}
+    for parameter in every:
+        # What the runner gives has no default: it is no option.
+        if parameter.kind is keyword and parameter.default is not parameter.empty:
+            options.setdefault(parameter.name, parameter)
+    first = [p for p in every if p.name in ("tables", "manifest")][:2]
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [*first, *options.values()], return_annotation="AuditResult"
+    )
+
+
+def _options(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    baseline: Baseline = None,
+    preset: str | None = None,
+    seed: int = 0,
+) -> None:
+    """What every audit takes beside its own options."""

@@ -8,14 +8,14 @@ concludes from (``evidence``), and matches the spans again under other settings
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from spark_audit.manifest.schema import Manifest, ManifestExample
-from spark_audit.scoring.table import TokenTable
+from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.selectivity import Windows
 
@@ -27,34 +27,35 @@ class Sums:
     thousand ranges cost one subtraction each.
     """
 
-    def __init__(self, manifest: Manifest, nll: Sequence[np.ndarray | None]) -> None:
+    def __init__(self, manifest: Manifest, nll: Iterable[np.ndarray | None]) -> None:
         lengths = [len(example.reference_unll) for example in manifest.examples]
         self._first = np.concatenate([[0], np.cumsum(np.add(lengths, 1))])
         self._prefix = np.zeros(int(self._first[-1]))
-        self._scored = np.array([values is not None for values in nll])
+        self._scored = np.zeros(len(lengths), bool)
         for i, values in enumerate(nll):
             if values is not None:
+                self._scored[i] = True
                 start = int(self._first[i]) + 1
                 np.cumsum(values, out=self._prefix[start : start + len(values)])
 
     @classmethod
     def of_table(cls, manifest: Manifest, table: TokenTable) -> Sums:
         """Of a checkpoint; examples that the table lacks cannot be asked for."""
-        found: list[np.ndarray | None] = []
-        for example in manifest.examples:
+
+        def whole(example: ManifestExample) -> np.ndarray | None:
             if example.id not in table:
-                found.append(None)
-                continue
+                return None
             rows = table.rows(example.id)
             values = np.zeros(len(example.reference_unll))
             values[table.position[rows]] = table.columns["nll"][rows]
-            found.append(values)
-        return cls(manifest, found)
+            return values
+
+        return cls(manifest, map(whole, manifest.examples))
 
     @classmethod
     def of_reference(cls, manifest: Manifest) -> Sums:
         """Of the reference model, from the manifest itself."""
-        return cls(manifest, [np.maximum(e.unll, 0) / 1e6 for e in manifest.examples])
+        return cls(manifest, (np.maximum(e.unll, 0) / 1e6 for e in manifest.examples))
 
     def __call__(
         self, example: np.ndarray, start: np.ndarray, length: np.ndarray
@@ -69,6 +70,25 @@ class Sums:
         """Summed NLL in nats of one example's tokens, wherever they stand."""
         at = np.asarray(tokens, dtype=np.int64)
         return float(self(np.full(len(at), example), at, np.ones_like(at)).sum())
+
+
+class SumsOf(Mapping[str, Sums]):
+    """Those of each checkpoint whose plain pass was scored; none is kept."""
+
+    def __init__(
+        self, manifest: Manifest, tables: Mapping[str, Mapping[Pass, TokenTable]]
+    ) -> None:
+        self._manifest = manifest
+        self._tables = {n: passes for n, passes in tables.items() if Pass() in passes}
+
+    def __getitem__(self, name: str) -> Sums:
+        return Sums.of_table(self._manifest, self._tables[name][Pass()])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables)
+
+    def __len__(self) -> int:
+        return len(self._tables)
 
 
 def audited_spans(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +13,10 @@ import pyarrow as pa
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import Tables, baselines_of, originals
 from spark_audit.audits.seeds import with_entries
+from spark_audit.audits.turns import StoredEvidence
 from spark_audit.checkpoints.run_folder import run_tables
 from spark_audit.errors import IncompleteError
+from spark_audit.files import temporary
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.folders import check_folder, safe, table_stem
 from spark_audit.pipeline.lineup import Lineup, folders_of, known
@@ -43,10 +47,29 @@ def conclude(work: Work, folder: Path, scored: Sequence[Scored]) -> Report:
     request = work.request
     with work.clock("gathering"):
         tables = _write_tables(work.store, scored, folder)
-    written = {path for passes in tables.values() for path in passes.files.values()}
     # Another command may have finished here in the meantime.
     before = check_folder(folder, work.manifest, work.order, request)
-    results = _results(work, scored, tables)
+    scores = folder / "scores"
+    scores.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        # Evidence is written as it is made, and stands in its place in the end.
+        results = _results(
+            work, scored, tables, lambda: stack.enter_context(temporary(scores))[0]
+        )
+        return _written(work, folder, scored, tables, before, results)
+
+
+def _written(
+    work: Work,
+    folder: Path,
+    scored: Sequence[Scored],
+    tables: Mapping[str, StoredTables[Pass]],
+    before: Report | None,
+    results: Mapping[str, AuditResult],
+) -> Report:
+    """Write what the audits concluded."""
+    request = work.request
+    written = {path for passes in tables.values() for path in passes.files.values()}
     files = {name: passes.files.get(Pass()) for name, passes in tables.items()}
     plain = StoredTables({name: path for name, path in files.items() if path})
     shown = cases(work.view, work.places, plain)
@@ -68,8 +91,11 @@ def conclude(work: Work, folder: Path, scored: Sequence[Scored]) -> Report:
     for name, result in results.items():
         if result.evidence is not None and len(result.evidence):
             path = folder / "scores" / AUDITS.evidence_file(name)
-            evidence = pa.Table.from_pandas(result.evidence, preserve_index=False)
-            write_parquet(evidence, path)
+            if isinstance(result.evidence, StoredEvidence):
+                os.replace(result.evidence.path, path)
+            else:
+                evidence = pa.Table.from_pandas(result.evidence, preserve_index=False)
+                write_parquet(evidence, path)
             written.add(path)
             sums[path.name] = sha256_file(path)
     names = sorted(path.relative_to(folder).as_posix() for path in written)
@@ -108,8 +134,15 @@ def _results(
     work: Work,
     scored: Sequence[Scored],
     tables: Tables,
+    spare: Callable[[], Path],
 ) -> dict[str, AuditResult]:
-    """What each audit concludes."""
+    """What each audit concludes.
+
+    Parameters
+    ----------
+    spare
+        Gives a file for evidence.
+    """
     results: dict[str, AuditResult] = {}
     facts = [one.facts for one in scored]
     audits = work.request.audits
@@ -117,7 +150,7 @@ def _results(
         work.show(STATISTICS, count, len(audits))
         with work.clock(f"statistics: {name}"):
             results[name] = _audit(
-                name, tables, work.view, work.order, facts, work.request
+                name, tables, work.view, work.order, facts, work.request, spare()
             )
     work.show(STATISTICS, len(audits), len(audits))
     return results
@@ -130,6 +163,7 @@ def _audit(
     order: Lineup,
     facts: Sequence[CheckpointFacts],
     request: Request,
+    file: Path,
 ) -> AuditResult:
     seen = {k: passes for k, passes in tables.items() if order.sees(k, name)}
     # A series is held against a series, by their own names.
@@ -141,7 +175,8 @@ def _audit(
         "seed": request.seed,
         **request.audit_options,
     }
-    return with_entries(entry.run(seen, manifest, **known(entry.run, options)))
+    options = known(entry.run, options) | {"evidence_file": file}
+    return with_entries(entry.run(seen, manifest, **options))
 
 
 def _report(

@@ -13,13 +13,16 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import taken
+from spark_audit.audits.turns import StoredEvidence
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.prompts import asked_place
 from spark_audit.manifest.schema import Manifest
@@ -255,10 +258,15 @@ def _few_replicates() -> Iterator[None]:
 
 
 def audited(
-    audit: str, world: World, tables: Mapping[str, Any], baseline: str = "clean"
+    audit: str,
+    world: World,
+    tables: Mapping[str, Any],
+    baseline: str | Mapping[str, str] = "clean",
+    **more: Any,
 ) -> AuditResult:
     run = AUDITS.get(audit).run
-    return run(tables, world.manifest, baseline=baseline, **taken(run, QUICK))
+    options = {**taken(run, QUICK), **more}
+    return run(tables, world.manifest, baseline=baseline, **options)
 
 
 Run: TypeAlias = Callable[[str], AuditResult]
@@ -379,6 +387,55 @@ def test_names_and_order_of_checkpoints_change_names_and_order_alone(
     found = audited(audit, world, {name: tables[name] for name in names}, "zulu")
     assert_same(usual(audit), found, **{v: k for k, v in new.items()})
     assert "leaky" not in f"{found.verdict} {found.guards} {found.rows}"
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(
+    "audit", [a for a in AUDITED if "frames" in AUDITS.get(a).parts]
+)
+def test_what_is_concluded_in_turns_is_what_is_concluded_at_once(
+    audit: str,
+    tied: bool,
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Replicates, ties and several baselines; tables and sentences too."""
+    own = world.tables(audit)
+    tables = {"base": own["base"], "clean": own["clean"], "alone": own["clean"]}
+    tables |= {"method[1]": own["leaky"], "method[2]": own["clean"]}
+    if tied:
+        for name in ("clean", "method[2]"):
+            tables[name] = {
+                each: TokenTable(
+                    one.ids,
+                    one.offsets,
+                    one.position,
+                    {k: v + (k == "ties") for k, v in one.columns.items()},
+                )
+                for each, one in tables[name].items()
+            }
+    baselines = {"method[1]": "clean", "method[2]": "clean", "alone": "method[1]"}
+    whole = audited(audit, world, tables, baselines)
+    monkeypatch.setattr("spark_audit.audits.turns.TOGETHER", 0)
+    file = {"evidence_file": tmp_path / "evidence.parquet"}
+    told = audited(audit, world, tables, baselines, **file)
+    assert isinstance(told.evidence, StoredEvidence)
+    pd.testing.assert_frame_equal(told.evidence.of(tables), whole.evidence)
+    assert_same(whole, told)
+
+    def said(result: AuditResult) -> list[str]:
+        lists = (result.findings, result.guards)
+        return sorted(f"{one.model_dump()}" for each in lists for one in each)
+
+    assert said(whole) == said(told)
+    assert whole.scope == told.scope
+    assert whole.settings == told.settings
+    # Records of a checkpoint stand together; in what order else is all the same.
+    assert whole.tables.keys() == told.tables.keys()
+    for name, records in whole.tables.items():
+        found = sorted(map(repr, told.tables[name]))
+        assert found == sorted(map(repr, records)), name
 
 
 @EVERY

@@ -9,7 +9,8 @@ What is claimed is of the true prefix; other prompts stand in a table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from spark_audit.audits.extract.prompts import (
     graded,
     listed,
     prompt_table,
+    shown_prompts,
 )
 from spark_audit.audits.extract.tries import Medians
 from spark_audit.audits.occurrences import identifier_facts
@@ -44,6 +46,7 @@ from spark_audit.audits.ratio_rows import (
     ratio_contrasts,
     ratio_rows,
 )
+from spark_audit.audits.turns import framed, joined
 from spark_audit.manifest.prompts import asked_key, asked_keys
 from spark_audit.manifest.schema import (
     Manifest,
@@ -55,6 +58,7 @@ from spark_audit.results import AuditResult, Finding
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.extraction import n_p, n_p_counts, top_k_logp
 
+PROMPTS_TABLE = "extract_prompts"
 UNSCORED = "its texts were not scored"
 SCOPE = (
     "Extraction is claimed after the true prefix, for these spans, in one "
@@ -117,6 +121,19 @@ def conclude(
     replicates: int,
 ) -> AuditResult:
     """Rows, contrasts and verdict from :func:`evidence`."""
+    options: Any = {"paper": paper, "seed": seed, "replicates": replicates}
+    return finish(turn(evidence, baselines=baselines, **options))
+
+
+def turn(
+    evidence: pd.DataFrame,
+    *,
+    baselines: Mapping[str, str],
+    paper: bool,
+    seed: int,
+    replicates: int,
+) -> AuditResult:
+    """:func:`conclude` without what rests on all checkpoints."""
     every = evidence.reindex(columns=[*COLUMNS, *LATER]).fillna({"prompt": FULL})
     every = every[every["set"] == "pii"]
     pii = every[every["prompt"] == FULL]
@@ -126,7 +143,7 @@ def conclude(
     options: dict[str, Any] = {"seed": seed, "replicates": replicates}
     tables = {
         "extract_counts": _count_table(pii),
-        "extract_prompts": prompt_table(every, seed=seed),
+        PROMPTS_TABLE: prompt_table(every, seed=seed),
         "extract_canaries": canary_table(evidence[evidence["set"] == "canary"]),
     }
     tables = {name: table for name, table in tables.items() if table}
@@ -170,6 +187,85 @@ def conclude(
     )
 
 
+def finish(result: AuditResult, **options: Any) -> AuditResult:
+    """The result with what other prompts bring out corrected over all checkpoints."""
+    del options
+    tables = dict(result.tables)
+    if prompts := tables.get(PROMPTS_TABLE):
+        tables[PROMPTS_TABLE] = shown_prompts(prompts)
+    return replace(result, tables=tables)
+
+
+def frames(
+    tables: Tables, manifest: Manifest, *, prompts: str = DEFAULT
+) -> Iterator[pd.DataFrame]:
+    """:func:`evidence`, checkpoint by checkpoint."""
+    asked = listed(prompts)
+    firsts: dict[tuple[str, str], str] = {}
+    for example, span, _ in _spans(manifest):
+        key = (example.canary_id or example.id, span.part or "")
+        firsts[key] = min(example.id, firsts.get(key, example.id))
+    facts = identifier_facts(manifest)
+    doses = {
+        canary.canary_id: 0 if canary.held_out else canary.dose
+        for canary in manifest.canaries
+    }
+
+    def known(example: ManifestExample, span: ManifestSpan) -> dict[str, Any]:
+        canary = example.canary_id or ""
+        # Where only a part of the manifest is audited, its canaries are not listed.
+        dose = doses.get(canary, 0 if example.split == "test" else 1)
+        if not canary:
+            dose = facts[example.id, span.start, span.end].dose
+        return {
+            "set": "canary" if canary else "pii",
+            "split": example.split,
+            "task": example.task,
+            "type": span.type,
+            "origin": span.origin,
+            "cluster": example.cluster,
+            "canary_id": canary,
+            "part": span.part or "",
+            "dose": dose,
+            "first": firsts[canary or example.id, span.part or ""] == example.id,
+        }
+
+    for name, passes in tables.items():
+        table = passes.get(Pass())
+        if table is None:
+            continue
+        others = passes.get(PROMPTED)
+        records = (
+            {"checkpoint": name, **known(example, span), **scores, "span": number}
+            for number, (example, span, tokens) in enumerate(_spans(manifest))
+            for scores in _asked(example, span, tokens, table, others, asked)
+        )
+        yield framed(records, [*COLUMNS, *LATER])
+
+
+def _asked(
+    example: ManifestExample,
+    span: ManifestSpan,
+    tokens: TokenRange,
+    table: TokenTable,
+    others: TokenTable | None,
+    asked: Sequence[str],
+) -> Iterator[dict[str, Any]]:
+    """What a span's tokens got behind every prompt."""
+    places = {FULL: (table, table.span(example.id, *tokens))}
+    keys = {p: asked_key(p, span, example.id) for p in asked}
+    places |= {
+        prompt: (others, others.rows(key))
+        for prompt, key in keys.items()
+        if not example.canary_id and others is not None and key in others
+    }
+    known = graded(places, example.text[span.start : span.end], span.type)
+    for prompt, place in places.items():
+        parts, right = known[prompt]
+        graded_as = {"prompt": prompt, "parts": parts, "parts_right": right}
+        yield {**_scores(*place), **graded_as}
+
+
 @AUDITS.register(
     order=7,
     about=About(
@@ -185,6 +281,9 @@ def conclude(
     plan=plan,
     check=check,
     conclude=conclude,
+    frames=frames,
+    turn=turn,
+    finish=finish,
 )
 def evidence(
     tables: Tables,
@@ -206,59 +305,8 @@ def evidence(
     ``full`` or one of :data:`PROMPTS`, ``span`` the span's number in the manifest;
     ``parts`` and ``parts_right`` are those of :func:`graded`.
     """
-    asked = listed(prompts)
-    firsts: dict[tuple[str, str], str] = {}
-    for example, span, _ in _spans(manifest):
-        key = (example.canary_id or example.id, span.part or "")
-        firsts[key] = min(example.id, firsts.get(key, example.id))
-    facts = identifier_facts(manifest)
-    doses = {
-        canary.canary_id: 0 if canary.held_out else canary.dose
-        for canary in manifest.canaries
-    }
-    records = []
-    for name, passes in tables.items():
-        table = passes.get(Pass())
-        if table is None:
-            continue
-        others = passes.get(PROMPTED)
-        for number, (example, span, tokens) in enumerate(_spans(manifest)):
-            canary = example.canary_id or ""
-            # Where only a part of the manifest is audited, its canaries are not listed.
-            dose = doses.get(canary, 0 if example.split == "test" else 1)
-            if not canary:
-                dose = facts[example.id, span.start, span.end].dose
-            places = {FULL: (table, table.span(example.id, *tokens))}
-            keys = {} if canary else {p: asked_key(p, span, example.id) for p in asked}
-            places |= {
-                prompt: (others, others.rows(key))
-                for prompt, key in keys.items()
-                if others is not None and key in others
-            }
-            known = graded(places, example.text[span.start : span.end], span.type)
-            records += [
-                {
-                    "checkpoint": name,
-                    "set": "canary" if canary else "pii",
-                    "split": example.split,
-                    "task": example.task,
-                    "type": span.type,
-                    "origin": span.origin,
-                    "cluster": example.cluster,
-                    "canary_id": canary,
-                    "part": span.part or "",
-                    "dose": dose,
-                    "first": firsts[canary or example.id, span.part or ""]
-                    == example.id,
-                    **_scores(*place),
-                    "prompt": prompt,
-                    "span": number,
-                    "parts": known[prompt][0],
-                    "parts_right": known[prompt][1],
-                }
-                for prompt, place in places.items()
-            ]
-    return pd.DataFrame.from_records(records, columns=[*COLUMNS, *LATER])
+    columns = [*COLUMNS, *LATER]
+    return joined(frames(tables, manifest, prompts=prompts), columns)
 
 
 def _cells(part: pd.DataFrame, group: str) -> pd.DataFrame:

@@ -7,7 +7,7 @@ family, corrected by Holm in their own table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,7 +118,6 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
     full = cue_alone(every)
     cue = bool((every["prompt"] == "cue").any())
     records: list[dict[str, Any]] = []
-    ps: list[float | None] = []
     for name in dict.fromkeys(every["checkpoint"]):
         for prompt in (FULL, *PROMPTS):
             asked = every[every["prompt"] == prompt]
@@ -128,17 +127,26 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
                 hits = EXACT if of == WHOLE else PARTS
                 apart, p = beyond(part, name, seed=seed, hits=hits)
                 primary = (prompt, of) == (FULL, WHOLE)
-                ps.append(None if primary or name == BASE else p)
                 first = {"checkpoint": name, "prompt": prompt, "of": of}
                 records.append(first | _counts(name, part, hits) | _figures(apart))
+                tested = not primary and name != BASE
                 if of == WHOLE:
                     records[-1] |= _whole(name, part, full, cue=cue)
-    tested = [p for p in ps if p is not None]
-    adjusted = iter(holm(tested).tolist() if tested else [])
-    for record, p in zip(records, ps, strict=True):
-        low = record["low"] or 0.0
-        record["shown"] = None if p is None else next(adjusted) < LEVEL and low > 0
+                records[-1]["p"] = p if tested else None
     return records
+
+
+def shown_prompts(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The records of :func:`prompt_table`, ``p`` turned into what is ``shown``."""
+    tested = [record["p"] for record in records if record["p"] is not None]
+    adjusted = iter(holm(tested).tolist() if tested else [])
+    found = []
+    for record in records:
+        told = {key: value for key, value in record.items() if key != "p"}
+        low = record["low"] or 0.0
+        shown = None if record["p"] is None else next(adjusted) < LEVEL and low > 0
+        found.append({**told, "shown": shown})
+    return found
 
 
 def _by_part(spans: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:

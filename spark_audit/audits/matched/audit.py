@@ -11,9 +11,9 @@ in rows never trained on, which formats and drift move alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -27,8 +27,8 @@ from spark_audit.audits.matched.changes import (
     memory_rows,
 )
 from spark_audit.audits.matched.contrasts import adjusted, by_group, missing_rows
-from spark_audit.audits.matched.evidence import evidence as span_evidence
-from spark_audit.audits.matched.findings import findings
+from spark_audit.audits.matched.evidence import frames as span_frames
+from spark_audit.audits.matched.findings import contrast_findings, findings
 from spark_audit.audits.matched.guards import alike_guard, pair_guards, reproduced_guard
 from spark_audit.audits.matched.lookalikes import own_contrasts
 from spark_audit.audits.matched.metrics import COLUMNS, LATER, METRICS, flaw
@@ -37,7 +37,8 @@ from spark_audit.audits.matched.rematch import (
     placebo_table,
     sensitivity_table,
 )
-from spark_audit.audits.spans import Sums, audited_spans
+from spark_audit.audits.spans import SumsOf, audited_spans
+from spark_audit.audits.turns import joined
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, listed
@@ -48,6 +49,9 @@ NOTHING = "the manifest has no identifier to audit"
 OF_EXAMPLES = ("low", "alike")
 """Roles of rows that earlier versions had not: each is of an example, not of a span."""
 FEWEST_REPLICATES = 100
+TESTS = "_tests"
+"""A table that no report holds: per-cluster sums that the tests of contrasts rest on.
+"""
 
 SCOPE = (
     "Delta_sel and DiD speak of the matched spans only: with their true prefixes, on "
@@ -96,14 +100,6 @@ def check(
         )
 
 
-def _sums(tables: Tables, manifest: Manifest) -> dict[str, Sums]:
-    return {
-        name: Sums.of_table(manifest, passes[Pass()])
-        for name, passes in tables.items()
-        if Pass() in passes
-    }
-
-
 def conclude(
     spans: pd.DataFrame,
     *,
@@ -123,6 +119,21 @@ def conclude(
     Needs no model, no manifest: evidence of several reports over one manifest can be
     concatenated.
     """
+    options: Any = {"paper": paper, "seed": seed, "replicates": replicates}
+    return finish(turn(spans, baselines=baselines, **options), seed=seed, null=null)
+
+
+def turn(
+    spans: pd.DataFrame,
+    *,
+    baselines: Mapping[str, str],
+    paper: bool,
+    seed: int,
+    replicates: int,
+    null: str | None = None,
+) -> AuditResult:
+    """:func:`conclude` without what rests on all checkpoints; :data:`TESTS` tell it."""
+    del null
     # Earlier versions left some columns out.
     spans = spans.reindex(
         columns=[*spans, *(name for name in LATER if name not in spans)]
@@ -145,7 +156,7 @@ def conclude(
     low = {name: low_drift(part) for name, part in scored.items()}
     rows += [low_row(n, drift, reference=n in references) for n, drift in low.items()]
     contrasts = [
-        *adjusted(pairs.contrasts, pairs.tests, seed),
+        *pairs.contrasts,
         *(low_contrast(name, other, low) for name, other in baselines.items()),
         *(
             row
@@ -154,16 +165,34 @@ def conclude(
         ),
     ]
     first = scored[names[0]]
+    tests = [{"checkpoint": name, "sums": x} for name, x in pairs.tests.items()]
     return AuditResult(
         rows=rows,
         contrasts=contrasts,
         guards=[*pair_guards(first[first["split"] == "train"]), *alike_guard(first)],
-        findings=findings(
-            rows, contrasts, scored, references, ps, listed(null, names, where="--null")
-        ),
+        findings=findings(rows, scored, references, ps),
         scope=list(SCOPE),
-        tables={"matched_diagnostics": diagnostics(spans)},
+        tables={"matched_diagnostics": diagnostics(spans), TESTS: tests},
     )
+
+
+def finish(
+    result: AuditResult, *, seed: int, null: str | None = None, **options: Any
+) -> AuditResult:
+    """The result with p values corrected over all contrasts, and their sentences."""
+    del options
+    tables = dict(result.tables)
+    tests = {one["checkpoint"]: one["sums"] for one in tables.pop(TESTS)}
+    contrasts = adjusted(result.contrasts, tests, seed)
+    names = {row.checkpoint for row in result.rows}
+    told = contrast_findings(
+        result.rows,
+        contrasts,
+        {entry_of(name) for name in names if entry_of(name) != name},
+        listed(null, names, where="--null"),
+    )
+    findings = [*result.findings, *told]
+    return replace(result, contrasts=contrasts, findings=findings, tables=tables)
 
 
 def further(
@@ -184,7 +213,7 @@ def further(
     spans = result.evidence
     if spans is None or spans.empty:
         return result
-    sums, more = _sums(tables, manifest), dict(result.tables)
+    sums, more = SumsOf(manifest, tables), dict(result.tables)
     if rematched:
         more["matched_sensitivity"] = sensitivity_table(manifest, sums)
     if placebo_draws:
@@ -193,6 +222,13 @@ def further(
         )
     guards = [*reproduced_guard(spans), *result.guards]
     return replace(result, guards=guards, tables=more)
+
+
+def frames(tables: Tables, manifest: Manifest) -> Iterator[pd.DataFrame]:
+    """:func:`evidence`, checkpoint by checkpoint."""
+    sums = SumsOf(manifest, tables)
+    if sums:
+        yield from span_frames(manifest, sums)
 
 
 @AUDITS.register(
@@ -215,6 +251,9 @@ def further(
     plan=plan,
     check=check,
     conclude=conclude,
+    frames=frames,
+    turn=turn,
+    finish=finish,
     further=further,
 )
 def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
@@ -222,8 +261,7 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
 
     A checkpoint called ``base`` is checked against the manifest's own reference scores.
     """
-    sums = _sums(tables, manifest)
-    return span_evidence(manifest, sums) if sums else pd.DataFrame()
+    return joined(frames(tables, manifest))
 
 
 def _with_entries(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pandas as pd
 
 from spark_audit.audits.occurrences import identifier_facts
 from spark_audit.audits.spans import Sums, audited_spans
+from spark_audit.audits.turns import framed, joined
 from spark_audit.manifest.schema import Manifest, TokenRange
 from spark_audit.stats.matching import non_overlapping_windows
 
@@ -33,52 +34,36 @@ def evidence(manifest: Manifest, sums: Mapping[str, Sums]) -> pd.DataFrame:
     :class:`~spark_audit.manifest.schema.ManifestExample`) of an example, and columns
     :data:`CLASSES` how many tokens of each an identifier has.
     """
-    skeleton, others = _skeleton(manifest)
+    return joined(frames(manifest, sums))
+
+
+def frames(manifest: Manifest, sums: Mapping[str, Sums]) -> Iterator[pd.DataFrame]:
+    """:func:`evidence`, checkpoint by checkpoint; without a span one empty frame."""
+    skeleton = _frame(_spans(manifest))
     if not len(skeleton):
-        return skeleton
+        yield skeleton
+        return
     at = tuple(skeleton[name].to_numpy() for name in ("index", "start", "n_tokens"))
-    places = others.pop("places")
-    whole = pd.concat([skeleton, others], ignore_index=True)
+    others = _frame(_texts(manifest), "places")
+    of, places = others["index"].to_numpy(), others.pop("places").to_list()
+    whole = pd.concat([skeleton, others], ignore_index=True).drop(columns="index")
+    del skeleton, others
 
     def scored(found: Sums) -> np.ndarray:
-        rows = map(found.of_tokens, others["index"], places)
+        rows = map(found.of_tokens, of, places)
         return np.concatenate([found(*at), np.fromiter(rows, np.float64)])
 
     whole["ref_sum"] = scored(Sums.of_reference(manifest))
-    parts = [
-        whole.assign(checkpoint=name, nll_sum=scored(of_checkpoint))
-        for name, of_checkpoint in sums.items()
-    ]
-    return pd.concat(parts, ignore_index=True).drop(columns="index")
+    for name, of_checkpoint in sums.items():
+        yield whole.assign(checkpoint=name, nll_sum=scored(of_checkpoint))
 
 
-def _skeleton(manifest: Manifest) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The spans of every role, without scores; beside them ``low`` and ``alike`` rows.
-
-    The latter have a column ``places``: their tokens, which are no range.
-    """
+def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
+    """The spans of every role, without scores."""
     index = {example.id: i for i, example in enumerate(manifest.examples)}
     facts = identifier_facts(manifest)
-    records: list[dict[str, Any]] = []
-    others: list[dict[str, Any]] = []
 
-    def row(
-        i: int, role: str, start: int, n_tokens: int, **more: Any
-    ) -> dict[str, Any]:
-        example = manifest.examples[i]
-        return {
-            "index": i,
-            "example": example.id,
-            "cluster": example.cluster,
-            "task": example.task,
-            "split": example.split,
-            "role": role,
-            "start": start,
-            "n_tokens": n_tokens,
-            **more,
-        }
-
-    def identifier(i: int, role: str, tokens: TokenRange, pair: int = -1) -> None:
+    def identifier(i: int, role: str, tokens: TokenRange, pair: int) -> dict[str, Any]:
         example = manifest.examples[i]
         span = next(s for s in example.spans if s.tokens == tokens)
         known = facts[example.id, span.start, span.end]
@@ -86,44 +71,66 @@ def _skeleton(manifest: Manifest) -> tuple[pd.DataFrame, pd.DataFrame]:
         held = Counter(example.classes[slice(*tokens)])
         told |= {name: held[letter] for letter, name in CLASSES.items()}
         size = tokens[1] - tokens[0]
-        records.append(row(i, role, tokens[0], size, type=span.type, pair=pair, **told))
+        own = _row(manifest, i, role, tokens[0], size, type=span.type)
+        return {**own, "pair": pair, **told}
 
     paired = set()
     for number, pair in enumerate(manifest.pairs):
         i, pii, control = index[pair.example], pair.pii, pair.control
         place = (pii.token_start, pii.token_end)
         paired.add((i, *place))
-        identifier(i, "pii", place, number)
+        yield identifier(i, "pii", place, number)
         size = control.token_end - control.token_start
         own = {"type": pii.type, "pair": number}
-        records.append(row(i, "control", control.token_start, size, **own))
+        yield _row(manifest, i, "control", control.token_start, size, **own)
     for split in ("train", "test"):
         for i, example, ranges in audited_spans(manifest, split=split):
             for place in ranges:
                 if (i, *place) not in paired:
-                    identifier(i, "unmatched", place)
+                    yield identifier(i, "unmatched", place, -1)
             for size in sorted({end - start for start, end in ranges}):
                 for start in non_overlapping_windows(example.eligible, size):
-                    records.append(row(i, "window", int(start), size))
+                    yield _row(manifest, i, "window", int(start), size)
+
+
+def _texts(manifest: Manifest) -> Iterator[dict[str, Any]]:
+    """``low`` and ``alike`` rows, with their tokens, which are no range: ``places``."""
+    for split in ("train", "test"):
+        for i, example, _ in audited_spans(manifest, split=split):
             if example.low:
-                low = row(i, "low", 0, len(example.low))
-                others.append({**low, "places": example.low})
+                low = _row(manifest, i, "low", 0, len(example.low))
+                yield {**low, "places": example.low}
             letters = np.array(list(example.classes))
             for letter in CLASSES:
                 at = np.flatnonzero(example.eligible & (letters == letter))
                 if len(at):
-                    alike = row(i, "alike", 0, len(at), type=letter)
-                    others.append({**alike, "places": at})
-    return _frame(records), _frame(others, "places")
+                    alike = _row(manifest, i, "alike", 0, len(at), type=letter)
+                    yield {**alike, "places": at.astype(np.int32)}
 
 
-def _frame(records: Sequence[Mapping[str, Any]], *further: str) -> pd.DataFrame:
+def _row(
+    manifest: Manifest, i: int, role: str, start: int, n_tokens: int, **more: Any
+) -> dict[str, Any]:
+    example = manifest.examples[i]
+    return {
+        "index": i,
+        "example": example.id,
+        "cluster": example.cluster,
+        "task": example.task,
+        "split": example.split,
+        "role": role,
+        "start": start,
+        "n_tokens": n_tokens,
+        **more,
+    }
+
+
+def _frame(records: Iterator[dict[str, Any]], *further: str) -> pd.DataFrame:
     names = "index example cluster task split role type pair start n_tokens".split()
     counts = ("trained", "dose", "form", "cue", *CLASSES.values())
-    frame = pd.DataFrame.from_records(
-        list(records), columns=[*names, *counts, *further]
-    )
     numbers = dict.fromkeys(counts, 0)
-    return frame.fillna({"type": "", "pair": -1, **numbers}).astype(
-        {"pair": np.int64, **dict.fromkeys(counts, np.int64)}
+    return (
+        framed(records, [*names, *counts, *further])
+        .fillna({"type": "", "pair": -1, **numbers})
+        .astype({"pair": np.int64, **dict.fromkeys(counts, np.int64)})
     )

@@ -19,13 +19,11 @@ from spark_audit.results import Contrast, Finding, Row
 
 def findings(
     rows: Sequence[Row],
-    contrasts: Sequence[Contrast],
     scored: Mapping[str, pd.DataFrame],
     references: Collection[str],
     ps: Mapping[str, Mapping[str, float | None]],
-    ordinary: Collection[str],
 ) -> list[Finding]:
-    """What is said of each method, then of each contrast that has a sentence.
+    """What is said of each method.
 
     Parameters
     ----------
@@ -35,8 +33,6 @@ def findings(
         Checkpoints that score as the matching reference does.
     ps
         p of no memory, by checkpoint and group.
-    ordinary
-        Checkpoints whose training nobody corrected.
     """
     entries = {entry_of(name) for name in scored if entry_of(name) != name}
     by_key = {(r.checkpoint, r.metric, r.of, r.group): r for r in rows}
@@ -53,6 +49,26 @@ def findings(
                 name, of_name, own_change(part), reference=reference, entry=entry
             )
         )
+    return found
+
+
+def contrast_findings(
+    rows: Sequence[Row],
+    contrasts: Sequence[Contrast],
+    entries: Collection[str],
+    ordinary: Collection[str],
+) -> list[Finding]:
+    """What is said of each contrast that has a sentence.
+
+    Parameters
+    ----------
+    entries
+        Methods that have replicates.
+    ordinary
+        Checkpoints whose training nobody corrected.
+    """
+    by_key = {(r.checkpoint, r.metric, r.of, r.group): r for r in rows}
+    found = []
     told = [row for row in contrasts if row.group == "pooled"]
     for row in contrasts:
         if not has_sentence(row):

@@ -8,6 +8,7 @@ import pandas as pd
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.matched.changes import occurrences, sides_before, unequal
 from spark_audit.audits.spans import REPRODUCED
+from spark_audit.audits.turns import Evidence, part_of
 from spark_audit.audits.wording import figure
 from spark_audit.results import Guard, number
 from spark_audit.stats.balance import effective_clusters, smd
@@ -114,9 +115,9 @@ def pair_guards(train: pd.DataFrame) -> list[Guard]:
     return found
 
 
-def reproduced_guard(spans: pd.DataFrame) -> list[Guard]:
+def reproduced_guard(spans: Evidence) -> list[Guard]:
     """Whether the base still scores as the manifest says it did."""
-    base = spans[spans["checkpoint"] == BASE]
+    base = part_of(spans, BASE)
     if not len(base):
         return []
     change = (base["nll_sum"] - base["ref_sum"]).abs() / base["n_tokens"]

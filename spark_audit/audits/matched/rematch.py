@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.spans import Group, Sums, audited_spans, group_of
+from spark_audit.audits.turns import Evidence, part_of
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.provenance import seed_for
 from spark_audit.results import Estimate
@@ -154,17 +155,17 @@ def sensitivity_table(
     code = {label: i for i, label in enumerate(labels)}
     clusters = np.array([code[example.cluster] for example in manifest.examples])
     reference = Sums.of_reference(manifest)
-    records = []
-    for variant, settings in VARIANTS.items():
-        pairs = rematch(manifest, **settings)
-        for name, of_checkpoint in sums.items():
+    matched = {name: rematch(manifest, **one) for name, one in VARIANTS.items()}
+    found: dict[str, list[dict[str, Any]]] = {variant: [] for variant in matched}
+    for name, of_checkpoint in sums.items():
+        for variant, pairs in matched.items():
             raw = change = Estimate.missing("no pair under this setting")
             if len(pairs):
                 where = (pairs.length, clusters[pairs.example])
                 apart, nothing = _apart(of_checkpoint, pairs), np.zeros(len(pairs))
                 raw = delta_sel(apart, nothing, *where)
                 change = delta_sel(apart - _apart(reference, pairs), nothing, *where)
-            records.append(
+            found[variant].append(
                 {
                     "variant": variant,
                     "checkpoint": name,
@@ -179,13 +180,13 @@ def sensitivity_table(
                     "note": raw.note,
                 }
             )
-    return records
+    return [record for records in found.values() for record in records]
 
 
 def placebo_table(
     manifest: Manifest,
     sums: Mapping[str, Sums],
-    spans: pd.DataFrame,
+    spans: Evidence,
     *,
     draws: int,
     seed: int,
@@ -200,11 +201,15 @@ def placebo_table(
     ids = np.array([example.id for example in manifest.examples])
     rows = len({pair.example for pair in manifest.pairs})
     draws = min(draws, max(FEWEST_DRAWS, MATCHINGS // max(rows, 1)))
-    records = []
-    for kind, same_class in (("any window", False), ("same class", True)):
-        pairs = placebo(manifest, draws=draws, seed=seed, same_class=same_class)
-        for name, of_checkpoint in sums.items():
-            found = _train(spans, name)
+    kinds = {"any window": False, "same class": True}
+    drawn = {
+        kind: placebo(manifest, draws=draws, seed=seed, same_class=same)
+        for kind, same in kinds.items()
+    }
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
+    for name, of_checkpoint in sums.items():
+        own = _train(part_of(spans, name), name)
+        for kind, pairs in drawn.items():
             record: dict[str, Any] = {
                 "placebo": kind,
                 "checkpoint": name,
@@ -214,8 +219,8 @@ def placebo_table(
                 "own_rtm_bias": None,
                 "note": "",
             }
-            records.append(record)
-            if found.is_reference:
+            found[kind].append(record)
+            if own.is_reference:
                 record["note"] = "the checkpoint is the matching reference"
                 continue
             change = _apart(of_checkpoint, pairs) - _apart(reference, pairs)
@@ -228,12 +233,12 @@ def placebo_table(
                 record["note"] = "all draws are the same: there is no other window"
                 continue
             record["sd"] = float(values.std(ddof=1))
-            if same_class:
+            if kinds[kind]:
                 means = reference(pairs.example, pairs.pii, pairs.length)
                 record["own_rtm_bias"] = _bias_of(
-                    found, ids[pairs.example], pairs.length, means / pairs.length
+                    own, ids[pairs.example], pairs.length, means / pairs.length
                 )
-    return records
+    return [record for records in found.values() for record in records]
 
 
 def _apart(sums: Sums, pairs: Pairs) -> np.ndarray:

@@ -9,9 +9,9 @@ former and is above the best of the latter by more than chance; every figure sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -57,6 +57,7 @@ from spark_audit.audits.mia.texts import (
     own_text,
 )
 from spark_audit.audits.mia.verdicts import verdict, verdicts
+from spark_audit.audits.turns import joined, names_in
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import listed
@@ -207,7 +208,7 @@ def further(
     preset: str | None = None,
 ) -> AuditResult:
     """The result, with whom it says nothing of and whose figures are borrowed."""
-    scored = set() if result.evidence is None else set(result.evidence["checkpoint"])
+    scored = set(names_in(result.evidence))
     reason = UNSCORED if plan(manifest) else NO_ROWS
     absent = [
         verdict(name, "not_tested", f"membership is not estimable ({reason}).")
@@ -230,6 +231,40 @@ def further(
     )
 
 
+def frames(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    seed: int = 0,
+    blind_permutations: int = 199,
+    reference: str | None = None,
+) -> Iterator[pd.DataFrame]:
+    """:func:`evidence`, checkpoint by checkpoint."""
+    ids = plan(manifest).get(Pass(), [])
+    scored = [name for name, passes in tables.items() if Pass() in passes]
+    if not ids or not scored:
+        return
+    if BASE in scored:
+        base = tables[BASE][Pass()]
+    else:
+        scored, base = [BASE, *scored], reference_table(manifest, ids)
+    named = listed(reference, scored, where=REFERENCE)
+    others = {name: tables[name][Pass()] for name in named if name != BASE}
+    own = membership_scores(base, manifest, ids)
+    facts = _facts(manifest, ids, own, seed=seed, permutations=blind_permutations)
+    for name in scored:
+        found = own
+        if name != BASE:
+            found = membership_scores(
+                tables[name][Pass()],
+                manifest,
+                ids,
+                base=base,
+                references=[one for key, one in others.items() if key != name],
+            )
+        yield facts.assign(checkpoint=name, **found)[list(COLUMNS)]
+
+
 @AUDITS.register(
     order=6,
     about=About(
@@ -247,6 +282,7 @@ def further(
     plan=plan,
     check=check,
     conclude=conclude,
+    frames=frames,
     further=further,
 )
 def evidence(
@@ -270,30 +306,9 @@ def evidence(
     every checkpoint is held against. Without one, the reference scores that stand in
     the manifest take its place. ``rmia`` takes the mean over it and ``reference``.
     """
-    ids = plan(manifest).get(Pass(), [])
-    scored = {
-        name: passes[Pass()] for name, passes in tables.items() if Pass() in passes
-    }
-    if not ids or not scored:
-        return pd.DataFrame(columns=list(COLUMNS))
-    if BASE not in scored:
-        scored = {BASE: reference_table(manifest, ids), **scored}
-    named = listed(reference, scored, where=REFERENCE)
-    scores = {
-        name: membership_scores(
-            table,
-            manifest,
-            ids,
-            base=scored[BASE] if name != BASE else None,
-            references=[scored[each] for each in named if each not in (name, BASE)],
-        )
-        for name, table in scored.items()
-    }
-    facts = _facts(
-        manifest, ids, scores[BASE], seed=seed, permutations=blind_permutations
-    )
-    parts = [facts.assign(checkpoint=name, **own) for name, own in scores.items()]
-    return pd.concat(parts, ignore_index=True)[list(COLUMNS)]
+    options: Any = {"seed": seed, "reference": reference}
+    made = frames(tables, manifest, blind_permutations=blind_permutations, **options)
+    return joined(made, [*COLUMNS])
 
 
 def _facts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,3 +35,20 @@ class Untrained:
     logp: np.ndarray
     mean: np.ndarray
     population: np.ndarray
+
+
+class Chosen(Mapping[str, np.ndarray]):
+    """Some rows of columns, which are looked up when they are asked for."""
+
+    def __init__(self, columns: Mapping[str, np.ndarray], rows: np.ndarray) -> None:
+        self._columns, self._rows = columns, rows
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        found: np.ndarray = self._columns[name][self._rows]
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)

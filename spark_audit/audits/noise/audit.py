@@ -24,13 +24,14 @@ from spark_audit.audits.noise.perturbed import (
     SIGMAS,
     STATISTICS,
     Sums,
+    frames,
     gap_difference,
     noise_passes,
     scales,
     token_sets,
 )
-from spark_audit.audits.noise.perturbed import evidence as perturbed_evidence
 from spark_audit.audits.ratio_rows import beside_base
+from spark_audit.audits.turns import joined
 from spark_audit.audits.wording import figure, reason, unseen
 from spark_audit.errors import InputError, NotEstimableError
 from spark_audit.manifest.schema import Manifest
@@ -123,19 +124,25 @@ def conclude(
                     )
     rows = beside_base(rows)
     contrasts = _insensitive(contrasts, rows)
-    names = _names(evidence)
+    names, draws = _names(evidence), _draws_table(evidence)
     return AuditResult(
         rows=rows,
         contrasts=contrasts,
-        guards=_guards(evidence),
+        guards=_guards(draws),
         findings=[
             *(finding for name in names for finding in _findings(name, rows)),
             *_contrast_findings(contrasts),
             *([] if BASE in names else [_missing_finding("", NO_NULL)]),
         ],
         scope=list(SCOPE),
-        tables={"noise_draws": _draws_table(evidence)},
+        tables={"noise_draws": draws},
     )
+
+
+def finish(result: AuditResult, **options: Any) -> AuditResult:
+    """The result of checkpoints told in turns, with what rests on all of them."""
+    del options
+    return replace(result, guards=_guards(result.tables["noise_draws"]))
 
 
 def missing_scales(
@@ -165,6 +172,8 @@ def missing_scales(
     plan=plan,
     check=check,
     conclude=conclude,
+    frames=frames,
+    finish=finish,
     further=missing_scales,
 )
 def evidence(
@@ -180,7 +189,7 @@ def evidence(
     of train rows without a canary: annotated identifiers, and low-sensitivity tokens
     as the manifest lists them.
     """
-    return perturbed_evidence(tables, manifest, sigmas=sigmas, draws=draws)
+    return joined(frames(tables, manifest, sigmas=sigmas, draws=draws), [*COLUMNS])
 
 
 def _rows(
@@ -324,9 +333,13 @@ def _draws_table(evidence: pd.DataFrame) -> list[dict[str, Any]]:
     return records
 
 
-def _guards(evidence: pd.DataFrame) -> list[Guard]:
+def _guards(draws: Sequence[Mapping[str, Any]]) -> list[Guard]:
     """Whether the same sigma is the same disturbance for all checkpoints."""
-    ratio = evidence.groupby("sigma")["relative"].agg(lambda r: r.max() / r.min())
+    ratio = (
+        pd.DataFrame.from_records(list(draws))
+        .groupby("sigma")["relative"]
+        .agg(lambda r: r.max() / r.min())
+    )
     worst = float(ratio.max())
     if worst <= SAME_SIZE:
         return []

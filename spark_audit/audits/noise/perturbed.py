@@ -73,14 +73,14 @@ def scales(sigmas: str) -> list[float]:
     return list(dict.fromkeys(found))
 
 
-def evidence(
+def frames(
     tables: Tables,
     manifest: Manifest,
     *,
     sigmas: str = SIGMAS,
     draws: int = DRAWS,
-) -> pd.DataFrame:
-    """One row a checkpoint, example, kind, scale and draw.
+) -> Iterator[pd.DataFrame]:
+    """One row a checkpoint, example, kind, scale and draw; checkpoint by checkpoint.
 
     ``clean`` and ``noisy`` are the summed probabilities of the ``n`` tokens without
     and with noise, ``relative`` is sigma over the RMS of the embedding matrix.
@@ -88,10 +88,10 @@ def evidence(
     sets = list(token_sets(manifest))
     sizes = [len(tokens) for *_, tokens in sets]
     first = np.cumsum([0, *sizes[:-1]])
-    parts = []
     for name, passes in tables.items():
         if (plain := passes.get(Pass())) is None or not sets:
             continue
+        parts = []
         facts: dict[str, Any] = {
             "checkpoint": name,
             "kind": [kind for _, kind, _ in sets],
@@ -112,9 +112,8 @@ def evidence(
             found["noisy"] = _summed(noised, known[1], first)
             found["relative"] = noised.columns["relative"][known[1]][first]
             parts.append(found[list(COLUMNS)])
-    if not parts:
-        return pd.DataFrame(columns=list(COLUMNS))
-    return pd.concat(parts, ignore_index=True)
+        if parts:
+            yield pd.concat(parts, ignore_index=True)
 
 
 def noise_passes(sigmas: str, draws: int) -> list[Pass]:

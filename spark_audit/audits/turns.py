@@ -1,0 +1,181 @@
+"""Evidence of many checkpoints: written as it is made, and concluded from in turns.
+
+What an audit says of a checkpoint rests on its own evidence, on that of its baseline
+and on that of the base. Where the evidence of all is too large to be held at once,
+only these are in memory at a time: ``conclude`` is called once a checkpoint (once a
+method, where that has replicates), and what it says of others is left out. What rests
+on all of them is the audit's ``finish``, which sees rows and tables alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_audit.audits.contract import BASE
+from spark_audit.names import entry_of
+from spark_audit.results import AuditResult
+
+TOGETHER = 500_000
+"""Rows of evidence up to which all checkpoints are concluded from at once."""
+RECORDS = 20_000
+"""Records that are held as such while a frame is made of them."""
+
+
+class StoredEvidence:
+    """Evidence in a file, which is read by checkpoint.
+
+    Attributes
+    ----------
+    names
+        The checkpoints, in the order that they were written in.
+    """
+
+    def __init__(self, path: Path, groups: Mapping[str, list[int]], rows: int) -> None:
+        self.path, self._groups, self._rows = path, groups, rows
+        self.names = list(groups)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has no row."""
+        return not self._rows
+
+    def of(self, names: Iterable[str]) -> pd.DataFrame:
+        """The rows of some checkpoints, in the order of :attr:`names`."""
+        wanted = set(names)
+        groups = [g for n in self.names if n in wanted for g in self._groups[n]]
+        with pq.ParquetFile(self.path) as file:
+            found: pd.DataFrame = file.read_row_groups(groups).to_pandas()
+        return found
+
+
+Evidence: TypeAlias = pd.DataFrame | StoredEvidence
+
+
+def names_in(evidence: Evidence | None) -> list[str]:
+    """The checkpoints that evidence tells of."""
+    if evidence is None or evidence.empty:
+        return []
+    if isinstance(evidence, StoredEvidence):
+        return evidence.names
+    return list(dict.fromkeys(evidence["checkpoint"]))
+
+
+def part_of(evidence: Evidence, name: str) -> pd.DataFrame:
+    """The rows of one checkpoint."""
+    if isinstance(evidence, StoredEvidence):
+        return evidence.of([name])
+    return evidence[evidence["checkpoint"] == name]
+
+
+def joined(frames: Iterable[pd.DataFrame], columns: Sequence[str] = ()) -> pd.DataFrame:
+    """Evidence of checkpoints as one frame; without any, an empty one."""
+    parts = list(frames)
+    if not parts:
+        return pd.DataFrame(columns=list(columns))
+    return pd.concat(parts, ignore_index=True)
+
+
+def framed(records: Iterable[Any], columns: Sequence[str]) -> pd.DataFrame:
+    """A frame of records; a record takes ten times the room that its row does."""
+    rest = iter(records)
+    parts = []
+    while part := list(islice(rest, RECORDS)):
+        parts.append(pd.DataFrame.from_records(part, columns=list(columns)))
+    return joined(parts, columns)
+
+
+def stored(frames: Iterable[pd.DataFrame], path: Path) -> Evidence:
+    """Evidence written frame by frame; all of it as a frame, where that is small."""
+    groups: dict[str, list[int]] = {}
+    writer: pq.ParquetWriter | None = None
+    count = rows = 0
+    empty = pd.DataFrame()
+    for frame in frames:
+        if frame.empty:
+            empty = frame
+            continue
+        for name in dict.fromkeys(frame["checkpoint"]):
+            part = frame[frame["checkpoint"] == name]
+            schema = None if writer is None else writer.schema
+            table = pa.Table.from_pandas(part, schema=schema, preserve_index=False)
+            writer = writer or pq.ParquetWriter(path, table.schema)
+            writer.write_table(table, row_group_size=len(table))
+            groups.setdefault(name, []).append(count)
+            count, rows = count + 1, rows + len(table)
+    if writer is None:
+        return empty
+    writer.close()
+    found = StoredEvidence(path, groups, rows)
+    return found.of(groups) if rows <= TOGETHER else found
+
+
+def concluded(
+    evidence: Evidence,
+    parts: Mapping[str, Callable[..., AuditResult]],
+    *,
+    baselines: Mapping[str, str],
+    **options: Any,
+) -> AuditResult:
+    """What an audit concludes, in turns where the evidence is not held at once.
+
+    Parameters
+    ----------
+    parts
+        Of the audit: ``conclude``; of what is told in turns, ``turn`` in its place
+        where ``finish`` needs more than is told in the end.
+    """
+    if not isinstance(evidence, StoredEvidence):
+        return parts["conclude"](evidence, baselines=baselines, **options)
+    turn, made = parts.get("turn") or parts["conclude"], AuditResult()
+    for unit in _units(evidence.names):
+        held = {name: baselines[name] for name in unit if name in baselines}
+        # A method's replicates are averaged, and so are those that it is held against.
+        others = {entry_of(name) for name in held.values()}
+        seen = {n for n in evidence.names if n in unit or entry_of(n) in others}
+        result = turn(evidence.of({*seen, BASE}), baselines=held, **options)
+        made = _with(made, result, {*unit, *map(entry_of, unit)})
+    return parts["finish"](made, **options) if "finish" in parts else made
+
+
+def _units(names: Iterable[str]) -> Iterator[list[str]]:
+    """Checkpoints by method: replicates of one are concluded on together."""
+    by_entry: dict[str, list[str]] = {}
+    for name in names:
+        by_entry.setdefault(entry_of(name), []).append(name)
+    yield from by_entry.values()
+
+
+def _with(made: AuditResult, result: AuditResult, own: set[str]) -> AuditResult:
+    """What was said before, and what a turn says of its own or of no checkpoint."""
+
+    def fresh(before: list[Any], now: Sequence[Any]) -> list[Any]:
+        general = [x for x in now if not x.checkpoint and x not in before]
+        return [*before, *general, *(x for x in now if x.checkpoint in own)]
+
+    tables = dict(made.tables)
+    for name, records in result.tables.items():
+        if records and "checkpoint" in records[0]:
+            mine = [record for record in records if record["checkpoint"] in own]
+            tables[name] = [*tables.get(name, []), *mine]
+        else:
+            tables.setdefault(name, records)
+    return replace(
+        made,
+        rows=fresh(made.rows, result.rows),
+        contrasts=fresh(made.contrasts, result.contrasts),
+        guards=fresh(made.guards, result.guards),
+        findings=fresh(made.findings, result.findings),
+        scope=list(dict.fromkeys([*made.scope, *result.scope])),
+        tables=tables,
+    )
