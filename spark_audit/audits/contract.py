@@ -372,7 +372,7 @@ class Audits(Registry[Audit]):
                 "seed": seed,
                 "replicates": count,
             }
-            known |= taken(parts["conclude"], options)
+            known = taken(parts["conclude"], options) | known
             result = concluded(frame, parts, **known)
         told = {row.checkpoint for row in result.rows}
         if absent := [each for each in names if each not in told]:

@@ -28,8 +28,8 @@ from spark_audit.audits.wording import figure, percent, points, reason, share, u
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row, number
 from spark_audit.scoring.table import Pass
-from spark_audit.stats.bootstrap import draw_weights
 from spark_audit.stats.intervals import median_estimate
+from spark_audit.stats.weights import draw_weights
 
 SETS = ("pii", "control", "pii_all")
 SINCE = "Top-1 since the base, trained minus never trained"

@@ -16,7 +16,7 @@ import pandas as pd
 
 from spark_audit.audits.contract import BASE, Metric
 from spark_audit.results import Contrast, Estimate, Row
-from spark_audit.stats.bootstrap import draw_weights, sign_flip
+from spark_audit.stats.bootstrap import sign_flip
 from spark_audit.stats.intervals import (
     estimate_of,
     rate_estimate,
@@ -24,6 +24,7 @@ from spark_audit.stats.intervals import (
     ratio_estimate,
 )
 from spark_audit.stats.power import with_mde
+from spark_audit.stats.weights import Weights, draw_weights
 
 CELLS = ("checkpoint", "group", "metric", "of", "cluster", "num", "den")
 """Columns of cells; several rows of one cluster are summed."""
@@ -218,7 +219,7 @@ def _with_nulls(
 
 def _groups(
     frame: pd.DataFrame, *, seed: int, replicates: int
-) -> Iterator[tuple[str, np.ndarray, dict[tuple[str, str, str], np.ndarray]]]:
+) -> Iterator[tuple[str, Weights, dict[tuple[str, str, str], np.ndarray]]]:
     """Each group's bootstrap weights, and its sums ``(C, 2)`` by figure."""
     for group in dict.fromkeys(frame["group"]):
         part = frame[frame["group"] == group]

@@ -17,7 +17,7 @@ from scipy import special
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import draw_weights, weighted_sums
+from spark_audit.stats.bootstrap import weighted_sums
 from spark_audit.stats.intervals import (
     FEW_EVENTS,
     NO_SPREAD,
@@ -26,6 +26,7 @@ from spark_audit.stats.intervals import (
     percentile_interval,
     t_estimate,
 )
+from spark_audit.stats.weights import Weights
 
 _ZERO = 1e-12
 
@@ -173,33 +174,11 @@ class Answers:
         return np.where(counts[found] == 1, counts.argmax(), found)
 
 
-def stratified_weights(
-    strata: np.ndarray, *, replicates: int, seed: int | np.random.Generator
-) -> np.ndarray:
-    """Bootstrap weights that draw as many clusters of every stratum as it has.
-
-    Parameters
-    ----------
-    strata
-        Shape ``(C,)``: codes.
-
-    Returns
-    -------
-    Shape ``(replicates, C)``, int32.
-    """
-    rng = np.random.default_rng(seed)
-    weights = np.zeros((replicates, len(strata)), dtype=np.int32)
-    for stratum in np.unique(strata):
-        held = np.flatnonzero(strata == stratum)
-        weights[:, held] = draw_weights(len(held), replicates=replicates, seed=rng)
-    return weights
-
-
 def accuracy_estimate(
     answers: Answers,
     metric: str,
     *,
-    weights: np.ndarray | None = None,
+    weights: Weights | None = None,
     level: float = 0.95,
 ) -> Estimate:
     """One of :data:`METRICS` with intervals over clusters.
@@ -210,7 +189,7 @@ def accuracy_estimate(
     Parameters
     ----------
     weights
-        Shape ``(B, C)``, from :func:`stratified_weights`: also give the percentile
+        Shape ``(B, C)``, from :func:`draw_in_strata`: also give the percentile
         interval.
     """
     stages, tasks = answers.shape
@@ -233,7 +212,7 @@ def accuracy_difference(
     theirs: Answers,
     metric: str,
     *,
-    weights: np.ndarray | None = None,
+    weights: Weights | None = None,
     level: float = 0.95,
 ) -> Estimate:
     """A figure of one series minus that of another over the same questions.
@@ -272,7 +251,7 @@ def _estimate(
     sides: Sequence[Answers],
     metric: str,
     reason: str | None,
-    weights: np.ndarray | None,
+    weights: Weights | None,
     level: float,
 ) -> Estimate:
     trials = sides[0].trials

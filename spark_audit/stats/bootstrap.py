@@ -9,17 +9,16 @@ checkpoint and metric make their differences paired.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from spark_audit.stats.weights import BLOCKS, Blocks, Weights, dealt, row_chunks
+
 EXACT_UP_TO = 20
 """Up to this many clusters the sign-flip tests enumerate every pattern."""
-
-_CHUNK = 1 << 22
-"""Elements of one intermediate array: bounds the memory, changes no result."""
 
 DRAWS = 1 << 16
 """Draws of correlated normals."""
@@ -78,32 +77,7 @@ def cluster_sums(
     return sums.reshape((count, *table.shape[1:]))
 
 
-def draw_weights(
-    n_clusters: int, *, replicates: int = 9999, seed: int | np.random.Generator
-) -> np.ndarray:
-    """Draw bootstrap weights: how often each cluster stands in each resample.
-
-    Indices are drawn as ``rng.integers(0, C, (B, C))`` and counted by row, which is
-    how ``scipy.stats.bootstrap`` and ``arch`` draw: with the same generator the
-    resamples are the same.
-
-    Returns
-    -------
-    Shape ``(replicates, n_clusters)``, int32; every row sums to ``n_clusters``.
-    """
-    if n_clusters < 1 or replicates < 1:
-        raise ValueError("n_clusters and replicates must be at least 1")
-    rng = np.random.default_rng(seed)
-    weights = np.empty((replicates, n_clusters), dtype=np.int32)
-    for rows in _row_chunks(replicates, n_clusters):
-        part = weights[rows]
-        drawn = rng.integers(0, n_clusters, part.shape)
-        drawn += np.arange(len(part))[:, None] * n_clusters
-        part[:] = np.bincount(drawn.ravel(), minlength=part.size).reshape(part.shape)
-    return weights
-
-
-def weighted_sums(weights: np.ndarray, sums: np.ndarray) -> np.ndarray:
+def weighted_sums(weights: Weights, sums: np.ndarray) -> np.ndarray:
     """``weights @ sums`` in float64, by blocks of rows.
 
     Parameters
@@ -117,16 +91,19 @@ def weighted_sums(weights: np.ndarray, sums: np.ndarray) -> np.ndarray:
     -------
     Shape ``(B,)`` or ``(B, K)``.
     """
-    if weights.ndim != 2 or weights.shape[1] != len(sums):
+    if len(weights.shape) != 2 or weights.shape[1] != len(sums):
         raise ValueError("weights must have one column per cluster")
+    if isinstance(weights, Blocks):
+        size = weights.drawn.shape[1]
+        return weighted_sums(weights.drawn, cluster_sums(sums, weights.block, size))
     totals = np.empty((len(weights), *sums.shape[1:]))
-    for rows in _row_chunks(*weights.shape):
+    for rows in row_chunks(*weights.shape):
         totals[rows] = weights[rows].astype(np.float64) @ sums
     return totals
 
 
 def weighted_quantile_replicates(
-    weights: np.ndarray, values: ArrayLike, clusters: ArrayLike, q: ArrayLike = 0.5
+    weights: Weights, values: ArrayLike, clusters: ArrayLike, q: ArrayLike = 0.5
 ) -> np.ndarray:
     """Quantile of the pooled values in every resample.
 
@@ -148,6 +125,9 @@ def weighted_quantile_replicates(
     """
     pooled = np.asarray(values, dtype=np.float64)
     codes = np.asarray(clusters)
+    if isinstance(weights, Blocks):
+        blocks = weights.block[codes]
+        return weighted_quantile_replicates(weights.drawn, pooled, blocks, q)
     probabilities = np.asarray(q, dtype=np.float64)
     if pooled.ndim != 1 or pooled.shape != codes.shape:
         raise ValueError("values and clusters must have one row each per observation")
@@ -207,7 +187,7 @@ def _order_statistics(
     inside = padded.reshape(n_blocks, width)
     targets = wanted.reshape(len(kept), -1)
     found = np.empty(targets.shape, dtype=np.int64)
-    for rows in _row_chunks(len(kept), weights.shape[1] + 2 * n_blocks + 2 * width):
+    for rows in row_chunks(len(kept), weights.shape[1] + 2 * n_blocks + 2 * width):
         drawn = weights[kept[rows]]
         drawn = np.concatenate([drawn, np.zeros((len(drawn), 1), drawn.dtype)], axis=1)
         upto = np.cumsum(drawn[:, :-1].astype(np.float64) @ by_block, axis=1)
@@ -257,7 +237,8 @@ def sign_flip(
 
     The statistic is ``|sum_c s_c num_c|``. The p value is exact (the share of all
     patterns) when at most :data:`EXACT_UP_TO` clusters are not zero, else
-    ``(1 + hits) / (1 + replicates)``. A cluster whose sum is 0 changes nothing.
+    ``(1 + hits) / (1 + replicates)``. A cluster whose sum is 0 changes nothing. Of more
+    than :data:`BLOCKS` clusters, blocks of them are flipped together.
 
     Parameters
     ----------
@@ -318,13 +299,15 @@ def _flip_p(
     """Adjusted p values of columns ``(C, K)`` on one scale; K = 1 adjusts nothing."""
     if len(num) == 0:
         return np.ones(num.shape[1])
+    if len(num) > BLOCKS:
+        num = cluster_sums(num, dealt(len(num)), BLOCKS)
     observed = np.abs(num.sum(axis=0))
     order = np.argsort(-observed, kind="stable")
     # Rounding moves a sum of C terms by far less than this share of its largest value.
     bar = observed[order] - _TIE * np.abs(num).sum(axis=0)[order]
     signs, exact = sign_patterns(len(num), replicates=replicates, seed=seed)
     hits = np.zeros(len(order))
-    for rows in _row_chunks(len(signs), max(num.shape)):
+    for rows in row_chunks(len(signs), max(num.shape)):
         flipped = np.abs(weighted_sums(signs[rows], num[:, order]))
         # Column j becomes the maximum over the columns from j on.
         largest = np.maximum.accumulate(flipped[:, ::-1], axis=1)[:, ::-1]
@@ -377,10 +360,3 @@ def _p_values(p: ArrayLike) -> np.ndarray:
     if values.ndim != 1 or not np.all((values >= 0) & (values <= 1)):
         raise ValueError("p must be a list of numbers in [0, 1]")
     return values
-
-
-def _row_chunks(rows: int, width: int) -> Iterator[slice]:
-    """Blocks of rows of about ``_CHUNK`` elements."""
-    step = max(1, _CHUNK // max(1, width))
-    for start in range(0, rows, step):
-        yield slice(start, min(start + step, rows))

@@ -24,6 +24,7 @@ from spark_audit.stats.bootstrap import (
     weighted_quantile_replicates,
     weighted_sums,
 )
+from spark_audit.stats.weights import Weights
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 """A smooth function of summed columns: shape ``(..., J)`` to ``(...)``."""
@@ -201,7 +202,7 @@ def estimate_of(
     statistic: Statistic,
     *,
     n: int,
-    weights: np.ndarray | None = None,
+    weights: Weights | None = None,
     level: float = 0.95,
     bounds: tuple[float, float] | None = None,
     df: float | None = None,
@@ -251,7 +252,7 @@ def ratio_estimate(
     num: ArrayLike,
     den: ArrayLike,
     *,
-    weights: np.ndarray | None = None,
+    weights: Weights | None = None,
     level: float = 0.95,
     n: int | None = None,
     bounds: tuple[float, float] | None = None,
@@ -282,7 +283,7 @@ def rate_estimate(
     events: ArrayLike,
     trials: ArrayLike,
     *,
-    weights: np.ndarray | None = None,
+    weights: Weights | None = None,
     level: float = 0.95,
 ) -> Estimate:
     """Estimate of a rate over clusters; its interval never has zero width.
@@ -315,7 +316,7 @@ def median_estimate(
     values: ArrayLike,
     clusters: ArrayLike,
     *,
-    weights: np.ndarray,
+    weights: Weights,
     q: float = 0.5,
     level: float = 0.95,
 ) -> Estimate:

@@ -18,9 +18,10 @@ from scipy import sparse, special
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import cluster_sums, draw_weights
+from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.intervals import NO_SPREAD, clopper_pearson, percentile_interval
 from spark_audit.stats.roc import checked, logit_interval, placements
+from spark_audit.stats.weights import Blocks, Weights, draw_in_strata
 
 ZERO = 1e-12
 _CHUNK = 1 << 20
@@ -70,7 +71,7 @@ class Design:
         width = 2 * (int(self.task.max(initial=-1)) + 1)
         return cluster_sums(np.eye(width)[cell], self.cluster, self.n_clusters)
 
-    def draw(self, *, replicates: int, seed: int) -> np.ndarray:
+    def draw(self, *, replicates: int, seed: int) -> Weights:
         """Bootstrap weights of the clusters, drawn within task and side.
 
         Clusters with rows of several tasks or of both sides form one further stratum.
@@ -81,12 +82,7 @@ class Design:
         """
         present = self.held > 0
         stratum = np.where(present.sum(axis=1) == 1, present.argmax(axis=1), -1)
-        rng = np.random.default_rng(seed)
-        weights = np.empty((replicates, self.n_clusters), dtype=np.int32)
-        for which in np.unique(stratum):
-            at = np.flatnonzero(stratum == which)
-            weights[:, at] = draw_weights(len(at), replicates=replicates, seed=rng)
-        return weights
+        return draw_in_strata(stratum, replicates=replicates, seed=seed)
 
     def tasks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Rows of members and of non-members, by task."""
@@ -224,9 +220,7 @@ def auc_components(design: Design, scores: ArrayLike) -> np.ndarray:
     return _influence(design, np.asarray(scores, dtype=np.float64))[1].ravel()
 
 
-def auc_replicates(
-    design: Design, scores: ArrayLike, weights: np.ndarray
-) -> np.ndarray:
+def auc_replicates(design: Design, scores: ArrayLike, weights: Weights) -> np.ndarray:
     """AUC, averaged over tasks, in every resample of clusters.
 
     Parameters
@@ -275,13 +269,17 @@ def renumbered(
 
 
 def blocks(
-    weights: np.ndarray, used: np.ndarray, rows: int
+    weights: Weights, used: np.ndarray, rows: int
 ) -> Iterator[tuple[slice, np.ndarray]]:
     """Slices of replicates with some clusters' weights, ``(C, b)`` in float64."""
     step = max(1, _CHUNK // max(rows, 1))
     for start in range(0, len(weights), step):
         part = slice(start, min(start + step, len(weights)))
-        yield part, weights[part][:, used].T.astype(np.float64, order="C")
+        if isinstance(weights, Blocks):
+            drawn = weights.drawn[part][:, weights.block[used]]
+        else:
+            drawn = weights[part][:, used]
+        yield part, drawn.T.astype(np.float64, order="C")
 
 
 def _influence(design: Design, scores: np.ndarray) -> tuple[float, np.ndarray]:

@@ -28,6 +28,7 @@ from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
 from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.intervals import estimate_of, ratio_estimate
+from spark_audit.stats.weights import Weights
 
 UNLIKE = 0.1
 """Share of a contrast that the drift of other text may differ by between two runs."""
@@ -133,7 +134,7 @@ def delta_sel(
     n_tokens: ArrayLike,
     clusters: ArrayLike,
     *,
-    weights: np.ndarray | None = None,
+    weights: Weights | None = None,
     level: float = 0.95,
 ) -> Estimate:
     """Token-pooled Delta_sel: mean NLL of PII tokens minus that of control tokens.
@@ -162,7 +163,7 @@ def estimands(
     n_tokens: ArrayLike,
     clusters: ArrayLike,
     *,
-    weights: np.ndarray | None = None,
+    weights: Weights | None = None,
     level: float = 0.95,
 ) -> Estimands:
     """Delta_sel averaged over tokens (SPARK's), over spans, and over sources.
@@ -232,7 +233,7 @@ def rtm_bias_estimate(
     checkpoint: ArrayLike,
     baseline: ArrayLike | None = None,
     *,
-    weights: np.ndarray | None = None,
+    weights: Weights | None = None,
     level: float = 0.95,
 ) -> Estimate:
     """R1 for a checkpoint's Delta_sel, or for its contrast with a baseline.

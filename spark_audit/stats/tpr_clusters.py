@@ -18,6 +18,7 @@ from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.intervals import FEW_EVENTS, korn_graubard, percentile_interval
 from spark_audit.stats.roc import Band, allowed, chance_band, checked, tpr_at_fpr
 from spark_audit.stats.roc_clusters import ZERO, Design, blocks, renumbered
+from spark_audit.stats.weights import Weights
 
 
 def tpr_estimate(
@@ -76,7 +77,7 @@ def tpr_estimate(
 
 
 def tpr_replicates(
-    design: Design, scores: ArrayLike, fprs: Sequence[float], weights: np.ndarray
+    design: Design, scores: ArrayLike, fprs: Sequence[float], weights: Weights
 ) -> np.ndarray:
     """TPR at each budget, averaged over tasks, in every resample of clusters.
 

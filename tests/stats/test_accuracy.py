@@ -14,11 +14,11 @@ from spark_audit.stats.accuracy import (
     accuracy_estimate,
     cluster_shares,
     reason_against,
-    stratified_weights,
     task_weights,
 )
 from spark_audit.stats.bootstrap import sign_flip
 from spark_audit.stats.intervals import rate_estimate
+from spark_audit.stats.weights import draw_in_strata
 
 GAP = float("nan")
 
@@ -206,7 +206,7 @@ def test_accuracies_without_spread_have_an_interval(metric: str, right: float) -
 def test_percentile_interval_keeps_the_tasks_apart() -> None:
     answers = made([12, 25, 3], stages=3, seed=5)
     strata = answers.strata()
-    weights = stratified_weights(strata, replicates=400, seed=0)
+    weights = draw_in_strata(strata, replicates=400, seed=0)
     for stratum in np.unique(strata):
         held = strata == stratum
         assert (weights[:, held].sum(axis=1) == held.sum()).all()

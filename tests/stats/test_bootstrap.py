@@ -17,7 +17,6 @@ from spark_audit.stats.bootstrap import (
     cluster_codes,
     cluster_sums,
     correlated,
-    draw_weights,
     holm,
     max_t,
     sign_flip,
@@ -26,6 +25,7 @@ from spark_audit.stats.bootstrap import (
     weighted_sums,
 )
 from spark_audit.stats.intervals import ratio
+from spark_audit.stats.weights import draw_weights
 
 NUM = np.array([3, 1.5, -0.5, 4, 2])
 DEN = np.array([4.0, 3, 2, 5, 4])

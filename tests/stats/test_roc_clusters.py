@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from spark_audit.stats.bootstrap import draw_weights
 from spark_audit.stats.roc import (
     auc,
     chance_band,
@@ -22,6 +21,7 @@ from spark_audit.stats.roc_clusters import (
     auc_test,
 )
 from spark_audit.stats.tpr_clusters import chance, tpr_estimate, tpr_replicates
+from spark_audit.stats.weights import draw_weights
 
 RNG = np.random.default_rng
 

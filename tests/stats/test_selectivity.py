@@ -11,7 +11,7 @@ from scipy import stats
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import draw_weights, weighted_sums
+from spark_audit.stats.bootstrap import weighted_sums
 from spark_audit.stats.intervals import ratio, ratio_estimate
 from spark_audit.stats.selectivity import (
     Windows,
@@ -21,6 +21,7 @@ from spark_audit.stats.selectivity import (
     rtm_slope,
     unlike_drift,
 )
+from spark_audit.stats.weights import draw_weights
 
 # Source A: spans (PII [3, 1], control [2, 1.5]) and (PII [4, 2, .5], control
 # [1, 2.5, .9]); B: ([6], [2.5]); C: ([.5, .7, 1.2, 2], [.6, .9, 1, 1.9]).

@@ -11,12 +11,12 @@ import pandas as pd
 from spark_audit.results import Contrast, Estimate, Row
 from spark_audit.stats.bootstrap import (
     cluster_sums,
-    draw_weights,
     sign_flip,
     weighted_quantile_replicates,
 )
 from spark_audit.stats.extraction import n_p
 from spark_audit.stats.intervals import median_estimate, percentile_interval
+from spark_audit.stats.weights import Weights, draw_weights
 
 SAMPLERS = ("t1", "top40")
 MOST = 1e12
@@ -92,7 +92,7 @@ class Medians:
                 )
         return found
 
-    def _clusters(self) -> tuple[dict[str, int], np.ndarray]:
+    def _clusters(self) -> tuple[dict[str, int], Weights]:
         names = sorted(set(self.part["cluster"]))
         weights = draw_weights(len(names), replicates=self.replicates, seed=self.seed)
         return {name: i for i, name in enumerate(names)}, weights
@@ -102,7 +102,7 @@ class Medians:
         pair: Sequence[pd.DataFrame],
         of: str,
         code: Mapping[str, int],
-        weights: np.ndarray,
+        weights: Weights,
     ) -> tuple[Estimate, float | None]:
         ours, theirs = (_log_tries(part, of) for part in pair)
         codes = [part["cluster"].map(dict(code)).to_numpy() for part in pair]

@@ -13,7 +13,7 @@ from spark_audit.audits.matched.words import NO_PAIRS
 from spark_audit.audits.spans import Group, group_of, groups
 from spark_audit.names import entry_of, original_of
 from spark_audit.results import Contrast, Estimate, Family, Row
-from spark_audit.stats.bootstrap import cluster_sums, draw_weights, max_t, sign_flip
+from spark_audit.stats.bootstrap import cluster_sums, max_t, sign_flip
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.power import with_mde
 from spark_audit.stats.selectivity import (
@@ -22,6 +22,7 @@ from spark_audit.stats.selectivity import (
     rtm_bias_estimate,
     rtm_slope,
 )
+from spark_audit.stats.weights import Weights, draw_weights
 
 REFERENCE = "it is the matching reference: nothing changed, nothing regresses"
 OF_PAIRS = ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
@@ -96,7 +97,7 @@ def missing_rows(names: Sequence[str], group: str) -> list[Row]:
 
 
 def pair_rows(
-    name: str, group: str, found: Group, weights: np.ndarray, *, paper: bool
+    name: str, group: str, found: Group, weights: Weights, *, paper: bool
 ) -> list[Row]:
     """NLL of either side, Delta_sel, its change, and R1 of both."""
     columns: dict[str, Any] = {
@@ -177,7 +178,7 @@ def pair_contrast(
     baseline: str,
     group: str,
     found: dict[str, Group],
-    weights: np.ndarray,
+    weights: Weights,
     *,
     seed: int,
     paper: bool,

@@ -31,6 +31,7 @@ from spark_audit.stats.roc_clusters import (
     auc_test,
 )
 from spark_audit.stats.tpr_clusters import chance, tpr_estimate, tpr_replicates
+from spark_audit.stats.weights import Weights
 
 PLACES = {name: place for place, name in enumerate(("auc", *FPRS))}
 """Of the metrics among resamples."""
@@ -80,7 +81,7 @@ class Drawn:
 
     rows: np.ndarray
     design: Design
-    weights: np.ndarray
+    weights: Weights
 
 
 class AboveTexts(NamedTuple):

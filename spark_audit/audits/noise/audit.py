@@ -45,9 +45,10 @@ from spark_audit.results import (
     number,
 )
 from spark_audit.scoring.table import Pass
-from spark_audit.stats.bootstrap import draw_weights, sign_flip
+from spark_audit.stats.bootstrap import sign_flip
 from spark_audit.stats.intervals import estimate_of, left_out
 from spark_audit.stats.power import with_mde
+from spark_audit.stats.weights import Weights, draw_weights
 
 NOTHING = "the manifest has no identifier and no low-sensitivity token in a train row"
 NOT_SCORED = "its plain and noise passes were not both scored"
@@ -193,7 +194,7 @@ def evidence(
 
 
 def _rows(
-    found: Sums, weights: np.ndarray, place: Mapping[str, Any], *, paper: bool
+    found: Sums, weights: Weights, place: Mapping[str, Any], *, paper: bool
 ) -> list[Row]:
     metrics, estimates = by_name(METRICS), dict[str, Estimate]()
     for metric, statistic in STATISTICS.items():
@@ -254,7 +255,7 @@ def _insensitive(contrasts: Sequence[Contrast], rows: Sequence[Row]) -> list[Con
 def _contrast(
     ours: Sums,
     theirs: Sums,
-    weights: np.ndarray,
+    weights: Weights,
     place: Mapping[str, Any],
     *,
     seed: int,

@@ -40,12 +40,12 @@ from spark_audit.stats.accuracy import (
     accuracy_difference,
     accuracy_estimate,
     cluster_shares,
-    stratified_weights,
     task_weights,
 )
 from spark_audit.stats.bootstrap import sign_flip
 from spark_audit.stats.intervals import rate_estimate
 from spark_audit.stats.power import with_mde
+from spark_audit.stats.weights import Weights, draw_in_strata
 from spark_audit.terminal.flags import Flag
 
 SCORERS = ("normalised", "strict", "likelihood")
@@ -253,14 +253,14 @@ class _Draws:
     def __call__(self, strata: np.ndarray) -> np.ndarray:
         key = strata.tobytes()
         if key not in self._known:
-            self._known[key] = stratified_weights(
+            self._known[key] = draw_in_strata(
                 strata, replicates=self._replicates, seed=self._seed
             )
         return self._known[key]
 
 
 def _rows(
-    name: str, series: Series, answers: Answers, weights: np.ndarray, *, paper: bool
+    name: str, series: Series, answers: Answers, weights: Weights, *, paper: bool
 ) -> list[Row]:
     columns: dict[str, Any] = {"audit": "utility", "checkpoint": name}
     rows = []

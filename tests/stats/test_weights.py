@@ -1,0 +1,101 @@
+"""Weights of many clusters, which are drawn by block, beside those drawn one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spark_audit.stats.bootstrap import (
+    sign_flip,
+    weighted_quantile_replicates,
+    weighted_sums,
+)
+from spark_audit.stats.intervals import ratio_estimate
+from spark_audit.stats.roc_clusters import Design, auc_replicates
+from spark_audit.stats.weights import Blocks, draw_in_strata, draw_weights
+
+CLUSTERS = 2000
+
+
+@pytest.fixture
+def blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_audit.stats.weights.BLOCKS", 400)
+    monkeypatch.setattr("spark_audit.stats.bootstrap.BLOCKS", 400)
+
+
+def sums() -> np.ndarray:
+    rng = np.random.default_rng(3)
+    tokens = rng.integers(1, 6, CLUSTERS)
+    return np.stack([rng.gamma(2.0, tokens), tokens], axis=1)
+
+
+def test_a_block_stands_for_all_of_its_clusters(blocked: None) -> None:
+    weights = draw_weights(CLUSTERS, replicates=50, seed=0)
+    assert isinstance(weights, Blocks)
+    assert weights.shape == (50, CLUSTERS)
+    assert np.bincount(weights.block).tolist() == [CLUSTERS // 400] * 400
+    whole = weights.rows(slice(None))
+    assert set(whole.sum(axis=1)) == {CLUSTERS}
+    np.testing.assert_allclose(weighted_sums(weights, sums()), whole @ sums())
+    values, codes = np.arange(4000.0), np.arange(4000) % CLUSTERS
+    np.testing.assert_array_equal(
+        weighted_quantile_replicates(weights, values, codes, [0.1, 0.5]),
+        weighted_quantile_replicates(whole, values, codes, [0.1, 0.5]),
+    )
+
+
+def test_limits_are_as_wide_as_those_over_clusters(blocked: None) -> None:
+    """And not wider, as they would be if neighbours went together."""
+    table = sums()
+    # Clusters that stand together are alike: blocks must not be runs of them.
+    table[:, 0] *= 1 + (np.arange(CLUSTERS) // 100 % 2)
+    ours = ratio_estimate(
+        *table.T, weights=draw_weights(CLUSTERS, replicates=4000, seed=0)
+    )
+    low, high, own_low, own_high = (
+        x or 0.0 for x in (ours.parity_low, ours.parity_high, ours.low, ours.high)
+    )
+    assert high - low == pytest.approx(own_high - own_low, rel=0.1)
+
+
+def test_strata_keep_their_sizes_whether_or_not_they_are_blocked(
+    blocked: None,
+) -> None:
+    strata = np.repeat([2, 5, 7], [30, 1200, 500])[np.argsort(np.arange(1730) % 7)]
+    weights = draw_in_strata(strata, replicates=20, seed=1)
+    assert isinstance(weights, Blocks)
+    whole = weights.rows(slice(None))
+    for stratum, size in ((2, 30), (5, 1200), (7, 500)):
+        drawn = whole[:, strata == stratum].sum(axis=1)
+        # Blocks differ by one cluster at most.
+        assert abs(drawn - size).max() <= 0.15 * size
+    small = draw_in_strata(strata[strata != 5] * 0, replicates=20, seed=1)
+    assert isinstance(small, Blocks)
+    few = draw_in_strata(np.repeat([1, 4], [30, 60]), replicates=20, seed=1)
+    assert isinstance(few, np.ndarray)
+    assert set(few[:, :30].sum(axis=1)) == {30}
+
+
+def test_resampled_areas_are_those_of_the_whole_matrix(blocked: None) -> None:
+    rng = np.random.default_rng(0)
+    member = np.arange(CLUSTERS) % 2 == 0
+    design = Design.of(member, np.array([f"c{k}" for k in range(CLUSTERS)]), None)
+    weights = design.draw(replicates=30, seed=0)
+    assert isinstance(weights, Blocks)
+    scores = rng.normal(member * 0.2)
+    np.testing.assert_allclose(
+        auc_replicates(design, scores, weights),
+        auc_replicates(design, scores, weights.rows(slice(None))),
+    )
+
+
+def test_the_sign_flip_test_keeps_its_level_and_sees_what_is_there(
+    blocked: None,
+) -> None:
+    rng = np.random.default_rng(0)
+    null = [
+        sign_flip(rng.standard_t(3, CLUSTERS), seed=k, replicates=499)
+        for k in range(200)
+    ]
+    assert 2 <= np.sum(np.array(null) < 0.05) <= 20
+    assert sign_flip(rng.normal(0.15, 1, CLUSTERS), seed=0) < 0.001
