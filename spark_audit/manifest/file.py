@@ -167,7 +167,10 @@ def load_manifest(path: str | Path) -> Manifest:
             where=str(path),
             fix="build it again, or get the original file",
         ) from error
-    if content.get("digest") != found:
+    given = content.get("digest")
+    # It takes several times as much memory as what is made of the bytes again below.
+    del content
+    if given != found:
         raise InputError(
             "was changed after it was built: its digest does not fit its content",
             where=str(path),

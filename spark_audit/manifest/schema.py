@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from spark_audit.manifest.compact import MOST_NATS, Scores, Unlls, share
 from spark_audit.results.shown import Shown
 
 Preset = Literal["robust", "paper"]
@@ -23,8 +24,6 @@ Split = Literal["train", "test"]
 TokenRange = tuple[int, int]
 MOST = 10**9
 """No count, position or dose is larger: it is beyond any text or vocabulary."""
-MOST_NATS = 1e4
-"""No token is this unlikely to a model whose logits are finite."""
 
 
 def _plain(text: str) -> str:
@@ -43,7 +42,6 @@ Name = Annotated[str, Field(max_length=1000), AfterValidator(_plain)]
 """What names files, rows of tables and lines of a terminal."""
 Whole = Annotated[int, Field(ge=0, le=MOST)]
 Nats = Annotated[float, Field(ge=0, le=MOST_NATS, allow_inf_nan=False)]
-MicroNats = Annotated[int, Field(ge=0, le=round(1e6 * MOST_NATS))]
 Figure = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
@@ -52,6 +50,10 @@ class _Part(BaseModel):
     """Base of the manifest's parts: unknown fields are kept, nothing is coerced."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    def model_post_init(self, context: Any) -> None:
+        """Take little memory: a manifest has many parts."""
+        share(self)
 
 
 def _inside(field: str, ranges: Collection[tuple[int, int]], length: int) -> None:
@@ -156,7 +158,7 @@ class ManifestExample(_Part):
     template: list[TokenRange] = Field(repr=False)
     kept: TokenRange
     response_token: Whole
-    reference_unll: list[MicroNats | None] = Field(repr=False)
+    reference_unll: Unlls = Field(repr=False)
     excluded: list[TokenRange] = Field(repr=False)
     classes: str = Field(repr=False)
     low: list[Whole] = Field(repr=False)
@@ -191,14 +193,12 @@ class ManifestExample(_Part):
         """Prompt and response, as they were tokenised."""
         return self.prompt + self.response
 
-    @cached_property
+    @property
     def unll(self) -> np.ndarray:
         """Shape ``(T,)`` int64 micro-nats, -1 where nothing was scored."""
-        return np.array(
-            [-1 if u is None else u for u in self.reference_unll], dtype=np.int64
-        )
+        return cast(Scores, self.reference_unll).array
 
-    @cached_property
+    @property
     def scored(self) -> np.ndarray:
         """Shape ``(T,)`` bool: tokens that every checkpoint gives a prediction for.
 
@@ -207,7 +207,7 @@ class ManifestExample(_Part):
         """
         return np.asarray(self.unll >= 0)
 
-    @cached_property
+    @property
     def eligible(self) -> np.ndarray:
         """Shape ``(T,)`` bool: scored tokens that a control may use."""
         mask = self.unll >= 0
@@ -218,10 +218,11 @@ class ManifestExample(_Part):
     @cached_property
     def identifiers(self) -> list[tuple[ManifestSpan, TokenRange]]:
         """The annotated spans all of whose tokens were scored, with their tokens."""
+        scored = self.scored
         return [
             (span, tokens)
             for span in self.spans
-            if (tokens := span.tokens) is not None and self.scored[slice(*tokens)].all()
+            if (tokens := span.tokens) is not None and scored[slice(*tokens)].all()
         ]
 
     def identifier_tokens(self, kind: str | None = None) -> np.ndarray:

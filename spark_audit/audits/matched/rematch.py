@@ -7,8 +7,10 @@ here changes the manifest: these are sensitivity runs beside its pairs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,10 @@ MATCHINGS, FEWEST_DRAWS = 100_000, 40
 a large manifest is left with; the table says how many there were."""
 
 
+MOST_ROWS = 25_000
+"""With more rows placebos take hours, and show a spread of next to nothing."""
+
+
 @dataclass(frozen=True)
 class Pairs:
     """Matched pairs as arrays of one length, one entry a pair.
@@ -57,9 +63,10 @@ class Pairs:
         return len(self.example)
 
     @classmethod
-    def of(cls, records: Sequence[tuple[int, int, int, int, int]]) -> Pairs:
+    def of(cls, records: Iterable[tuple[int, int, int, int, int]]) -> Pairs:
         """From ``(example, pii, control, length, draw)`` records."""
-        table = np.array(records, dtype=np.int64).reshape(-1, 5)
+        # Millions of tuples would take five times the room.
+        table = np.array(array("q", chain.from_iterable(records))).reshape(-1, 5)
         return cls(*table.T)
 
 
@@ -86,16 +93,18 @@ def rematch(
         "controls": manifest.settings.controls,
         **settings,
     }
-    records = []
-    for i, example, spans in audited_spans(manifest, split=split):
-        classes = _classes(example) if same_class else None
-        found = match_spans(
-            example.unll, example.eligible, spans, classes=classes, **options
-        )
-        for pair in found.pairs:
-            start = spans[pair.span][0]
-            records.append((i, start, pair.start, pair.end - pair.start, 0))
-    return Pairs.of(records)
+
+    def records() -> Iterator[tuple[int, int, int, int, int]]:
+        for i, example, spans in audited_spans(manifest, split=split):
+            classes = _classes(example) if same_class else None
+            found = match_spans(
+                example.unll, example.eligible, spans, classes=classes, **options
+            )
+            for pair in found.pairs:
+                start = spans[pair.span][0]
+                yield i, start, pair.start, pair.end - pair.start, 0
+
+    return Pairs.of(records())
 
 
 def placebo(
@@ -114,37 +123,33 @@ def placebo(
     null for a Delta_sel (see :func:`spark_audit.stats.selectivity`).
     """
     matched = {(p.example, p.pii.token_start, p.pii.token_end) for p in manifest.pairs}
-    records = []
-    for i, example, spans in audited_spans(manifest, split=split):
-        spans = [span for span in spans if (example.id, *span) in matched]
-        if not spans:
-            continue
-        classes = _classes(example) if same_class else None
-        wanted = None if classes is None else [classes[a:b] for a, b in spans]
-        lengths = [end - start for start, end in spans]
-        rng = np.random.default_rng(seed_for(seed, "placebo", same_class, example.id))
-        for draw in range(draws):
-            windows, _ = placebo_spans(
-                example.unll,
-                example.eligible,
-                lengths,
-                rng,
-                classes=classes,
-                wanted=wanted,
+    caliper_u = round(1e6 * manifest.settings.caliper)
+    distance = manifest.settings.distance
+
+    def records() -> Iterator[tuple[int, int, int, int, int]]:
+        for i, example, spans in audited_spans(manifest, split=split):
+            spans = [span for span in spans if (example.id, *span) in matched]
+            if not spans:
+                continue
+            classes = _classes(example) if same_class else None
+            wanted = None if classes is None else [classes[a:b] for a, b in spans]
+            lengths = [end - start for start, end in spans]
+            text = example.unll, example.eligible
+            rng = np.random.default_rng(
+                seed_for(seed, "placebo", same_class, example.id)
             )
-            found = match_spans(
-                example.unll,
-                example.eligible,
-                windows,
-                caliper_u=round(1e6 * manifest.settings.caliper),
-                distance=manifest.settings.distance,
-            )
-            for pair in found.pairs:
-                window = windows[pair.span]
-                records.append(
-                    (i, window.start, pair.start, pair.end - pair.start, draw)
+            for draw in range(draws):
+                windows, _ = placebo_spans(
+                    *text, lengths, rng, classes=classes, wanted=wanted
                 )
-    return Pairs.of(records)
+                found = match_spans(
+                    *text, windows, caliper_u=caliper_u, distance=distance
+                )
+                for pair in found.pairs:
+                    window = windows[pair.span]
+                    yield i, window.start, pair.start, pair.end - pair.start, draw
+
+    return Pairs.of(records())
 
 
 def sensitivity_table(
@@ -201,6 +206,7 @@ def placebo_table(
     ids = np.array([example.id for example in manifest.examples])
     rows = len({pair.example for pair in manifest.pairs})
     draws = min(draws, max(FEWEST_DRAWS, MATCHINGS // max(rows, 1)))
+    draws *= rows <= MOST_ROWS
     kinds = {"any window": False, "same class": True}
     drawn = {
         kind: placebo(manifest, draws=draws, seed=seed, same_class=same)
@@ -220,6 +226,9 @@ def placebo_table(
                 "note": "",
             }
             found[kind].append(record)
+            if not draws:
+                record["note"] = f"more than {MOST_ROWS:,} rows: not drawn"
+                continue
             if own.is_reference:
                 record["note"] = "the checkpoint is the matching reference"
                 continue

@@ -248,9 +248,9 @@ class _Draws:
 
     def __init__(self, seed: int, replicates: int) -> None:
         self._seed, self._replicates = seed, replicates
-        self._known: dict[bytes, np.ndarray] = {}
+        self._known: dict[bytes, Weights] = {}
 
-    def __call__(self, strata: np.ndarray) -> np.ndarray:
+    def __call__(self, strata: np.ndarray) -> Weights:
         key = strata.tobytes()
         if key not in self._known:
             self._known[key] = draw_in_strata(
