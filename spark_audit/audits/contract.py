@@ -329,7 +329,7 @@ class Audits(Registry[Audit]):
             return replace(result, findings=corrected(result.findings))
 
         if "conclude" in parts:
-            sign(run, function, parts.get("further"), parts["conclude"])
+            sign(run, _options, function, parts.get("further"), parts["conclude"])
         return run
 
     def _run(
@@ -373,7 +373,7 @@ class Audits(Registry[Audit]):
                 "replicates": count,
             }
             known = taken(parts["conclude"], options) | known
-            result = concluded(frame, parts, **known)
+            result = concluded(frame, parts, always=BASE, **known)
         told = {row.checkpoint for row in result.rows}
         if absent := [each for each in names if each not in told]:
             reason = about.unscored
@@ -429,3 +429,14 @@ def _said(reason: str | Callable[..., str], manifest: Any, options: Any) -> str:
     if isinstance(reason, str):
         return reason
     return reason(manifest, **taken(reason, options))
+
+
+def _options(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    baseline: Baseline = None,
+    preset: str | None = None,
+    seed: int = 0,
+) -> None:
+    """What every audit takes beside its own options."""

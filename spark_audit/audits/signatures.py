@@ -6,11 +6,7 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from spark_audit.audits.contract import Baseline, Tables
-    from spark_audit.manifest.schema import Manifest
+from typing import Any
 
 COMMON = {
     "tables": "Checkpoint -> pass -> token table; of one, {name: score(...)}.",
@@ -61,7 +57,7 @@ def sign(run: Callable[..., Any], *functions: Callable[..., Any] | None) -> None
     keyword = inspect.Parameter.KEYWORD_ONLY
     every = [
         parameter
-        for function in (_options, *filter(None, functions))
+        for function in filter(None, functions)
         for parameter in inspect.signature(function).parameters.values()
     ]
     options: dict[str, inspect.Parameter] = {}
@@ -73,14 +69,3 @@ def sign(run: Callable[..., Any], *functions: Callable[..., Any] | None) -> None
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [*first, *options.values()], return_annotation="AuditResult"
     )
-
-
-def _options(
-    tables: Tables,
-    manifest: Manifest,
-    *,
-    baseline: Baseline = None,
-    preset: str | None = None,
-    seed: int = 0,
-) -> None:
-    """What every audit takes beside its own options."""

@@ -19,7 +19,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_audit.audits.contract import BASE
 from spark_audit.names import entry_of
 from spark_audit.results import AuditResult
 
@@ -124,6 +123,7 @@ def concluded(
     evidence: Evidence,
     parts: Mapping[str, Callable[..., AuditResult]],
     *,
+    always: str,
     baselines: Mapping[str, str],
     **options: Any,
 ) -> AuditResult:
@@ -134,6 +134,8 @@ def concluded(
     parts
         Of the audit: ``conclude``; of what is told in turns, ``turn`` in its place
         where ``finish`` needs more than is told in the end.
+    always
+        The checkpoint that every turn sees.
     """
     if not isinstance(evidence, StoredEvidence):
         return parts["conclude"](evidence, baselines=baselines, **options)
@@ -143,7 +145,7 @@ def concluded(
         # A method's replicates are averaged, and so are those that it is held against.
         others = {entry_of(name) for name in held.values()}
         seen = {n for n in evidence.names if n in unit or entry_of(n) in others}
-        result = turn(evidence.of({*seen, BASE}), baselines=held, **options)
+        result = turn(evidence.of({*seen, always}), baselines=held, **options)
         made = _with(made, result, {*unit, *map(entry_of, unit)})
     return parts["finish"](made, **options) if "finish" in parts else made
 
