@@ -6,6 +6,7 @@ import errno
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 _SAID = re.compile(
     r"out of memory|(cannot|can't|could not|failed to|unable to) allocate( \S+)? memory"
@@ -14,6 +15,7 @@ _SAID = re.compile(
     r"|mha_graph\.execute",
     re.IGNORECASE,
 )
+_MEMINFO, _GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 # The loader's own store of a fixed size, however much memory there is.
 _FIXED = "static TLS block"
 
@@ -25,6 +27,25 @@ def out_of_memory(error: BaseException) -> bool:
     it in words only: torch on a CPU, compiled libraries, and what cannot be imported.
     """
     return any(_says_so(one) for one in _chain(error))
+
+
+def free_bytes() -> int | None:
+    """Memory that can be taken here without swapping; ``None`` where it is not told.
+
+    That of the machine, or of the container where that has less.
+    """
+    found = []
+    try:
+        told = dict(line.split(":") for line in _MEMINFO.read_text().splitlines())
+        found.append(int(told["MemAvailable"].split()[0]) * 1024)
+        most = int((_GROUP / "memory.max").read_text())
+        kept = (_GROUP / "memory.stat").read_text().split()
+        cached = int(kept[kept.index("inactive_file") + 1])
+        used = int((_GROUP / "memory.current").read_text())
+        found.append(max(most - used + cached, 0))
+    except (OSError, ValueError, KeyError):
+        pass  # not Linux, or no container, or one without a bound
+    return min(found, default=None)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

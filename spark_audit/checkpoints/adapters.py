@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints.adapter_fields import resolve
+from spark_audit.checkpoints.spread import materialise, whole
 from spark_audit.errors import CheckpointError, first_line, shown
 
 State = dict[str, torch.Tensor]
@@ -76,6 +77,7 @@ class AdapterHost:
             ) from error
         state, notes = self._fitting(name, state, where=where)
         if self.probe is not None:
+            materialise(self.peft, name)
             self._fill(name, state, where=where)
             self._check_effect(name, self.probe, changes_base, where=where)
         return name, notes
@@ -153,9 +155,8 @@ class AdapterHost:
             if name in own and own[name].shape == tensor.shape:
                 if own[name].is_meta or tensor.is_meta:
                     return True
-                return torch.equal(
-                    own[name].cpu(), tensor.to(device="cpu", dtype=own[name].dtype)
-                )
+                base = whole(own[name]).cpu()
+                return torch.equal(base, tensor.to(device="cpu", dtype=base.dtype))
         return False
 
     def _fill(self, name: str, state: State, *, where: str) -> None:

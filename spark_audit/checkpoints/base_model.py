@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from spark_audit.checkpoints.adapter_config import (
 from spark_audit.checkpoints.adapters import AdapterHost, input_noise
 from spark_audit.checkpoints.beside import NOISE, NOISE_ADDED, frozen_noise
 from spark_audit.checkpoints.dtypes import computed_in
+from spark_audit.checkpoints.fit import placed
 from spark_audit.checkpoints.locate import locate, read_json
 from spark_audit.checkpoints.models import (
     Architecture,
@@ -30,12 +34,12 @@ from spark_audit.checkpoints.models import (
     pick_device,
     probe_ids,
     read_architecture,
-    release,
     untied,
 )
 from spark_audit.checkpoints.quantise import rounded, swapped
 from spark_audit.checkpoints.recipe import Given, Loaded, Recipe
 from spark_audit.checkpoints.specs import Loading
+from spark_audit.checkpoints.spread import here, offloaded, release
 from spark_audit.checkpoints.tokenizer import (
     has_tokenizer,
     has_vocabulary,
@@ -67,6 +71,8 @@ class LoadedBase:
         self.shared, self.device = shared, pick_device(loading.device)
         named = read_json(weights.config / "config.json", where=where)
         self.architecture = read_architecture(weights.config, named, shared.given)
+        # Of what neither GPUs nor memory hold; removed with the module.
+        disk = mkdtemp(prefix="spark-audit-") if loading.device_map else None
         dtype, self.notes = computed_in(
             loading, self.architecture, weights, device=self.device
         )
@@ -76,11 +82,17 @@ class LoadedBase:
             state=None if weights.folder else weights.read(False),
             dtype=dtype,
             device=self.device,
+            places=placed(loading, self.device, folder=disk),
             safetensors=weights.files[0].suffix == ".safetensors",
             trust_remote_code=loading.trust_remote_code,
             where=where,
         )
-        check_finite(self.model.state_dict(), where=where)
+        if disk is not None:
+            weakref.finalize(self.model, shutil.rmtree, disk, ignore_errors=True)
+        check_finite(dict(here(self.model)), where=where)
+        if offloaded(self.model):
+            check_finite(weights.read(False), where=where)
+        self.shared_model = loading.tp > 1
         self.weights_sha256 = content_sha256(weights.files, named)
         self.quantisation = named.get("quantization_config")
         self.rows = head_rows(self.model)
@@ -140,6 +152,7 @@ class LoadedBase:
             model_id=sha256_json(identity),
             notes=tuple(notes),
             activate=partial(_activated, self.host, on, noise),
+            shared=self.shared_model,
         )
         yield loaded
         for kind in quantize:

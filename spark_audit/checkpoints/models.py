@@ -14,6 +14,7 @@ import torch
 
 from spark_audit.checkpoints.locate import walk
 from spark_audit.checkpoints.recipe import Given
+from spark_audit.checkpoints.spread import entry_device
 from spark_audit.checkpoints.weight_files import check_floats
 from spark_audit.errors import (
     CheckpointError,
@@ -60,6 +61,20 @@ class Architecture:
     def max_positions(self) -> int | None:
         """Context length, ``None`` when the configuration states none."""
         return getattr(self.text, "max_position_embeddings", None) or None
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What is known of a checkpoint from headers, and from an adapter's numbers.
+
+    ``model`` is on the meta device; ``None`` for own code and quantised weights.
+    """
+
+    architecture: Architecture
+    model: Any | None
+    rows: int
+    facts: dict[str, str]
+    notes: tuple[str, ...] = ()
 
 
 def read_architecture(
@@ -226,6 +241,7 @@ def build(
     state: Mapping[str, torch.Tensor] | None = None,
     dtype: str = "auto",
     device: str = "cpu",
+    places: Mapping[str, Any] | None = None,
     safetensors: bool | None = None,
     trust_remote_code: bool = False,
     where: str,
@@ -237,6 +253,9 @@ def build(
     folder, state
         One of both: a folder that transformers reads, or the tensors themselves
         (on the meta device for a check without weights).
+    places
+        Options of transformers that say where parts of the model go; otherwise all of
+        it goes to the device.
 
     Raises
     ------
@@ -253,7 +272,7 @@ def build(
         "ignore_mismatched_sizes": True,
         "local_files_only": True,
         "weights_only": True,
-        "device_map": None if device == "cpu" else {"": device},
+        **(places or {"device_map": None if device == "cpu" else {"": device}}),
     }
     if architecture.cls is not None:
         options["attn_implementation"] = architecture.attention
@@ -342,7 +361,7 @@ def logits(model: Any, ids: torch.Tensor, *, where: str) -> torch.Tensor:
     CheckpointError
         If it cannot be run on token ids alone.
     """
-    device = next(model.parameters()).device
+    device = entry_device(model)
     try:
         with torch.inference_mode():
             out: torch.Tensor = model(input_ids=ids.to(device), use_cache=False).logits
@@ -393,12 +412,6 @@ def pick_device(device: str) -> str:
             "there is no CUDA device here", where="--device", fix="use --device cpu"
         )
     return device
-
-
-def release(model: Any) -> None:
-    """Free a module's memory, whoever still holds the module."""
-    for tensor in (*model.parameters(), *model.buffers()):
-        tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
 
 
 def _foreign(what: str, error: Exception, where: str) -> SparkError:

@@ -13,6 +13,7 @@ from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.quantise import check_kinds
 from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.checkpoints.specs import BASE, Loading, Spec, default_name
+from spark_audit.checkpoints.together import opened_together
 from spark_audit.checkpoints.tokenizer import read_tokenizer
 from spark_audit.errors import InputError
 from spark_audit.names import CheckpointName
@@ -116,10 +117,16 @@ def open_checkpoints(
     CheckpointError
         As :func:`open_checkpoint`; also when adapters name different bases.
     """
+    loading = replace(loading or Loading(), **options)
+    if loading.tp > 1:
+        return opened_together(_opened, specs, loading)
+    return _opened(specs, loading)
+
+
+def _opened(specs: Sequence[Spec], loading: Loading) -> Iterator[Loaded]:
     from spark_audit.checkpoints.base_model import LoadedBase
     from spark_audit.checkpoints.plan import Plan
 
-    loading = replace(loading or Loading(), **options)
     check_kinds(loading.quantize)
     with quiet():
         plan = Plan(specs, loading)

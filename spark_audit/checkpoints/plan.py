@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from spark_audit.checkpoints.adapter_config import (
 from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.beside import NOISE, NOISE_ADDED, frozen_noise
 from spark_audit.checkpoints.detect import recipe
+from spark_audit.checkpoints.fit import check_room, check_shared
 from spark_audit.checkpoints.locate import HUB, locate, read_json
 from spark_audit.checkpoints.models import (
-    Architecture,
+    Rehearsal,
     build,
     check_buffers,
     check_layers,
@@ -60,9 +61,9 @@ class Plan:
                 check_base(item, self._needed())
         # Before a number is read: a mismatch is told before memory is taken.
         for _, item in self.items:
-            rehearse(item, item if item.weights else self._needed())
+            _dress(item, item if item.weights else self._needed())
         if self.base is not None and all(item.weights for _, item in self.items):
-            rehearse(self.base, self.base)
+            _dress(self.base, self.base)
 
     def _base(self, loading: Loading) -> Recipe | None:
         adapters = [item for _, item in self.items if item.weights is None]
@@ -113,6 +114,13 @@ class Plan:
                 groups = [(self.base, first)]
         yield from groups
         yield from alone
+
+
+def _dress(item: Recipe, base: Recipe) -> None:
+    """Rehearse, and refuse what would not be held by what is here."""
+    rehearsal = rehearse(item, base)
+    check_shared(item, rehearsal, where=item.given.where)
+    check_room(base, rehearsal, where=base.given.where)
 
 
 def base_recipe(item: Recipe, loading: Loading) -> Recipe:
@@ -198,20 +206,6 @@ def _with_base(spec: Spec, loading: Loading) -> Loading:
 def same_path(one: str, other: str) -> bool:
     """Whether two paths name one place."""
     return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
-
-
-@dataclass(frozen=True)
-class Rehearsal:
-    """What is known of a checkpoint from headers, and from an adapter's numbers.
-
-    ``model`` is on the meta device; ``None`` for own code and quantised weights.
-    """
-
-    architecture: Architecture
-    model: Any | None
-    rows: int
-    facts: dict[str, str]
-    notes: tuple[str, ...] = ()
 
 
 def rehearse(item: Recipe, base: Recipe) -> Rehearsal:

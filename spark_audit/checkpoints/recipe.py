@@ -58,6 +58,8 @@ class Loaded:
         What a reader of the report must know (decisions taken while loading).
     quantised_from
         Name of the checkpoint that this is with rounded weights.
+    shared
+        Whether other processes hold parts of the model, and must compute with this.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Loaded:
     model_id: str
     notes: tuple[str, ...] = ()
     quantised_from: str | None = None
+    shared: bool = False
     activate: Callable[[], AbstractContextManager[None]] = field(
         default=nullcontext, repr=False
     )

@@ -36,6 +36,10 @@ class Loading:
     dtype
         ``float32``, ``bfloat16``, ``float16``, or ``auto`` for what was saved, and for
         float32 where bfloat16 was saved and float32 is faster here.
+    tp
+        Processes of this launch that hold a share of each layer (tensor parallel).
+    device_map
+        ``auto``: layers go to GPUs, then the CPU, then the disk, as far as each holds.
     tokenizer
         A folder that overrides the checkpoint's and the base's tokenizer.
     lora_alpha
@@ -69,6 +73,13 @@ class Loading:
             env="SPARK_AUDIT_DTYPE",
         ),
     ] = "float32"
+    tp: Annotated[
+        int, Flag("Processes, by torchrun, that share each model.", min=1)
+    ] = 1
+    device_map: Annotated[
+        str | None,
+        Flag("Spread each model over GPUs, CPU and disk.", choices=("auto",)),
+    ] = None
     tokenizer: Tokenizer = None
     lora_alpha: LoraAlpha = None
     revision: Revision = None
@@ -93,6 +104,13 @@ class Loading:
                 f"unknown dtype {self.dtype!r}",
                 where="--dtype",
                 fix=choose(self.dtype, DTYPES),
+            )
+        spread = "--tp" if self.tp > 1 else "--device-map" if self.device_map else ""
+        if self.tp > 1 and self.device_map:
+            raise InputError("stands in place of --device-map", where="--tp")
+        if spread and self.quantize:
+            raise InputError(
+                f"rounds whole models, not what {spread} has spread", where="--quantize"
             )
 
 

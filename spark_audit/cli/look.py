@@ -12,6 +12,11 @@ from spark_audit.errors import CheckpointError
 from spark_audit.terminal.console import show_facts
 from spark_audit.terminal.flags import Flag, Json, Only, Quiet, Seed, Verbose, command
 
+OPENED = (
+    *("device", "dtype", "tp", "device_map"),
+    *("lora_alpha", "tokenizer", "revision"),
+)
+
 
 @command
 def inspect(
@@ -21,7 +26,7 @@ def inspect(
         str | None,
         Flag("Base model of adapters; audited as 'base'.", metavar="MODEL"),
     ] = None,
-    loading: Annotated[Loading, Only(("lora_alpha", "tokenizer", "revision"))],
+    loading: Annotated[Loading, Only(OPENED)],
     json: Json = False,
 ) -> None:
     """Say what a checkpoint is and whether it would load, without scoring."""

@@ -20,7 +20,10 @@ from spark_audit.terminal.flags import Flag, Json, Only, Quiet, command
 
 BRIEF = ("spans by type", "unmatched spans")
 """Tables of a manifest that `manifest build` ends with."""
-OPENED = ("device", "dtype", "tokenizer", "revision", "trust_remote_code")
+OPENED = (
+    *("device", "dtype", "tp", "device_map"),
+    *("tokenizer", "revision", "trust_remote_code"),
+)
 
 File = Annotated[Path, typer.Argument(help="File of `manifest build`.")]
 

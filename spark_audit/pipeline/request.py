@@ -160,3 +160,9 @@ class Request:
             raise InputError(
                 "stands in place of a manifest", where="--data", fix="leave one out"
             )
+        if self.loading.tp > 1 and self.shard[1] > 1:
+            if self.shard != shard_of(None):
+                raise InputError(
+                    "has every process on the same part", where="--tp and --shard"
+                )
+            object.__setattr__(self, "shard", (0, 1))

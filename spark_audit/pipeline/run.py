@@ -40,7 +40,10 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
     from spark_audit.scoring.store import Store
 
-PLACE = ("device", "trust_remote_code", "base", "include_base", "probe")
+PLACE = (
+    *("device", "device_map", "tp", "probe"),
+    *("trust_remote_code", "base", "include_base"),
+)
 """Options of opening that may differ from one worker to another."""
 LOCK = ".report.lock"
 """Held in a report folder by whoever writes the report."""

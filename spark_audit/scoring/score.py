@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
+from spark_audit.checkpoints.together import together
 from spark_audit.data.encoding import Encoding
 from spark_audit.errors import InputError, OutputError
 from spark_audit.scoring.items import AnyItem, Candidates, Continuation, Item, Prompt
@@ -146,7 +147,7 @@ def score_keys(
     if batch_size != "auto" and batch_size < 1:
         raise InputError("must be at least 1", where="batch size")
     _check(loaded, items)
-    run = _runner(kind)
+    _runner(kind)  # refuses settings before any key
     store.refresh()
     keys = store.keys(loaded, items, kind)
     lacking = store.lacking(keys.values())
@@ -167,15 +168,14 @@ def score_keys(
             progress(done, total)
 
     try:
-        with _without_cudnn():
-            run(
-                loaded,
-                list(todo.values()),
-                kind,
-                batch_size=None if batch_size == "auto" else batch_size,
-                emit=emit,
-                note=store.remark,
-            )
+        _run(
+            loaded,
+            list(todo.values()),
+            kind,
+            None if batch_size == "auto" else batch_size,
+            emit=emit,
+            note=store.remark,
+        )
     except BaseException:
         # Ctrl-C too: the same command resumes from here.
         with contextlib.suppress(OutputError):
@@ -183,6 +183,25 @@ def score_keys(
         raise
     store.flush()
     return keys, [*store.remarks(keys.values()), *store.notes]
+
+
+def _nothing(*_: Any) -> None:
+    """What other processes that share a model do with scores: the first keeps them."""
+
+
+@together(here=("emit", "note"))
+def _run(
+    loaded: Loaded,
+    items: Sequence[AnyItem],
+    kind: Pass,
+    batch_size: int | None,
+    *,
+    emit: Callable[[AnyItem, dict[str, np.ndarray]], None] = _nothing,
+    note: Callable[[str], None] = _nothing,
+) -> None:
+    """Run a pass, in all processes that share the model."""
+    with _without_cudnn():
+        _runner(kind)(loaded, items, kind, batch_size=batch_size, emit=emit, note=note)
 
 
 @contextlib.contextmanager
@@ -213,6 +232,7 @@ def missing(
     return sum(key in lacking for keys in asked for key in keys)
 
 
+@together()
 def drift(loaded: Loaded, items: Sequence[Item], *, k: int = 8, seed: int = 0) -> float:
     """Largest difference in NLL, in nats, between texts scored together and alone.
 
@@ -232,6 +252,7 @@ def drift(loaded: Loaded, items: Sequence[Item], *, k: int = 8, seed: int = 0) -
     return max((float(one.max()) for one in apart), default=0.0)
 
 
+@together()
 def dtype_drift(
     loaded: Loaded, items: Sequence[Item], *, k: int = 8, seed: int = 0
 ) -> tuple[float, float] | None:

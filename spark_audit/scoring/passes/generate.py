@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from spark_audit.checkpoints.spread import entry_device
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.memory import out_of_memory
 from spark_audit.scoring.answers import normalised, stripped
@@ -176,7 +177,7 @@ class Writer:
         self, loaded: Loaded, model: torch.nn.Module, first: Prompt, note: Note
     ) -> None:
         self._model, self._tokenizer = model, loaded.tokenizer
-        self.device = model.get_input_embeddings().weight.device  # type: ignore[operator]
+        self.device = entry_device(model)
         inner = getattr(model, "get_base_model", None)
         base: Any = inner() if callable(inner) else model
         taken = inspect.signature(base.forward).parameters

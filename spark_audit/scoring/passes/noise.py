@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from spark_audit.checkpoints.spread import weight_of
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.batching import Batches
@@ -84,7 +85,8 @@ def run(
     sigma = settings.sigma
     with loaded.active() as model:
         scorer = Scorer(loaded, model, items[0], note)
-        weight: torch.Tensor = model.get_input_embeddings().weight  # type: ignore[operator]
+        weight = weight_of(model.get_input_embeddings())  # type: ignore[operator]
+        assert weight is not None
         relative = np.float32(sigma / _rms(weight, loaded.usable))
         width = weight.shape[1]
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from spark_audit.checkpoints.spread import entry_device, offloaded, weight_of
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.head import Columns, Head, Transform
@@ -140,9 +141,10 @@ class Scorer:
     ) -> None:
         self._model = model
         weight = model.get_input_embeddings().weight  # type: ignore[operator]
-        self.device = weight.device
+        self.device = entry_device(model)
         self.room = room(self.device)
         self.exact = weight.dtype in (torch.float32, torch.float64)
+        self._alone = not loaded.shared and not offloaded(model)
         base = unwrapped(model)
         found = own_head(base, rows=len(loaded.usable))
         if isinstance(found, str):
@@ -183,7 +185,8 @@ class Scorer:
 
     def widened(self) -> AbstractContextManager[None] | None:
         """A context of the body in float32; ``None``: it is, or does not run alone."""
-        return None if self.exact or self._head is None else widened(self._body)
+        own = self._head is not None and self._alone and not self.exact
+        return widened(self._body) if own else None
 
     def _items(self, batch: Sequence[Item], *, only_nll: bool) -> list[np.ndarray]:
         ids, mask = padded([item.ids for item in batch])
@@ -348,19 +351,17 @@ def own_head(
     else:
         return f"no head is known for {kind}"
     head = base.get_output_embeddings()
-    if type(head) is not torch.nn.Linear or hasattr(head, "_hf_hook"):
-        return "its output head is adapted, quantised or offloaded"
+    if type(head) is not torch.nn.Linear:
+        return "its output head is adapted or quantised"
     if head._forward_hooks or head._forward_pre_hooks:
         return "its output head has hooks"
     if not hasattr(base, base.base_model_prefix):
         return "its body is not where its class says"
-    if len(head.weight) != rows:
+    if head.weight.shape[0] != rows:
         return "its output head has another number of rows than its vocabulary"
-    return head.weight.detach(), _detached(head.bias), transform
-
-
-def _detached(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    return None if tensor is None else tensor.detach()
+    weight = weight_of(head)
+    assert weight is not None
+    return weight, weight_of(head, "bias"), transform
 
 
 def padded(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor | None]:
