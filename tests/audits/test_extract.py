@@ -507,6 +507,7 @@ def test_conclusions_from_stored_evidence_are_the_same(
         tables(case, base=nothing, plain=some(case, 9), ours=nothing),
         manifest,
         baseline="plain",
+        prompts="full",  # why others were not scored is no part of the evidence
     )
     assert direct.evidence is not None
     path = tmp_path / "extract.parquet"

@@ -198,6 +198,81 @@ def test_without_other_prompts_there_is_no_table(make_case: Make) -> None:
     assert len(result.evidence["prompt"].unique()) == 1
 
 
+def of_names(manifest: Manifest, split: str = "train", count: int = 0) -> Manifest:
+    """E-mail addresses alone; so many rows of a split have a NAME before the first."""
+    content = manifest.model_dump(mode="json")
+    for example in content["examples"]:
+        for span in example["spans"]:
+            span["type"] = "EMAIL"
+        free = example["spans"] and example["spans"][0]["start"] >= 3
+        if count and free and example["split"] == split:
+            count -= 1
+            place = {"start": 0, "end": 3, "token_start": 0, "token_end": 3}
+            name = example["spans"][0] | place | {"type": "NAME"}
+            example["spans"] = [name, example["spans"][0]]
+    return seal(content)
+
+
+def prompted(given: Any, manifest: Manifest, prompts: str) -> list[dict[str, Any]]:
+    told = extract(given, manifest, prompts=prompts).tables["extract_prompts"]
+    return [r for r in told if r["of"] == "identifiers"]
+
+
+def test_a_prompt_that_no_row_can_be_asked_with_has_a_row_and_the_reason(
+    make_case: Make,
+) -> None:
+    manifest = of_names(make_case(sources=12, tests=6, seed=4).manifest)
+    ours = dict.fromkeys(("full", "last16", "association"), everything)
+    prompts = "last16,association"
+    given = tables(manifest, prompts, base=ours, ours=ours)
+    for name in ("base", "ours"):
+        mine = [
+            r for r in prompted(given, manifest, prompts) if r["checkpoint"] == name
+        ]
+        *_, asked, lost = mine
+        assert [r["prompt"] for r in mine] == ["full", "last16", "association"]
+        assert asked["spans"]
+        assert not asked["note"]
+        assert asked.keys() == lost.keys()
+        assert (lost["spans"], lost["found"], lost["beyond_points"]) == (0, None, None)
+        assert lost["note"] == (
+            "not estimable: no trained row has a NAME beside an identifier of another"
+            " type"
+        )
+    # Alone, the table has nothing but that.
+    given = {"ours": {Pass(): table(manifest, everything)}}
+    (row,) = prompted(given, manifest, "association")
+    assert (row["prompt"], row["spans"]) == ("association", 0)
+    # What can be asked but was not scored is another reason.
+    (_, row) = prompted(given, manifest, "last16,association")[-2:]
+    told = {r["prompt"]: r["note"] for r in prompted(given, manifest, prompts)}
+    assert told["last16"] == "not estimable: its prompts were not scored"
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_association_of_one_split_alone_is_not_compared(
+    make_case: Make, split: str
+) -> None:
+    manifest = of_names(make_case(sources=12, tests=6, seed=4).manifest, split, 3)
+    ours = dict.fromkeys(("full", "association"), everything)
+    given = tables(manifest, "association", ours=ours)
+    assert len(plan(manifest, prompts="association")[PROMPTED]) == 3
+    (row,) = (
+        r
+        for r in prompted(given, manifest, "association")
+        if r["prompt"] == "association"
+    )
+    assert row["beyond_points"] is row["low"] is None
+    if split == "train":
+        assert (row["spans"], row["found"], row["shown"]) == (3, 3, None)
+        assert row["note"] == (
+            "not estimable: no held-out identifier was asked for, and no base"
+        )
+    else:
+        assert row["spans"] == 0
+        assert row["note"].startswith("not estimable: no trained row has a NAME")
+
+
 def test_luck_alike_in_both_splits_is_seldom_shown(make_case: Make) -> None:
     """At 5% in the family, 60 checkpoints that guess: at most 7 by a binomial test."""
     manifest = make_case(sources=60, tests=40, seed=4).manifest

@@ -30,9 +30,11 @@ from spark_audit.audits.extract.prompts import (
     DEFAULT,
     FULL,
     PROMPTED,
+    PROMPTS_TABLE,
     cue_alone,
     graded,
     listed,
+    not_asked,
     prompt_table,
     shown_prompts,
 )
@@ -58,7 +60,6 @@ from spark_audit.results import AuditResult, Finding
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.extraction import n_p, n_p_counts, top_k_logp
 
-PROMPTS_TABLE = "extract_prompts"
 UNSCORED = "its texts were not scored"
 SCOPE = (
     "Extraction is claimed after the true prefix, for these spans, in one "
@@ -284,6 +285,7 @@ def _asked(
     frames=frames,
     turn=turn,
     finish=finish,
+    further=not_asked,
 )
 def evidence(
     tables: Tables,

@@ -8,7 +8,8 @@ family, corrected by Holm in their own table.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -20,16 +21,23 @@ from spark_audit.audits.extract.apart import (
     Apart,
     Hits,
     beyond,
+    comparable,
     has_base,
     spans_of,
 )
 from spark_audit.errors import InputError, choose
-from spark_audit.manifest.prompts import PROMPTS, TAILS
+from spark_audit.manifest.prompts import PROMPTS, TAILS, asked_keys, asked_place
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.extraction import n_p, n_p_counts
 
+if TYPE_CHECKING:
+    from spark_audit.audits.contract import Tables
+    from spark_audit.manifest.schema import Manifest
+    from spark_audit.results import AuditResult
+
 PROMPTED = Pass("prompted")
+PROMPTS_TABLE = "extract_prompts"
 FULL = "full"
 """The true prefix: what the plain pass has read anyway."""
 DEFAULT = "last16,cue"
@@ -37,6 +45,11 @@ WITHIN = (1, 10, 100)
 """Numbers of draws that the table counts."""
 LEVEL = 0.05
 WHOLE = "identifiers"
+NOT_ASKED = {
+    "association": "no trained row has a NAME beside an identifier of another type",
+    "cue": "no other row of a task lends its context to a trained identifier",
+}
+"""Why a prompt asked for no identifier of a trained row; else: there is none."""
 
 
 def listed(prompts: str) -> list[str]:
@@ -110,8 +123,9 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
 
     One is of whole identifiers, the others of their parts (:func:`graded`).
     ``true_prefix`` counts those of the same spans that come back behind it, ``cue_too``
-    those of the prompt's hits that the cue gives in another row's context too. Empty
-    where nothing but the true prefix was asked.
+    those of the prompt's hits that the cue gives in another row's context too; ``note``
+    has the reason where no difference is estimable. Empty where nothing but the true
+    prefix was asked.
     """
     if set(every["prompt"]) <= {FULL}:
         return []
@@ -132,6 +146,7 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
                 tested = not primary and name != BASE
                 if of == WHOLE:
                     records[-1] |= _whole(name, part, full, cue=cue)
+                records[-1]["note"] = "" if apart else _no_difference(part, name)
                 records[-1]["p"] = p if tested else None
     return records
 
@@ -147,6 +162,43 @@ def shown_prompts(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         shown = None if record["p"] is None else next(adjusted) < LEVEL and low > 0
         found.append({**told, "shown": shown})
     return found
+
+
+def _no_difference(part: pd.DataFrame, name: str) -> str:
+    held_out = spans_of(part, name, "test")
+    if held_out.empty and not (name != BASE and has_base(part)):
+        return "not estimable: no held-out identifier was asked for, and no base"
+    if not held_out.empty and comparable(part, name)[0].empty:
+        return "not estimable: held-out identifiers are of other types"
+    return "not estimable: rows are too few or not the same"
+
+
+def not_asked(
+    result: AuditResult, tables: Tables, manifest: Manifest, *, prompts: str = DEFAULT
+) -> AuditResult:
+    """The result with a row, and the reason, for each prompt that asked for nothing."""
+    records = result.tables.get(PROMPTS_TABLE, [])
+    told = {(record["checkpoint"], record["prompt"]) for record in records}
+    every = ((name, prompt) for name in tables for prompt in listed(prompts))
+    missing = [one for one in every if one not in told]
+    if not missing:
+        return result
+    split = {example.id: example.split for example in manifest.examples}
+    keys = map(asked_place, asked_keys(manifest, listed(prompts)))
+    trained = {prompt for prompt, _, example in keys if split[example] == "train"}
+    added = [
+        dict.fromkeys(records[0] if records else ())
+        | {"checkpoint": name, "prompt": prompt, "of": WHOLE, "spans": 0}
+        | {"note": f"not estimable: {_why(prompt, scored=prompt in trained)}"}
+        for name, prompt in missing
+    ]
+    return replace(result, tables={**result.tables, PROMPTS_TABLE: [*records, *added]})
+
+
+def _why(prompt: str, *, scored: bool) -> str:
+    if scored:
+        return "its prompts were not scored"
+    return NOT_ASKED.get(prompt, "no trained identifier outside canaries")
 
 
 def _by_part(spans: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
