@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_audit.checkpoints.detect import series
 from spark_audit.checkpoints.locate import locate
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.quantise import check_kinds
-from spark_audit.checkpoints.recipe import Loaded
+from spark_audit.checkpoints.recipe import Loaded, Recipe
 from spark_audit.checkpoints.specs import BASE, Loading, Spec, default_name
 from spark_audit.checkpoints.together import opened_together
 from spark_audit.checkpoints.tokenizer import read_tokenizer
 from spark_audit.errors import InputError
 from spark_audit.names import CheckpointName
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.base_model import LoadedBase
 
 
 def load_tokenizer(
@@ -124,29 +127,76 @@ def open_checkpoints(
 
 
 def _opened(specs: Sequence[Spec], loading: Loading) -> Iterator[Loaded]:
-    from spark_audit.checkpoints.base_model import LoadedBase
-    from spark_audit.checkpoints.plan import Plan
+    opening = Opening(specs, loading)
+    for group in range(len(opening.groups)):
+        yield from opening.open(group)
 
-    check_kinds(loading.quantize)
-    with quiet():
-        plan = Plan(specs, loading)
-    _check_names({name for name, _ in plan.items}, loading.quantize)
-    shared: LoadedBase | None = None
-    for weights, items in plan.groups():
-        if shared is not None:
-            shared.release()
+
+class Opening:
+    """The checkpoints of a call, by the modules they share; one is loaded at a time.
+
+    Attributes
+    ----------
+    groups
+        Names as they are opened, those of one module together: a base with its
+        adapters, full weights, each with its rounded copies.
+
+    Raises
+    ------
+    CheckpointError
+        As :func:`open_checkpoints`: what headers tell is known before any is loaded.
+    """
+
+    def __init__(self, specs: Sequence[Spec], loading: Loading) -> None:
+        from spark_audit.checkpoints.plan import Plan
+
+        check_kinds(loading.quantize)
         with quiet():
-            shared = LoadedBase(weights, loading)
+            self._plan = Plan(specs, loading)
+        _check_names({name for name, _ in self._plan.items}, loading.quantize)
+        self._loading = loading
+        self._loaded: LoadedBase | None = None
+        self._groups = list(self._plan.groups())
+        self.groups = tuple(
+            tuple(opened for one in items for opened in self._opened(*one))
+            for _, items in self._groups
+        )
+
+    def open(self, group: int) -> Iterator[Loaded]:
+        """Load a module, in place of the one before, and open what is on it."""
+        from spark_audit.checkpoints.base_model import LoadedBase
+
+        weights, items = self._groups[group]
+        self.release()
+        with quiet():
+            shared = self._loaded = LoadedBase(weights, self._loading)
         for name, item in items:
-            is_base = plan.is_base(item)
-            kinds = () if name == BASE or is_base else loading.quantize
-            opened = shared.load(name, item, is_base=is_base, quantize=kinds)
+            opened = shared.load(
+                name,
+                item,
+                is_base=self._plan.is_base(item),
+                quantize=self._kinds(name, item),
+            )
             while True:
                 with quiet():
                     loaded = next(opened, None)
                 if loaded is None:
                     break
                 yield loaded
+
+    def release(self) -> None:
+        """Free the module that is loaded."""
+        if self._loaded is not None:
+            self._loaded.release()
+        self._loaded = None
+
+    def _kinds(self, name: str, item: Recipe) -> tuple[str, ...]:
+        base = name == BASE or self._plan.is_base(item)
+        return () if base else self._loading.quantize
+
+    def _opened(self, name: str, item: Recipe) -> list[str]:
+        kinds = self._kinds(name, item)
+        return [name, *(str(CheckpointName(name, rounding=kind)) for kind in kinds)]
 
 
 def _check_names(names: set[str], kinds: Sequence[str]) -> None:

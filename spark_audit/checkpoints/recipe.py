@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,12 @@ class Loaded:
         text = config.get_text_config() if hasattr(config, "get_text_config") else None
         sizes = {name: getattr(text, name, None) for name in SIZES}
         return {name: size for name, size in sizes.items() if type(size) is int}
+
+    def without_weights(self) -> Loaded:
+        """All that is known of it, for a process that does not score it."""
+        described: Any = torch.nn.Module()
+        described.config = getattr(self.model, "config", None)
+        return replace(self, model=described, activate=nullcontext)
 
     @contextmanager
     def active(self) -> Iterator[torch.nn.Module]:

@@ -151,11 +151,7 @@ def _audit(request: Request, way: _Way) -> Path | None:
     with progress(quiet=way.quiet or request.shard[0] > 0) as show:
         outcome = run(request, progress=show)
     if outcome.report is None:
-        say(
-            f"part {request.shard[0] + 1} of {request.shard[1]} is done, "
-            f"{outcome.missing} items are left to the other workers; the last one "
-            "writes the report"
-        )
+        say("done; another worker has written the report")
         return None
     if way.json:
         tell_json(outcome.report.model_dump(mode="json"))

@@ -150,6 +150,17 @@ class Request:
         tuple[int, int],
         Flag("This worker's part, from 0/N; N workers.", metavar="I/N", read=shard_of),
     ] = (0, 1)
+    engine: Annotated[
+        str,
+        Flag(
+            "What scores: this process (and workers of --shard or a launcher), or Ray.",
+            choices=("local", "ray"),
+        ),
+    ] = "local"
+    address: Annotated[
+        str | None,
+        Flag("The Ray cluster; default: RAY_ADDRESS, else here.", metavar="HOST:PORT"),
+    ] = None
     show_text: ShowText = False
     loading: Loading = Loading()
     audit_options: Mapping[str, Any] = field(default_factory=dict)
@@ -166,3 +177,24 @@ class Request:
                     "has every process on the same part", where="--tp and --shard"
                 )
             object.__setattr__(self, "shard", (0, 1))
+        if self.address is not None and self.engine != "ray":
+            raise InputError(
+                "is that of a Ray cluster", where="--address", fix="add --engine ray"
+            )
+        if self.engine == "ray" and self.loading.tp > 1:
+            raise InputError(
+                "each worker of Ray has a model of its own", where="--engine ray, --tp"
+            )
+        # A batch script of SLURM says that it is the first of all tasks.
+        if self.engine == "ray" and self.shard[0]:
+            raise InputError(
+                "Ray shares the work itself: one command for all",
+                where="--engine ray",
+                fix="leave --shard out, and start it once, not by torchrun or srun",
+            )
+
+    @property
+    def way(self) -> str:
+        """The engine that scores."""
+        several = self.engine == "local" and self.shard[1] > 1
+        return "shard" if several else self.engine

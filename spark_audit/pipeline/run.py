@@ -1,24 +1,27 @@
 """Plan, score, audit, report: from checkpoints and a manifest to a report folder.
 
 The union of the passes that the audits need is scored once per checkpoint into a
-store that resumes. Any number of workers with the same flags may share the work: each
-scores the items that fall to it by hash, and the first that finds nothing missing
-writes the report.
+store that resumes, by an engine: here, by workers that share a folder, or elsewhere.
+Of several workers with the same flags the first that finds nothing missing writes the
+report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_audit.checkpoints.specs import parse_specs
 from spark_audit.errors import IncompleteError
 from spark_audit.files import check_writable
 from spark_audit.locks import alone
 from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.conclude import conclude
+from spark_audit.pipeline.engines import ENGINES
+from spark_audit.pipeline.engines.contract import Call, Clock, Engine, Progress
 from spark_audit.pipeline.folders import check_folder, default_folder, manifest_for
 from spark_audit.pipeline.lineup import (
     Lineup,
@@ -31,13 +34,12 @@ from spark_audit.pipeline.lineup import (
     with_order,
 )
 from spark_audit.pipeline.request import Request
-from spark_audit.pipeline.score import Clock, Progress, Scored, Work
+from spark_audit.pipeline.score import Scored, Work
 from spark_audit.pipeline.workers import NOT_GIVEN, Worker
 from spark_audit.report.folder import check_formats
 from spark_audit.results import Report
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
     from spark_audit.scoring.store import Store
 
 PLACE = (
@@ -51,11 +53,10 @@ LOCK = ".report.lock"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to; ``report`` is ``None`` for a worker that others outlast."""
+    """What a run came to; ``report`` is ``None`` where another worker wrote it."""
 
     folder: Path
     report: Report | None
-    missing: int = 0
 
 
 def run(request: Request, *, progress: Progress | None = None) -> Outcome:
@@ -67,19 +68,31 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         For anything that the user gave and that cannot be used; what was scored until
         then is kept, and the same request resumes.
     """
-    from spark_audit.scoring.store import Store
-
     clock = Clock()
     check_formats(request.formats)
     check_options(request)
-    order, stream = _open(request)
+    order = lineup(parse_specs(list(request.ckpt)), request.audits)
     learned = learned_order(order, request)
-    names = order.names
-    check_baseline(request.baseline, names)
-    check_options(request, names)
+    check_baseline(request.baseline, order.names)
+    check_options(request, order.names)
+
+    def show(what: str, done: int, total: int) -> None:
+        if progress is not None:
+            progress(what, done, total)
+
+    call = Call(order.specs, request, clock, show)
+    with ENGINES.get(request.way).run(call) as engine:
+        return _run(engine, order, learned)
+
+
+def _run(engine: Engine, order: Lineup, learned: Sequence[str]) -> Outcome:
+    """Open, score and conclude by an engine."""
+    from spark_audit.scoring.store import Store
+
+    request, clock = engine.call.request, engine.call.clock
 
     def report_folder(manifest: Manifest) -> Path:
-        folder = request.output or default_folder(manifest, names)
+        folder = request.output or default_folder(manifest, order.names)
         check_folder(folder, manifest, order, request)
         return folder
 
@@ -89,8 +102,8 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         report_folder(manifest)
     elif request.output is not None:
         check_writable(request.output)
-    with clock("loading"):
-        checkpoint = next(stream, None)
+    stream = engine.checkpoints()
+    checkpoint = next(stream, None)
     assert checkpoint is not None
     if manifest is None:
         manifest = original(manifest_for(checkpoint, request))
@@ -100,23 +113,21 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     worker = _worker(folder, request, manifest)
     with worker.at_work():
         store = Store(request.scores or folder / "scores" / "store")
-        work = Work(manifest, view, order, plans, store, request, progress, clock)
+        work = Work(manifest, view, order, plans, store, request, engine)
         scored: list[Scored] = []
         while checkpoint is not None:
             if order.scores(checkpoint.name):
                 scored.append(work.score(checkpoint))
             # Let go of full weights before the next checkpoint is loaded.
             checkpoint = None
-            with clock("loading"):
-                checkpoint = next(stream, None)
-        check_baseline(request.baseline, [*names, *(one.facts.name for one in scored)])
+            checkpoint = next(stream, None)
+        names = [*order.names, *(one.facts.name for one in scored)]
+        check_baseline(request.baseline, names)
+        scored = work.settle(scored)
         with clock("gathering"):
             missing = _missing(store, scored)
         if missing:
-            if request.shard[1] == 1:
-                raise IncompleteError(f"{missing} items could not be scored")
-            worker.done = True
-            return Outcome(folder, None, missing)
+            raise IncompleteError(f"{missing} items could not be scored")
         # Commands, and workers of one, wait for one another.
         with alone(folder / LOCK):
             if worker.ended:
@@ -127,7 +138,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
 
 
 def _missing(store: Store, scored: Sequence[Scored]) -> int:
-    """How many items no worker has scored yet."""
+    """How many items nobody has scored yet."""
     store.refresh()
     asked = (list(keys().values()) for one in scored for keys in one.keys.values())
     lacking = ((keys, store.lacking(keys)) for keys in asked)
@@ -138,7 +149,7 @@ def _worker(folder: Path, request: Request, manifest: Manifest) -> Worker:
     return Worker(
         folder / "scores" / "workers",
         "+".join(request.audits),
-        None if request.shard[1] == 1 else "/".join(map(str, request.shard)),
+        "/".join(map(str, request.shard)) if request.way == "shard" else None,
         _flags(request, manifest),
     )
 
@@ -166,21 +177,6 @@ def _flags(request: Request, manifest: Manifest) -> dict[str, str]:
         else str(NOT_GIVEN if value is None else value)
         for name, value in sorted(flags.items())
     }
-
-
-def _open(request: Request) -> tuple[Lineup, Iterator[Loaded]]:
-    """The checkpoints of a call, and the stream that opens them one by one."""
-    from spark_audit.checkpoints.open import open_checkpoints
-    from spark_audit.checkpoints.specs import parse_specs
-
-    order = lineup(parse_specs(list(request.ckpt)), request.audits)
-    loading = replace(
-        request.loading,
-        base=request.base,
-        include_base=request.base is not None,
-        probe=request.shard[1] == 1,
-    )
-    return order, open_checkpoints(order.specs, loading)
 
 
 def _plans(manifest: Manifest, request: Request) -> tuple[Manifest, Plans]:

@@ -1,12 +1,9 @@
-"""The scoring of a call, checkpoint by checkpoint, and how long it takes."""
+"""The scoring of a call: what each checkpoint is to be asked, and what was noted."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -14,6 +11,7 @@ import numpy as np
 from spark_audit.manifest.fit import check_fit
 from spark_audit.manifest.items import items_for, token_places
 from spark_audit.manifest.schema import Manifest
+from spark_audit.pipeline.engines.contract import Clock, Engine, Progress, Task
 from spark_audit.pipeline.lineup import Lineup, Plans
 from spark_audit.pipeline.request import Request
 from spark_audit.report.attachments import case_ids
@@ -24,28 +22,7 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
     from spark_audit.scoring.store import Keys, Store
 
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
 Items: TypeAlias = dict[Pass, list[Any]]
-
-DRIFT_ROWS = 8
-
-
-class Clock:
-    """Seconds by stage."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        """Count the time of the block."""
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            spent = time.monotonic() - start
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
 
 
 @dataclass(frozen=True)
@@ -60,7 +37,12 @@ class Scored:
 class Work:
     """The scoring of a call: what all its checkpoints have in common.
 
-    ``places`` has the characters of the tokens of the examples that reports show.
+    Attributes
+    ----------
+    engine
+        Who does it, and where.
+    places
+        The characters of the tokens of the examples that reports show.
     """
 
     manifest: Manifest
@@ -69,16 +51,22 @@ class Work:
     plans: Plans
     store: Store
     request: Request
-    progress: Progress | None
-    clock: Clock
+    engine: Engine
     places: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     _made: dict[str, Items] = field(default_factory=dict)
 
-    def score(self, checkpoint: Loaded) -> Scored:
-        """Score what is asked of one checkpoint; keep facts and keys, no model."""
-        from spark_audit.scoring.score import drift, dtype_drift, missing, score_keys
+    @property
+    def clock(self) -> Clock:
+        """Seconds by stage."""
+        return self.engine.call.clock
 
-        store, request = self.store, self.request
+    @property
+    def show(self) -> Progress:
+        """Tell the progress to whom it may concern."""
+        return self.engine.call.show
+
+    def score(self, checkpoint: Loaded) -> Scored:
+        """Ask what is wanted of one checkpoint; keep facts and keys, no model."""
         notes = list(checkpoint.notes)
         notes += check_fit(
             self.manifest,
@@ -91,34 +79,9 @@ class Work:
         )
         keys: dict[Pass, Keys] = {}
         for wanted, chosen in self._items(checkpoint).items():
-            if wanted == Pass() and missing(checkpoint, chosen, [wanted], store):
-                few = {"k": DRIFT_ROWS, "seed": request.seed}
-                largest = drift(checkpoint, chosen, **few)
-                count = min(DRIFT_ROWS, len(chosen))
-                store.remark(
-                    f"{count} texts scored alone and in one batch differ by at most "
-                    f"{largest:.1e} nats a token"
-                )
-                if apart := dtype_drift(checkpoint, chosen, **few):
-                    store.remark(
-                        f"{count} texts scored in {checkpoint.dtype} and in float32 "
-                        f"differ by {apart[0]:.1e} nats a token in the mean, "
-                        f"{apart[1]:.1e} at most"
-                    )
-            with self.clock(f"scoring: {wanted.kind}"):
-                _, remarks = score_keys(
-                    checkpoint,
-                    chosen,
-                    kind=wanted,
-                    store=store,
-                    batch_size=request.batch_size,
-                    shard=request.shard,
-                    progress=partial(
-                        self.show, f"scoring {checkpoint.name}, {wanted.label}, tokens"
-                    ),
-                )
-            keys[wanted] = store.named(checkpoint, chosen, wanted)
-            notes += (remark for remark in remarks if remark not in notes)
+            keys[wanted] = self.store.named(checkpoint, chosen, wanted)
+            task = Task(checkpoint.name, wanted, keys[wanted], self.store)
+            self.engine.score(task, checkpoint)
         return Scored(
             CheckpointFacts(
                 name=checkpoint.name,
@@ -148,7 +111,17 @@ class Work:
             self.places.update(token_places(self.view, checkpoint, shown))
         return {wanted: known[wanted] for wanted in plan}
 
-    def show(self, what: str, done: int, total: int) -> None:
-        """Tell the progress to whom it may concern."""
-        if self.progress is not None:
-            self.progress(what, done, total)
+    def settle(self, scored: Sequence[Scored]) -> list[Scored]:
+        """Have all of it in the store; in order, with what was remarked meanwhile."""
+        self.engine.finish()
+        self.store.refresh()
+        order = self.engine.order.index
+        found = []
+        for one in sorted(scored, key=lambda one: order(one.facts.name)):
+            notes = dict.fromkeys(one.facts.notes)
+            for keys in one.keys.values():
+                notes |= dict.fromkeys(self.store.remarks(keys().values()))
+            notes |= dict.fromkeys(self.store.notes if one.keys else ())
+            facts = one.facts.model_copy(update={"notes": [*notes]})
+            found.append(replace(one, facts=facts))
+        return found

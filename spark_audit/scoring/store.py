@@ -146,6 +146,29 @@ class Store:
         if self._pending_tokens >= FLUSH_TOKENS or waited >= FLUSH_SECONDS:
             self.flush()
 
+    def take(
+        self, table: TokenTable, keys: Mapping[str, str], remarks: Iterable[str]
+    ) -> None:
+        """Take what was scored elsewhere, with what a reader must know of it.
+
+        Parameters
+        ----------
+        keys
+            As :meth:`keys` gave them for the pass of the table.
+        """
+        layout = [(name, values.dtype) for name, values in table.columns.items()]
+        remarks = [*remarks]
+        if layout != self._layout or {*remarks} - {*self._remarks}:
+            self.flush()  # of rows that wait nobody has remarked this
+        for text in remarks:
+            self.remark(text)
+        lacking = self.lacking(keys[key] for key in table.ids)
+        for key in table.ids:
+            if keys[key] in lacking:
+                rows = table.rows(key)
+                columns = {name: values[rows] for name, values in table.columns.items()}
+                self.add(keys[key], table.position[rows], columns)
+
     def remark(self, text: str) -> None:
         """Keep what a reader of the pending rows must know with their shard."""
         if text not in self._remarks:

@@ -190,40 +190,92 @@ def assert_same_figures(one: Report | None, other: Report | None) -> None:
         assert a.model_dump() == pytest.approx(b.model_dump(), abs=1e-5)
 
 
-def test_two_workers_give_the_report_of_one(
-    request_of: Callable[..., Request], tmp_path: Path
+WORKERS = """
+import os, sys, signal
+from pathlib import Path
+# What takes long to import, once for all.
+import pandas, peft, torch, transformers
+import spark_audit.scoring.passes.plain
+from spark_audit.checkpoints import open as checkpoints
+from spark_audit.cli import main as cli
+from spark_audit.pipeline.engines.contract import Engine
+
+out, workers, here = Path(sys.argv[-1]), int(sys.argv[1]), Engine.here
+
+def counted(self, unit, *args, **options):
+    here(self, unit, *args, **options)
+    done.append(unit.id)
+    (out / f"{place}-{len(done)}").write_text(unit.id)
+    # The last one is killed while it holds its second unit, whose scores it keeps back.
+    if place == workers - 1 and len(done) == 1:
+        Engine.here = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+    while not all((out / f"{i}-1").exists() for i in range(workers)):
+        pass
+
+Engine.here = counted
+pids = []
+for place in range(workers):
+    pids.append(os.fork())
+    if not pids[-1]:
+        done = []
+        os._exit(cli.run([*sys.argv[2:], "--shard", f"{place}/{workers}"]))
+print(*(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids))
+"""
+
+
+def test_workers_take_over_what_a_dead_one_had_and_give_the_report_of_one(
+    request_of: Callable[..., Request], workshop: Path, tiny_base: Path, tmp_path: Path
 ) -> None:
     alone = run(request_of()).report
     shared = tmp_path / "shared"
-    first = run(request_of(output=shared, shard=(0, 2)))
-    assert first.report is None
-    assert first.missing > 0
-    assert not (shared / "report.json").exists()
-    second = run(request_of(output=shared, shard=(1, 2)))
-    assert_same_figures(second.report, alone)
-    assert json.loads((shared / "report.json").read_text())["status"] == "complete"
+    shared.mkdir()
+    call = ["matched", "--ckpt", f"ours={workshop / 'lora'}", "--base", str(tiny_base)]
+    call += ["--placebo-draws", "5", "--device", "cpu", "--format", "json", "--quiet"]
+    done = subprocess.run(
+        [sys.executable, "-c", WORKERS, "3", *call, "-o", str(shared)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=workshop,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.stdout.split()[-3:] == ["0", "0", "-9"], done.stderr[-2000:]
+    assert done.stderr.count("another worker has written the report") == 1
+    assert_same_figures(read_report(shared), alone)
+    units = [path.read_text() for path in shared.glob("[0-9]-*")]
+    # Each unit was scored once, and all workers scored some.
+    assert len(units) == len({*units}) > 12
+    assert {path.name[0] for path in shared.glob("[0-9]-*")} == {"0", "1", "2"}
+    left = {path.name for path in (shared / "scores").iterdir()}
+    assert left == {"store", "tables", "spans.parquet", "cases.parquet", "cases.csv"}
+    assert not (shared / "scores" / "store" / "leases").exists()
 
 
 def test_a_worker_with_other_flags_is_refused(
     request_of: Callable[..., Request], tmp_path: Path
 ) -> None:
-    run(request_of(shard=(0, 2)))
-    for other, said in (
+    others = [
         ({"seed": 3}, r"--seed 0 \(here 3\)"),
         ({"preset": "paper"}, r"--preset robust \(here paper\)"),
         ({"audit_options": {"placebo_draws": 6}}, r"--placebo-draws 5 \(here 6\)"),
         ({"loading": Loading(device="cpu", dtype="bfloat16")}, "--dtype float32"),
         ({"show_text": True}, "--show-text False"),
-    ):
-        with pytest.raises(InputError, match=f"worker 0/2 .* other flags: {said}"):
-            run(request_of(shard=(1, 2), **other))
-    # Where and how fast it scores is its own.
-    own = {"batch_size": 2, "loading": Loading()}
-    report = run(request_of(shard=(1, 2), **own)).report
+    ]
+
+    def beside(*_: object) -> None:
+        while others:
+            other, said = others.pop()
+            with pytest.raises(InputError, match=f"worker 0/2 .* other flags: {said}"):
+                run(request_of(shard=(1, 2), **other))
+
+    # What is never begun by another is done by the first.
+    report = run(request_of(shard=(0, 2)), progress=beside).report
     assert report is not None
+    assert not others
     assert not (tmp_path / "report" / "scores" / "workers").exists()
-    # The whole command again, with other flags; all scores are there.
-    again = run(request_of(shard=(1, 2), seed=3)).report
+    # Where and how fast it scores is its own; after the report all flags are.
+    own = {"batch_size": 2, "loading": Loading()}
+    again = run(request_of(shard=(1, 2), seed=3, **own)).report
     assert again is not None
     assert again.settings["seed"] == 3
 

@@ -1,0 +1,119 @@
+"""How a Ray cluster is reached, or started here: quietly, and without the network."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from spark_audit.errors import InputError, shown
+
+PATIENCE = 4.0
+"""Seconds to connect to an address, and again to be answered."""
+OBJECT_BYTES = 256 << 20
+"""For results on their way, of a cluster that is started here: a unit has few MB."""
+
+SILENCE = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+# What a client of HTTP/2 says first, and the first bytes of any answer to it.
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+SETTINGS_FRAME = 4
+
+
+def library() -> Any:
+    """Ray itself.
+
+    Raises
+    ------
+    InputError
+        If it is not installed.
+    """
+    for name, value in SILENCE.items():
+        os.environ.setdefault(name, value)
+    try:
+        return import_module("ray")
+    except ImportError as error:
+        raise InputError(
+            "Ray is not installed",
+            where="--engine ray",
+            fix="pip install 'spark-audit[ray]'",
+        ) from error
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[Any]:
+    """Ray, connected to the cluster at an address, or to one that is started here.
+
+    Whoever has connected this process before goes on with it.
+
+    Raises
+    ------
+    InputError
+        If nothing answers there, or Ray refuses.
+    """
+    ray = library()
+    if ray.is_initialized():
+        yield ray
+        return
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    options: dict[str, Any] = {}
+    if address == "local":
+        options = {"include_dashboard": False, "object_store_memory": OBJECT_BYTES}
+        options["_node_ip_address"] = "127.0.0.1"
+    elif address != "auto":
+        _check_answers(address)
+    _hush()
+    # Ray takes SIGTERM for itself.
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address, log_to_driver=False, logging_level="critical", **options)
+    except (OSError, RuntimeError, ValueError, ImportError) as error:
+        # Of two versions Ray tells in several lines.
+        raise InputError(
+            f"Ray says: {shown(' '.join(str(error).split()), most=300)}",
+            where=f"--address {address}",
+        ) from error
+    finally:
+        if main:
+            signal.signal(signal.SIGTERM, before)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _hush() -> None:
+    """Nodes that die are our business: Ray prints it on stdout, whatever is asked."""
+    worker: Any = import_module("ray._private.worker")
+    if hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = lambda *_, **__: None
+
+
+def _check_answers(address: str) -> None:
+    """Refuse an address at which no Ray is: Ray itself tries for a minute or more."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    fix = "give HOST:PORT of a running cluster, as `ray start --head` prints it"
+    where = f"--address {address}"
+    if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
+        raise InputError("is no HOST:PORT", where=where, fix=fix)
+    if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
+        return
+    try:
+        place = (host.strip("[]"), int(port))
+        with socket.create_connection(place, timeout=PATIENCE) as line:
+            line.settimeout(PATIENCE)
+            line.sendall(HELLO)
+            answer = line.recv(9)
+    except OSError as error:
+        why = error.strerror or str(error) or type(error).__name__
+        raise InputError(f"nothing answers ({why})", where=where, fix=fix) from error
+    if answer[3:4] != bytes([SETTINGS_FRAME]):
+        raise InputError("what answers is no Ray", where=where, fix=fix)

@@ -1,0 +1,190 @@
+"""Ray: the report of one process, whatever dies on the way; refusals in one line."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.checkpoints.specs import Loading
+from spark_audit.data.examples import Example, Span
+from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.file import write_manifest
+from spark_audit.pipeline.engines.ray.engine import _Ray
+from spark_audit.pipeline.run import Request, run
+from spark_audit.results import Report
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+NODES, KILLED = 4, 2
+
+
+class Nodes:
+    """A Ray cluster of some nodes on this machine."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        self._node = {"num_cpus": 1, "object_store_memory": 100 << 20}
+        # A dead node is noticed in seconds; as Ray comes it takes some twenty.
+        checks = {
+            "health_check_period_ms": 500,
+            "health_check_failure_threshold": 3,
+        }
+        head = {**self._node, "include_dashboard": False, "_system_config": checks}
+        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.address = self._cluster.address
+        self.others: list[Any] = []
+        self.fill()
+
+    def fill(self) -> None:
+        """As many as there were before."""
+        for _ in range(NODES - 1 - len(self.others)):
+            self.others.append(self._cluster.add_node(wait=False, **self._node))
+        self._cluster.wait_for_nodes()
+
+    def kill(self, which: random.Random) -> None:
+        """One of them, not that of the driver, at once."""
+        node = self.others.pop(which.randrange(len(self.others)))
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def end(self) -> None:
+        self._cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    made = Nodes()
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="module")
+def request_of(
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    make_model: Callable[..., Any],
+    tiny_tokenizer: Any,
+) -> Callable[..., Request]:
+    """``request_of(**fields)``: an audit of four checkpoints on two modules."""
+    from spark_audit.checkpoints.open import open_checkpoint
+
+    folder = tmp_path_factory.mktemp("workshop")
+    make_adapter(folder / "one", seed=1)
+    make_adapter(folder / "two", seed=2)
+    make_model("llama", seed=9).save_pretrained(folder / "full")
+    tiny_tokenizer.save_pretrained(folder / "full")
+    base = open_checkpoint(str(tiny_base), name="base", device="cpu")
+    manifest = build_manifest(examples(), base, name="m", caliper=2.0)
+    write_manifest(manifest, folder / "m.json")
+
+    def make(**fields: Any) -> Request:
+        given: dict[str, Any] = {
+            "audits": ("matched",),
+            "ckpt": tuple(f"{name}={folder / name}" for name in ("one", "two", "full")),
+            "base": str(tiny_base),
+            "manifest": folder / "m.json",
+            "loading": Loading(device="cpu"),
+            "audit_options": {"placebo_draws": 5},
+            "formats": ("json",),
+        }
+        return Request(**{**given, **fields})
+
+    return make
+
+
+def examples(count: int = 64) -> list[Example]:
+    """Rows with a name each; every fourth is a test row."""
+    rng = np.random.default_rng(0)
+    words = "the service food good cold said customer paid dollars rate news".split()
+    made = []
+    for i in range(count):
+        before, after = (" ".join(rng.choice(words, 12)) for _ in range(2))
+        name = (
+            f"{'Maria John Peter Alice'.split()[i % 4]} {'Jones Smith'.split()[i % 2]}"
+        )
+        prompt = f"Text: {before}. Contact {name} today. {after}.\nLabel:"
+        start = prompt.index(name)
+        made.append(
+            Example(
+                id=f"row-{i:02d}",
+                task="task",
+                prompt=prompt,
+                response=" good" if i % 2 else " cold",
+                split="test" if i % 4 == 3 else "train",
+                source_id=f"source-{i // 2:02d}",
+                spans=(Span(start, start + len(name), "NAME"),),
+            )
+        )
+    return made
+
+
+@pytest.fixture(scope="module")
+def alone(
+    request_of: Callable[..., Request], tmp_path_factory: pytest.TempPathFactory
+) -> Report:
+    """The report of one process."""
+    report = run(request_of(output=tmp_path_factory.mktemp("alone") / "r")).report
+    assert report is not None
+    return report
+
+
+def assert_same(one: Report | None, other: Report) -> None:
+    assert one is not None
+    assert [c.name for c in one.checkpoints] == [c.name for c in other.checkpoints]
+    assert len(one.results) == len(other.results)
+    for a, b in zip(one.results, other.results, strict=True):
+        assert a.model_dump() == pytest.approx(b.model_dump(), abs=1e-6)
+
+
+# Beside the first, on demand: each takes seconds, and the machine may be busy.
+ROUNDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 50))]
+
+
+@pytest.mark.parametrize("seed", ROUNDS)
+def test_nodes_that_die_cost_less_than_a_unit_each(
+    seed: int,
+    nodes: Nodes,
+    request_of: Callable[..., Request],
+    alone: Report,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    nodes.fill()
+    chance = random.Random(seed)
+    # Of the tokens that are done, and then some seconds more.
+    dies = sorted((chance.random(), chance.uniform(0, 0.3)) for _ in range(KILLED))
+    handed: list[str] = []
+    killers: list[threading.Timer] = []
+
+    def told(what: str, done: int, total: int) -> None:
+        # What is to be done grows as checkpoints are opened: four, of as many tokens.
+        while what.startswith("scoring") and dies and done >= dies[0][0] * total:
+            later = dies.pop(0)[1]
+            killers.append(threading.Timer(later, nodes.kill, [chance]))
+            killers[-1].start()
+
+    def hand_out(self: _Ray, hand: Any) -> None:
+        given(self, hand)
+        if hand.job is not None and hand.job.task is not None:
+            handed.append(hand.job.task.id + hand.job.checkpoint)
+
+    given = _Ray._hand_out
+    monkeypatch.setattr(_Ray, "_hand_out", hand_out)
+    request = request_of(engine="ray", address=nodes.address, output=tmp_path / "r")
+    report = run(request, progress=told).report
+    for killer in killers:
+        killer.join()
+    assert len(killers) == KILLED
+    assert_same(report, alone)
+    # Every unit was handed out once, and once more for each that died over one.
+    assert len(handed) - len({*handed}) <= KILLED
+    assert len({*handed}) > 4 * 8  # the fewer nodes there are, the fewer units
+    assert "raylet" not in capfd.readouterr().out
