@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from spark_audit.audits import turns
 from spark_audit.files import write_atomically
 from spark_audit.manifest.file import digest, load_manifest
 from spark_audit.pipeline.conclude import conclude
@@ -54,12 +55,9 @@ def main() -> None:
         for count in given.checkpoints:
             filled(given.output, rows, count)
             own = [f"--rows={rows}", f"--checkpoints={count}", "--conclude"]
-            own += [
-                f"--output={given.output}",
-                f"--most={given.most}",
-                "--audits",
-                *given.audits,
-            ]
+            own += [f"--output={given.output}", f"--most={given.most}"]
+            own += [f"--together={given.together}"] * (given.together is not None)
+            own += ["--audits", *given.audits]
             done = subprocess.run(
                 [sys.executable, __file__, *own], stdout=subprocess.PIPE, text=True
             )
@@ -72,6 +70,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--checkpoints", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--audits", nargs="+", default=AUDITS)
     parser.add_argument("--most", type=float, default=8, help="GB of memory at most")
+    parser.add_argument("--together", type=int, help="rows of evidence held at once")
     parser.add_argument("-o", "--output", type=Path, default=Path("streaming"))
     parser.add_argument("--conclude", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -242,6 +241,7 @@ def measured(folder: Path, rows: int, count: int, given: argparse.Namespace) -> 
     """Conclude, and print a line of the table; on stderr the peak by stage."""
     most = int(given.most * 2**30)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    turns.TOGETHER = turns.TOGETHER if given.together is None else given.together
     import pandas  # noqa: F401
 
     shutil.rmtree(folder / f"report-{rows}-{count}", ignore_errors=True)
@@ -255,6 +255,9 @@ def measured(folder: Path, rows: int, count: int, given: argparse.Namespace) -> 
         base="base",
         baseline="c1",
         formats=("csv",),
+        # 2,000 resamples, and none of what takes long and needs no memory.
+        preset="paper",
+        audit_options={"blind_permutations": 0, "placebo_draws": 0},
     )
     with stage("plans", clock):
         view, plans = make_plans(manifest, request.audits, options={})

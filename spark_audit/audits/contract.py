@@ -317,15 +317,15 @@ class Audits(Registry[Audit]):
             from spark_audit.audits.claims import corrected
             from spark_audit.manifest.file import original
 
-            # Where evidence is written as it is made; no option of the audit.
-            file = options.pop("evidence_file", None)
+            # Makes a file for evidence that is too large; no option of the audit.
+            spare = options.pop("evidence_file", None)
             if "conclude" not in parts:
                 result: AuditResult = function(tables, original(manifest), **options)
             else:
                 bound = inspect.signature(run).bind(tables, manifest, **options)
                 bound.apply_defaults()
                 given, own = bound.kwargs, original(manifest)
-                result = self._run(name, function, tables, own, file, **given)
+                result = self._run(name, function, tables, own, spare, **given)
             return replace(result, findings=corrected(result.findings))
 
         if "conclude" in parts:
@@ -338,7 +338,7 @@ class Audits(Registry[Audit]):
         evidence: Callable[..., pd.DataFrame],
         tables: Tables,
         manifest: Manifest,
-        file: Path | None,
+        spare: Callable[[], Path] | None,
         *,
         baseline: Baseline = None,
         preset: str | None = None,
@@ -355,9 +355,9 @@ class Audits(Registry[Audit]):
         if "check" in parts:
             parts["check"](**taken(parts["check"], options))
         frame: Evidence
-        if file is not None and (frames := parts.get("frames")):
+        if spare is not None and (frames := parts.get("frames")):
             made = frames(tables, manifest, **taken(frames, given))
-            frame = stored(made, file)
+            frame = stored(made, spare)
         else:
             frame = evidence(tables, manifest, **taken(evidence, given))
         names = list(dict.fromkeys(map(series_of, tables) if about.stages else tables))

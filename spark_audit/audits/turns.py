@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_audit.files import cannot_write
 from spark_audit.names import entry_of
 from spark_audit.results import AuditResult
 
@@ -94,29 +95,49 @@ def framed(records: Iterable[Any], columns: Sequence[str]) -> pd.DataFrame:
     return joined(parts, columns)
 
 
-def stored(frames: Iterable[pd.DataFrame], path: Path) -> Evidence:
-    """Evidence written frame by frame; all of it as a frame, where that is small."""
+def stored(frames: Iterable[pd.DataFrame], spare: Callable[[], Path]) -> Evidence:
+    """Evidence as one frame; written to a file as it comes, where it is too large.
+
+    Parameters
+    ----------
+    spare
+        Makes the file.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written.
+    """
+    held: list[pd.DataFrame] = []
+    rest = iter(frames)
+    for frame in rest:
+        held.append(frame)
+        if sum(map(len, held)) > TOGETHER:
+            every = chain(held, rest)
+            del held, frame
+            return _written((one for one in every if len(one)), spare())
+    return joined(held)
+
+
+def _written(frames: Iterator[pd.DataFrame], path: Path) -> StoredEvidence:
     groups: dict[str, list[int]] = {}
-    writer: pq.ParquetWriter | None = None
     count = rows = 0
-    empty = pd.DataFrame()
-    for frame in frames:
-        if frame.empty:
-            empty = frame
-            continue
-        for name in dict.fromkeys(frame["checkpoint"]):
-            part = frame[frame["checkpoint"] == name]
-            schema = None if writer is None else writer.schema
-            table = pa.Table.from_pandas(part, schema=schema, preserve_index=False)
-            writer = writer or pq.ParquetWriter(path, table.schema)
-            writer.write_table(table, row_group_size=len(table))
-            groups.setdefault(name, []).append(count)
-            count, rows = count + 1, rows + len(table)
-    if writer is None:
-        return empty
-    writer.close()
-    found = StoredEvidence(path, groups, rows)
-    return found.of(groups) if rows <= TOGETHER else found
+    first = next(frames)
+    schema = pa.Table.from_pandas(first, preserve_index=False).schema
+    every = chain([first], frames)
+    del first
+    try:
+        with pq.ParquetWriter(path, schema) as writer:
+            for frame in every:
+                for name in dict.fromkeys(frame["checkpoint"]):
+                    part = frame[frame["checkpoint"] == name]
+                    table = pa.Table.from_pandas(part, schema, preserve_index=False)
+                    writer.write_table(table, row_group_size=len(table))
+                    groups.setdefault(name, []).append(count)
+                    count, rows = count + 1, rows + len(table)
+    except OSError as error:
+        raise cannot_write(path.parent, error) from error
+    return StoredEvidence(path, groups, rows)
 
 
 def concluded(

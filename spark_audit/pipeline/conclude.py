@@ -16,7 +16,7 @@ from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.turns import StoredEvidence
 from spark_audit.checkpoints.run_folder import run_tables
 from spark_audit.errors import IncompleteError
-from spark_audit.files import temporary
+from spark_audit.files import cannot_write, temporary
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.folders import check_folder, safe, table_stem
 from spark_audit.pipeline.lineup import Lineup, folders_of, known
@@ -50,12 +50,16 @@ def conclude(work: Work, folder: Path, scored: Sequence[Scored]) -> Report:
     # Another command may have finished here in the meantime.
     before = check_folder(folder, work.manifest, work.order, request)
     scores = folder / "scores"
-    scores.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        # Evidence is written as it is made, and stands in its place in the end.
-        results = _results(
-            work, scored, tables, lambda: stack.enter_context(temporary(scores))[0]
-        )
+
+        def spare() -> Path:
+            """A file for evidence, which stands in its place in the end."""
+            try:
+                return stack.enter_context(temporary(scores))[0]
+            except OSError as error:
+                raise cannot_write(scores, error) from error
+
+        results = _results(work, scored, tables, spare)
         return _written(work, folder, scored, tables, before, results)
 
 
@@ -141,7 +145,7 @@ def _results(
     Parameters
     ----------
     spare
-        Gives a file for evidence.
+        Makes a file for evidence that is too large for memory.
     """
     results: dict[str, AuditResult] = {}
     facts = [one.facts for one in scored]
@@ -150,7 +154,7 @@ def _results(
         work.show(STATISTICS, count, len(audits))
         with work.clock(f"statistics: {name}"):
             results[name] = _audit(
-                name, tables, work.view, work.order, facts, work.request, spare()
+                name, tables, work.view, work.order, facts, work.request, spare
             )
     work.show(STATISTICS, len(audits), len(audits))
     return results
@@ -163,7 +167,7 @@ def _audit(
     order: Lineup,
     facts: Sequence[CheckpointFacts],
     request: Request,
-    file: Path,
+    spare: Callable[[], Path],
 ) -> AuditResult:
     seen = {k: passes for k, passes in tables.items() if order.sees(k, name)}
     # A series is held against a series, by their own names.
@@ -175,7 +179,7 @@ def _audit(
         "seed": request.seed,
         **request.audit_options,
     }
-    options = known(entry.run, options) | {"evidence_file": file}
+    options = known(entry.run, options) | {"evidence_file": spare}
     return with_entries(entry.run(seen, manifest, **options))
 
 

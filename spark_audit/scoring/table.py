@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import IO, Literal, TypeVar
 
@@ -253,21 +254,19 @@ def write_tables(parts: Iterable[TokenTable], path: Path) -> int:
         One at least. No two hold the same item. One at a time is in memory.
     """
     count, empty = 0, list[str]()
+    rest = iter(parts)
+    first = next(rest)
 
     def write(file: IO[bytes]) -> None:
         nonlocal count
-        writer = None
-        for part in parts:
-            table = part._arrow()
-            writer = writer or pq.ParquetWriter(file, table.schema)
-            writer.write_table(table)
-            count += len(part.ids)
-            lengths = zip(part.ids, np.diff(part.offsets), strict=True)
-            empty.extend(key for key, length in lengths if not length)
-        assert writer is not None
-        if empty:
-            writer.add_key_value_metadata({"empty": json.dumps(empty)})
-        writer.close()
+        with pq.ParquetWriter(file, first._arrow().schema) as writer:
+            for part in chain([first], rest):
+                writer.write_table(part._arrow())
+                count += len(part.ids)
+                lengths = zip(part.ids, np.diff(part.offsets), strict=True)
+                empty.extend(key for key, length in lengths if not length)
+            if empty:
+                writer.add_key_value_metadata({"empty": json.dumps(empty)})
 
     write_atomically(path, write, mode=0o600)
     return count

@@ -418,7 +418,7 @@ def test_what_is_concluded_in_turns_is_what_is_concluded_at_once(
     baselines = {"method[1]": "clean", "method[2]": "clean", "alone": "method[1]"}
     whole = audited(audit, world, tables, baselines)
     monkeypatch.setattr("spark_audit.audits.turns.TOGETHER", 0)
-    file = {"evidence_file": tmp_path / "evidence.parquet"}
+    file = {"evidence_file": lambda: tmp_path / "evidence.parquet"}
     told = audited(audit, world, tables, baselines, **file)
     assert isinstance(told.evidence, StoredEvidence)
     pd.testing.assert_frame_equal(told.evidence.of(tables), whole.evidence)
