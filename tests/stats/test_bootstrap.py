@@ -118,7 +118,7 @@ class TestWeights:
             ]
 
         whole = everything()
-        monkeypatch.setattr(bootstrap, "_CHUNK", 39)
+        monkeypatch.setattr("spark_audit.stats.weights._CHUNK", 39)
         for one, other in zip(whole, everything(), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-13, equal_nan=True)
 
