@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import Plan
 from spark_audit.checkpoints.locate import HUB, WEIGHT_SUFFIXES, locate
 from spark_audit.checkpoints.run_folder import trained_order
-from spark_audit.checkpoints.specs import Spec, parse_specs
+from spark_audit.checkpoints.specs import Loading, Spec, parse_specs
 from spark_audit.data.examples import data_files, read_examples
 from spark_audit.errors import InputError
 from spark_audit.files import open_regular
@@ -26,6 +26,7 @@ from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.items import MORE_TOKENS, labels_key, task_labels
 from spark_audit.manifest.schema import Manifest, ManifestCanary, ManifestTwins
 from spark_audit.manifest.slots import canary_key, place_of, twins_key
+from spark_audit.memory import free_bytes
 from spark_audit.pipeline.folders import MANIFESTS, default_folder
 from spark_audit.pipeline.lineup import check_options, make_plans, union
 from spark_audit.pipeline.request import Request
@@ -42,8 +43,11 @@ LETTERS = 4
 """Letters of a token, where no manifest says it."""
 SHORT = 40
 """Tokens of an identifier behind a prompt that is not its row's own, about."""
-BATCH, OTHER = 16_384, 6e8
-"""Tokens of a batch, and bytes that libraries take."""
+BATCH, CPU_BATCH, OTHER = 16_384, 1024, 8e8
+"""Tokens of a batch, on GPUs and CPUs, and bytes that libraries and buffers take."""
+HALF = {True: 0.6, False: 2.0}
+"""Time of a bfloat16 body and a float32 head over that of all in float32, by whether
+the machine has instructions for bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,8 @@ class Part:
 class Estimate:
     """What a request takes: seconds over all checkpoints, bytes of memory.
 
-    ``weights`` are those of each checkpoint's model, 0 where no file here tells them.
+    ``weights`` are those of each checkpoint's model, 0 where no file here tells them;
+    ``free_bytes`` is by place where it is told.
     """
 
     manifest: str
@@ -73,6 +78,7 @@ class Estimate:
     loading: float
     report: float
     memory_bytes: float
+    free_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -94,11 +100,16 @@ def estimate(request: Request) -> Estimate:
     """
     check_options(request)
     specs = parse_specs(list(request.ckpt))
-    weights = _weights(specs, request)
+    files = _weights(specs, request)
+    weights = {name: one.count for name, one in files.items()}
+    on_disk = max((one.size for one in files.values()), default=4.0)
+    on_gpu = request.loading.device != "cpu" and Path("/dev/nvidia0").exists()
+    size, slower = _computed(request.loading, on_disk, on_gpu)
     stages = sum(_stages(path) for spec in specs for path in spec.paths)
     copies = 1 + len(request.loading.quantize)
     gflops = billions(request.loading.device)
-    each = {n: WORK * (count + BESIDE) / gflops / 1e9 for n, count in weights.items()}
+    pace_of = WORK * slower / gflops / 1e9
+    each = {name: pace_of * (count + BESIDE) for name, count in weights.items()}
     mean = sum(each.values()) / len(each)
     whole = sum(each.values()) + (copies - 1) * sum(
         pace for name, pace in each.items() if name != "base"
@@ -116,7 +127,10 @@ def estimate(request: Request) -> Estimate:
         seconds = tokens * pace + STATISTICS * len(weights)
         parts.append(Part(name, _read(fresh), tokens, round(seconds, 1)))
     draws = not request.formats or {"figures", "html"} & {*request.formats}
-    hidden = math.sqrt(max(weights.values()) / 12) if max(weights.values()) else 0
+    most = max(weights.values())
+    batch = 20 * (BATCH if on_gpu else CPU_BATCH) * math.sqrt(most / 12)
+    # While weights are widened, their file stands beside them in memory.
+    mapped = 0.0 if size == on_disk else on_disk
     names = [name for name in weights if name != "base"] or ["base"]
     folder = request.output or (
         default_folder(texts.manifest, names) if texts.manifest else Path("reports")
@@ -131,8 +145,35 @@ def estimate(request: Request) -> Estimate:
         audits=parts,
         loading=START + LOADING * len(weights) * copies,
         report=REPORT if draws else 1.0,
-        memory_bytes=4 * max(weights.values()) + 20 * BATCH * hidden + OTHER,
+        memory_bytes=(size + mapped) * most + batch + OTHER,
+        free_bytes=_free(on_gpu),
     )
+
+
+def _computed(loading: Loading, on_disk: float, on_gpu: bool) -> tuple[float, float]:
+    """Bytes a weight as it is computed, and the time over that of float32."""
+    flags = _cpu_flags()
+    has = on_gpu or any(one in flags for one in ("avx512_bf16", "amx_bf16", " bf16"))
+    half = loading.dtype in ("bfloat16", "float16")
+    if loading.dtype == "auto":
+        half = on_disk <= 2 and has
+    return (2.0, HALF[has]) if half else (4.0, 1.0)
+
+
+def _cpu_flags() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text()[:8192]
+    except OSError:
+        return ""
+
+
+def _free(on_gpu: bool) -> dict[str, int]:
+    if on_gpu:  # nothing heavy is loaded elsewhere
+        from spark_audit.checkpoints.fit import rooms
+
+        return rooms("cuda")
+    here = free_bytes()
+    return {} if here is None else {"cpu": here}
 
 
 # --- what is read ---------------------------------------------------------------------
@@ -145,18 +186,15 @@ class _Texts:
     name: str
     rows: int
     manifest: Manifest | None
+    view: Manifest | None
     sizes: Mapping[str, int]
 
     def plan(self, audit: str, request: Request) -> Plan:
         """What an audit reads."""
-        if self.manifest is None:
+        if self.view is None:
             return {Pass("generate"): sorted(self.sizes)}
         _, plans = make_plans(
-            self.manifest,
-            [audit],
-            preset=request.preset,
-            options=request.audit_options,
-            limit=request.limit,
+            self.view, [audit], preset=request.preset, options=request.audit_options
         )
         return union((plans.whole, plans.stages))
 
@@ -174,10 +212,19 @@ def _texts(request: Request) -> _Texts:
         rows = read_examples(*data_files(request.data))
         asked = [one for one in rows if one.split == "test"][: request.limit]
         sizes = {one.id: len(one.prompt) // LETTERS for one in asked}
-        return _Texts("+".join(p.stem for p in request.data), len(rows), None, sizes)
+        name = "+".join(p.stem for p in request.data)
+        return _Texts(name, len(rows), None, None, sizes)
     manifest = original(load_manifest(request.manifest or _only_manifest()))
-    sizes = dict(_sizes(manifest))
-    return _Texts(manifest.name, len(manifest.examples), manifest, sizes)
+    # A limit is over what all audits read.
+    view, _ = make_plans(
+        manifest,
+        request.audits,
+        preset=request.preset,
+        options=request.audit_options,
+        limit=request.limit,
+    )
+    sizes = dict(_sizes(view))
+    return _Texts(manifest.name, len(manifest.examples), manifest, view, sizes)
 
 
 def _only_manifest() -> Path:
@@ -242,16 +289,25 @@ def _read(fresh: Mapping[Pass, Sequence[str]]) -> str:
 # --- what reads it --------------------------------------------------------------------
 
 
-def _weights(specs: Sequence[Spec], request: Request) -> dict[str, int]:
+@dataclass(frozen=True)
+class Stored:
+    """Weights in files: how many, and bytes of each."""
+
+    count: int = 0
+    size: float = 4.0
+
+
+def _weights(specs: Sequence[Spec], request: Request) -> dict[str, Stored]:
     """Each checkpoint's weights; an adapter's are those of its base."""
-    base = 0 if request.base is None else count_weights(_place(request.base))
+    base = Stored() if request.base is None else stored(_place(request.base))
     found = {"base": base} if request.base is not None else {}
     for spec in specs:
         for number, path in enumerate(spec.paths, start=1):
             name = spec.name if len(spec.paths) == 1 else f"{spec.name}#{number}"
-            found[name] = count_weights(_place(path)) or base
-    known = [count for count in found.values() if count]
-    return {name: count or max(known, default=0) for name, count in found.items()}
+            own = stored(_place(path))
+            found[name] = own if own.count else base
+    most = max(found.values(), key=lambda one: one.count, default=Stored())
+    return {name: one if one.count else most for name, one in found.items()}
 
 
 def _place(source: str) -> Path | None:
@@ -263,29 +319,31 @@ def _stages(path: str) -> int:
     return max(len(trained_order(place)) if place and place.is_dir() else 0, 1)
 
 
-def count_weights(path: Path | None) -> int:
-    """The weights of a model's files, by their headers; 0 of an adapter."""
+def stored(path: Path | None) -> Stored:
+    """The weights of a model's files, by their headers; none of an adapter."""
     if path is None or (path / "adapter_config.json").exists():
-        return 0
+        return Stored()
     files = [path]
     if path.is_dir():
         if not (path / "config.json").exists():
-            return 0
+            return Stored()
         every = sorted(path.iterdir())
         files = [one for one in every if one.suffix == ".safetensors"]
         files = files or [one for one in every if one.suffix in WEIGHT_SUFFIXES]
-    total = 0
+    total, size = 0, 0
     for file in files:
         with suppress(OSError, ValueError, KeyError, TypeError):
             if file.suffix != ".safetensors":
                 total += file.stat().st_size // 4
+                size += file.stat().st_size
                 continue
             with open_regular(file, follow=True) as opened:
                 length = int.from_bytes(opened.read(8), "little")
                 header = json.loads(opened.read(min(length, 1 << 27)))
             header.pop("__metadata__", None)
             total += sum(math.prod(one["shape"]) for one in header.values())
-    return total
+            size += max((one["data_offsets"][1] for one in header.values()), default=0)
+    return Stored(total, size / total) if total else Stored()
 
 
 # --- in words -------------------------------------------------------------------------
@@ -312,6 +370,12 @@ def told(estimate: Estimate) -> Iterator[str]:
     yield ""
     memory = f"{estimate.memory_bytes / 1e9:.1f} GB"
     yield f"In all about {duration(estimate.seconds)}, and about {memory} of memory."
+    if estimate.free_bytes:
+        free = estimate.free_bytes.items()
+        listed = ", ".join(f"{size / 1e9:.1f} GB {place}" for place, size in free)
+        yield f"Free: {listed}."
+        if estimate.memory_bytes > max(estimate.free_bytes.values()):
+            yield "It may not fit: see --dtype bfloat16, --tp and --device-map auto."
     yield "Right within a factor of two while this machine is as busy as now. What"
     yield "several audits read is counted with the first; what is scored, not again."
     longest = max(estimate.audits, key=lambda one: one.seconds)

@@ -10,8 +10,9 @@ from spark_audit.audits import AUDITS
 from spark_audit.pipeline.estimate import (
     Estimate,
     Part,
-    count_weights,
+    Stored,
     duration,
+    stored,
     told,
 )
 
@@ -32,6 +33,7 @@ def test_words_fit_a_screen() -> None:
         loading=1e4,
         report=15.0,
         memory_bytes=3e10,
+        free_bytes={**{f"cuda:{n}": 80 * 10**9 for n in range(2)}, "cpu": 10**11},
     )
     lines = list(told(long))
     assert len(lines) <= 25
@@ -51,6 +53,7 @@ def test_weights_are_counted_by_headers(tmp_path: Path) -> None:
     model.mkdir()
     (model / "config.json").write_text("{}")
     save_file({"a": np.zeros((3, 4), np.float16)}, model / "model.safetensors")
-    assert count_weights(model) == count_weights(model / "model.safetensors") == 12
+    found = stored(model)
+    assert found == stored(model / "model.safetensors") == Stored(12, 2.0)
     (model / "adapter_config.json").write_text("{}")
-    assert count_weights(model) == count_weights(None) == 0
+    assert stored(model) == stored(None) == Stored()

@@ -507,3 +507,19 @@ def test_what_cannot_be_asked_is_refused(
     with pytest.raises(InputError, match="17 tokens do not fit the context of 16"):
         ran(replace(loaded, max_positions=16), [item])
     assert ran(loaded, []) == ({}, [])
+
+
+def test_the_head_of_an_adapted_model_is_not_copied_for_each_row(
+    make_model: Callable[..., Any], make_loaded: Callable[..., Any]
+) -> None:
+    model = make_model("qwen2").requires_grad_(False)
+    seen: list[bool] = []
+
+    def look(_: Any, args: tuple[torch.Tensor, ...]) -> None:
+        seen.append(args[0].is_contiguous() and args[0].shape[1] == 1)
+
+    model.get_output_embeddings().register_forward_pre_hook(look)
+    ran(make_loaded(model, tokenizer=Spelled()), prompts([4, 9, 9]))
+    # Of a view of hidden states torch makes a product a row, each with the whole head.
+    assert len(seen) > 5
+    assert all(seen)

@@ -243,9 +243,12 @@ class Writer:
         options: dict[str, Any] = {"use_cache": self.caches}
         if past is not None:
             options["past_key_values"] = past
-        if self._keep:
-            options["logits_to_keep"] = 1
         unread = ids if past is None else ids[:, -1:]
+        if self._keep:
+            # As an index it is copied out of the hidden states: of a view, frozen
+            # weights are multiplied row by row, with a copy of the head for each.
+            last = torch.tensor([unread.shape[1] - 1], device=ids.device)
+            options["logits_to_keep"] = last
         # Prompt tuning takes no positions: nothing is said where nothing was padded.
         if not bool(mask.all()):
             options["attention_mask"] = mask
