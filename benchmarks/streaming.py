@@ -314,7 +314,9 @@ class Named:
 
 def peak() -> float:
     """Most resident memory so far, MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    # Not by getrusage: that remembers whom this process was forked from.
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return float(status.partition("VmHWM:")[2].split()[0]) / 1e3
 
 
 if __name__ == "__main__":

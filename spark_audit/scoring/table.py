@@ -171,6 +171,9 @@ class TokenTable:
                 keys = file.read_row_group(part, ["example"])["example"]
                 codes, names = _codes(keys)
                 first = np.flatnonzero(np.diff(codes, prepend=-1))
+                # An item may begin in the part before.
+                if len(first) and ids and names[codes[0]] == ids[-1]:
+                    first = first[1:]
                 ids += names[codes[first]].tolist()
                 starts.append(first + rows)
                 rows += len(codes)
@@ -261,7 +264,8 @@ def write_tables(parts: Iterable[TokenTable], path: Path) -> int:
         nonlocal count
         with pq.ParquetWriter(file, first._arrow().schema) as writer:
             for part in chain([first], rest):
-                writer.write_table(part._arrow())
+                # Of more than 2^20 rows Arrow would make several groups.
+                writer.write_table(part._arrow(), row_group_size=max(len(part), 1))
                 count += len(part.ids)
                 lengths = zip(part.ids, np.diff(part.offsets), strict=True)
                 empty.extend(key for key, length in lengths if not length)

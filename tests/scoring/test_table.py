@@ -8,6 +8,7 @@ import weakref
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from spark_audit.errors import InputError, OutputError
@@ -115,6 +116,31 @@ def test_tables_written_one_after_the_other_are_one_file(tmp_path: Path) -> None
         np.testing.assert_array_equal(read.position[ours], whole.position[theirs])
         for name, values in whole.columns.items():
             np.testing.assert_array_equal(read.columns[name][ours], values[theirs])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_items_that_a_file_cuts_in_two_are_whole_again(
+    rows: int, tmp_path: Path
+) -> None:
+    # Regression: Arrow cuts what it writes after 2^20 rows, in the midst of an item.
+    table = TokenTable.from_items(
+        [make_item(f"x{i}", [1, 2, 5, 6], seed=i) for i in range(9)]
+    )
+    table.write(tmp_path / "whole.parquet")
+    path = tmp_path / "cut.parquet"
+    whole = pq.read_table(tmp_path / "whole.parquet")
+    pq.write_table(whole, path, row_group_size=rows)
+    assert_same(TokenTable.read(path), table)
+
+
+def test_what_is_written_is_cut_nowhere(tmp_path: Path) -> None:
+    key, _, columns = make_item("a", [0])
+    long = {name: np.repeat(values, 1 << 20) for name, values in columns.items()}
+    items = [(f"{key}{k}", np.arange(1 << 20, dtype=np.int32), long) for k in range(2)]
+    table = TokenTable.from_items(items)
+    table.write(tmp_path / "t.parquet")
+    assert pq.ParquetFile(tmp_path / "t.parquet").num_row_groups == 1
+    assert_same(TokenTable.read(tmp_path / "t.parquet"), table)
 
 
 def test_stored_tables_are_read_when_asked_for_and_not_kept(tmp_path: Path) -> None:
