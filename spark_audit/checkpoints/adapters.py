@@ -265,7 +265,8 @@ def _align(peft: Any) -> None:
             if keep.dtype == torch.bool:
                 keep = torch.nn.functional.pad(keep, (n, 0), value=False)
             else:
-                keep = keep + n
+                # Positions that are counted from the end stay where they are.
+                keep = torch.where(keep < 0, keep, keep + n)
             kwargs = {**kwargs, "logits_to_keep": keep}
         return args, kwargs
 

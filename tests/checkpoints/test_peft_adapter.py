@@ -140,10 +140,15 @@ def test_a_mask_of_positions_keeps_its_meaning_with_a_prompt(
         some = model(
             input_ids=ids, use_cache=False, logits_to_keep=torch.tensor([0, 2])
         ).logits
+        # As the scorer counts them: from the end.
+        behind = model(
+            input_ids=ids, use_cache=False, logits_to_keep=torch.tensor([-4, -1])
+        ).logits
     assert full.shape == (2, 4, 300)
     assert torch.allclose(kept.reshape(-1, 300), full[mask], rtol=0, atol=1e-5)
     assert torch.allclose(last, full[:, -2:], rtol=0, atol=1e-5)
     assert torch.allclose(some, full[:, [0, 2]], rtol=0, atol=1e-5)
+    assert torch.allclose(behind, full[:, [0, 3]], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("start", ["pissa", "olora"])
