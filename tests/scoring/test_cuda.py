@@ -40,6 +40,7 @@ def test_every_pass_agrees_with_the_cpu(
     make_model: Callable[..., Any],
     make_loaded: Callable[..., Any],
     make_items: Callable[..., Any],
+    tiny_tokenizer: Any,
     kind: str,
 ) -> None:
     here = make_model(kind, vocab_size=3000)
@@ -57,8 +58,14 @@ def test_every_pass_agrees_with_the_cpu(
     sets = [Candidates("set", items[0].ids, rows)]
     prompts = [Prompt("asked", items[0].ids, "nothing", 5)]
     for wanted, given in ((Pass("candidates"), sets), (Pass("generate"), prompts)):
-        cpu = score(make_loaded(here), given, passes=[wanted])[wanted]
-        gpu = score(make_loaded(there, device="cuda"), given, passes=[wanted])[wanted]
+        cpu, gpu = (
+            score(
+                make_loaded(model, device=device, tokenizer=tiny_tokenizer),
+                given,
+                passes=[wanted],
+            )[wanted]
+            for model, device in ((here, "cpu"), (there, "cuda"))
+        )
         same(gpu, cpu)
 
 
