@@ -38,7 +38,7 @@ _LOST = ("gloo", "connection closed", "connection reset", "nccl")
 class _Group:
     """The processes of this launch, with a channel of their own for what is told."""
 
-    def __init__(self, size: int, device: str) -> None:
+    def __init__(self, size: int) -> None:
         import torch
         import torch.distributed as dist
 
@@ -50,18 +50,9 @@ class _Group:
                 fix=f"torchrun --nproc-per-node {size} -m spark_audit ... --tp {size}",
             )
         self.size, self.first = size, os.environ.get("RANK", "0") == "0"
-        cuda = device != "cpu" and torch.cuda.is_available()
+        cuda = torch.cuda.is_available()
         if cuda:
-            place = int(os.environ.get("LOCAL_RANK", "0"))
-            there = torch.cuda.device_count()
-            if place >= there:
-                raise InputError(
-                    f"process {place + 1} of this machine has no CUDA device of its "
-                    f"own: {there} here",
-                    where="--tp",
-                    fix="launch as many processes as devices, or give --device cpu",
-                )
-            torch.cuda.set_device(place)
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         if not dist.is_initialized():
             dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
         self._channel = dist.new_group(backend="gloo", timeout=IDLE)
@@ -111,7 +102,7 @@ def opened_together(
         If other than ``loading.tp`` processes were launched.
     """
     if not _STARTED:
-        _STARTED.append(_Group(loading.tp, loading.device))
+        _STARTED.append(_Group(loading.tp))
         if _STARTED[0].first:
             atexit.register(_STARTED[0].leave)
     (group,) = _STARTED

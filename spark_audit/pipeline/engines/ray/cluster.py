@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from spark_audit.errors import InputError, shown
@@ -27,24 +28,23 @@ HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 SETTINGS_FRAME = 4
 
 
-def library() -> Any:
-    """Ray itself.
+def check(address: str | None) -> None:
+    """Refuse at once what Ray would only find after a minute or more.
 
     Raises
     ------
     InputError
-        If it is not installed.
+        If Ray is not installed, or nothing answers at the address.
     """
-    for name, value in SILENCE.items():
-        os.environ.setdefault(name, value)
-    try:
-        return import_module("ray")
-    except ImportError as error:
+    if find_spec("ray") is None:
         raise InputError(
             "Ray is not installed",
             where="--engine ray",
             fix="pip install 'spark-audit[ray]'",
-        ) from error
+        )
+    address = _place(address)
+    if address not in ("local", "auto"):
+        _check_answers(address)
 
 
 @contextmanager
@@ -56,19 +56,19 @@ def connected(address: str | None) -> Iterator[Any]:
     Raises
     ------
     InputError
-        If nothing answers there, or Ray refuses.
+        If Ray refuses.
     """
-    ray = library()
+    for name, value in SILENCE.items():
+        os.environ.setdefault(name, value)
+    ray = import_module("ray")
     if ray.is_initialized():
         yield ray
         return
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    address = _place(address)
     options: dict[str, Any] = {}
     if address == "local":
         options = {"include_dashboard": False, "object_store_memory": OBJECT_BYTES}
         options["_node_ip_address"] = "127.0.0.1"
-    elif address != "auto":
-        _check_answers(address)
     _hush()
     # Ray takes SIGTERM for itself.
     main = threading.current_thread() is threading.main_thread()
@@ -88,6 +88,10 @@ def connected(address: str | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _place(address: str | None) -> str:
+    return address or os.environ.get("RAY_ADDRESS") or "local"
 
 
 def _hush() -> None:

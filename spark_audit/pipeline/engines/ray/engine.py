@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from spark_audit.errors import IncompleteError, InputError, OutputError, one_line
 from spark_audit.pipeline.engines import ENGINES
 from spark_audit.pipeline.engines.contract import Call, Engine, Task
-from spark_audit.pipeline.engines.ray.cluster import connected
+from spark_audit.pipeline.engines.ray.cluster import check, connected
 from spark_audit.pipeline.engines.ray.holder import Holder, Unit
 from spark_audit.provenance import versions
 
@@ -39,6 +39,7 @@ LIVES = 3
 @ENGINES.register()
 def ray(call: Call) -> Engine:
     """All nodes of a Ray cluster, or this machine's cores."""
+    check(call.request.address)
     return _Ray(call)
 
 
