@@ -103,6 +103,7 @@ def match(
                 caliper_u=round(1e6 * caliper),
                 distance=distance,
                 controls=controls,
+                shows=row.encoding.start < row.encoding.end,
             )
             solver = matching.solver
             found.solvers[solver] = found.solvers.get(solver, 0) + 1

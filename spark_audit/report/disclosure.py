@@ -330,6 +330,9 @@ def _record(name: str, record: Record, clusters: int) -> Iterator[Record]:
         and isinstance(value, int | float)
         and not isinstance(value, bool)
     ]
+    if size == 0 and not figures:
+        yield record  # of nothing, and why
+        return
     if not isinstance(size, int) or size < FEWEST:
         if name not in NEEDED:
             yield record | dict.fromkeys(figures) | {"note": WITHHELD}

@@ -179,11 +179,12 @@ def _mean(values: np.ndarray) -> float:
 
 
 def _sd(values: np.ndarray) -> float:
-    """Standard deviation with n - 1; exactly 0 for a constant."""
+    """Standard deviation with n - 1; exactly 0 for a constant, to a millionth."""
     if len(values) < 2:
         raise NotEstimableError("fewer than 2 values")
-    # Round-off in the mean would give a constant a tiny SD and a huge SMD.
-    return 0.0 if np.ptp(values) == 0 else float(values.std(ddof=1))
+    # Round-off would give a constant a tiny SD and a huge SMD.
+    same = np.ptp(values) <= 1e-6 * np.abs(values).max()
+    return 0.0 if same else float(values.std(ddof=1))
 
 
 def _ecdf_distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -156,6 +156,7 @@ def match_spans(
     distance: Literal["mean", "profile"] = "mean",
     controls: Literal["any", "before"] = "any",
     classes: np.ndarray | None = None,
+    shows: np.ndarray | None = None,
 ) -> Matching:
     """Match the PII spans of one example with windows of the same example.
 
@@ -184,6 +185,8 @@ def match_spans(
     classes
         Shape ``(T,)``, integers: a control must have the span's classes, each as often
         as the span has it, in any order.
+    shows
+        Shape ``(T,)``, bool: tokens that are not all blank; a control has one of them.
 
     Returns
     -------
@@ -202,6 +205,9 @@ def match_spans(
     for start, end in spans:
         free[start:end] = False
     windows = {n: eligible_windows(free, n) for n in {b - a for a, b in spans}}
+    if shows is not None:
+        seen = _prefix_sums(shows)
+        windows = {n: at[seen[at + n] > seen[at]] for n, at in windows.items()}
     choices: dict[int, Choices] = {}
     reasons: dict[int, str] = {}
     for i in sorted(range(len(spans)), key=lambda i: (*spans[i], i)):

@@ -225,6 +225,22 @@ def test_test_rows_are_matched_too(build: Callable[..., Manifest]) -> None:
     assert splits == {"train", "test"}
 
 
+def test_a_line_break_is_no_control(
+    build: Callable[..., Manifest], make_example: Callable[..., Example]
+) -> None:
+    """Of one token, as a short name is: its characters would be none."""
+    rows = [
+        make_example(f"e{i}", f"a\n a {'read ' * i}\n the\n food\nA", pii={"A": "NAME"})
+        for i in range(12)
+    ]
+    manifest = build(rows, caliper=20.0, buffer=0)
+    assert len(manifest.pairs) > 4
+    for pair in manifest.pairs:
+        text = manifest.by_id[pair.example].text
+        control = text[pair.control.char_start : pair.control.char_end]
+        assert control.strip()
+
+
 # --- the same bytes -------------------------------------------------------------------
 
 

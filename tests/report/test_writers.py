@@ -14,6 +14,7 @@ import pytest
 from spark_audit.cli.show import show_report
 from spark_audit.errors import InputError, OutputError
 from spark_audit.report.cells import Cell, Line, Table, cell, figure
+from spark_audit.report.disclosure import disclosed
 from spark_audit.report.folder import ALIASES, read_report, write_report
 from spark_audit.report.tables import glance, tables
 from spark_audit.report.writers import WRITERS
@@ -487,6 +488,21 @@ def test_tables_that_no_audit_leaves(
         (tmp_path / "report.json").write_text(json.dumps(told))
         write_report(read_report(tmp_path), tmp_path, formats=["csv"])
         assert "1.25" not in (tmp_path / "tables" / f"{table}.csv").read_text()
+
+
+def test_what_is_of_nothing_says_why_where_figures_of_few_are_withheld(
+    report: Report,
+) -> None:
+    why = {"checkpoint": "x", "spans": 0, "clusters": 0, "found": None, "note": "why"}
+    few = why | {"spans": 3, "clusters": 3, "found": 2}
+    tables = {"extract_prompts": [why, few, why | {"found": 2}]}
+    none, *others = disclosed(report.model_copy(update={"tables": tables})).tables[
+        "extract_prompts"
+    ]
+    assert none == why
+    for record in others:
+        assert record["found"] is None
+        assert record["note"].startswith("withheld: fewer than 5 clusters")
 
 
 def test_one_line_a_method_stands_at_a_glance(report: Report) -> None:

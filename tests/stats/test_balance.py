@@ -73,6 +73,8 @@ def test_smd_without_a_value(a: list[float], b: list[float], reason: str) -> Non
 def test_wrong_arguments() -> None:
     with pytest.raises(NotEstimableError, match="constant"):
         variance_ratio(PII, np.full(3, 0.1))
+    with pytest.raises(NotEstimableError, match="constant"):
+        variance_ratio(PII, np.array([7.1, 7.1 + 4e-15]))  # but for rounding
     with pytest.raises(ValueError, match="shape"):
         smd(PII[None], OTHER, sd=1.0)
 

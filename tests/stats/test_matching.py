@@ -204,6 +204,18 @@ def test_unscored_tokens_and_pii_are_never_used() -> None:
     assert found.unmatched == [Unmatched(2, LOST)]
 
 
+def test_a_control_shows_something() -> None:
+    # Tokens 1 and 2 are blank: no control by themselves, but within one.
+    unll = np.array([5, 5, 5, 9, 9], dtype=np.int64)
+    shows = np.array([True, False, False, True, True])
+    one = match_spans(unll, everything(5), [(0, 1)], shows=shows)
+    assert [(p.start, p.end) for p in one.pairs] == [(3, 4)]
+    two = match_spans(unll, everything(5), [(0, 2)], shows=shows)
+    assert [(p.start, p.end) for p in two.pairs] == [(2, 4)]
+    alone = match_spans(unll[:3], everything(3), [(0, 1)], shows=shows[:3])
+    assert alone.unmatched == [Unmatched(0, "no eligible window of length 1")]
+
+
 def test_input_is_left_as_it_was() -> None:
     unll, eligible = worked()
     before = unll.copy(), eligible.copy()

@@ -188,7 +188,7 @@ def not_asked(
     trained = {prompt for prompt, _, example in keys if split[example] == "train"}
     added = [
         dict.fromkeys(records[0] if records else ())
-        | {"checkpoint": name, "prompt": prompt, "of": WHOLE, "spans": 0}
+        | {"checkpoint": name, "prompt": prompt, "of": WHOLE, "spans": 0, "clusters": 0}
         | {"note": f"not estimable: {_why(prompt, scored=prompt in trained)}"}
         for name, prompt in missing
     ]
