@@ -419,7 +419,7 @@ def _foreign(what: str, error: Exception, where: str) -> SparkError:
         return IncompleteError(
             "does not fit into memory",
             where=where,
-            fix="try --dtype bfloat16 or a larger device",
+            fix="try --dtype bfloat16, --device-map auto or a larger device",
         )
     fix = None
     if isinstance(error, ImportError):

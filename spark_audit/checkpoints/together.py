@@ -38,7 +38,7 @@ _LOST = ("gloo", "connection closed", "connection reset", "nccl")
 class _Group:
     """The processes of this launch, with a channel of their own for what is told."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, device: str) -> None:
         import torch
         import torch.distributed as dist
 
@@ -51,6 +51,12 @@ class _Group:
             )
         self.size, self.first = size, os.environ.get("RANK", "0") == "0"
         cuda = torch.cuda.is_available()
+        if cuda and device == "cpu":
+            raise InputError(
+                "a model is shared on the GPUs where there are any",
+                where="--tp, --device cpu",
+                fix="hide them: CUDA_VISIBLE_DEVICES= torchrun ...",
+            )
         if cuda:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         if not dist.is_initialized():
@@ -102,7 +108,7 @@ def opened_together(
         If other than ``loading.tp`` processes were launched.
     """
     if not _STARTED:
-        _STARTED.append(_Group(loading.tp))
+        _STARTED.append(_Group(loading.tp, loading.device))
         if _STARTED[0].first:
             atexit.register(_STARTED[0].leave)
     (group,) = _STARTED
