@@ -124,6 +124,25 @@ def test_other_ways_to_number(names: list[str], layout: Callable[..., Path]) -> 
     assert labels(run) == names
 
 
+@pytest.mark.parametrize(
+    ("names", "gone"),
+    [
+        (["1", "2", "4"], "3"),
+        (["task_0", "task_2", "task_5"], "1, 3, 4"),
+        (["0", "1", "2"], ""),
+        (["checkpoint-1", "checkpoint-3"], ""),  # steps
+        (["100", "200", "300"], ""),
+    ],
+)
+def test_a_stage_that_is_not_among_the_numbers_is_noted(
+    names: list[str], gone: str, layout: Callable[..., Path], tiny_base: Path
+) -> None:
+    loaded = open_checkpoint(str(layout(*names)), base=str(tiny_base), device="cpu")
+    said = [note for note in loaded.notes if note.startswith("no folder numbered")]
+    expected = f"no folder numbered {gone}: stages are counted as they are there"
+    assert said == ([expected] if gone else [])
+
+
 def test_a_training_run_of_spark_train(
     layout: Callable[..., Path],
     tiny_base: Path,

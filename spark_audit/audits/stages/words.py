@@ -11,7 +11,9 @@ from spark_audit.audits.stages.cells import Found, State
 from spark_audit.audits.wording import adjusted_p, figure, unseen
 from spark_audit.results import Finding, Guard, Row, number
 
-UNORDERED = "in which order the tasks were learned is not known: give --order"
+UNORDERED = (
+    "which task each stage learned is not known: give --order, a task for each stage"
+)
 Told: TypeAlias = "Mapping[tuple[str, str, str, str], Row]"
 
 

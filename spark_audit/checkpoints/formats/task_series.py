@@ -118,7 +118,7 @@ def task_series(path: Path, given: Given) -> Recipe:
         inner,
         source=source + (f"@{given.stage}" if given.stage else ""),
         given=replace(inner.given, where=given.where, stage=given.stage),
-        notes=(note, *_unfinished(run, found), *unchecked, *inner.notes),
+        notes=(note, *_gaps(path), *_unfinished(run, found), *unchecked, *inner.notes),
         stages=tuple(stage.label for stage in found),
     )
 
@@ -173,6 +173,19 @@ def _numbered(root: Path) -> list[tuple[tuple[int, int], Path]]:
                 found.append(((style, int(match[1])), folder))
                 break
     return sorted(found)
+
+
+def _gaps(path: Path) -> list[str]:
+    """That numbers are missing between stages; those of training steps are others."""
+    found = [] if path.is_file() else _numbered(_root(path))
+    numbers = [number for (style, number), _ in found if style < len(_NUMBERED) - 1]
+    if not numbers or numbers[0] > 1:
+        return []
+    gone = sorted({*range(numbers[0], numbers[-1])} - {*numbers})
+    if not gone or len(gone) > len(numbers):
+        return []
+    missing = ", ".join(map(str, gone))
+    return [f"no folder numbered {missing}: stages are counted as they are there"]
 
 
 def _holds(folder: Path) -> bool:
