@@ -28,6 +28,7 @@ LONGEST = (
     "test_large_vocabulary.py",
     "test_run.py",
     "test_all.py",
+    "test_ray.py",
     "test_demo.py",
     "test_distributed.py",
     "test_run_folder.py",

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
+from spark_audit.pipeline.engines import ENGINES
 from spark_audit.terminal.flags import Flag, Seed, ShowText
 
 
@@ -154,7 +155,8 @@ class Request:
         str,
         Flag(
             "What scores: this process (and workers of --shard or a launcher), or Ray.",
-            choices=("local", "ray"),
+            # Workers that share a folder are known by their parts.
+            choices=tuple(name for name in ENGINES.names() if name != "shard"),
         ),
     ] = "local"
     address: Annotated[

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from spark_audit.checkpoints.specs import Loading
+from spark_audit.checkpoints.specs import Loading, parse_specs
+from spark_audit.errors import CheckpointError, InputError, OutputError
 from spark_audit.pipeline.engines.contract import UNIT_TOKENS, Call, Clock, Task
 from spark_audit.pipeline.engines.ray.engine import _Group, _Hand, _Job, _Ray
+from spark_audit.pipeline.engines.ray.holder import Holder, Unit
 from spark_audit.pipeline.request import Request
+from spark_audit.provenance import versions
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.store import Keys, Store
 from spark_audit.scoring.table import Pass
@@ -139,3 +145,80 @@ def test_what_a_holder_had_goes_to_another_but_not_for_ever(driver: _Ray) -> Non
         assert driver._groups[0].units.popleft() is job
     with pytest.raises(Exception, match="4 workers in a row ended over it"):
         driver._bury(_Hand(None, ("node", 0), job=job), Gone())
+
+
+def known_to(driver: _Ray) -> Any:
+    """Ray's errors, as far as they are looked at."""
+    kinds: dict[str, Any] = {"RayError": type("RayError", (Exception,), {})}
+    for name in ("ObjectStoreFullError", "OutOfDiskError"):
+        kinds[name] = type(name, (kinds["RayError"],), {})
+    driver._ray = SimpleNamespace(exceptions=SimpleNamespace(**kinds))
+    return driver._ray.exceptions
+
+
+def test_errors_of_a_node_are_told_in_one_line(driver: _Ray) -> None:
+    known = known_to(driver)
+    full = driver._told(known.OutOfDiskError("three\nlong\nlines"))
+    assert isinstance(full, OutputError)
+    assert "start Ray with a larger --object-store-memory" in str(full)
+    other = driver._told(known.RayError("it broke\nwith a trace"))
+    assert str(other) == "--engine ray: Ray says: RayError: it broke"
+    ours = InputError("is wrong", where="row-1")
+    assert driver._told(ours) is ours
+
+
+def test_nodes_have_the_same_version_installed(driver: _Ray) -> None:
+    driver._check_versions(versions())
+    with pytest.raises(InputError, match=r"a node has spark-audit 9\.9, not"):
+        driver._check_versions({**versions(), "spark-audit": "9.9"})
+    gone = Gone("ray::Holder.__init__()\nModuleNotFoundError: No module named 'x'")
+    gone.actor_init_failed = True
+    with pytest.raises(InputError, match=r"cannot begin \(ModuleNotFoundError: .*'x'"):
+        driver._bury(_Hand(None, ("node", 0)), gone)
+
+
+@pytest.fixture(scope="module")
+def holder(
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Holder:
+    """A holder of a base with two adapters, both rounded too."""
+    folder = tmp_path_factory.mktemp("adapters")
+    made = [make_adapter(folder / name, seed=n) for n, name in enumerate(("a", "b"))]
+    specs = parse_specs([str(path) for path in made])
+    options = {"base": str(tiny_base), "include_base": True, "quantize": ("int8",)}
+    return Holder(specs, Loading(device="cpu", **options))  # type: ignore[arg-type]
+
+
+def unit(holder: Holder, name: str, **fields: Any) -> Unit:
+    known = holder.open(0, name)
+    items = task([5, 9]).items
+    given = {"model_id": known.model_id, "kind": Pass(), "probes": items[:1]}
+    given |= {"items": items, "batch_size": "auto"}
+    return Unit(checkpoint=name, **{**given, **fields})
+
+
+def test_a_holder_scores_what_it_opened_in_any_order(holder: Holder) -> None:
+    (names,) = holder._opening.groups
+    assert names == ("base", "a", "a+int8", "b", "b+int8")
+    wanted = [unit(holder, name) for name in names]
+    assert len({one.model_id for one in wanted}) == len(names)
+    whole = {one.checkpoint: holder.score(0, one) for one in wanted}
+    for one in (wanted[2], wanted[1], wanted[4], wanted[2]):
+        table, notes = holder.score(0, one)
+        first, told = whole[one.checkpoint]
+        np.testing.assert_array_equal(table.columns["nll"], first.columns["nll"])
+        assert notes == told
+        # One copy of all weights at a time.
+        rounded = [k for k, v in holder._opened.items() if v.quantised_from]
+        assert len(rounded) <= 1
+    assert len({whole[name][0].columns["nll"].tobytes() for name in names}) == 5
+    sent = pickle.loads(pickle.dumps(holder.open(0, "a")))
+    assert sent.shape == holder._opened["a"].shape
+    assert not list(sent.model.parameters())
+
+
+def test_another_checkpoint_under_the_same_path_is_refused(holder: Holder) -> None:
+    with pytest.raises(CheckpointError, match="a: is another checkpoint on one node"):
+        holder.score(0, unit(holder, "a", model_id="0" * 64))

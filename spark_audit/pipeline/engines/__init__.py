@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from spark_audit.registry import Registry
 
-if TYPE_CHECKING:
-    from spark_audit.pipeline.engines.contract import Call, Engine
-
-ENGINES: Registry[Callable[[Call], Engine]] = Registry(
+ENGINES: Registry[Callable[..., Any]] = Registry(
     "spark_audit.pipeline.engines", kind="engine", folder=Path(__file__).parent
 )

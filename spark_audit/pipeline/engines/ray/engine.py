@@ -148,7 +148,11 @@ class _Ray(Engine):
                 time.sleep(LOOK / 10)
             for reference in done:
                 self._take_in(self._asked.pop(reference), reference)
-        if self._tokens[1]:
+        ready = sum(hand.ready for hand in self._hands)
+        if not ready:
+            # Others may have all cores of the cluster.
+            self.call.show("waiting for Ray, workers", ready, len(self._hands))
+        elif self._tokens[1]:
             self.call.show("scoring on Ray, tokens", *self._tokens)
 
     def _hand_out(self, hand: _Hand) -> None:
