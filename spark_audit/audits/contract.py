@@ -139,7 +139,8 @@ class About:
     nothing, unscored
         Why a checkpoint has no figure: the manifest holds nothing to score (a string,
         or a function of the manifest and the options); its tables are missing. Of
-        what has an empty reason nothing is said.
+        what has an empty reason nothing is said, but ``alone`` where it is the only
+        audit of a report.
     over
         What figures of the group ``pooled`` are over.
     chance
@@ -164,6 +165,7 @@ class About:
     flaw: Callable[[pd.DataFrame], str] | None = None
     nothing: str | Callable[..., str] = "the manifest holds nothing for it"
     unscored: str = "its texts were not scored"
+    alone: str = ""
     over: str = "pooled over training rows"
     chance: bool = False
     wide: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,13 @@ from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attachments import cases, cases_file, matching, write_cases
 from spark_audit.report.folder import read_report, write_report
-from spark_audit.results import AuditResult, CheckpointFacts, ManifestFacts, Report
+from spark_audit.results import (
+    AuditResult,
+    CheckpointFacts,
+    Finding,
+    ManifestFacts,
+    Report,
+)
 from spark_audit.scoring.table import (
     Pass,
     StoredTables,
@@ -180,7 +187,13 @@ def _audit(
         **request.audit_options,
     }
     options = known(entry.run, options) | {"evidence_file": spare}
-    return with_entries(entry.run(seen, manifest, **options))
+    result = with_entries(entry.run(seen, manifest, **options))
+    reason = AUDITS.about(name).alone
+    if reason and len(request.audits) == 1 and not (result.rows or result.findings):
+        said = f"Not estimable: {reason}."
+        findings = [Finding(audit=name, claim="not_tested", sentence=said)]
+        return replace(result, findings=findings)
+    return result
 
 
 def _report(

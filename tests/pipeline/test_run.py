@@ -907,6 +907,18 @@ def test_memory_by_stage_and_task_of_a_run(
     assert memory["stages", "2"] == pytest.approx(memory["matched", ""])
 
 
+def test_stages_alone_says_that_there_is_no_series(
+    request_of: Callable[..., Request], tmp_path: Path
+) -> None:
+    said = {}
+    for name, audits in (("one", ("stages",)), ("two", ("stages", "nll"))):
+        report = run(request_of(audits=audits, output=tmp_path / name)).report
+        assert report is not None
+        said[name] = [f.sentence for f in report.findings if f.audit == "stages"]
+    sentence = "Not estimable: no checkpoint was given as a series of several stages."
+    assert said == {"one": [sentence], "two": []}
+
+
 def test_several_audits_say_whose_line_is_whose(
     request_of: Callable[..., Request],
 ) -> None:

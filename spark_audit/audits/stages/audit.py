@@ -167,6 +167,7 @@ def _record(key: Key, found: Found) -> dict[str, Any]:
         # A report without a series has nothing of it, and is told nothing.
         nothing="",
         unscored="",
+        alone="no checkpoint was given as a series of several stages",
         over="over the tasks trained on so far",
         stages=True,
     ),
