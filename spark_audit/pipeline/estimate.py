@@ -27,6 +27,7 @@ from spark_audit.manifest.items import MORE_TOKENS, labels_key, task_labels
 from spark_audit.manifest.schema import Manifest, ManifestCanary, ManifestTwins
 from spark_audit.manifest.slots import canary_key, place_of, twins_key
 from spark_audit.memory import free_bytes
+from spark_audit.pipeline.engines.contract import DRIFT_ROWS
 from spark_audit.pipeline.folders import MANIFESTS, default_folder
 from spark_audit.pipeline.lineup import check_options, make_plans, union
 from spark_audit.pipeline.request import Request
@@ -39,15 +40,17 @@ grow with them is worth: english-5m and babyllama-1m on two cores."""
 START, LOADING, STATISTICS, REPORT = 6.0, 1.5, 0.5, 15.0
 """Seconds to import and tokenise, to load a checkpoint, to conclude from one in one
 audit, and to draw a report of all formats: with some hundred rows."""
+READING = 2e-8
+"""Seconds a byte of weights, to read, hash, widen and check them."""
 LETTERS = 4
 """Letters of a token, where no manifest says it."""
 SHORT = 40
 """Tokens of an identifier behind a prompt that is not its row's own, about."""
 BATCH, CPU_BATCH, OTHER = 16_384, 1024, 8e8
 """Tokens of a batch, on GPUs and CPUs, and bytes that libraries and buffers take."""
-HALF = {True: 0.6, False: 2.0}
+HALF = {True: 0.8, False: 2.0}
 """Time of a bfloat16 body and a float32 head over that of all in float32, by whether
-the machine has instructions for bfloat16."""
+the machine has instructions for bfloat16: Qwen2 of 0.5B shape on two cores."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,13 @@ def estimate(request: Request) -> Estimate:
         tokens = sum(texts.tokens(w, key) for w, keys in fresh.items() for key in keys)
         pace = of_stages if AUDITS.of_stages(name) else whole
         seconds = tokens * pace + STATISTICS * len(weights)
+        if texts_read := fresh.get(Pass()):
+            # Some are scored again, alone, in one batch and in float32.
+            few = sum(texts.tokens(Pass(), key) for key in texts_read[:DRIFT_ROWS])
+            seconds += few * whole * (2 + (slower != 1) / slower)
         parts.append(Part(name, _read(fresh), tokens, round(seconds, 1)))
+    # Adapters have the entry of their base.
+    read = sum({id(one): one.size * one.count for one in files.values()}.values())
     draws = not request.formats or {"figures", "html"} & {*request.formats}
     most = max(weights.values())
     batch = 20 * (BATCH if on_gpu else CPU_BATCH) * math.sqrt(most / 12)
@@ -143,7 +152,7 @@ def estimate(request: Request) -> Estimate:
         stages=stages,
         gflops=round(gflops, 1),
         audits=parts,
-        loading=START + LOADING * len(weights) * copies,
+        loading=START + LOADING * len(weights) * copies + READING * read,
         report=REPORT if draws else 1.0,
         memory_bytes=(size + mapped) * most + batch + OTHER,
         free_bytes=_free(on_gpu),
