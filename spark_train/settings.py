@@ -60,6 +60,13 @@ class Replay(Group):
     top_k: Count = _field(64, "tokens of the teacher's distributions")
     temperature: Positive = _field(2.0, "divides the logits of both", PAPER)
     t_squared: bool = _field(False, "multiply the distillation by T squared")
+    weighting: Literal["count", "sequence", "mean"] = _field(
+        "count",
+        "of replayed positions: all alike (count, the paper's), alike within their "
+        "row (sequence: ours), alike within responses and within distilled ones "
+        "(mean: ours)",
+        PAPER,
+    )
 
 
 class Sensitivity(Group):

@@ -58,7 +58,16 @@ class _Group:
                 fix="hide them: CUDA_VISIBLE_DEVICES= torchrun ...",
             )
         if cuda:
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+            place = int(os.environ.get("LOCAL_RANK", "0"))
+            there = torch.cuda.device_count()
+            if place >= there:
+                raise InputError(
+                    f"process {place + 1} of this machine has no CUDA device of its "
+                    f"own: {there} here",
+                    where="--tp",
+                    fix="launch no more than that, or hide them: CUDA_VISIBLE_DEVICES=",
+                )
+            torch.cuda.set_device(place)
         if not dist.is_initialized():
             dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
         self._channel = dist.new_group(backend="gloo", timeout=IDLE)

@@ -42,7 +42,7 @@ CPU = Room(tokens=1024, overhead=40, ratio=1.5)
 to stay near the cache; a product of 128 rows runs at three quarters of the speed of
 one of 1,024, whose weights are read as often."""
 
-GPU = Room(tokens=16_384, overhead=1024, ratio=4.0)
+GPU = Room(tokens=16_384, overhead=2048, ratio=4.0)
 """The launches of a batch take longer than its arithmetic until it is large."""
 
 WINDOW = 1024

@@ -48,6 +48,11 @@ class Target:
     logp: torch.Tensor
 
     @property
+    def size(self) -> int:
+        """Positions that are replayed."""
+        return int(self.low.sum()) + int(self.high.sum())
+
+    @property
     def watched(self) -> np.ndarray:
         """Which of H are watched, spread evenly: indices into the support's rows."""
         size = len(self.support)
@@ -63,6 +68,10 @@ class Distillation:
     as it stands when the task begins: it is asked once a row, then never again. Token
     counts of a task (Score_2) outlive its rows, whatever ``replay.memory`` keeps.
 
+    That is ``replay.weighting=count``. Two forms of our own: ``sequence``, the mean
+    over rows of each row's mean over R and H together, and ``mean``, the mean over R
+    plus the mean over H.
+
     The student's mass outside the support is watched at a sample: at most
     :data:`WATCHED` positions of a row.
     """
@@ -70,6 +79,7 @@ class Distillation:
     def __init__(self, stream: Stream, k: int) -> None:
         self._stream, self._k = stream, k
         self._targets: dict[str, Target] = {}
+        self._weight: float | None = 1.0
 
     def start(self, rows: Sequence[TrainRow]) -> None:
         """Score the rows and keep the teacher's distributions."""
@@ -82,6 +92,7 @@ class Distillation:
             for part in pieces(processes.share(distinct), stream.student.tokens):
                 self._ask(part, counts, kept, scores)
         self._targets = processes.collect(kept)
+        self._weight = self._of_a_response([self._targets[row.id] for row in rows])
         scores = processes.collect(scores)
         keep_scores(stream, self._k, distinct, scores)
 
@@ -128,6 +139,36 @@ class Distillation:
             kept[row.id] = Target(low, one, ids.clone(), share.clone())
             scores[row.id] = score
 
+    def _of_a_response(self, kept: Sequence[Target]) -> float | None:
+        """What a replayed response token weighs, of its weight in experience replay.
+
+        Over all rows that are replayed; ``None`` where no response is learned.
+        """
+        form = self._stream.settings.replay.weighting
+        sizes = np.array([[int(t.low.sum()), t.size] for t in kept], dtype=np.float64)
+        low, size = sizes.sum(0)
+        if not low:
+            return None
+        if form == "mean":
+            return 1.0
+        if form == "count":
+            return float(low / size)
+        shares = sizes[:, 0] / np.maximum(sizes[:, 1], 1)
+        return float(shares.sum() / np.count_nonzero(sizes[:, 1]))
+
+    def told(self, steps: int) -> str:
+        """What a reader must know of how it weighs; nothing where it is as in ER."""
+        weight, form = self._weight, self._stream.settings.replay.weighting
+        if weight is None:
+            return "replay learns no response: all its positions are distilled"
+        if weight > 0.5:
+            return ""
+        return (
+            f"a replayed response token weighs {weight:.2g} of what er gives it "
+            f"(replay.weighting={form}): {steps} steps count like "
+            f"{max(round(weight * steps), 1)} of er's"
+        )
+
     def end(self) -> None:
         """Let go of what the next task asks anew."""
         self._targets = {}
@@ -138,11 +179,16 @@ class Distillation:
         kept = [self._targets[row.id] for row in rows]
         low = sum(int(target.low.sum()) for target in kept)
         high = sum(int(target.high.sum()) for target in kept)
-        share = replay.lambda_ / max(low + high, 1)
         scale = replay.temperature**2 if replay.t_squared else 1.0
+        # What each sum of `loss` is divided by: positions, or rows that have any.
+        sizes, shares = (low, high), (1.0, 1.0)
+        if replay.weighting == "count":
+            shares = (low / max(low + high, 1), high / max(low + high, 1))
+        elif replay.weighting == "sequence":
+            sizes = (sum(target.size > 0 for target in kept),) * 2
         return {
-            "replay_ce": Term(low, share * low),
-            "replay_kl": Term(high, share * high * scale),
+            "replay_ce": Term(sizes[0], replay.lambda_ * shares[0]),
+            "replay_kl": Term(sizes[1], replay.lambda_ * shares[1] * scale),
             "outside": Term(sum(len(target.watched) for target in kept), 0.0),
         }
 
@@ -162,6 +208,8 @@ class Distillation:
         support = torch.cat([target.support for target in kept]).long()
         support = support.to(student.device)
         logp = torch.cat([target.logp for target in kept]).to(student.device)
+        weight = self._weights(kept).to(student.device)
+        of_low, of_high = weight[~is_high], weight[is_high]
         at_high = hidden[is_high]
         on_cpu = student.device.type == "cpu"
         gathered = CPU_GATHERED if on_cpu else GPU_GATHERED
@@ -169,14 +217,17 @@ class Distillation:
         sums = {
             "replay_ce": student.total(
                 hidden[~is_high],
-                lambda part, at: token_nll(student.logits(part), ids[at]),
+                lambda part, at: of_low[at] * token_nll(student.logits(part), ids[at]),
             ),
             "replay_kl": student.total(
                 at_high,
-                lambda part, at: support_kl(
-                    logp[at],
-                    student.logits_at(part, support[at]),
-                    temperature=replay.temperature,
+                lambda part, at: (
+                    of_high[at]
+                    * support_kl(
+                        logp[at],
+                        student.logits_at(part, support[at]),
+                        temperature=replay.temperature,
+                    )
                 ),
                 rows=max(per_chunk, 8),
             ),
@@ -197,3 +248,10 @@ class Distillation:
                 lambda part, at: outside_mass(student.logits(part), support[at]),
             )
         return sums
+
+    def _weights(self, kept: Sequence[Target]) -> torch.Tensor:
+        """What each replayed position counts in the sums: ``(n,)``, row by row."""
+        sizes = torch.tensor([target.size for target in kept])
+        if self._stream.settings.replay.weighting != "sequence":
+            return torch.ones(int(sizes.sum()))
+        return torch.repeat_interleave(1.0 / sizes, sizes)

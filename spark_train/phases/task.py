@@ -26,6 +26,9 @@ class Recall(Protocol):
     def end(self) -> None:
         """Called after the last step."""
 
+    def told(self, steps: int) -> str:
+        """What a reader must know, once started, of a task of so many steps."""
+
     def terms(self, rows: Sequence[TrainRow]) -> Mapping[str, Term]:
         """The terms of a batch's replayed rows."""
 
@@ -44,6 +47,10 @@ class Rehearsal:
 
     def end(self) -> None:
         """Nothing to let go of."""
+
+    def told(self, steps: int) -> str:
+        """Nothing to know."""
+        return ""
 
     def terms(self, rows: Sequence[TrainRow]) -> dict[str, Term]:
         """One term: the mean over the replayed responses."""
@@ -187,6 +194,9 @@ class _Learning:
         """Prepare what is asked of replayed rows."""
         if self.old:
             self.recall.start(self.old)
+            steps = self.stream.settings.epochs * self.an_epoch
+            if said := self.recall.told(steps):
+                self.stream.note(f"{self.stream.label(self.k)}: {said}")
 
     def end(self) -> None:
         """Let go of it."""

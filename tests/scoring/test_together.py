@@ -24,6 +24,8 @@ from spark_audit.errors import CheckpointError, InputError
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
 
+ON_CPU = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+"""A GPU for each process is more than most machines have."""
 KINDS = {"llama": ["q_proj", "o_proj", "down_proj"], "qwen2": ["v_proj", "up_proj"]}
 SCORES = """
 import sys
@@ -87,7 +89,7 @@ def launched(count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
         timeout=120,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=ON_CPU,
     )
 
 
@@ -100,7 +102,9 @@ def test_shared_by_two_processes_scores_are_those_of_one(
     done = launched(2, str(script), "2", *folders)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("scored") == 1  # one leads, the other serves
-    alone = subprocess.run([sys.executable, str(script), "1", *folders], check=False)
+    alone = subprocess.run(
+        [sys.executable, str(script), "1", *folders], check=False, env=ON_CPU
+    )
     assert alone.returncode == 0
     for kind in KINDS:
         for name in ("base", "adapter"):

@@ -49,7 +49,10 @@ def plain_replay(
     temperature = settings.replay.temperature
     ce: list[Any] = []
     divergence: list[Any] = []
+    factor = temperature**2 if settings.replay.t_squared else 1.0
+    of_rows: list[Any] = []
     for row in rows:
+        before = len(ce), len(divergence)
         scores = plain_score(
             row, teacher[row.id], texts, alpha=settings.sensitivity.alpha
         )
@@ -65,15 +68,21 @@ def plain_replay(
             elif row.response[t]:
                 z = student[t - 1]
                 ce.append(z.exp().sum().log() - z[int(row.ids[t])])
+        mine = [*ce[before[0] :], *(factor * one for one in divergence[before[1] :])]
+        of_rows += [sum(mine) / len(mine)] if mine else []
     zero = torch.zeros((), dtype=torch.float64)
     sum_ce, sum_kl = sum(ce, zero), sum(divergence, zero)
-    factor = temperature**2 if settings.replay.t_squared else 1.0
-    total = (sum_ce + factor * sum_kl) / max(len(ce) + len(divergence), 1)
+    mean_ce, mean_kl = sum_ce / max(len(ce), 1), sum_kl / max(len(divergence), 1)
+    forms = {
+        "count": (sum_ce + factor * sum_kl) / max(len(ce) + len(divergence), 1),
+        "sequence": sum(of_rows, zero) / max(len(of_rows), 1),
+        "mean": mean_ce + factor * mean_kl,
+    }
     return {
         "ce": float(sum_ce.detach()) / max(len(ce), 1),
         "kl": float(sum_kl.detach()) / max(len(divergence), 1),
         "sizes": (len(ce), len(divergence)),
-        "replay": total,
+        "replay": forms[settings.replay.weighting],
     }
 
 
@@ -107,6 +116,48 @@ def compare(
         plain=plain,
     )
     return seen, found
+
+
+@pytest.mark.parametrize("weighting", ["sequence", "mean"])
+@pytest.mark.parametrize("more", [(), ("replay.t_squared=on", "replay.lambda=0.3")])
+@pytest.mark.parametrize("tokens", [0, 60])
+def test_our_forms_weigh_rows_or_terms_alike(
+    make_model: Callable[..., Any], weighting: str, more: tuple[str, ...], tokens: int
+) -> None:
+    seen, found = compare(
+        make_model, f"replay.weighting={weighting}", *more, tokens=tokens
+    )
+    assert min(found["sizes"]) > 0
+    close = {"rel": 1e-5, "abs": 1e-7}
+    assert seen.record["loss"] == pytest.approx(seen.plain["loss"].item(), **close)
+    same(seen.gradients, seen.plain_gradients)
+
+
+@pytest.mark.parametrize("weighting", ["count", "sequence", "mean"])
+def test_what_a_replayed_response_weighs_is_told(
+    make_model: Callable[..., Any], weighting: str
+) -> None:
+    stream = make_stream(
+        adapted(make_model), ROWS, *USUAL, f"replay.weighting={weighting}"
+    )
+    recall = Distillation(stream, 2)
+    rows = [row for task in ("a", "b") for row in ROWS[task]]
+    recall.start(rows)
+    kept = [recall._targets[row.id] for row in rows]
+    low = [int(target.low.sum()) for target in kept]
+    size = [int((target.low | target.high).sum()) for target in kept]
+    weights = {
+        "count": sum(low) / sum(size),
+        "sequence": sum(a / b for a, b in zip(low, size, strict=True) if b)
+        / sum(b > 0 for b in size),
+        "mean": 1.0,
+    }
+    told = recall.told(60)
+    if weights[weighting] > 0.5:
+        assert told == ""
+    else:
+        assert f"{weights[weighting]:.2g} of what er" in told
+        assert f"like {round(60 * weights[weighting])} of er's" in told
 
 
 def number(value: torch.Tensor) -> float:

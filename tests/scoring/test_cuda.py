@@ -1,0 +1,101 @@
+"""What a GPU scores is what the CPU scores: passes, adapters, resumed stores."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.scoring.items import Candidates, Item, Prompt
+from spark_audit.scoring.score import missing, score
+from spark_audit.scoring.store import Store
+from spark_audit.scoring.table import COLUMNS, Pass
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+LENGTHS = (60, 2, 31, 17, 200, 44)
+
+
+def same(one: Any, two: Any) -> None:
+    assert one.ids == two.ids
+    for name, values in two.columns.items():
+        if values.dtype.kind == "i":  # logits that differ by a rounding may swap
+            assert np.abs(one.columns[name] - values).max() <= 1, name
+        else:
+            np.testing.assert_allclose(
+                one.columns[name], values, rtol=1e-4, atol=1e-4, err_msg=name
+            )
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2"])
+def test_every_pass_agrees_with_the_cpu(
+    make_model: Callable[..., Any],
+    make_loaded: Callable[..., Any],
+    make_items: Callable[..., Any],
+    tiny_tokenizer: Any,
+    kind: str,
+) -> None:
+    here = make_model(kind, vocab_size=3000)
+    there = copy.deepcopy(here).cuda()
+    items = make_items(LENGTHS, vocabulary=3000)
+    for cpu, gpu in zip(
+        score(make_loaded(here), items).values(),
+        score(make_loaded(there, device="cuda"), items).values(),
+        strict=True,
+    ):
+        assert set(gpu.columns) == set(COLUMNS)
+        same(gpu, cpu)
+    rng = np.random.default_rng(0)
+    rows = tuple(rng.integers(3, 3000, (40, 9)).astype(np.int32))
+    sets = [Candidates("set", items[0].ids, rows)]
+    prompts = [Prompt("asked", items[0].ids, "nothing", 5)]
+    for wanted, given in ((Pass("candidates"), sets), (Pass("generate"), prompts)):
+        cpu, gpu = (
+            score(
+                make_loaded(model, device=device, tokenizer=tiny_tokenizer),
+                given,
+                passes=[wanted],
+            )[wanted]
+            for model, device in ((here, "cpu"), (there, "cuda"))
+        )
+        same(gpu, cpu)
+
+
+def test_an_adapter_scores_as_on_the_cpu(
+    make_adapter: Callable[..., Path],
+    tiny_base: Path,
+    make_items: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    adapter = make_adapter(tmp_path / "adapter")
+    items = make_items(LENGTHS)
+    found = [
+        score(open_checkpoint(str(adapter), base=str(tiny_base), device=device), items)[
+            Pass()
+        ]
+        for device in ("cuda", "cpu")
+    ]
+    same(*found)
+
+
+def test_a_store_that_the_cpu_began_is_finished_on_the_gpu(
+    make_model: Callable[..., Any],
+    make_loaded: Callable[..., Any],
+    make_items: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    model = make_model()
+    items: list[Item] = make_items(LENGTHS)
+    score(make_loaded(model), items[:3], store=Store(tmp_path))
+    there = make_loaded(copy.deepcopy(model).cuda(), device="cuda")
+    assert missing(there, items, [Pass()], Store(tmp_path)) == len(items) - 3
+    table = score(there, items, store=Store(tmp_path))[Pass()]
+    same(table, score(make_loaded(model), items)[Pass()])
