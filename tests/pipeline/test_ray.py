@@ -231,9 +231,10 @@ def test_an_address_that_answers_nothing_is_told_in_ten_seconds(
 def _answer(line: socket.socket, answer: bytes) -> None:
     with suppress(OSError):
         other, _ = line.accept()
-        if answer:
-            other.sendall(answer)
-        time.sleep(20)
+        with other:
+            if answer:
+                other.sendall(answer)
+            time.sleep(20)
 
 
 def test_without_ray_the_line_to_install_it_is_told(
