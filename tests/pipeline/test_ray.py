@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -66,6 +67,15 @@ class Nodes:
 
     def end(self) -> None:
         self._cluster.shutdown()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_signals() -> Iterator[None]:
+    """Ray takes SIGTERM for itself; tests of other files in this process want it."""
+    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for one, handler in before.items():
+        signal.signal(one, handler)
 
 
 @pytest.fixture(scope="module")

@@ -106,7 +106,7 @@ def test_er_and_sd_replay_see_the_same_rows(
 
 # What each method reads, by the names that a user gives.
 REPLAY = {"enabled", "ratio", "lambda", "memory"}
-DISTILLATION = REPLAY | {"top_k", "temperature", "t_squared"}
+DISTILLATION = REPLAY | {"top_k", "temperature", "t_squared", "weighting"}
 READS = {
     "seqft": (set(), False, False),
     "ewc": (set(), False, False),
