@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -77,11 +78,18 @@ class _Seen:
     counts: Sequence[torch.Tensor] | torch.Tensor
 
 
+@cache
 def fused_on(device: torch.device) -> ModuleType | None:
-    """The kernel that reads a row once, where there are a GPU and Triton."""
+    """The kernel that reads a row once, where there are a GPU and Triton that runs."""
     if device.type != "cuda" or find_spec("triton") is None:
         return None
-    return import_module("spark_audit.scoring.fused")
+    try:
+        fused = import_module("spark_audit.scoring.fused")
+        row = torch.zeros(1, fused.PIECE, device=device)
+        fused.reduce(row, row[:, 0], masked=MASKED)
+    except Exception:  # it needs a C compiler, and does not know every GPU
+        return None
+    return fused
 
 
 class Columns:

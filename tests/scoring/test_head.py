@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from spark_audit.scoring import head as head_module
 from spark_audit.scoring.head import Columns, Head, Transform, _blocks
 from spark_audit.scoring.table import COLUMNS
 
@@ -303,3 +305,21 @@ def test_the_nll_alone_is_that_of_the_columns(
     for k, each in enumerate((targets, targets[::-1])):
         expected = naive(logits, each, usable)["nll"]
         np.testing.assert_allclose(found[:, k], expected, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("broken", ["import", "compile"])
+def test_a_triton_that_does_not_run_is_done_without(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reduce(*_: Any, **__: Any) -> None:
+        raise RuntimeError("Failed to find C compiler")
+
+    def load(name: str) -> Any:
+        if broken == "import":
+            raise ImportError(name)
+        return SimpleNamespace(PIECE=32, reduce=reduce)
+
+    monkeypatch.setattr(head_module, "find_spec", lambda name: object())
+    monkeypatch.setattr(head_module, "import_module", load)
+    monkeypatch.setattr(torch, "zeros", lambda *size, device: torch.empty(size))
+    assert head_module.fused_on.__wrapped__(torch.device("cuda")) is None
