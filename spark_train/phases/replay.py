@@ -142,19 +142,21 @@ class Distillation:
     def _of_a_response(self, kept: Sequence[Target]) -> float | None:
         """What a replayed response token weighs, of its weight in experience replay.
 
-        Over all rows that are replayed; ``None`` where no response is learned.
+        There lambda is 1. Over all rows that are replayed; ``None`` where no response
+        is learned.
         """
-        form = self._stream.settings.replay.weighting
+        replay = self._stream.settings.replay
+        form = replay.weighting
         sizes = np.array([[int(t.low.sum()), t.size] for t in kept], dtype=np.float64)
         low, size = sizes.sum(0)
         if not low:
             return None
         if form == "mean":
-            return 1.0
+            return replay.lambda_
         if form == "count":
-            return float(low / size)
+            return replay.lambda_ * float(low / size)
         shares = sizes[:, 0] / np.maximum(sizes[:, 1], 1)
-        return float(shares.sum() / np.count_nonzero(sizes[:, 1]))
+        return replay.lambda_ * float(shares.sum() / np.count_nonzero(sizes[:, 1]))
 
     def told(self, steps: int) -> str:
         """What a reader must know of how it weighs; nothing where it is as in ER."""
@@ -164,8 +166,8 @@ class Distillation:
         if weight > 0.5:
             return ""
         return (
-            f"a replayed response token weighs {weight:.2g} of what er gives it "
-            f"(replay.weighting={form}): {steps} steps count like "
+            f"a replayed response token weighs {weight:.2g} of what er gives it at "
+            f"lambda 1 (replay.weighting={form}): {steps} steps count like "
             f"{max(round(weight * steps), 1)} of er's"
         )
 

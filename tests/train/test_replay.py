@@ -158,6 +158,17 @@ def test_what_a_replayed_response_weighs_is_told(
     else:
         assert f"{weights[weighting]:.2g} of what er" in told
         assert f"like {round(60 * weights[weighting])} of er's" in told
+    # A larger lambda makes up for it.
+    stream = make_stream(
+        adapted(make_model),
+        ROWS,
+        *USUAL,
+        f"replay.weighting={weighting}",
+        f"replay.lambda={1 / weights[weighting]}",
+    )
+    recall = Distillation(stream, 2)
+    recall.start(rows)
+    assert recall.told(60) == ""
 
 
 def number(value: torch.Tensor) -> float:
