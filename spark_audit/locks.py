@@ -46,8 +46,8 @@ def locked(path: Path, *, wait: bool) -> IO[str] | None:
     """
     try:
         while True:
-            path.parent.mkdir(parents=True, exist_ok=True)
             try:
+                _make(path.parent)
                 # A link would lead out of the folder.
                 file = os.fdopen(os.open(path, FLAGS, 0o666), "r+")
             except FileNotFoundError:  # an owner that ended took the folder along
@@ -64,6 +64,15 @@ def locked(path: Path, *, wait: bool) -> IO[str] | None:
             file.close()
     except OSError as error:
         raise cannot_write(path.parent, error) from error
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        # The library looks a second time, when another may have taken it along.
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise
 
 
 @contextmanager

@@ -151,3 +151,22 @@ def test_a_lease_is_no_way_out_of_its_folder(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written"):
         Lease.take(tmp_path / "unit")
     assert (tmp_path / "theirs").read_text() == "kept"
+
+
+def test_a_folder_that_another_takes_along_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``mkdir`` finds the folder there, and looks again when it is gone."""
+    folder, make = tmp_path / "leases", Path.mkdir
+    raised: list[Path] = []
+
+    def racing(self: Path, *args: object, **kwargs: object) -> None:
+        if self == folder and not raised:
+            raised.append(self)
+            raise FileExistsError(17, "File exists", str(self))
+        make(self, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Path, "mkdir", racing)
+    file = locked(folder / "unit", wait=False)
+    assert raised and file is not None
+    file.close()
