@@ -168,5 +168,6 @@ def test_a_folder_that_another_takes_along_is_made_anew(
 
     monkeypatch.setattr(Path, "mkdir", racing)
     file = locked(folder / "unit", wait=False)
-    assert raised and file is not None
+    assert raised
+    assert file is not None
     file.close()
