@@ -110,7 +110,13 @@ def test_options_named_in_the_text_exist(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     shown = ""
-    names = ("manifest build", "manifest export", "data annotate", "data inject")
+    names = (
+        "manifest build",
+        "manifest export",
+        "data annotate",
+        "data inject",
+        "data import",
+    )
     for name in ([], ["all"], ["report"], *(name.split() for name in names)):
         assert run([*name, "--help"]) == 0
         shown += capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +22,9 @@ from spark_audit.data.examples import (
 )
 from spark_audit.errors import InputError
 from spark_audit.terminal.console import keep_apart, say
-from spark_audit.terminal.flags import Flag, Json, Seed, command
+from spark_audit.terminal.flags import Flag, Json, Quiet, Seed, command
 
-FORMATS = ("auto", "jsonl", "csv", "parquet", "datasets", "trace", "olora")
+FORMATS = ("auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora")
 
 Jsonl = Annotated[Path, Flag("JSONL to write.", short="-o")]
 
@@ -62,20 +63,31 @@ def import_(
         Flag("prompt=COL, response=COL, id=COL.", metavar="FIELD=COLUMN"),
     ] = None,
     format: Annotated[str, Flag("What the source is.", choices=FORMATS)] = "auto",
+    quiet: Quiet = False,
 ) -> None:
     """Turn task data of any known format into the project's JSON lines."""
-    from spark_audit.data.importers import import_examples
+    from spark_audit.data.importers import import_file
+    from spark_audit.terminal.progress import SETTLED, progress
 
     keep_apart([output], [Path(source)])
-    examples = import_examples(
-        source,
-        task=task,
-        format=format,  # type: ignore[arg-type]
-        split=split,  # type: ignore[arg-type]
-        template=template,
-        columns=_pairs(map),
+    start = time.monotonic()
+    with progress(quiet=quiet) as show:
+        counts = import_file(
+            source,
+            output,
+            progress=show,
+            task=task,
+            format=format,
+            split=split,
+            template=template,
+            columns=_pairs(map),
+        )
+    seconds, rows = time.monotonic() - start, sum(counts.values())
+    rate = f" ({rows / seconds:,.0f} rows a second)" if seconds > SETTLED else ""
+    say(
+        f"{output}: {counts.get('train', 0)} train and {counts.get('test', 0)} test "
+        f"rows{rate}"
     )
-    _write(output, examples)
 
 
 @command
@@ -142,9 +154,11 @@ def inject(
     ] = None,
     seed: Seed = 0,
     json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Plant synthetic identifiers at the same rate in train and test rows."""
     from spark_audit.data.injection import inject as injected
+    from spark_audit.terminal.progress import progress
 
     files = data_files(data)
     examples = read_examples(*files)
@@ -153,16 +167,19 @@ def inject(
     )
     outputs = {task: output / f"{task}.jsonl" for task in sorted(_tasks(examples))}
     keep_apart(list(outputs.values()), files)
-    rows, told = injected(
-        examples,
-        seed=seed,
-        rate=rate,
-        canaries=canaries,
-        doses=_numbers(doses),
-        encode=encode,
-        kind=kind,  # type: ignore[arg-type]
-        pieces=pieces,
-    )
+    # Only the search for what can be ranked takes its time.
+    with progress(quiet=quiet or encode is None) as show:
+        rows, told = injected(
+            examples,
+            seed=seed,
+            rate=rate,
+            canaries=canaries,
+            doses=_numbers(doses),
+            encode=encode,
+            kind=kind,  # type: ignore[arg-type]
+            pieces=pieces,
+            progress=show,
+        )
     for task, path in outputs.items():
         _write(path, [row for row in rows if row.task == task])
     names = ("task", "split", "rows", "with_identifier", "with_canary")

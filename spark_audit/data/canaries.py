@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -42,9 +41,6 @@ PIECES, SPARE, FEWEST_SPARE = 2, 62, 30
 """Pieces of a password; those that no canary has, of which candidates are made with the
 canary's own: at most and at least, so that 512 candidates are found with some to spare.
 """
-
-MAX_DRAWS = 200_000
-"""Where so many strings hold too few candidates, a canary's part has none."""
 
 # --- drawing --------------------------------------------------------------------------
 
@@ -247,114 +243,15 @@ def canary_ranges(example: Example) -> dict[str, tuple[int, int]]:
     return ranges | {part: found[part] for part in PARTS}
 
 
-# --- candidate sets -------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Context:
-    """A text, and the characters of it that candidates replace."""
-
-    text: str
-    start: int
-    end: int
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """The true string among candidates, or none and the reason.
-
-    ``draws`` counts the strings that were drawn for it.
-    """
-
-    strings: tuple[str, ...]
-    true_index: int | None
-    draws: int
-    reason: str = ""
-
-
-def candidates(
-    format: str,
-    parts: Mapping[Part, str],
-    part: Ranked,
-    *,
-    encode: Encode,
-    contexts: Sequence[Context],
-    seed: int,
-    n: int = 512,
-    max_draws: int = MAX_DRAWS,
-    pool: Sequence[str] = (),
-) -> Candidates:
-    """Strings that a canary's part could as well have been, the true one among them.
-
-    They are drawn uniformly from the true one's generator and kept when they are new,
-    have its number of tokens alone, and in every context give as many tokens and leave
-    those before and behind the string unchanged. These are properties that the true
-    string shares, so that given the set each of its members is as likely the true one,
-    and the true one's index is drawn uniformly.
-
-    Parameters
-    ----------
-    format, parts
-        The canary's frame and its true parts.
-    part
-        ``password`` or ``ssn``: that part is replaced. ``full``: the whole sentence,
-        with all parts drawn anew.
-    encode
-        Token ids of each text, as the model reads it, special tokens included. A
-        tokenizer's ``backend_tokenizer.encode_batch_fast`` is the fastest.
-    contexts
-        Where the true string stands.
-    seed
-        One of its own for each canary and part, so that pools are independent, such as
-        ``facts.seed_for(seed, canary.id, part)``.
-    n
-        Size of the set, the true one included.
-    max_draws
-        Where so many draws do not give ``n``, the set is empty and says why.
-    pool
-        Of what pieces passwords are (``Canary.pool``); none: of random letters.
-
-    Raises
-    ------
-    ValueError
-        If a context does not hold the true string where it says.
-    """
-    true = render(format, parts)[0] if part == "full" else parts[part]
-    if any(c.text[c.start : c.end] != true for c in contexts):
-        raise ValueError("a context does not hold the true string at its place")
-    rng = np.random.default_rng(seed)
-    length = len(encode([true])[0])
-    fits = [_fit(context, encode) for context in contexts]
-    found, seen, draws = list[str](), {true}, 0
-    while len(found) < n - 1 and draws < max_draws:
-        size = min(4 * n, max_draws - draws)
-        draws += size
-        drawn = dict.fromkeys(_redrawn(format, part, rng, size, pool))
-        new = [text for text in drawn if text not in seen]
-        seen.update(new)
-        tokens = encode(new) if new else []
-        fresh = [t for t, ids in zip(new, tokens, strict=True) if len(ids) == length]
-        # In small lots: in place a text is long, and most of them are not needed.
-        while fresh and len(found) < n - 1:
-            lot, fresh = fresh[: n // 2], fresh[n // 2 :]
-            for fit in fits:
-                lot = fit(lot)
-            found += lot
-    if len(found) < n - 1:
-        reason = f"{draws} draws gave {len(found) + 1} of {n} candidates"
-        return Candidates((), None, draws, f"{reason} of {length} tokens")
-    index = int(rng.integers(n))
-    strings = (*found[:index], true, *found[index : n - 1])
-    return Candidates(strings, index, draws)
-
-
-def _redrawn(
+def redrawn(
     format: str,
     part: Ranked,
     rng: np.random.Generator,
     size: int,
     pool: Sequence[str],
 ) -> list[str]:
+    """Strings that a part could as well be, drawn as the true one was, or of a pool."""
+
     def column(of: str) -> list[str]:
         if of == "password" and pool:
             return _of_pieces(pool, rng, size)
@@ -362,35 +259,6 @@ def _redrawn(
 
     if part != "full":
         return column(part)
-    columns = [column(of) for of in PARTS]
-    rows = zip(*columns, strict=True)
-    return [render(format, dict(zip(PARTS, row, strict=True)))[0] for row in rows]
-
-
-def _fit(context: Context, encode: Encode) -> Callable[[list[str]], list[str]]:
-    """A filter: strings that change nothing in the context but their own tokens.
-
-    Where a string's tokens begin and end is told by what the text shares with the
-    tokenisation of what stands before and behind it: a blank before the string that one
-    string takes into its first token and another does not is a change.
-    """
-    before, after = context.text[: context.start], context.text[context.end :]
-    head, tail = (encode([text])[0] for text in (before, after))
-
-    def shape(ids: list[int]) -> tuple[int, int, int]:
-        return len(ids), _shared(ids, head), _shared(ids[::-1], tail[::-1])
-
-    true = shape(encode([context.text])[0])
-
-    def keep(strings: list[str]) -> list[str]:
-        rows = encode([before + text + after for text in strings]) if strings else []
-        pairs = zip(strings, rows, strict=True)
-        return [text for text, ids in pairs if shape(ids) == true]
-
-    return keep
-
-
-def _shared(a: list[int], b: list[int]) -> int:
-    """Length of the common beginning."""
-    pairs = enumerate(zip(a, b, strict=False))
-    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
+    rows = zip(*(column(of) for of in PARTS), strict=True)
+    found = (dict(zip(PARTS, row, strict=True)) for row in rows)
+    return [FORMATS[format].format_map(parts) for parts in found]

@@ -255,12 +255,13 @@ def read_examples(*paths: str | Path) -> list[Example]:
 def write_examples(path: str | Path, examples: Iterable[Example]) -> None:
     """Write JSON lines, whole or not at all, readable by the owner only.
 
-    The same examples give the same bytes; :func:`read_examples` gives them back.
+    Examples may be made as they are written: an error in that leaves no file. The same
+    examples give the same bytes; :func:`read_examples` gives them back.
     """
-    rows = [json.dumps(_row(example), ensure_ascii=False) for example in examples]
 
     def write(file: IO[bytes]) -> None:
-        file.writelines(row.encode() + b"\n" for row in rows)
+        for example in examples:
+            file.write(json.dumps(_row(example), ensure_ascii=False).encode() + b"\n")
 
     write_atomically(Path(path), write, mode=0o600)
 
@@ -372,7 +373,7 @@ def unique_ids(rows: Iterable[tuple[str, Example]]) -> list[Example]:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading(path: Path) -> Iterator[None]:
     """What cannot be read is an ``OutputError``."""
     try:
         yield
@@ -394,7 +395,7 @@ def read_bytes(path: Path, *, follow: bool = True, head: int | None = None) -> b
     head
         So many bytes of its beginning only.
     """
-    with _reading(path):
+    with reading(path):
         if head is None:
             return read_regular(path, follow=follow, most=data_bytes())
         with open_regular(path, follow=follow) as file:
@@ -403,7 +404,7 @@ def read_bytes(path: Path, *, follow: bool = True, head: int | None = None) -> b
 
 def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """``(file:line, object)`` of each line of a JSON-lines file."""
-    lines, empty = _lines(path), True
+    lines, empty = byte_lines(path), True
     # Only \n ends a row: str.splitlines would also split at U+2028 inside a text.
     for number, line in enumerate(lines, start=1):
         place = f"{path}:{number}"
@@ -422,8 +423,8 @@ def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise InputError("is empty", where=str(path))
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def byte_lines(path: Path) -> Iterator[bytes]:
     """Lines as they are read, each a byte longer than it may be at the most."""
-    with _reading(path), open_regular(path, follow=True) as file:
+    with reading(path), open_regular(path, follow=True) as file:
         while line := file.readline(LINE_BYTES + 1):
             yield line.removesuffix(b"\n")

@@ -6,12 +6,16 @@ example, by a column map or a template.
 
 from __future__ import annotations
 
+import dataclasses
 import re
-import string
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from array import array
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
+
+import numpy as np
 
 from spark_audit.data.examples import (
     REQUIRED,
@@ -27,12 +31,18 @@ from spark_audit.data.examples import (
     spans_field,
     text_field,
     unique_ids,
+    write_examples,
 )
-from spark_audit.data.readers import Row, read_rows, split_of
-from spark_audit.data.templates import task_templates, template_ranges
+from spark_audit.data.readers import Cells, Line, Row, read_rows, split_of
+from spark_audit.data.templates import parse_template, task_templates, template_ranges
 from spark_audit.errors import InputError
 
-Format = Literal["auto", "jsonl", "csv", "parquet", "datasets", "trace", "olora"]
+Format = Literal[
+    "auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora"
+]
+T = TypeVar("T")
+_EVERY = 1000
+"""Rows between two calls of a progress."""
 _IMPORTED = ("prompt", "response", "id", "source_id", "split")
 _LAYOUTS = {
     "own": ("prompt", "response"),
@@ -72,15 +82,17 @@ def import_examples(
         ``auto`` tells by content.
     split
         For rows without one; refused where a file name or a row says otherwise. A file
-        called ``train`` or ``test`` (``eval``, ``dev``, ``val``) gives it by itself.
+        whose name begins with the word ``train`` or ``test`` (``eval``, ``dev``,
+        ``val``) gives it by itself.
     template
         Fixed wording with ``{column}`` fields; ``{{`` and ``}}`` for braces, ``\n``,
         ``\t`` and ``\\`` for line end, tab and backslash.
     columns
         Which column holds ``prompt``, ``response``, ``id``, ``source_id``, ``split``.
         Left out: the column of that name, or one of the pairs prompt/response,
-        prompt/answer (TRACE), sentence/label (O-LoRA), text/label. ``id`` mapped to
-        the empty string: new ids.
+        prompt/answer (TRACE), sentence/label (O-LoRA), text/label. Mapped to the
+        empty string: new ids, no prompt, no response. Lines of plain text, which
+        files named .txt hold, have none.
 
     Raises
     ------
@@ -89,46 +101,147 @@ def import_examples(
     OutputError
         If a file cannot be read.
     """
-    check_task(task, where="option --task")
-    by_name = _named_file(Path(source))
-    columns = dict(columns or {})
-    _check_options(split, by_name, columns, templated=template is not None)
-    pieces = None if template is None else _pieces(template)
-    asked = {*columns.values(), *(column for _, column in pieces or ())}
-    counts = {"train": 0, "test": 0}
+    rows = _Import(str(source), task, format, split, template, dict(columns or {}))
+    found = unique_ids(rows.read())
+    if rows.pieces is not None:
+        rows.common = task_templates(found)
+    return [rows.worded(example) for example in found]
 
-    def example(place: str, named: Split | None, row: Row) -> Example:
-        if pieces is None and not columns and set(REQUIRED) <= set(row):
-            ours = {"task": task, "split": _one_split(split, named, row["split"])}
-            return from_row(row | ours, place=place)
-        wanted = _wanted(row, format, columns, templated=pieces is not None)
-        cell = _cell(row, wanted.get("split")) or by_name
-        given = _one_split(split, named, cell)
-        counts[given] += 1
-        made = f"{task}-{given}-{counts[given]:06d}"
-        return _imported(row, wanted, pieces, task=task, split=given, made=made)
 
-    def examples() -> Iterator[tuple[str, Example]]:
-        for place, named, row in read_rows(str(source), format):
+def import_file(
+    source: str | Path,
+    output: str | Path,
+    *,
+    progress: Callable[[str, int, int], None] | None = None,
+    **options: Any,
+) -> dict[Split, int]:
+    """Read somebody else's data and write it as JSON lines, row by row.
+
+    With a template the source is read twice, since the prompts' common wording is known
+    at its end. The file is written whole or not at all.
+
+    Parameters
+    ----------
+    progress
+        Called with a stage's name, the rows done and their number (0: not known yet).
+    options
+        As for :func:`import_examples`, and as that may raise.
+
+    Returns
+    -------
+    dict
+        Rows by split.
+    """
+    made = {"format": "auto", "split": None, "template": None, "columns": None}
+    given = made | options
+    given["columns"] = dict(given["columns"] or {})
+    rows, counts = _Import(str(source), **given), Counter[Split]()
+    total, ids = rows.prepare(progress), array("q")
+
+    def examples() -> Iterator[Example]:
+        for _, example in _counted(rows.read(), "rows written", total, progress):
+            counts[example.split] += 1
+            ids.append(hash(example.id))
+            yield rows.worded(example)
+        # Eight bytes a row instead of all ids; what is alike is looked at once more.
+        found, times = np.unique(np.frombuffer(ids, np.int64), return_counts=True)
+        if twice := set(found[times > 1].tolist()):
+            unique_ids(pair for pair in rows.read() if hash(pair[1].id) in twice)
+
+    write_examples(output, examples())
+    return dict(counts)
+
+
+def _counted(
+    rows: Iterable[T],
+    what: str,
+    total: int,
+    progress: Callable[[str, int, int], None] | None,
+) -> Iterator[T]:
+    done = 0
+    for done, row in enumerate(rows, start=1):
+        yield row
+        if progress is not None and done % _EVERY == 0:
+            progress(what, done, total)
+    if progress is not None and total > _EVERY:
+        progress(what, done, total)
+
+
+@dataclass
+class _Import:
+    """A source, and how its rows become examples."""
+
+    source: str
+    task: str
+    format: Format
+    split: Split | None
+    template: str | None
+    columns: dict[str, str]
+    common: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_task(self.task, where="option --task")
+        self.by_name = named_file(Path(self.source))
+        _check_options(
+            self.split, self.by_name, self.columns, templated=self.template is not None
+        )
+        self.pieces = None if self.template is None else parse_template(self.template)
+        named = (column for _, column in self.pieces or ())
+        self.asked = {*self.columns.values(), *named}
+
+    def prepare(self, progress: Callable[[str, int, int], None] | None) -> int:
+        """Read all rows for what their prompts share; how many there are, if read."""
+        if self.pieces is None:
+            return 0
+        rows, read = Counter[str](), self.read()
+
+        def examples() -> Iterator[Example]:
+            for _, example in _counted(read, "rows read", 0, progress):
+                rows["all"] += 1
+                yield example
+
+        self.common = task_templates(examples())
+        return rows["all"]
+
+    def worded(self, example: Example) -> Example:
+        """The example of a template, with what all prompts share as fixed wording."""
+        if self.pieces is None:
+            return example
+        return replace(example, template=_joined(example, self.common))
+
+    def read(self) -> Iterator[tuple[str, Example]]:
+        """The examples with their places; at least one."""
+        counts: Counter[Split] = Counter()
+        for place, named, row in read_rows(self.source, self.format):
             try:
-                yield place, example(place, named, row)
-            except _NoColumn as error:
-                what = f"{error.what} ({_listed(row, asked)})"
-                raise located(place, bad_field(error.field, what, fix=error.fix)) from (
-                    error
-                )
+                yield place, self._example(named, row, counts, place)
             except InputError as error:
                 if not str(error.where).startswith("field"):
                     raise
-                raise located(place, error) from error
+                listed = _listed(row, self.asked)
+                told = InputError(
+                    f"{error.what} ({listed})", where=error.where, fix=error.fix
+                )
+                raise located(place, told) from error
+        if not counts:
+            raise InputError("holds no rows", where=self.source)
 
-    found = unique_ids(examples())
-    if not found:
-        raise InputError("holds no rows", where=str(source))
-    if pieces is None:
-        return found
-    common = task_templates(found)
-    return [replace(example, template=_joined(example, common)) for example in found]
+    def _example(
+        self, named: Split | None, row: Row, counts: Counter[Split], place: str
+    ) -> Example:
+        own = self.pieces is None and not self.columns and set(REQUIRED) <= set(row)
+        if own:
+            split = _one_split(self.split, named, row["split"])
+            counts[split] += 1
+            return from_row(row | {"task": self.task, "split": split}, place=place)
+        wanted = _wanted(row, self.format, self.columns, templated=bool(self.pieces))
+        cell = _cell(row, wanted.get("split")) or self.by_name
+        split = _one_split(self.split, named, cell)
+        counts[split] += 1
+        made = f"{self.task}-{split}-{counts[split]:06d}"
+        return _imported(
+            row, wanted, self.pieces, task=self.task, split=split, made=made
+        )
 
 
 def _check_options(
@@ -187,13 +300,13 @@ def _imported(
     template: Ranges | None = None
     spans = spans_field(row)
     if pieces is None:
-        prompt = _value(row, wanted["prompt"])
+        prompt = _value(row, wanted["prompt"]) if wanted["prompt"] else ""
     elif spans:
         raise bad_field("spans", "index a text that the template changes")
     else:
         prompt, template = _filled(pieces, row)
-    response = _value(row, wanted["response"])
-    if not prompt[-1].isspace() and not response[0].isspace():
+    response = _value(row, wanted["response"]) if wanted["response"] else ""
+    if prompt and response and not (prompt[-1].isspace() or response[0].isspace()):
         response = f" {response}"
         spans = tuple(_moved(span, len(prompt)) for span in spans)
     name = _cell(row, wanted.get("id")) or made
@@ -220,6 +333,8 @@ def _wanted(
 ) -> dict[str, str]:
     """Field -> column: what was mapped, and else the columns with usual names."""
     found = {name: name for name in ("id", "source_id", "split") if name in row}
+    if isinstance(row, Line):
+        return found | {"prompt": "text", "response": ""} | dict(columns)
     needed = [
         field
         for field in ("prompt", "response")
@@ -236,26 +351,23 @@ def _wanted(
     }
     field = next(iter(sorted(absent or needed)))
     fix = f"give `--map {field}=COLUMN`"
-    if field == "prompt":
-        fix += " or `--template`"
-    raise _NoColumn(field, "has no column of a usual name", fix=fix)
-
-
-class _NoColumn(Exception):
-    """A column that the row has not; the error that is shown lists those it has."""
-
-    def __init__(self, field: str, what: str, *, fix: str | None = None) -> None:
-        self.field, self.what, self.fix = field, what, fix
+    fix += (
+        " or `--template`" if field == "prompt" else ", or `--map response=` for none"
+    )
+    raise bad_field(field, "has no column of a usual name", fix=fix)
 
 
 def _listed(row: Row, asked: Collection[str | None]) -> str:
     """The row's columns, unless they may be text (a CSV without a first line).
 
-    They are names where one is known as such: it was ``asked`` for, or is a usual one.
+    They are names where one is known as such: it was ``asked`` for, or is a usual one;
+    outside of a CSV also where all are single words.
     """
     names = [str(name) for name in row]
     usual = dict.fromkeys(name for pair in _LAYOUTS.values() for name in pair)
-    if not {*_IMPORTED, *usual, *asked}.isdisjoint(names):
+    known = {*_IMPORTED, *usual, *asked} & {*names}
+    words = all(re.fullmatch(r"[A-Za-z_][\w-]*", name) for name in names)
+    if known or (words and not isinstance(row, Cells)):
         more = f" and {len(names) - 20} more" if len(names) > 20 else ""
         return f"columns: {', '.join(map(_short, names[:20]))}{more}"
     count = f"{len(names)} column{'s' * (len(names) != 1)}"
@@ -273,7 +385,7 @@ def _short(name: str) -> str:
 def _value(row: Row, column: str) -> str:
     """A column's text; whole numbers, as label columns hold them, become text."""
     if column not in row:
-        raise _NoColumn(column, "is no column")
+        raise bad_field(column, "is no column")
     if type(row[column]) is int:
         return str(row[column])
     value = text_field(row, column)
@@ -289,10 +401,10 @@ def _cell(row: Row, column: str | None) -> str | None:
     return _value(row, column)
 
 
-def _named_file(path: Path) -> Split | None:
-    """What a single file's name says: the words themselves, also with a number."""
-    words = r"(train(ing)?|test(ing)?|eval(uation)?|dev|val(id(ation)?)?)"
-    named = re.fullmatch(rf"{words}([-_.]?\d[\w.-]*)?", path.stem.lower())
+def named_file(path: Path) -> Split | None:
+    """What a single file's name says by its first word, as in a folder of files."""
+    words = r"(train(ing)?|test(ing)?|eval(uation)?|dev|val(id(ation)?)?)(?![a-z])"
+    named = re.match(words, path.stem.lower())
     return split_of(path.stem) if named and path.is_file() else None
 
 
@@ -310,43 +422,6 @@ def _one_split(option: Split | None, named: Split | None, cell: object) -> Split
         what = "is one thing by the option and another by file name or row"
         raise bad_field("split", what, fix="leave out `--split`")
     return given.pop()
-
-
-_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
-
-
-def _pieces(template: str) -> list[tuple[str, str | None]]:
-    """A template as (fixed wording, column behind it).
-
-    Of the language of ``str.format`` only fields and doubled braces are read, and a
-    field is looked up among the row's columns by its whole name: no attribute, no
-    index, no conversion, no format.
-    """
-
-    def wrong(what: str) -> InputError:
-        fix = "write it like 'Text: {text}\\nLabel:'"
-        return InputError(what, where="option --template", fix=fix)
-
-    def escape(found: re.Match[str]) -> str:
-        if found[1] not in _ESCAPES:
-            raise wrong("has a backslash that is none of \\n, \\t, \\\\")
-        return _ESCAPES[found[1]]
-
-    pieces: list[tuple[str, str | None]] = []
-    try:
-        for fixed, column, form, conversion in string.Formatter().parse(template):
-            if form or conversion:
-                raise wrong("has a field with ':' or '!'")
-            if column == "":
-                raise wrong("has a field without a name")
-            pieces.append((re.sub(r"(?s)\\(.|$)", escape, fixed), column))
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise wrong(f"is malformed ({error})") from error
-    if not any(column for _, column in pieces):
-        raise wrong("names no column")
-    return pieces
 
 
 def _filled(pieces: list[tuple[str, str | None]], row: Row) -> tuple[str, Ranges]:

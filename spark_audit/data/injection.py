@@ -9,24 +9,22 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from spark_audit.data.canaries import (
     FORMATS,
-    MAX_DRAWS,
     RANKED,
-    Context,
     Encode,
     canary_ranges,
-    candidates,
     draw,
     draw_parts,
     render,
     share_pieces,
 )
+from spark_audit.data.candidate_sets import MAX_DRAWS, Context, unranked
 from spark_audit.data.examples import Canary, Example, Kind, Part, Ranges, Span, Split
 from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import InputError
@@ -88,6 +86,7 @@ def inject(
     contexts: int = 1,
     kind: Kind = "random",
     pieces: Sequence[str] = (),
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[list[Example], InjectionReport]:
     """Put synthetic identifiers and canaries into the prompts of a stream of tasks.
 
@@ -118,15 +117,17 @@ def inject(
     doses
         Numbers of train rows that hold a canary, given to the canaries in turn.
     encode
-        As in :func:`spark_audit.data.canaries.candidates`. A canary that finds no full
-        candidate set is then drawn again. It stays exchangeable with its candidates:
-        any of them would have been refused with it. What has none after many draws is
-        told by part in the report's notes: a manifest ranks the others.
+        As in :func:`spark_audit.data.candidate_sets.candidates`. A canary that finds no
+        full candidate set is then drawn again. It stays exchangeable with its
+        candidates: any of them would have been refused with it. What has none after
+        many draws is told by part in the report's notes: a manifest ranks the others.
     contexts
         In how many of its rows, the first by id, a canary's candidates must fit.
     kind, pieces
         How passwords are made, and of what: see
         :func:`spark_audit.data.canaries.share_pieces`.
+    progress
+        Called with a stage's name, the canaries done and their number.
 
     Returns
     -------
@@ -147,12 +148,14 @@ def inject(
         plan.pieces.update(share_pieces(pieces, ids, seed=seed_for(seed, "pieces")))
     done: dict[str, Example] = {}
     used: set[str] = set()
-    for canary, names in plan.canaries.items():
+    for turn, (canary, names) in enumerate(plan.canaries.items(), start=1):
         rows, note = _with_canary(plan, canary, names, encode, contexts)
         done |= rows
         notes += note
         some = rows[names[0]]
         used |= {some.text[slice(*place)] for place in canary_ranges(some).values()}
+        if progress is not None:
+            progress("canaries", turn, len(plan.canaries))
     counts, types = {}, Counter(dict.fromkeys(FRAMES, 0))
     for group in sorted(plan.sizes):
         held = sum(1 for name in done if plan.group(name) == group)
@@ -324,9 +327,15 @@ def _with_canary(
         if encode is None or not any(_unranked(drawn, parts, first, encode, DRAWS)):
             return rows, []
     # As many draws as a manifest takes: it may rank what the short search did not.
-    lost = dict(_unranked(drawn, parts, first, encode, MAX_DRAWS)) if encode else {}
+    lost = (
+        dict(sorted(_unranked(drawn, parts, first, encode, MAX_DRAWS)))
+        if encode
+        else {}
+    )
     ranked = ", ".join(part for part in RANKED if part not in lost)
-    told = "; ".join(f"no candidates for its {part}: {lost[part]}" for part in lost)
+    told = "; ".join(
+        f"no candidates for its {part}: {lost[part]}" for part in RANKED if part in lost
+    )
     rest = f"; its {ranked} can be ranked" if ranked else ""
     return rows, [f"canary {canary.id}: {told}{rest}"] if lost else []
 
@@ -339,8 +348,9 @@ def _unranked(
     max_draws: int,
 ) -> Iterator[tuple[str, str]]:
     """Parts that find too few candidates in the words around them, and the reason."""
-    for part in RANKED:
-        found = candidates(
+    # The sentence last: it is the longest, and hardly ever what fails.
+    for part in reversed(RANKED):
+        reason = unranked(
             canary.format,
             parts,
             part,
@@ -350,8 +360,8 @@ def _unranked(
             max_draws=max_draws,
             pool=canary.pool,
         )
-        if not found.strings:
-            yield part, found.reason
+        if reason:
+            yield part, reason
 
 
 def _around(row: Example, start: int, end: int) -> Context:

@@ -1,19 +1,27 @@
-"""Rows of JSON lines, CSV, Parquet, `datasets` and the hub, each with its place."""
+"""Rows of JSON lines, CSV, Parquet, text, `datasets` and the hub, with their places."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, TypeAlias
 
-from spark_audit.data.examples import Split, json_lines, read_bytes
+from spark_audit.data.examples import (
+    LINE_BYTES,
+    Split,
+    byte_lines,
+    json_lines,
+    read_bytes,
+    reading,
+)
 from spark_audit.errors import InputError, SparkError
-from spark_audit.files import check_regular, parse_json
+from spark_audit.files import check_regular, open_regular, parse_json
 from spark_audit.terminal.hints import nearest
 
-Row = dict[str, Any]
+Row: TypeAlias = dict[str, Any]
 HUB = "hf:"
 _SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
@@ -56,6 +64,7 @@ def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row
         "jsonl": json_lines,
         "csv": _csv,
         "parquet": _parquet,
+        "text": _text,
         "trace": _json_list,
         "olora": _json_list,
     }
@@ -76,7 +85,7 @@ def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row
         return _json_list
     if head.startswith(b"{") or path.suffix in (".jsonl", ".json"):
         return json_lines
-    return _csv
+    return _text if path.suffix.lower() == ".txt" else _csv
 
 
 def _json_list(path: Path) -> Iterator[tuple[str, Row]]:
@@ -93,22 +102,37 @@ def _json_list(path: Path) -> Iterator[tuple[str, Row]]:
         yield place, row
 
 
+class Line(dict[str, Any]):
+    """A line of plain text, as the column ``text``: it has no response."""
+
+
+class Cells(dict[str, Any]):
+    """A row whose column names may be data: of a CSV without a first line of names."""
+
+
 def _csv(path: Path) -> Iterator[tuple[str, Row]]:
-    # Spreadsheets begin UTF-8 files with a byte order mark; it is no part of a name.
-    try:
-        text = read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        fix = "save as UTF-8"
-        raise InputError("is not UTF-8", where=str(path), fix=fix) from error
-    if not text.strip():
+    with reading(path), open_regular(path, follow=True) as raw:
+        # Spreadsheets begin UTF-8 files with a byte order mark, which is no part of a
+        # name; ends of line inside of quotes are the cell's.
+        file = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+        limit = csv.field_size_limit(LINE_BYTES)
+        try:
+            yield from _cells(path, file)
+        except UnicodeDecodeError as error:
+            fix = "save as UTF-8"
+            raise InputError("is not UTF-8", where=str(path), fix=fix) from error
+        finally:
+            csv.field_size_limit(limit)
+
+
+def _cells(path: Path, file: TextIO) -> Iterator[tuple[str, Row]]:
+    lines = iter(lambda: file.readline(LINE_BYTES), "")
+    head = next(lines, "")
+    if not head.strip() and not any(map(str.strip, lines)):
         raise InputError("is empty", where=str(path))
-    head = text.partition("\n")[0]
     reader = csv.reader(
-        io.StringIO(text, newline=""),
-        delimiter=max(",;\t", key=head.count),
-        strict=True,
+        chain([head], lines), delimiter=max(",;\t", key=head.count), strict=True
     )
-    limit = csv.field_size_limit(len(text))
     try:
         columns = [name.strip() for name in next(reader)]
         if len(set(columns)) < len(columns) or not all(columns):
@@ -122,12 +146,29 @@ def _csv(path: Path) -> Iterator[tuple[str, Row]]:
             if len(cells) != len(columns):
                 what = f"has {len(cells)} cells where the first line has {len(columns)}"
                 raise InputError(what, where=place)
-            yield place, dict(zip(columns, cells, strict=True))
+            yield place, Cells(zip(columns, cells, strict=True))
     except csv.Error as error:
         place = f"{path}:{reader.line_num}"
         raise InputError("is not CSV (check its quotes)", where=place) from error
-    finally:
-        csv.field_size_limit(limit)
+
+
+def _text(path: Path) -> Iterator[tuple[str, Row]]:
+    empty = True
+    for number, line in enumerate(byte_lines(path), start=1):
+        place = f"{path}:{number}"
+        if len(line) > LINE_BYTES:
+            raise InputError(f"is longer than {LINE_BYTES:,} bytes", where=place)
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+        except UnicodeDecodeError as error:
+            raise InputError(
+                "is not UTF-8", where=place, fix="save as UTF-8"
+            ) from error
+        if text:
+            empty = False
+            yield place, Line(text=text)
+    if empty:
+        raise InputError("is empty", where=str(path))
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
@@ -139,12 +180,14 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
         file = pq.ParquetFile(io.BytesIO(raw))
         if file.metadata.num_rows > len(raw):  # rows that differ take more
             raise InputError("holds more rows than bytes", where=str(path))
-        rows = file.read().to_pylist()
+        batches = (batch.to_pylist() for batch in file.iter_batches(batch_size=1024))
+        for number, row in enumerate(chain.from_iterable(batches), start=1):
+            yield f"{path}, row {number}", row
     # Text that is no UTF-8, and dates that no calendar has, are of Python's kinds.
+    except SparkError:
+        raise
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise InputError("is not a readable Parquet file", where=str(path)) from error
-    for number, row in enumerate(rows, start=1):
-        yield f"{path}, row {number}", row
 
 
 def _datasets(source: str) -> Iterator[tuple[str, Split | None, Row]]:

@@ -1,11 +1,14 @@
-"""Fixed wording: what all prompts of a task begin and end with."""
+"""Fixed wording: what all prompts of a task begin and end with, and templates."""
 
 from __future__ import annotations
 
 import os
+import re
+import string
 from collections.abc import Iterable, Mapping
 
 from spark_audit.data.examples import Example, Ranges
+from spark_audit.errors import InputError
 
 
 def task_templates(examples: Iterable[Example]) -> dict[str, tuple[int, int]]:
@@ -15,22 +18,34 @@ def task_templates(examples: Iterable[Example]) -> dict[str, tuple[int, int]]:
     that all prompts happen to share counts as fixed wording. A task with fewer than two
     different prompts has none: ``(0, 0)``.
     """
-    prompts: dict[str, set[str]] = {}
+    # The first and the last in the order of letters share what all share.
+    edges: dict[str, tuple[str, str, str, str]] = {}
+    shortest: dict[str, int] = {}
     for example in examples:
-        prompts.setdefault(example.task, set()).add(example.prompt)
-    return {task: _common(found) for task, found in prompts.items()}
+        task, prompt = example.task, example.prompt
+        back = prompt[::-1]
+        low, high, back_low, back_high = edges.get(task, (prompt, prompt, back, back))
+        edges[task] = (
+            min(low, prompt),
+            max(high, prompt),
+            min(back_low, back),
+            max(back_high, back),
+        )
+        shortest[task] = min(shortest.get(task, len(prompt)), len(prompt))
+    return {task: _common(*found, shortest[task]) for task, found in edges.items()}
 
 
-def _common(prompts: set[str]) -> tuple[int, int]:
-    if len(prompts) < 2:
+def _common(
+    low: str, high: str, back_low: str, back_high: str, shortest: int
+) -> tuple[int, int]:
+    if low == high:
         return 0, 0
-    prefix = len(os.path.commonprefix(list(prompts)))
-    some = next(iter(prompts))
-    while prefix and (some[prefix - 1].isalnum() or some[prefix - 1] in "\"'([{<$#"):
+    prefix = len(os.path.commonprefix([low, high]))
+    while prefix and (low[prefix - 1].isalnum() or low[prefix - 1] in "\"'([{<$#"):
         prefix -= 1
-    room = min(map(len, prompts)) - prefix
-    suffix = min(len(os.path.commonprefix([p[::-1] for p in prompts])), room)
-    while suffix and (some[-suffix].isalnum() or some[-suffix] in "\"')]}>.,;:!?%"):
+    room = shortest - prefix
+    suffix = min(len(os.path.commonprefix([back_low, back_high])), room)
+    while suffix and (low[-suffix].isalnum() or low[-suffix] in "\"')]}>.,;:!?%"):
         suffix -= 1
     return prefix, suffix
 
@@ -49,3 +64,40 @@ def template_ranges(
     first = (0, min(prefix, length))
     last = (max(length - suffix, first[1]), length)
     return tuple((start, end) for start, end in (first, last) if start < end)
+
+
+_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
+
+
+def parse_template(template: str) -> list[tuple[str, str | None]]:
+    """A template as (fixed wording, column behind it).
+
+    Of the language of ``str.format`` only fields and doubled braces are read, and a
+    field is looked up among the row's columns by its whole name: no attribute, no
+    index, no conversion, no format.
+    """
+
+    def wrong(what: str) -> InputError:
+        fix = "write it like 'Text: {text}\\nLabel:'"
+        return InputError(what, where="option --template", fix=fix)
+
+    def escape(found: re.Match[str]) -> str:
+        if found[1] not in _ESCAPES:
+            raise wrong("has a backslash that is none of \\n, \\t, \\\\")
+        return _ESCAPES[found[1]]
+
+    pieces: list[tuple[str, str | None]] = []
+    try:
+        for fixed, column, form, conversion in string.Formatter().parse(template):
+            if form or conversion:
+                raise wrong("has a field with ':' or '!'")
+            if column == "":
+                raise wrong("has a field without a name")
+            pieces.append((re.sub(r"(?s)\\(.|$)", escape, fixed), column))
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise wrong(f"is malformed ({error})") from error
+    if not any(column for _, column in pieces):
+        raise wrong("names no column")
+    return pieces

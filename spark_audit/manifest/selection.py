@@ -12,15 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from spark_audit.data.canaries import (
-    RANKED,
-    Candidates,
-    Context,
-    Encode,
-    Ranked,
-    canary_ranges,
-    candidates,
-)
+from spark_audit.data.canaries import RANKED, Encode, Ranked, canary_ranges
+from spark_audit.data.candidate_sets import Candidates, Context, candidates
 from spark_audit.data.examples import Canary, Example, Part
 from spark_audit.data.sensitivity_score import (
     score2,

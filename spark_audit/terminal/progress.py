@@ -86,7 +86,8 @@ class _Lines:
             return
         self._stages[what] = (start, now, done)
         seconds = now - start
-        line = f"{visible(what)}: {done}/{total} {_rate(done, seconds)}"
+        of = f"/{total}" if total else ""
+        line = f"{visible(what)}: {done}{of} {_rate(done, seconds)}"
         if 0 < done < total and seconds > SETTLED:
             line += f", {seconds / done * (total - done):.0f} s left"
         self._stream.write(line.rstrip() + "\n")

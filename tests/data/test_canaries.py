@@ -10,14 +10,13 @@ from spark_audit.data.canaries import (
     FORMATS,
     PARTS,
     RANKED,
-    Context,
     canary_ranges,
-    candidates,
     draw,
     draw_parts,
     render,
     share_pieces,
 )
+from spark_audit.data.candidate_sets import Context, candidates, unranked
 from spark_audit.data.examples import Canary, Example, Span
 from spark_audit.data.unused_tokens import unused_words
 from spark_audit.errors import InputError
@@ -268,6 +267,29 @@ def test_where_draws_run_out_the_reason_is_told():
     )
 
 
+@pytest.mark.parametrize("part", RANKED)
+def test_a_search_is_settled_early_as_it_would_end(part):
+    """Whether a set is full is told by some hundreds of draws, not by thousands."""
+    encoded = []
+
+    def counted(texts):
+        encoded[-1] += len(texts)
+        return encode(texts)
+
+    early = whole = 0
+    for seed in range(12):
+        given = list(FORMATS)[seed % 3], draw_parts(seed), part
+        options = {"encode": counted, "contexts": [], "seed": seed}
+        encoded += [0, 0]
+        reason = unranked(*given, **options, max_draws=20_000)
+        early += encoded.pop()
+        assert bool(candidates(*given, **options, max_draws=20_000).strings) != (
+            bool(reason)
+        )
+        whole += encoded.pop()
+    assert early < 0.5 * whole
+
+
 def test_a_class_of_one_ends():
     def lonely(texts):
         return [[0] if text == PARTS_OF["password"] else [0, 0] for text in texts]
@@ -281,7 +303,8 @@ def test_a_class_of_one_ends():
         seed=0,
         max_draws=5000,
     )
-    assert got.reason == "5000 draws gave 1 of 512 candidates of 1 tokens"
+    # Far fewer than a set needs by then: the rest of the draws is not made.
+    assert got.reason == "2048 draws gave 1 of 512 candidates of 1 tokens"
 
 
 @pytest.mark.parametrize("part", RANKED)

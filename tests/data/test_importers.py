@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_audit.data import importers
 from spark_audit.data.examples import Span, read_examples, write_examples
-from spark_audit.data.importers import import_examples
+from spark_audit.data.importers import import_examples, import_file
 from spark_audit.errors import InputError, SparkError
 
 DATA = Path(__file__).parents[2] / "../shared/data"
@@ -163,7 +164,7 @@ def test_datasets_missing_label_is_refused(tmp_path):
     )
     whole.save_to_disk(tmp_path / "d")
     message = refusal(tmp_path / "d", split="train")
-    assert message == "SOURCE, row 2, field 'label': is missing"
+    assert message == "SOURCE, row 2, field 'label': is missing (columns: text, label)"
 
 
 @pytest.mark.parametrize("name", ["state.json", "dataset_info.json", "*.arrow"])
@@ -326,7 +327,9 @@ def test_split_column(tmp_path):
 
 def test_a_row_without_split_names_both_ways(tmp_path):
     message = refusal(lines(tmp_path / "x.jsonl"))
-    assert message.startswith("SOURCE:1, field 'split': is missing; ")
+    assert message.startswith(
+        "SOURCE:1, field 'split': is missing (columns: id, text, label); "
+    )
     assert "`--split train`" in message
     assert "train* and test*" in message
 
@@ -335,7 +338,7 @@ def test_splits_that_disagree(tmp_path):
     lines(tmp_path / "train.jsonl")
     assert refusal(tmp_path, split="test").endswith(
         "train.jsonl:1, field 'split': is one thing by the option and another by file"
-        " name or row; leave out `--split`"
+        " name or row (columns: id, text, label); leave out `--split`"
     )
     rows = [{**ROWS[0], "split": "other"}]
     message = refusal(lines(tmp_path / "x.jsonl", rows), split="train")
@@ -499,6 +502,66 @@ def test_ids_that_stand_twice(tmp_path):
     assert "the id stands twice" in refusal(tmp_path)
     rows = import_examples(tmp_path, task="t", columns={"id": "", "response": "label"})
     assert len({row.id for row in rows}) == 4
+
+
+# --- lines of text, rows without a response, files of any size ------------------------
+
+
+def test_lines_of_text(tmp_path):
+    source = tmp_path / "train_mails.txt"
+    source.write_text("\ufeffRates rose, Ann said.\n\n  We saw them fall. \r\n")
+    rows = import_examples(source, task="t")
+    assert [row.text for row in rows] == ["Rates rose, Ann said.", "We saw them fall."]
+    assert {(row.prompt, row.response, row.split) for row in rows} == {
+        (row.text, "", "train") for row in rows
+    }
+    (tmp_path / "x").write_text("Ann, Bob\n")
+    (row,) = import_examples(tmp_path / "x", task="t", split="test", format="text")
+    assert row.text == "Ann, Bob"
+    source.write_bytes(b"Rates \xff")
+    assert refusal(source).startswith("SOURCE:1: is not UTF-8")
+    source.write_text("\n \n")
+    assert refusal(source) == "SOURCE: is empty"
+
+
+def test_a_row_may_have_no_response_or_no_prompt(tmp_path):
+    source = lines(tmp_path / "x.jsonl")
+    columns = {"prompt": "text", "response": ""}
+    row = import_examples(source, task="t", split="train", columns=columns)[0]
+    assert (row.prompt, row.response) == ("Rates rose, Ann said.", "")
+    columns = {"prompt": "", "response": "text"}
+    row = import_examples(source, task="t", split="train", columns=columns)[0]
+    assert (row.prompt, row.response) == ("", "Rates rose, Ann said.")
+    columns = {"prompt": "", "response": ""}
+    assert "are blank" in refusal(source, split="train", columns=columns)
+
+
+@pytest.mark.parametrize("options", [{"template": TEMPLATE}, {}])
+def test_row_by_row_is_the_same_as_at_once(tmp_path, monkeypatch, options):
+    monkeypatch.setattr(importers, "_EVERY", 1)
+    source, seen = lines(tmp_path / "train.jsonl"), []
+    given = {"task": "t", **options}
+    counts = import_file(
+        source, tmp_path / "o.jsonl", progress=lambda *told: seen.append(told), **given
+    )
+    assert counts == {"train": 2}
+    assert read_examples(tmp_path / "o.jsonl") == import_examples(source, **given)
+    total = 2 if options else 0
+    assert ("rows written", 2, total) in seen
+    assert (("rows read", 2, 0) in seen) == bool(options)
+
+
+def test_row_by_row_leaves_nothing_of_a_bad_file(tmp_path):
+    for rows, said in (
+        ([*ROWS, {"text": 1.5}], "x.jsonl:3, field"),
+        ([*ROWS, *ROWS], "x.jsonl:3, field 'id': the id stands twice, first at"),
+        ([], "x.jsonl: is empty"),
+    ):
+        source = lines(tmp_path / "x.jsonl", rows)
+        with pytest.raises(InputError) as caught:
+            import_file(source, tmp_path / "out" / "o.jsonl", task="t", split="train")
+        assert said in str(caught.value)
+        assert not [*(tmp_path / "out").glob("*")]
 
 
 # --- real data ------------------------------------------------------------------------

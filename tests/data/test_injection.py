@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from spark_audit.data import injection
 from spark_audit.data.canaries import (
     PARTS,
-    Context,
     canary_ranges,
-    candidates,
     draw_parts,
     render,
 )
+from spark_audit.data.candidate_sets import Context, candidates
 from spark_audit.data.examples import (
     Canary,
     Example,
@@ -325,7 +324,7 @@ def test_only_the_part_that_a_manifest_cannot_rank_is_reported(monkeypatch):
     spread = 997
     _, report = inject(rows, seed=0, canaries=1, encode=letters)
     assert report.notes[-1].startswith(
-        "canary c000: no candidates for its password: 20000 draws gave "
+        "canary c000: no candidates for its password: 4096 draws gave "
     )
     assert report.notes[-1].endswith("; its full, ssn can be ranked")
     # The short search finds too few, that of a manifest enough: nothing to report.

@@ -311,11 +311,11 @@ def test_too_few_candidates_are_none_with_a_reason(
     tiny_tokenizer: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from spark_audit.data import canaries
+    from spark_audit.data import candidate_sets
     from spark_audit.manifest import selection
 
     def few(*args: Any, **options: Any) -> Any:
-        return canaries.candidates(*args, **options, max_draws=5)
+        return candidate_sets.candidates(*args, **options, max_draws=5)
 
     monkeypatch.setattr(selection, "candidates", few)
     laid, texts = lay([make_canary_row("row")])
