@@ -10,7 +10,7 @@ import typer
 
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.show import show_records
-from spark_audit.manifest.file import load_manifest, write_manifest
+from spark_audit.manifest.file import check_output, load_manifest, write_manifest
 from spark_audit.manifest.file import redact as redacted
 from spark_audit.manifest.overview import Description, describe
 from spark_audit.manifest.settings import BuildSettings
@@ -25,7 +25,7 @@ OPENED = (
     *("tokenizer", "revision", "trust_remote_code"),
 )
 
-File = Annotated[Path, typer.Argument(help="File of `manifest build`.")]
+File = Annotated[Path, typer.Argument(help="File or folder of `manifest build`.")]
 
 
 @command
@@ -33,7 +33,9 @@ def build(
     *,
     base: Annotated[str, Flag("Reference model.", metavar="MODEL")],
     data: Annotated[tuple[Path, ...], Flag("JSONL of `data`.", metavar="DIR|DATA...")],
-    output: Annotated[Path, Flag("manifests/NAME.json", short="-o")],
+    output: Annotated[
+        Path, Flag("manifests/NAME.json, or for many rows manifests/NAME.", short="-o")
+    ],
     settings: BuildSettings,
     scores: Annotated[
         Path | None, Flag("Score store to resume from.", metavar="DIR")
@@ -53,6 +55,7 @@ def build(
     files = data_files(data)
     keep_apart([output], files)
     examples = read_examples(*files)
+    check_output(output)
     check_writable(output.parent)
     reference = open_checkpoint(base, loading, name="base")
     # What is scored is kept until the manifest is written: the same command resumes.
@@ -115,10 +118,11 @@ def verify(
 def export(
     *,
     manifest: File,
-    output: Annotated[Path, Flag("JSON to write.", short="-o")],
+    output: Annotated[Path, Flag("NAME.json, or a folder NAME.", short="-o")],
     redact: Annotated[bool, Flag("Leave text and scores out.")] = False,
 ) -> None:
     """Copy a manifest, with --redact without text and what it can be read from."""
+    check_output(output)
     keep_apart([output], [manifest])
     content = load_manifest(manifest)
     write_manifest(redacted(content) if redact else content, output)

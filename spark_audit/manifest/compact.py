@@ -56,6 +56,8 @@ class Scores(Sequence[int | None]):
         return [None if value < 0 else value for value in self.array.tolist()]
 
 
+MOST = 10**9
+"""No count, position or dose is larger: it is beyond any text or vocabulary."""
 MOST_NATS = 1e4
 """No token is this unlikely to a model whose logits are finite."""
 MicroNats = Annotated[int, Field(ge=0, le=round(1e6 * MOST_NATS))]

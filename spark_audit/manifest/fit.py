@@ -92,19 +92,14 @@ def limited(manifest: Manifest, ids: set[str]) -> Manifest:
     def whole(held: ManifestCanary | ManifestTwins) -> bool:
         return bool(held.contexts) and all(c.example in ids for c in held.contexts)
 
-    part = manifest.model_copy(
-        update={
-            "examples": [e for e in manifest.examples if e.id in ids],
-            "pairs": [p for p in manifest.pairs if p.example in ids],
-            "unmatched": [u for u in manifest.unmatched if u.example in ids],
-            "canaries": [each for each in manifest.canaries if whole(each)],
-            "twins": [each for each in manifest.twins if whole(each)],
-            "membership": Membership(
-                members=[i for i in manifest.membership.members if i in ids],
-                non_members=[i for i in manifest.membership.non_members if i in ids],
-            ),
-        }
+    return manifest.having(
+        examples=[e for e in manifest.examples if e.id in ids],
+        pairs=[p for p in manifest.pairs if p.example in ids],
+        unmatched=[u for u in manifest.unmatched if u.example in ids],
+        canaries=[each for each in manifest.canaries if whole(each)],
+        twins=[each for each in manifest.twins if whole(each)],
+        membership=Membership(
+            members=[i for i in manifest.membership.members if i in ids],
+            non_members=[i for i in manifest.membership.non_members if i in ids],
+        ),
     )
-    # A copy takes along what was cached of the whole.
-    part.__dict__.pop("by_id", None)
-    return part

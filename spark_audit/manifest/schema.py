@@ -8,7 +8,7 @@ it, so the content is validated when a file is read, and nothing behind checks a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any, Literal, cast
@@ -16,14 +16,14 @@ from typing import Annotated, Any, Literal, cast
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from spark_audit.manifest.compact import MOST_NATS, Scores, Unlls, share
+from spark_audit.manifest.compact import MOST, MOST_NATS, Scores, Unlls, share
+from spark_audit.manifest.joined import ById, check_inside, check_joined
+from spark_audit.manifest.packed import packing
 from spark_audit.results.shown import Shown
 
 Preset = Literal["robust", "paper"]
 Split = Literal["train", "test"]
 TokenRange = tuple[int, int]
-MOST = 10**9
-"""No count, position or dose is larger: it is beyond any text or vocabulary."""
 
 
 def _plain(text: str) -> str:
@@ -54,20 +54,6 @@ class _Part(BaseModel):
     def model_post_init(self, context: Any) -> None:
         """Take little memory: a manifest has many parts."""
         share(self)
-
-
-def _inside(field: str, ranges: Collection[tuple[int, int]], length: int) -> None:
-    for start, end in ranges:
-        if not 0 <= start < end <= length:
-            raise ValueError(f"{field}: {start}:{end} is empty or outside 0:{length}")
-
-
-def _once_by(field: str, keys: Iterable[object]) -> None:
-    known: set[object] = set()
-    for i, key in enumerate(keys):
-        if key in known:
-            raise ValueError(f"{field}.{i} stands twice")
-        known.add(key)
 
 
 class Reference(_Part):
@@ -177,15 +163,15 @@ class ManifestExample(_Part):
             raise ValueError("response_token lies outside of the tokens")
         if any(at >= tokens for at in self.low) or len(set(self.low)) < len(self.low):
             raise ValueError("low holds a token twice, or one outside of the tokens")
-        _inside("kept", [self.kept], tokens)
-        _inside("excluded", self.excluded, tokens)
-        _inside("template", self.template, text)
-        _inside("spans", [(span.start, span.end) for span in self.spans], text)
+        check_inside("kept", [self.kept], tokens)
+        check_inside("excluded", self.excluded, tokens)
+        check_inside("template", self.template, text)
+        check_inside("spans", [(span.start, span.end) for span in self.spans], text)
         ordered = sorted((span.start, span.end) for span in self.spans)
         if any(low[1] > high[0] for low, high in pairwise(ordered)):
             raise ValueError("spans overlap")
         own = [span.tokens for span in self.spans if span.tokens is not None]
-        _inside("spans, tokens", own, tokens)
+        check_inside("spans, tokens", own, tokens)
         return self
 
     @property
@@ -345,8 +331,8 @@ class ManifestTwins(_Part):
 class Membership(_Part):
     """Rows for membership inference."""
 
-    members: list[str]
-    non_members: list[str]
+    members: Annotated[list[str], *packing(str, "membership.members")]
+    non_members: Annotated[list[str], *packing(str, "membership.non_members")]
 
     @model_validator(mode="after")
     def _apart(self) -> Membership:
@@ -385,12 +371,14 @@ class Manifest(Shown, _Part):
     versions: dict[str, str]
     data: list[dict[str, Any]]
     counts: dict[str, Whole]
-    examples: list[ManifestExample]
-    pairs: list[ManifestPair]
-    unmatched: list[UnmatchedSpan]
-    canaries: list[ManifestCanary]
+    examples: Annotated[list[ManifestExample], *packing(ManifestExample, "examples")]
+    pairs: Annotated[list[ManifestPair], *packing(ManifestPair, "pairs")]
+    unmatched: Annotated[list[UnmatchedSpan], *packing(UnmatchedSpan, "unmatched")]
+    canaries: Annotated[list[ManifestCanary], *packing(ManifestCanary, "canaries")]
     # Manifests of earlier versions have none, and are written again as they were.
-    twins: list[ManifestTwins] = Field(default=[], exclude_if=lambda v: not v)
+    twins: Annotated[list[ManifestTwins], *packing(ManifestTwins, "twins")] = Field(
+        default=[], exclude_if=lambda v: not v
+    )
     membership: Membership
     balance: list[BalanceRow]
     notes: list[str]
@@ -398,45 +386,15 @@ class Manifest(Shown, _Part):
     @model_validator(mode="after")
     def _joined(self) -> Manifest:
         """What names an example names one that is here, and a place in it."""
-        _once_by("examples", (example.id for example in self.examples))
-        _once_by("canaries", ((c.canary_id, c.part) for c in self.canaries))
-        _once_by("twins", (one.id for one in self.twins))
-        sides = ((p.example, p.pii.token_start, p.pii.token_end) for p in self.pairs)
-        _once_by("pairs", sides)
-        whole = self.redacted_from is None
-        for i, example in enumerate(self.examples):
-            if whole and not (example.text and example.classes):
-                raise ValueError(f"examples.{i} has no text or no tokens")
-        self._check_places(whole)
-        for field, split in (("members", "train"), ("non_members", "test")):
-            for key in getattr(self.membership, field):
-                if key not in self.by_id or self.by_id[key].split != split:
-                    raise ValueError(f"membership.{field} holds no {split} row's id")
+        check_joined(self)
         return self
 
-    def _check_places(self, whole: bool) -> None:
-        places = [
-            (f"unmatched.{i}", span.example, (span.char_start, span.char_end))
-            for i, span in enumerate(self.unmatched)
-        ]
-        sets = [(f"canaries.{i}", x.contexts) for i, x in enumerate(self.canaries)]
-        sets += [(f"twins.{i}", x.contexts) for i, x in enumerate(self.twins)]
-        for name, contexts in sets:
-            for one in contexts:
-                place = one.char_start, one.char_end
-                places.append((f"{name}.contexts", one.example, place))
-        for i, pair in enumerate(self.pairs):
-            field, example = f"pairs.{i}", self.by_id.get(pair.example)
-            tokens = len(example.reference_unll) if example else 0
-            for side in (pair.pii, pair.control):
-                places.append((field, pair.example, (side.char_start, side.char_end)))
-                _inside(field, [(side.token_start, side.token_end)], tokens or MOST)
-                if whole and (side.nll is None or pair.distance is None):
-                    raise ValueError(f"{field} has no nll or no distance")
-        for field, key, at in places:
-            if key not in self.by_id:
-                raise ValueError(f"{field} names an example that is not here")
-            _inside(field, [at], len(self.by_id[key].text) or MOST)
+    def having(self, **parts: Any) -> Manifest:
+        """The manifest with some of its parts replaced; they are not checked."""
+        found = self.model_copy(update=parts)
+        # A copy takes along what was cached of the whole.
+        found.__dict__.pop("by_id", None)
+        return found
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """What it is and how much it holds: a notebook prints the last value."""
@@ -446,6 +404,6 @@ class Manifest(Shown, _Part):
             yield part, len(getattr(self, part))
 
     @cached_property
-    def by_id(self) -> dict[str, ManifestExample]:
-        """Examples by id."""
-        return {example.id: example for example in self.examples}
+    def by_id(self) -> ById[ManifestExample]:
+        """Examples by id, in their order."""
+        return ById(self.examples)

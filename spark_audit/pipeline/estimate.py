@@ -28,7 +28,7 @@ from spark_audit.manifest.schema import Manifest, ManifestCanary, ManifestTwins
 from spark_audit.manifest.slots import canary_key, place_of, twins_key
 from spark_audit.memory import free_bytes
 from spark_audit.pipeline.engines.contract import DRIFT_ROWS
-from spark_audit.pipeline.folders import MANIFESTS, default_folder
+from spark_audit.pipeline.folders import MANIFESTS, default_folder, manifests_in
 from spark_audit.pipeline.lineup import check_options, make_plans, union
 from spark_audit.pipeline.request import Request
 from spark_audit.scoring.speed import billions
@@ -237,7 +237,7 @@ def _texts(request: Request) -> _Texts:
 
 
 def _only_manifest() -> Path:
-    found = sorted(MANIFESTS.glob("*.json"))
+    found = manifests_in(MANIFESTS)
     if len(found) == 1:
         return found[0]
     listed = ", ".join(map(str, found)) or f"none in {MANIFESTS}/"

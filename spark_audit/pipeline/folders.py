@@ -39,6 +39,12 @@ def manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
     )
 
 
+def manifests_in(folder: Path) -> list[Path]:
+    """What may be a manifest in a folder of them: a file, or a folder with a head."""
+    heads = (path.parent for path in folder.glob("*/manifest.json"))
+    return sorted([*folder.glob("*.json"), *heads])
+
+
 def find_manifest(checkpoint: Loaded, *, folder: Path = MANIFESTS) -> Manifest:
     """The one manifest of a folder that was made for this checkpoint's base.
 
@@ -49,7 +55,7 @@ def find_manifest(checkpoint: Loaded, *, folder: Path = MANIFESTS) -> Manifest:
     """
     fitting: list[tuple[Path, Manifest]] = []
     others: list[str] = []
-    for path in sorted(folder.glob("*.json")):
+    for path in manifests_in(folder):
         if not lies_inside(path):
             others.append(f"{path} (is a link out of the folder)")
             continue

@@ -117,7 +117,7 @@ class Request:
         Path | None,
         Flag(
             "Default: the one in manifests/ that fits the checkpoint.",
-            metavar="FILE",
+            metavar="FILE|DIR",
             env="SPARK_AUDIT_MANIFEST",
         ),
     ] = None

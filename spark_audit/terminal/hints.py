@@ -14,6 +14,7 @@ _HOLDS = {
     "run.json": "checkpoint",
     "adapter_config.json": "checkpoint",
     "config.json": "checkpoint",
+    "manifest.json": "manifest",
 }
 TABLES = (".csv", ".tsv", ".parquet", ".xlsx", ".arrow")
 _GOES = {
@@ -37,10 +38,13 @@ def instead(path: str | Path, *, wanted: str, otherwise: str | None = None) -> s
         What is said where nothing is known of it.
     """
     path = Path(path).expanduser()
+    return goes(path, wanted=wanted) or nearest(path) or otherwise or "check the path"
+
+
+def goes(path: Path, *, wanted: str) -> str | None:
+    """Where something goes that is known to be something else than was wanted."""
     kind = _kind(path)
-    if kind is not None and kind != wanted:
-        return _GOES[kind]
-    return nearest(path) or otherwise or "check the path"
+    return _GOES[kind] if kind is not None and kind != wanted else None
 
 
 def nearest(path: Path) -> str | None:
@@ -68,7 +72,12 @@ def _kind(path: Path) -> str | None:
             return "data"
         if path.suffix in (".safetensors", ".bin", ".pt"):
             return "checkpoint"
-        # Keys are sorted: this one stands behind all the text.
-        if path.is_file() and (match := _KIND.search(path.read_bytes())):
-            return match[1].decode()
+        if path.is_file():
+            raw = path.read_bytes()
+            # Keys are sorted: this one stands behind all the text.
+            if match := _KIND.search(raw):
+                return match[1].decode()
+            # An object a line.
+            if raw.startswith(b"{") and b"}\n{" in raw.replace(b"\r", b""):
+                return "data"
     return None
