@@ -27,20 +27,26 @@ from typing import Any
 import numpy as np
 
 from spark_audit.audits import turns
-from spark_audit.files import write_atomically
-from spark_audit.manifest.file import digest, load_manifest
+from spark_audit.manifest.file import (
+    assembled,
+    digest,
+    load_manifest,
+    with_packed,
+    write_manifest,
+)
 from spark_audit.pipeline.conclude import conclude
 from spark_audit.pipeline.engines.contract import Call, Clock
 from spark_audit.pipeline.lineup import Lineup, make_plans
 from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.score import Scored, Work
-from spark_audit.provenance import canonical_json
 from spark_audit.results import CheckpointFacts
 from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import Pass
 
 TOKENS = 48
 """Of a text."""
+SETS = 8
+"""Of scores that are made up; checkpoints beyond have those of earlier ones."""
 AUDITS = ("matched", "rank", "nll", "mia", "extract")
 WORDS = np.array("some plain words that stand in any row of data as they do".split())
 
@@ -92,23 +98,16 @@ def losses(row: int) -> np.ndarray:
 
 def made(folder: Path, rows: int) -> None:
     """Write the manifest, if it is not there."""
-    path = folder / f"{rows}.json"
-    if not path.exists():
-        content = content_of(rows)
-        data = canonical_json({**content, "digest": digest(content)})
-        write_atomically(path, lambda file: file.write(data))
+    path = folder / str(rows)
+    if not (path / "manifest.json").exists():
+        content = with_packed(content_of(rows), always=True)
+        whole = {**content, "digest": digest(content)}
+        write_manifest(assembled(whole, where=str(path)), path)
 
 
 def content_of(rows: int) -> dict[str, Any]:
-    examples, pairs = [], []
-    for row in range(rows):
-        example, own = example_of(row)
-        examples.append(example)
-        pairs += own
-    sides = {
-        split: [e["id"] for e in examples if e["split"] == split]
-        for split in ("train", "test")
-    }
+    """What the manifest holds; lists are made as they are gone through."""
+    sides = [[f"row-{k}" for k in range(rows) if (k % 4 == 3) == t] for t in (0, 1)]
     return {
         "kind": "spark-audit-manifest",
         "schema_version": 1,
@@ -142,11 +141,11 @@ def content_of(rows: int) -> dict[str, Any]:
         "versions": {},
         "data": [],
         "counts": {},
-        "examples": examples,
-        "pairs": pairs,
+        "examples": (example_of(row)[0] for row in range(rows)),
+        "pairs": (pair for row in range(rows) for pair in example_of(row)[1]),
         "unmatched": [],
         "canaries": [],
-        "membership": {"members": sides["train"], "non_members": sides["test"]},
+        "membership": {"members": sides[0], "non_members": sides[1]},
         "balance": [],
         "notes": [],
     }
@@ -204,7 +203,9 @@ def side(unll: list[Any], start: int, end: int) -> dict[str, Any]:
     return {**place, **chars, "nll": float(np.mean(unll[start:end])) / 1e6}
 
 
-def store_key(name: str, row: int) -> str:
+def store_key(number: int, row: int) -> str:
+    """Of a checkpoint's scores of a row; the base is number 0."""
+    name = number and 1 + (number - 1) % SETS
     return hashlib.sha256(f"{name} {row}".encode()).hexdigest()
 
 
@@ -212,11 +213,11 @@ def filled(folder: Path, rows: int, count: int) -> None:
     """Add to the store what it lacks of the checkpoints' plain pass."""
     store = Store(folder / f"store-{rows}")
     positions = np.arange(1, TOKENS, dtype=np.int32)
-    for number, name in enumerate(names_of(count)):
-        if store_key(name, rows - 1) in store:
+    for number in range(min(count, SETS) + 1):
+        if store_key(number, rows - 1) in store:
             continue
         for row in range(rows):
-            store.add(store_key(name, row), positions, scores(row, number))
+            store.add(store_key(number, row), positions, scores(row, number))
         store.flush()
 
 
@@ -250,7 +251,7 @@ def measured(folder: Path, rows: int, count: int, given: argparse.Namespace) -> 
     first, start, clock = peak(), time.monotonic(), Clock()
     names = names_of(count)
     with stage("manifest", clock):
-        manifest = load_manifest(folder / f"{rows}.json")
+        manifest = load_manifest(folder / str(rows))
     request = Request(
         audits=tuple(given.audits),
         ckpt=tuple(names[1:]),
@@ -267,7 +268,7 @@ def measured(folder: Path, rows: int, count: int, given: argparse.Namespace) -> 
     store = Store(folder / f"store-{rows}")
     engine: Any = SimpleNamespace(call=Call((), request, clock, shown()))
     work = Work(manifest, view, order, plans, store, request, engine)
-    scored = [facts_of(name, rows) for name in names]
+    scored = [facts_of(name, number, rows) for number, name in enumerate(names)]
     with stage("concluding", clock):
         conclude(work, folder / f"report-{rows}-{count}", scored)
     spent = time.monotonic() - start
@@ -292,7 +293,7 @@ def shown() -> Callable[[str, int, int], None]:
     )
 
 
-def facts_of(name: str, rows: int) -> Scored:
+def facts_of(name: str, number: int, rows: int) -> Scored:
     facts = CheckpointFacts(
         name=name,
         source=name,
@@ -301,7 +302,7 @@ def facts_of(name: str, rows: int) -> Scored:
         model_id=name,
         dtype="float32",
     )
-    keys: Any = Named(name, rows)
+    keys: Any = Named(number, rows)
     return Scored(facts, {Pass(): keys})
 
 
@@ -309,11 +310,11 @@ def facts_of(name: str, rows: int) -> Scored:
 class Named:
     """Keys of made-up scores, as a store's are."""
 
-    name: str
+    number: int
     rows: int
 
     def __call__(self) -> dict[str, str]:
-        return {f"row-{k}": store_key(self.name, k) for k in range(self.rows)}
+        return {f"row-{k}": store_key(self.number, k) for k in range(self.rows)}
 
 
 def peak() -> float:

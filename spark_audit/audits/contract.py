@@ -375,6 +375,7 @@ class Audits(Registry[Audit]):
                 "replicates": count,
             }
             known = taken(parts["conclude"], options) | known
+            known["stages"] = about.stages
             result = concluded(frame, parts, always=BASE, **known)
         told = {row.checkpoint for row in result.rows}
         if absent := [each for each in names if each not in told]:

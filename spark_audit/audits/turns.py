@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_audit.files import cannot_write
-from spark_audit.names import entry_of
+from spark_audit.names import entry_of, series_of
 from spark_audit.results import AuditResult
 
 TOGETHER = 500_000
@@ -142,10 +142,11 @@ def _written(frames: Iterator[pd.DataFrame], path: Path) -> StoredEvidence:
 
 def concluded(
     evidence: Evidence,
-    parts: Mapping[str, Callable[..., AuditResult]],
+    parts: Mapping[str, Callable[..., Any]],
     *,
     always: str,
     baselines: Mapping[str, str],
+    stages: bool = False,
     **options: Any,
 ) -> AuditResult:
     """What an audit concludes, in turns where the evidence is not held at once.
@@ -154,28 +155,36 @@ def concluded(
     ----------
     parts
         Of the audit: ``conclude``; of what is told in turns, ``turn`` in its place
-        where ``finish`` needs more than is told in the end.
+        where ``finish`` needs more than is told in the end, and ``common``, which
+        makes further options of all evidence, that is looked at part by part.
     always
         The checkpoint that every turn sees.
+    stages
+        Whether baselines and figures are of whole series.
     """
     if not isinstance(evidence, StoredEvidence):
-        return parts["conclude"](evidence, baselines=baselines, **options)
+        whole: AuditResult = parts["conclude"](evidence, baselines=baselines, **options)
+        return whole
     turn, made = parts.get("turn") or parts["conclude"], AuditResult()
-    for unit in _units(evidence.names):
-        held = {name: baselines[name] for name in unit if name in baselines}
+    common: dict[str, Any] = parts["common"](evidence) if "common" in parts else {}
+    whose = series_of if stages else str
+    for unit in _units(evidence.names, whose):
+        told = dict.fromkeys(map(whose, unit))
+        held = {name: baselines[name] for name in told if name in baselines}
         # A method's replicates are averaged, and so are those that it is held against.
         others = {entry_of(name) for name in held.values()}
-        seen = {n for n in evidence.names if n in unit or entry_of(n) in others}
-        result = turn(evidence.of({*seen, always}), baselines=held, **options)
-        made = _with(made, result, {*unit, *map(entry_of, unit)})
+        seen = {n for n in evidence.names if n in unit or entry_of(whose(n)) in others}
+        part = evidence.of({*seen, always})
+        result = turn(part, baselines=held, **common, **options)
+        made = _with(made, result, {*unit, *told, *map(entry_of, told)})
     return parts["finish"](made, **options) if "finish" in parts else made
 
 
-def _units(names: Iterable[str]) -> Iterator[list[str]]:
+def _units(names: Iterable[str], whose: Callable[[str], str]) -> Iterator[list[str]]:
     """Checkpoints by method: replicates of one are concluded on together."""
     by_entry: dict[str, list[str]] = {}
     for name in names:
-        by_entry.setdefault(entry_of(name), []).append(name)
+        by_entry.setdefault(entry_of(whose(name)), []).append(name)
     yield from by_entry.values()
 
 

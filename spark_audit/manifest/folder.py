@@ -32,6 +32,7 @@ from spark_audit.files import (
 )
 from spark_audit.manifest.packed import Packed
 from spark_audit.provenance import canonical_json
+from spark_audit.terminal.hints import instead
 
 HEAD = "manifest.json"
 FILE_ROWS = 50_000
@@ -125,14 +126,16 @@ def read_head(folder: Path) -> Any:
         raw = read_regular(path)
     except FileNotFoundError as error:
         begun = any(_OURS.fullmatch(path.name) for path in folder.iterdir())
-        raise InputError(
-            f"is no whole manifest: its {HEAD} is missing"
-            if begun
-            else f"is a folder without a {HEAD}",
+        if begun:
+            raise InputError(
+                f"is no whole manifest: its {HEAD} is missing",
+                where=str(folder),
+                fix="run the same `spark-audit manifest build` again: it resumes",
+            ) from error
+        raise OutputError(
+            f"is a folder without a {HEAD}",
             where=str(folder),
-            fix="run the same `spark-audit manifest build` again: it resumes"
-            if begun
-            else "give a file or folder of `spark-audit manifest build`",
+            fix=instead(folder, wanted="manifest"),
         ) from error
     except OSError as error:
         what = f"cannot be read ({error.strerror or error})"

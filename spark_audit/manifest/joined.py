@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from spark_audit.manifest.compact import MOST
 
-if TYPE_CHECKING:
-    from spark_audit.manifest.schema import Manifest, ManifestExample
-
-E = TypeVar("E", bound="ManifestExample")
+E = TypeVar("E")
+"""What an example is: the schema's, which is checked by this."""
 
 
 class ById(Mapping[str, E], Generic[E]):
@@ -33,6 +31,7 @@ class ById(Mapping[str, E], Generic[E]):
         self._examples = examples
         self.index: dict[str, int] = {}
         train, letters, tokens = array("b"), array("q"), array("q")
+        example: Any
         for i, example in enumerate(examples):
             if self.index.setdefault(example.id, i) != i:
                 raise ValueError(f"examples.{i} stands twice")
@@ -65,7 +64,7 @@ def check_inside(field: str, ranges: Collection[tuple[int, int]], length: int) -
             raise ValueError(f"{field}: {start}:{end} is empty or outside 0:{length}")
 
 
-def check_joined(manifest: Manifest) -> None:
+def check_joined(manifest: Any) -> None:
     """What names an example names one that is here, and a place in it.
 
     Raises
@@ -90,7 +89,7 @@ def check_joined(manifest: Manifest) -> None:
                 raise ValueError(f"membership.{field} holds no {split} row's id")
 
 
-def _check_pairs(manifest: Manifest, whole: bool) -> None:
+def _check_pairs(manifest: Any, whole: bool) -> None:
     known, places = manifest.by_id, array("q")
     for i, pair in enumerate(manifest.pairs):
         field = f"pairs.{i}"
@@ -110,7 +109,7 @@ def _check_pairs(manifest: Manifest, whole: bool) -> None:
         raise ValueError(f"pairs.{order[1:][twice].min()} stands twice")
 
 
-def _places(manifest: Manifest) -> Iterator[tuple[str, str, tuple[int, int]]]:
+def _places(manifest: Any) -> Iterator[tuple[str, str, tuple[int, int]]]:
     """What stands in an example, by the name of its field, with its characters."""
     for i, span in enumerate(manifest.unmatched):
         yield f"unmatched.{i}", span.example, (span.char_start, span.char_end)

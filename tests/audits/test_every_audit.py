@@ -402,10 +402,17 @@ def test_what_is_concluded_in_turns_is_what_is_concluded_at_once(
 ) -> None:
     """Replicates, ties and several baselines; tables and sentences too."""
     own = world.tables(audit)
-    tables = {"base": own["base"], "clean": own["clean"], "alone": own["clean"]}
-    tables |= {"method[1]": own["leaky"], "method[2]": own["clean"]}
+    whose = {"clean": "clean", "alone": "clean"}
+    whose |= {"method[1]": "leaky", "method[2]": "clean"}
+    # A series is of several checkpoints.
+    tables = {n: one for n, one in own.items() if n == "base"} | {
+        name + n.removeprefix(old): one
+        for name, old in whose.items()
+        for n, one in own.items()
+        if series_of(n) == old
+    }
     if tied:
-        for name in ("clean", "method[2]"):
+        for name in (n for n in tables if series_of(n) in ("clean", "method[2]")):
             tables[name] = {
                 each: TokenTable(
                     one.ids,

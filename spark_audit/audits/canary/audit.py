@@ -17,7 +17,7 @@ import pandas as pd
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.canary.candidates import evidence as candidate_ranks
-from spark_audit.audits.canary.candidates import plan
+from spark_audit.audits.canary.candidates import frames, plan
 from spark_audit.audits.canary.chance import Judged
 from spark_audit.audits.canary.epsilon import epsilon_table, one_run_table
 from spark_audit.audits.canary.findings import (
@@ -38,6 +38,7 @@ from spark_audit.audits.canary.rows import (
     without_ranks,
 )
 from spark_audit.audits.canary.tables import (
+    Record,
     dose_table,
     extrapolated_table,
     paired_table,
@@ -51,6 +52,7 @@ from spark_audit.audits.contract import (
     missing_rows,
 )
 from spark_audit.audits.ratio_rows import bounded
+from spark_audit.audits.turns import Evidence, joined, names_in, part_of
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import (
@@ -80,20 +82,59 @@ def conclude(
     replicates: int,
 ) -> AuditResult:
     """Rows, contrasts, guards and verdict from :func:`evidence`."""
+    return turn(
+        evidence,
+        baselines=baselines,
+        paper=paper,
+        seed=seed,
+        replicates=replicates,
+        **common(evidence),
+    )
+
+
+def common(evidence: Evidence) -> dict[str, Any]:
+    """What holds before any checkpoint is spoken of, from the ranks of all of them.
+
+    Bounds of epsilon are corrected over all checkpoints, and belong there too.
+    """
+    frame = joined(ranked(part_of(evidence, name)) for name in names_in(evidence))
+    if trained(frame).empty:
+        return {"judged": None, "bounds": {}}
+    judged, bounds, one_run = Judged.of(frame), list[Record](), list[Record]()
+    # Without a uniform draw the bounds have no ground.
+    if judged.uniform:
+        ground = {"sensitive": judged.sensitive, "lifted": judged.lifted}
+        bounds = epsilon_table(frame, **ground)
+        one_run = one_run_table(frame, **ground)
+    tables = {"canary_epsilon": bounds, "canary_one_run": one_run}
+    return {"judged": replace(judged, frame=frame[:0]), "bounds": tables}
+
+
+def turn(
+    evidence: pd.DataFrame,
+    *,
+    baselines: Mapping[str, str],
+    paper: bool,
+    seed: int,
+    replicates: int,
+    judged: Judged | None,
+    bounds: Mapping[str, list[Record]],
+) -> AuditResult:
+    """What is said of some checkpoints, with what holds of all of them."""
     names = list(dict.fromkeys(evidence["checkpoint"]))
     frame = ranked(evidence)
     ours = trained(frame)
-    if ours.empty:
+    if judged is None or ours.empty:
         return _nothing(evidence, names)
     options: dict[str, Any] = {"seed": seed, "replicates": replicates}
     in_contexts = trained(ranked(evidence, "context"))
     cells = rank_cells(ours, in_contexts)
-    judged = Judged.of(frame)
+    judged = replace(judged, frame=frame)
     marked = partial(_marked, judged=judged)
     rows = marked(canary_rows(cells, ours, in_contexts, paper=paper, **options))
     contrasts = canary_contrasts(cells, baselines, paper=paper, **options)
     contrasts = marked(bounded(contrasts, TOP))
-    tables = _tables(judged, baselines, seed=seed)
+    tables = _tables(frame, baselines, bounds, seed=seed)
     known = set(zip(ours["checkpoint"], ours["part"], strict=True))
     unscored = [name for name in names if name not in {name for name, _ in known}]
     absent = [
@@ -124,23 +165,19 @@ def _marked(rows: Sequence[Any], *, judged: Judged) -> list[Any]:
 
 
 def _tables(
-    judged: Judged, baselines: Mapping[str, str], *, seed: int
-) -> dict[str, list[dict[str, Any]]]:
-    frame = judged.frame
-    bounds, one_run = list[dict[str, Any]](), list[dict[str, Any]]()
-    # Without a uniform draw the bounds have no ground.
-    if judged.uniform:
-        ground = {"sensitive": judged.sensitive, "lifted": judged.lifted}
-        bounds = epsilon_table(frame, **ground)
-        one_run = one_run_table(frame, **ground)
+    frame: pd.DataFrame,
+    baselines: Mapping[str, str],
+    bounds: Mapping[str, list[Record]],
+    *,
+    seed: int,
+) -> dict[str, list[Record]]:
     return {
         "canary_by_dose": dose_table(frame),
         "canary_uniformity": uniformity_table(frame),
         "canary_streisand": streisand_table(frame),
         "canary_dose_trend": trend_table(frame, seed=seed),
         "canary_paired": paired_table(frame, baselines, seed=seed),
-        "canary_epsilon": bounds,
-        "canary_one_run": one_run,
+        **bounds,
         "canary_extrapolated": extrapolated_table(frame),
     }
 
@@ -183,6 +220,9 @@ def further(
     ),
     plan=plan,
     conclude=conclude,
+    turn=turn,
+    common=common,
+    frames=frames,
     further=further,
 )
 def evidence(

@@ -10,6 +10,7 @@ import pandas as pd
 
 from spark_audit.audits.canary.metrics import COLUMNS, LATER
 from spark_audit.audits.contract import Plan, Tables
+from spark_audit.audits.turns import joined
 from spark_audit.manifest.schema import CanaryContext, Manifest, ManifestCanary
 from spark_audit.manifest.slots import canary_key
 from spark_audit.scoring.table import Pass, TokenTable
@@ -20,6 +21,13 @@ from spark_audit.stats.exposure import (
 )
 
 CANDIDATES = Pass("candidates")
+_FILLED = {"rank": 0, "ties": 0, "extrapolated_clipped": False}
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys("dose contexts n_candidates rank ties".split(), np.int64),
+    **dict.fromkeys(("held_out", "extrapolated_clipped"), bool),
+    **dict.fromkeys("nll_sum nll_mean posterior_bits".split(), np.float64),
+    **dict.fromkeys(("extrapolated", "extrapolated_ks"), np.float64),
+}
 
 
 def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
@@ -47,10 +55,18 @@ def evidence(
     ``nll_mean`` (nats a token), ``nll_sum`` and ``posterior_bits`` are the true
     string's; ``extrapolated`` is given to canaries at rank 1.
     """
+    made = frames(tables, manifest, preset=preset)
+    return joined(made, [*COLUMNS, *LATER]).astype(_TYPES)
+
+
+def frames(
+    tables: Tables, manifest: Manifest, *, preset: str | None = None
+) -> Iterator[pd.DataFrame]:
+    """:func:`evidence`, checkpoint by checkpoint."""
     chosen = preset or manifest.settings.preset
-    records: list[dict[str, Any]] = []
     for name, passes in tables.items():
         table = passes.get(CANDIDATES)
+        records: list[dict[str, Any]] = []
         for canary in manifest.canaries:
             head = {
                 "checkpoint": name,
@@ -76,16 +92,9 @@ def evidence(
                 records.append(head | {"kind": "unscored"})
                 continue
             records += _records(head, contexts, keys, canary.true_index, table)
-    frame = pd.DataFrame.from_records(records, columns=[*COLUMNS, *LATER])
-    whole = {"dose": np.int64, "contexts": np.int64, "n_candidates": np.int64}
-    filled = {"rank": 0, "ties": 0, "extrapolated_clipped": False}
-    types = {"rank": np.int64, "ties": np.int64, "extrapolated_clipped": bool}
-    numbers = "nll_sum nll_mean posterior_bits extrapolated extrapolated_ks".split()
-    return (
-        frame.astype({name: object for name in filled})
-        .fillna(filled)
-        .astype(whole | types | {"held_out": bool} | dict.fromkeys(numbers, np.float64))
-    )
+        frame = pd.DataFrame.from_records(records, columns=[*COLUMNS, *LATER])
+        empty = frame.astype(dict.fromkeys(_FILLED, object)).fillna(_FILLED)
+        yield empty.astype(_TYPES)
 
 
 def _contexts(canary: ManifestCanary, preset: str) -> list[CanaryContext]:

@@ -9,7 +9,7 @@ and corrected over all stages and tasks of a report.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import pandas as pd
@@ -22,6 +22,7 @@ from spark_audit.audits.occurrences import identifier_facts
 from spark_audit.audits.spans import Sums, audited_spans
 from spark_audit.audits.stages.cells import Cell, Found, Key, all_series, cells_of
 from spark_audit.audits.stages.words import guards_of, likelier, remembered
+from spark_audit.audits.turns import joined
 from spark_audit.audits.utility.series import listed, tasks_in_order
 from spark_audit.data.occurrences import folded, standing
 from spark_audit.manifest.schema import Manifest
@@ -95,10 +96,26 @@ def conclude(
 ) -> AuditResult:
     """Rows, states and sentences; nothing is drawn at random, and no baseline used."""
     del baselines, paper, seed, replicates
+    return finish(turn(evidence))
+
+
+def turn(evidence: pd.DataFrame, **options: Any) -> AuditResult:
+    """The cells of some series: what is said of them needs those of all."""
+    del options
+    cells = [
+        {"checkpoint": name, "task": task, "stage": stage, "cell": cell}
+        for name, stages in all_series(evidence).items()
+        for task, stage, cell in cells_of(stages)
+    ]
+    return AuditResult(tables={"cells": cells})
+
+
+def finish(result: AuditResult, **options: Any) -> AuditResult:
+    """What is concluded from the cells of all series."""
+    del options
     found = Found()
-    for name, stages in all_series(evidence).items():
-        for task, stage, cell in cells_of(stages):
-            found.cells[name, task, stage] = cell
+    for one in result.tables["cells"]:
+        found.cells[one["checkpoint"], one["task"], one["stage"]] = one["cell"]
     found.conclude()
     names = list(dict.fromkeys(key[0] for key in found.cells))
     rows = [row for key, cell in found.cells.items() for row in _rows(key, cell)]
@@ -158,6 +175,32 @@ def _record(key: Key, found: Found) -> dict[str, Any]:
     }
 
 
+def frames(
+    tables: Tables, manifest: Manifest, *, order: str | None = None
+) -> Iterator[pd.DataFrame]:
+    """:func:`evidence`, stage by stage."""
+    if order is not None:
+        tasks_in_order(manifest, order)
+    named = [CheckpointName.parse(n) for n, p in tables.items() if Pass() in p]
+    staged = [one for one in named if one.stage is not None and not one.rounding]
+    counts: dict[tuple[str, int | None], set[int]] = defaultdict(set)
+    for one in staged:
+        counts[one.method, one.seed].add(one.stage or 1)
+    several = [one for one in staged if len(counts[one.method, one.seed]) > 1]
+    if not several:
+        return
+    spans = _spans(manifest)
+    at = tuple(spans[name].to_numpy() for name in ("index", "start", "n_tokens"))
+    spans = spans.assign(ref_sum=Sums.of_reference(manifest)(*at)).drop(columns="index")
+    for one in several:
+        tasks = listed(order)
+        whole = counts[one.method, one.seed] == set(range(1, len(tasks) + 1))
+        places = {task: k for k, task in enumerate(tasks, start=1)} if whole else {}
+        sums = Sums.of_table(manifest, tables[str(one)][Pass()])(*at)
+        place = spans["task"].map(lambda task, of=places: of.get(task, 0))
+        yield spans.assign(checkpoint=str(one), place=place, nll_sum=sums)
+
+
 @AUDITS.register(
     order=8.5,
     about=About(
@@ -173,6 +216,9 @@ def _record(key: Key, found: Found) -> dict[str, Any]:
     ),
     plan=plan,
     conclude=conclude,
+    turn=turn,
+    finish=finish,
+    frames=frames,
 )
 def evidence(
     tables: Tables,
@@ -188,28 +234,7 @@ def evidence(
     is 0 where the order of tasks is not known: none was given, or it is not as long as
     the series.
     """
-    if order is not None:
-        tasks_in_order(manifest, order)
-    named = [CheckpointName.parse(n) for n, p in tables.items() if Pass() in p]
-    staged = [one for one in named if one.stage is not None and not one.rounding]
-    counts: dict[tuple[str, int | None], set[int]] = defaultdict(set)
-    for one in staged:
-        counts[one.method, one.seed].add(one.stage or 1)
-    several = [one for one in staged if len(counts[one.method, one.seed]) > 1]
-    if not several:
-        return pd.DataFrame()
-    spans = _spans(manifest)
-    at = tuple(spans[name].to_numpy() for name in ("index", "start", "n_tokens"))
-    spans = spans.assign(ref_sum=Sums.of_reference(manifest)(*at)).drop(columns="index")
-    parts = []
-    for one in several:
-        tasks = listed(order)
-        whole = counts[one.method, one.seed] == set(range(1, len(tasks) + 1))
-        places = {task: k for k, task in enumerate(tasks, start=1)} if whole else {}
-        sums = Sums.of_table(manifest, tables[str(one)][Pass()])(*at)
-        place = spans["task"].map(lambda task, of=places: of.get(task, 0))
-        parts.append(spans.assign(checkpoint=str(one), place=place, nll_sum=sums))
-    return pd.concat(parts, ignore_index=True)
+    return joined(frames(tables, manifest, order=order))
 
 
 def _spans(manifest: Manifest) -> pd.DataFrame:

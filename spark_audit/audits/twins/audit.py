@@ -8,7 +8,7 @@ that stand in no trained row. The idea is that of natural identifiers, ICLR 2026
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -19,6 +19,7 @@ import pandas as pd
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import About, Plan, Tables, by_name
 from spark_audit.audits.ratio_rows import ratio_contrasts
+from spark_audit.audits.turns import framed, joined
 from spark_audit.audits.twins.findings import findings
 from spark_audit.audits.twins.metrics import COLUMNS, METRICS, flaw
 from spark_audit.audits.twins.rows import marked, rank_cells, ranked, rows_of
@@ -94,6 +95,19 @@ def further(result: AuditResult, tables: Tables, manifest: Manifest) -> AuditRes
     return replace(result, guards=[*result.guards, guard])
 
 
+def frames(tables: Tables, manifest: Manifest) -> Iterator[pd.DataFrame]:
+    """:func:`evidence`, checkpoint by checkpoint."""
+    clusters = _clusters(manifest)
+    for name, passes in tables.items():
+        table = passes.get(CANDIDATES)
+        if table is None or any(
+            k not in table for x in manifest.twins for k in _keys(x)
+        ):
+            continue
+        ranked = zip(manifest.twins, clusters, strict=True)
+        yield framed((_record(name, table, *one) for one in ranked), [*COLUMNS])
+
+
 @AUDITS.register(
     order=5,
     about=About(
@@ -110,6 +124,7 @@ def further(result: AuditResult, tables: Tables, manifest: Manifest) -> AuditRes
     ),
     plan=plan,
     conclude=conclude,
+    frames=frames,
     further=further,
 )
 def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
@@ -118,30 +133,24 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
     ``rank`` counts ties behind, ``ties`` are twins with exactly its NLL; ``dose`` 0
     stands in no trained row; identifiers that share a cluster of rows share theirs.
     """
-    clusters = _clusters(manifest)
-    records = []
-    for name, passes in tables.items():
-        table = passes.get(CANDIDATES)
-        if table is None or any(
-            k not in table for x in manifest.twins for k in _keys(x)
-        ):
-            continue
-        for one, cluster in zip(manifest.twins, clusters, strict=True):
-            ranks = candidate_ranks(_nll(table, one), one.true_index)
-            records.append(
-                {
-                    "checkpoint": name,
-                    "twins_id": one.id,
-                    "type": one.type,
-                    "cluster": cluster,
-                    "dose": one.dose,
-                    "contexts": len(one.contexts),
-                    "n_candidates": len(one.candidates),
-                    "rank": int(ranks.low[0]),
-                    "ties": int(ranks.high[0] - ranks.low[0]),
-                }
-            )
-    return pd.DataFrame.from_records(records, columns=list(COLUMNS))
+    return joined(frames(tables, manifest), [*COLUMNS])
+
+
+def _record(
+    name: str, table: TokenTable, one: ManifestTwins, cluster: str
+) -> dict[str, Any]:
+    ranks = candidate_ranks(_nll(table, one), one.true_index)
+    return {
+        "checkpoint": name,
+        "twins_id": one.id,
+        "type": one.type,
+        "cluster": cluster,
+        "dose": one.dose,
+        "contexts": len(one.contexts),
+        "n_candidates": len(one.candidates),
+        "rank": int(ranks.low[0]),
+        "ties": int(ranks.high[0] - ranks.low[0]),
+    }
 
 
 def _keys(one: ManifestTwins) -> list[str]:

@@ -23,6 +23,7 @@ from spark_audit.audits.utility.series import (
     all_series,
     asked_rows,
     flaw,
+    frames,
     listed,
     tasks_in_order,
 )
@@ -222,6 +223,7 @@ def further(
     plan=plan,
     check=check,
     conclude=conclude,
+    frames=frames,
     further=further,
 )
 def evidence(

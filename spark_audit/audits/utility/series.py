@@ -12,6 +12,7 @@ import pandas as pd
 
 from spark_audit.audits.columns import held_twice, texts
 from spark_audit.audits.contract import Tables
+from spark_audit.audits.turns import framed, joined
 from spark_audit.errors import InputError
 from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest, ManifestExample
@@ -111,16 +112,28 @@ def evidence(
     commonest response of the task; ``empty`` is 1 where nothing was answered; a task
     without a question has one row with ``correct`` -1 and the ``reason``.
     """
+    made = frames(tables, manifest, order=order, scorer=scorer)
+    return joined(made, [*COLUMNS])
+
+
+def frames(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    order: str | None = None,
+    scorer: str = "normalised",
+) -> Iterator[pd.DataFrame]:
+    """:func:`evidence`, checkpoint by checkpoint."""
     tasks = tasks_in_order(manifest, order)
     asked, reasons = asked_rows(manifest, tasks, scorer)
     place = {task: i for i, task in enumerate(tasks)}
     chance = _chance(asked, scorer)
     labels = task_labels(manifest)
     wanted = Pass("candidates" if scorer == "likelihood" else "generate")
-    records: list[tuple[Any, ...]] = []
     for name, passes in tables.items():
         if (table := passes.get(wanted)) is None:
             continue
+        records: list[tuple[Any, ...]] = []
         for example in asked:
             task = example.task
             empty = False
@@ -147,7 +160,7 @@ def evidence(
             (name, "", task, place[task], "", -1, 0, 0.0, scorer, reason)
             for task, reason in reasons.items()
         ]
-    return pd.DataFrame.from_records(records, columns=list(COLUMNS))
+        yield framed(records, [*COLUMNS])
 
 
 def _likeliest(
