@@ -78,12 +78,13 @@ def conclude(
 ) -> AuditResult:
     """Rows, contrasts and verdict from :func:`evidence`."""
     options: dict[str, Any] = {"paper": paper, "seed": seed, "replicates": replicates}
-    cells = pd.concat(
-        [part.assign(group=group, metric="nll") for group, part in by_group(evidence)]
-    )
     options["metrics"] = by_name(METRICS)
-    rows = ratio_rows(cells, audit="nll", **options)
-    contrasts = ratio_contrasts(cells, audit="nll", baselines=baselines, **options)
+    rows, contrasts = list[Row](), list[Contrast]()
+    # Group by group: of many rows their cells would not fit in memory together.
+    for group, part in by_group(evidence):
+        cells = part.assign(group=group, metric="nll")
+        rows += ratio_rows(cells, audit="nll", **options)
+        contrasts += ratio_contrasts(cells, audit="nll", baselines=baselines, **options)
     known = set(evidence.loc[evidence["split"] == "train", "of"])
     absent = tuple(which for which in NAMES if which not in known)
     missing = [replace(metric, missing=absent) for metric in METRICS]

@@ -16,7 +16,7 @@ import pandas as pd
 
 from spark_audit.audits.contract import BASE, Metric
 from spark_audit.results import Contrast, Estimate, Row
-from spark_audit.stats.bootstrap import sign_flip
+from spark_audit.stats.bootstrap import cluster_sums, sign_flip
 from spark_audit.stats.intervals import (
     estimate_of,
     rate_estimate,
@@ -221,28 +221,26 @@ def _groups(
     frame: pd.DataFrame, *, seed: int, replicates: int
 ) -> Iterator[tuple[str, Weights, dict[tuple[str, str, str], np.ndarray]]]:
     """Each group's bootstrap weights, and its sums ``(C, 2)`` by figure."""
-    for group in dict.fromkeys(frame["group"]):
-        part = frame[frame["group"] == group]
-        clusters = {name: i for i, name in enumerate(sorted(set(part["cluster"])))}
+    groups = frame["group"].unique().tolist()
+    for group in groups:
+        # Without a copy where it is all there is.
+        part = frame if len(groups) == 1 else frame[frame["group"] == group]
+        codes, clusters = pd.factorize(part["cluster"], sort=True)
         weights = draw_weights(len(clusters), replicates=replicates, seed=seed)
-        codes = part["cluster"].map(clusters).to_numpy()
         values = part[["num", "den"]].to_numpy(np.float64)
         # Positions, not frames: a report has thousands of figures.
-        where = part.groupby(["checkpoint", "metric", "of"], sort=False).indices
-        order = dict.fromkeys(
-            part[["checkpoint", "metric", "of"]].itertuples(index=False, name=None)
-        )
+        figures = part[["checkpoint", "metric", "of"]]
+        where = figures.groupby([*figures], sort=False).indices
         sums: dict[tuple[str, str, str], np.ndarray] = {}
-        for key in order:
-            pair = np.zeros((len(clusters), 2))
-            np.add.at(pair, codes[where[key]], values[where[key]])
-            sums[key] = pair
+        for key in figures.drop_duplicates().itertuples(index=False, name=None):
+            at = where[key]
+            sums[key] = cluster_sums(values[at], codes[at], len(clusters))
         yield str(group), weights, sums
 
 
 def _order(frame: pd.DataFrame) -> list[tuple[str, str, str, str]]:
     columns = ["checkpoint", *KEYS]
-    return list(dict.fromkeys(frame[columns].itertuples(index=False, name=None)))
+    return list(frame[columns].drop_duplicates().itertuples(index=False, name=None))
 
 
 def _difference(sums: np.ndarray) -> np.ndarray:

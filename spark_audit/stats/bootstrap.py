@@ -226,8 +226,10 @@ def sign_patterns(
             runs[:, 1] = -1
         return signs, True
     rng = np.random.default_rng(seed)
-    bits = rng.integers(0, 2, (replicates, n_clusters), dtype=np.int8)
-    return 1 - 2 * bits, False
+    signs = rng.integers(0, 2, (replicates, n_clusters), dtype=np.int8)
+    signs *= -2
+    signs += 1
+    return signs, False
 
 
 def sign_flip(

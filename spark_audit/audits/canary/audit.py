@@ -98,7 +98,7 @@ def common(evidence: Evidence) -> dict[str, Any]:
     Bounds of epsilon are corrected over all checkpoints, and belong there too.
     """
     frame = joined(ranked(part_of(evidence, name)) for name in names_in(evidence))
-    if trained(frame).empty:
+    if frame.empty or trained(frame).empty:
         return {"judged": None, "bounds": {}}
     judged, bounds, one_run = Judged.of(frame), list[Record](), list[Record]()
     # Without a uniform draw the bounds have no ground.
