@@ -26,6 +26,7 @@ LAYERS = (
     "audits",
     "report",
     "pipeline",
+    "integrations",
     "demo",
     "cli __main__",
 )
@@ -67,6 +68,7 @@ HEAVY_PLACES = (
     "spark_audit.checkpoints",
     "spark_audit.scoring",
     "spark_audit.demo",
+    "spark_audit.integrations",
     "spark_train",
 )
 

@@ -204,8 +204,6 @@ def _report(
 ) -> Report:
     request, manifest, view = work.request, work.manifest, work.view
     partial = len(view.examples) < len(manifest.examples)
-    train = [pair for pair in view.pairs if view.by_id[pair.example].split == "train"]
-    held = [view.by_id[pair.example] for pair in train]
     return assemble(
         results,
         status="partial" if partial else "complete",
@@ -226,15 +224,23 @@ def _report(
                 }.items()
             },
         },
-        manifest=ManifestFacts(
-            name=manifest.name,
-            digest=manifest.digest,
-            n_sources=len({example.source_id for example in held}),
-            n_clusters=len({example.cluster for example in held}),
-            n_spans=len(train),
-            n_tokens=sum(p.pii.token_end - p.pii.token_start for p in train),
-        ),
+        manifest=manifest_facts(view),
         checkpoints=[one.facts for one in scored],
         tables={**matching(view), **attached},
         timing={k: round(seconds, 3) for k, seconds in work.clock.seconds.items()},
+    )
+
+
+def manifest_facts(manifest: Manifest) -> ManifestFacts:
+    """What a report says of the manifest, or of the part of it that was audited."""
+    by_id = manifest.by_id
+    train = [pair for pair in manifest.pairs if by_id[pair.example].split == "train"]
+    held = [by_id[pair.example] for pair in train]
+    return ManifestFacts(
+        name=manifest.name,
+        digest=manifest.digest,
+        n_sources=len({example.source_id for example in held}),
+        n_clusters=len({example.cluster for example in held}),
+        n_spans=len(train),
+        n_tokens=sum(p.pii.token_end - p.pii.token_start for p in train),
     )

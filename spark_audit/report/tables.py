@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from spark_audit.audits import AUDITS
@@ -142,41 +142,52 @@ def further_tables(report: Report) -> list[Table]:
 # --- at a glance ----------------------------------------------------------------------
 
 
+def main_rows(report: Report) -> Iterator[tuple[str, str, list[Row]]]:
+    """The main figures: title, variant as it was declared, rows of all checkpoints.
+
+    Of several scores it is the one that the verdict rests on, where it rests on none
+    the loss.
+    """
+    rows = _pooled(report)
+    for audit in AUDITS.in_order({row.audit for row in rows}):
+        for metric in AUDITS.metrics(audit):
+            known = [r for r in rows if (r.audit, r.metric) == (audit, metric.name)]
+            for of, title in metric.glance.items():
+                mine = [row for row in known if row.of == of]
+                if of == ANY:
+                    resting = carriers(report.findings, audit)
+                    mine = [
+                        row
+                        for row in known
+                        if not isinstance(row, Contrast)
+                        and row.of == resting.get(entry_of(row.checkpoint), "loss")
+                    ]
+                if mine:
+                    yield title, of, mine
+
+
+def _pooled(report: Report) -> list[Row]:
+    rows = (*report.results, *report.contrasts)
+    return [row for row in rows if row.group == "pooled"]
+
+
 def glance(report: Report) -> Table | None:
     """One line a checkpoint, one figure an audit; ``None`` where there is none.
 
-    Figures are chosen beforehand, never by what came out; of several scores it is the
-    one that the verdict rests on, where it rests on none the loss.
+    Figures are chosen beforehand, never by what came out (:func:`main_rows`).
     """
-    rows = [r for r in (*report.results, *report.contrasts) if r.group == "pooled"]
     columns: dict[str, dict[str, Cell]] = {}
     chance: dict[str, Cell] = {}
-    first = [
-        (audit, metric.name, of, title)
-        for audit in AUDITS.in_order({row.audit for row in rows})
-        for metric in AUDITS.metrics(audit)
-        for of, title in metric.glance.items()
-    ]
-    for audit, metric, of, title in first:
-        mine = [r for r in rows if (r.audit, r.metric) == (audit, metric)]
-        if of == ANY:
-            resting = carriers(report.findings, audit)
-            mine = [
-                row
-                for row in mine
-                if not isinstance(row, Contrast)
-                and row.of == resting.get(entry_of(row.checkpoint), "loss")
-            ]
-        else:
-            mine = [row for row in mine if row.of == of]
+    for title, metric_of, mine in main_rows(report):
         cells: dict[str, Cell] = {}
         for row in mine:
-            named = f"{row.of} " if of == ANY else ""
+            named = f"{row.of} " if metric_of == ANY else ""
             cells.setdefault(_who(row), figure(row, before=named))
-        if cells:
-            columns[title] = cells
-            own = [row for row in mine if not isinstance(row, Contrast)]
-            chance[title] = _chance(own) if AUDITS.about(audit).chance else NONE
+        columns[title] = cells
+        own = [row for row in mine if not isinstance(row, Contrast)]
+        shown = AUDITS.about(mine[0].audit).chance
+        chance[title] = _chance(own) if shown else NONE
+    rows = _pooled(report)
     several = {r.checkpoint for r in rows if r.over == "both"}
     seen = [r for r in rows if entry_of(r.checkpoint) not in several]
     # Of several seeds one line stands for all, with the widest interval there is.

@@ -1,0 +1,1 @@
+"""What other people's programs call: each file is imported by who uses it, no other."""

@@ -1,0 +1,393 @@
+"""A callback that audits a model while transformers' Trainer, or TRL's, trains it."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+import transformers
+from accelerate.utils import extract_model_from_parallel
+
+from spark_audit.audits.contract import BASE
+from spark_audit.checkpoints.live import live, undisturbed
+from spark_audit.checkpoints.recipe import Loaded
+from spark_audit.errors import InputError, SparkError
+from spark_audit.integrations.probe import PREFIX, Look, Probe
+from spark_audit.manifest.file import load_manifest
+from spark_audit.manifest.schema import Manifest
+from spark_audit.scoring.score import score
+from spark_audit.scoring.table import Pass, TokenTable
+
+SHARE = 0.02
+"""Of the time of training, what looks may take where no interval is given."""
+ROWS = 256
+SAME = 0.02
+"""Nats a token up to which a model is the one that the manifest was built with."""
+TRIAL = 4
+"""Steps after a look, from whose time it is told how long steps take."""
+T = TypeVar("T")
+Scores = dict[Pass, TokenTable]
+Part = tuple[str, Any, Mapping[str, Any]]
+
+_log = logging.getLogger("spark_audit")
+_Base: Any = transformers.TrainerCallback
+
+
+class RuleTripped(SparkError):
+    """A look at a model broke a rule that ends its training (exit 1, as the gate)."""
+
+    exit_code = 1
+
+
+@dataclass
+class Pace:
+    """At which step the next look is due, so that all looks take their share of time.
+
+    Attributes
+    ----------
+    every
+        Steps between looks; ``None``: as many as ``SHARE`` asks for.
+    spent, cost
+        Seconds that looks took: all, and the last.
+    """
+
+    every: int | None
+    began: float = field(default_factory=time.perf_counter)
+    spent: float = 0.0
+    cost: float = 0.0
+    _last: tuple[int, float] = (0, 0.0)
+
+    @property
+    def trained(self) -> float:
+        """Seconds since the beginning that no look took."""
+        return time.perf_counter() - self.began - self.spent
+
+    def looked(self, step: int, seconds: float) -> int:
+        """Count a look; steps until the next one, or until it can be told."""
+        self.spent, self.cost = self.spent + seconds, seconds
+        self._last = step, self.trained
+        return TRIAL if self.every is None else self.every - step % self.every
+
+    def wait(self, step: int) -> int:
+        """Steps to wait until a look is due; 0: it is due now.
+
+        What the last look of a run will take is kept back.
+        """
+        if self.every is not None:
+            return 0
+        trained, (last, then) = self.trained, self._last
+        lacking = (self.spent + 2 * self.cost) / SHARE - trained
+        a_step = (trained - then) / max(step - last, 1)
+        return max(math.ceil(lacking / max(a_step, 1e-9)), 0)
+
+
+class AuditCallback(_Base):  # type: ignore[misc]
+    """Look at the model that is trained, at times, and log what an audit would say.
+
+    ``Trainer(..., callbacks=[AuditCallback("manifests/reviews.json")])`` scores a fixed
+    part of the manifest with the model as it is, before the first step, at times, and
+    after the last one. Main figures go into ``trainer.log``, and so to whatever
+    ``report_to`` names; sentences to Python's logger ``spark_audit``; the looks stand
+    in :attr:`looks`. Model, random numbers and the order of rows stay as without it.
+
+    Parameters
+    ----------
+    manifest
+        A file, or what ``load_manifest`` gives: of the model that training starts
+        from, with its tokenizer.
+    every
+        Steps between looks; by default so many that looks take at most 2% of the time
+        of training, the first and the last, which always are, included.
+    audits
+        What is concluded; ``canary`` and ``twins`` score candidates and take longer.
+    rows
+        Rows of the manifest that are scored, at most.
+    fail_if
+        Rules as those of ``spark-audit gate``, without ``for`` and ``except``.
+    on_trip
+        What a broken rule does: ``stop`` ends the training in order, ``raise`` with
+        :class:`RuleTripped`.
+    tokenizer
+        By default the trainer's ``processing_class``.
+    options
+        Options of the audits, such as ``seed``, ``preset`` and ``replicates``.
+
+    Attributes
+    ----------
+    looks
+        What each look came to, in order.
+
+    Raises
+    ------
+    SparkError
+        When training begins, if manifest and model do not fit; later only where a rule
+        is given that could then not be judged. What fails else is logged as a warning.
+    """
+
+    def __init__(
+        self,
+        manifest: str | Path | Manifest,
+        *,
+        every: int | None = None,
+        audits: Sequence[str] = ("matched", "mia"),
+        rows: int = ROWS,
+        fail_if: Sequence[str] = (),
+        on_trip: Literal["stop", "raise"] = "stop",
+        tokenizer: Any = None,
+        **options: Any,
+    ) -> None:
+        if every is not None and (type(every) is not int or every < 1):
+            raise InputError("is no number of steps", where=f"every={every!r}")
+        if on_trip not in ("stop", "raise"):
+            raise InputError("is neither stop nor raise", where=f"on_trip={on_trip!r}")
+        if isinstance(fail_if, str) or isinstance(audits, str):
+            raise InputError("is one text", where="fail_if, audits", fix="give a list")
+        if not isinstance(manifest, Manifest):
+            manifest = load_manifest(Path(manifest))
+        self._make: Callable[[], Probe] = lambda: Probe(
+            manifest, audits=audits, rows=rows, rules=fail_if, options=options
+        )
+        self._probe = self._make()  # what cannot be used is said at once
+        self._every, self._raises, self._tokenizer = (
+            every,
+            on_trip == "raise",
+            tokenizer,
+        )
+        self.looks: list[Look] = []
+        self._trainer: Any = None
+        self._due = 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
+        """Check that manifest and model fit; look at the base."""
+        self.looks, self._probe, self._pace = [], self._make(), Pace(self._every)
+        self._trainer = _calling(transformers.Trainer)
+        model, tokenizer = given["model"], self._tokenizer or given["processing_class"]
+        if tokenizer is None:
+            raise InputError(
+                "the trainer has no tokenizer",
+                where="AuditCallback",
+                fix="give tokenizer=, or processing_class= to the trainer",
+            )
+        if getattr(args, "fsdp", None):
+            raise InputError(
+                "parameters are shards under FSDP",
+                where="AuditCallback",
+                fix="audit the checkpoints that are saved",
+            )
+        self._given, started = (model, tokenizer), _now()
+        with _alone(model) as own:
+            self._items = self._probe.items(live(own, tokenizer, name=BASE))
+            self._base = self._scored_base(own, tokenizer, fresh=not state.global_step)
+        if state.global_step:
+            self._looked(state.global_step, started)
+        else:
+            self._look(state, control, started)
+        return control
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
+        """Look, where that is due, and after the last step."""
+        step = state.global_step
+        if step >= state.max_steps:
+            self._look(state, control)
+        elif step >= self._due:
+            wait = _first(self._pace.wait(step))
+            if wait:
+                self._due = step + wait
+            else:
+                self._look(state, control)
+        return control
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
+        """Look once more where training ended before its last step."""
+        looked = self.looks and self.looks[-1].step == state.global_step
+        if not looked and not args.load_best_model_at_end:
+            self._look(state, control)
+        self._trainer = None
+        return control
+
+    def _looked(self, step: int, started: float) -> float:
+        """Count what was just done, and say when to look again; seconds it took."""
+        seconds = _first(_now() - started)
+        self._due = step + self._pace.looked(step, seconds)
+        return seconds
+
+    def _look(self, state: Any, control: Any, started: float | None = None) -> None:
+        """Score, conclude, log; end the training where a rule says so."""
+        step, (model, tokenizer) = state.global_step, self._given
+        started = _now() if started is None else started
+        name = BASE if self._base is not None and not step else f"step-{step}"
+        try:
+            with _alone(model) as own:
+                loaded = live(own, tokenizer, name=name)
+                tables = {} if self._base is None else {BASE: self._base}
+                if name != BASE:
+                    tables[name] = self._scores(loaded)
+                look = _together(
+                    lambda: self._probe.look(loaded, step, tables), first=True
+                )
+        except SparkError as error:
+            if self._probe.rules:
+                raise
+            _log.warning("no look at step %d: %s", step, error)
+            look = None
+        seconds = self._looked(step, started)
+        if look is None:
+            return
+        self.looks.append(look)
+        self._tell(look, control, seconds)
+        if look.tripped:
+            control.should_training_stop = True
+            if self._raises:
+                raise RuleTripped("; ".join(look.tripped), where=look.name)
+
+    def _tell(self, look: Look, control: Any, seconds: float) -> None:
+        told = look.figures() | {f"{PREFIX}seconds": seconds}
+        if look.step:
+            told[f"{PREFIX}share_of_time"] = self._pace.spent / self._pace.trained
+        if self._probe.rules:
+            told[f"{PREFIX}tripped"] = float(len(look.tripped))
+        # Logging takes away that the trainer was about to log itself.
+        due = control.should_log
+        _log_of(self._trainer)(told)
+        control.should_log = due
+        for one in look.findings:
+            level = logging.WARNING if one.detected else logging.INFO
+            _log.log(level, "%s", one.sentence)
+        for text in look.tripped:
+            _log.warning("%s: rule tripped: %s", look.name, text)
+
+    def _scored_base(self, model: Any, tokenizer: Any, *, fresh: bool) -> Scores | None:
+        """Scores of the manifest's base, if the model shows it; else a warning.
+
+        With its adapter off a model is its base, but where the adapter's start has
+        changed that (PiSSA); before the first step it is so as it stands.
+        """
+        states = [model.disable_adapter] if hasattr(model, "disable_adapter") else []
+        apart: list[float] = []
+        for activate in (*states, *([nullcontext] if fresh else [])):
+            tables = self._scores(live(model, tokenizer, name=BASE, activate=activate))
+            distance = self._probe.apart(tables)
+            if distance is None or distance <= SAME:
+                return tables
+            apart.append(distance)
+        why = (
+            f"{min(apart):.3g} nats a token apart" if apart else "training was resumed"
+        )
+        _log.warning("the manifest's base cannot be looked at here: %s", why)
+        return None
+
+    def _scores(self, loaded: Loaded) -> Scores:
+        """Tables of all passes; processes with the same model score a part each."""
+        rank, world = _place()
+
+        def own() -> list[list[Part]]:
+            return [
+                _parts(score(loaded, items[rank::world], passes=[kind])[kind])
+                for kind, items in self._items.items()
+            ]
+
+        shares = _together(own)
+        return {
+            kind: TokenTable.from_items(
+                [part for share in shares for part in share[i]], kind=kind.kind
+            )
+            for i, kind in enumerate(self._items)
+        }
+
+
+def _parts(table: TokenTable) -> list[Part]:
+    """What :meth:`TokenTable.from_items` makes a table of."""
+    found: list[Part] = []
+    for key in table.ids:
+        rows = table.rows(key)
+        columns = {name: values[rows] for name, values in table.columns.items()}
+        found.append((key, table.position[rows], columns))
+    return found
+
+
+@contextmanager
+def _alone(model: Any) -> Iterator[Any]:
+    """The model without what wraps it, and as it was afterwards."""
+    own = extract_model_from_parallel(model, keep_torch_compile=False)
+    with undisturbed(own):
+        yield own
+
+
+def _now() -> float:
+    """Seconds; what a GPU was still asked to do counts to what was before."""
+    cuda: Any = torch.cuda
+    if cuda.is_initialized():
+        cuda.synchronize()
+    return time.perf_counter()
+
+
+def _calling(kind: type[T]) -> T | None:
+    """The object of a kind among those that called: a trainer hands out no self."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        found = frame.f_locals.get("self")
+        if isinstance(found, kind):
+            return found
+        frame = frame.f_back
+    return None
+
+
+def _log_of(trainer: Any) -> Callable[[dict[str, float]], Any]:
+    """The trainer's ``log``; TRL's, which clears its own means, is passed over."""
+    if trainer is None:
+        return lambda told: _log.info("%s", told)
+    for cls in type(trainer).__mro__:
+        if "log" in vars(cls) and not cls.__module__.startswith("trl."):
+            return cls.log.__get__(trainer)  # type: ignore[attr-defined, no-any-return]
+    raise AssertionError(trainer)
+
+
+# --- several processes ----------------------------------------------------------------
+
+
+def _place() -> tuple[int, int]:
+    """Number of this process among those that train the same model, and how many."""
+    distributed: Any = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def _together(work: Callable[[], T], *, first: bool = False) -> Any:
+    """What all processes come to, as a list; with ``first`` what the first does.
+
+    An error of one is raised by all: none waits for another that has given up.
+    """
+    rank, world = _place()
+    if world == 1:
+        return work() if first else [work()]
+    done: Any = None
+    if not first or not rank:
+        try:
+            done = work()
+        except SparkError as error:
+            done = error
+    found: list[Any] = [done] * world
+    if first:
+        torch.distributed.broadcast_object_list(box := [done], src=0)
+        found = box
+    else:
+        torch.distributed.all_gather_object(found, done)
+    for one in found:
+        if isinstance(one, SparkError):
+            raise one
+    return found[0] if first else found
+
+
+def _first(value: T) -> T:
+    """The value of the first process, so that all decide alike."""
+    found: T = _together(lambda: value, first=True)
+    return found
