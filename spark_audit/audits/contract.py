@@ -379,7 +379,7 @@ class Audits(Registry[Audit]):
             result = concluded(frame, parts, always=BASE, **known)
         told = {row.checkpoint for row in result.rows}
         if absent := [each for each in names if each not in told]:
-            reason = about.unscored
+            reason = getattr(tables.get(absent[0]), "lacks", about.unscored)
             if not parts["plan"](manifest, **taken(parts["plan"], given)):
                 reason = _said(about.nothing, manifest, options)
             missing = missing_rows(name, absent, about.metrics, reason)

@@ -33,7 +33,8 @@ def frames(tables: Tables, manifest: Manifest) -> Iterator[pd.DataFrame]:
     tokens = facts.loc[np.repeat(np.arange(len(facts)), sizes), FACTS]
     tokens = tokens.reset_index(drop=True)
     for name, passes in tables.items():
-        if (table := passes.get(Pass())) is None:
+        table = passes.get(Pass())
+        if table is None or "rank_lo" not in table.columns:
             continue
         places = facts[["key", "start", "end"]].itertuples(index=False, name=None)
         spans = (table.span(*place) for place in places)

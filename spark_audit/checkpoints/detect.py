@@ -7,6 +7,7 @@ from pathlib import Path
 from spark_audit.checkpoints.formats import FORMATS
 from spark_audit.checkpoints.locate import locate
 from spark_audit.checkpoints.recipe import Given, Recipe, Stage
+from spark_audit.checkpoints.server import is_server
 from spark_audit.checkpoints.specs import Loading, split_stage
 from spark_audit.errors import CheckpointError
 from spark_audit.terminal.hints import instead
@@ -58,6 +59,8 @@ def _any(path: Path) -> bool:
 
 def series(source: str) -> tuple[Stage, ...]:
     """The stages of a series in order; none when it is a single checkpoint."""
+    if is_server(source):
+        return ()
     path = locate(split_stage(source)[0])
     entry = FORMATS.get("task-series")
     is_series = entry.part("detect")(path)

@@ -60,6 +60,8 @@ def locate(
         what = getattr(error, "strerror", None) or error
         raise CheckpointError(f"cannot be read ({what})", where=source) from error
     fix = nearest(path) or "check the path"
+    if "://" in source:
+        fix = "audits read a server: --ckpt http://HOST:PORT/v1 --model NAME"
     if _HUB_ID.fullmatch(source) and not source.endswith(WEIGHT_SUFFIXES):
         fix += f" (a model on the hub is written {HUB}{source})"
     raise CheckpointError("there is no such file or folder", where=source, fix=fix)

@@ -12,6 +12,7 @@ from spark_audit.checkpoints.locate import locate
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.quantise import check_kinds
 from spark_audit.checkpoints.recipe import Loaded, Recipe
+from spark_audit.checkpoints.server import local, served
 from spark_audit.checkpoints.specs import BASE, Loading, Spec, default_name
 from spark_audit.checkpoints.together import opened_together
 from spark_audit.checkpoints.tokenizer import read_tokenizer
@@ -151,8 +152,9 @@ class Opening:
         from spark_audit.checkpoints.plan import Plan
 
         check_kinds(loading.quantize)
+        self._served = served(specs, loading)
         with quiet():
-            self._plan = Plan(specs, loading)
+            self._plan = Plan(local(specs, loading), loading)
         _check_names({name for name, _ in self._plan.items}, loading.quantize)
         self._loading = loading
         self._loaded: LoadedBase | None = None
@@ -182,7 +184,8 @@ class Opening:
                     loaded = next(opened, None)
                 if loaded is None:
                     break
-                yield loaded
+                server = self._served.get(loaded.name)
+                yield loaded if server is None else server.stands_in(loaded)
 
     def release(self) -> None:
         """Free the module that is loaded."""

@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from spark_audit.checkpoints.specs import Loading
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.server import Server
 
 State = dict[str, torch.Tensor]
 SIZES = (
@@ -60,6 +63,8 @@ class Loaded:
         Name of the checkpoint that this is with rounded weights.
     shared
         Whether other processes hold parts of the model, and must compute with this.
+    served
+        The server that scores it; ``model`` is then what its scores must agree with.
     """
 
     name: str
@@ -80,6 +85,7 @@ class Loaded:
     notes: tuple[str, ...] = ()
     quantised_from: str | None = None
     shared: bool = False
+    served: Server | None = None
     activate: Callable[[], AbstractContextManager[None]] = field(
         default=nullcontext, repr=False
     )

@@ -46,6 +46,8 @@ class Loading:
         Needed for LoRA weights without adapter_config.json.
     quantize
         ``int8``, ``int4``: each checkpoint but the base also with rounded weights.
+    model, agree
+        Of a served checkpoint: its name there, and what its scores must agree with.
     base
         The base of an adapter or of a weights file; by default the folder that the
         adapter names, never a model on the hub.
@@ -88,6 +90,13 @@ class Loading:
         tuple[str, ...],
         Flag("Audit each checkpoint with rounded weights too.", metavar="int8|int4"),
     ] = ()
+    model: Annotated[
+        str | None, Flag("What the server of --ckpt http://HOST:PORT/v1 calls it.")
+    ] = None
+    agree: Annotated[
+        str | None,
+        Flag("The served checkpoint here, or a table of its scores.", metavar="PATH"),
+    ] = None
     base: str | None = None
     include_base: bool = False
     probe: bool = True

@@ -35,6 +35,7 @@ from spark_audit.results import (
     ManifestFacts,
     Report,
 )
+from spark_audit.scoring.served import ServedTables
 from spark_audit.scoring.table import (
     Pass,
     StoredTables,
@@ -136,7 +137,8 @@ def _write_tables(
             if write_tables(parts, files[wanted]) < len(keys):
                 what = "scores vanished while the report was written"
                 raise IncompleteError(what, where=str(store.folder))
-        tables[name] = StoredTables(files)
+        served = one.facts.format == "server"
+        tables[name] = (ServedTables if served else StoredTables)(files)
         taken.add(safe(name))
     return tables
 

@@ -18,6 +18,7 @@ from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import Plan
 from spark_audit.checkpoints.locate import HUB, WEIGHT_SUFFIXES, locate
 from spark_audit.checkpoints.run_folder import trained_order
+from spark_audit.checkpoints.server import is_server
 from spark_audit.checkpoints.specs import Loading, Spec, parse_specs
 from spark_audit.data.examples import data_files, read_examples
 from spark_audit.errors import InputError
@@ -103,6 +104,8 @@ def estimate(request: Request) -> Estimate:
     """
     check_options(request)
     specs = parse_specs(list(request.ckpt))
+    if any(is_server(path) for spec in specs for path in spec.paths):
+        raise InputError("how long a server takes is not known", where="--dry-run")
     files = _weights(specs, request)
     weights = {name: one.count for name, one in files.items()}
     on_disk = max((one.size for one in files.values()), default=4.0)

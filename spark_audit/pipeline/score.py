@@ -16,6 +16,7 @@ from spark_audit.pipeline.lineup import Lineup, Plans
 from spark_audit.pipeline.request import Request
 from spark_audit.report.attachments import case_ids
 from spark_audit.results import CheckpointFacts
+from spark_audit.scoring.served import KINDS
 from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
@@ -100,6 +101,10 @@ class Work:
     def _items(self, checkpoint: Loaded) -> Items:
         """Its sequences; all checkpoints with its tokenizer share them."""
         plan = self.order.plan(checkpoint.name, self.plans)
+        if checkpoint.served is not None:
+            plan = {
+                wanted: keys for wanted, keys in plan.items() if wanted.kind in KINDS
+            }
         known = self._made.setdefault(checkpoint.tokenizer_sha256, {})
         lacking = {wanted: keys for wanted, keys in plan.items() if wanted not in known}
         if lacking:

@@ -200,6 +200,10 @@ def _run(
     note: Callable[[str], None] = _nothing,
 ) -> None:
     """Run a pass, in all processes that share the model."""
+    if loaded.served is not None:
+        from spark_audit.scoring.served import run
+
+        return run(loaded, items, kind, emit=emit, note=note)
     with _without_cudnn():
         _runner(kind)(loaded, items, kind, batch_size=batch_size, emit=emit, note=note)
 

@@ -233,7 +233,7 @@ def frames(
 
     for name, passes in tables.items():
         table = passes.get(Pass())
-        if table is None:
+        if table is None or "rank_lo" not in table.columns:
             continue
         others = passes.get(PROMPTED)
         records = (

@@ -135,7 +135,7 @@ def drift_told(loaded: Loaded, probes: Sequence[Any]) -> list[str]:
     """What a reader must know of batches; nothing without texts to measure it on."""
     from spark_audit.scoring.score import drift, dtype_drift
 
-    if not probes:
+    if not probes or loaded.served is not None:
         return []
     count = len(probes)
     told = [

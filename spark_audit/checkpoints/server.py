@@ -1,0 +1,203 @@
+"""A model behind an OpenAI-compatible server: asked for log-probabilities of texts.
+
+What such a server says is believed only where it agrees with the same checkpoint here,
+or with a table of its scores: see :mod:`spark_audit.scoring.served`. Servers have been
+seen to leave out adapters, or to give chance, without a word.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spark_audit.checkpoints.specs import Loading, Spec
+from spark_audit.errors import CheckpointError, InputError, one_line
+from spark_audit.files import parse_json
+from spark_audit.provenance import sha256_file, sha256_json
+
+SCHEMES = ("http://", "https://")
+SECONDS = 600
+ANSWER_BYTES = 1 << 26
+KEY = "SPARK_AUDIT_API_KEY"
+"""Sent as a bearer token, where it is set."""
+_GONE = "start it, or check the address"
+
+
+def is_server(source: str) -> bool:
+    """Whether a checkpoint is given as an address."""
+    return source.startswith(SCHEMES)
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where a checkpoint is served, and by what it is known to be that.
+
+    Attributes
+    ----------
+    url, model
+        ``http://host:port/v1``, and what the server calls the model.
+    table
+        A table of the checkpoint's plain scores; ``None``: it is loaded here.
+    by_text
+        Whether texts are sent as such, as the server takes no token ids.
+    """
+
+    url: str
+    model: str
+    table: Path | None = None
+    by_text: list[bool] = field(default_factory=list, compare=False)
+
+    def stands_in(self, here: Any) -> Any:
+        """A ``Loaded`` that was opened here as what the server scores."""
+        identity = {"server": self.url, "model": self.model, "here": here.model_id}
+        if self.table is not None:
+            identity["here"] = sha256_file(self.table)
+        own = sha256_json(identity)
+        return replace(
+            here,
+            source=f"{self.model} at {self.url}",
+            format="server",
+            weights_sha256=here.weights_sha256 if self.table is None else own,
+            model_id=own,
+            served=self,
+            notes=(*here.notes, NOTE),
+        )
+
+    def nll(self, ids: Sequence[int], tokenizer: Any) -> np.ndarray:
+        """NLL of each token but the first, nats, float64.
+
+        Raises
+        ------
+        CheckpointError
+            If the server cannot be reached, refuses, or answers anything else.
+        """
+        if not self.by_text:
+            try:
+                found = self._asked(list(map(int, ids)), len(ids))
+            except _Refused:
+                self.by_text.append(True)
+            else:
+                return found
+        text = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+        fed = tokenizer(text, add_special_tokens=False)["input_ids"]
+        if list(fed) != list(map(int, ids)):
+            raise self._wrong(
+                "takes texts alone, and one of them has other tokens then"
+            )
+        return self._asked(text, len(ids))
+
+    def _asked(self, prompt: list[int] | str, count: int) -> np.ndarray:
+        body = {"model": self.model, "prompt": prompt, "echo": True, "logprobs": 1}
+        answer = self._post(body | {"max_tokens": 1, "temperature": 0})
+        try:
+            given = answer["choices"][0]["logprobs"]["token_logprobs"]
+            read = (answer.get("usage") or {}).get("prompt_tokens", count)
+            values = [float(one) for one in given[1:count]]
+        except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
+            raise self._wrong("gives no log-probabilities of the prompt") from error
+        if read != count or len(values) != count - 1:
+            raise self._wrong(f"reads {read} tokens where {count} were meant")
+        if not all(math.isfinite(one) and one < 1e-3 for one in values):
+            raise self._wrong("gives log-probabilities that are none")
+        return -np.array(values)
+
+    def _post(self, body: dict[str, Any]) -> Any:
+        head = {"Content-Type": "application/json"}
+        if key := os.environ.get(KEY):
+            head["Authorization"] = f"Bearer {key}"
+        data = json.dumps(body).encode()
+        url = self.url.rstrip("/") + "/completions"
+        request = urllib.request.Request(url, data, head)
+        try:
+            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+                raw = answer.read(ANSWER_BYTES)
+            return parse_json(raw, place="the answer", finite=False)
+        except urllib.error.HTTPError as error:
+            # What it answers may quote the text.
+            if error.code in (400, 422) and isinstance(body["prompt"], list):
+                raise _Refused from error
+            said = f"answers {error.code} {error.reason}"
+            raise self._wrong(said, "check --model and the server's log") from error
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            what = f"cannot be reached ({one_line(Exception(reason))})"
+            raise self._wrong(what, _GONE) from error
+        except InputError as error:
+            raise self._wrong("answers something else than JSON") from error
+
+    def _wrong(self, what: str, fix: str | None = None) -> CheckpointError:
+        needs = "give an OpenAI-compatible server that echoes log-probabilities"
+        return CheckpointError(what, where=self.url, fix=fix or needs)
+
+
+class _Refused(Exception):
+    """Token ids instead of a text are no prompt to the server."""
+
+
+NOTE = (
+    "a server gives log-probabilities of tokens alone: figures that rest on ranks, on "
+    "the rest of the distribution or on answers are not estimable"
+)
+
+
+def served(specs: Sequence[Spec], loading: Loading) -> dict[str, Server]:
+    """Checkpoints that are behind a server, by name.
+
+    Raises
+    ------
+    InputError
+        If the flags do not say what is served and what it must agree with.
+    """
+    found = {spec.name: spec for spec in specs if any(map(is_server, spec.paths))}
+    fix = "give --agree PATH: the same checkpoint here, or a table of its plain scores"
+    for flag, value in (("--model", loading.model), ("--agree", loading.agree)):
+        if value is not None and not found:
+            raise InputError("is for --ckpt http://HOST:PORT/v1", where=flag)
+        if found and value is None:
+            raise InputError(
+                "a served checkpoint is believed only where it agrees"
+                if flag == "--agree"
+                else "what the server calls its model is not known",
+                where=flag,
+                fix=fix if flag == "--agree" else "give --model NAME",
+            )
+    if not found:
+        return {}
+    ((name, spec), *others) = found.items()
+    if others or len(spec.paths) > 1:
+        fix = "audit one at a time, and compare the reports"
+        raise InputError("one served checkpoint at most", where="--ckpt", fix=fix)
+    if loading.quantize or loading.tp > 1:
+        flag = "--quantize" if loading.quantize else "--tp"
+        raise InputError("does not go with a server", where=flag)
+    agree = Path(str(loading.agree)).expanduser()
+    table = agree if agree.suffix == ".parquet" else None
+    if table is not None and loading.base is None:
+        fix = "give --base MODEL, whose tokenizer and configuration are read"
+        raise InputError(
+            "a table does not say what the model is", where="--agree", fix=fix
+        )
+    return {name: Server(spec.paths[0], str(loading.model), table)}
+
+
+def local(specs: Sequence[Spec], loading: Loading) -> list[Spec]:
+    """The checkpoints as they are opened here: in a server's place what it serves."""
+    found = served(specs, loading)
+    stand_ins = {
+        name: str(loading.agree if one.table is None else loading.base)
+        for name, one in found.items()
+    }
+    return [
+        Spec(spec.name, (stand_ins[spec.name],)) if spec.name in stand_ins else spec
+        for spec in specs
+    ]

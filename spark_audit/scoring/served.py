@@ -1,0 +1,198 @@
+"""Scores that a server gives: behind a gate, and of log-probabilities alone.
+
+An engine that drops an adapter, or gives no scores of a prompt, certifies privacy that
+is not there. So texts are scored here too, or stand in a table, and nothing is taken
+from a server that says otherwise of one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spark_audit.errors import CheckpointError, InputError
+from spark_audit.scoring.items import AnyItem, Candidates, Item
+from spark_audit.scoring.table import LAYOUTS, Pass, StoredTables, TokenTable
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.server import Server
+
+TEXTS = 64
+"""Texts that are scored both ways."""
+APART = 0.02
+"""Nats a token by which a text's scores may differ in the mean of its tokens."""
+AT_ONCE = 8
+"""Requests under way."""
+KINDS = ("plain", "candidates")
+"""Passes that need no more than log-probabilities."""
+
+
+class ServedTables(StoredTables[Pass]):
+    """Tables of a served checkpoint, with the columns that a server can tell.
+
+    Attributes
+    ----------
+    lacks
+        Why there is nothing else.
+    """
+
+    lacks = "its server gives log-probabilities of tokens alone"
+
+    def __getitem__(self, key: Pass) -> TokenTable:
+        table = super().__getitem__(key)
+        if key.kind != "plain":
+            return table
+        return replace(table, columns={"nll": table.columns["nll"]})
+
+
+def run(
+    loaded: Loaded,
+    items: Sequence[AnyItem],
+    kind: Pass,
+    *,
+    emit: Callable[[Any, dict[str, np.ndarray]], None],
+    note: Callable[[str], None],
+) -> None:
+    """Score items by the server of a checkpoint that agrees with the one here.
+
+    Columns of the plain pass that a server cannot tell are NaN, ranks 0.
+
+    Raises
+    ------
+    CheckpointError
+        If it does not agree, or does not answer as it must.
+    """
+    if not items:
+        return
+    note(agreement(loaded, items))
+    for item in items:
+        if isinstance(item, Candidates):
+            fed = [np.append(item.prefix, row) for row in item.rows]
+            pairs = zip(item.rows, _asked(loaded, fed), strict=True)
+            total = np.array([nll[-len(row) :].sum() for row, nll in pairs])
+            count = np.array([len(row) for row in item.rows])
+            columns = {"nll_sum": total, "nll_mean": total / count}
+            emit(item, {k: v.astype(np.float32) for k, v in columns.items()})
+    plain = [item for item in items if isinstance(item, Item)]
+    for item, nll in zip(plain, _asked(loaded, [i.ids for i in plain]), strict=True):
+        unknown = np.full(len(nll), np.nan)
+        columns = {
+            name: (unknown if dtype.kind == "f" else np.zeros(len(nll))).astype(dtype)
+            for name, dtype in LAYOUTS[kind.kind].items()
+        }
+        emit(item, columns | {"nll": nll.astype(columns["nll"].dtype)})
+
+
+def _asked(loaded: Loaded, rows: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+    """What the server says of each, in order, some asked at once."""
+    server = loaded.served
+    assert server is not None
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        try:
+            yield from pool.map(lambda ids: server.nll(ids, loaded.tokenizer), rows)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
+    """What a reader must know of a server that agrees.
+
+    Raises
+    ------
+    CheckpointError
+        If a text's scores differ by more than :data:`APART` nats a token in the mean,
+        or all scores are one number, as of a server that has none.
+    """
+    server = loaded.served
+    assert server is not None
+    drawn = np.random.default_rng(0).permutation(len(items))
+    texts = [_text(items[i]) for i in drawn]
+    known = _tabled(server, texts) if server.table else None
+    if known is not None:
+        texts = [one for one in texts if one.key in known]
+        if not texts:
+            raise CheckpointError(
+                "the table to agree with holds none of these texts",
+                where=str(server.table),
+                fix="give the plain table of this manifest, or the checkpoint itself",
+            )
+    texts = [one for one in texts if len(one.ids) > 1][:TEXTS]
+    theirs = list(_asked(loaded, [one.ids for one in texts]))
+    ours = [known[one.key] for one in texts] if known else _here(loaded, texts)
+    every = np.concatenate(theirs)
+    if len(every) > 1 and np.ptp(every) == 0:
+        chance = np.isclose(every[0], np.log(len(loaded.usable)), atol=1e-4)
+        said = "exactly chance" if chance else "one and the same number"
+        raise _refused(server, f"its scores of all {len(every)} tokens are {said}")
+    apart = np.array([np.abs(a - b).mean() for a, b in zip(ours, theirs, strict=True)])
+    if apart.max() > APART:
+        what = (
+            f"its scores are not this checkpoint's: of {len(texts)} texts one is "
+            f"{apart.max():.2g} nats a token away, all are {apart.mean():.2g} in the "
+            f"mean (at most {APART})"
+        )
+        if known is None and _is_base(loaded, texts, theirs):
+            what += "; they are those of the base: it leaves out the adapter"
+        raise _refused(server, what)
+    by = "a table of its scores" if known else "the same checkpoint scored here"
+    return (
+        f"scored by a server, which agrees with {by} on {len(texts)} texts: at most "
+        f"{apart.max():.1e} nats a token apart"
+    )
+
+
+def _refused(server: Server, what: str) -> CheckpointError:
+    fix = "check which model, adapter and dtype it serves, or audit the checkpoint here"
+    return CheckpointError(what, where=server.url, fix=fix)
+
+
+def _text(item: AnyItem) -> Item:
+    if isinstance(item, Item):
+        return item
+    if not isinstance(item, Candidates):
+        raise InputError("a server does not score such items", where="--ckpt")
+    ids = np.append(item.prefix, item.rows[0])
+    return Item(item.key, ids, np.arange(len(ids), dtype=np.int32))
+
+
+def _tabled(server: Server, texts: Sequence[Item]) -> dict[str, np.ndarray]:
+    """Scores of those of the texts that stand in the table whole."""
+    assert server.table is not None
+    table, found = TokenTable.read(server.table), {}
+    for one in texts:
+        if one.key in table:
+            rows = table.rows(one.key)
+            if np.array_equal(table.position[rows], one.scored):
+                found[one.key] = table.columns["nll"][rows].astype(np.float64)
+    return found
+
+
+def _here(loaded: Loaded, texts: Sequence[Item]) -> list[np.ndarray]:
+    from spark_audit.scoring.passes.plain import Scorer
+
+    with loaded.active() as model:
+        return _scored(Scorer(loaded, model, texts[0], lambda _: None), texts)
+
+
+def _scored(scorer: Any, texts: Sequence[Item]) -> list[np.ndarray]:
+    return [scorer.nll([one])[0].astype(np.float64) for one in texts]
+
+
+def _is_base(
+    loaded: Loaded, texts: Sequence[Item], theirs: Sequence[np.ndarray]
+) -> bool:
+    """Whether the server's scores are those of the module without its adapter."""
+    from spark_audit.scoring.passes.plain import Scorer
+
+    off = getattr(loaded.model, "disable_adapter", None)
+    if off is None:
+        return False
+    with loaded.active() as model, off():
+        base = _scored(Scorer(loaded, model, texts[0], lambda _: None), texts)
+    pairs = zip(base, theirs, strict=True)
+    return bool(max(np.abs(a - b).mean() for a, b in pairs) < APART)

@@ -1,0 +1,186 @@
+"""Served checkpoints: taken where they agree, refused where they do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from serving import serving
+
+from spark_audit.checkpoints.detect import recipe
+from spark_audit.checkpoints.open import open_checkpoint, open_checkpoints
+from spark_audit.checkpoints.server import Server
+from spark_audit.checkpoints.specs import Loading, Spec
+from spark_audit.data.encoding import encode
+from spark_audit.errors import CheckpointError, InputError
+from spark_audit.pipeline.estimate import estimate
+from spark_audit.pipeline.request import Request
+from spark_audit.scoring.items import Candidates, Item
+from spark_audit.scoring.score import item, score
+from spark_audit.scoring.table import Pass
+
+TEXTS = [
+    "The service was good and the food was cold.",
+    "Contact Maria Jones at maria.jones@example.org or call 555-0142 today.",
+    "World, Sports, Business and Technology news of the week were read again.",
+]
+
+
+@pytest.fixture(scope="module")
+def adapter(make_adapter, tmp_path_factory):
+    return make_adapter(tmp_path_factory.mktemp("adapter") / "a")
+
+
+@pytest.fixture(scope="module")
+def merged(adapter):
+    """The adapter's checkpoint, opened here."""
+    return open_checkpoint(str(adapter))
+
+
+@pytest.fixture(scope="module")
+def texts(merged):
+    encoded = encode(merged.tokenizer, TEXTS)
+    return [item(f"t{i}", one, (0, len(one))) for i, one in enumerate(encoded)]
+
+
+def opened(url, agree, **options):
+    return open_checkpoint(url, model="tiny", agree=str(agree), **options)
+
+
+@pytest.mark.parametrize("fault", ["", "texts"])
+def test_a_server_that_agrees(adapter, merged, texts, fault):
+    ours = score(merged, texts)[Pass()]
+    with (
+        merged.active() as module,
+        serving(module, merged.tokenizer, fault=fault) as url,
+    ):
+        one = opened(url, adapter)
+        assert (one.format, one.source) == ("server", f"tiny at {url}")
+        assert one.model_id != merged.model_id
+        found = score(one, texts)
+        # A prefix is told of by every token: what stands before a candidate counts.
+        prefix, rows = texts[0].ids[:5], (texts[0].ids[5:7], texts[1].ids[4:8])
+        sets = [Candidates("c", prefix, rows)]
+        kind = Pass("candidates")
+        theirs = score(one, sets, passes=[kind])[kind]
+        here = score(merged, sets, passes=[kind])[kind]
+    assert "agrees with the same checkpoint scored here on 3 texts" in found.notes[0]
+    table = found[Pass()]
+    np.testing.assert_allclose(table.columns["nll"], ours.columns["nll"], atol=1e-4)
+    for name in ("nll_sum", "nll_mean"):
+        np.testing.assert_allclose(theirs.columns[name], here.columns[name], atol=1e-4)
+    # What a server cannot tell is told by nothing that could be taken for a number.
+    assert set(table.columns["rank_lo"]) == {0}
+    assert all(np.isnan(table.columns[n]).all() for n in ("mean_logp", "top1_margin"))
+
+
+def test_a_server_that_drops_the_adapter_is_caught(adapter, merged, texts, tiny_base):
+    base = open_checkpoint(str(tiny_base)).model
+    with serving(base, merged.tokenizer) as url:
+        with pytest.raises(CheckpointError) as caught:
+            score(opened(url, adapter), texts)
+    message = str(caught.value)
+    assert f"{url}: its scores are not this checkpoint's: of 3 texts" in message
+    assert "they are those of the base: it leaves out the adapter" in message
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("shifted", "its scores are not this checkpoint's"),
+        ("chance", "its scores of all 120 tokens are exactly chance"),
+        ("none", "gives no log-probabilities of the prompt"),
+        ("nan", "gives log-probabilities that are none"),
+        ("short", "tokens where"),
+        ("bos", "tokens where"),
+        ("page", "answers something else than JSON"),
+        ("busy", "answers 503 Service Unavailable; check --model"),
+    ],
+)
+def test_a_server_that_misbehaves_is_refused(adapter, merged, texts, fault, said):
+    with (
+        merged.active() as module,
+        serving(module, merged.tokenizer, fault=fault) as url,
+    ):
+        one = opened(url, adapter)
+        with pytest.raises(CheckpointError) as caught:
+            score(one, texts)
+    message = str(caught.value)
+    assert message.startswith(url)
+    assert said in message
+    assert "Maria" not in message
+
+
+def test_a_server_that_is_not_there(adapter, texts):
+    one = opened("http://127.0.0.1:9/v1", adapter)
+    with pytest.raises(CheckpointError, match="cannot be reached .*; start it"):
+        score(one, texts)
+
+
+def test_a_small_difference_is_said_and_a_large_one_refused(
+    adapter, merged, texts, monkeypatch
+):
+    def off(by):
+        def nll(self, ids, tokenizer):
+            one = Item("x", np.asarray(ids), np.arange(len(ids), dtype=np.int32))
+            return score(merged, [one])[Pass()].columns["nll"] + by
+
+        return nll
+
+    one = opened("http://127.0.0.1:9/v1", adapter)
+    monkeypatch.setattr(Server, "nll", off(0.015))
+    assert "at most 1.5e-02 nats a token apart" in score(one, texts).notes[0]
+    monkeypatch.setattr(Server, "nll", off(0.025))
+    with pytest.raises(CheckpointError, match="one is 0.025 nats a token away"):
+        score(one, texts)
+
+
+def test_a_table_in_the_place_of_the_checkpoint(
+    adapter, merged, texts, tiny_base, tmp_path
+):
+    table = score(merged, texts)[Pass()]
+    table.write(tmp_path / "t.parquet")
+    here = {"base": str(tiny_base)}
+    with merged.active() as module, serving(module, merged.tokenizer) as url:
+        one = opened(url, tmp_path / "t.parquet", **here)
+        assert one.weights_sha256 == one.model_id
+        found = score(one, texts)
+        assert "agrees with a table of its scores on 3 texts" in found.notes[0]
+        other = [replace(one_text, key="other") for one_text in texts[:1]]
+        with pytest.raises(CheckpointError, match="holds none of these texts"):
+            score(one, other)
+    base = open_checkpoint(str(tiny_base)).model
+    with serving(base, merged.tokenizer) as url:
+        with pytest.raises(CheckpointError, match="not this checkpoint's"):
+            score(opened(url, tmp_path / "t.parquet", **here), texts)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "--model: what the server calls its model is not known"),
+        ({"model": "m"}, "--agree: a served checkpoint is believed only where"),
+        ({"model": "m", "agree": "t.parquet"}, "--agree: a table does not say"),
+        ({"model": "m", "agree": "x", "quantize": ("int8",)}, "--quantize: does not"),
+    ],
+)
+def test_what_flags_must_say(options, said):
+    with pytest.raises(InputError) as caught:
+        open_checkpoint("http://127.0.0.1:9/v1", **options)
+    assert str(caught.value).startswith(said)
+
+
+def test_flags_and_servers_go_together(tiny_base):
+    with pytest.raises(InputError, match="--model: is for --ckpt http"):
+        open_checkpoint(str(tiny_base), model="m")
+    specs = [Spec("a", ("http://h/v1",)), Spec("b", ("http://g/v1",))]
+    with pytest.raises(InputError, match="one served checkpoint at most"):
+        list(open_checkpoints(specs, model="m", agree=str(tiny_base)))
+
+
+def test_what_is_not_done_with_a_server_says_so():
+    with pytest.raises(InputError, match="--dry-run: how long a server takes is not"):
+        estimate(Request(audits=("nll",), ckpt=("http://h/v1",)))
+    with pytest.raises(CheckpointError, match="audits read a server: --ckpt http"):
+        recipe("http://h/v1", Loading())

@@ -1,0 +1,74 @@
+"""A server of completions around a module here, which can misbehave."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@contextmanager
+def serving(model: Any, tokenizer: Any, *, fault: str = "") -> Iterator[str]:
+    """The address of a server that echoes log-probabilities while the block runs.
+
+    ``fault``: ``texts`` takes no token ids; ``bos`` does so too, and adds a token;
+    ``shifted``, ``chance``, ``none``, ``nan``, ``short``, ``page``, ``busy`` are what
+    they say.
+    """
+    import torch
+
+    lock = threading.Lock()
+
+    def scored(ids: list[int]) -> list[float | None]:
+        with lock, torch.inference_mode():
+            logits = model(input_ids=torch.tensor([ids])).logits[0].double()
+        if fault == "chance":
+            logits = torch.zeros_like(logits)
+        logp = logits.log_softmax(-1)
+        places = range(len(ids) - 1)
+        told = [float(logp[i, ids[i + (fault != "shifted")]]) for i in places]
+        return [None, *told]
+
+    def answer(body: dict[str, Any]) -> Any:
+        prompt = body["prompt"]
+        if isinstance(prompt, str):
+            prompt = tokenizer(prompt, add_special_tokens=fault == "bos")["input_ids"]
+        elif fault in ("texts", "bos"):
+            return 422
+        if fault == "busy":
+            return 503
+        told: list[Any] = scored(prompt)
+        if fault == "nan":
+            told[-1] = float("nan")
+        if fault == "short":
+            told = told[:3]
+        logprobs = None if fault == "none" else {"token_logprobs": [*told, -1.0]}
+        return {
+            "choices": [{"text": "", "logprobs": logprobs}],
+            "usage": {"prompt_tokens": len(prompt)},
+        }
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            raw = self.rfile.read(int(self.headers["Content-Length"]))
+            found = answer(json.loads(raw))
+            self.send_response(found if isinstance(found, int) else 200)
+            self.end_headers()
+            page = b"<html>" if fault == "page" else json.dumps(found).encode()
+            self.wfile.write(page)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
