@@ -189,16 +189,32 @@ def gate(
         ),
     ] = (),
     allow_missing: Annotated[bool, Flag("Let figures pass that are missing.")] = False,
+    junit: Annotated[
+        Path | None, Flag("Write what each rule came to as JUnit XML.", metavar="FILE")
+    ] = None,
+    annotate: Annotated[
+        bool, Flag("Annotate a run of GitHub Actions.", env="GITHUB_ACTIONS")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Leave with exit code 1 when a rule trips; needs no model."""
     from spark_audit.cli.show import show_records
+    from spark_audit.files import write_text
     from spark_audit.report.folder import folder_of, read_report
     from spark_audit.report.gate import DEFAULT, check, judged, parse_rule
+    from spark_audit.report.gate_output import annotations
+    from spark_audit.report.gate_output import junit as as_junit
 
     rules = [parse_rule(text) for text in fail_if or DEFAULT]
-    verdicts = check(read_report(folder_of(folder)), rules, allow_missing=allow_missing)
+    folder = folder_of(folder)
+    verdicts = check(read_report(folder), rules, allow_missing=allow_missing)
+    if junit is not None:
+        keep_apart([junit], [folder, folder / "report.json"])
+        write_text(junit, as_junit(verdicts, name=folder.resolve().name))
     try:
+        # Nothing but JSON belongs on stdout where that was asked for.
+        for line in () if json else annotations(verdicts) if annotate else ():
+            tell(line)
         shown = [one for one in verdicts if json or one.state != "left_out"]
         show_records([vars(one) for one in shown], title="gate", as_json=json)
         if not json:
