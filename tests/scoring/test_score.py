@@ -242,7 +242,8 @@ def run(loaded, items, settings, *, batch_size, emit, note):
         time.sleep(0.1)
 PASSES.get("plain")
 PASSES._entries["plain"] = Entry("plain", run, {{}})
-model = SimpleNamespace(model_id="m", usable=np.ones(300, bool), max_positions=None)
+told = {{"usable": np.ones(300, bool), "max_positions": None, "served": None}}
+model = SimpleNamespace(model_id="m", **told)
 items = [
     Item(str(i), np.full(5, i + 3, np.int32), np.arange(5, dtype=np.int32))
     for i in range(100)
