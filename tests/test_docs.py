@@ -117,7 +117,7 @@ def test_options_named_in_the_text_exist(
         "data inject",
         "data import",
     )
-    for name in ([], ["all"], ["report"], *(name.split() for name in names)):
+    for name in ([], ["all"], ["report"], ["gate"], *(name.split() for name in names)):
         assert run([*name, "--help"]) == 0
         shown += capsys.readouterr().out
     assert train_run(["run", "--help"]) == 0

@@ -202,7 +202,7 @@ def gate(
     from spark_audit.files import write_text
     from spark_audit.report.folder import folder_of, read_report
     from spark_audit.report.gate import DEFAULT, check, judged, parse_rule
-    from spark_audit.report.gate_output import annotations
+    from spark_audit.report.gate_output import for_github
     from spark_audit.report.gate_output import junit as as_junit
 
     rules = [parse_rule(text) for text in fail_if or DEFAULT]
@@ -213,7 +213,7 @@ def gate(
         write_text(junit, as_junit(verdicts, name=folder.resolve().name))
     try:
         # Nothing but JSON belongs on stdout where that was asked for.
-        for line in () if json else annotations(verdicts) if annotate else ():
+        for line in () if json else for_github(verdicts) if annotate else ():
             tell(line)
         shown = [one for one in verdicts if json or one.state != "left_out"]
         show_records([vars(one) for one in shown], title="gate", as_json=json)

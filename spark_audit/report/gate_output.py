@@ -43,7 +43,7 @@ def junit(found: Sequence[Finding], *, name: str) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 
-def annotations(found: Sequence[Finding]) -> Iterator[str]:
+def for_github(found: Sequence[Finding]) -> Iterator[str]:
     """Workflow commands of GitHub Actions, one a rule that tripped or lacks a figure.
 
     Format: docs.github.com, "Workflow commands for GitHub Actions".

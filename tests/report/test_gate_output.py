@@ -15,7 +15,7 @@ import yaml
 from spark_audit.cli.main import run
 from spark_audit.files import write_text
 from spark_audit.report.gate import Finding
-from spark_audit.report.gate_output import annotations, junit
+from spark_audit.report.gate_output import for_github, junit
 from spark_audit.results import CheckpointFacts, ManifestFacts, Report, Row
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +79,7 @@ def test_junit_has_a_suite_a_rule_and_a_case_a_checkpoint() -> None:
 
 
 def test_annotations_are_one_line_each_and_escaped() -> None:
-    lines = [*annotations(FOUND)]
+    lines = [*for_github(FOUND)]
     assert [line.partition(" ")[0] for line in lines] == [
         "::error",
         "::warning",
