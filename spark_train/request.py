@@ -175,6 +175,86 @@ class RelearnRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClaimsRequest:
+    """The paper's claims on given data: trained, audited and judged.
+
+    Attributes
+    ----------
+    data, base
+        Injected JSON lines and the model that learns them; without both they are made,
+        as the demo makes its own.
+    second_base
+        Of another family, for the paper's table of two.
+    seeds
+        Of the first task order; the others have one, as in the paper.
+    by
+        ``paper``: the settings printed; ``rule``: those that a written rule finds for
+        small models on made-up tasks. Default: the paper's with ``data``.
+    settings
+        ``NAME=VALUE`` texts for all systems that know the name.
+    no_training
+        Judge what is trained already.
+
+    Raises
+    ------
+    InputError
+        If a number is out of its range.
+    """
+
+    output: Annotated[Path, Flag("Folder of the study.", metavar="DIR", short="-o")]
+    data: Annotated[
+        tuple[Path, ...],
+        Flag("JSONL of `spark-audit data inject`; default: made.", metavar="DATA..."),
+    ] = ()
+    base: Annotated[str | None, Flag("Base model; default: made.", metavar="MODEL")] = (
+        None
+    )
+    second_base: Annotated[
+        str | None, Flag("A base of another family.", metavar="MODEL")
+    ] = None
+    seeds: Annotated[int, Flag("Runs of each system.", min=1)] = 3
+    systems: Annotated[
+        str,
+        Flag(
+            "core: those that claims are of; all: the paper's 20 rows too.",
+            metavar="core|all",
+            choices=("core", "all"),
+        ),
+    ] = "core"
+    by: Annotated[
+        str | None,
+        Flag(
+            "Settings: the paper's, or found by a written rule.",
+            metavar="paper|rule",
+            choices=("paper", "rule"),
+            name="by",
+        ),
+    ] = None
+    settings: Annotated[
+        tuple[str, ...],
+        Flag("Settings that differ.", metavar="NAME=VALUE...", name="set"),
+    ] = ()
+    candidates: Annotated[
+        int, Flag("Strings that a canary is ranked among.", min=2)
+    ] = 512
+    processes: Annotated[
+        int, Flag("Runs at once; times are told with one only.", min=1)
+    ] = 1
+    quick: Annotated[bool, Flag("One seed, one task order, little data.")] = False
+    no_training: Annotated[bool, Flag("Judge the runs that are there.")] = False
+    loading: Loading = Opening()
+
+    def __post_init__(self) -> None:
+        if min(self.seeds, self.processes) < 1:
+            raise InputError("must be at least 1", where="--seeds, --processes")
+        for text in self.settings:
+            if "=" not in text:
+                raise InputError(
+                    f"{text!r} has no value", where="--set", fix="give NAME=VALUE"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScoreRequest:
     """The sensitivity scores of a data set's train rows."""
 

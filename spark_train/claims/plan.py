@@ -6,13 +6,16 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_train.corpus import ORDERS
 
+Order: TypeAlias = int | Literal["second"]
+"""A task order by its number, or the first one on the second base."""
 SYSTEMS = Path(__file__).with_name("systems.toml")
+
 
 @dataclass(frozen=True)
 class System:
@@ -41,17 +44,18 @@ class System:
 
 @dataclass(frozen=True)
 class Run:
-    """A system in a task order with a seed; ``place`` is its folder within ``runs/``."""
+    """A system in a task order with a seed."""
 
     system: System
-    order: int
+    order: Order
     seed: int
     tasks: tuple[str, ...]
 
     @property
     def place(self) -> Path:
         """Its folder within ``runs/``."""
-        return Path(f"order{self.order}", f"seed{self.seed}", self.system.name)
+        order = f"order{self.order}" if self.order != "second" else "second"
+        return Path(order, f"seed{self.seed}", self.system.name)
 
 
 def systems(*, all_: bool = False) -> list[System]:
@@ -91,15 +95,25 @@ def task_orders(rows: Sequence[Example]) -> dict[int, tuple[str, ...]]:
 
 
 def runs(
-    chosen: Sequence[System], orders: dict[int, tuple[str, ...]], *, seeds: int
+    chosen: Sequence[System],
+    orders: dict[int, tuple[str, ...]],
+    *,
+    seeds: int,
+    second: bool = False,
 ) -> Iterator[Run]:
-    """All runs, seed by seed, so that an interrupted study has whole seeds.
+    """All runs: seed by seed, so that an interrupted study has whole seeds.
 
-    The other orders are trained with the first seed, as in the paper.
+    The other orders come last, and have the first seed alone, as in the paper.
     """
     for seed in range(seeds):
-        for order, tasks in orders.items():
-            for system in chosen:
-                once = system.seeds == "first" or order != 1
-                if order in system.orders and not (once and seed):
-                    yield Run(system, order, seed, tasks)
+        for system in chosen:
+            if not (seed and system.seeds == "first"):
+                yield Run(system, 1, seed, orders[1])
+    for order, tasks in list(orders.items())[1:]:
+        for system in chosen:
+            if order in system.orders:
+                yield Run(system, order, 0, tasks)
+    for seed in range(seeds if second else 0):
+        for system in chosen:
+            if len(system.orders) > 1:  # those of the paper's second table of models
+                yield Run(system, "second", seed, orders[1])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from spark_audit.demo.text import TASKS, make_examples
 from spark_audit.demo.workers import Job, Progress, workers
 
 PAPER_STEPS, PAPER_CORRECTION = 507, 200
-"""Steps a task (2,700 rows, 3 epochs, 16 of 32 rows a batch of its own), and of PTPC."""
+"""Steps a task (2,700 rows, 3 epochs, half of 32 rows its own), and of PTPC."""
 PAPER_LR, PAPER_PTPC_LR = 5e-4, 1e-5
 EPOCHS, LEAST_STEPS, LEAST_CORRECTION = 3, 30, 25
 FACTORS, CLOSE, SEED, MADE_TASKS = (1, 4, 16), 0.02, 1000, 3
@@ -80,18 +80,15 @@ def search(
     """
     sized = of_size(rows)
     tasks = list(TASKS)[:MADE_TASKS]
-    made = [
-        row
-        for split, count in (("train", rows), ("test", max(rows // 2, 20)))
-        for row in make_examples(count, split=split, seed=SEED)
-        if row.task in tasks
-    ]
+    made = make_examples(rows, split="train", seed=SEED)
+    made += make_examples(max(rows // 2, 20), split="test", seed=SEED)
     files = [folder / "data" / f"{task}.jsonl" for task in tasks]
     for task, file in zip(tasks, files, strict=True):
         write_examples(file, [row for row in made if row.task == task])
-    learned: Callable[..., Job] = partial(_learned, base, folder, files, tasks, sized)
+    learned = partial(_learned, base, folder, files, tasks, sized)
+    jobs: list[Job] = [partial(learned, factor) for factor in FACTORS]
     with workers(processes, progress=progress) as crew:
-        crew.run([partial(learned, factor) for factor in FACTORS])
+        crew.run(jobs)
     accuracies = {str(f): _accuracy(folder / f"factor{f}") for f in FACTORS}
     best = max(accuracies.values())
     factor = next(f for f in FACTORS if accuracies[str(f)] >= best - CLOSE)

@@ -12,6 +12,10 @@ from typing import Any
 from spark_audit.demo.workers import Job, Progress, workers
 from spark_train.claims.plan import Run
 
+FINISHED, KEPT = "run finished", "run kept"
+LOOK = 10.0
+"""Seconds that looking at a finished run takes at most."""
+
 
 def train_all(
     runs: Sequence[Run],
@@ -31,19 +35,31 @@ def train_all(
     SparkError
         What ``spark-train run`` would say of a run; the others' steps are kept.
     """
-    began, left = time.monotonic(), len(runs)
-    done: set[str] = set()
-
-    def show(what: str, steps: int, total: int) -> None:
-        """One line for all runs: what is done of them, and how long the rest takes."""
-        if what == "ended":
-            return
-        progress(what, steps, total)
-
+    told = _Told(len(runs), progress)
     train = partial(_train, base, tuple(data), dict(settings), folder, device)
     jobs: list[Job] = [partial(train, run) for run in runs]
-    with workers(processes, progress=show) as crew:
+    with workers(processes, progress=told) as crew:
         crew.run(jobs)
+
+
+class _Told:
+    """One line for all runs, with how long the rest is going to take."""
+
+    def __init__(self, total: int, progress: Progress) -> None:
+        self.total, self.progress = total, progress
+        self.began = time.monotonic()
+        self.done = self.trained = 0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if what in (FINISHED, KEPT):
+            self.done += 1
+            self.trained += what == FINISHED
+        left = ""
+        if self.trained:
+            each = (time.monotonic() - self.began) / self.trained
+            minutes = each * (self.total - self.done) / 60
+            left = f", about {minutes:.0f} min left"
+        self.progress(f"training, runs{left}", self.done, self.total)
 
 
 def settings_of(run: Run, settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -90,4 +106,6 @@ def _train(
         seed=run.seed,
         loading=Opening(device=device),
     )
+    began = time.monotonic()
     train(request, progress=progress)
+    progress(FINISHED if time.monotonic() - began > LOOK else KEPT, 1, 1)

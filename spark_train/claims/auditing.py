@@ -1,0 +1,209 @@
+"""The audits of a study: as many reports as the claims have baselines."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spark_audit.checkpoints.specs import Loading
+from spark_audit.pipeline.request import Request
+from spark_audit.pipeline.run import run
+from spark_audit.report.folder import read_report
+from spark_audit.results import Report
+from spark_audit.stats.intervals import ratio_estimate
+from spark_audit.stats.power import with_mde
+from spark_train.claims.plan import Order, Run
+from spark_train.claims.rules import CONTROL, CONTROLS, Claim, Figure, figure_of
+from spark_train.run_folder import Folder
+
+TIME = "time"
+"""What is read from the records of runs, and is no audit."""
+OPTIONS = {"noise": {"draws": 2}}
+
+
+@dataclass(frozen=True)
+class Audited:
+    """The trained runs of one base, and how they are audited.
+
+    Attributes
+    ----------
+    runs
+        Finished ones.
+    folder
+        Of the study: ``reports/`` and ``scores/`` stand in it.
+    """
+
+    runs: Sequence[Run]
+    base: str
+    manifest: Path
+    folder: Path
+    trained: Path
+    device: str
+    progress: Any
+    _read: dict[Path, Report] = field(default_factory=dict, repr=False)
+
+    def seeds(self, system: str, order: Order) -> list[Run]:
+        """Its runs in a task order, by seed."""
+        found = [r for r in self.runs if (r.system.name, r.order) == (system, order)]
+        return sorted(found, key=lambda run: run.seed)
+
+    def systems(self, order: Order) -> list[str]:
+        """Those that have a run in a task order, in the order of the plan."""
+        names = (run.system.name for run in self.runs if run.order == order)
+        return list(dict.fromkeys(names))
+
+    def report(
+        self, audit: str, order: Order, names: Iterable[str], *, baseline: str = ""
+    ) -> Report | None:
+        """One audit of systems in a task order; a finished report is read.
+
+        ``None`` where there is no run of any of them, or none of the baseline.
+        """
+        runs = {name: self.seeds(name, order) for name in dict.fromkeys(names)}
+        runs = {name: found for name, found in runs.items() if found}
+        if not runs or baseline not in ("", "base", *runs):
+            return None
+        # A contrast is of the seeds that all of them have.
+        own = [{run.seed for run in found} for found in runs.values()]
+        seeds = set.intersection(*own) if baseline else set.union(*own)
+        specs, entries = [], set()
+        for name, found in runs.items():
+            kept = [run for run in found if run.seed in seeds]
+            places = [str(self.trained / run.place) for run in kept]
+            several = len(places) > 1
+            specs.append(
+                f"{name}=[{','.join(places)}]" if several else f"{name}={places[0]}"
+            )
+            entries |= {
+                f"{name}[{k}]" if several else name for k in range(1, len(kept) + 1)
+            }
+        beside = f"-{baseline}" if baseline else ""
+        output = self.folder / "reports" / f"order-{order}-{audit}{beside}"
+        if output in self._read:
+            return self._read[output]
+        if (output / "report.json").exists():
+            report = read_report(output)
+            if {facts.name for facts in report.checkpoints} - {"base"} == entries:
+                self._read[output] = report
+                return report
+            shutil.rmtree(output)  # runs have been finished since
+        request = Request(
+            audits=(audit,),
+            ckpt=tuple(specs),
+            base=self.base,
+            baseline=baseline or None,
+            manifest=self.manifest,
+            output=output,
+            scores=self.folder / "scores",
+            formats=("json", "md", "csv"),
+            loading=Loading(device=self.device),
+            audit_options=OPTIONS.get(audit, {}),
+        )
+        made = run(request, progress=self.progress).report
+        if made is not None:
+            self._read[output] = made
+        return made
+
+
+def time_figure(audited: Audited, claim: Claim) -> Figure:
+    """Seconds of runs, as ratio (to ``than``) or as correction's share, over seeds."""
+    values = []
+    for mine in audited.seeds(claim.of, 1):
+        own = _seconds(audited, mine)
+        if claim.than:
+            others = [r for r in audited.seeds(claim.than, 1) if r.seed == mine.seed]
+            if others:
+                theirs = _seconds(audited, others[0])
+                values.append(sum(own.values()) / sum(theirs.values()))
+        else:
+            values.append(own.get("correction", 0.0) / sum(own.values()))
+    return over_values(values, over="seeds")
+
+
+def _seconds(audited: Audited, run: Run) -> dict[str, float]:
+    """Seconds of a run by kind of work, answering test rows apart."""
+    record = Folder(audited.trained / run.place).read()
+    assert record is not None
+    total: dict[str, float] = {}
+    for kinds in record.seconds.values():
+        for kind, seconds in kinds.items():
+            total[kind] = total.get(kind, 0.0) + seconds
+    total.pop("answers", None)
+    return total
+
+
+def over_values(values: Sequence[float], *, over: str) -> Figure:
+    """Mean of values with Student's interval."""
+    if not values:
+        return Figure(None, missing="no run has it")
+    estimate = with_mde(ratio_estimate(list(values), np.ones(len(values))))
+    return Figure(
+        estimate.value,
+        estimate.low,
+        estimate.high,
+        estimate.mde,
+        by_seed=tuple(values),
+        over=over,
+    )
+
+
+def over_orders(figures: Iterable[Figure]) -> Figure:
+    """Mean over task orders.
+
+    The same texts are read in each, so that the half-width over sources is the mean of
+    theirs; that over orders is Student's; both are added in quadrature: conservative.
+    """
+    known = [figure for figure in figures if figure.value is not None]
+    if len(known) < 2:
+        return Figure(None, missing="fewer than two task orders were trained")
+    if any(figure.low is None or figure.high is None for figure in known):
+        return Figure(None, missing="an order has no interval")
+    spread = over_values([figure.value or 0.0 for figure in known], over="")
+    halves = [((f.high or 0.0) - (f.low or 0.0)) / 2 for f in known]
+    wide = ((spread.high or 0.0) - (spread.low or 0.0)) / 2
+    half = float(np.hypot(np.mean(halves), wide))
+    smallest = float(
+        np.hypot(np.mean([f.smallest or 0.0 for f in known]), spread.smallest or 0.0)
+    )
+    assert spread.value is not None
+    return Figure(
+        spread.value,
+        spread.value - half,
+        spread.value + half,
+        smallest,
+        by_seed=spread.by_seed,
+        over=f"sources and {len(known)} orders",
+    )
+
+
+def unmet(claim: Claim, report: Report, utility: Report | None, *, alone: bool) -> str:
+    """Why what a claim needs is not there; empty where it is.
+
+    Parameters
+    ----------
+    report
+        What the claim's figure is from.
+    utility
+        Of all systems in the claim's task order.
+    """
+    for need in claim.needs:
+        if need == "alone" and not alone:
+            return "runs shared the machine: train with --processes 1"
+        if need == "learned":
+            ask = Claim.model_construct(
+                audit="utility", metric="learning_accuracy", of="er"
+            )
+            learned = figure_of(utility, ask) if utility else Figure(None)
+            if learned.low is None or learned.low <= (learned.chance or 0.0):
+                return "er has not learned the tasks beyond their commonest label"
+        if need in CONTROLS:
+            ask = claim.model_copy(update={"of": CONTROL, "than": ""})
+            control = figure_of(report, ask)
+            if control.low is None or control.low <= (control.chance or 0.0):
+                return f"this audit does not find the positive control ({CONTROL})"
+    return ""

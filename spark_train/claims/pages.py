@@ -1,0 +1,164 @@
+"""``claims.json``, ``claims.md``, ``claims.html``: the answer first, then the table."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from spark_audit.files import write_text
+from spark_audit.report.cells import shown
+from spark_audit.report.writers.markdown import table
+from spark_train.claims.rules import VERDICTS, Decision, Figure
+
+HEADER = ("claim", "the paper", "here", "by seed", "would be seen", "verdict", "why")
+LEAD = {
+    "holds": "Hold",
+    "fails": "Fail",
+    "not detectable here": "Cannot be told here",
+    "not run": "Not run",
+}
+SCOPE = (
+    "The rules were written before any run was audited. A claim that cannot be told "
+    "here is neither confirmed nor refuted: more rows, seeds or a larger model would "
+    "be needed. Nothing here speaks of other models or data."
+)
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a study is of, and what it came to.
+
+    Attributes
+    ----------
+    facts
+        Name -> what stands at the foot of the page: base, data, seeds, settings.
+    systems
+        Header and rows of the table of all systems.
+    notes
+        What is ours in the systems, one sentence each.
+    """
+
+    decisions: tuple[Decision, ...]
+    facts: dict[str, str]
+    systems: tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]
+    notes: tuple[str, ...]
+
+
+def write(study: Study, folder: Path) -> None:
+    """Write the three pages; JSON first."""
+    write_text(folder / "claims.json", json.dumps(_record(study), indent=1) + "\n")
+    write_text(folder / "claims.md", markdown(study))
+    write_text(folder / "claims.html", html(study))
+
+
+def answer(decisions: Sequence[Decision]) -> str:
+    """How many hold, fail and cannot be told, in one sentence."""
+    counts = Counter(decision.verdict for decision in decisions)
+    parts = [
+        f"{counts['holds']} hold",
+        f"{counts['fails']} fail",
+        f"{counts['not detectable here']} cannot be told here",
+    ]
+    if counts["not run"]:
+        parts.append(f"{counts['not run']} were not run")
+    ours = sum(not decision.claim.table for decision in decisions)
+    own = f", {ours} of them ours" if ours else ""
+    return f"Of {len(decisions)} claims{own}: {', '.join(parts)}."
+
+
+def cells(decision: Decision) -> tuple[str, ...]:
+    """One line of the table of claims."""
+    claim, figure = decision.claim, decision.figure
+    says = claim.says if claim.table else f"{claim.says} *"
+    paper = "-" if claim.paper is None else f"{shown(claim.paper)} ({claim.table})"
+    return (
+        says,
+        paper,
+        measured(figure),
+        ", ".join(shown(value) for value in figure.by_seed) or "-",
+        shown(figure.smallest),
+        decision.verdict,
+        f"{claim.rule}: {decision.why}",
+    )
+
+
+def measured(figure: Figure) -> str:
+    """A figure with its interval, or why there is none."""
+    if figure.value is None:
+        return "not estimable"
+    if figure.low is None or figure.high is None:
+        return f"{shown(figure.value)} (no interval)"
+    return f"{shown(figure.value)} [{shown(figure.low)}, {shown(figure.high)}]"
+
+
+def markdown(study: Study) -> str:
+    """The page as Markdown."""
+    parts = ["# The paper's claims", answer(study.decisions), SCOPE]
+    for verdict in VERDICTS:
+        own = [one for one in study.decisions if one.verdict == verdict]
+        if own:
+            parts += [f"## {LEAD[verdict]}", table(HEADER, map(cells, own))]
+    parts += ["\\* ours, not the paper's.", "## Systems", table(*study.systems)]
+    facts = [f"- {name}: {text}" for name, text in study.facts.items()]
+    parts += ["## What this is of", "\n".join(facts)]
+    if study.notes:
+        parts += ["## Ours", "\n".join(f"- {note}" for note in study.notes)]
+    return "\n\n".join(parts) + "\n"
+
+
+def html(study: Study) -> str:
+    """The page as HTML that needs nothing else."""
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    text = files("spark_train.claims").joinpath("claims.html.j2").read_text("utf-8")
+    groups = [
+        (LEAD[verdict], verdict.split()[0], list(map(cells, own)))
+        for verdict in VERDICTS
+        if (own := [one for one in study.decisions if one.verdict == verdict])
+    ]
+    return environment.from_string(text).render(
+        answer=answer(study.decisions),
+        scope=SCOPE,
+        header=HEADER,
+        groups=groups,
+        systems=study.systems,
+        facts=study.facts,
+        notes=study.notes,
+    )
+
+
+def _record(study: Study) -> dict[str, Any]:
+    return {
+        "kind": "spark-train claims",
+        "answer": answer(study.decisions),
+        "claims": [_entry(one) for one in study.decisions],
+        "systems": _records(*study.systems),
+        "study": study.facts,
+        "ours": list(study.notes),
+    }
+
+
+def _entry(decision: Decision) -> dict[str, Any]:
+    claim = decision.claim.model_dump(exclude_none=True)
+    return {
+        **claim,
+        "rule": decision.claim.rule,
+        **asdict(decision.figure),
+        "verdict": decision.verdict,
+        "why": decision.why,
+    }
+
+
+def _records(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[Any]:
+    return [dict(zip(header, row, strict=True)) for row in rows]

@@ -1,0 +1,280 @@
+"""The paper's claims: the plan, the rules, what follows from an interval, the pages."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from scipy import stats
+
+from spark_audit.data.examples import Example
+from spark_audit.errors import InputError
+from spark_audit.report.paper.values import tables
+from spark_audit.results import Contrast, Row
+from spark_train.claims import pages, search
+from spark_train.claims.auditing import over_orders, over_values
+from spark_train.claims.plan import runs, systems, task_orders
+from spark_train.claims.rules import Claim, Figure, claims, decide, figure_of
+
+NAMES = {
+    "spark": "SPARK",
+    "er": "ER",
+    "pecl": "PeCL (reproduced)",
+    "seqft": "SeqFT",
+    "sd-replay": "SPARK w/o PTPC",
+    "er-dpsgd": "ER + DPSGD",
+    "er-fn": "ER + FN",
+    "spark-no-ul": "SPARK w/o UL",
+    "spark-no-dkl": "SPARK w/o dKL",
+    "spark-no-replay": "SPARK w/o SD-Replay",
+    "spark-no-anchor": "SPARK w/o current anchor",
+    "spark-no-old-anchor": "SPARK w/o old anchor",
+    "base": "Pretrained",
+}
+
+
+def a_claim(**rule: Any) -> Claim:
+    """A claim on Last of spark, by default that it is above 0 by 0.1."""
+    if not {"above", "below", "within"} & set(rule):
+        rule |= {"above": 0.0, "least": 0.1}
+    columns = {"id": "a", "says": "It is so", "table": "tab:x", "of": "spark"}
+    return Claim(**columns, audit="utility", metric="last", **rule)
+
+
+def test_every_claim_is_of_systems_that_are_trained() -> None:
+    """In its own task order, and without --systems all."""
+    trained = {system.name: system.orders for system in systems()} | {"base": (1,)}
+    for claim in claims():
+        for name in claim.systems:
+            orders = trained[name]
+            if claim.order in ("average", "second"):
+                assert len(orders) > 1, claim.id
+            else:
+                assert claim.order in orders, claim.id
+    assert len({claim.id for claim in claims()}) == len(claims())
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [c for c in claims() if c.table and c.audit != "time"],
+    ids=lambda claim: claim.id,
+)
+def test_the_papers_figure_is_what_its_table_prints(claim: Claim) -> None:
+    """The difference of two cells where the claim has a baseline."""
+    metric = {"did": "delta_sel"}.get(claim.metric, claim.metric)
+    order = {"average": "average", "second": "1"}.get(str(claim.order), "1")
+
+    def printed(name: str) -> set[float]:
+        return {
+            figure.value
+            for one in tables()
+            if one.label == claim.table
+            for figure in one.figures
+            if figure.value is not None
+            and figure.method in ("", NAMES[name])
+            and figure.order in ("", order)
+            and (figure.audit, figure.metric, figure.of)
+            == (claim.audit, metric, claim.part)
+        }
+
+    assert claim.paper is not None
+    less = printed(claim.than) if claim.than else {0.0}
+    apart = {mine - other for mine in printed(claim.of) for other in less}
+    assert any(math.isclose(one, claim.paper, abs_tol=6e-4) for one in apart), apart
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "low", "high", "verdict"),
+    [
+        ({}, 0.5, 0.2, 0.8, "holds"),
+        ({}, 0.05, -0.02, 0.09, "fails"),
+        ({}, -0.5, -0.8, -0.2, "fails"),
+        ({}, 0.05, -0.2, 0.3, "not detectable here"),
+        ({"below": 0.0, "least": 0.1}, -0.5, -0.8, -0.2, "holds"),
+        ({"below": 0.0, "least": 0.1}, 0.5, 0.2, 0.8, "fails"),
+        ({"below": 0.0, "least": 0.1}, -0.05, -0.3, 0.2, "not detectable here"),
+        ({"above": -0.016, "least": 0.0}, 0.0, -0.01, 0.02, "holds"),
+        ({"above": -0.016, "least": 0.0}, -0.1, -0.2, -0.02, "fails"),
+        ({"above": -0.016, "least": 0.0}, 0.0, -0.05, 0.05, "not detectable here"),
+        ({"within": (-1, 1)}, 0.0, -0.5, 0.5, "holds"),
+        ({"within": (-1, 1)}, 3.0, 2.0, 4.0, "fails"),
+        ({"within": (-1, 1)}, 0.9, 0.5, 1.3, "not detectable here"),
+        ({"within": "chance", "margin": 0.5}, 1.5, 1.1, 1.9, "holds"),
+        ({"within": "chance", "margin": 0.5}, 3.5, 3.1, 3.9, "fails"),
+    ],
+)
+def test_what_follows_from_an_interval(
+    rule: dict[str, Any], value: float, low: float, high: float, verdict: str
+) -> None:
+    figure = Figure(value, low, high, chance=1.44)
+    assert decide(a_claim(**rule), figure).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("figure", "unmet"),
+    [
+        (Figure(None, missing="no run has it"), ""),
+        (Figure(0.5), ""),
+        (Figure(0.5, 0.4, 0.6), "er has not learned the tasks"),
+    ],
+)
+def test_nothing_is_told_of_what_cannot_be_known(figure: Figure, unmet: str) -> None:
+    decision = decide(a_claim(), figure, unmet=unmet)
+    assert decision.verdict == "not detectable here"
+    assert decision.why
+
+
+def test_chance_that_is_not_known_decides_nothing() -> None:
+    decision = decide(a_claim(within="chance", margin=0.5), Figure(1.5, 1.4, 1.6))
+    assert decision.verdict == "not detectable here"
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"above": 0.0},
+        {"above": 0.0, "below": 1.0, "least": 0.1},
+        {"within": (0.0, 1.0), "least": 0.1},
+        {"within": "chance"},
+    ],
+)
+def test_a_rule_that_is_none_is_refused(rule: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        a_claim(**rule)
+
+
+def a_row(kind: type[Row], checkpoint: str, value: float, **more: Any) -> Row:
+    columns = {"audit": "utility", "metric": "last", "interval": "jackknife-t"}
+    limits = {"low": value - 0.1, "high": value + 0.1, "mde": 0.14, "unit": ""}
+    return kind.model_validate(
+        {"checkpoint": checkpoint, "value": value, **columns, **limits, **more}
+    )
+
+
+def a_train_row(task: str) -> Example:
+    return Example(
+        id=task, task=task, prompt="a", response="b", split="train", source_id=task
+    )
+
+
+class _Report:
+    """What is read of a report."""
+
+    def __init__(self, results: list[Row], contrasts: list[Row]) -> None:
+        self.results, self.contrasts = results, contrasts
+
+
+def test_the_figure_of_a_system_is_the_one_over_sources_and_seeds() -> None:
+    results = [
+        a_row(Row, "spark[1]", 0.5),
+        a_row(Row, "spark[2]", 0.7),
+        a_row(Row, "spark", 0.6, over="sources"),
+        a_row(Row, "spark", 0.6, over="both", null=0.25, low=0.3, high=0.9),
+        a_row(Row, "spark-no-ul", 0.9),
+        a_row(Row, "spark", 0.1, group="task:yelp"),
+    ]
+    against = [
+        a_row(Contrast, "spark[1]", -0.3, baseline="er[1]"),
+        a_row(Contrast, "spark", -0.2, baseline="er", over="seeds"),
+        a_row(Contrast, "spark", -0.9, baseline="sd-replay", over="both"),
+    ]
+    report: Any = _Report(results, against)
+    own = figure_of(report, a_claim())
+    assert (own.value, own.low, own.high, own.chance) == (0.6, 0.3, 0.9, 0.25)
+    assert own.by_seed == (0.5, 0.7)
+    assert own.over == "sources and seeds"
+    beside = figure_of(report, a_claim(than="er"))
+    assert (beside.value, beside.by_seed) == (-0.2, (-0.3,))
+    lacking = figure_of(report, a_claim(than="pecl"))
+    assert lacking.value is None
+    assert lacking.missing
+
+
+def test_values_of_seeds_have_students_interval() -> None:
+    values = [1.1, 1.3, 1.2]
+    found = over_values(values, over="seeds")
+    low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
+    assert found.low == pytest.approx(low)
+    assert found.high == pytest.approx(high)
+    assert over_values([1.0], over="seeds").low is None
+    assert over_values([], over="seeds").value is None
+
+
+def test_task_orders_are_averaged_over_sources_and_orders() -> None:
+    figures = [Figure(v, v - 0.1, v + 0.1, 0.14) for v in (0.5, 0.6, 0.7)]
+    found = over_orders(figures)
+    spread = stats.t.ppf(0.975, 2) * stats.sem([0.5, 0.6, 0.7])
+    assert found.value == pytest.approx(0.6)
+    assert found.high == pytest.approx(0.6 + np.hypot(0.1, spread))
+    assert over_orders(figures[:1]).value is None
+    assert over_orders([*figures, Figure(0.5)]).value is None
+
+
+def test_the_plan_has_whole_seeds_and_then_the_other_orders() -> None:
+    rows = [a_train_row(task) for task in ("amazon", "fomc", "yelp")]
+    orders = task_orders(rows)
+    assert orders == {
+        1: ("fomc", "yelp", "amazon"),
+        2: ("amazon", "yelp", "fomc"),
+        3: ("amazon", "fomc", "yelp"),
+    }
+    planned = list(runs(systems(), orders, seeds=2, second=True))
+    assert len({run.place for run in planned}) == len(planned)
+    assert [run.seed for run in planned if run.order == 1] == sorted(
+        run.seed for run in planned if run.order == 1
+    )
+    assert {run.seed for run in planned if run.order in (2, 3)} == {0}
+    assert {run.system.name for run in planned if run.order == "second"} == {
+        "spark",
+        "er",
+        "pecl",
+        "er-dpsgd",
+    }
+    with pytest.raises(InputError, match="two or more"):
+        task_orders(rows[:1])
+
+
+def test_other_tasks_have_orders_of_their_own() -> None:
+    rows = [a_train_row(task) for task in "abcd"]
+    assert task_orders(rows)[3] == ("c", "d", "a", "b")
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "correction"), [(2700, 32, 101), (90, 8, 25), (200, 16, 25)]
+)
+def test_settings_of_a_size_follow_the_rule(
+    rows: int, batch: int, correction: int
+) -> None:
+    found = search.of_size(rows)
+    assert found["batch_size"] == batch
+    assert found["ptpc.steps"] == correction
+
+
+def test_the_pages_say_the_answer_first_and_hide_nothing(tmp_path: Path) -> None:
+    decisions = (
+        decide(a_claim(paper=0.3), Figure(0.5, 0.2, 0.8, 0.4, (0.4, 0.6))),
+        decide(a_claim(), Figure(None, missing="<no> run | has it")),
+    )
+    table = (("system", "Last"), (("spark", "0.5 [0.2, 0.8]"),))
+    study = pages.Study(decisions, {"base": "models/a"}, table, ("ours",))
+    pages.write(study, tmp_path)
+    answer = "Of 2 claims: 1 hold, 0 fail, 1 cannot be told here."
+    record = json.loads((tmp_path / "claims.json").read_text("utf-8"))
+    assert record["answer"] == answer
+    assert [one["verdict"] for one in record["claims"]] == [
+        "holds",
+        "not detectable here",
+    ]
+    assert (record["claims"][0]["low"], record["claims"][0]["paper"]) == (0.2, 0.3)
+    html = (tmp_path / "claims.html").read_text("utf-8")
+    markdown = (tmp_path / "claims.md").read_text("utf-8")
+    for page in (html, markdown):
+        assert page.index(answer) < page.index("It is so")
+        assert "0.500 [0.200, 0.800]" in page
+        assert "not estimable" in page
+    assert "<no>" not in html
