@@ -63,6 +63,7 @@ def search(
     *,
     rows: int,
     processes: int,
+    device: str,
     progress: Progress,
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """Carry the rule out; ``folder`` keeps its runs, which resume.
@@ -85,7 +86,7 @@ def search(
     files = [folder / "data" / f"{task}.jsonl" for task in tasks]
     for task, file in zip(tasks, files, strict=True):
         write_examples(file, [row for row in made if row.task == task])
-    learned = partial(_learned, base, folder, files, tasks, sized)
+    learned = partial(_learned, base, device, folder, files, tasks, sized)
     jobs: list[Job] = [partial(learned, factor) for factor in FACTORS]
     with workers(processes, progress=progress) as crew:
         crew.run(jobs)
@@ -100,6 +101,7 @@ def search(
 
 def _learned(
     base: str,
+    device: str,
     folder: Path,
     files: Sequence[Path],
     tasks: Sequence[str],
@@ -122,7 +124,7 @@ def _learned(
             output=folder / f"factor{factor}",
             settings=tuple(f"{key}={value}" for key, value in kept.items()),
             seed=SEED,
-            loading=Opening(device="cpu"),
+            loading=Opening(device=device),
         ),
         progress=progress,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -56,7 +57,7 @@ from spark_train.settings import names
 
 Progress = Callable[[str, int, int], None]
 
-STUDY = "study.json"
+STUDY, SHARED = "study.json", "runs-shared-the-machine"
 MADE = Size(base_rows=300, train_rows=60, test_rows=40, epochs=6, candidates=64)
 QUICK = Size(base_rows=120, train_rows=24, test_rows=16, canaries=4, candidates=16)
 """Data and base that are made where none are given."""
@@ -97,8 +98,10 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
     show = progress or (lambda what, done, total: None)
     folder = request.output
     check_writable(folder)
-    warnings.simplefilter("ignore")
-    with one_thread():
+    several = request.processes > 1
+    threads = one_thread() if several else contextlib.nullcontext()
+    with threads, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         files, base = _given(request, show)
         rows = list(read_examples(*files))
         _claim_folder(folder, _identity(request, files, base))
@@ -125,6 +128,8 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
             progress=show,
         )
         if not request.no_training:
+            if several:
+                write_text(folder / SHARED, "")
             train(firsts, base=base)
             if request.second_base is not None:
                 train(others, base=request.second_base)
@@ -140,7 +145,7 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
         beside = [run for run in others if _finished(folder / "runs" / run.place)]
         if request.second_base is not None and beside:
             of_base[True] = auditing(request.second_base, beside, "manifest-second")
-        decisions = tuple(_decided(of_base, alone=request.processes == 1))
+        decisions = tuple(_decided(of_base, alone=not (folder / SHARED).exists()))
         facts = _facts(request, files, base, done, planned, settings, why)
         found = pages.Study(decisions, facts, _systems_table(of_base[False]), OURS)
         pages.write(found, folder)
@@ -179,6 +184,7 @@ def _identity(
         "second_base": request.second_base,
         "settings": list(request.settings),
         "by": _by(request),
+        "candidates": request.candidates,
         "systems": sha256_file(SYSTEMS),
         "rules": sha256_file(RULES),
     }
@@ -227,6 +233,7 @@ def _settings(
             request.output / "search",
             rows=int(np.median(counts)),
             processes=request.processes,
+            device=request.loading.device,
             progress=show,
         )
         found = {"settings": chosen, "accuracies": accuracies, "rule": search.RULE}
