@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -75,16 +75,19 @@ def train_base(
     *,
     seed: int,
     progress: Progress,
+    family: str = "llama",
+    shape: Mapping[str, int] = SHAPE,
 ) -> None:
-    """Train a small Llama on whole texts, once through, and save it with its tokenizer.
+    """Train a small model on whole texts, once through, and save it with its tokenizer.
 
     A folder that holds the base of the same texts, seed and versions is left as it is;
-    anything else there is the rest of an interrupted call, and is replaced.
+    anything else there is the rest of an interrupted call, and is replaced. ``family``
+    is a model type of transformers that is configured as Llama is.
     """
     import torch
 
     with quiet():
-        from transformers import LlamaConfig, LlamaForCausalLM
+        from transformers import AutoConfig, AutoModelForCausalLM
 
         from spark_train.data import encode_rows
         from spark_train.phases.fine_tuning import fit
@@ -94,15 +97,18 @@ def train_base(
             json.dumps([example.text for example in examples]).encode()
         ).hexdigest(),
         "seed": seed,
-        "training": {**SHAPE, "lr": BASE_LR, "batch": BASE_BATCH},
+        "training": {**shape, "lr": BASE_LR, "batch": BASE_BATCH},
         "versions": versions(),
     }
+    if family != "llama":
+        made["family"] = family
     record = json.dumps(made, indent=1, sort_keys=True) + "\n"
     if (folder / MADE).exists() and (folder / MADE).read_text("utf-8") == record:
         return
-    config = LlamaConfig(
+    config = AutoConfig.for_model(
+        family,
         vocab_size=len(tokenizer),
-        **SHAPE,
+        **shape,
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
         bos_token_id=tokenizer.bos_token_id,
@@ -111,7 +117,7 @@ def train_base(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "base"))
-        model = LlamaForCausalLM(config)
+        model = AutoModelForCausalLM.from_config(config)
     fit(
         model,
         encode_rows(examples, tokenizer, max_length=CONTEXT),

@@ -6,7 +6,7 @@ import contextlib
 import json
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
     threads = one_thread() if several else contextlib.nullcontext()
     with threads, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        files, base = _given(request, show)
+        files, base, request = _given(request, show)
         rows = list(read_examples(*files))
         _claim_folder(folder, _identity(request, files, base))
         settings, why = _settings(request, rows, base, show)
@@ -155,9 +155,12 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
 # --- what is given, or made -----------------------------------------------------------
 
 
-def _given(request: ClaimsRequest, show: Progress) -> tuple[list[Path], str]:
+def _given(
+    request: ClaimsRequest, show: Progress
+) -> tuple[list[Path], str, ClaimsRequest]:
+    """Data and base, and the request with a second base where both are made."""
     if request.data and request.base is not None:
-        return data_files(request.data), request.base
+        return data_files(request.data), request.base, request
     if request.data or request.base is not None:
         raise InputError(
             "belong together", where="--data and --base", fix="give both, or neither"
@@ -171,7 +174,11 @@ def _given(request: ClaimsRequest, show: Progress) -> tuple[list[Path], str]:
     with quiet():
         tokenizer = make_tokenizer([example.text for example in background])
     train_base(made / "base", background, tokenizer, seed=0, progress=show)
-    return files, str(made / "base")
+    if request.second_base is None and not request.quick:
+        second = made / "second"
+        train_base(second, background, tokenizer, seed=0, progress=show, family="qwen2")
+        request = replace(request, second_base=str(second))
+    return files, str(made / "base"), request
 
 
 def _identity(
