@@ -117,7 +117,8 @@ def train_base(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "base"))
-        model = AutoModelForCausalLM.from_config(config)
+        untyped: Any = AutoModelForCausalLM
+        model = untyped.from_config(config)
     fit(
         model,
         encode_rows(examples, tokenizer, max_length=CONTEXT),
