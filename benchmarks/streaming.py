@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import resource
 import shutil
 import subprocess
@@ -67,7 +68,11 @@ def main() -> None:
             own += [f"--together={given.together}"] * (given.together is not None)
             own += ["--audits", *given.audits]
             done = subprocess.run(
-                [sys.executable, __file__, *own], stdout=subprocess.PIPE, text=True
+                [sys.executable, __file__, *own],
+                stdout=subprocess.PIPE,
+                text=True,
+                # As `spark-audit` has it.
+                env=os.environ | {"ARROW_DEFAULT_MEMORY_POOL": "system"},
             )
             print(done.stdout or f"|{rows}|{count}|failed|", end="", flush=True)
 

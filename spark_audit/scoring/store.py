@@ -46,7 +46,7 @@ SCHEMA = 1
 
 FLUSH_SECONDS = 10.0
 FLUSH_TOKENS = 500_000
-PART_TOKENS = 1 << 20
+PART_TOKENS = 1 << 19
 """Tokens of a table that are in memory at once while it is written."""
 SALT_BYTES = 32
 
