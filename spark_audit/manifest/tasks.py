@@ -98,10 +98,10 @@ def task_manifest(
                 "texts_cut": sum(row.was_cut for row in rows),
                 "pairs": 0,
             },
-            "examples": [
+            "examples": (
                 _record(row, label)
                 for row, label in zip(rows, units.labels, strict=True)
-            ],
+            ),
             "pairs": [],
             "unmatched": [],
             "canaries": [],
