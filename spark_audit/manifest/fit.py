@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_audit.errors import InputError
+from spark_audit.manifest.packed import Packed
 from spark_audit.manifest.schema import (
     Manifest,
     ManifestCanary,
+    ManifestExample,
+    ManifestPair,
     ManifestTwins,
     Membership,
 )
@@ -92,9 +95,11 @@ def limited(manifest: Manifest, ids: set[str]) -> Manifest:
     def whole(held: ManifestCanary | ManifestTwins) -> bool:
         return bool(held.contexts) and all(c.example in ids for c in held.contexts)
 
+    examples = (e for e in manifest.examples if e.id in ids)
+    pairs = (p for p in manifest.pairs if p.example in ids)
     return manifest.having(
-        examples=[e for e in manifest.examples if e.id in ids],
-        pairs=[p for p in manifest.pairs if p.example in ids],
+        examples=Packed.of(ManifestExample, examples, name="examples"),
+        pairs=Packed.of(ManifestPair, pairs, name="pairs"),
         unmatched=[u for u in manifest.unmatched if u.example in ids],
         canaries=[each for each in manifest.canaries if whole(each)],
         twins=[each for each in manifest.twins if whole(each)],
