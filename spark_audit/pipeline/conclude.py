@@ -236,13 +236,19 @@ def _report(
 def manifest_facts(manifest: Manifest) -> ManifestFacts:
     """What a report says of the manifest, or of the part of it that was audited."""
     by_id = manifest.by_id
-    train = [pair for pair in manifest.pairs if by_id[pair.example].split == "train"]
-    held = [by_id[pair.example] for pair in train]
+    sources, clusters, spans, tokens = set[str](), set[str](), 0, 0
+    for pair in manifest.pairs:
+        example = by_id[pair.example]
+        if example.split == "train":
+            sources.add(example.source_id)
+            clusters.add(example.cluster)
+            spans += 1
+            tokens += pair.pii.token_end - pair.pii.token_start
     return ManifestFacts(
         name=manifest.name,
         digest=manifest.digest,
-        n_sources=len({example.source_id for example in held}),
-        n_clusters=len({example.cluster for example in held}),
-        n_spans=len(train),
-        n_tokens=sum(p.pii.token_end - p.pii.token_start for p in train),
+        n_sources=len(sources),
+        n_clusters=len(clusters),
+        n_spans=spans,
+        n_tokens=tokens,
     )

@@ -69,13 +69,17 @@ def _shares(manifest: Manifest) -> Records:
 
     They are counted in steps: a quantile would be one span's own figure.
     """
-    train = [p for p in manifest.pairs if manifest.by_id[p.example].split == "train"]
+    train = [
+        (pair.distance, pair.pii.nll, pair.control.nll)
+        for pair in manifest.pairs
+        if manifest.by_id[pair.example].split == "train"
+    ]
     caliper = manifest.settings.caliper
     found: Records = []
     for of, step, given in (
-        ("distance", caliper / DISTANCE_BINS, [pair.distance for pair in train]),
-        ("nll_pii", NLL_STEP, [pair.pii.nll for pair in train]),
-        ("nll_control", NLL_STEP, [pair.control.nll for pair in train]),
+        ("distance", caliper / DISTANCE_BINS, [one[0] for one in train]),
+        ("nll_pii", NLL_STEP, [one[1] for one in train]),
+        ("nll_control", NLL_STEP, [one[2] for one in train]),
     ):
         values = np.array(given, dtype=float)
         if not len(values) or not step:
@@ -101,16 +105,15 @@ def case_ids(manifest: Manifest) -> list[str]:
     task first.
     """
     paired = {pair.example for pair in manifest.pairs}
-    found = [
-        example
+    found = sorted(
+        (hashlib.sha256(example.id.encode()).digest(), example.id, example.task)
         for example in manifest.examples
         if example.id in paired and example.split == "train" and not example.canary_id
-    ]
-    found.sort(key=lambda example: hashlib.sha256(example.id.encode()).digest())
+    )
     first: dict[str, str] = {}
-    for example in found:
-        first.setdefault(example.task, example.id)
-    rest = [example.id for example in found if example.id not in first.values()]
+    for _, key, task in found:
+        first.setdefault(task, key)
+    rest = [key for _, key, _ in found if key not in first.values()]
     return [*first.values(), *rest][:CASES]
 
 

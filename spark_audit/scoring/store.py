@@ -46,8 +46,8 @@ SCHEMA = 1
 
 FLUSH_SECONDS = 10.0
 FLUSH_TOKENS = 500_000
-PART_TOKENS = 1 << 19
-"""Tokens of a table that are in memory at once while it is written."""
+PART_TOKENS = FLUSH_TOKENS
+"""Tokens of a table that are in memory at once while it is written: a shard's."""
 SALT_BYTES = 32
 
 Rows = tuple[np.ndarray, dict[str, np.ndarray]]
