@@ -264,7 +264,8 @@ from spark_audit.scoring.table import ITEMS, LAYOUTS, Pass
 
 assert PASSES.summary("length").startswith("The length pass")
 assert ITEMS["length"] in _MAKERS and list(LAYOUTS["length"]) == ["tokens"]
-loaded = SimpleNamespace(model_id="m", usable=np.ones(9, bool), max_positions=None)
+told = {{"usable": np.ones(9, bool), "max_positions": None, "served": None}}
+loaded = SimpleNamespace(model_id="m", **told)
 ids = np.arange(5, dtype=np.int32)
 kind, folder = Pass("length"), Path({str(tmp_path / "scores")!r})
 for _ in range(2):

@@ -121,6 +121,11 @@ def prepared(
     if not any(tensor.is_meta for tensor in state.values()):
         check_finite(state, where=where)
         _check_trained(state, where=where)
+    if raw.get("peft_type") == "VERA" and raw.get("save_projection") is False:
+        notes.append(
+            "VeRA without its projections: they are drawn again from its key, which "
+            "another version of torch or PEFT may do otherwise"
+        )
     return raw, state, notes
 
 

@@ -42,6 +42,7 @@ def _short(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 _Count = Annotated[int, Field(ge=1, le=LARGEST)]
 _Scale = Annotated[float, Field(gt=0, le=LARGEST)]
 _Rate = Annotated[float, Field(ge=0, le=1)]
+_Share = Annotated[float, Field(gt=0, le=1)]
 _Index = Annotated[int, Field(ge=0, le=2**31)]
 _Layer = Annotated[int, Field(ge=0, le=_LAYERS)]
 _Name = Annotated[str, Field(pattern=r"\A[\w.-]{1,200}\Z")]
@@ -107,6 +108,26 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
         "decompose_both": bool,
         "decompose_factor": Literal[-1] | _Count,
         "rank_dropout_scale": bool,
+    },
+    "VERA": {
+        **_PLACES,
+        "layers_to_transform": Annotated[int, Field(ge=0, le=LARGEST)] | _Indices,
+        "layers_pattern": _Name | _Names,
+        "r": _Count,
+        "projection_prng_key": _Index,
+        "save_projection": bool,
+        "vera_dropout": _Rate,
+        "d_initial": _Scale,
+        "bias": Literal["none", "all", "vera_only"],
+        "init_weights": bool,
+    },
+    "OSF": {
+        "target_modules": _Targets,
+        "effective_rank": _Count | _Share,
+        "rank_pattern": Annotated[
+            dict[_Key, _Count | _Share], Field(max_length=_PATTERNS)
+        ],
+        "init_weights": bool,
     },
     "PROMPT_TUNING": _PROMPT,
     "PREFIX_TUNING": _PROMPT,

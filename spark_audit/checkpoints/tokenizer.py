@@ -103,7 +103,7 @@ def read_tokenizer(
         tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trust_remote_code
         )
-        vocabulary = _vocabulary(content)
+        vocabulary = vocabulary_of(content)
         if vocabulary and tokenizer.get_vocab() != vocabulary:
             plain: Any = transformers.PreTrainedTokenizerFast.from_pretrained(
                 folder, local_files_only=True
@@ -247,7 +247,7 @@ def _check_ids(content: dict[str, Any], *, where: str) -> None:
     with contextlib.suppress(
         AttributeError, IndexError, KeyError, TypeError, ValueError
     ):
-        ids = [*_vocabulary(content).values()]
+        ids = [*vocabulary_of(content).values()]
     if not all(type(i) is int and 0 <= i < _MOST_IDS for i in ids):
         raise CheckpointError(
             "tokenizer.json has a vocabulary that cannot be", where=where, fix=_GIVE
@@ -304,7 +304,7 @@ def _items(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _vocabulary(content: dict[str, Any]) -> dict[str, int]:
+def vocabulary_of(content: dict[str, Any]) -> dict[str, int]:
     """Token to id as tokenizer.json says, empty when it is of another layout."""
     listed = content.get("model", {}).get("vocab")
     if isinstance(listed, dict):

@@ -83,7 +83,10 @@ def test_lora_says_what_peft_says(
     assert inspect_checkpoint(str(folder)).problems == ()
 
 
-@pytest.mark.parametrize("kind", ["IA3", "PROMPT", "PREFIX", "P_TUNING", "LOHA"])
+@pytest.mark.parametrize(
+    "kind", ["IA3", "PROMPT", "PREFIX", "P_TUNING", "LOHA", "VERA", "VERA_BARE", "OSF"]
+)
+@pytest.mark.filterwarnings("ignore:Specified to not:UserWarning")
 def test_other_types_say_what_peft_says(
     kind: str,
     tiny_base: Path,
@@ -108,16 +111,34 @@ def test_other_types_say_what_peft_says(
         "LOHA": lambda: peft.LoHaConfig(
             task_type=task, r=2, target_modules=["q_proj", "v_proj"]
         ),
+        "VERA": lambda: peft.VeraConfig(
+            task_type=task, r=4, target_modules=["q_proj", "o_proj"]
+        ),
+        "VERA_BARE": lambda: peft.VeraConfig(
+            task_type=task,
+            r=4,
+            target_modules=["q_proj", "o_proj"],
+            save_projection=False,
+            projection_prng_key=7,
+        ),
+        "OSF": lambda: peft.OSFConfig(
+            task_type=task,
+            effective_rank=0.5,
+            target_modules=["q_proj", "v_proj", "down_proj"],
+            rank_pattern={"v_proj": 3},
+        ),
     }[kind]()
     folder = saved(tmp_path / "a", tiny_base, config)
     loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
     reference = said(reference_of(tiny_base, folder))
-    virtual = 0 if kind in ("IA3", "LOHA") else 3
+    virtual = 3 if "PR" in kind or kind == "P_TUNING" else 0
     shift = 3 if kind in ("PROMPT", "P_TUNING") else 0
     # The prompt's own tokens are not among the rows of ours.
     assert said(loaded).shape == (10, 300)
     assert torch.allclose(said(loaded), reference[shift:], rtol=0, atol=1e-6)
     assert loaded.max_positions == 256 - virtual
+    drawn_again = [note for note in loaded.notes if "drawn again" in note]
+    assert len(drawn_again) == (kind == "VERA_BARE")
     assert inspect_checkpoint(str(folder)).problems == ()
 
 

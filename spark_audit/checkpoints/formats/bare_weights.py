@@ -86,7 +86,7 @@ def bare_weights(path: Path, given: Given) -> Recipe:
     weights = adapter = None
     if sorted_.full:
         check_filled(sorted_.full, where=where)
-        folder, note = _config_folder(file, given)
+        folder, note = config_folder(file, given)
         notes.append(note)
         weights = Weights(folder, (file,), partial(_read, file, where, "full"))
     if sorted_.lora:
@@ -213,7 +213,7 @@ def _sort(found: tuple[State, list[str]], *, where: str) -> _Sorted:
     return _Sorted(full, lora, tuple(notes))
 
 
-def _config_folder(file: Path, given: Given) -> tuple[Path, str]:
+def config_folder(file: Path, given: Given) -> tuple[Path, str]:
     """The folder whose config.json says what the weights belong to."""
     folder, note = file.parent, "architecture: config.json beside the file"
     if not (folder / "config.json").exists():

@@ -1,0 +1,177 @@
+"""GGUF files, written by the gguf package as llama.cpp's converter lays them out."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from spark_audit.checkpoints.inspection import inspect_checkpoint
+from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.errors import CheckpointError
+
+gguf: Any = pytest.importorskip("gguf", reason="the extra `gguf`")
+
+NAMES = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "model.layers": "blk",
+}
+
+
+def named(name: str) -> str:
+    for theirs, ours in NAMES.items():
+        name = name.replace(theirs, ours)
+    return name
+
+
+def turned(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of query and key as llama.cpp has them: halves of a head interleaved."""
+    half = weight.reshape(heads, 2, len(weight) // heads // 2, weight.shape[1])
+    return half.swapaxes(1, 2).reshape(weight.shape)
+
+
+def written(
+    file: Path, model: Any, tokens: list[str], kind: str = "F32", **fields: float
+) -> Path:
+    config = model.config
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_name("tiny")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(int(fields.get("hidden", config.hidden_size)))
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    for name, tensor in model.state_dict().items():
+        value = tensor.float().numpy()
+        for part, heads in (
+            ("q_proj", config.num_attention_heads),
+            ("k_proj", config.num_key_value_heads),
+        ):
+            if part in name:
+                value = turned(value, heads)
+        own = gguf.GGMLQuantizationType["F32" if value.ndim == 1 else kind]
+        packed = gguf.quants.quantize(np.ascontiguousarray(value), own)
+        writer.add_tensor(named(name), packed, raw_dtype=own)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+@pytest.fixture(scope="session")
+def tokens(tiny_tokenizer: Any) -> list[str]:
+    return list(tiny_tokenizer.convert_ids_to_tokens(range(len(tiny_tokenizer))))
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_0"])
+def test_a_file_says_what_its_numbers_say(
+    kind: str,
+    tiny_base: Path,
+    base_model: Any,
+    tokens: list[str],
+    said: Callable[..., torch.Tensor],
+    make_model: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    file = written(tmp_path / "m.gguf", base_model, tokens, kind)
+    loaded = open_checkpoint(str(file), base=str(tiny_base), device="cpu")
+    # The same numbers, rounded without a file, in the model as transformers has it.
+    own = gguf.GGMLQuantizationType[kind]
+    model = make_model("llama")
+    state = {
+        name: tensor
+        if tensor.ndim == 1
+        else torch.from_numpy(
+            gguf.quants.dequantize(gguf.quants.quantize(tensor.numpy(), own), own)
+        )
+        for name, tensor in base_model.state_dict().items()
+    }
+    model.load_state_dict(state)
+    assert torch.allclose(said(loaded), said(model), rtol=0, atol=1e-6)
+    assert loaded.format == "gguf-file"
+    assert any(f"dequantised as they are: 16 {kind}" in n for n in loaded.notes) or (
+        kind == "F32"
+    )
+    assert any("lost digits" in n for n in loaded.notes) == (kind[0] == "Q")
+    assert (said(loaded) - said(base_model)).abs().max() > 0 or kind == "F32"
+    assert inspect_checkpoint(str(file), base=str(tiny_base)).problems == ()
+
+
+def refused(source: Path, base: Path | None, message: str) -> None:
+    with pytest.raises(CheckpointError) as error:
+        open_checkpoint(str(source), base=base and str(base), device="cpu")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_does_not_belong_to_the_base_is_refused(
+    tiny_base: Path, base_model: Any, tokens: list[str], tmp_path: Path
+) -> None:
+    def file(name: str, words: list[str] = tokens, **fields: float) -> Path:
+        return written(tmp_path / f"{name}.gguf", base_model, words, **fields)
+
+    other = [*tokens[:-2], tokens[-1], tokens[-2]]
+    refused(file("a", other), tiny_base, "of its 300 tokens 2 have other ids")
+    refused(file("b", tokens[:200]), tiny_base, "the tokenizer has 300")
+    refused(file("c", hidden=64), tiny_base, "says hidden_size 64, the configuration")
+    good = file("d")
+    refused(good, None, "give --base MODEL")
+    good.write_bytes(good.read_bytes()[:-4096])
+    refused(good, tiny_base, "is no GGUF file that can be read")
+    good.write_bytes(b"GGUF" + b"\xff" * 64)
+    refused(good, tiny_base, "is no GGUF file that can be read")
+
+
+def test_a_missing_template_is_said(
+    tiny_base: Path, base_model: Any, tokens: list[str], tmp_path: Path
+) -> None:
+    base = Path(shutil.copytree(tiny_base, tmp_path / "base"))
+    settings = json.loads((base / "tokenizer_config.json").read_text())
+    settings["chat_template"] = "{{ messages }}"
+    (base / "tokenizer_config.json").write_text(json.dumps(settings))
+    folder = tmp_path / "model"
+    folder.mkdir()
+    written(folder / "m.gguf", base_model, tokens)
+    loaded = open_checkpoint(str(folder), base=str(base), device="cpu")
+    assert "the file has no chat template, its base has one" in loaded.notes
+
+
+def test_without_the_package(
+    tiny_base: Path,
+    base_model: Any,
+    tokens: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file, real = written(tmp_path / "m.gguf", base_model, tokens), builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "gguf":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    refused(file, tiny_base, "pip install 'spark-audit[gguf]'")
