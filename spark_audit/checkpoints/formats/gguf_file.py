@@ -149,10 +149,10 @@ def _check_tokens(reader: Any, said: Any, folder: Path, *, where: str) -> list[s
             )
     else:
         notes.append("its tokens could not be compared with the tokenizer's")
-    has = settings.exists() and read_json(settings, most=WORDS_BYTES, where=where)
-    template = (folder / "chat_template.jinja").exists() or (
-        bool(has) and "chat_template" in has
-    )
+    told = {}
+    if settings.exists():
+        told = read_json(settings, most=WORDS_BYTES, where=where)
+    template = "chat_template" in told or (folder / "chat_template.jinja").exists()
     if template and "tokenizer.chat_template" not in reader.fields:
         notes.append("the file has no chat template, its base has one")
     return notes
