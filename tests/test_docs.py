@@ -120,8 +120,9 @@ def test_options_named_in_the_text_exist(
     for name in ([], ["all"], ["report"], ["gate"], *(name.split() for name in names)):
         assert run([*name, "--help"]) == 0
         shown += capsys.readouterr().out
-    assert train_run(["run", "--help"]) == 0
-    shown += capsys.readouterr().out
+    for name in ("run", "claims"):
+        assert train_run([name, "--help"]) == 0
+        shown += capsys.readouterr().out
     # In code of a sentence: blocks are looked at call by call.
     sentences = re.sub(r"^ *```.*?^ *```$", "", "".join(SHOWN), flags=re.M | re.S)
     flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", sentences))
