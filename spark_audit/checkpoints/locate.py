@@ -19,7 +19,7 @@ WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 
 HUB = "hf:"
 """What a model or data set on the hub is written with; anything else is a path."""
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(\w[\w./-]*))?")
 WORDS_BYTES = 1 << 26
 """The largest file of a tokenizer that is read; the largest real ones are 34 MB."""
 # What transformers and PEFT read whole, besides what is read here.
@@ -38,6 +38,9 @@ def locate(
 
     Parameters
     ----------
+    revision
+        Branch, tag or commit of a model on the hub, where ``hf:ORG/NAME@REVISION``
+        does not say its own.
     hub
         Whether the user wrote it: what a file names is never fetched.
 
@@ -99,12 +102,17 @@ def check_folder(path: Path, *, where: str) -> None:
 def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
     from huggingface_hub import snapshot_download
 
-    repo = source.removeprefix(HUB)
-    if not _HUB_ID.fullmatch(repo):
+    named = _HUB_ID.fullmatch(source.removeprefix(HUB))
+    if named is None:
         raise CheckpointError(
-            "is no model on the hub", where=source, fix=f"write {HUB}ORG/NAME"
+            "is no model on the hub",
+            where=source,
+            fix=f"write {HUB}ORG/NAME[@REVISION]",
         )
-    wanted = ["*.json", "*.txt", "*.model", "*.safetensors", *(["*.py"] * code)]
+    repo, revision = named[1], named[2] or revision
+    # What a folder on disk would be read for.
+    wanted = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
+    wanted += ["*.py"] * code
     try:
         with online():
             folder = Path(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from spark_audit.checkpoints.locate import HUB
 from spark_audit.errors import InputError, choose
 from spark_audit.terminal.flags import (
     Flag,
@@ -272,6 +273,10 @@ def _suffixes(sources: list[tuple[str, str | None]], *, taken: set[str]) -> list
 def _parts(path: str, stage: str | None) -> tuple[str, ...]:
     if exists(path):
         path = os.path.abspath(os.path.expanduser(path))
+    elif path.startswith(HUB):
+        # A revision is no stage, and may hold a slash.
+        name, at, revision = path.partition("@")
+        path = name + at.replace("@", "-") + revision.replace("/", "-")
     parts = [part for part in Path(path).parts if part != os.sep]
     parts = parts or [path]
     return (*parts[:-1], parts[-1] + ("" if stage is None else f"@{stage}"))

@@ -56,7 +56,7 @@ Formats: TypeAlias = Annotated[
     tuple[str, ...],
     Flag(
         "What to render of the report: html, md, csv, latex, figures, json, dossier, "
-        "with commas; default: all but the dossier.",
+        "card, with commas; default: all but the last two.",
         metavar="NAMES",
         name="format",
         read=formats_of,

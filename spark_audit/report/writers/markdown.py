@@ -37,6 +37,11 @@ from spark_audit.results import OF_REPORT, Report, by_severity, number
 LONGEST = 60_000
 """Characters beyond which tables are left out: GitHub takes 65,536 in an issue."""
 
+PARTIAL = (
+    "**Partial report**: only some examples were scored (`--limit`). Its figures are "
+    "for trying things out, not for decisions."
+)
+
 
 def earlier(_: Report) -> list[str]:
     """Files of a report that does not name its files."""
@@ -87,6 +92,27 @@ def render(
     return "\n\n".join(parts) + "\n"
 
 
+def summary(report: Report) -> str:
+    """What the model's card says of its audit: a section, the answer first."""
+    stand, facts = standings(report), report.manifest
+    parts = ["## Privacy audit", f"**{_plain(answer(stand) or NO_VERDICT)}**"]
+    if report.status == "partial":
+        parts.append(PARTIAL)
+    if stand:
+        parts.append(_bullets(map(_stands, stand)))
+        parts.append(_plain(f"Tried on: {'; '.join(covered(report))}."))
+        parts.append(_plain(f"Figures: {reading(stand)}."))
+    if (first := glance(report)) is not None:
+        parts.append(_section(first))
+    parts += ["### What cannot be concluded", _bullets(report.scope)]
+    parts.append(
+        f"Audited by SPARK Audit {_plain(report.versions.get('spark-audit', ''))}, "
+        f"{_plain(report.created)}, with manifest {_code(facts.name)} "
+        f"(`{facts.digest[:16]}`)."
+    )
+    return "\n\n".join(parts) + "\n"
+
+
 def _length(parts: Sequence[str]) -> int:
     return sum(len(part) + 2 for part in parts)
 
@@ -104,10 +130,7 @@ def _head(report: Report) -> Iterator[str]:
     stand = standings(report)
     yield f"# {_plain(answer(stand) if stand else ', '.join(entries(report)))}"
     if report.status == "partial":
-        yield (
-            "**Partial report**: only some examples were scored (`--limit`). Its "
-            "figures are for trying things out, not for decisions."
-        )
+        yield PARTIAL
     if not report.findings:
         yield NO_VERDICT
     found = by_severity(report.findings)

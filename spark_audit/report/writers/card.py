@@ -1,0 +1,82 @@
+"""card.md: a section for the model's card, and its figures as the hub reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from spark_audit.checkpoints.specs import BASE
+from spark_audit.errors import visible
+from spark_audit.files import write_text
+from spark_audit.manifest.schema import Manifest
+from spark_audit.report.tables import main_rows
+from spark_audit.report.writers import WRITERS
+from spark_audit.report.writers.markdown import summary
+from spark_audit.results import Report
+
+LIMITS = ("low", "high", "null", "null_low", "null_high", "level")
+"""What stands beside a figure as the arguments of its metric."""
+
+
+def unasked(report: Report) -> bool:
+    """It belongs to a model's repository: only where ``--format`` names it."""
+    return False
+
+
+@WRITERS.register(unasked=unasked)
+def write(
+    report: Report,
+    folder: Path,
+    *,
+    manifest: Manifest | None = None,
+    show_text: bool = False,
+) -> list[Path]:
+    """Write ``card.md``: metadata with the main figures, then a section; no text."""
+    from huggingface_hub.repocard_data import eval_results_to_model_index
+    from huggingface_hub.utils import yaml_dump
+
+    index = [
+        model
+        for name, figures in evaluations(report).items()
+        for model in eval_results_to_model_index(visible(name), figures)
+    ]
+    path, head = folder / "card.md", ""
+    if index:
+        head = f"---\n{yaml_dump({'model-index': index}, sort_keys=False)}---\n\n"
+    write_text(path, head + summary(report))
+    return [path]
+
+
+def evaluations(report: Report) -> dict[str, list[Any]]:
+    """Each checkpoint's main figures as ``EvalResult`` of huggingface_hub.
+
+    What is not estimable, void or withheld is none; the base has none of its own.
+    """
+    from huggingface_hub import EvalResult
+
+    found: dict[str, list[Any]] = {}
+    for title, row in _figures(report):
+        told = {name: getattr(row, name, None) for name in LIMITS}
+        told |= {"baseline": getattr(row, "baseline", None), "unit": row.unit or None}
+        of = f".{row.of}" if row.of else ""
+        result = EvalResult(
+            task_type="text-generation",
+            task_name="Privacy audit",
+            dataset_type=visible(report.manifest.name),
+            dataset_name=visible(report.manifest.name),
+            dataset_revision=report.manifest.digest,
+            metric_type=f"{row.audit}.{row.metric}{of}",
+            metric_name=title,
+            metric_value=row.value,
+            metric_args={k: v for k, v in told.items() if v is not None},
+        )
+        found.setdefault(row.checkpoint, []).append(result)
+    return found
+
+
+def _figures(report: Report) -> Iterator[tuple[str, Any]]:
+    for title, _, rows in main_rows(report):
+        for row in rows:
+            if row.checkpoint != BASE and row.status == "ok" and row.value is not None:
+                yield title, row

@@ -1,0 +1,105 @@
+"""card.md is what huggingface_hub reads, and says no more than what may be shared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+from huggingface_hub.repocard_data import model_index_to_eval_results
+
+from spark_audit.report.folder import read_report, write_report
+from spark_audit.results import CheckpointFacts, Finding, ManifestFacts, Report, Row
+
+DIGEST = "d" * 64
+
+
+def row(name: str, metric: str = "memory", **columns: Any) -> Row:
+    given: dict[str, Any] = {"value": -0.25, "low": -0.4, "high": -0.1, "unit": "nats"}
+    given |= {"interval": "jackknife-t", "null": 0.0, "clusters": 60, "n": 90}
+    return Row(audit="matched", checkpoint=name, metric=metric, **{**given, **columns})
+
+
+@pytest.fixture
+def report() -> Report:
+    names = ("mine: a|b", "other", "base")
+    facts: dict[str, Any] = {"source": "s", "format": "f", "dtype": "float32"}
+    facts |= {"weights_sha256": "0", "model_id": "1"}
+    missing: dict[str, Any] = {"value": None, "low": None, "high": None}
+    missing |= {"interval": "none", "status": "not_estimable", "note": "no row"}
+    return Report(
+        status="complete",
+        command=["spark-audit", "all"],
+        created="2026-01-01T00:00:00+00:00",
+        versions={"spark-audit": "0.1.0"},
+        manifest=ManifestFacts(
+            name="m @x",
+            digest="d" * 64,
+            n_sources=9,
+            n_clusters=9,
+            n_spans=9,
+            n_tokens=9,
+        ),
+        checkpoints=[CheckpointFacts(name=name, **facts) for name in names],
+        findings=[
+            Finding(
+                audit="matched",
+                checkpoint=names[0],
+                claim="nothing_shown",
+                sentence=f"{names[0]}: nothing <b>came</b> out.",
+            )
+        ],
+        results=[
+            row(names[0]),
+            row(names[0], "delta_sel", of="change", value=0.5, clusters=3),
+            row("other", **missing),
+            row("base", value=-0.01),
+        ],
+        contrasts=[],
+        guards=[],
+        scope=["This is no proof."],
+    )
+
+
+def test_the_hub_reads_figures_with_their_limits(
+    report: Report, tmp_path: Path
+) -> None:
+    write_report(report, tmp_path, formats=["json", "card"])
+    card = ModelCard.load(tmp_path / "card.md")
+    # One figure of one model: a missing one is none, nor is one of few clusters.
+    (figure,) = card.data.eval_results
+    assert card.data.model_name == "mine: a|b"
+    assert (figure.metric_type, figure.metric_value) == ("matched.memory", -0.25)
+    told = figure.metric_args
+    assert (told["low"], told["high"], told["null"]) == (-0.4, -0.1, 0.0)
+    assert (told["unit"], told["level"]) == ("nats", 0.95)
+    assert (figure.dataset_name, figure.dataset_revision) == ("m @x", DIGEST)
+    assert "## Privacy audit" in card.text
+    assert "This is no proof." in card.text
+    assert "<b>" not in card.text
+    assert read_report(tmp_path).files["card"] == ["card.md"]
+
+
+def test_several_models_are_told_apart(report: Report, tmp_path: Path) -> None:
+    both = report.model_copy(
+        update={"results": [row("mine: a|b"), row("other", value=0.125)]}
+    )
+    write_report(both, tmp_path, formats=["card"])
+    text = (tmp_path / "card.md").read_text(encoding="utf-8")
+    index = yaml.safe_load(text.split("---\n")[1])["model-index"]
+    assert [one["name"] for one in index] == ["mine: a|b", "other"]
+    found = model_index_to_eval_results(index[1:])[1]
+    assert [one.metric_value for one in found] == [0.12]
+
+
+def test_a_card_is_written_where_it_is_asked_for(
+    report: Report, tmp_path: Path
+) -> None:
+    write_report(report, tmp_path)
+    assert not (tmp_path / "card.md").exists()
+    bare = report.model_copy(update={"results": []})
+    write_report(bare, tmp_path, formats=["card"])
+    text = (tmp_path / "card.md").read_text(encoding="utf-8")
+    assert text.startswith("## Privacy audit")
