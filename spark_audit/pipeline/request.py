@@ -56,7 +56,7 @@ Formats: TypeAlias = Annotated[
     tuple[str, ...],
     Flag(
         "What to render of the report: html, md, csv, latex, figures, json, dossier, "
-        "card, with commas; default: all but the last two.",
+        "card, lm-eval, with commas; default: all but the last three.",
         metavar="NAMES",
         name="format",
         read=formats_of,

@@ -13,7 +13,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.report.tables import main_rows
 from spark_audit.report.writers import WRITERS
 from spark_audit.report.writers.markdown import summary
-from spark_audit.results import Report
+from spark_audit.results import Report, Row
 
 LIMITS = ("low", "high", "null", "null_low", "null_high", "level")
 """What stands beside a figure as the arguments of its metric."""
@@ -33,17 +33,18 @@ def write(
     show_text: bool = False,
 ) -> list[Path]:
     """Write ``card.md``: metadata with the main figures, then a section; no text."""
+    import huggingface_hub.utils
     from huggingface_hub.repocard_data import eval_results_to_model_index
-    from huggingface_hub.utils import yaml_dump
 
+    hub: Any = huggingface_hub.utils  # which does not export it for type checkers
     index = [
         model
-        for name, figures in evaluations(report).items()
-        for model in eval_results_to_model_index(visible(name), figures)
+        for name, own in evaluations(report).items()
+        for model in eval_results_to_model_index(visible(name), own)
     ]
     path, head = folder / "card.md", ""
     if index:
-        head = f"---\n{yaml_dump({'model-index': index}, sort_keys=False)}---\n\n"
+        head = f"---\n{hub.yaml_dump({'model-index': index}, sort_keys=False)}---\n\n"
     write_text(path, head + summary(report))
     return [path]
 
@@ -56,7 +57,7 @@ def evaluations(report: Report) -> dict[str, list[Any]]:
     from huggingface_hub import EvalResult
 
     found: dict[str, list[Any]] = {}
-    for title, row in _figures(report):
+    for title, row in figures(report):
         told = {name: getattr(row, name, None) for name in LIMITS}
         told |= {"baseline": getattr(row, "baseline", None), "unit": row.unit or None}
         of = f".{row.of}" if row.of else ""
@@ -75,7 +76,8 @@ def evaluations(report: Report) -> dict[str, list[Any]]:
     return found
 
 
-def _figures(report: Report) -> Iterator[tuple[str, Any]]:
+def figures(report: Report) -> Iterator[tuple[str, Row]]:
+    """Title and row of each main figure that is one; none of the base."""
     for title, _, rows in main_rows(report):
         for row in rows:
             if row.checkpoint != BASE and row.status == "ok" and row.value is not None:
