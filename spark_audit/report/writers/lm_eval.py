@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +37,9 @@ def write(
             by_name.setdefault(row.checkpoint, []).append(row)
     paths: dict[Path, str] = {}
     for name, rows in by_name.items():
-        path = (
-            folder / "tables" / f"lm-eval-{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.json"
-        )
+        # What a name may hold that no file's may.
+        safe = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+        path = folder / "tables" / f"lm-eval-{safe}.json"
         while path in paths:
             path = path.with_stem(f"{path.stem}_")
         paths[path] = json.dumps(results(report, name, rows), indent=1) + "\n"
