@@ -58,6 +58,7 @@ from spark_train.settings import names
 Progress = Callable[[str, int, int], None]
 
 STUDY, SHARED = "study.json", "runs-shared-the-machine"
+SECOND = "second_base"
 MADE = Size(base_rows=300, train_rows=60, test_rows=40, epochs=6, candidates=64)
 QUICK = Size(base_rows=120, train_rows=24, test_rows=16, canaries=4, candidates=16)
 """Data and base that are made where none are given."""
@@ -188,7 +189,7 @@ def _identity(
     return {
         "data": {file.name: sha256_file(file) for file in files},
         "base": base,
-        "second_base": request.second_base,
+        SECOND: request.second_base,
         "settings": list(request.settings),
         "by": _by(request),
         "candidates": request.candidates,
@@ -198,18 +199,20 @@ def _identity(
 
 
 def _claim_folder(folder: Path, mine: dict[str, Any]) -> None:
+    """Refuse a folder of another study; a second base may be added later."""
     path = folder / STUDY
-    if not path.exists():
-        write_text(path, json.dumps(mine, indent=1) + "\n")
-        return
-    found = parse_json(read_regular(path), place=str(path))
-    differing = [key for key, value in mine.items() if found.get(key) != value]
-    if differing:
-        raise InputError(
-            f"holds a study with other {' and '.join(differing)}",
-            where=str(folder),
-            fix="give another -o",
-        )
+    if path.exists():
+        found = parse_json(read_regular(path), place=str(path))
+        if found.get(SECOND) is None:
+            found[SECOND] = mine[SECOND]
+        differing = [key for key, value in mine.items() if found.get(key) != value]
+        if differing:
+            raise InputError(
+                f"holds a study with other {' and '.join(differing)}",
+                where=str(folder),
+                fix="give another -o",
+            )
+    write_text(path, json.dumps(mine, indent=1) + "\n")
 
 
 def _by(request: ClaimsRequest) -> str:

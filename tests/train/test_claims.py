@@ -20,6 +20,8 @@ from spark_train.claims import pages, search
 from spark_train.claims.auditing import over_orders, over_values
 from spark_train.claims.plan import runs, systems, task_orders
 from spark_train.claims.rules import Claim, Figure, claims, decide, figure_of
+from spark_train.claims.study import SECOND, _claim_folder, _settings
+from spark_train.request import ClaimsRequest
 
 NAMES = {
     "spark": "SPARK",
@@ -278,3 +280,22 @@ def test_the_pages_say_the_answer_first_and_hide_nothing(tmp_path: Path) -> None
         assert "0.500 [0.200, 0.800]" in page
         assert "not estimable" in page
     assert "<no>" not in html
+
+
+def test_a_folder_is_of_one_study_and_takes_a_second_base_later(tmp_path: Path) -> None:
+    mine: dict[str, Any] = {"data": {"a": "1"}, SECOND: None, "settings": []}
+    for again in (mine, mine, mine | {SECOND: "b"}, mine | {SECOND: "b"}):
+        _claim_folder(tmp_path, again)
+    for other in (mine, mine | {SECOND: "b", "settings": ["lr=1"]}):
+        with pytest.raises(InputError, match="holds a study with other"):
+            _claim_folder(tmp_path, other)
+
+
+def test_a_setting_that_no_system_reads_is_refused(tmp_path: Path) -> None:
+    rows = [a_train_row("a"), a_train_row("b")]
+    request = ClaimsRequest(output=tmp_path, by="paper", settings=("ptcp.ul=off",))
+    with pytest.raises(InputError, match="no system has a setting 'ptcp.ul'"):
+        _settings(request, rows, "base", lambda *_: None)
+    request = ClaimsRequest(output=tmp_path, by="paper", settings=("lr=1e-3",))
+    found, why = _settings(request, rows, "base", lambda *_: None)
+    assert (found, why) == ({"lr": "1e-3"}, "the paper's, and --set")
