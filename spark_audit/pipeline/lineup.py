@@ -23,7 +23,7 @@ from spark_audit.errors import InputError, choose
 from spark_audit.manifest.fit import limited
 from spark_audit.manifest.items import example_of
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import CheckpointName, original_of, seeds_of, series_of
+from spark_audit.names import CheckpointName, entry_of, original_of, seeds_of, series_of
 from spark_audit.pipeline.request import Request
 
 if TYPE_CHECKING:
@@ -189,13 +189,14 @@ def opened_names(spec: Spec, request: Request) -> Iterator[str]:
 
 
 def check_baseline(baseline: str | None, names: Sequence[str]) -> None:
-    """Refuse a baseline that is none of the checkpoints."""
+    """Refuse a baseline that is none of the checkpoints, nor one with several seeds."""
     # Adapters bring their base along under this name; it is known after loading.
-    if baseline is not None and baseline not in (*names, "base"):
+    known = dict.fromkeys([*names, *map(entry_of, names), "base"])
+    if baseline is not None and baseline not in known:
         raise InputError(
             f"{baseline!r} is none of the checkpoints",
             where="--baseline",
-            fix=choose(baseline, [*names, "base"]),
+            fix=choose(baseline, list(known)),
         )
 
 

@@ -83,7 +83,7 @@ class Audited:
                 f"{name}[{k}]" if several else name for k in range(1, len(kept) + 1)
             }
         beside = f"-{baseline}" if baseline else ""
-        output = self.folder / "reports" / f"order-{order}-{audit}{beside}"
+        output = self.folder / "reports" / f"order-{order}-{audit}{beside}-{len(seeds)}"
         if output in self._read:
             return self._read[output]
         if (output / "report.json").exists():

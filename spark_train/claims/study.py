@@ -362,15 +362,21 @@ def _report(
 ) -> Report | None:
     """The report of all claims that read this audit beside this baseline."""
     if not claim.than and claim.audit in ("utility", "nll", "matched"):
-        names: Iterable[str] = audited.systems(order)
-    else:
-        alike = [
-            one
-            for one in told
-            if (one.audit, one.than) == (claim.audit, claim.than)
-            and (one.order == order or one.order == "average")
-        ]
-        names = [name for one in alike for name in one.systems if name != "base"]
+        return audited.report(claim.audit, order, audited.systems(order))
+
+    def seeds(one: Claim) -> set[int]:
+        """Those that a claim's contrast has."""
+        of = [{r.seed for r in audited.seeds(name, order)} for name in one.systems]
+        return set.intersection(*(found for found in of if found))
+
+    alike = [
+        one
+        for one in told
+        if (one.audit, one.than) == (claim.audit, claim.than)
+        and one.order in (order, "average")
+        and seeds(one) == seeds(claim)
+    ]
+    names = [name for one in alike for name in one.systems if name != "base"]
     return audited.report(claim.audit, order, names, baseline=claim.than)
 
 

@@ -14,6 +14,7 @@ from spark_audit.errors import InputError
 from spark_audit.pipeline.lineup import (
     Lineup,
     Plans,
+    check_baseline,
     known,
     learned_order,
     lineup,
@@ -45,6 +46,15 @@ def test_an_order_names_each_task_once() -> None:
 
 def names(found: Any) -> list[str]:
     return [spec.name for spec in found.specs]
+
+
+def test_a_baseline_may_have_several_seeds() -> None:
+    """Its seeds are paired with the others'."""
+    names = ("er[1]", "er[2]", "spark[1]", "spark[2]")
+    for baseline in ("er", "er[1]", "base", None):
+        check_baseline(baseline, names)
+    with pytest.raises(InputError, match="--baseline: 'err' is none"):
+        check_baseline("err", names)
 
 
 def test_two_audits_look_at_stages() -> None:
