@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from spark_train.run_folder import Folder
 
 TIME = "time"
 """What is read from the records of runs, and is no audit."""
+ORDERS = 3
 OPTIONS = {"noise": {"draws": 2}}
 
 
@@ -71,27 +72,20 @@ class Audited:
         # A contrast is of the seeds that all of them have.
         own = [{run.seed for run in found} for found in runs.values()]
         seeds = set.intersection(*own) if baseline else set.union(*own)
-        specs, entries = [], set()
+        specs = []
         for name, found in runs.items():
             kept = [run for run in found if run.seed in seeds]
             places = [str(self.trained / run.place) for run in kept]
-            several = len(places) > 1
-            specs.append(
-                f"{name}=[{','.join(places)}]" if several else f"{name}={places[0]}"
-            )
-            entries |= {
-                f"{name}[{k}]" if several else name for k in range(1, len(kept) + 1)
-            }
+            listed = f"[{','.join(places)}]" if len(places) > 1 else places[0]
+            specs.append(f"{name}={listed}")
         beside = f"-{baseline}" if baseline else ""
-        output = self.folder / "reports" / f"order-{order}-{audit}{beside}-{len(seeds)}"
+        # Of other runs it is another report.
+        of = hashlib.sha256("\n".join(specs).encode()).hexdigest()[:8]
+        output = self.folder / "reports" / f"order-{order}-{audit}{beside}-{of}"
+        if output not in self._read and (output / "report.json").exists():
+            self._read[output] = read_report(output)
         if output in self._read:
             return self._read[output]
-        if (output / "report.json").exists():
-            report = read_report(output)
-            if {facts.name for facts in report.checkpoints} - {"base"} == entries:
-                self._read[output] = report
-                return report
-            shutil.rmtree(output)  # runs have been finished since
         request = Request(
             audits=(audit,),
             ckpt=tuple(specs),
@@ -159,8 +153,8 @@ def over_orders(figures: Iterable[Figure]) -> Figure:
     theirs; that over orders is Student's; both are added in quadrature: conservative.
     """
     known = [figure for figure in figures if figure.value is not None]
-    if len(known) < 2:
-        return Figure(None, missing="fewer than two task orders were trained")
+    if len(known) < ORDERS:
+        return Figure(None, missing=f"it takes {ORDERS} task orders")
     if any(figure.low is None or figure.high is None for figure in known):
         return Figure(None, missing="an order has no interval")
     spread = over_values([figure.value or 0.0 for figure in known], over="")
@@ -195,12 +189,16 @@ def unmet(claim: Claim, report: Report, utility: Report | None, *, alone: bool) 
         if need == "alone" and not alone:
             return "runs shared the machine: train with --processes 1"
         if need == "learned":
-            ask = Claim.model_construct(
-                audit="utility", metric="learning_accuracy", of="er"
-            )
-            learned = figure_of(utility, ask) if utility else Figure(None)
-            if learned.low is None or learned.low <= (learned.chance or 0.0):
-                return "er has not learned the tasks beyond their commonest label"
+            names = ["er", *((claim.of, claim.than) if claim.metric == "bwt" else ())]
+            for name in filter(None, dict.fromkeys(names)):
+                ask = Claim.model_construct(
+                    audit="utility", metric="learning_accuracy", of=name
+                )
+                learned = figure_of(utility, ask) if utility else Figure(None)
+                if learned.low is None or learned.low <= (learned.chance or 0.0):
+                    return (
+                        f"{name} has not learned the tasks beyond their commonest label"
+                    )
         if need in CONTROLS:
             ask = claim.model_copy(update={"of": CONTROL, "than": ""})
             control = figure_of(report, ask)

@@ -95,7 +95,8 @@ def measured(figure: Figure) -> str:
         return "not estimable"
     if figure.low is None or figure.high is None:
         return f"{shown(figure.value)} (no interval)"
-    return f"{shown(figure.value)} [{shown(figure.low)}, {shown(figure.high)}]"
+    text = f"{shown(figure.value)} [{shown(figure.low)}, {shown(figure.high)}]"
+    return f"{text}, one seed" if figure.over == "sources" else text
 
 
 def markdown(study: Study) -> str:

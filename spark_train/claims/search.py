@@ -32,8 +32,8 @@ RULE = (
     f"the demo's first {MADE_TASKS} tasks, as many rows as the median task, seed "
     f"{SEED}, the smallest whose mean accuracy when learned is within {CLOSE} of the "
     "best",
-    f"ptpc.steps: {PAPER_CORRECTION} by the share of the paper's {PAPER_STEPS} steps a "
-    f"task that there are, at least {LEAST_CORRECTION}, at most {PAPER_CORRECTION}; of "
+    f"ptpc.steps: {PAPER_CORRECTION} by the steps of a task without replay over "
+    f"{PAPER_STEPS}, at least {LEAST_CORRECTION}, at most {PAPER_CORRECTION}; of "
     "8 rows and 4 replayed where they are fewer than the paper's",
     f"ptpc.lr: {PAPER_PTPC_LR:g} by the same factor as lr, and by "
     f"{PAPER_CORRECTION} / ptpc.steps",

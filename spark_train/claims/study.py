@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from spark_audit.checkpoints.detect import recipe
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import (
@@ -53,7 +54,7 @@ from spark_train.methods import groups
 from spark_train.privacy import groups as privacy_groups
 from spark_train.request import ClaimsRequest
 from spark_train.run_folder import Folder
-from spark_train.settings import names
+from spark_train.settings import names, parse
 
 Progress = Callable[[str, int, int], None]
 
@@ -68,6 +69,8 @@ OURS = (
     "methods`, which marks them as ours",
     "PeCL: no code of it is public; noise on embeddings, the schedule of MemReg and "
     "the form of unlearning are ours where its text leaves them open",
+    "made data: its tasks are those that the rule for settings is carried out on, of "
+    "another seed",
     "prompts, label words, identifiers and canaries are of the data given, not the "
     "paper's",
 )
@@ -105,6 +108,7 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
         warnings.simplefilter("ignore")
         files, base, request = _given(request, show)
         rows = list(read_examples(*files))
+        _check(request, rows, base)
         _claim_folder(folder, _identity(request, files, base))
         settings, why = _settings(request, rows, base, show)
         planned = list(
@@ -187,7 +191,7 @@ def _identity(
 ) -> dict[str, Any]:
     """What may not change from one call to the next."""
     return {
-        "data": {file.name: sha256_file(file) for file in files},
+        "data": sorted(sha256_file(file) for file in files),
         "base": base,
         SECOND: request.second_base,
         "settings": list(request.settings),
@@ -228,7 +232,6 @@ def _settings(
     for text in request.settings:
         name, _, value = (part.strip() for part in text.partition("="))
         mine[name] = value
-    _check_known(mine)
     if _by(request) == "paper":
         return mine, "the paper's" + (", and --set" if mine else "")
     if path.exists():
@@ -252,14 +255,24 @@ def _settings(
     return {**found["settings"], **mine}, f"by rule (accuracy when learned: {told})"
 
 
-def _check_known(given: Iterable[str]) -> None:
-    """Refuse a setting that no system reads: it would be dropped in silence."""
+def _check(request: ClaimsRequest, rows: Sequence[Example], base: str) -> None:
+    """Refuse what no run could use, before the folder is claimed.
+
+    A setting that no system reads would be dropped in silence.
+    """
+    task_orders(rows)
+    for place in filter(None, (base, request.second_base)):
+        recipe(place, request.loading)
     known: set[str] = set()
     for system in systems(all_=True):
-        known |= set(names(groups(system.method)))
-        if system.dp != "none":
-            known |= set(names(privacy_groups(system.dp)))
-    for name in given:
+        read = [*groups(system.method)]
+        read += privacy_groups(system.dp) if system.dp != "none" else ()
+        mine = names(read)
+        known |= set(mine)
+        fitting = [t for t in request.settings if t.partition("=")[0].strip() in mine]
+        parse(fitting, groups=read, method=system.method)
+    for text in request.settings:
+        name = text.partition("=")[0].strip()
         if name not in known:
             raise InputError(
                 f"no system has a setting {name!r}",
@@ -344,6 +357,8 @@ def _decision(
     orders = [claim.order] if claim.order != "average" else [1, 2, 3]
     figures, reason = [], ""
     for order in orders:
+        if not audited.seeds(claim.of, order):
+            continue
         report = _report(claim, told, audited, order)
         if report is None:
             continue
@@ -366,8 +381,9 @@ def _report(
 
     def seeds(one: Claim) -> set[int]:
         """Those that a claim's contrast has."""
-        of = [{r.seed for r in audited.seeds(name, order)} for name in one.systems]
-        return set.intersection(*(found for found in of if found))
+        names = [name for name in one.systems if name != "base"]
+        of = [{run.seed for run in audited.seeds(name, order)} for name in names]
+        return set.intersection(*of) if all(of) else set()
 
     alike = [
         one

@@ -13,14 +13,14 @@ from pydantic import ValidationError
 from scipy import stats
 
 from spark_audit.data.examples import Example
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, SparkError
 from spark_audit.report.paper.values import tables
 from spark_audit.results import Contrast, Row
 from spark_train.claims import pages, search
 from spark_train.claims.auditing import over_orders, over_values
 from spark_train.claims.plan import runs, systems, task_orders
 from spark_train.claims.rules import Claim, Figure, claims, decide, figure_of
-from spark_train.claims.study import SECOND, _claim_folder, _settings
+from spark_train.claims.study import SECOND, _check, _claim_folder, _settings
 from spark_train.request import ClaimsRequest
 
 NAMES = {
@@ -108,6 +108,7 @@ def test_the_papers_figure_is_what_its_table_prints(claim: Claim) -> None:
         ({"within": (-1, 1)}, 0.9, 0.5, 1.3, "not detectable here"),
         ({"within": "chance", "margin": 0.5}, 1.5, 1.1, 1.9, "holds"),
         ({"within": "chance", "margin": 0.5}, 3.5, 3.1, 3.9, "fails"),
+        ({"within": "chance", "margin": 0.5}, 0.2, 0.1, 0.3, "holds"),
     ],
 )
 def test_what_follows_from_an_interval(
@@ -122,6 +123,7 @@ def test_what_follows_from_an_interval(
     [
         (Figure(None, missing="no run has it"), ""),
         (Figure(0.5), ""),
+        (Figure(0.5, 0.4, 0.6, over="sources"), ""),
         (Figure(0.5, 0.4, 0.6), "er has not learned the tasks"),
     ],
 )
@@ -239,6 +241,7 @@ def test_the_plan_has_whole_seeds_and_then_the_other_orders() -> None:
     }
     with pytest.raises(InputError, match="two or more"):
         task_orders(rows[:1])
+    assert len(task_orders(rows[:2])) == 2
 
 
 def test_other_tasks_have_orders_of_their_own() -> None:
@@ -291,11 +294,21 @@ def test_a_folder_is_of_one_study_and_takes_a_second_base_later(tmp_path: Path) 
             _claim_folder(tmp_path, other)
 
 
-def test_a_setting_that_no_system_reads_is_refused(tmp_path: Path) -> None:
+def test_what_no_run_could_use_is_refused_at_once(
+    tmp_path: Path, tiny_base: Path
+) -> None:
     rows = [a_train_row("a"), a_train_row("b")]
-    request = ClaimsRequest(output=tmp_path, by="paper", settings=("ptcp.ul=off",))
-    with pytest.raises(InputError, match="no system has a setting 'ptcp.ul'"):
-        _settings(request, rows, "base", lambda *_: None)
+    for given, match in (
+        ({"settings": ("ptcp.ul=off",)}, "no system has a setting 'ptcp.ul'"),
+        ({"settings": ("lr=fast",)}, "lr"),
+        ({"second_base": "nowhere"}, "nowhere"),
+    ):
+        request = ClaimsRequest(output=tmp_path, by="paper", **given)
+        with pytest.raises(SparkError, match=match):
+            _check(request, rows, str(tiny_base))
+    with pytest.raises(InputError, match="two or more"):
+        _check(ClaimsRequest(output=tmp_path), rows[:1], str(tiny_base))
+    assert not list(tmp_path.iterdir())
     request = ClaimsRequest(output=tmp_path, by="paper", settings=("lr=1e-3",))
     found, why = _settings(request, rows, "base", lambda *_: None)
     assert (found, why) == ({"lr": "1e-3"}, "the paper's, and --set")
