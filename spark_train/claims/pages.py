@@ -25,9 +25,9 @@ LEAD = {
     "not run": "Not run",
 }
 SCOPE = (
-    "The rules were written before any run was audited. A claim that cannot be told "
-    "here is neither confirmed nor refuted: more rows, seeds or a larger model would "
-    "be needed. Nothing here speaks of other models or data."
+    "The rules are those of claims.toml, not chosen by what was found. A claim that "
+    "cannot be told here is neither confirmed nor refuted: more rows, seeds or a "
+    "larger model would be needed. Nothing here speaks of other models or data."
 )
 
 
@@ -37,6 +37,8 @@ class Study:
 
     Attributes
     ----------
+    caveat
+        What else a reader must know before the table; may be empty.
     facts
         Name -> what stands at the foot of the page: base, data, seeds, settings.
     systems
@@ -46,6 +48,7 @@ class Study:
     """
 
     decisions: tuple[Decision, ...]
+    caveat: str
     facts: dict[str, str]
     systems: tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]
     notes: tuple[str, ...]
@@ -101,7 +104,7 @@ def measured(figure: Figure) -> str:
 
 def markdown(study: Study) -> str:
     """The page as Markdown."""
-    parts = ["# The paper's claims", answer(study.decisions), SCOPE]
+    parts = ["# The paper's claims", answer(study.decisions), f"{study.caveat} {SCOPE}"]
     for verdict in VERDICTS:
         own = [one for one in study.decisions if one.verdict == verdict]
         if own:
@@ -130,7 +133,7 @@ def html(study: Study) -> str:
     ]
     return environment.from_string(text).render(
         answer=answer(study.decisions),
-        scope=SCOPE,
+        scope=f"{study.caveat} {SCOPE}",
         header=HEADER,
         groups=groups,
         systems=study.systems,
@@ -143,6 +146,7 @@ def _record(study: Study) -> dict[str, Any]:
     return {
         "kind": "spark-train claims",
         "answer": answer(study.decisions),
+        "caveat": study.caveat,
         "claims": [_entry(one) for one in study.decisions],
         "systems": _records(*study.systems),
         "study": study.facts,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,12 @@ def of_size(rows: int) -> dict[str, Any]:
     if correction < PAPER_CORRECTION:
         found |= {"ptpc.batch_size": 8, "ptpc.old_batch_size": 4}
     return found
+
+
+def steps(rows: int, settings: Mapping[str, Any]) -> int:
+    """Steps of a task with replay: half of a batch is its own (paper: about 507)."""
+    batch = int(settings.get("batch_size", 32))
+    return int(settings.get("epochs", EPOCHS)) * math.ceil(rows / max(batch // 2, 1))
 
 
 def search(

@@ -20,7 +20,7 @@ from spark_train.claims import pages, search
 from spark_train.claims.auditing import over_orders, over_values
 from spark_train.claims.plan import runs, systems, task_orders
 from spark_train.claims.rules import Claim, Figure, claims, decide, figure_of
-from spark_train.claims.study import SECOND, _check, _claim_folder, _settings
+from spark_train.claims.study import SECOND, _caveat, _check, _claim_folder, _settings
 from spark_train.request import ClaimsRequest
 
 NAMES = {
@@ -260,13 +260,19 @@ def test_settings_of_a_size_follow_the_rule(
     assert found["ptpc.steps"] == correction
 
 
+def test_few_steps_are_said() -> None:
+    assert search.steps(2700, {}) == 507
+    assert "69 steps here" in _caveat(90, {"batch_size": 8, "epochs": 3})
+    assert _caveat(2700, {}) == ""
+
+
 def test_the_pages_say_the_answer_first_and_hide_nothing(tmp_path: Path) -> None:
     decisions = (
         decide(a_claim(paper=0.3), Figure(0.5, 0.2, 0.8, 0.4, (0.4, 0.6))),
         decide(a_claim(), Figure(None, missing="<no> run | has it")),
     )
     table = (("system", "Last"), (("spark", "0.5 [0.2, 0.8]"),))
-    study = pages.Study(decisions, {"base": "models/a"}, table, ("ours",))
+    study = pages.Study(decisions, "Few steps.", {"base": "models/a"}, table, ("ours",))
     pages.write(study, tmp_path)
     answer = "Of 2 claims: 1 hold, 0 fail, 1 cannot be told here."
     record = json.loads((tmp_path / "claims.json").read_text("utf-8"))
@@ -280,6 +286,7 @@ def test_the_pages_say_the_answer_first_and_hide_nothing(tmp_path: Path) -> None
     markdown = (tmp_path / "claims.md").read_text("utf-8")
     for page in (html, markdown):
         assert page.index(answer) < page.index("It is so")
+        assert page.index("Few steps.") < page.index("It is so")
         assert "0.500 [0.200, 0.800]" in page
         assert "not estimable" in page
     assert "<no>" not in html
