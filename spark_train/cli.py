@@ -58,9 +58,9 @@ EXAMPLES = {
     ),
     "score": ("score data/injected --base models/base",),
     "claims": (
-        "claims --quick -o reports/claims-quick",
+        "claims --quick -o reports/quick",
         "claims --data data/injected --base models/base --by rule --processes 2 "
-        "-o reports/claims",
+        "-o reports/study",
     ),
 }
 """What ``--help`` shows as examples, by command: each is one that works."""
