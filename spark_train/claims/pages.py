@@ -25,9 +25,9 @@ LEAD = {
     "not run": "Not run",
 }
 SCOPE = (
-    "The rules are those of claims.toml, not chosen by what was found. A claim that "
-    "cannot be told here is neither confirmed nor refuted: more rows, seeds or a "
-    "larger model would be needed. Nothing here speaks of other models or data."
+    "The rules are those of claims.toml. A claim that cannot be told here is neither "
+    "confirmed nor refuted: more rows, seeds or a larger model would be needed. "
+    "Nothing here speaks of other models or data."
 )
 
 
