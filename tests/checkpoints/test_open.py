@@ -240,6 +240,7 @@ def test_the_random_state_is_left_alone(
 def test_every_format_says_what_it_is_for() -> None:
     assert FORMATS.names() == [
         "bare-weights",
+        "gguf-file",
         "hf-folder",
         "peft-adapter",
         "task-series",
