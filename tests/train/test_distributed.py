@@ -144,7 +144,11 @@ def steps(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("method", "more"),
-    [("spark", CORRECTION), ("er", ()), *OTHERS.items()],
+    [
+        ("spark", CORRECTION),
+        pytest.param("er", (), marks=pytest.mark.slow),  # spark learns by it too
+        *OTHERS.items(),
+    ],
     ids=["spark", "er", *OTHERS],
 )
 def test_two_processes_give_what_one_gives(

@@ -92,11 +92,21 @@ def left(folder: Path) -> dict[str, str]:
     }
 
 
+QUICK = ("spark", "ewc", "gem")
+
+
 class Killed(BaseException):
     """Stands for a process that ends at once."""
 
 
-@pytest.mark.parametrize("method", METHODS.names())
+@pytest.mark.parametrize(
+    "method",
+    [
+        # Of two phases, and with a state of its own; others are made of the same.
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in METHODS.names()
+    ],
+)
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(
     method: str,
     tiny_base: Path,
