@@ -175,7 +175,7 @@ def over_orders(figures: Iterable[Figure]) -> Figure:
     )
 
 
-def unmet(claim: Claim, report: Report, utility: Report | None, *, alone: bool) -> str:
+def unmet(claim: Claim, report: Report, utility: Report | None) -> str:
     """Why what a claim needs is not there; empty where it is.
 
     Parameters
@@ -186,8 +186,6 @@ def unmet(claim: Claim, report: Report, utility: Report | None, *, alone: bool) 
         Of all systems in the claim's task order.
     """
     for need in claim.needs:
-        if need == "alone" and not alone:
-            return "runs shared the machine: train with --processes 1"
         if need == "learned":
             names = ["er", *((claim.of, claim.than) if claim.metric == "bwt" else ())]
             for name in filter(None, dict.fromkeys(names)):
@@ -195,13 +193,18 @@ def unmet(claim: Claim, report: Report, utility: Report | None, *, alone: bool) 
                     audit="utility", metric="learning_accuracy", of=name
                 )
                 learned = figure_of(utility, ask) if utility else Figure(None)
-                if learned.low is None or learned.low <= (learned.chance or 0.0):
+                if not _beyond_chance(learned):
                     return (
                         f"{name} has not learned the tasks beyond their commonest label"
                     )
         if need in CONTROLS:
             ask = claim.model_copy(update={"of": CONTROL, "than": ""})
-            control = figure_of(report, ask)
-            if control.low is None or control.low <= (control.chance or 0.0):
+            if not _beyond_chance(figure_of(report, ask)):
                 return f"this audit does not find the positive control ({CONTROL})"
     return ""
+
+
+def _beyond_chance(figure: Figure) -> bool:
+    """Whether a figure lies above what it is without any effect, if that is known."""
+    low, chance = figure.low, figure.chance
+    return low is not None and chance is not None and low > chance

@@ -25,9 +25,10 @@ LEAD = {
     "not run": "Not run",
 }
 SCOPE = (
-    "The rules are those of claims.toml. A claim that cannot be told here is neither "
-    "confirmed nor refuted: more rows, seeds or a larger model would be needed. "
-    "Nothing here speaks of other models or data."
+    "The rules are those of claims.toml. Each interval has 95% by itself: of many "
+    "claims one or two may be told wrongly. A claim that cannot be told here is "
+    "neither confirmed nor refuted: more rows, seeds or a larger model would be "
+    "needed. Nothing here speaks of other models or data."
 )
 
 

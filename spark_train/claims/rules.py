@@ -139,6 +139,10 @@ def figure_of(report: Report, claim: Claim) -> Figure:
     row = own[0]
     if row.value is None:
         return Figure(None, missing=row.note)
+    if row.status != "ok":
+        # What the audit itself concludes nothing from.
+        what = f"the audit calls it {row.status.replace('_', ' ')}"
+        return Figure(None, missing=f"{what}: {row.note}" if row.note else what)
     each = [r.value for r in rows if r.checkpoint.startswith(f"{claim.of}[")]
     return Figure(
         row.value,

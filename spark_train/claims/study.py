@@ -380,7 +380,7 @@ def _decision(
             continue
         figures.append(figure_of(report, claim))
         utility = audited.report("utility", order, audited.systems(order))
-        reason = reason or unmet(claim, report, utility, alone=alone)
+        reason = reason or unmet(claim, report, utility)
     if claim.order == "average":
         return decide(claim, over_orders(figures), unmet=reason)
     if not figures:

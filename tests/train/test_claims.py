@@ -17,7 +17,7 @@ from spark_audit.errors import InputError, SparkError
 from spark_audit.report.paper.values import tables
 from spark_audit.results import Contrast, Row
 from spark_train.claims import pages, search
-from spark_train.claims.auditing import over_orders, over_values
+from spark_train.claims.auditing import over_orders, over_values, unmet
 from spark_train.claims.plan import runs, systems, task_orders
 from spark_train.claims.rules import Claim, Figure, claims, decide, figure_of
 from spark_train.claims.study import SECOND, _caveat, _check, _claim_folder, _settings
@@ -154,6 +154,7 @@ def test_a_rule_that_is_none_is_refused(rule: dict[str, Any]) -> None:
 
 def a_row(kind: type[Row], checkpoint: str, value: float, **more: Any) -> Row:
     columns = {"audit": "utility", "metric": "last", "interval": "jackknife-t"}
+    columns |= {key: more.pop(key) for key in ("audit", "metric") if key in more}
     limits = {"low": value - 0.1, "high": value + 0.1, "mde": 0.14, "unit": ""}
     return kind.model_validate(
         {"checkpoint": checkpoint, "value": value, **columns, **limits, **more}
@@ -197,6 +198,36 @@ def test_the_figure_of_a_system_is_the_one_over_sources_and_seeds() -> None:
     lacking = figure_of(report, a_claim(than="pecl"))
     assert lacking.value is None
     assert lacking.missing
+
+
+@pytest.mark.parametrize("status", ["invalid", "insensitive", "not_resolvable"])
+def test_nothing_is_told_of_a_figure_that_its_audit_voids(status: str) -> None:
+    row = a_row(Row, "spark", 0.6, over="both", status=status, note="out of balance")
+    report: Any = _Report([row], [])
+    decision = decide(a_claim(), figure_of(report, a_claim()))
+    assert decision.verdict == "not detectable here"
+    assert "out of balance" in decision.why
+
+
+@pytest.mark.parametrize(("null", "met"), [(0.4, True), (0.55, False), (None, False)])
+def test_a_control_is_found_only_beyond_a_chance_that_is_known(
+    null: float | None, met: bool
+) -> None:
+    claim = a_claim(needs=("members",)).model_copy(update={"audit": "mia"})
+    row = a_row(Row, "er-full", 0.6, over="both", null=null, audit="mia")
+    report: Any = _Report([row], [])
+    assert (unmet(claim, report, None) == "") is met
+
+
+def test_tasks_are_learned_beyond_their_commonest_label() -> None:
+    claim = a_claim(needs=("learned",))
+    rows = [a_row(Row, "er", 0.6, over="both", null=0.4, metric="learning_accuracy")]
+    utility: Any = _Report(rows, [])
+    assert unmet(claim, utility, utility) == ""
+    assert "er has not learned" in unmet(claim, utility, None)
+    # Of forgetting, what never learned tells nothing.
+    forgets = claim.model_copy(update={"metric": "bwt"})
+    assert "spark has not learned" in unmet(forgets, utility, utility)
 
 
 def test_values_of_seeds_have_students_interval() -> None:
