@@ -42,6 +42,24 @@ def test_an_interrupt_while_the_command_is_imported(sent: str) -> None:
     assert done.stderr.split("\n") == ["", line, ""]
 
 
+def test_an_interrupt_while_a_dataclass_is_made_has_the_same_code(
+    tmp_path: Path,
+) -> None:
+    line = "os.kill(os.getpid(), signal.{sent})"
+    module = START.replace(line, f'exec("import os, signal; {line}; [0] * 9")')
+    (tmp_path / "command.py").write_text(module.format(sent="SIGINT"))
+    done = subprocess.run(
+        [sys.executable, "-m", "command"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+
+
 def test_what_is_ignored_stays_so() -> None:
     def nohup() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
