@@ -109,9 +109,9 @@ def start(program: str, load: Callable[[], Callable[[Sequence[str]], int]]) -> N
             sys.stderr.flush()
     except OSError:  # or Python makes an exit code of its own of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-    # An interrupt that passed through an ``exec`` of text (a dataclass being made) stays
-    # marked as unhandled, and ``python -m`` then dies of the signal, whatever the code;
-    # the next ``exec`` takes the mark away.
+    # An interrupt that passed an ``exec`` of text (a dataclass being made) stays marked
+    # as unhandled, and ``python -m`` then dies of the signal whatever the code; another
+    # ``exec`` takes the mark away.
     exec("")
     sys.exit(code)
 
