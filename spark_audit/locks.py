@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
+from spark_audit.errors import InputError
 from spark_audit.files import cannot_write, open_regular, read_whole
 
 FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
@@ -76,21 +77,34 @@ def _make(folder: Path) -> None:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
+def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold a lock file, after whoever holds it; nothing is left of it.
+
+    A folder that was made for it goes, too, if it stayed empty.
 
     Raises
     ------
+    InputError
+        If another process holds it and this one does not ``wait``.
     OutputError
         As :func:`locked` does.
     """
-    file = locked(path, wait=True)
-    assert file is not None
+    made = [p for p in path.parents if not p.exists()]
+    file = locked(path, wait=wait)
+    if file is None:
+        raise InputError(
+            "another process is writing to it",
+            where=str(path.parent),
+            fix="wait for it, or give another -o",
+        )
     with file:
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
+            with suppress(OSError):
+                for folder in made:
+                    folder.rmdir()
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -39,7 +39,7 @@ from spark_audit.files import (
     sweep,
     write_atomically,
 )
-from spark_audit.locks import locked
+from spark_audit.locks import alone
 from spark_train.loop import State
 from spark_train.model.lora import CONFIG, WEIGHTS
 from spark_train.run_record import DATA, FREE, RunRecord
@@ -180,28 +180,12 @@ class Folder:
         """
         check_links(self.path, "stages", "stages/*", "stages/*/*", SCORES, CARRIED)
         check_links(self.path, self.metrics.name, self.accuracy.name)
-        made = [p for p in (self.path, *self.path.parents) if not p.exists()]
-        with self._locked():
+        with alone(self._lock, wait=False):
             try:
                 self._sweep()
                 yield
             finally:
                 self._sweep()
-                self._lock.unlink(missing_ok=True)
-                with suppress(OSError):
-                    for path in made:
-                        path.rmdir()
-
-    def _locked(self) -> IO[str]:
-        """The lock file, held until it is closed."""
-        file = locked(self._lock, wait=False)
-        if file is None:
-            raise InputError(
-                "another process is writing to it",
-                where=str(self.path),
-                fix="wait for it, or give another -o",
-            )
-        return file
 
     def _sweep(self) -> None:
         """Remove what a process that was killed left half-written.

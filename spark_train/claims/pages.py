@@ -17,18 +17,18 @@ from spark_audit.report.cells import shown
 from spark_audit.report.writers.markdown import table
 from spark_train.claims.rules import VERDICTS, Decision, Figure
 
-HEADER = ("claim", "the paper", "here", "by seed", "would be seen", "verdict", "why")
+HEADER = ("claim", "the paper", "here", "by seed", "holds if the interval is")
+UNTOLD = ("claim", "the paper", "here", "by seed", "would be seen")
 LEAD = {
     "holds": "Hold",
     "fails": "Fail",
-    "not detectable here": "Cannot be told here",
+    "not detectable here": "Cannot be told",
     "not run": "Not run",
 }
 SCOPE = (
-    "The rules are those of claims.toml. Each interval has 95% by itself: of many "
-    "claims one or two may be told wrongly. A claim that cannot be told here is "
-    "neither confirmed nor refuted: more rows, seeds or a larger model would be "
-    "needed. Nothing here speaks of other models or data."
+    "Brackets are 95% intervals, each by itself: of many claims one or two may be told "
+    "wrongly. What cannot be told is neither confirmed nor refuted: it takes more "
+    "rows, more seeds, or a larger model. Nothing here speaks of other models or data."
 )
 
 
@@ -77,8 +77,28 @@ def answer(decisions: Sequence[Decision]) -> str:
     return f"Of {len(decisions)} claims{own}: {', '.join(parts)}."
 
 
-def cells(decision: Decision) -> tuple[str, ...]:
-    """One line of the table of claims."""
+def groups(
+    decisions: Sequence[Decision],
+) -> list[tuple[str, str, tuple[str, ...], list[tuple[str, ...]]]]:
+    """Tables of claims: title, verdict, header, rows; what is not told, by reason."""
+    found = []
+    for verdict in VERDICTS:
+        own = [one for one in decisions if one.verdict == verdict]
+        if verdict in ("holds", "fails"):
+            reasons = {"": own} if own else {}
+        else:
+            counts = Counter(one.why for one in own).most_common()
+            reasons = {why: [one for one in own if one.why == why] for why, _ in counts}
+        for why, alike in reasons.items():
+            title = f"{LEAD[verdict]}: {why}" if why else LEAD[verdict]
+            header = UNTOLD if why else HEADER
+            rows = [cells(one, told=not why) for one in alike]
+            found.append((f"{title} ({len(rows)})", verdict, header, rows))
+    return found
+
+
+def cells(decision: Decision, *, told: bool) -> tuple[str, ...]:
+    """One line of a table of claims."""
     claim, figure = decision.claim, decision.figure
     says = claim.says if claim.table else f"{claim.says} *"
     paper = "-" if claim.paper is None else f"{shown(claim.paper)} ({claim.table})"
@@ -87,9 +107,7 @@ def cells(decision: Decision) -> tuple[str, ...]:
         paper,
         measured(figure),
         ", ".join(shown(value) for value in figure.by_seed) or "-",
-        shown(figure.smallest),
-        decision.verdict,
-        f"{claim.rule}: {decision.why}",
+        claim.rule if told else shown(figure.smallest),
     )
 
 
@@ -106,10 +124,8 @@ def measured(figure: Figure) -> str:
 def markdown(study: Study) -> str:
     """The page as Markdown."""
     parts = ["# The paper's claims", answer(study.decisions), f"{study.caveat} {SCOPE}"]
-    for verdict in VERDICTS:
-        own = [one for one in study.decisions if one.verdict == verdict]
-        if own:
-            parts += [f"## {LEAD[verdict]}", table(HEADER, map(cells, own))]
+    for title, _, header, rows in groups(study.decisions):
+        parts += [f"## {title}", table(header, rows)]
     parts += ["\\* ours, not the paper's.", "## Systems", table(*study.systems)]
     facts = [f"- {name}: {text}" for name, text in study.facts.items()]
     parts += ["## What this is of", "\n".join(facts)]
@@ -127,16 +143,10 @@ def html(study: Study) -> str:
         lstrip_blocks=True,
     )
     text = files("spark_train.claims").joinpath("claims.html.j2").read_text("utf-8")
-    groups = [
-        (LEAD[verdict], verdict.split()[0], list(map(cells, own)))
-        for verdict in VERDICTS
-        if (own := [one for one in study.decisions if one.verdict == verdict])
-    ]
     return environment.from_string(text).render(
         answer=answer(study.decisions),
         scope=f"{study.caveat} {SCOPE}",
-        header=HEADER,
-        groups=groups,
+        groups=groups(study.decisions),
         systems=study.systems,
         facts=study.facts,
         notes=study.notes,

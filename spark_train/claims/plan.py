@@ -27,8 +27,6 @@ class System:
         What differs from the study's.
     orders
         Task orders that it is trained in.
-    seeds
-        ``first``: it is trained with the first seed alone.
     core
         Whether a claim on memory or retention needs it.
     """
@@ -38,7 +36,6 @@ class System:
     dp: str = "none"
     settings: dict[str, Any] = field(default_factory=dict)
     orders: tuple[int, ...] = (1,)
-    seeds: Literal["all", "first"] = "all"
     core: bool = True
 
 
@@ -107,8 +104,7 @@ def runs(
     """
     for seed in range(seeds):
         for system in chosen:
-            if not (seed and system.seeds == "first"):
-                yield Run(system, 1, seed, orders[1])
+            yield Run(system, 1, seed, orders[1])
     for order, tasks in list(orders.items())[1:]:
         for system in chosen:
             if order in system.orders:

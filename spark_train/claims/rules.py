@@ -69,18 +69,19 @@ class Claim(BaseModel):
 
     @property
     def rule(self) -> str:
-        """The rule in words."""
+        """Where the interval must lie for the claim to hold, and where it fails."""
         if self.within == CHANCE:
-            return f"at most {self.margin:g} above chance"
+            return f"at most {self.margin:g} above chance; fails beyond"
         if self.within is not None:
             low, high = self.within
-            return f"within {low:g} to {high:g}"
-        side = "above" if self.below is None else "below"
-        bound = self.above if self.below is None else self.below
-        text = f"{side} {bound:g}"
-        return (
-            f"{text} (fails only without {self.least:g} more)" if self.least else text
-        )
+            return f"within {low:g} to {high:g}; fails outside"
+        assert self.least is not None
+        if self.above is not None:
+            fails = f" {self.above + self.least:g}" if self.least else ""
+            return f"above {self.above:g}; fails below{fails}"
+        assert self.below is not None
+        fails = f" {self.below - self.least:g}" if self.least else ""
+        return f"below {self.below:g}; fails above{fails}"
 
 
 @dataclass(frozen=True)

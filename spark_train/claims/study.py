@@ -27,6 +27,7 @@ from spark_audit.demo.run import Size, make_data
 from spark_audit.demo.text import TASKS
 from spark_audit.errors import InputError, choose
 from spark_audit.files import check_writable, parse_json, read_regular, write_text
+from spark_audit.locks import alone
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
 from spark_audit.provenance import sha256_file
@@ -58,7 +59,7 @@ from spark_train.settings import names, parse
 
 Progress = Callable[[str, int, int], None]
 
-STUDY, SHARED = "study.json", "runs-shared-the-machine"
+STUDY, SHARED, LOCK = "study.json", "runs-shared-the-machine", ".lock"
 SECOND = "second_base"
 MADE = Size(base_rows=300, train_rows=60, test_rows=40, epochs=6, candidates=64)
 QUICK = Size(base_rows=120, train_rows=24, test_rows=16, canaries=4, candidates=16)
@@ -104,7 +105,7 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
     check_writable(folder)
     several = request.processes > 1
     threads = one_thread() if several else contextlib.nullcontext()
-    with threads, warnings.catch_warnings():
+    with alone(folder / LOCK, wait=False), threads, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         files, base, request = _given(request, show)
         rows = list(read_examples(*files))

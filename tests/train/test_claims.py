@@ -14,13 +14,22 @@ from scipy import stats
 
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError, SparkError
+from spark_audit.locks import alone
 from spark_audit.report.paper.values import tables
 from spark_audit.results import Contrast, Row
 from spark_train.claims import pages, search
 from spark_train.claims.auditing import over_orders, over_values, unmet
 from spark_train.claims.plan import runs, systems, task_orders
 from spark_train.claims.rules import Claim, Figure, claims, decide, figure_of
-from spark_train.claims.study import SECOND, _caveat, _check, _claim_folder, _settings
+from spark_train.claims.study import (
+    LOCK,
+    SECOND,
+    _caveat,
+    _check,
+    _claim_folder,
+    _settings,
+    study,
+)
 from spark_train.request import ClaimsRequest
 
 NAMES = {
@@ -319,7 +328,9 @@ def test_the_pages_say_the_answer_first_and_hide_nothing(tmp_path: Path) -> None
         assert page.index(answer) < page.index("It is so")
         assert page.index("Few steps.") < page.index("It is so")
         assert "0.500 [0.200, 0.800]" in page
+        assert "above 0; fails below 0.1" in page
         assert "not estimable" in page
+        assert page.index("Hold (1)") < page.index("Cannot be told: ")
     assert "<no>" not in html
 
 
@@ -330,6 +341,17 @@ def test_a_folder_is_of_one_study_and_takes_a_second_base_later(tmp_path: Path) 
     for other in (mine, mine | {SECOND: "b", "settings": ["lr=1"]}):
         with pytest.raises(InputError, match="holds a study with other"):
             _claim_folder(tmp_path, other)
+
+
+def test_a_folder_is_of_one_process(tmp_path: Path) -> None:
+    with (
+        alone(tmp_path / "study" / LOCK),
+        pytest.raises(InputError, match="another process is writing to it"),
+    ):
+        study(ClaimsRequest(output=tmp_path / "study", quick=True))
+    with pytest.raises(InputError, match="belong together"):
+        study(ClaimsRequest(output=tmp_path / "study", base="there"))
+    assert not (tmp_path / "study").exists()
 
 
 def test_what_no_run_could_use_is_refused_at_once(
