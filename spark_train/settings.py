@@ -84,7 +84,10 @@ class Ptpc(Group):
     """Post-task privacy correction."""
 
     steps: Count = _field(200, "steps after each task", PAPER)
-    lr: Rate = _field(1e-5, "learning rate (constant: ours)", PAPER)
+    lr: Rate = _field(1e-5, "learning rate", PAPER)
+    schedule: Literal["constant", "cosine"] = _field(
+        "constant", "of the learning rate; the paper says cosine, not of which phase"
+    )
     batch_size: Count = _field(2, "current rows a step")
     old_batch_size: Count = _field(1, "replayed rows a step")
     draw: Literal["mixed", "pii", "all"] = _field(

@@ -39,7 +39,7 @@ def correction(stream: Stream, k: int) -> Phase:
 
     A term whose set is empty is 0. Current rows are drawn from those with identifiers
     and from all rows in turns, so that P is rarely empty **[ours]**. The learning rate
-    is the paper's; that it is constant is **[ours]**.
+    is the paper's; that it is constant by default is **[ours]**.
     """
     settings, at_work = stream.settings.ptpc, _Correction(stream, k)
     return Phase(
@@ -47,7 +47,7 @@ def correction(stream: Stream, k: int) -> Phase:
         part="priv",
         steps=settings.steps,
         lr=settings.lr,
-        cosine=False,
+        cosine=settings.schedule == "cosine",
         choose=at_work.choose,
         loss=at_work.loss,
         start=at_work.start,

@@ -42,6 +42,7 @@ def test_the_papers_values_are_the_defaults() -> None:
         "sensitivity.tau": 0.6,
         "ptpc.steps": 200,
         "ptpc.lr": 1e-5,
+        "ptpc.schedule": "constant",
         "ptpc.batch_size": 2,
         "ptpc.old_batch_size": 1,
         "ptpc.draw": "mixed",
@@ -67,7 +68,7 @@ def test_the_papers_values_are_the_defaults() -> None:
 def test_what_the_paper_does_not_give_is_ours_where_its_values_are_shown() -> None:
     shown = {entry["name"]: entry for entry in describe()}
     assert shown["ptpc.lr"]["source"] == shown["ptpc.lambda_pii"]["source"] == "paper"
-    assert "constant: ours" in shown["ptpc.lr"]["meaning"]
+    assert shown["ptpc.schedule"]["source"] == "ours"
     assert "names: ours" in shown["ptpc.lambda_pii"]["meaning"]
 
 
