@@ -240,6 +240,17 @@ class ClaimsRequest:
     processes: Annotated[
         int, Flag("Runs at once; times are told with one only.", min=1)
     ] = 1
+    engine: Annotated[
+        str,
+        Flag(
+            "What trains: processes here, or the nodes of Ray; they share the disk.",
+            choices=("local", "ray"),
+        ),
+    ] = "local"
+    address: Annotated[
+        str | None,
+        Flag("The Ray cluster; default: RAY_ADDRESS, else here.", metavar="HOST:PORT"),
+    ] = None
     quick: Annotated[bool, Flag("One seed, one task order, little data.")] = False
     no_training: Annotated[bool, Flag("Judge the runs that are there.")] = False
     loading: Loading = Opening()
@@ -247,6 +258,10 @@ class ClaimsRequest:
     def __post_init__(self) -> None:
         if min(self.seeds, self.processes) < 1:
             raise InputError("must be at least 1", where="--seeds, --processes")
+        if self.address is not None and self.engine != "ray":
+            raise InputError(
+                "is that of a Ray cluster", where="--address", fix="add --engine ray"
+            )
         for text in self.settings:
             if "=" not in text:
                 raise InputError(

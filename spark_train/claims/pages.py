@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from jinja2 import Environment, StrictUndefined
 
@@ -77,11 +77,13 @@ def answer(decisions: Sequence[Decision]) -> str:
     return f"Of {len(decisions)} claims{own}: {', '.join(parts)}."
 
 
-def groups(
-    decisions: Sequence[Decision],
-) -> list[tuple[str, str, tuple[str, ...], list[tuple[str, ...]]]]:
-    """Tables of claims: title, verdict, header, rows; what is not told, by reason."""
-    found = []
+Group: TypeAlias = tuple[str, str, tuple[str, ...], list[tuple[str, ...]]]
+"""Title, verdict, header and rows of a table of claims."""
+
+
+def groups(decisions: Sequence[Decision]) -> list[Group]:
+    """What holds, what fails, and what cannot be told, by reason."""
+    found: list[Group] = []
     for verdict in VERDICTS:
         own = [one for one in decisions if one.verdict == verdict]
         if verdict in ("holds", "fails"):

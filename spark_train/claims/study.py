@@ -30,6 +30,7 @@ from spark_audit.files import check_writable, parse_json, read_regular, write_te
 from spark_audit.locks import alone
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
+from spark_audit.pipeline.engines.ray.cluster import check
 from spark_audit.provenance import sha256_file
 from spark_audit.results import Report
 from spark_train.claims import pages, search
@@ -50,11 +51,10 @@ from spark_train.claims.rules import (
     decide,
     figure_of,
 )
-from spark_train.claims.training import train_all
+from spark_train.claims.training import Cluster, finished, train_all
 from spark_train.methods import groups
 from spark_train.privacy import groups as privacy_groups
 from spark_train.request import ClaimsRequest
-from spark_train.run_folder import Folder
 from spark_train.settings import names, parse
 
 Progress = Callable[[str, int, int], None]
@@ -103,7 +103,10 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
     show = progress or (lambda what, done, total: None)
     folder = request.output
     check_writable(folder)
-    several = request.processes > 1
+    on_ray = request.engine == "ray"
+    if on_ray:
+        check(request.address)
+    several = on_ray or request.processes > 1
     threads = one_thread() if several else contextlib.nullcontext()
     with alone(folder / LOCK, wait=False), threads, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -132,6 +135,7 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
             processes=request.processes,
             device=request.loading.device,
             progress=show,
+            cluster=Cluster(request.address) if on_ray else None,
         )
         if not request.no_training:
             if several:
@@ -139,7 +143,7 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
             train(firsts, base=base)
             if request.second_base is not None:
                 train(others, base=request.second_base)
-        done = [run for run in firsts if _finished(folder / "runs" / run.place)]
+        done = [run for run in firsts if finished(folder / "runs" / run.place)]
         if not done:
             raise InputError(
                 "holds no finished run",
@@ -148,7 +152,7 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
             )
         auditing = partial(_audited, request, files, show)
         of_base = {False: auditing(base, done, "manifest")}
-        beside = [run for run in others if _finished(folder / "runs" / run.place)]
+        beside = [run for run in others if finished(folder / "runs" / run.place)]
         if request.second_base is not None and beside:
             of_base[True] = auditing(request.second_base, beside, "manifest-second")
         decisions = tuple(_decided(of_base, alone=not (folder / SHARED).exists()))
@@ -296,14 +300,6 @@ def _check(request: ClaimsRequest, rows: Sequence[Example], base: str) -> None:
                 where="--set",
                 fix=choose(name, sorted(known)),
             )
-
-
-def _finished(run: Path) -> bool:
-    try:
-        record = Folder(run).read()
-    except (InputError, OSError):
-        return False
-    return record is not None and record.status == "complete"
 
 
 # --- audits and decisions -------------------------------------------------------------

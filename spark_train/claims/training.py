@@ -5,16 +5,28 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from spark_audit.demo.workers import Job, Progress, workers
+from spark_audit.errors import InputError
+from spark_audit.pipeline.engines.ray.cluster import connected
+from spark_train.claims.nodes import Crew
 from spark_train.claims.plan import Run
+from spark_train.run_folder import Folder
 
 FINISHED, KEPT = "run finished", "run kept"
 LOOK = 10.0
 """Seconds that looking at a finished run takes at most."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A Ray cluster; without an address ``RAY_ADDRESS``, else one that begins here."""
+
+    address: str | None
 
 
 def train_all(
@@ -27,8 +39,14 @@ def train_all(
     processes: int,
     device: str,
     progress: Progress,
+    cluster: Cluster | None = None,
 ) -> None:
     """Train what is not there yet, in the order given; ``folder`` is that of the runs.
+
+    Parameters
+    ----------
+    cluster
+        Whose nodes train, in place of processes here.
 
     Raises
     ------
@@ -36,10 +54,33 @@ def train_all(
         What ``spark-train run`` would say of a run; the others' steps are kept.
     """
     told = _Told(len(runs), progress)
+    if cluster is not None:  # nodes work in folders of their own
+        folder, data = folder.absolute(), [file.absolute() for file in data]
+        base = str(Path(base).absolute()) if Path(base).exists() else base
     train = partial(_train, base, tuple(data), dict(settings), folder, device)
     jobs: list[Job] = [partial(train, run) for run in runs]
-    with workers(processes, progress=told) as crew:
-        crew.run(jobs)
+    if cluster is None:
+        with workers(processes, progress=told) as crew:
+            crew.run(jobs)
+        return
+    with connected(cluster.address) as ray:
+        Crew(ray, told, gpu=device != "cpu").run(jobs)
+    for run in runs:
+        if not finished(folder / run.place):
+            raise InputError(
+                "a node has trained a run that is not in it",
+                where=str(folder),
+                fix="give an -o on a disk that all nodes share, by the same name",
+            )
+
+
+def finished(run: Path) -> bool:
+    """Whether a run's folder says that it is complete."""
+    try:
+        record = Folder(run).read()
+    except (InputError, OSError):
+        return False
+    return record is not None and record.status == "complete"
 
 
 class _Told:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -307,3 +308,36 @@ def every(store: Path) -> dict[str, str]:
     tables = [pq.read_table(path) for path in store.glob("*.parquet")]
     keys = {key for table in tables for key in table["key"].to_pylist()}
     return {key: key for key in keys}
+
+
+@pytest.mark.slow
+def test_jobs_that_a_node_took_along_are_begun_anew_and_errors_come_back(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    """As trainings of ``spark-train claims`` are shared."""
+    from spark_audit.pipeline.engines.ray.cluster import connected
+    from spark_train.claims.nodes import Crew
+
+    nodes.fill()
+    told: list[tuple[str, int, int]] = []
+
+    def job(number: int, progress: Callable[[str, int, int], None]) -> None:
+        with (tmp_path / str(number)).open("a") as file:
+            file.write("begun\n")
+        time.sleep(8)
+        progress("ended", number, 6)
+
+    def fails(progress: Callable[[str, int, int], None]) -> None:
+        raise InputError("is wrong", where="--data")
+
+    killer = threading.Timer(12, nodes.kill, [random.Random(0)])
+    with connected(nodes.address) as ray:
+        crew = Crew(ray, lambda *one: told.append(one), gpu=False)
+        killer.start()
+        crew.run([partial(job, number) for number in range(6)])
+        killer.join()
+        assert sorted(told) == [("ended", number, 6) for number in range(6)]
+        begun = [len((tmp_path / str(n)).read_text().split()) for n in range(6)]
+        assert 6 < sum(begun) <= 8
+        with pytest.raises(InputError, match="--data: is wrong"):
+            crew.run([fails])
