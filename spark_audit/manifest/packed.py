@@ -2,18 +2,23 @@
 
 A row with two pairs takes 12 KB as objects, and 0.4 KB as compressed JSON; making it
 again takes 40 microseconds. What was asked for last stays, so that of a manifest of up
-to some thousand rows nothing is made twice.
+to some thousand rows nothing is made twice. Of many rows the JSON lies in a file that
+has no name, and is gone with the process.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 import zlib
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import IO, Any, Generic, TypeVar, cast, overload
+from weakref import finalize
 
 from pydantic import AfterValidator, BaseModel, PlainSerializer, TypeAdapter
 from pydantic import ValidationError as Invalid
@@ -25,12 +30,71 @@ SLICE = 128
 """Parts that are packed, and made, together."""
 HELD = 32
 """Slices of a sequence that stay made."""
+IN_MEMORY = 8 << 20
+"""Bytes of a sequence's slices that are no file yet."""
 
 P = TypeVar("P")
 
 
 class Misfit(ValueError):
     """A part is not as it must be; the text says which, and never what it holds."""
+
+
+class Slices(Sequence[bytes]):
+    """Byte strings, in memory until they are many; threads and forks may read them."""
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []
+        self._ends = array("q", [0])
+        self._file: IO[bytes] | None = None
+
+    def append(self, data: bytes) -> None:
+        """Take one more."""
+        start = self._ends[-1]
+        if start < IN_MEMORY <= start + len(data):  # tried once
+            self._file = self._moved()
+        try:
+            if self._file:
+                _put(self._file, data)
+        except OSError:  # there is no room any more
+            self._held, self._file = [*self], None
+        if not self._file:
+            self._held.append(data)
+        self._ends.append(start + len(data))
+
+    def _moved(self) -> IO[bytes] | None:
+        try:
+            file = tempfile.TemporaryFile(buffering=0)  # only its owner can open it
+        except OSError:
+            return None
+        finalize(self, file.close)
+        try:
+            _put(file, b"".join(self._held))
+        except OSError:
+            return None
+        self._held = []
+        return file
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[bytes]: ...
+    def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
+        if isinstance(at, slice):
+            return [self[k] for k in range(*at.indices(len(self)))]
+        if not 0 <= at < len(self):
+            raise IndexError(at)
+        start, end = self._ends[at], self._ends[at + 1]
+        if self._file is None:
+            return self._held[at]
+        return os.pread(self._file.fileno(), end - start, start)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Elsewhere there is no such file."""
+        return list, ([*self],)
 
 
 class Packed(Sequence[P], Generic[P]):
@@ -58,7 +122,7 @@ class Packed(Sequence[P], Generic[P]):
     @classmethod
     def of(cls, kind: type[P], records: Iterable[Any], *, name: str) -> Packed[P]:
         """Pack parts, or records as they stand in a file, which are checked later."""
-        slices, count, rest = [], 0, iter(records)
+        slices, count, rest = Slices(), 0, iter(records)
         while part := list(islice(rest, SLICE)):
             slices.append(zlib.compress(canonical_json(list(map(_record, part))), 1))
             count += len(part)
@@ -156,6 +220,11 @@ def canonical(content: Any) -> Iterator[bytes]:
         yield b"}" if content else b"{}"
     else:
         yield canonical_json(content)
+
+
+def _put(file: IO[bytes], data: bytes) -> None:
+    if file.write(data) != len(data):
+        raise OSError
 
 
 @cache

@@ -46,8 +46,9 @@ SCHEMA = 1
 
 FLUSH_SECONDS = 10.0
 FLUSH_TOKENS = 500_000
-PART_TOKENS = FLUSH_TOKENS
-"""Tokens of a table that are in memory at once while it is written: a shard's."""
+PART_TOKENS = 100_000
+"""Tokens of a table that are in memory at once while it is written; an item of fifty
+takes 3 KB until it stands in a column."""
 SALT_BYTES = 32
 
 Rows = tuple[np.ndarray, dict[str, np.ndarray]]
@@ -248,19 +249,19 @@ class Store:
             items.setdefault(key, []).append(name)
         held: list[tuple[str, np.ndarray, dict[str, np.ndarray]]] = []
         tokens, yielded = 0, False
-        for rows in self._rows(items):
-            for key, own in rows:
-                held += [(name, *own) for name in items.pop(key, ())]
-            tokens = sum(len(position) for _, position, _ in held)
+        for key, own in self._rows(items):
+            for name in items.pop(key, ()):
+                held.append((name, *own))
+                tokens += len(own[0])
             if most is not None and tokens >= most:
                 yield TokenTable.from_items(held, kind=kind.kind)
-                held, yielded = [], True
+                held, tokens, yielded = [], 0, True
         if held or not yielded:
             yield TokenTable.from_items(held, kind=kind.kind)
 
-    def _rows(self, items: Mapping[str, object]) -> Iterator[list[tuple[str, Rows]]]:
+    def _rows(self, items: Mapping[str, object]) -> Iterator[tuple[str, Rows]]:
         """Rows of those of the keys that are there, what waits first, then by shard."""
-        yield [(key, own) for key, own in self._pending.items() if key in items]
+        yield from [(k, own) for k, own in self._pending.items() if k in items]
         numbers = _numbers(items)
         for path, own in self._shards.items():
             if not _among(own, numbers).any():
@@ -280,11 +281,12 @@ class Store:
             }
             position, every = arrays.pop("position"), arrays.items()
             # Copies: a part holds few rows of many shards, or all rows of some.
-            yield [
-                (key, (position[at].copy(), {k: v[at].copy() for k, v in every}))
-                for key, at in spans
-                if key in items
-            ]
+            for key, at in spans:
+                if key in items:
+                    yield (
+                        key,
+                        (position[at].copy(), {k: v[at].copy() for k, v in every}),
+                    )
 
     def remarks(self, keys: Iterable[str]) -> list[str]:
         """What was remarked on the shards that hold these keys, without repeats."""
@@ -358,14 +360,15 @@ def _read_shard(
 ) -> tuple[pa.Table, list[tuple[str, slice]], list[str]]:
     """A shard, its keys with their rows, and its remarks.
 
-    With ``whole`` any damage is an error.
+    With ``whole`` any damage is an error, and of the shard there is its key alone.
     """
     check_regular(path)
     if whole and sha256_file(path)[:32] != path.stem:
         raise ValueError(path.name)
-    table = pq.read_table(path)
-    if whole:
-        _check_layout(table)
+    with pq.ParquetFile(path) as file:
+        if whole:
+            _check_layout(file)
+        table = file.read(["key"] if whole else None)
     said = table.schema.metadata or {}
     remarks, empty = (json.loads(said[name]) for name in (b"remarks", b"empty"))
     for texts in (remarks, empty):
@@ -380,24 +383,26 @@ def _read_shard(
     return table, spans, remarks
 
 
-def _check_layout(table: pa.Table) -> None:
+def _check_layout(file: pq.ParquetFile) -> None:
     """A shard has the columns of one pass, of its types, and nothing is missing.
 
     Its name fits its bytes, whoever wrote them. One that is whole but for the columns
     is another version's.
     """
-    given = {field.name: field.type for field in table.schema}
+    schema = file.schema_arrow
+    given = {field.name: field.type for field in schema}
     key, position = given.pop("key", None), given.pop("position", None)
     layouts = (
         {name: pa.from_numpy_dtype(dtype) for name, dtype in layout.items()}
         for layout in LAYOUTS.values()
     )
-    whole = len(table.schema) == len(given) + 2 and pa.types.is_dictionary(key)
+    whole = len(schema) == len(given) + 2 and pa.types.is_dictionary(key)
     if not whole or position != pa.int32():
         raise ValueError("is no shard")
     if given not in layouts:
         raise _OtherVersion("has other columns")
-    for values in table.itercolumns():
+    for name in schema.names:
+        values = file.read([name])[name]
         if values.null_count or (
             pa.types.is_floating(values.type) and np.isnan(values.to_numpy()).any()
         ):

@@ -218,8 +218,13 @@ class _Columns(Mapping[str, np.ndarray]):
         return len(self._names)
 
     def read(self, name: str) -> np.ndarray:
-        """Read one column, without keeping it."""
-        found: np.ndarray = read_parquet(self._path, [name])[name].to_numpy()
+        """Read one column, piece by piece, without keeping it."""
+        with _opened(self._path) as file:
+            kind = file.schema_arrow.field(name).type.to_pandas_dtype()
+            found, at = np.empty(file.metadata.num_rows, kind), 0
+            for batch in file.iter_batches(columns=[name]):
+                found[at : at + len(batch)] = batch.column(0)
+                at += len(batch)
         return found
 
 
@@ -380,8 +385,8 @@ def check_columns(
             raise OutputError(f"column {name} {flaw}", where=where, fix="audit again")
 
 
-def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a Parquet file of ours, or some of its columns.
+def read_parquet(path: Path) -> pa.Table:
+    """Read a Parquet file of ours.
 
     Raises
     ------
@@ -389,7 +394,7 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         If it cannot be read.
     """
     with _opened(path) as file:
-        return file.read(columns)
+        return file.read()
 
 
 @contextmanager

@@ -155,10 +155,11 @@ def _similar(
     groups: dict[str, list[int]] = {}
     for i, text in enumerate(texts):
         groups.setdefault(normalise_text(text), []).append(i)
-    words = [text.split() for text in groups]
     # A shorter text is its own only n-gram: it is like equal texts and no other.
-    long = np.array([i for i, w in enumerate(words) if len(w) >= n], dtype=np.int64)
-    sets = _ngram_sets([words[i] for i in long], n)
+    lengths = np.array([len(text.split()) for text in groups], dtype=np.int64)
+    long = np.flatnonzero(lengths >= n)
+    words = (text.split() for text in groups)
+    sets = _ngram_sets((own for own in words if len(own) >= n), lengths[long], n)
     pairs: list[tuple[int, int, float]] = []
     for x, y, jaccard in _join(sets, threshold):
         a, b = np.sort(long[[x, y]], axis=0).tolist()
@@ -166,8 +167,12 @@ def _similar(
     return list(groups.values()), pairs
 
 
-def _ngram_sets(words: Sequence[Sequence[str]], n: int) -> sparse.csr_array:
+def _ngram_sets(
+    words: Iterable[Sequence[str]], lengths: np.ndarray, n: int
+) -> sparse.csr_array:
     """The set of n-grams of each text as a row of 0 and 1; columns are n-grams.
+
+    Texts are gone through once: as words, each takes ten times its letters.
 
     An n-gram's number is found from that of its first n - 1 words and its last word, so
     different n-grams never share one.
@@ -177,19 +182,18 @@ def _ngram_sets(words: Sequence[Sequence[str]], n: int) -> sparse.csr_array:
         (number.setdefault(w, len(number)) for w in chain.from_iterable(words)),
         dtype=np.int64,
     )
-    lengths = np.array([len(w) for w in words], dtype=np.int64)
     gram = word
     for m in range(1, n):
         # Those that cross into the next text are dropped below.
         _, gram = np.unique(gram[:-1] * len(number) + word[m:], return_inverse=True)
-    text = np.repeat(np.arange(len(words)), lengths)
+    text = np.repeat(np.arange(len(lengths)), lengths)
     inside = np.arange(len(word)) <= np.repeat(np.cumsum(lengths) - n, lengths)
     columns = int(gram.max(initial=-1)) + 1
     keys = np.sort(text[inside] * columns + gram[inside[: len(gram)]])
     keys = keys[np.diff(keys, prepend=-1) > 0]
     rows, grams = np.divmod(keys, max(columns, 1))
     return sparse.csr_array(
-        (np.ones(len(keys), np.int32), (rows, grams)), (len(words), columns)
+        (np.ones(len(keys), np.int32), (rows, grams)), (len(lengths), columns)
     )
 
 

@@ -78,7 +78,7 @@ class Design:
 
         Returns
         -------
-        Shape ``(replicates, C)``, int32.
+        Shape ``(replicates, C)``, int16.
         """
         present = self.held > 0
         stratum = np.where(present.sum(axis=1) == 1, present.argmax(axis=1), -1)

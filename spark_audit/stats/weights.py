@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-_CHUNK = 1 << 22
+_CHUNK = 1 << 20
 """Elements of one intermediate array: bounds the memory, changes no result."""
 
 BLOCKS = 8192
@@ -61,7 +61,7 @@ def draw_weights(
 
     Returns
     -------
-    Shape ``(replicates, n_clusters)``, int32; every row sums to ``n_clusters``. Of more
+    Shape ``(replicates, n_clusters)``, int16; every row sums to ``n_clusters``. Of more
     than :data:`BLOCKS` clusters blocks are drawn, as many as that.
     """
     if n_clusters < 1 or replicates < 1:
@@ -71,7 +71,7 @@ def draw_weights(
         assert isinstance(drawn, np.ndarray)
         return Blocks(drawn, dealt(n_clusters))
     rng = np.random.default_rng(seed)
-    weights = np.empty((replicates, n_clusters), dtype=np.int32)
+    weights = np.empty((replicates, n_clusters), dtype=np.int16)
     for rows in row_chunks(replicates, n_clusters):
         part = weights[rows]
         drawn = rng.integers(0, n_clusters, part.shape)
@@ -102,7 +102,7 @@ def draw_in_strata(
         place[at] = first + own
         first += matrix.shape[1]
     if not matrices:
-        return np.zeros((replicates, 0), dtype=np.int32)
+        return np.zeros((replicates, 0), dtype=np.int16)
     found = Blocks(np.concatenate(matrices, axis=1), place)
     blocked = any(isinstance(one, Blocks) for one in parts)
     return found if blocked else found.rows(slice(None))

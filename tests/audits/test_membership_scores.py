@@ -29,6 +29,7 @@ from spark_audit.audits.mia.texts import (
     label_codes,
     label_test,
     own_text,
+    remembered,
     shift,
 )
 from spark_audit.scoring.table import TokenTable
@@ -384,12 +385,41 @@ def test_blind_classifier_finds_a_shift_in_the_texts() -> None:
     assert by_length.value > 0.7
 
 
+def test_what_was_made_last_is_kept_for_who_asks_the_same() -> None:
+    made: list[Any] = []
+
+    @remembered
+    def count(*given: Any, **options: Any) -> int:
+        made.append((given, options))
+        return len(made)
+
+    def asked(texts: list[str], label: list[float], member: str, seed: int = 0) -> int:
+        codes = np.arange(len(member))
+        sides = Sides(np.array([c == "m" for c in member]), codes, codes * 0)
+        return count(texts, np.array(label), {"loss": codes}, sides, seed=seed)
+
+    first: Any = (["ab", "c"], [1, 2], "mo")
+    assert asked(*first) == asked(["a" + "b", "c"], [1, 2], "mo") == 1
+    others: list[Any] = [
+        (["a", "bc"], [1, 2], "mo"),
+        (["ab", "c"], [1.0, 2.0], "mo"),
+        (["ab", "c"], [1, 2], "om"),
+        (["ab", "c"], [1, 2], "mo", 1),
+        (["ab'c"], [1, 2], "mo"),
+        (["ab", "c"], [1, 2], "m"),
+    ]
+    for number, other in enumerate(others, start=2):
+        assert asked(*other) == asked(*other) == number
+    assert asked(*first) == len(others) + 2
+
+
 def test_blind_classifier_is_the_same_again() -> None:
     sides = independent(40, 30)
     texts = texts_of(sides, factor=2, seed=3)
     options: dict[str, Any] = {"seed": 5, "permutations": 25}
-    first = blind_classifier(texts, np.zeros(70, int), sides, **options)
-    again = blind_classifier(texts, np.zeros(70, int), sides, **options)
+    anew = blind_classifier.__wrapped__  # type: ignore[attr-defined]
+    first = anew(texts, np.zeros(70, int), sides, **options)
+    again = anew(texts, np.zeros(70, int), sides, **options)
     assert first is not None
     assert again is not None
     assert first.p == again.p

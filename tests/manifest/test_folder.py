@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import stat
 from collections.abc import Callable
 from copy import deepcopy
@@ -258,6 +259,33 @@ def test_packed_parts_are_a_sequence(manifest: Manifest, small: None) -> None:
     again = Packed.of(str, (f"é{k}" for k in range(20)), name="ids")
     assert json.loads(b"".join(again.json())) == list(again)
     assert b"".join(Packed.of(str, (), name="ids").json()) == b"[]"
+
+
+@pytest.mark.parametrize("room", [0, 300, 10**6])
+def test_many_parts_lie_in_a_file_while_there_is_room(
+    room: int, small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, written = packed._put, 0
+
+    def put(file: Any, data: bytes) -> None:
+        nonlocal written
+        written += len(data)
+        if written > room:
+            raise OSError(28, "No space left on device")
+        real(file, data)
+
+    monkeypatch.setattr(packed, "IN_MEMORY", 100)
+    monkeypatch.setattr(packed, "_put", put)
+    names = [f"row {k}" for k in range(500)]
+    found = Packed.of(str, iter(names), name="ids")
+    assert list(found) == names
+    assert found[499] == names[499]
+    assert json.loads(b"".join(found.json())) == names
+    slices: Any = found._slices
+    in_memory = sum(map(len, slices._held))
+    assert (in_memory == 0) == (room == 10**6)
+    # Elsewhere the file is not there.
+    assert pickle.loads(pickle.dumps(found)) == names
 
 
 def test_the_part_that_does_not_fit_is_named(manifest: Manifest, small: None) -> None:

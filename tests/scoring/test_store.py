@@ -132,7 +132,9 @@ def test_parts_hold_every_item_once(most: int, tmp_path: Path) -> None:
     keys = store.keys(MODEL, items, Pass())
     whole = store.gather(keys, kind=Pass())
     parts = list(store.parts(keys, kind=Pass(), most=most))
-    assert len(parts) == {1: 4, 20: 4, 1000: 1}[most]
+    # A part ends with the item that fills it, wherever that stands in its shard.
+    assert all(most <= len(part) < most + 8 for part in parts[:-1])
+    assert sum(map(len, parts)) == len(whole)
     assert sorted(key for part in parts for key in part.ids) == [*whole.ids]
     for part in parts:
         assert list(part.ids) == sorted(part.ids)

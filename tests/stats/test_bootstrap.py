@@ -93,7 +93,7 @@ class TestWeights:
     def test_every_row_is_a_resample(self) -> None:
         weights = draw_weights(7, replicates=50, seed=3)
         assert weights.shape == (50, 7)
-        assert weights.dtype == np.int32
+        assert weights.dtype == np.int16
         np.testing.assert_array_equal(weights.sum(axis=1), 7)
 
     def test_equals_counting_the_drawn_indices(self) -> None:

@@ -23,6 +23,7 @@ from spark_audit.audits.mia.texts import (
     clusters_by_side,
     dealt,
     mean_auc,
+    remembered,
     subsample,
     word_features,
 )
@@ -35,6 +36,7 @@ BEST = 1e-3
 Features: TypeAlias = "sparse.csr_matrix | np.ndarray"
 
 
+@remembered
 def best_guess(
     texts: Sequence[str] | None,
     label: np.ndarray,
