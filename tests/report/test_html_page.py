@@ -19,13 +19,14 @@ import pytest
 from synthetic import make_case  # noqa: F401
 
 from spark_audit.manifest.file import redact, seal
+from spark_audit.manifest.hidden import rewritten
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.attachments import write_cases
 from spark_audit.report.cells import Cell, Line, Table, figure
 from spark_audit.report.folder import write_report
 from spark_audit.report.tables import DRAWN, tables
 from spark_audit.report.writers.html_page import page as html_page
-from spark_audit.report.writers.html_page.cases import EDGES, _rewritten, cases, shade
+from spark_audit.report.writers.html_page.cases import EDGES, cases, shade
 from spark_audit.report.writers.html_page.drawings import compact, css_string
 from spark_audit.report.writers.markdown import render as markdown
 from spark_audit.results import (
@@ -607,7 +608,7 @@ def test_an_identifier_is_found_however_it_is_written(
     text = f"first {identifier} then {again} && zq"
     start, other = text.index(identifier), text.index(" then ") + 6
     hidden = set()
-    for low, high in _rewritten(text, [(start, start + len(identifier))]):
+    for low, high in rewritten(text, [(start, start + len(identifier))]):
         hidden |= set(range(low, high))
     shown = [text[i] for i in range(other, other + len(again)) if i not in hidden]
     assert not any(char.isalnum() for char in shown)

@@ -10,17 +10,13 @@ hidden words begin.
 from __future__ import annotations
 
 import math
-import re
-import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spark_audit.data.examples import Example, Span
-from spark_audit.data.occurrences import identifier_ranges, repeats
-from spark_audit.data.pii import annotate
-from spark_audit.errors import InputError, visible
+from spark_audit.errors import visible
+from spark_audit.manifest.hidden import Secrets, hidden_ranges
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import entry_of
 from spark_audit.report.attachments import NLL
@@ -31,11 +27,6 @@ EDGES = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
 
 BLOCK, _BLANK, _START = "·", "␣", "⊢"
 """What stands for a hidden token, a blank, the start of a text."""
-_WORD = re.compile(r"\w+")
-_RUN = 5
-"""Letters and digits in a row of an identifier that are hidden however written."""
-_LEAST = 4
-"""Characters from which a part of an identifier is hidden wherever it stands."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +106,7 @@ def cases(
     names = tuple(visible(key.removeprefix(NLL)) for key in keys)
     if not names or manifest is None:
         return Cases((), (), 0, 0)
-    secrets = None if show_text else _secrets(manifest)
+    secrets = None if show_text else Secrets.of(manifest)
     found = []
     for example in dict.fromkeys(str(r["example"]) for r in records):
         mine = [r for r in records if str(r["example"]) == example]
@@ -145,10 +136,10 @@ def _case(
     records: Sequence[Mapping[str, Any]],
     keys: Sequence[str],
     example: ManifestExample,
-    secrets: _Secrets | None,
+    secrets: Secrets | None,
 ) -> Case:
     places = [(int(r["start"]), int(r["end"])) for r in records]
-    hidden = [] if secrets is None else _hidden(example, secrets)
+    hidden = [] if secrets is None else hidden_ranges(example, secrets)
     words = list(_words(example, places, hidden))
     # Of the whole text, of which the records may be a part.
     first = min((start for start, _, _ in hidden), default=math.inf)
@@ -169,115 +160,6 @@ def _case(
     types = dict.fromkeys(visible(str(r["type"])) for r in records if r.get("type"))
     task = visible(str(records[0].get("task") or ""))
     return Case(visible(example.id), task, tokens, tuple(types))
-
-
-# --- what is hidden -------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Secrets:
-    """Strings of all examples' identifiers, and the words of names."""
-
-    strings: frozenset[str]
-    names: frozenset[str]
-
-
-def _secrets(manifest: Manifest) -> _Secrets:
-    """What the manifest knows as identifiers, in whichever example it stands."""
-    strings: set[str] = set()
-    names: set[str] = set()
-    for example in manifest.examples:
-        text = example.prompt + example.response
-        for span in example.spans:
-            string = text[span.start : span.end].strip()
-            strings.add(string)
-            if span.type == "NAME":
-                words = _WORD.findall(string.casefold())
-                names.update(word for word in words if len(word) > 1)
-    for canary in manifest.canaries:
-        if canary.true_index is not None and canary.part != "full":
-            strings.add(canary.candidates[canary.true_index].strip())
-    return _Secrets(frozenset(strings - {""}), frozenset(names))
-
-
-def _hidden(example: ManifestExample, secrets: _Secrets) -> list[tuple[int, int, str]]:
-    """Character ranges to hide with their types, as far as they can be known.
-
-    Beside the example's own identifiers (:func:`identifier_ranges`) **[ours]**: words
-    of four characters and more of them, five letters or digits in a row of them
-    however they are written, identifiers of other examples, and the words of names.
-    """
-    text = example.prompt + example.response
-    spans = [Span(s.start, s.end, s.type) for s in example.spans]
-    typed = [(s.start, s.end, s.type) for s in (*spans, *annotate(text))]
-    ranges = identifier_ranges(_as_example(example, spans))
-    folded = text.casefold()
-    for string in sorted(secrets.strings):
-        if string.casefold() in folded:
-            end = len(text) + 1
-            given = [(end, end + len(string))]
-            ranges += [r for r in repeats(f"{text}\n{string}", given) if r[1] < end]
-    parts = {
-        word.casefold()
-        for start, end in ranges
-        for word in _WORD.findall(text[start:end])
-        if len(word) >= _LEAST
-    }
-    for word in _WORD.finditer(text):
-        if word[0].casefold() in parts | secrets.names:
-            ranges.append(word.span())
-    ranges += _rewritten(text, ranges)
-    return [(start, end, _type(start, end, typed)) for start, end in ranges]
-
-
-def _rewritten(
-    text: str, ranges: Sequence[tuple[int, int]]
-) -> Iterator[tuple[int, int]]:
-    """Where the letters and digits of an identifier stand with other signs between."""
-    letters, places = _squeezed(text)
-    runs = {
-        string[at : at + _RUN]
-        for start, end in ranges
-        for string in (_squeezed(text[start:end])[0],)
-        for at in range(len(string) - _RUN + 1)
-    }
-    for at in range(len(letters) - _RUN + 1):
-        if letters[at : at + _RUN] in runs:
-            yield places[at], places[at + _RUN - 1] + 1
-
-
-def _squeezed(text: str) -> tuple[str, list[int]]:
-    """Letters and digits alone, without case and accents, and where each stood."""
-    found = [
-        (sign, place)
-        for place, char in enumerate(text)
-        for sign in unicodedata.normalize("NFKD", char).casefold()
-        if sign.isalnum()
-    ]
-    return "".join(sign for sign, _ in found), [place for _, place in found]
-
-
-def _as_example(example: ManifestExample, spans: Sequence[Span]) -> Example:
-    try:
-        return Example(
-            id=example.id,
-            task=example.task,
-            prompt=example.prompt,
-            response=example.response,
-            split=example.split,
-            source_id=example.source_id,
-            spans=tuple(spans),
-        )
-    except InputError as error:
-        raise InputError(
-            f"example {example.id!r} of the manifest: {error.what}",
-            where=error.where,
-            fix="build the manifest again with this version of SPARK Audit",
-        ) from error
-
-
-def _type(start: int, end: int, typed: Iterable[tuple[int, int, str]]) -> str:
-    return next((t for s, e, t in typed if s < end and start < e), "HIDDEN")
 
 
 # --- words ----------------------------------------------------------------------------

@@ -1,0 +1,153 @@
+"""Which characters of an example are hidden where identifiers must not be shown."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from spark_audit.data.examples import Example, Span
+from spark_audit.data.occurrences import identifier_ranges, repeats
+from spark_audit.data.pii import annotate
+from spark_audit.errors import InputError
+from spark_audit.manifest.schema import Manifest, ManifestExample
+
+_WORD = re.compile(r"\w+")
+_RUN = 5
+"""Letters and digits in a row of an identifier that are hidden however written."""
+_LEAST = 4
+"""Characters from which a part of an identifier is hidden wherever it stands."""
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Strings of all examples' identifiers, and the words of names."""
+
+    strings: tuple[str, ...]
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Secrets:
+        """What a manifest knows as identifiers, in whichever example it stands."""
+        strings: set[str] = set()
+        names: set[str] = set()
+        for example in manifest.examples:
+            text = example.prompt + example.response
+            for span in example.spans:
+                string = text[span.start : span.end].strip()
+                strings.add(string)
+                if span.type == "NAME":
+                    words = _WORD.findall(string.casefold())
+                    names.update(word for word in words if len(word) > 1)
+        for canary in manifest.canaries:
+            if canary.true_index is not None and canary.part != "full":
+                strings.add(canary.candidates[canary.true_index].strip())
+        return cls(tuple(sorted(strings - {""})), frozenset(names))
+
+
+def hidden_ranges(
+    example: ManifestExample, secrets: Secrets
+) -> list[tuple[int, int, str]]:
+    """Character ranges to hide with their types, as far as they can be known.
+
+    Beside the example's own identifiers (:func:`identifier_ranges`) **[ours]**: words
+    of four characters and more of them, five letters or digits in a row of them
+    however they are written, identifiers of other examples, and the words of names.
+    The ranges are in no order and may overlap.
+    """
+    text = example.prompt + example.response
+    spans = [Span(s.start, s.end, s.type) for s in example.spans]
+    typed = [(s.start, s.end, s.type) for s in (*spans, *annotate(text))]
+    ranges = identifier_ranges(_as_example(example, spans))
+    folded = text.casefold()
+    for string in secrets.strings:
+        if string.casefold() in folded:
+            end = len(text) + 1
+            given = [(end, end + len(string))]
+            ranges += [r for r in repeats(f"{text}\n{string}", given) if r[1] < end]
+    parts = {
+        word.casefold()
+        for start, end in ranges
+        for word in _WORD.findall(text[start:end])
+        if len(word) >= _LEAST
+    }
+    for word in _WORD.finditer(text):
+        if word[0].casefold() in parts | secrets.names:
+            ranges.append(word.span())
+    ranges += rewritten(text, ranges)
+    return [(start, end, _type(start, end, typed)) for start, end in ranges]
+
+
+def masked(text: str, ranges: Iterable[tuple[int, int, str]], start: int = 0) -> str:
+    """A text with ``[TYPE]`` in the place of what is hidden.
+
+    Parameters
+    ----------
+    ranges
+        As :func:`hidden_ranges` gives them.
+    start
+        Where in the example's text this part of it begins.
+    """
+    joined: list[tuple[int, int, str]] = []
+    for low, high, kind in sorted(ranges):
+        low, high = max(low - start, 0), min(high - start, len(text))
+        if low >= high:
+            continue
+        if joined and low < joined[-1][1]:
+            first, last, kind = joined.pop()
+            low, high = first, max(last, high)
+        joined.append((low, high, kind))
+    for low, high, kind in reversed(joined):
+        text = f"{text[:low]}[{kind}]{text[high:]}"
+    return text
+
+
+def rewritten(
+    text: str, ranges: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Where the letters and digits of an identifier stand with other signs between."""
+    letters, places = _squeezed(text)
+    runs = {
+        string[at : at + _RUN]
+        for start, end in ranges
+        for string in (_squeezed(text[start:end])[0],)
+        for at in range(len(string) - _RUN + 1)
+    }
+    for at in range(len(letters) - _RUN + 1):
+        if letters[at : at + _RUN] in runs:
+            yield places[at], places[at + _RUN - 1] + 1
+
+
+def _squeezed(text: str) -> tuple[str, list[int]]:
+    """Letters and digits alone, without case and accents, and where each stood."""
+    found = [
+        (sign, place)
+        for place, char in enumerate(text)
+        for sign in unicodedata.normalize("NFKD", char).casefold()
+        if sign.isalnum()
+    ]
+    return "".join(sign for sign, _ in found), [place for _, place in found]
+
+
+def _as_example(example: ManifestExample, spans: Sequence[Span]) -> Example:
+    try:
+        return Example(
+            id=example.id,
+            task=example.task,
+            prompt=example.prompt,
+            response=example.response,
+            split=example.split,
+            source_id=example.source_id,
+            spans=tuple(spans),
+        )
+    except InputError as error:
+        raise InputError(
+            f"example {example.id!r} of the manifest: {error.what}",
+            where=error.where,
+            fix="build the manifest again with this version of SPARK Audit",
+        ) from error
+
+
+def _type(start: int, end: int, typed: Iterable[tuple[int, int, str]]) -> str:
+    return next((t for s, e, t in typed if s < end and start < e), "HIDDEN")
