@@ -17,8 +17,8 @@ from spark_audit.report.cells import shown
 from spark_audit.report.writers.markdown import table
 from spark_train.claims.rules import VERDICTS, Decision, Figure
 
-HEADER = ("claim", "the paper", "here", "by seed", "holds if the interval is")
-UNTOLD = ("claim", "the paper", "here", "by seed", "would be seen")
+HEADER = ("claim", "the paper", "here", "by seed or order", "holds if the interval is")
+UNTOLD = ("claim", "the paper", "here", "by seed or order", "would be seen")
 LEAD = {
     "holds": "Hold",
     "fails": "Fail",
@@ -109,8 +109,15 @@ def cells(decision: Decision, *, told: bool) -> tuple[str, ...]:
         paper,
         measured(figure),
         ", ".join(shown(value) for value in figure.by_seed) or "-",
-        claim.rule if told else shown(figure.smallest),
+        _rule(decision) if told else shown(figure.smallest),
     )
+
+
+def _rule(decision: Decision) -> str:
+    chance = decision.figure.chance
+    if decision.claim.within != "chance" or chance is None:
+        return decision.claim.rule
+    return f"{decision.claim.rule} (chance: {shown(chance)})"
 
 
 def measured(figure: Figure) -> str:

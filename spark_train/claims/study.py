@@ -461,13 +461,15 @@ def _facts(
     tasks = list(dict.fromkeys(row.task for row in rows))
     train = sum(row.split == "train" for row in rows)
     seeds = sorted({run.seed for run in done})
-    unfinished = len([run for run in planned if run.order != "second"]) - len(done)
+    missing = [
+        str(run.place) for run in planned if run.order != "second" and run not in done
+    ]
     return {
         "base": Path(base).name,
         "data": f"{len(tasks)} tasks ({', '.join(tasks)}), {train} train rows, "
         f"{len(rows) - train} test rows",
         "runs": f"{len(done)} with {len(seeds)} seed(s)"
-        + (f"; {unfinished} planned ones are not finished" if unfinished else ""),
+        + (f"; planned and not finished: {', '.join(missing)}" if missing else ""),
         "settings": f"{why}: " + ", ".join(f"{k}={v}" for k, v in settings.items()),
         "candidates": str(request.candidates),
         "rules": f"claims.toml, SHA-256 {sha256_file(RULES)[:16]}",

@@ -92,6 +92,8 @@ def canary_findings(table: Sequence[Mapping[str, Any]]) -> list[Finding]:
             otherwise = (
                 f"{text} No more than chance once all tests of the report count."
             )
+        elif p is not None:
+            text += " Not told from chance."
         found.append(
             Finding(
                 audit="extract",
