@@ -111,13 +111,14 @@ class Registry(Generic[F]):
     def get(self, name: str) -> Entry[F]:
         """Import and return one entry; an unknown name lists the known ones."""
         name = name.replace("_", "-")
+        if name in self._entries:  # listing the folder takes a millisecond
+            return self._entries[name]
         if name not in self.names():
             raise InputError(
                 f"unknown {self.kind} {name!r}",
                 fix=choose(name, self.names()),
             )
-        if name not in self._entries:
-            importlib.import_module(self.module(name))
+        importlib.import_module(self.module(name))
         return self._entries[name]
 
     def __iter__(self) -> Iterator[Entry[F]]:

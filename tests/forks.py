@@ -8,6 +8,7 @@ import sys
 import tempfile
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 SLOW = [
     "matplotlib.pyplot",
@@ -30,10 +31,29 @@ _forks = get_context("forkserver")
 _forks.set_forkserver_preload(SLOW)
 
 
-def python(
-    arguments: list[str], *, root: Path, cwd: Path, **environment: str
-) -> tuple[int, str]:
-    """What ``python -m ...`` or ``python -c ...`` ends with and prints, both streams.
+class Begun:
+    """A program that runs; see :func:`begin`."""
+
+    def __init__(self, process: Any, said: Any) -> None:
+        self._process, self._said = process, said
+        self.pid: int = process.pid
+
+    def alive(self) -> bool:
+        """Whether it has not ended yet."""
+        return bool(self._process.is_alive())
+
+    def wait(self) -> tuple[int, str]:
+        """What it ends with (a signal's number below 0) and prints, both streams."""
+        self._process.join()
+        code, text = self._process.exitcode, Path(self._said.name).read_text()
+        assert code is not None
+        self._process.close()
+        self._said.close()
+        return code, text
+
+
+def begin(arguments: list[str], *, root: Path, cwd: Path, **environment: str) -> Begun:
+    """Begin ``python -m ...`` or ``python -c ...``.
 
     Parameters
     ----------
@@ -42,15 +62,18 @@ def python(
     root
         Where the project's packages are found.
     """
-    with tempfile.NamedTemporaryFile(dir=cwd, prefix=".said-") as said:
-        given = (arguments, str(root), str(cwd), said.name, environment)
-        process = _forks.Process(target=_be, args=given)
-        process.start()
-        process.join()
-        assert process.exitcode is not None
-        code, text = process.exitcode, said.read().decode()
-        process.close()
-    return code, text
+    said = tempfile.NamedTemporaryFile(dir=cwd, prefix=".said-")
+    given = (arguments, str(root), str(cwd), said.name, environment)
+    process = _forks.Process(target=_be, args=given)
+    process.start()
+    return Begun(process, said)
+
+
+def python(
+    arguments: list[str], *, root: Path, cwd: Path, **environment: str
+) -> tuple[int, str]:
+    """What :func:`begin` ends with and prints."""
+    return begin(arguments, root=root, cwd=cwd, **environment).wait()
 
 
 def _be(

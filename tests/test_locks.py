@@ -138,7 +138,7 @@ def test_a_heart_beats_by_itself(
     lease = Lease.take(path)
     assert lease is not None
     os.utime(path, (0, 0))
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while path.stat().st_mtime < 1 and time.monotonic() < end:
         time.sleep(0.01)
     assert path.stat().st_mtime > 1

@@ -7,7 +7,6 @@ import builtins
 import json
 import os
 import resource
-import signal
 import socket
 import struct
 import time
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from clocks import limited
 from safetensors.torch import load_file, save_file
 
 from spark_audit.checkpoints.adapter_config import adapter_config
@@ -37,14 +37,8 @@ LORA_A = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
 def hurry() -> Iterator[None]:
     """What hangs is a failure, not a wait."""
 
-    def late(*_: object) -> None:
-        raise AssertionError(f"took longer than {SECONDS} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
+    with limited(cpu=SECONDS, wall=10 * SECONDS):
+        yield
 
 
 @pytest.fixture

@@ -559,9 +559,9 @@ def test_a_text_classifier_learns_nothing_from_injection():
 
 def test_ten_thousand_rows_in_seconds():
     rows = stream(tasks=("t", "u", "v", "w"), train=2000, test=500)
-    start = time.perf_counter()
+    start = time.process_time()
     inject(rows, seed=0)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the real task data is not here")

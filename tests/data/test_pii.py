@@ -249,9 +249,9 @@ def test_existing_spans_win():
     ids=lambda text: text[:8],
 )  # fmt: skip
 def test_no_text_takes_for_ever(text):
-    start = time.perf_counter()
+    start = time.process_time()
     annotate(text)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 # --- examples -------------------------------------------------------------------------

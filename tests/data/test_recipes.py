@@ -20,7 +20,7 @@ def follow(title, folder):
     """What the section says, done in a folder: its script, then its commands."""
     (section,) = re.findall(rf"(?ms)^## {title}.*?(?=^## |\Z)", PAGE)
     (script,) = re.findall(r"(?s)```python\n(.*?)```", section)
-    subprocess.run([sys.executable, "-c", script], cwd=folder, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], cwd=folder, check=True, timeout=300)
     (commands,) = re.findall(r"(?s)```\n(spark-audit.*?)```", section)
     for line in commands.splitlines():
         assert run(shlex.split(line)[1:]) == 0

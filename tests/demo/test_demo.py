@@ -29,7 +29,7 @@ from spark_audit.demo.workers import workers
 from spark_audit.errors import IncompleteError, InputError, OutputError
 from spark_audit.manifest.file import load_manifest
 from spark_audit.pipeline.run import Outcome
-from spark_audit.report.folder import read_report
+from spark_audit.report.folder import read_report, write_report
 
 SMALL = demo.Size(
     base_rows=24,
@@ -46,43 +46,31 @@ FORMATS = ("md", "csv")
 Told = list[tuple[str, int, int]]
 
 
+def interrupt(what: str, done: int, total: int) -> None:
+    """What is told of progress, until a run has begun to train."""
+    if what.startswith("training ") and "base" not in what and done:
+        raise KeyboardInterrupt
+
+
 @pytest.fixture(scope="module")
 def told() -> Told:
+    """What was told of the demo after its interrupt."""
     return []
 
 
 @pytest.fixture(scope="module")
 def outcome(told: Told, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """In this process alone."""
-    return demo.run_demo(
-        tmp_path_factory.mktemp("demo") / "out",
-        size=SMALL,
-        processes=1,
-        formats=FORMATS,
-        progress=lambda *done: told.append(done),
-    )
-
-
-@pytest.fixture(scope="module")
-def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Told]:
-    """In two processes more, after an interrupt while they train."""
-    out = tmp_path_factory.mktemp("resumed") / "out"
-
-    def interrupt(what: str, done: int, total: int) -> None:
-        if what.startswith("training ") and "base" not in what and done:
-            raise KeyboardInterrupt
-
+    """In two processes more, after an interrupt in this one while it trains."""
+    out = tmp_path_factory.mktemp("demo") / "out"
     with pytest.raises(KeyboardInterrupt):
-        demo.run_demo(out, size=SMALL, progress=interrupt)
-    assert not multiprocessing.active_children()
+        demo.run_demo(out, size=SMALL, processes=1, progress=interrupt)
     assert not (out / "report.json").exists()
     assert any((out / "runs").glob("*/run.json"))
-    told: Told = []
     found = demo.run_demo(
         out, size=SMALL, formats=FORMATS, progress=lambda *done: told.append(done)
     )
     assert not multiprocessing.active_children()
-    return found, told
+    return found
 
 
 def figures(outcome: Outcome) -> dict[tuple[str, ...], float | None]:
@@ -169,49 +157,50 @@ def test_the_manifest_is_that_of_the_files_in_the_folder(outcome: Outcome) -> No
 
 def test_progress_is_told_all_the_way(outcome: Outcome, told: Told) -> None:
     phases = list(dict.fromkeys(phase for phase, _, _ in told))
-    assert phases == [
-        "making data",
-        "training the base, steps",
-        *(f"training {name}, steps" for name in demo.FIRST),
-        "scoring base, tokens",
-        "drawing canary candidates",
-        "drawing twins of identifiers",
-        "scoring, passes, process 1 of 1",
-        "statistics and report",
-    ]
+    # What two processes do at the same time comes in any order; the base was there.
+    assert (phases[0], phases[-1]) == ("making data", "statistics and report")
+    assert sorted(phases[1:-1]) == sorted(
+        [
+            *(f"training {name}, steps" for name in demo.FIRST),
+            "scoring base, tokens",
+            "drawing canary candidates",
+            "drawing twins of identifiers",
+            "scoring, passes, process 1 of 2",
+            "scoring, passes, process 2 of 2",
+        ]
+    )
     for phase in phases:
         done = [(d, n) for what, d, n in told if what == phase]
         assert done[-1][0] == done[-1][1], phase
         assert done == sorted(done), phase
 
 
-def test_two_processes_after_an_interrupt_come_to_the_same(
-    outcome: Outcome, resumed: tuple[Outcome, Told]
+@pytest.mark.slow
+def test_two_processes_after_an_interrupt_come_to_the_same_as_one(
+    outcome: Outcome, tmp_path: Path
 ) -> None:
-    again, told = resumed
+    alone = demo.run_demo(tmp_path / "out", size=SMALL, processes=1, formats=FORMATS)
     assert outcome.report is not None
-    assert again.report is not None
+    assert alone.report is not None
     # The digest among it: the base, the data and the pairs are the same to the bit.
-    assert again.report.manifest == outcome.report.manifest
+    assert alone.report.manifest == outcome.report.manifest
     # Shares make other batches, which move an NLL in its seventh digit; at this size
     # a figure near its own noise, such as a number of tries, moves more.
-    found, expected = figures(again), figures(outcome)
+    found, expected = figures(outcome), figures(alone)
     assert found.keys() == expected.keys()
     known = {key: value for key, value in expected.items() if value is not None}
     assert {key for key, value in found.items() if value is not None} == known.keys()
     assert {key: found[key] for key in known} == pytest.approx(
         known, rel=1e-2, abs=1e-3
     )
-    phases = {phase for phase, _, _ in told}
-    assert "training the base, steps" not in phases
-    assert {"scoring, passes, process 1 of 2", "scoring, passes, process 2 of 2"} <= (
-        phases
-    )
 
 
 def test_a_finished_demo_is_not_made_again_and_gets_its_lost_pages_back(
-    outcome: Outcome, tmp_path: Path
+    outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Figures as files take longest, and are no pages.
+    pages = partial(write_report, formats=("html", "md"))
+    monkeypatch.setattr(demo, "write_report", pages)
     folder = tmp_path / "copy"
     shutil.copytree(outcome.folder, folder)
     (folder / "report.md").unlink()
@@ -392,7 +381,7 @@ if __name__ == "__main__":
         _, said = asking.communicate()
     assert said.count("Traceback") == (how == signal.SIGINT)
     assert len(set(asleep)) == 2
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline and any(map(runs, asleep)):
         time.sleep(0.1)
     assert not any(map(runs, asleep))

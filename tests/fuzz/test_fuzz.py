@@ -12,18 +12,16 @@ and the small audit they are made of stay what they are. The short run takes the
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import tempfile
 import unicodedata
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from clocks import Hung, limited
 from fuzz.families import FAMILIES, Silent
 from fuzz.scene import Scene, make_scene
 
@@ -32,16 +30,12 @@ from spark_audit.errors import SparkError
 
 CPU_SECONDS = 5.0
 """Of one command; of the process, so that a busy machine trips nothing."""
-WALL_SECONDS = 60.0
+WALL_SECONDS = 300.0
 LONG = 50
 """Times as many mutants as in the short run: 10,000."""
 
 
 pytestmark = pytest.mark.xdist_group("fuzz")
-
-
-class Hung(BaseException):
-    """No ``except Exception`` holds it."""
 
 
 @pytest.fixture(scope="session")
@@ -51,26 +45,6 @@ def scene(
     make_adapter: Callable[..., Path],
 ) -> Scene:
     return make_scene(tmp_path_factory.mktemp("fuzz"), tiny_base, make_adapter)
-
-
-@contextmanager
-def limited() -> Iterator[None]:
-    def hang(*_: Any) -> None:
-        raise Hung
-
-    timers = (
-        (signal.ITIMER_PROF, signal.SIGPROF, CPU_SECONDS),
-        (signal.ITIMER_REAL, signal.SIGALRM, WALL_SECONDS),
-    )
-    before = [signal.signal(number, hang) for _, number, _ in timers]
-    for timer, _, seconds in timers:
-        signal.setitimer(timer, seconds)
-    try:
-        yield
-    finally:
-        for (timer, number, _), old in zip(timers, before, strict=True):
-            signal.setitimer(timer, 0)
-            signal.signal(number, old)
 
 
 def called(name: str, words: Sequence[str], scene: Scene) -> int:
@@ -185,7 +159,7 @@ def tried(
             words = [str(word) for word in commands.send(code)]  # type: ignore[arg-type]
             shown = words[:2]
             capfd.readouterr()
-            with limited():
+            with limited(cpu=CPU_SECONDS, wall=WALL_SECONDS):
                 if words[0] in ACTS:
                     code = called(words[0], words[1:], scene)
                 else:

@@ -102,7 +102,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
             fine_tune(folder, name, audited, epochs)
     write_examples(folder / "data.jsonl", audited)
     base = open_checkpoint(str(folder / "base"), name="base", device="cpu")
-    manifest = build_manifest(audited, base, name="scene")
+    manifest = build_manifest(audited, base, name="scene", n_candidates=128)
     write_manifest(manifest, folder / "manifests" / "scene.json")
     with counted() as scored:
         report = run(request_of(folder)).report
@@ -229,7 +229,11 @@ def test_a_second_audit_scores_nothing_again(
     monkeypatch.setattr(scoring, "_runner", lambda kind: never)
     store = scene.folder / "report" / "scores" / "store"
     request = request_of(
-        scene.folder, audits=("rank",), output=tmp_path / "rank", scores=store
+        scene.folder,
+        audits=("rank",),
+        output=tmp_path / "rank",
+        scores=store,
+        formats=("csv",),
     )
     # The drift of a few texts is measured only where something is to be scored.
     report = run(request).report

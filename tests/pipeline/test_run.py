@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forks import begin, python
 
 from spark_audit.audits import AUDITS
 from spark_audit.checkpoints.specs import Loading
@@ -36,6 +35,7 @@ from spark_audit.report.folder import read_report
 from spark_audit.report.tables import entries
 from spark_audit.results import Report
 
+ROOT = Path(__file__).parents[2]
 NAMES = [
     f"{first} {last}"
     for last in ("Jones", "Smith", "Brown", "Green", "White")
@@ -193,8 +193,6 @@ def assert_same_figures(one: Report | None, other: Report | None) -> None:
 WORKERS = """
 import os, sys, signal
 from pathlib import Path
-# What takes long to import, once for all.
-import pandas, peft, torch, transformers
 import spark_audit.scoring.passes.plain
 from spark_audit.checkpoints import open as checkpoints
 from spark_audit.cli import main as cli
@@ -231,16 +229,11 @@ def test_workers_take_over_what_a_dead_one_had_and_give_the_report_of_one(
     shared.mkdir()
     call = ["matched", "--ckpt", f"ours={workshop / 'lora'}", "--base", str(tiny_base)]
     call += ["--placebo-draws", "5", "--device", "cpu", "--format", "json", "--quiet"]
-    done = subprocess.run(
-        [sys.executable, "-c", WORKERS, "3", *call, "-o", str(shared)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=workshop,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.stdout.split()[-3:] == ["0", "0", "-9"], done.stderr[-2000:]
-    assert done.stderr.count("another worker has written the report") == 1
+    arguments = ["-c", WORKERS, "3", *call, "-o", str(shared)]
+    code, said = python(arguments, root=ROOT, cwd=workshop)
+    assert code == 0, said
+    assert said.split()[-3:] == ["0", "0", "-9"], said
+    assert said.count("another worker has written the report") == 1
     assert_same_figures(read_report(shared), alone)
     units = [path.read_text() for path in shared.glob("[0-9]-*")]
     # Each unit was scored once, and all workers scored some.
@@ -283,8 +276,6 @@ def test_a_worker_with_other_flags_is_refused(
 THREE = """
 import fcntl, os, sys, time
 from pathlib import Path
-# What takes long to import, once for all three.
-import pandas, peft, torch, transformers
 import spark_audit.scoring.passes.plain
 from spark_audit.checkpoints import open as checkpoints
 from spark_audit.cli import main as cli
@@ -323,15 +314,8 @@ def test_three_commands_into_one_folder_lose_no_audit(
     """One writes while the second waits, and the third comes as the first ends."""
     arguments = ["--ckpt", f"ours={workshop / 'lora'}", "--base", str(tiny_base)]
     arguments += ["--format", "json", "--quiet", "-o", str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-c", THREE, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=workshop,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
+    code, said = python(["-c", THREE, *arguments], root=ROOT, cwd=workshop)
+    assert code == 0, said
     report = json.loads((tmp_path / "report.json").read_text())
     assert {row["audit"] for row in report["results"]} == {"nll", "rank", "matched"}
     assert not (tmp_path / ".report.lock").exists()
@@ -357,22 +341,30 @@ def test_a_wrong_path_leaves_no_folder_behind(
         assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
-def test_torchrun_shares_the_work(
+LAUNCHED = """
+import os, sys
+import spark_audit.scoring.passes.plain
+from spark_audit.checkpoints import open as checkpoints
+from spark_audit.cli import main as cli
+
+for rank in ("0", "1"):
+    if not os.fork():  # as torchrun starts them
+        os.environ |= {"RANK": rank, "LOCAL_RANK": rank}
+        os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        os._exit(cli.run(sys.argv[1:]))
+sys.exit(max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)))
+"""
+
+
+def test_processes_of_a_launcher_share_the_work(
     workshop: Path, tiny_base: Path, tmp_path: Path
 ) -> None:
-    run_ = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    run_ += ["-m", "spark_audit", "matched", "--ckpt", f"ours={workshop / 'lora'}"]
-    run_ += ["--base", str(tiny_base), "-o", str(tmp_path / "out")]
-    run_ += ["--format", "json"]
-    done = subprocess.run(
-        run_,
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=workshop,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    arguments = ["matched", "--ckpt", f"ours={workshop / 'lora'}"]
+    arguments += ["--base", str(tiny_base), "-o", str(tmp_path / "out")]
+    arguments += ["--format", "json"]
+    code, said = python(["-c", LAUNCHED, *arguments], root=ROOT, cwd=workshop)
+    assert code == 0, said
+    assert said.count("another worker has written the report") == 1
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["status"] == "complete"
     assert {row["checkpoint"] for row in report["results"]} == {"base", "ours"}
@@ -632,24 +624,17 @@ def test_stopped_runs_are_resumed_by_the_same_command(
     arguments = ["matched", "--ckpt", f"ours={workshop / 'lora'}"]
     arguments += ["--base", str(tiny_base), "-o", str(tmp_path / "out"), "--quiet"]
     arguments += ["--format", "json"]
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "spark_audit", *arguments],
-        cwd=workshop,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
-    deadline = time.monotonic() + 60
-    while worker.poll() is None and time.monotonic() < deadline:
+    worker = begin(["-m", "spark_audit", *arguments], root=ROOT, cwd=workshop)
+    while worker.alive():
         if (tmp_path / "out" / "scores" / "store").exists():
-            worker.send_signal(stop)
+            os.kill(worker.pid, stop)
             break
         time.sleep(0.01)
-    _, err = worker.communicate(timeout=60)
-    assert worker.returncode in (0, 130, -signal.SIGKILL)
-    assert "Traceback" not in err
-    if worker.returncode == 130:
-        assert "resume with: spark-audit matched" in err
+    code, said = worker.wait()
+    assert code in (0, 130, -signal.SIGKILL)
+    assert "Traceback" not in said
+    if code == 130:
+        assert "resume with: spark-audit matched" in said
     monkeypatch.chdir(workshop)
     assert command_line(arguments) == 0
     assert (tmp_path / "out" / "report.json").exists()

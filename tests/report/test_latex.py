@@ -472,7 +472,7 @@ def test_tex_sets_all_tables(report: Report, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:]

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -407,9 +407,11 @@ def test_importing_the_package_is_quick_and_leaves_torch_alone() -> None:
         "import sys, spark_audit.scoring, spark_audit.scoring.store;"
         "print('torch' in sys.modules, 'transformers' in sys.modules)"
     )
-    start = time.perf_counter()
+    before = os.times()
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert run.stdout.split() == ["False", "False"]
-    assert time.perf_counter() - start < 30
+    after = os.times()
+    # Of the process: a busy machine makes it no slower.
+    assert after.children_user - before.children_user < 30

@@ -88,7 +88,7 @@ def launched(count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
         env=ON_CPU,
     )
 

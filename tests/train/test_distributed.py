@@ -78,7 +78,7 @@ def launched(arguments: list[str]) -> tuple[int, str, str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=300,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     return done.returncode, done.stdout, done.stderr
@@ -106,7 +106,7 @@ def paired(runs: list[list[str]]) -> list[list[tuple[int, str, str]]]:
             )
         )
     try:
-        texts = [process.communicate(timeout=100) for process in both]
+        texts = [process.communicate(timeout=300) for process in both]
     finally:
         for process in both:
             process.kill()

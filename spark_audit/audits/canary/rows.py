@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -87,8 +88,12 @@ def canary_rows(
             part, audit="canary", metrics=metrics, paper=by_percentile, **options
         )
     order = {metric: i for i, metric in enumerate(metrics)}
+    # Cut once for the rows of all metrics.
+    once, each = (cache(partial(_of_part, frame)) for frame in (ours, often))
     rows = [
-        _beside_chance(row, _of_row(ours, row), _of_row(often, row)) for row in rows
+        _beside_chance(row, once(*place), each(*place))
+        for row in rows
+        for place in [(row.checkpoint, row.of.partition("/")[0])]
     ]
     names = list(dict.fromkeys(ours["checkpoint"]))
     return sorted(
@@ -96,10 +101,9 @@ def canary_rows(
     )
 
 
-def _of_row(frame: pd.DataFrame, row: Row) -> pd.DataFrame:
-    """The ranks of a row's checkpoint and part."""
-    part = row.of.partition("/")[0]
-    return frame[(frame["checkpoint"] == row.checkpoint) & (frame["part"] == part)]
+def _of_part(frame: pd.DataFrame, checkpoint: str, part: str) -> pd.DataFrame:
+    """The ranks of a checkpoint's part."""
+    return frame[(frame["checkpoint"] == checkpoint) & (frame["part"] == part)]
 
 
 def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:

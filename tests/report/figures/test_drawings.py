@@ -958,7 +958,7 @@ def test_a_matplotlibrc_beside_the_data_is_not_read(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=300,
     )
     assert (run.returncode, run.stderr) == (0, "")
 
