@@ -6,6 +6,8 @@ A manifest of that many rows and a store filled with scores are made up, without
 forward, and ``conclude`` runs in a process of its own, as ``spark-audit all`` calls it
 after the last checkpoint, without what takes long and needs no memory. Printed are the
 most resident memory after the imports and in the end; on stderr its rise. Linux only.
+``--evidence`` makes up what ``nll`` concludes from in their place, a row a text: sizes
+that no manifest and store were made of here.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from spark_audit.audits import turns
 from spark_audit.manifest.file import (
@@ -54,16 +57,22 @@ WORDS = np.array("some plain words that stand in any row of data as they do".spl
 
 def main() -> None:
     given = parsed()
+    if given.conclude and given.evidence:
+        from_evidence(given.output, given.rows[0], given.checkpoints[0], given)
+        return
     if given.conclude:
         measured(given.output, given.rows[0], given.checkpoints[0], given)
         return
     print("|rows|checkpoints|MB at the start|MB at most|seconds|")
     print("|---|---|---|---|---|", flush=True)
     for rows in given.rows:
-        made(given.output, rows)
+        if not given.evidence:
+            made(given.output, rows)
         for count in given.checkpoints:
-            filled(given.output, rows, count)
-            own = [f"--rows={rows}", f"--checkpoints={count}", "--conclude"]
+            if not given.evidence:
+                filled(given.output, rows, count)
+            own = ["--evidence"] * given.evidence
+            own += [f"--rows={rows}", f"--checkpoints={count}", "--conclude"]
             own += [f"--output={given.output}", f"--most={given.most}"]
             own += [f"--together={given.together}"] * (given.together is not None)
             own += ["--audits", *given.audits]
@@ -84,6 +93,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--audits", nargs="+", default=AUDITS)
     parser.add_argument("--most", type=float, default=8, help="GB of memory at most")
     parser.add_argument("--together", type=int, help="rows of evidence held at once")
+    parser.add_argument("--evidence", action="store_true", help="nothing else is made")
     parser.add_argument("-o", "--output", type=Path, default=Path("streaming"))
     parser.add_argument("--conclude", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -247,11 +257,8 @@ def scores(row: int, number: int) -> dict[str, np.ndarray]:
 
 def measured(folder: Path, rows: int, count: int, given: argparse.Namespace) -> None:
     """Conclude, and print a line of the table; on stderr the peak by stage."""
-    most = int(given.most * 2**30)
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    limit(given)
     turns.TOGETHER = turns.TOGETHER if given.together is None else given.together
-    import pandas  # noqa: F401
-
     shutil.rmtree(folder / f"report-{rows}-{count}", ignore_errors=True)
     first, start, clock = peak(), time.monotonic(), Clock()
     names = names_of(count)
@@ -281,6 +288,58 @@ def measured(folder: Path, rows: int, count: int, given: argparse.Namespace) -> 
     print(f"|{rows:,}|{count}|{cells}|")
     for what, seconds in clock.seconds.items():
         print(f"{what}: {seconds:.1f} s", file=sys.stderr)
+
+
+def from_evidence(
+    folder: Path, rows: int, count: int, given: argparse.Namespace
+) -> None:
+    """Conclude from evidence that was never a table, in turns; print as the other."""
+    from spark_audit.audits import AUDITS
+
+    limit(given)
+    folder.mkdir(parents=True, exist_ok=True)
+    path, names = folder / f"evidence-{rows}-{count}.parquet", names_of(count)
+    conclude = AUDITS.get("nll").part("conclude")
+
+    def turn(evidence: pd.DataFrame, **options: Any) -> Any:
+        print(f"{peak():.0f} MB before a turn", file=sys.stderr, flush=True)
+        return conclude(evidence, **options)
+
+    first, start = peak(), time.monotonic()
+    frames = (evidence_of(name, number, rows) for number, name in enumerate(names))
+    turns.TOGETHER = 0
+    evidence = turns.stored(frames, lambda: path)
+    print(f"{peak():.0f} MB after evidence", file=sys.stderr, flush=True)
+    options = {"paper": True, "seed": 0, "replicates": 2000}
+    held = {name: "c1" for name in names[2:]}
+    parts = {"conclude": turn}
+    turns.concluded(evidence, parts, always="base", baselines=held, **options)
+    cells = f"{first:.0f}|{peak():.0f}|{time.monotonic() - start:.0f}"
+    print(f"|{rows:,}|{count}|{cells}|")
+    path.unlink()
+
+
+def evidence_of(name: str, number: int, rows: int) -> pd.DataFrame:
+    """Evidence of ``nll``: an identifier a text, each in a cluster of its own."""
+    rng, row = np.random.default_rng(number), np.arange(rows)
+    return pd.DataFrame(
+        {
+            "checkpoint": name,
+            "of": "pii",
+            "split": np.where(row % 4 == 3, "test", "train"),
+            "task": np.where(row % 2, "second", "first"),
+            "type": np.where(row % 3, "PHONE", "EMAIL"),
+            "cluster": [f"row-{k}" for k in range(rows)],
+            "num": rng.gamma(6.0, 1 - 0.1 * bool(number), rows),
+            "den": 3.0,
+        }
+    )
+
+
+def limit(given: argparse.Namespace) -> None:
+    """Let no more memory be had than was given."""
+    most = int(given.most * 2**30)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from spark_audit.audits.ratio_rows import (
     by_group,
     ratio_contrasts,
     ratio_rows,
+    summed_groups,
 )
 from spark_audit.audits.turns import framed, joined
 from spark_audit.audits.wording import figure, reason, unseen
@@ -78,17 +79,16 @@ def conclude(
 ) -> AuditResult:
     """Rows, contrasts and verdict from :func:`evidence`."""
     options: dict[str, Any] = {"paper": paper, "seed": seed, "replicates": replicates}
-    options["metrics"] = by_name(METRICS)
     rows, contrasts = list[Row](), list[Contrast]()
     # Group by group: of many rows their cells would not fit in memory together.
     for group, part in by_group(evidence):
-        cells = part.assign(group=group, metric="nll")
-        rows += ratio_rows(cells, audit="nll", **options)
-        contrasts += ratio_contrasts(cells, audit="nll", baselines=baselines, **options)
+        found = _figures(part.assign(group=group, metric="nll"), baselines, options)
+        rows += found[0]
+        contrasts += found[1]
     known = set(evidence.loc[evidence["split"] == "train", "of"])
     absent = tuple(which for which in NAMES if which not in known)
     missing = [replace(metric, missing=absent) for metric in METRICS]
-    names = list(dict.fromkeys(evidence["checkpoint"]))
+    names = evidence["checkpoint"].unique().tolist()
     return AuditResult(
         rows=[
             *beside_base(rows),
@@ -104,6 +104,19 @@ def conclude(
             ),
         ],
         scope=list(SCOPE),
+    )
+
+
+def _figures(
+    cells: pd.DataFrame, baselines: Mapping[str, str], options: Mapping[str, Any]
+) -> tuple[list[Row], list[Contrast]]:
+    """Rows and contrasts of a group, from the same sums and draws."""
+    drawn = {name: options[name] for name in ("seed", "replicates")}
+    told: dict[str, Any] = {"audit": "nll", "metrics": by_name(METRICS), **options}
+    told["summed"] = [*summed_groups(cells, **drawn)]
+    return (
+        ratio_rows(cells, **told),
+        ratio_contrasts(cells, baselines=baselines, **told),
     )
 
 

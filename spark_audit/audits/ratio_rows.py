@@ -8,7 +8,14 @@ difference to a baseline with its test, and the smallest effect it could have sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -43,14 +50,19 @@ def by_group(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     Train rows are pooled, then by task and by type (an empty value is of none); test
     rows are one group.
     """
-    train, test = (frame[frame["split"] == split] for split in ("train", "test"))
-    if len(train):
-        yield "pooled", train
+    # One copy of some rows at a time: there may be millions.
+    train, test = (frame["split"] == split for split in ("train", "test"))
+    if train.any():
+        yield "pooled", frame[train]
     for column in ("task", "type"):
-        for value in sorted(set(train[column]) - {""}):
-            yield f"{column}:{value}", train[train[column] == value]
-    if len(test):
-        yield "split:test", test
+        for value in sorted({*frame.loc[train, column].unique()} - {""}):
+            yield f"{column}:{value}", frame[train & (frame[column] == value)]
+    if test.any():
+        yield "split:test", frame[test]
+
+
+Summed: TypeAlias = tuple[str, Weights, dict[tuple[str, str, str], np.ndarray]]
+"""A group, its bootstrap weights, and its sums ``(C, 2)`` by figure."""
 
 
 def ratio_estimates(
@@ -60,6 +72,7 @@ def ratio_estimates(
     paper: bool,
     seed: int,
     replicates: int,
+    summed: Iterable[Summed] | None = None,
 ) -> dict[tuple[str, str, str, str], Estimate]:
     """Estimate of every ``(checkpoint, group, metric, of)``.
 
@@ -67,6 +80,8 @@ def ratio_estimates(
     ----------
     frame
         Cells.
+    summed
+        What :func:`summed_groups` made of the cells, where it is needed again.
     metrics
         By name: how they are estimated.
     paper
@@ -75,7 +90,9 @@ def ratio_estimates(
         Of the cluster bootstrap; its draws are shared by all figures of a group.
     """
     found: dict[tuple[str, str, str, str], Estimate] = {}
-    for group, weights, sums in _groups(frame, seed=seed, replicates=replicates):
+    if summed is None:
+        summed = summed_groups(frame, seed=seed, replicates=replicates)
+    for group, weights, sums in summed:
         for (checkpoint, metric, of), pair in sums.items():
             known = metrics[metric]
             if known.rate:
@@ -97,14 +114,14 @@ def ratio_rows(
     paper: bool,
     seed: int,
     replicates: int,
+    summed: Iterable[Summed] | None = None,
 ) -> list[Row]:
     """Rows of an audit, in the order in which the cells name them.
 
     Parameters are those of :func:`ratio_estimates`.
     """
-    estimates = ratio_estimates(
-        frame, metrics=metrics, paper=paper, seed=seed, replicates=replicates
-    )
+    options: Any = {"paper": paper, "seed": seed, "replicates": replicates}
+    estimates = ratio_estimates(frame, metrics=metrics, summed=summed, **options)
     rows = []
     for key in _order(frame):
         checkpoint, group, metric, of = key
@@ -132,6 +149,7 @@ def ratio_contrasts(
     paper: bool,
     seed: int,
     replicates: int,
+    summed: Iterable[Summed] | None = None,
 ) -> list[Contrast]:
     """Checkpoint minus baseline of every figure, paired by cluster.
 
@@ -140,13 +158,17 @@ def ratio_contrasts(
     baselines
         Checkpoint -> the one it is held against.
 
+    The others are those of :func:`ratio_estimates`.
+
     Notes
     -----
     ``p`` is the sign-flip test over clusters of the differences of sums. It needs both
     sides to count the same, as they do on one manifest.
     """
     found: list[Contrast] = []
-    for group, weights, sums in _groups(frame, seed=seed, replicates=replicates):
+    if summed is None:
+        summed = summed_groups(frame, seed=seed, replicates=replicates)
+    for group, weights, sums in summed:
         for (checkpoint, metric, of), ours in sums.items():
             baseline = baselines.get(checkpoint)
             theirs = sums.get((str(baseline), metric, of))
@@ -217,10 +239,10 @@ def _with_nulls(
     return made
 
 
-def _groups(
+def summed_groups(
     frame: pd.DataFrame, *, seed: int, replicates: int
-) -> Iterator[tuple[str, Weights, dict[tuple[str, str, str], np.ndarray]]]:
-    """Each group's bootstrap weights, and its sums ``(C, 2)`` by figure."""
+) -> Iterator[Summed]:
+    """The groups of cells, one after the other."""
     groups = frame["group"].unique().tolist()
     for group in groups:
         # Without a copy where it is all there is.

@@ -27,6 +27,8 @@ TOGETHER = 500_000
 """Rows of evidence up to which all checkpoints are concluded from at once."""
 RECORDS = 20_000
 """Records that are held as such while a frame is made of them."""
+GROUP = 50_000
+"""Rows of evidence that are written at once."""
 
 
 class StoredEvidence:
@@ -55,7 +57,9 @@ class StoredEvidence:
         wanted = set(names)
         groups = [g for n in self.names if n in wanted for g in self._groups[n]]
         with pq.ParquetFile(self.path) as file:
-            found: pd.DataFrame = file.read_row_groups(groups).to_pandas()
+            table = file.read_row_groups(groups)
+        # Column by column, each gone from the table once it stands in the frame.
+        found: pd.DataFrame = table.to_pandas(self_destruct=True, split_blocks=True)
         return found
 
 
@@ -115,7 +119,7 @@ def stored(frames: Iterable[pd.DataFrame], spare: Callable[[], Path]) -> Evidenc
         if sum(map(len, held)) > TOGETHER:
             every = chain(held, rest)
             del held, frame
-            return _written((one for one in every if len(one)), spare())
+            return _written(filter(len, every), spare())
     return joined(held)
 
 
@@ -129,15 +133,24 @@ def _written(frames: Iterator[pd.DataFrame], path: Path) -> StoredEvidence:
     try:
         with pq.ParquetWriter(path, schema) as writer:
             for frame in every:
-                for name in dict.fromkeys(frame["checkpoint"]):
-                    part = frame[frame["checkpoint"] == name]
+                for name, part in _pieces(frame):
                     table = pa.Table.from_pandas(part, schema, preserve_index=False)
-                    writer.write_table(table, row_group_size=len(table))
+                    writer.write_table(table)
                     groups.setdefault(name, []).append(count)
-                    count, rows = count + 1, rows + len(table)
+                    count, rows = count + 1, rows + len(part)
+                del frame, part, table  # before the next one is made
     except OSError as error:
         raise cannot_write(path.parent, error) from error
     return StoredEvidence(path, groups, rows)
+
+
+def _pieces(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The rows of each checkpoint, :data:`GROUP` of them at a time."""
+    names = frame["checkpoint"].unique().tolist()
+    for name in names:
+        own = frame if len(names) == 1 else frame[frame["checkpoint"] == name]
+        for at in range(0, len(own), GROUP):
+            yield name, own.iloc[at : at + GROUP]
 
 
 def concluded(

@@ -29,7 +29,9 @@ from spark_audit.provenance import canonical_json
 SLICE = 128
 """Parts that are packed, and made, together."""
 HELD = 32
-"""Slices of a sequence that stay made."""
+"""Slices up to which all of a sequence stay made."""
+FEW = 4
+"""Slices that stay made of a longer one, which is gone through from end to end."""
 IN_MEMORY = 8 << 20
 """Bytes of a sequence's slices that are no file yet."""
 
@@ -165,7 +167,7 @@ class Packed(Sequence[P], Generic[P]):
             said = first["msg"].lower().removeprefix("value error, ")
             raise Misfit(f"field {place}: {said}") from error
         held[number] = found
-        if len(held) > HELD:
+        if len(held) > (HELD if len(self._slices) <= HELD else FEW):
             held.popitem(last=False)
         return found
 

@@ -9,7 +9,7 @@ checkpoint and metric make their differences paired.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,6 +19,9 @@ from spark_audit.stats.weights import BLOCKS, Blocks, Weights, dealt, row_chunks
 
 EXACT_UP_TO = 20
 """Up to this many clusters the sign-flip tests enumerate every pattern."""
+
+SIGNS = 1 << 22
+"""Random signs that are drawn at once."""
 
 DRAWS = 1 << 16
 """Draws of correlated normals."""
@@ -225,11 +228,22 @@ def sign_patterns(
             runs = signs[:, column].reshape(1 << (column - 1), 2, -1)
             runs[:, 1] = -1
         return signs, True
+    rows = _random_signs(n_clusters, replicates, seed)
+    return np.concatenate([*rows]), False
+
+
+def _random_signs(
+    n_clusters: int, replicates: int, seed: int | np.random.Generator
+) -> Iterator[np.ndarray]:
+    """Rows of random signs, some at a time: all of them may be 80 MB."""
+    if replicates < 1:
+        raise ValueError("replicates must be at least 1")
     rng = np.random.default_rng(seed)
-    signs = rng.integers(0, 2, (replicates, n_clusters), dtype=np.int8)
-    signs *= -2
-    signs += 1
-    return signs, False
+    # Four bytes are one draw: by multiples of four rows the signs are those of one go.
+    step = max(4, SIGNS // n_clusters // 4 * 4)
+    for start in range(0, replicates, step):
+        shape = min(step, replicates - start), n_clusters
+        yield 1 - 2 * rng.integers(0, 2, shape, dtype=np.int8)
 
 
 def sign_flip(
@@ -307,14 +321,19 @@ def _flip_p(
     order = np.argsort(-observed, kind="stable")
     # Rounding moves a sum of C terms by far less than this share of its largest value.
     bar = observed[order] - _TIE * np.abs(num).sum(axis=0)[order]
-    signs, exact = sign_patterns(len(num), replicates=replicates, seed=seed)
-    hits = np.zeros(len(order))
-    for rows in row_chunks(len(signs), max(num.shape)):
-        flipped = np.abs(weighted_sums(signs[rows], num[:, order]))
-        # Column j becomes the maximum over the columns from j on.
-        largest = np.maximum.accumulate(flipped[:, ::-1], axis=1)[:, ::-1]
-        hits += np.sum(largest >= bar, axis=0)
-    p = hits / len(signs) if exact else (1 + hits) / (1 + len(signs))
+    if exact := len(num) <= EXACT_UP_TO:
+        signs = iter([sign_patterns(len(num), seed=seed)[0]])
+    else:
+        signs = _random_signs(len(num), replicates, seed)
+    hits, done = np.zeros(len(order)), 0
+    for part in signs:
+        for rows in row_chunks(len(part), max(num.shape)):
+            flipped = np.abs(weighted_sums(part[rows], num[:, order]))
+            # Column j becomes the maximum over the columns from j on.
+            largest = np.maximum.accumulate(flipped[:, ::-1], axis=1)[:, ::-1]
+            hits += np.sum(largest >= bar, axis=0)
+        done += len(part)
+    p = hits / done if exact else (1 + hits) / (1 + done)
     adjusted = np.empty(len(order))
     adjusted[order] = np.maximum.accumulate(p)
     return adjusted

@@ -40,6 +40,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows make several slices, files and groups."""
     monkeypatch.setattr(packed, "SLICE", 7)
     monkeypatch.setattr(packed, "HELD", 2)
+    monkeypatch.setattr(packed, "FEW", 1)
     monkeypatch.setattr(folders, "FILE_ROWS", 20)
     monkeypatch.setattr(folders, "GROUP_ROWS", 9)
 
@@ -255,7 +256,10 @@ def test_packed_parts_are_a_sequence(manifest: Manifest, small: None) -> None:
         with pytest.raises(IndexError):
             found[outside]
     # Only what was asked for last is held.
-    assert len(found._held) == packed.HELD
+    assert len(found._held) == packed.FEW
+    few = Packed.of(str, [f"{k}" for k in range(14)], name="ids")
+    assert len(list(few)) == 14
+    assert len(few._held) == packed.HELD
     again = Packed.of(str, (f"é{k}" for k in range(20)), name="ids")
     assert json.loads(b"".join(again.json())) == list(again)
     assert b"".join(Packed.of(str, (), name="ids").json()) == b"[]"

@@ -291,6 +291,16 @@ class TestSignFlip:
         assert signs.shape == (500, 21)
         assert set(np.unique(signs)) == {-1, 1}
 
+    @pytest.mark.parametrize("clusters", [21, 38, 1001])
+    def test_signs_are_the_same_however_many_are_drawn_at_once(
+        self, clusters: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        drawn = np.random.default_rng(5).integers(0, 2, (203, clusters), dtype=np.int8)
+        for at_once in (1, 4096, 1 << 22):
+            monkeypatch.setattr(bootstrap, "SIGNS", at_once)
+            signs, _ = sign_patterns(clusters, replicates=203, seed=5)
+            np.testing.assert_array_equal(signs, 1 - 2 * drawn)
+
 
 def brute_max_t(num: np.ndarray) -> np.ndarray:
     """Westfall and Young's procedure, written with loops."""
