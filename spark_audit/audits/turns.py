@@ -187,8 +187,8 @@ def concluded(
         # A method's replicates are averaged, and so are those that it is held against.
         others = {entry_of(name) for name in held.values()}
         seen = {n for n in evidence.names if n in unit or entry_of(whose(n)) in others}
-        part = evidence.of({*seen, always})
-        result = turn(part, baselines=held, **common, **options)
+        # Without a name: what a turn saw is gone before the next is read.
+        result = turn(evidence.of({*seen, always}), baselines=held, **common, **options)
         made = _with(made, result, {*unit, *told, *map(entry_of, told)})
     return parts["finish"](made, **options) if "finish" in parts else made
 

@@ -131,16 +131,21 @@ def _write_tables(
     for one in scored:
         name, files = one.facts.name, dict[Pass, Path]()
         for wanted, named in one.keys.items():
-            stem, keys = table_stem(name, wanted, taken), named()
+            stem = table_stem(name, wanted, taken)
             files[wanted] = folder / "scores" / "tables" / f"{stem}.parquet"
-            parts = store.parts(keys, kind=wanted)
-            if write_tables(parts, files[wanted]) < len(keys):
-                what = "scores vanished while the report was written"
-                raise IncompleteError(what, where=str(store.folder))
+            _write_table(store, wanted, named(), files[wanted])
         served = one.facts.format == "server"
         tables[name] = (ServedTables if served else StoredTables)(files)
         taken.add(safe(name))
     return tables
+
+
+def _write_table(
+    store: Store, wanted: Pass, keys: Mapping[str, str], path: Path
+) -> None:
+    if write_tables(store.parts(keys, kind=wanted), path) < len(keys):
+        what = "scores vanished while the report was written"
+        raise IncompleteError(what, where=str(store.folder))
 
 
 def _results(

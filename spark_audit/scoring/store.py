@@ -244,13 +244,18 @@ class Store:
         Each is sorted by the items' keys; no two hold the same item.
         """
         self.refresh()
-        items: dict[str, list[str]] = {}
+        # Those that share a score stand apart: a list for each of many takes 90 bytes.
+        items: dict[str, str] = {}
+        twins: dict[str, list[str]] = {}
         for name, key in keys.items():
-            items.setdefault(key, []).append(name)
+            if items.setdefault(key, name) != name:
+                twins.setdefault(key, []).append(name)
         held: list[tuple[str, np.ndarray, dict[str, np.ndarray]]] = []
         tokens, yielded = 0, False
         for key, own in self._rows(items):
-            for name in items.pop(key, ()):
+            if key not in items:
+                continue
+            for name in (items.pop(key), *twins.get(key, ())):
                 held.append((name, *own))
                 tokens += len(own[0])
             if most is not None and tokens >= most:
