@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-from scipy import special
+import scipy
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.wording import figure
@@ -80,7 +80,7 @@ def _against(rows: Sequence[Contrast]) -> dict[str, Any]:
     p: float | None = None
     if spread > 0:
         t = abs(float(np.mean(apart))) / spread
-        p = float(2 * special.stdtr(len(apart) - 1, -t))
+        p = float(2 * scipy.special.stdtr(len(apart) - 1, -t))
     return {"baseline": entry_of(rows[0].baseline), "p": p}
 
 
@@ -291,8 +291,12 @@ def _primary(row: Row, sentence: str, seeds: int) -> dict[str, Any]:
     null, limit = (row.null_low, row.high) if below else (row.null_high, row.low)
     reach, apart = abs(row.value - limit), abs(row.value) - abs(null or 0.0)
     df = max(seeds - 1, 1)
-    t = float(special.stdtrit(df, 0.975)) * max(apart, 0.0) / reach if reach else 0.0
-    p = float(2 * special.stdtr(df, -t))
+    t = (
+        float(scipy.special.stdtrit(df, 0.975)) * max(apart, 0.0) / reach
+        if reach
+        else 0.0
+    )
+    p = float(2 * scipy.special.stdtr(df, -t))
     otherwise = f"{sentence} Not shown once all tests of the report count."
     return {"p": p, "family": "primary", "otherwise": otherwise}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal, get_args
 
 from spark_audit.data.examples import Example, Span
@@ -36,11 +36,16 @@ class _Rule:
     """A pattern whose group ``pii`` is the identifier, and what it must satisfy."""
 
     type: str
-    pattern: re.Pattern[str]
+    pattern: str
     check: Callable[[str], bool] | None = None
 
+    @cached_property
+    def _compiled(self) -> re.Pattern[str]:
+        """When it is first looked for: all rules take a tenth of a second."""
+        return re.compile(self.pattern, re.VERBOSE)
+
     def find(self, text: str) -> Iterable[Hit]:
-        for found in self.pattern.finditer(text):
+        for found in self._compiled.finditer(text):
             if self.check is None or self.check(found["pii"]):
                 yield *found.span("pii"), self.type
 
@@ -96,10 +101,6 @@ def _person(found: str) -> bool:
     )
 
 
-def _rule(type: str, pattern: str, check: Callable[[str], bool] | None = None) -> _Rule:
-    return _Rule(type, re.compile(pattern, re.VERBOSE), check)
-
-
 _CAPITAL = r"[A-Z][^\W\d_]*(?:(?:-|['\u2019](?!s\b))[^\W\d_]+)*"
 _PERSON = rf"\**(?P<pii>{_CAPITAL}(?:[ ][A-Z]\.)?(?:[ ]{_CAPITAL}){{0,2}})"
 _PERSON_2 = rf"\**(?P<pii>{_CAPITAL}(?:[ ][A-Z]\.)?(?:[ ]{_CAPITAL}){{1,2}})"
@@ -115,12 +116,12 @@ _STREET = (
     r"|Ville|Vista|Walks?|Wells?|Harbors?|Lodge|Springs?|Lights?|Dam)s?\b\.?"
 )
 _RULES: tuple[_Rule, ...] = (
-    _rule(
+    _Rule(
         "EMAIL",
         r"""(?<![\w.%+-])(?P<pii>[A-Za-z0-9][\w.%+-]{0,63}
         @(?:[A-Za-z0-9][A-Za-z0-9-]{0,62}\.){1,6}[A-Za-z]{2,24})(?![\w@]|-\w)""",
     ),
-    _rule(
+    _Rule(
         "CREDIT_CARD",
         r"""(?<![\w$€£#.,+-])(?P<pii>\d{4}(?P<s>[ -]?)\d{4}(?P=s)\d{4}(?P=s)\d{4}
         |3\d{3}(?P<t>[ -]?)\d{6}(?P=t)\d{4,5}|\d{13}|\d{15}|\d{17,19})
@@ -129,18 +130,18 @@ _RULES: tuple[_Rule, ...] = (
     ),
     # Social security numbers never begin with 000, 666 or 9; behind a cue the last is
     # taken all the same: tax numbers and made-up numbers have it.
-    _rule(
+    _Rule(
         "SSN",
         r"""(?<![\w$-])(?<!\d[.,])(?P<pii>(?!000|666|9)\d{3}-(?!00)\d\d-(?!0000)\d{4})
         (?![\w-]|[.,]\d)""",
     ),
-    _rule(
+    _Rule(
         "SSN",
         r"""(?i:\b(?:ssn|itin|social[ ]security|tax(?:payer)?[ ]id)\b)[^\d\n]{0,40}?
         (?<![\w$-])(?P<pii>(?!000|666)\d{3}(?P<s>[ -]?)(?!00)\d\d(?P=s)(?!0000)\d{4})
         (?![\w-]|[.,]\d)""",
     ),
-    _rule(
+    _Rule(
         "PASSWORD",
         r"""(?i:\b(?:password|passcode|passphrase|passwd|pwd)\b)
         (?i:\s+(?:of|for|on)\s[^.!?\n]{1,40}?\s(?:is|was))?
@@ -149,18 +150,18 @@ _RULES: tuple[_Rule, ...] = (
         ["'\u201c\u2018]?(?P<pii>[^\s"'\u201c\u201d]{3,63}[^\s"'\u201c\u201d.,;:!?)])""",
         _secret,
     ),
-    _rule(
+    _Rule(
         "PASSWORD",
         r"""(?:\bPIN(?:[ ](?i:code|number))?|\bpin[ ](?:code|number))
         (?:\s*[:=]\s*|\s+is\s+|\s+)(?P<pii>\d{4,8})(?![\w-]|[.,]\d)""",
     ),
-    _rule(
+    _Rule(
         "ID",
         r"""(?<!\w)(?P<pii>[A-Z]{2}\d\d(?:[ ]?[A-Z0-9]{4}){2,7}(?:[ ]?[A-Z0-9]{1,3})?)
         (?!\w)""",
         _iban,
     ),
-    _rule(
+    _Rule(
         "ID",
         r"""(?i:\b(?:passport|licen[cs]e|account|acct|member|membership|customer|patient
         |employee|student|policy|medical[ ]record|national|identity|tax)
@@ -168,38 +169,38 @@ _RULES: tuple[_Rule, ...] = (
         (?:\s*[:=\#]\s*|\s+is:?\s+|\s+)(?P<pii>(?=(?:[A-Z-]*\d){4})[A-Z0-9]
         [A-Z0-9-]{4,19})(?![\w-])""",
     ),
-    _rule(
+    _Rule(
         "ID",
         rf"""(?<![\w.-])(?<!\b[Vv]ersion[ ])(?P<pii>(?:{_OCTET}\.){{3}}{_OCTET})
         (?![\w-]|\.\d)""",
         lambda found: max(map(int, found.split("."))) >= 10,
     ),
-    _rule(
+    _Rule(
         "PHONE",
         r"""(?<![\w+])(?P<pii>\+(?=(?:[ .()-]{0,2}\d){8,15}(?!\d))[1-9]\d{0,2}
         (?:[ .-]?\(?\d{1,5}+\)?){2,6})(?![\w%-]|[.,]\d)""",
     ),
     # Elsewhere within the country: a trunk 0, in groups.
-    _rule(
+    _Rule(
         "PHONE",
         r"""(?<![\w$€£.,+/-])(?P<pii>(?=(?:[ ()/-]{0,3}\d){9,11}(?![ /-]?\d))
         (?:\(0[1-9]\d{0,3}\)[ -]{0,2}|0[1-9]\d{0,3}[ /-])\d{2,8}(?:[ -]\d{2,6}){0,4})
         (?![\w%-]|[.,]\d)""",
     ),
     # North America: no area code and no exchange begins with 0 or 1.
-    _rule(
+    _Rule(
         "PHONE",
         r"""(?<![\w$€£.,+-])(?P<pii>(?:(?:\+?1|001)[-. ]?)?
         (?:\([2-9]\d\d\)\s?[2-9]\d\d[-. ]|[2-9]\d\d(?P<s>[-. ])[2-9]\d\d(?P=s))\d{4}
         (?:\s?(?:x|ext\.?\s?)\d{1,5})?)(?![\w%-]|[.,]\d)""",
     ),
-    _rule(
+    _Rule(
         "PHONE",
         r"""(?i:\b(?:phone|telephone|tel|mobile|cell|fax|call|text|dial)\b)
         [^\d\n$€£]{0,25}(?<![\w.,-])(?P<pii>[2-9]\d{9}|[2-9]\d\d[-.][0-9]\d{3})
         (?![\w%-]|[.,]\d)""",
     ),
-    _rule(
+    _Rule(
         "ADDRESS",
         rf"""(?<![\w$€£.,-])(?P<pii>\d{{1,6}}[A-Za-z]?[ ](?:[NSEW]\.?[ ])?
         (?:(?:[A-Z][\w'-]*\.?|\d{{1,3}}(?:st|nd|rd|th))[ ]){{1,3}}{_STREET}
@@ -208,16 +209,16 @@ _RULES: tuple[_Rule, ...] = (
         (?:-\d{{4}}(?!\d))?)?)""",
         _address,
     ),
-    _rule("ADDRESS", r"(?P<pii>\bP\.?[ ]?O\.?[ ]Box[ ]\d{1,6})(?!\w)"),
-    _rule("NAME", rf"(?<!\w)(?:Mr|Mrs|Ms|Mx|Dr|Prof)\b\.?[ ]{_PERSON}", _person),
-    _rule("NAME", rf"(?i:\bmy[ ](?:full[ ])?name(?:[ ]is|['\u2019]s))[ ]{_PERSON}"),
-    _rule("NAME", rf"(?i:\b(?:full[ ]|customer[ ]|patient[ ])?name:)\**[ ]{_PERSON_2}"),
-    _rule(
+    _Rule("ADDRESS", r"(?P<pii>\bP\.?[ ]?O\.?[ ]Box[ ]\d{1,6})(?!\w)"),
+    _Rule("NAME", rf"(?<!\w)(?:Mr|Mrs|Ms|Mx|Dr|Prof)\b\.?[ ]{_PERSON}", _person),
+    _Rule("NAME", rf"(?i:\bmy[ ](?:full[ ])?name(?:[ ]is|['\u2019]s))[ ]{_PERSON}"),
+    _Rule("NAME", rf"(?i:\b(?:full[ ]|customer[ ]|patient[ ])?name:)\**[ ]{_PERSON_2}"),
+    _Rule(
         "NAME",
         rf"\b(?:contact|[Aa]sk[ ]for|[Ss]igned[ ]by|[Aa]ttn\.?:?)[ ]{_PERSON_2}",
         _person,
     ),
-    _rule(
+    _Rule(
         "NAME",
         rf"""(?i:\b(?:sincerely|regards|yours[ ]truly),?)[^\S\n]*+\n\s*+{_PERSON_2}
         [ ]*(?:\n|$)""",

@@ -33,7 +33,7 @@ def _seconds(work: Callable[[], object]) -> float:
     """The median of the seconds of some goes, after one that warms up."""
     work()
     spent = []
-    for _ in range(7):
+    for _ in range(3):
         start = time.perf_counter()
         work()
         spent.append(time.perf_counter() - start)

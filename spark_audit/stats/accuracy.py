@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special
+import scipy
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
@@ -334,7 +334,7 @@ def _effective(answers: Answers, metric: str, estimate: Estimate) -> float:
     assert estimate.low is not None
     tail = 0.5 + estimate.level / 2
     # The t quantile that the interval was made with, against that of n questions.
-    df_ratio = special.stdtrit(n - 1, tail) * se / (share - estimate.low)
+    df_ratio = scipy.special.stdtrit(n - 1, tail) * se / (share - estimate.low)
     return float(min(n, share * (1 - share) / se**2 * df_ratio**2))
 
 

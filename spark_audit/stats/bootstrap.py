@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import special
 
 from spark_audit.stats.weights import BLOCKS, Blocks, Weights, dealt, row_chunks
 
@@ -370,7 +370,7 @@ def correlated(p: ArrayLike, correlation: np.ndarray) -> np.ndarray:
     drawn = draws * np.sqrt(np.maximum(spread, 0.0)) @ axes.T
     largest = np.sort(np.abs(drawn).max(axis=1))
     # A p of 0 is farther out than any draw.
-    bar = special.ndtri(1 - np.maximum(values, 1e-15) / 2) * (1 - _TIE)
+    bar = scipy.special.ndtri(1 - np.maximum(values, 1e-15) / 2) * (1 - _TIE)
     hits = DRAWS - np.searchsorted(largest, bar)
     found: np.ndarray = np.minimum((1 + hits) / (1 + DRAWS), holm(values))
     return found

@@ -16,7 +16,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
-from scipy import special
 
 from spark_audit.stats.exposure import checked_ranks, exposure_bits, top_k_credit
 from spark_audit.stats.intervals import clopper_pearson
@@ -50,7 +49,7 @@ def null_moments(n_candidates: int) -> NullMoments:
     ``log2 N - log2(N!)/N``, its variance that of ``log2 rank``.
     """
     n = _size(n_candidates)
-    mean_log = float(special.gammaln(n + 1)) / (n * np.log(2))
+    mean_log = float(scipy.special.gammaln(n + 1)) / (n * np.log(2))
     spread = np.mean(np.log2(np.arange(1, n + 1)) ** 2) - mean_log**2
     return NullMoments(
         (n + 1) / 2,
@@ -218,11 +217,11 @@ def top_k(
     fewest, most = int(np.floor(hits)), int(np.ceil(hits))
     low, _ = clopper_pearson(fewest, n, level=level)
     _, high = clopper_pearson(most, n, level=level)
-    cdf = special.bdtr(np.arange(n + 1), n, chance)
+    cdf = scipy.special.bdtr(np.arange(n + 1), n, chance)
     null_low, null_high = (
         int(np.searchsorted(cdf, q)) for q in (0.5 - level / 2, 0.5 + level / 2)
     )
-    p = 1.0 if fewest == 0 else float(special.bdtrc(fewest - 1, n, chance))
+    p = 1.0 if fewest == 0 else float(scipy.special.bdtrc(fewest - 1, n, chance))
     return TopK(hits, hits / n, low, high, chance, null_low, null_high, p)
 
 
@@ -245,13 +244,13 @@ def top_k_mde(
 
     ``None`` where even n hits of n would not reject.
     """
-    tails = special.bdtrc(np.arange(n), n, _chance(k, n_candidates))
+    tails = scipy.special.bdtrc(np.arange(n), n, _chance(k, n_candidates))
     enough = np.flatnonzero(tails <= significance)
     if not len(enough):
         return None
     hits = int(enough[0]) + 1
     # P[Bin(n, rate) >= hits] = power is a quantile of the beta distribution.
-    return TopKMde(hits, float(special.betaincinv(hits, n - hits + 1, power)))
+    return TopKMde(hits, float(scipy.special.betaincinv(hits, n - hits + 1, power)))
 
 
 class ChanceMde(NamedTuple):
@@ -270,7 +269,9 @@ def chance_mde(
     """
     if n < 1:
         raise ValueError("chance_mde needs at least 1 canary")
-    reach = float(special.ndtri(0.5 + level / 2) + special.ndtri(power)) / np.sqrt(n)
+    reach = float(
+        scipy.special.ndtri(0.5 + level / 2) + scipy.special.ndtri(power)
+    ) / np.sqrt(n)
     moments = null_moments(n_candidates)
     return ChanceMde(float(reach * moments.rank_sd), float(reach * moments.exposure_sd))
 
@@ -317,7 +318,7 @@ def uniformity(
         cvm, cvm_p = float(test.statistic), float(test.pvalue)
     return Uniformity(
         z,
-        float(2 * special.ndtr(-abs(z))),
+        float(2 * scipy.special.ndtr(-abs(z))),
         float(ks.statistic),
         float(ks.pvalue),
         cvm,

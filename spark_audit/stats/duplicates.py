@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
 import numpy as np
-from scipy import sparse
+import scipy
 
 _BLOCK = 1 << 22
 """Matches of the index held at once: bounds the memory, changes no result."""
@@ -95,8 +95,10 @@ def connected_components(n: int, edges: Iterable[tuple[int, int]]) -> np.ndarray
         raise ValueError(f"an edge leaves the nodes 0 to {n - 1}")
     if n == 0:
         return np.zeros(0, np.int64)
-    graph = sparse.coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), (n, n))
-    _, component = sparse.csgraph.connected_components(graph, directed=False)
+    graph = scipy.sparse.coo_array(
+        (np.ones(len(ends)), (ends[:, 0], ends[:, 1])), (n, n)
+    )
+    _, component = scipy.sparse.csgraph.connected_components(graph, directed=False)
     _, smallest = np.unique(component, return_index=True)
     return smallest.astype(np.int64)[component]
 
@@ -169,7 +171,7 @@ def _similar(
 
 def _ngram_sets(
     words: Iterable[Sequence[str]], lengths: np.ndarray, n: int
-) -> sparse.csr_array:
+) -> scipy.sparse.csr_array:
     """The set of n-grams of each text as a row of 0 and 1; columns are n-grams.
 
     Texts are gone through once: as words, each takes ten times its letters.
@@ -192,13 +194,13 @@ def _ngram_sets(
     keys = np.sort(text[inside] * columns + gram[inside[: len(gram)]])
     keys = keys[np.diff(keys, prepend=-1) > 0]
     rows, grams = np.divmod(keys, max(columns, 1))
-    return sparse.csr_array(
+    return scipy.sparse.csr_array(
         (np.ones(len(keys), np.int32), (rows, grams)), (len(lengths), columns)
     )
 
 
 def _join(
-    sets: sparse.csr_array, threshold: float
+    sets: scipy.sparse.csr_array, threshold: float
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Pairs of rows with Jaccard similarity of at least the threshold.
 
@@ -219,11 +221,11 @@ def _join(
     column = sets.indices[order]
     place = np.arange(len(column)) - np.repeat(np.cumsum(size) - size, size)
 
-    def prefix(share: float) -> sparse.csr_array:
+    def prefix(share: float) -> scipy.sparse.csr_array:
         length = size - np.ceil(share * size - _ROUND_OFF) + 1
         use = (place < length[row]) & (frequency[column] > 1)
         ones = np.ones(use.sum(), np.int32)
-        return sparse.csr_array((ones, (row[use], column[use])), sets.shape)
+        return scipy.sparse.csr_array((ones, (row[use], column[use])), sets.shape)
 
     probe, index = prefix(threshold), prefix(2 * threshold / (1 + threshold))
     postings = np.bincount(index.indices, minlength=sets.shape[1])

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
-from scipy import special
 
 from spark_audit.stats.intervals import clopper_pearson
 
@@ -84,7 +83,7 @@ def candidate_guess_bound(
     # Odds of k in N are what eps 0 allows; above them the bound is positive.
     if low > k / n_candidates:
         odds = np.log(n_candidates - k) - np.log(k)
-        canary = float(special.logit(low) + odds)
+        canary = float(scipy.special.logit(low) + odds)
     return GuessBound(canary, canary / rows, canary / 2, canary / rows / 2)
 
 
@@ -184,7 +183,9 @@ def one_run_mu(
 
     def told(mu: float) -> bool:
         def inverse(y: float) -> float:
-            return float(special.ndtr(special.ndtri(min(y, 1.0)) - rows * mu))
+            return float(
+                scipy.special.ndtr(scipy.special.ndtri(min(y, 1.0)) - rows * mu)
+            )
 
         return _too_many(correct, guesses, coins, significance, inverse)
 
@@ -197,8 +198,8 @@ def one_run_p(
     """Chance of as many right guesses under (epsilon, delta)-DP, or more (Steinke)."""
     if not correct:
         return 1.0
-    q = special.expit(epsilon)
-    beta, alpha = special.bdtrc(correct - 1, guesses, q), 0.0
+    q = scipy.special.expit(epsilon)
+    beta, alpha = scipy.special.bdtrc(correct - 1, guesses, q), 0.0
     if delta:
         mass = scipy.stats.binom.pmf(np.arange(correct - 1, -1, -1), guesses, q)
         alpha = float((np.cumsum(mass) / np.arange(1, correct + 1)).max())

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
-from scipy import special
 
 
 class Ranks(NamedTuple):
@@ -73,7 +72,7 @@ def exposure_bits(
     behind = np.asarray(ties, dtype=np.float64)
     checked_ranks(ranks + behind, sizes)
     # log2 of (rank + ties)! / (rank - 1)!, over as many ranks.
-    span = special.gammaln(ranks + behind + 1) - special.gammaln(ranks)
+    span = scipy.special.gammaln(ranks + behind + 1) - scipy.special.gammaln(ranks)
     mean_log = np.where(behind > 0, span / np.log(2) / (behind + 1), np.log2(ranks))
     return np.asarray(np.log2(sizes) - mean_log)
 

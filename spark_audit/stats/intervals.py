@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import special
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
@@ -109,7 +109,7 @@ def jackknife_of(
     value, values = left_out(held, statistic)
     count = len(held)
     se = float(np.sqrt((count - 1) / count * np.sum((values - value) ** 2)))
-    reach = float(special.stdtrit(count - 1, 0.5 + level / 2)) * se
+    reach = float(scipy.special.stdtrit(count - 1, 0.5 + level / 2)) * se
     return Jackknife(value, se, value - reach, value + reach)
 
 
@@ -138,9 +138,9 @@ def clopper_pearson(
     tail = (1 - level) / (2 if side == "both" else 1)
     low, high = 0.0, 1.0
     if x > 0 and side != "upper":
-        low = float(special.betaincinv(x, n - x + 1, tail))
+        low = float(scipy.special.betaincinv(x, n - x + 1, tail))
     if x < n and side != "lower":
-        high = float(special.betainccinv(x + 1, n - x, tail))
+        high = float(scipy.special.betainccinv(x + 1, n - x, tail))
     return low, high
 
 
@@ -162,7 +162,7 @@ def effective_trials(
         return float(count)
     if fit.se <= _ZERO:
         return n
-    t_n, t_c = special.stdtrit(np.array([n - 1, count - 1]), 0.5 + level / 2)
+    t_n, t_c = scipy.special.stdtrit(np.array([n - 1, count - 1]), 0.5 + level / 2)
     return float(min(n, fit.value * (1 - fit.value) / fit.se**2 * (t_n / t_c) ** 2))
 
 
@@ -191,7 +191,7 @@ def t_estimate(
     plain = Estimate(value, level=level, n=n, clusters=clusters)
     if se <= _ZERO * max(1.0, abs(value)):
         return plain.noting(NO_SPREAD)
-    reach = float(special.stdtrit(df, 0.5 + level / 2)) * se
+    reach = float(scipy.special.stdtrit(df, 0.5 + level / 2)) * se
     return replace(
         plain, low=value - reach, high=value + reach, interval="jackknife-t", se=se
     )

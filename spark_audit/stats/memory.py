@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import special
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Claim, Estimate, Row
@@ -83,7 +83,7 @@ class Memory:
         if found.value is None or not found.se:
             return None
         t = max(abs(found.value) - null, 0.0) / found.se
-        return float(min(1.0, 2 * special.stdtr(self.freedom, -t)))
+        return float(min(1.0, 2 * scipy.special.stdtr(self.freedom, -t)))
 
 
 def memory(change: ArrayLike, sides: Sides, *, level: float = 0.95) -> Memory:

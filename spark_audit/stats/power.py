@@ -8,7 +8,6 @@ from functools import lru_cache
 
 import numpy as np
 import scipy
-from scipy import special
 
 from spark_audit.results import Estimate
 
@@ -31,7 +30,7 @@ def mde(se: float, *, clusters: int, level: float = 0.95, power: float = 0.8) ->
 def mde_normal(se: float, *, level: float = 0.95, power: float = 0.8) -> float:
     """The same with a known standard error: ``(z_{1-a/2} + z_power) se``."""
     _check(se, level, power)
-    return float(special.ndtri(0.5 + level / 2) + special.ndtri(power)) * se
+    return float(scipy.special.ndtri(0.5 + level / 2) + scipy.special.ndtri(power)) * se
 
 
 def clusters_needed(
@@ -90,11 +89,11 @@ def with_mde(
 @lru_cache(maxsize=1024)
 def _noncentrality(df: int, level: float, power: float) -> float:
     """Noncentrality at which a two-sided t test rejects with probability ``power``."""
-    critical = float(special.stdtrit(df, 0.5 + level / 2))
+    critical = float(scipy.special.stdtrit(df, 0.5 + level / 2))
 
     def missing(nc: float) -> float:
         # SciPy gives NaN for a tail below about 1e-15, which is nothing here.
-        low, high = np.nan_to_num(special.nctdtr(df, nc, [-critical, critical]))
+        low, high = np.nan_to_num(scipy.special.nctdtr(df, nc, [-critical, critical]))
         return float(1 - high + low) - power
 
     # With 2 clusters the critical value is 12.7: the root grows with it.

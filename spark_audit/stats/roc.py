@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
-from scipy import special
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.stats.intervals import NO_SPREAD
@@ -161,9 +160,9 @@ def logit_interval(value: float, variance: float, reach: float) -> tuple[float, 
     """Interval on the logit scale: inside (0, 1) and around the value."""
     if not 0 < value < 1:
         raise NotEstimableError(NO_SPREAD)
-    centre = special.logit(value)
+    centre = scipy.special.logit(value)
     width = reach * np.sqrt(variance) / (value * (1 - value))
-    low, high = special.expit([centre - width, centre + width])
+    low, high = scipy.special.expit([centre - width, centre + width])
     return float(low), float(high)
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import sparse, special
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
@@ -127,7 +127,7 @@ def auc_estimate(
         return replace(plain, low=low, high=high, interval="clopper-pearson").noting(
             f"perfect order: exact bound for {pairs} disjoint pairs of clusters"
         )
-    reach = float(special.stdtrit(df, 0.5 + level / 2))
+    reach = float(scipy.special.stdtrit(df, 0.5 + level / 2))
     low, high = logit_interval(value, variance, reach)
     found = replace(
         plain, low=low, high=high, interval="delong", se=float(np.sqrt(variance))
@@ -177,7 +177,7 @@ def auc_difference(
             plain, low=ends[0], high=ends[1], interval="clopper-pearson"
         ).noting(note), least
     se = float(np.sqrt(variance))
-    reach = float(special.stdtrit(df, 0.5 + level / 2)) * se
+    reach = float(scipy.special.stdtrit(df, 0.5 + level / 2)) * se
     found = replace(
         plain,
         low=max(-1.0, a - b - reach),
@@ -185,7 +185,7 @@ def auc_difference(
         interval="delong",
         se=se,
     )
-    p = max(least, float(2 * special.stdtr(df, -abs(a - b) / se)))
+    p = max(least, float(2 * scipy.special.stdtr(df, -abs(a - b) / se)))
     return _with_percentile(found, replicates), p
 
 
@@ -207,8 +207,8 @@ def auc_test(design: Design, scores: ArrayLike) -> float:
     if variance <= ZERO:
         raise NotEstimableError(NO_SPREAD)
     # On the logit scale, so that p < 0.05 where the 95 % interval leaves 0.5 out.
-    distance = special.logit(value) * value * (1 - value) / np.sqrt(variance)
-    return float(2 * special.stdtr(df, -abs(distance)))
+    distance = scipy.special.logit(value) * value * (1 - value) / np.sqrt(variance)
+    return float(2 * scipy.special.stdtr(df, -abs(distance)))
 
 
 def auc_components(design: Design, scores: ArrayLike) -> np.ndarray:
@@ -243,7 +243,7 @@ def auc_replicates(design: Design, scores: ArrayLike, weights: Weights) -> np.nd
         ]
         used, of_x, of_y = renumbered(design, x, y)
         # Cell (j, c): members of cluster c with j non-members below, ties half each.
-        place = sparse.csr_array(
+        place = scipy.sparse.csr_array(
             (np.full(2 * len(x), 0.5), (np.concatenate(ends), np.tile(of_x, 2))),
             (len(y) + 1, len(used)),
         )

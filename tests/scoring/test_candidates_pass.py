@@ -611,7 +611,7 @@ def test_memory_that_ends_halves_the_batches(
     assert failed == 2  # 320 and 160 tokens; later sets do not try again
 
     monkeypatch.setattr(Tree, "cuts", everywhere)
-    tree = Candidates("tree", item.prefix, branching(400, 7))
+    tree = Candidates("tree", item.prefix, branching(150, 7))
     monkeypatch.setattr(body, "forward", forward)
     calm = score(loaded, [tree], passes=[KIND])[KIND]
     monkeypatch.setattr(body, "forward", tight)

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import scipy
-from scipy import special
 
 from spark_audit.audits.contract import BASE
 from spark_audit.stats.bootstrap import sign_flip
@@ -32,7 +31,9 @@ class Apart(NamedTuple):
         reach = self.value - (self.low if self.value > 0 else self.high)
         if not reach:
             return 1.0 if self.value == 0 else 0.0
-        return float(2 * special.ndtr(special.ndtri(0.025) * abs(self.value / reach)))
+        return float(
+            2 * scipy.special.ndtr(scipy.special.ndtri(0.025) * abs(self.value / reach))
+        )
 
 
 class Hits(NamedTuple):
@@ -97,7 +98,7 @@ def minus(one: Apart, two: Apart) -> Apart:
     low = value - float(np.hypot(one.value - one.low, two.high - two.value))
     high = value + float(np.hypot(one.high - one.value, two.value - two.low))
     # Half the width of a 95 % interval is 1.96 standard errors.
-    se = (high - low) / 2 / float(special.ndtri(0.975))
+    se = (high - low) / 2 / float(scipy.special.ndtri(0.975))
     value, low, high = (min(1.0, max(-1.0, end)) for end in (value, low, high))
     return Apart(value, low, high, min(1.0, mde_normal(se)))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy import special
+import scipy
 
 from spark_audit.audits.wording import figure, of_rows, p_value, unseen
 from spark_audit.results import Claim, Contrast, Estimate, Finding, Row, number
@@ -301,7 +301,7 @@ def within(row: Contrast, ordinary: Sequence[float]) -> bool:
     reach = float(np.abs(values).max()) * (2.0 if len(values) == 1 else 1.0)
     if len(values) > 1:
         spread = float(values.std(ddof=1)) * math.sqrt(1 + 1 / len(values))
-        t = float(special.stdtrit(len(values) - 1, 0.975))
+        t = float(scipy.special.stdtrit(len(values) - 1, 0.975))
         reach = max(reach, abs(float(values.mean())) + t * spread)
     ends = [end for end in (row.value, row.low, row.high) if end is not None]
     return not (min(ends) > reach or max(ends) < -reach)

@@ -14,7 +14,6 @@ from typing import TypeAlias
 
 import numpy as np
 import scipy
-from scipy import sparse, special
 
 from spark_audit.audits.mia.texts import (
     FOLDS,
@@ -33,7 +32,7 @@ CHARACTERS = (3, 4)
 FEATURES = 1 << 15
 BEST = 1e-3
 """An AUC must be higher by this to be better: the first of equals is taken."""
-Features: TypeAlias = "sparse.csr_matrix | np.ndarray"
+Features: TypeAlias = "scipy.sparse.csr_matrix | np.ndarray"
 
 
 @remembered
@@ -122,10 +121,10 @@ def _fitted(
     return lambda at: np.asarray(model.decision_function(features[np.flatnonzero(at)]))
 
 
-def _characters(texts: Sequence[str]) -> sparse.csr_matrix:
+def _characters(texts: Sequence[str]) -> scipy.sparse.csr_matrix:
     from sklearn.feature_extraction.text import HashingVectorizer
 
-    found: sparse.csr_matrix = HashingVectorizer(
+    found: scipy.sparse.csr_matrix = HashingVectorizer(
         analyzer="char_wb",
         ngram_range=CHARACTERS,
         n_features=FEATURES,
@@ -139,7 +138,10 @@ def _characters(texts: Sequence[str]) -> sparse.csr_matrix:
 def _dense(columns: Sequence[np.ndarray], task: np.ndarray) -> np.ndarray:
     """Normal scores of each column within its task, and their squares."""
     scores = np.stack(
-        [special.ndtri(np.clip(_ranks(each, task), 1e-3, 1 - 1e-3)) for each in columns]
+        [
+            scipy.special.ndtri(np.clip(_ranks(each, task), 1e-3, 1 - 1e-3))
+            for each in columns
+        ]
     )
     return np.concatenate([scores, scores**2 - 1]).T
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import special
+import scipy
 
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.mia.attacks.ez import LIMIT
@@ -113,7 +113,7 @@ class AboveTexts(NamedTuple):
         if not margin or not apart.se:
             return max(self.p, self.half_p)
         z = ((apart.value or 0.0) - margin) / apart.se
-        return max(self.p, self.half_p, float(2 * special.ndtr(-z)))
+        return max(self.p, self.half_p, float(2 * scipy.special.ndtr(-z)))
 
 
 @dataclass

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import scipy
-from scipy import sparse
 
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.stats.balance import smd
@@ -323,7 +322,7 @@ def subsample(sides: Sides, rng: np.random.Generator) -> np.ndarray:
 
 def word_features(
     texts: Sequence[str], label: np.ndarray, task: np.ndarray
-) -> sparse.csr_matrix:
+) -> scipy.sparse.csr_matrix:
     """Presence of words (hashed), length and label, shape ``(n, features)``."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
@@ -337,11 +336,11 @@ def word_features(
     length = np.log1p([len(text) for text in texts]) / np.log(1000) - 1
     _, kind = np.unique(np.stack([task, label]), axis=1, return_inverse=True)
     rows = np.arange(len(texts))
-    kinds = sparse.csr_matrix(
+    kinds = scipy.sparse.csr_matrix(
         (np.full(len(texts), 0.5), (rows, kind.ravel())), dtype=np.float64
     )
-    numbers = sparse.csr_matrix(np.stack([length, 2 * length**2], axis=1))
-    return sparse.csr_matrix(sparse.hstack([words, numbers, kinds]))
+    numbers = scipy.sparse.csr_matrix(np.stack([length, 2 * length**2], axis=1))
+    return scipy.sparse.csr_matrix(scipy.sparse.hstack([words, numbers, kinds]))
 
 
 def dealt(sides: Sides, member: np.ndarray, order: np.ndarray) -> np.ndarray:
@@ -354,7 +353,7 @@ def dealt(sides: Sides, member: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 
 def _out_of_fold(
-    features: sparse.csr_matrix,
+    features: scipy.sparse.csr_matrix,
     sides: Sides,
     member: np.ndarray,
     order: np.ndarray,
