@@ -14,7 +14,8 @@ from typing import Any
 def serving(model: Any, tokenizer: Any, *, fault: str = "") -> Iterator[str]:
     """The address of a server that echoes log-probabilities while the block runs.
 
-    ``fault``: ``texts`` takes no token ids; ``bos`` does so too, and adds a token;
+    ``fault``: ``unlisted`` does not say what it serves; ``texts`` takes no token ids;
+    ``bos`` does so too, and adds a token;
     ``shifted``, ``chance``, ``none``, ``nan``, ``short``, ``page``, ``busy`` are what
     they say.
     """
@@ -52,6 +53,13 @@ def serving(model: Any, tokenizer: Any, *, fault: str = "") -> Iterator[str]:
         }
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = self.path == "/v1/models" and fault != "unlisted"
+            self.send_response(200 if known else 404)
+            self.end_headers()
+            if known:
+                self.wfile.write(json.dumps({"data": [{"id": "tiny"}]}).encode())
+
         def do_POST(self) -> None:
             raw = self.rfile.read(int(self.headers["Content-Length"]))
             found = answer(json.loads(raw))

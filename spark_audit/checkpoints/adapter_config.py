@@ -55,7 +55,8 @@ def adapter_config(raw: Mapping[str, Any], *, where: str) -> Any:
             f"adapter_config.json has the type {shown(kind)!r}, unknown to PEFT "
             f"{peft.__version__}",
             where=where,
-            fix="upgrade peft, or correct peft_type",
+            fix="upgrade peft, or, where the type is of a copy of PEFT, merge the "
+            "adapter there and give the result",
         )
     if kind not in FIELDS:
         raise CheckpointError(

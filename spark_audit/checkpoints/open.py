@@ -153,6 +153,8 @@ class Opening:
 
         check_kinds(loading.quantize)
         self._served = served(specs, loading)
+        for server in self._served.values():
+            server.reach()
         with quiet():
             self._plan = Plan(local(specs, loading), loading)
         _check_names({name for name, _ in self._plan.items}, loading.quantize)

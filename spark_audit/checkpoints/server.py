@@ -21,12 +21,14 @@ from typing import Any
 import numpy as np
 
 from spark_audit.checkpoints.specs import Loading, Spec
-from spark_audit.errors import CheckpointError, InputError, one_line
+from spark_audit.errors import CheckpointError, InputError, choose, first_line, shown
 from spark_audit.files import parse_json
 from spark_audit.provenance import sha256_file, sha256_json
 
 SCHEMES = ("http://", "https://")
 SECONDS = 600
+SOON = 30
+"""Seconds in which it must answer at all."""
 ANSWER_BYTES = 1 << 26
 KEY = "SPARK_AUDIT_API_KEY"
 """Sent as a bearer token, where it is set."""
@@ -73,6 +75,32 @@ class Server:
             notes=(*here.notes, NOTE),
         )
 
+    def reach(self) -> None:
+        """Refuse a server that is not there, or has no such model, before any work.
+
+        One that does not list its models is asked for scores first.
+
+        Raises
+        ------
+        CheckpointError
+            With the models that it lists.
+        """
+        names = self._names("/models")
+        if names is None and self._names("/v1/models"):
+            fix = f"give --ckpt {self.url.rstrip('/')}/v1"
+            raise self._wrong("is not the whole address", fix)
+        if names and self.model not in names:
+            what = f"serves no model {shown(self.model)}"
+            fix = f"give --model NAME: {choose(self.model, map(shown, names))}"
+            raise self._wrong(what, fix)
+
+    def _names(self, path: str) -> list[str] | None:
+        """What it calls its models; ``None`` if it does not say."""
+        try:
+            return [str(one["id"]) for one in self._sent(path, None, SOON)["data"]]
+        except (urllib.error.HTTPError, InputError, TypeError, KeyError):
+            return None
+
     def nll(self, ids: Sequence[int], tokenizer: Any) -> np.ndarray:
         """NLL of each token but the first, nats, float64.
 
@@ -111,27 +139,33 @@ class Server:
             raise self._wrong("gives log-probabilities that are none")
         return -np.array(values)
 
-    def _post(self, body: dict[str, Any]) -> Any:
+    def _sent(self, path: str, data: bytes | None, seconds: float) -> Any:
+        """What is answered, as JSON; HTTP's errors and those of JSON are raised."""
         head = {"Content-Type": "application/json"}
         if key := os.environ.get(KEY):
             head["Authorization"] = f"Bearer {key}"
-        data = json.dumps(body).encode()
-        url = self.url.rstrip("/") + "/completions"
-        request = urllib.request.Request(url, data, head)
+        request = urllib.request.Request(self.url.rstrip("/") + path, data, head)
         try:
-            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            with urllib.request.urlopen(request, timeout=seconds) as answer:
                 raw = answer.read(ANSWER_BYTES)
-            return parse_json(raw, place="the answer", finite=False)
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            what = f"cannot be reached ({first_line(Exception(reason))})"
+            raise self._wrong(what, _GONE) from error
+        return parse_json(raw, place="the answer", finite=False)
+
+    def _post(self, body: dict[str, Any]) -> Any:
+        try:
+            return self._sent("/completions", json.dumps(body).encode(), SECONDS)
         except urllib.error.HTTPError as error:
             # What it answers may quote the text.
             if error.code in (400, 422) and isinstance(body["prompt"], list):
                 raise _Refused from error
             said = f"answers {error.code} {error.reason}"
             raise self._wrong(said, "check --model and the server's log") from error
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            what = f"cannot be reached ({one_line(Exception(reason))})"
-            raise self._wrong(what, _GONE) from error
         except InputError as error:
             raise self._wrong("answers something else than JSON") from error
 

@@ -360,10 +360,13 @@ def test_o_lora_is_loaded_with_its_scale(
     }
     state = empty | {k.replace(".lora_", ".loranew_"): v for k, v in first.items()}
     save_file(state, apart / "adapter_model.safetensors")
-    loaded = open_checkpoint(str(apart), base=str(tiny_base), device="cpu")
     expected = said(reference_of(tiny_base, one))
-    assert torch.allclose(said(loaded), expected, rtol=0, atol=1e-6)
-    assert inspect_checkpoint(str(apart)).problems == ()
+    # TreeLoRA never joins parts, and counts r_sum up at each saving, or sets it to 0.
+    for r_sum in (4, 12, 0):
+        change_config(apart, r_sum=r_sum)
+        loaded = open_checkpoint(str(apart), base=str(tiny_base), device="cpu")
+        assert torch.allclose(said(loaded), expected, rtol=0, atol=1e-6)
+        assert inspect_checkpoint(str(apart)).problems == ()
 
     # Its files are pickles.
     (joined / "adapter_model.safetensors").unlink()
@@ -438,6 +441,24 @@ def test_code_and_missing_weights_are_refused(
     (folder / "modeling.py").unlink()
     (folder / "adapter_model.safetensors").unlink()
     refused(folder, tiny_base, "has an adapter_config.json, but no adapter_model")
+
+
+def test_weights_beside_an_adapter_are_not_left_out_in_silence(
+    tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
+) -> None:
+    """As LLaVA's descendants leave them; MCITlib's configuration is the whole's."""
+    folder = make_adapter(tmp_path / "a")
+    (folder / "config.json").write_text(json.dumps({"model_type": "llava"}))
+    images = {
+        f"base_model.model.model.{name}": torch.ones(2)
+        for name in ("mm_projector.0.weight", "vision_tower.a", "image_newline")
+    }
+    torch.save(images, folder / "non_lora_trainables.bin")
+    note = "non_lora_trainables.bin is of images, which are not audited: left out"
+    assert note in open_checkpoint(str(folder), base=str(tiny_base)).notes
+    words = {"base_model.model.model.embed_tokens.weight": torch.ones(2)}
+    torch.save(images | words, folder / "non_lora_trainables.bin")
+    refused(folder, tiny_base, "trained weights of the language model (base_model.")
 
 
 @pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning")

@@ -115,6 +115,7 @@ def test_o_lora_keeps_adapters_in_folders_of_their_own(
         ["task-1-fomc", "task-2-yelp", "task-3-agnews"],
         ["checkpoint-50", "checkpoint-100", "checkpoint-1000"],
         ["stage_0", "stage_1", "stage_2"],
+        ["Task1_llava_lora", "Task2_llava_lora"],
     ],
 )
 def test_other_ways_to_number(names: list[str], layout: Callable[..., Path]) -> None:

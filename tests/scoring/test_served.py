@@ -48,7 +48,7 @@ def opened(url, agree, **options):
     return open_checkpoint(url, model="tiny", agree=str(agree), **options)
 
 
-@pytest.mark.parametrize("fault", ["", "texts"])
+@pytest.mark.parametrize("fault", ["", "texts", "unlisted"])
 def test_a_server_that_agrees(adapter, merged, texts, fault):
     ours = score(merged, texts)[Pass()]
     with (
@@ -112,10 +112,18 @@ def test_a_server_that_misbehaves_is_refused(adapter, merged, texts, fault, said
     assert "Maria" not in message
 
 
-def test_a_server_that_is_not_there(adapter, texts):
-    one = opened("http://127.0.0.1:9/v1", adapter)
+def test_a_server_is_asked_what_it_serves_before_any_work(adapter, merged):
     with pytest.raises(CheckpointError, match="cannot be reached .*; start it"):
-        score(one, texts)
+        opened("http://127.0.0.1:9/v1", adapter)
+    with merged.active() as module, serving(module, merged.tokenizer) as url:
+        with pytest.raises(CheckpointError) as caught:
+            open_checkpoint(url, model="tiny\x1b2", agree=str(adapter))
+        message = str(caught.value)
+        assert message.startswith(f"{url}: serves no model tiny")
+        assert message.endswith("NAME: did you mean 'tiny'? choose one of: tiny")
+        assert "\x1b" not in message
+        with pytest.raises(CheckpointError, match=f"give --ckpt {url}$"):
+            opened(url.removesuffix("/v1"), adapter)
 
 
 def test_a_small_difference_is_said_and_a_large_one_refused(
@@ -128,6 +136,7 @@ def test_a_small_difference_is_said_and_a_large_one_refused(
 
         return nll
 
+    monkeypatch.setattr(Server, "reach", lambda self: None)
     one = opened("http://127.0.0.1:9/v1", adapter)
     monkeypatch.setattr(Server, "nll", off(0.015))
     assert "at most 1.5e-02 nats a token apart" in score(one, texts).notes[0]

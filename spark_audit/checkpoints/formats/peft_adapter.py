@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
 from functools import partial
 from pathlib import Path, PurePath
 
 from spark_audit.checkpoints.beside import written_down
 from spark_audit.checkpoints.formats import FORMATS
-from spark_audit.checkpoints.locate import printable, read_json, refuse_code
+from spark_audit.checkpoints.locate import (
+    check_inside,
+    printable,
+    read_json,
+    refuse_code,
+)
 from spark_audit.checkpoints.recipe import Adapter, Given, Recipe
 from spark_audit.checkpoints.weight_files import has_weights, merged, weight_files
 from spark_audit.errors import CheckpointError, shown
@@ -44,6 +51,7 @@ def peft_adapter(path: Path, given: Given) -> Recipe:
         raise CheckpointError("base_model_name_or_path is no text", where=where)
     base = given.base or named
     trained_on, noise_sha256, notes = written_down(path, files, where=where)
+    notes += _beside(path, where=where)
     if given.base is None and named is not None:
         notes.append(f"base: {shown(PurePath(named).name)}, as the adapter names it")
     elif named is not None and PurePath(named).name != PurePath(str(base)).name:
@@ -64,3 +72,36 @@ def peft_adapter(path: Path, given: Given) -> Recipe:
         trained_on=trained_on,
         noise_sha256=noise_sha256,
     )
+
+
+# What LLaVA and its descendants (MCITlib) train beside an adapter, and the modules
+# that text alone does not pass through.
+_TRAINED = ("non_lora_trainables.bin", "non_lora_state_dict.bin")
+_IMAGES = re.compile(r"(^|\.)(mm_|vision_|visual\b|image_newline)")
+
+
+def _beside(folder: Path, *, where: str) -> list[str]:
+    """What is said of trained weights beside an adapter that PEFT does not read.
+
+    Raises
+    ------
+    CheckpointError
+        If some are of the language model: without them it is another one.
+    """
+    notes = []
+    for name in _TRAINED:
+        if not os.path.lexists(folder / name):
+            continue
+        check_inside(folder / name, where=where)
+        keys = sorted(merged((folder / name,), True, where=where))
+        for key in keys:
+            if not _IMAGES.search(key):
+                raise CheckpointError(
+                    f"{name} holds trained weights of the language model "
+                    f"({shown(key)}), which an adapter leaves out",
+                    where=where,
+                    fix="merge adapter and weights with the tool that trained them, "
+                    "and give the result",
+                )
+        notes.append(f"{name} is of images, which are not audited: left out")
+    return notes

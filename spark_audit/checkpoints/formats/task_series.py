@@ -19,11 +19,12 @@ from spark_audit.errors import CheckpointError, shown
 from spark_audit.files import read_regular
 
 # How makers number the folders of their stages: TRACE `0`, `1`; O-LoRA and spark-train
-# `1-dbpedia`; `task_1`; the Hugging Face trainer `checkpoint-500`.
+# `1-dbpedia`; `task_1`; MCITlib `Task1_llava_lora`; the Hugging Face trainer
+# `checkpoint-500`.
 _NUMBERED = (
     re.compile(r"(\d+)"),
     re.compile(r"(\d+)[-_].+"),
-    re.compile(r"(?:task|stage|round)[-_]?(\d+)(?:[-_].*)?"),
+    re.compile(r"(?i:task|stage|round)[-_]?(\d+)(?:[-_].*)?"),
     re.compile(r"checkpoint-(\d+)"),
 )
 _SINGLE = ("config.json", "adapter_config.json")
