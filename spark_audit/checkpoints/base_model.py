@@ -82,7 +82,9 @@ class LoadedBase:
             state=None if weights.folder else weights.read(False),
             dtype=dtype,
             device=self.device,
-            places=placed(loading, self.device, folder=disk),
+            places=placed(
+                loading, self.device, config=self.architecture.config, folder=disk
+            ),
             safetensors=weights.files[0].suffix == ".safetensors",
             trust_remote_code=loading.trust_remote_code,
             where=where,

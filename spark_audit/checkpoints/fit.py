@@ -34,19 +34,24 @@ def rooms(device: str) -> dict[str, int]:
 
 
 def placed(
-    loading: Loading, device: str, *, folder: str | None = None
+    loading: Loading, device: str, *, config: Any, folder: str | None = None
 ) -> dict[str, Any] | None:
     """Options of transformers for a model in several places; ``None`` for one place.
 
     Parameters
     ----------
+    config
+        The model's.
     folder
         For what neither GPUs nor memory hold.
     """
     if loading.tp > 1:
         from transformers.distributed.configuration_utils import DistributedConfig
 
-        return {"distributed_config": DistributedConfig(tp_size=loading.tp)}
+        from spark_audit.checkpoints.conv1d import plan_of
+
+        shares = DistributedConfig(tp_size=loading.tp, tp_plan=plan_of(config))
+        return {"distributed_config": shares}
     if loading.device_map is None:
         return None
     most = {
@@ -68,16 +73,21 @@ def check_shared(item: Recipe, rehearsal: Rehearsal, *, where: str) -> None:
     count = item.given.tp
     if count == 1:
         return
+    from spark_audit.checkpoints.conv1d import odd_outputs, plan_of
+
     model, text = rehearsal.model, rehearsal.architecture.text
     heads = [
         getattr(text, name, None) or count
         for name in ("num_attention_heads", "num_key_value_heads")
     ]
     config = item.adapter.config if item.adapter is not None else None
-    if model is None or not model.supports_tp_plan:
+    ours = model is not None and plan_of(model.config) is not None
+    if model is None or not (ours or model.supports_tp_plan):
         name = "this model" if model is None else type(model).__name__
         reason = f"transformers has no plan for sharing {name} among processes"
-    elif any(one % count for one in heads):
+    elif ours and odd_outputs(model, count):
+        reason = f"the outputs of some layer are not shared by {count}"
+    elif not ours and any(one % count for one in heads):
         reason = f"{heads[0]} heads ({heads[1]} of keys) are not shared by {count}"
     elif config is not None and not _plain_lora(config):
         reason = "processes share plain LoRA only, and no other adapter"

@@ -43,7 +43,16 @@ def whole(tensor: Any) -> Any:
 def own_share(tensor: Any) -> Any:
     """What of a tensor lies in this process."""
     local = getattr(tensor, "to_local", None)
-    return tensor if local is None else local()
+    if local is None:
+        return tensor
+    with torch.inference_mode(False), torch.no_grad():
+        return local()
+
+
+def shared(tensor: Any) -> bool:
+    """Whether processes hold rows of a tensor each, the first process the first."""
+    places: Any = getattr(tensor, "placements", ())
+    return len(places) == 1 and bool(places[0].is_shard(0))
 
 
 def offloaded(model: Any) -> bool:

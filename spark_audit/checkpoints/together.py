@@ -198,8 +198,9 @@ def _all_there() -> Iterator[None]:
         yield
     except BaseException as error:
         _STARTED[0].broken = True
-        lost = isinstance(error, RuntimeError)
-        if not lost or not any(word in str(error).lower() for word in _LOST):
+        first = error.__cause__ or error  # a model that cannot be run says why
+        lost = isinstance(first, RuntimeError)
+        if not lost or not any(word in str(first).lower() for word in _LOST):
             raise
         raise IncompleteError(
             "another process that shares the model has ended",

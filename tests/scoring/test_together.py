@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forks import begin, python
 
 from spark_audit import memory
-from spark_audit.checkpoints import fit, weight_files
+from spark_audit.checkpoints import conv1d, fit, weight_files
 from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.open import open_checkpoint, open_checkpoints
 from spark_audit.checkpoints.specs import Loading, Spec
@@ -24,12 +26,18 @@ from spark_audit.errors import CheckpointError, InputError
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
 
+ROOT = Path(__file__).parents[2]
 ON_CPU = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 """A GPU for each process is more than most machines have."""
-KINDS = {"llama": ["q_proj", "o_proj", "down_proj"], "qwen2": ["v_proj", "up_proj"]}
+KINDS = {
+    "llama": ["q_proj", "o_proj", "down_proj"],
+    "qwen2": ["v_proj", "up_proj"],
+    "gpt2": ["c_attn", "c_proj"],
+}
 SCORES = """
 import sys
 import numpy as np
+from spark_audit.checkpoints import spread
 from spark_audit.checkpoints.open import open_checkpoints
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.scoring.items import Candidates, Item
@@ -37,6 +45,11 @@ from spark_audit.scoring.score import drift, score
 from spark_audit.scoring.table import Pass
 
 tp, *folders = sys.argv[1:]
+gathered, whole = [], spread.whole
+def told(tensor):
+    gathered.extend([tensor.shape] * hasattr(tensor, "full_tensor"))
+    return whole(tensor)
+spread.whole = told
 rng = np.random.default_rng(0)
 def ids(n):
     return rng.integers(5, 200, n).astype(np.int32)
@@ -52,8 +65,20 @@ for folder in folders:
             table = score(loaded, some, passes=[wanted])[wanted]
             found |= table.columns
         assert drift(loaded, items) < 1e-3
+        assert not gathered  # each process applies its own rows of the head
         np.savez(f"{folder}/{loaded.name}-{tp}.npz", **found)
 print("scored")
+"""
+FAILS = """
+import os, sys
+from spark_audit.checkpoints import base_model, spread, together
+from spark_audit.checkpoints.open import open_checkpoint
+together.GRACE = 1
+if os.environ["RANK"] == "1":
+    def broken(_): raise MemoryError("no room in this process")
+    base_model.here = broken
+open_checkpoint(sys.argv[1], tp=2)
+print("it is open")
 """
 
 
@@ -66,9 +91,11 @@ def models(
 ) -> dict[str, Path]:
     """Folders with ``base`` and ``lora``, a kind each."""
     root, made = tmp_path_factory.mktemp("spread"), {}
-    for kind, targets in {**KINDS, "gpt2": ["c_attn", "c_proj"]}.items():
+    for kind, targets in KINDS.items():
         base = root / kind / "base"
-        make_model(kind).save_pretrained(base)
+        # Rows of a head that are not dealt evenly, the last of them no token.
+        sizes = {"vocab_size": 301} if kind == "qwen2" else {}
+        make_model(kind, **sizes).save_pretrained(base)
         tiny_tokenizer.save_pretrained(base)
         make_adapter(
             root / kind / "lora",
@@ -102,10 +129,8 @@ def test_shared_by_two_processes_scores_are_those_of_one(
     done = launched(2, str(script), "2", *folders)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("scored") == 1  # one leads, the other serves
-    alone = subprocess.run(
-        [sys.executable, str(script), "1", *folders], check=False, env=ON_CPU
-    )
-    assert alone.returncode == 0
+    code, said = python(["-c", SCORES, "1", *folders], root=ROOT, cwd=tmp_path)
+    assert code == 0, said
     for kind in KINDS:
         for name in ("base", "adapter"):
             both = [np.load(models[kind] / f"{name}-{tp}.npz") for tp in (1, 2)]
@@ -122,31 +147,45 @@ def test_shared_by_two_processes_scores_are_those_of_one(
 def test_a_process_that_ends_ends_the_others(
     models: dict[str, Path], tmp_path: Path
 ) -> None:
-    script = tmp_path / "fails.py"
-    script.write_text(
-        "import os, sys\n"
-        "from spark_audit.checkpoints import spread, together\n"
-        "from spark_audit.checkpoints.open import open_checkpoint\n"
-        "together.GRACE = 1\n"
-        "if os.environ['RANK'] == '1':\n"
-        "    def broken(_): raise MemoryError('no room in this process')\n"
-        "    import spark_audit.checkpoints.base_model as base_model\n"
-        "    base_model.here = broken\n"
-        "open_checkpoint(sys.argv[1], tp=2)\n"
-        "print('opened')\n"
-    )
-    done = launched(2, str(script), str(models["llama"] / "base"))
-    assert done.returncode != 0
-    assert "no room in this process" in done.stderr
-    assert "opened" not in done.stdout
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    # Nobody watches over them: neither is ended because the other one was.
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    both = [
+        begin(
+            ["-c", FAILS, str(models["llama"] / "base")],
+            root=ROOT,
+            cwd=tmp_path,
+            CUDA_VISIBLE_DEVICES="",
+            RANK=rank,
+            LOCAL_RANK=rank,
+            **place,
+        )
+        for rank in ("0", "1")
+    ]
+    (first, told), (second, why) = (one.wait() for one in both)
+    assert first != 0
+    assert second != 0
+    assert "no room in this process" in why
+    assert "another process that shares the model has ended" in told
+    assert "it is open" not in told + why
 
 
 def test_what_cannot_be_shared_is_refused(
-    models: dict[str, Path], tiny_base: Path, tmp_path: Path
+    models: dict[str, Path],
+    tiny_base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gpt2 = inspect_checkpoint(str(models["gpt2"] / "base"), tp=2)
-    assert "no plan for sharing GPT2LMHeadModel" in gpt2.problems[0]
-    assert "use --device-map auto" in gpt2.problems[0]
+    gpt2 = str(models["gpt2"] / "base")
+    assert not inspect_checkpoint(gpt2, tp=2).problems
+    (uneven,) = inspect_checkpoint(gpt2, tp=3).problems
+    assert "the outputs of some layer are not shared by 3" in uneven
+    monkeypatch.setattr(conv1d, "PLANS", {})
+    (unplanned,) = inspect_checkpoint(gpt2, tp=2).problems
+    assert "no plan for sharing GPT2LMHeadModel" in unplanned
+    assert "use --device-map auto" in unplanned
     odd = inspect_checkpoint(str(tiny_base), tp=3)
     assert "4 heads (2 of keys) are not shared by 3" in odd.problems[0]
     other = shutil.copytree(models["llama"] / "lora", tmp_path / "dora")
