@@ -107,7 +107,7 @@ class Size:
 FULL = Size()
 
 FACTOR = 8
-SETTINGS = {
+SETTINGS: dict[str, tuple[Any, str]] = {
     "lr": (
         5e-4 * FACTOR,
         "layers 40 times as narrow take larger steps: of 4 and 8 times the paper's, "
