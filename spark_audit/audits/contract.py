@@ -149,6 +149,8 @@ class About:
         Variants have columns of their own; what ``n`` of such a table counts.
     stages
         It looks at all stages of a series.
+    coded
+        It concludes from columns of text that are categories, too.
     file
         Its evidence in ``scores/``, if that is not called as the audit is.
     attack, covers
@@ -171,6 +173,7 @@ class About:
     wide: bool = False
     counts: str = "tokens"
     stages: bool = False
+    coded: bool = False
     file: str = ""
     attack: str = ""
     covers: tuple[str, str, str] = ("", "n", "")
@@ -375,7 +378,7 @@ class Audits(Registry[Audit]):
                 "replicates": count,
             }
             known = taken(parts["conclude"], options) | known
-            known["stages"] = about.stages
+            known |= {"stages": about.stages, "coded": about.coded}
             result = concluded(frame, parts, always=BASE, **known)
         told = {row.checkpoint for row in result.rows}
         if absent := [each for each in names if each not in told]:

@@ -82,10 +82,12 @@ def conclude(
     rows, contrasts = list[Row](), list[Contrast]()
     # Group by group: of many rows their cells would not fit in memory together.
     for group, part in by_group(evidence):
-        found = _figures(part.assign(group=group, metric="nll"), baselines, options)
+        own = {"group": group, "metric": "nll"}
+        cells = part.assign(**{k: _same(v, len(part)) for k, v in own.items()})
+        found = _figures(cells, baselines, options)
         rows += found[0]
         contrasts += found[1]
-    known = set(evidence.loc[evidence["split"] == "train", "of"])
+    known = {*evidence.loc[evidence["split"] == "train", "of"].unique()}
     absent = tuple(which for which in NAMES if which not in known)
     missing = [replace(metric, missing=absent) for metric in METRICS]
     names = evidence["checkpoint"].unique().tolist()
@@ -105,6 +107,11 @@ def conclude(
         ],
         scope=list(SCOPE),
     )
+
+
+def _same(value: str, n: int) -> Any:
+    """A column of one value, a byte a row."""
+    return pd.Categorical.from_codes(np.zeros(n, np.int8), pd.Index([value]))
 
 
 def _figures(
@@ -154,7 +161,9 @@ def _record(
 
 @AUDITS.register(
     order=3,
-    about=About(METRICS, columns=COLUMNS, nothing=NOTHING, unscored=NOTHING),
+    about=About(
+        METRICS, columns=COLUMNS, nothing=NOTHING, unscored=NOTHING, coded=True
+    ),
     plan=plan,
     conclude=conclude,
     frames=frames,

@@ -252,7 +252,7 @@ def summed_groups(
         values = part[["num", "den"]].to_numpy(np.float64)
         # Positions, not frames: a report has thousands of figures.
         figures = part[["checkpoint", "metric", "of"]]
-        where = figures.groupby([*figures], sort=False).indices
+        where = figures.groupby([*figures], sort=False, observed=True).indices
         sums: dict[tuple[str, str, str], np.ndarray] = {}
         for key in figures.drop_duplicates().itertuples(index=False, name=None):
             at = where[key]

@@ -60,6 +60,10 @@ def test_large_evidence_is_read_by_checkpoint(
     whole = pd.concat([given[1], given[5], given[2], given[4]], ignore_index=True)
     pd.testing.assert_frame_equal(found.of(["c", "a", "b"]), whole)
     pd.testing.assert_frame_equal(part_of(found, "c"), given[4])
+    coded = found.of("bca", coded=True)
+    assert coded["label"].cat.categories.tolist() == [f"x{k}" for k in range(5)]
+    back = coded.astype({"checkpoint": "str", "label": "str"})
+    pd.testing.assert_frame_equal(back, whole)
 
 
 def test_one_frame_is_in_memory_at_a_time(
