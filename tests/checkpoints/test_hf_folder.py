@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -449,21 +450,87 @@ def test_what_the_vocabulary_leaves_over(
     )
 
 
+@pytest.mark.parametrize(
+    ("package", "config"),
+    [
+        ("bitsandbytes", {"quant_method": "bitsandbytes", "load_in_8bit": True}),
+        ("compressed_tensors", {"quant_method": "compressed-tensors"}),
+        ("optimum", {"quant_method": "gptq", "bits": 4}),
+        ("gptqmodel", {"quant_method": "awq", "bits": 4}),
+    ],
+)
 def test_a_quantised_model_needs_its_package(
-    tiny_base: Path, copied: Callable[..., Path]
+    tiny_base: Path, copied: Callable[..., Path], package: str, config: dict[str, Any]
 ) -> None:
+    if find_spec(package) is not None:
+        pytest.skip(f"{package} is installed")
     folder = copied(tiny_base)
-    change_config(
-        folder,
-        quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True},
-    )
-    try:
-        import bitsandbytes  # noqa: F401
-    except ImportError:
-        with pytest.raises(CheckpointError, match="transformers cannot load it"):
-            open_checkpoint(str(folder), device="cpu")
+    change_config(folder, quantization_config=config)
+    named = package.replace("_", "-")
+    with pytest.raises(CheckpointError, match=f"cannot load it .*{named}.*it names$"):
+        open_checkpoint(str(folder), device="cpu")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("method", ["bitsandbytes", "compressed-tensors"])
+def test_a_quantised_model_says_what_its_maker_says(
+    tiny_base: Path,
+    tiny_tokenizer: Any,
+    said: Callable[..., torch.Tensor],
+    tmp_path: Path,
+    method: str,
+) -> None:
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    pytest.importorskip(method.replace("-", "_"), reason=f"{method} is not installed")
+    if method == "bitsandbytes":
+        model = AutoModelForCausalLM.from_pretrained(
+            tiny_base,
+            quantization_config=BitsAndBytesConfig(load_in_8bit=True),
+            device_map={"": "cpu"},
+            dtype=torch.float32,
+        )
+        # Before anything is said: on CPU a forward may pack the weights that are saved.
+        model.save_pretrained(tmp_path)
     else:
-        pytest.skip("bitsandbytes is installed")
+        model = AutoModelForCausalLM.from_pretrained(tiny_base, dtype=torch.float32)
+        compressor = rounded(model)
+        truth = said(model)
+        compressor.compress_model(model)
+        model.save_pretrained(tmp_path)
+        compressor.update_config(str(tmp_path))
+    tiny_tokenizer.save_pretrained(tmp_path)
+    truth = said(model) if method == "bitsandbytes" else truth
+    loaded = open_checkpoint(str(tmp_path), device="cpu")
+    assert f"quantised weights ({method})" in loaded.notes
+    assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
+    plain = open_checkpoint(str(tiny_base), device="cpu")
+    assert not torch.allclose(said(plain), truth, rtol=0, atol=1e-3)
+
+
+def rounded(model: Any) -> Any:
+    """Weights as eight-bit numbers with a scale a row, by compressed-tensors."""
+    from compressed_tensors import compressors
+    from compressed_tensors import quantization as ct
+
+    config = ct.QuantizationConfig(
+        config_groups={
+            "all": ct.QuantizationScheme(
+                targets=["Linear"],
+                weights=ct.QuantizationArgs(num_bits=8, strategy="channel"),
+            )
+        },
+        ignore=["lm_head"],
+        quantization_status="initialized",
+        format="int-quantized",
+    )
+    ct.apply_quantization_config(model, config)
+    for module in model.modules():
+        if hasattr(module, "weight_scale"):
+            size = module.weight.detach().abs().amax(-1, keepdim=True)
+            module.weight_scale.data.copy_(size / 127.5)
+            module.quantization_status = ct.QuantizationStatus.FROZEN
+    return compressors.ModelCompressor(quantization_config=config)
 
 
 @pytest.mark.parametrize(
