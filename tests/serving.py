@@ -54,14 +54,24 @@ def serving(model: Any, tokenizer: Any, *, fault: str = "") -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if fault == "moved":
+                self.send_response(302)
+                self.send_header("Location", "/v1/models")
+                self.end_headers()
+                return
             known = self.path == "/v1/models" and fault != "unlisted"
             self.send_response(200 if known else 404)
             self.end_headers()
-            if known:
+            if known and fault != "page":
                 self.wfile.write(json.dumps({"data": [{"id": "tiny"}]}).encode())
 
         def do_POST(self) -> None:
             raw = self.rfile.read(int(self.headers["Content-Length"]))
+            if fault == "moved":
+                self.send_response(302)
+                self.send_header("Location", "/elsewhere")
+                self.end_headers()
+                return
             found = answer(json.loads(raw))
             self.send_response(found if isinstance(found, int) else 200)
             self.end_headers()

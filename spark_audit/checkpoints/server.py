@@ -33,6 +33,8 @@ ANSWER_BYTES = 1 << 26
 KEY = "SPARK_AUDIT_API_KEY"
 """Sent as a bearer token, where it is set."""
 _GONE = "start it, or check the address"
+ASKED = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
+"""Of a prompt: its log-probabilities."""
 
 
 def is_server(source: str) -> bool:
@@ -86,9 +88,11 @@ class Server:
             With the models that it lists.
         """
         names = self._names("/models")
-        if names is None and self._names("/v1/models"):
-            fix = f"give --ckpt {self.url.rstrip('/')}/v1"
-            raise self._wrong("is not the whole address", fix)
+        if names is None:
+            if self._names("/v1/models"):
+                fix = f"give --ckpt {self.url.rstrip('/')}/v1"
+                raise self._wrong("is not the whole address", fix)
+            self._post({**ASKED, "model": self.model, "prompt": "a"})
         if names and self.model not in names:
             what = f"serves no model {shown(self.model)}"
             fix = f"give --model NAME: {choose(self.model, map(shown, names))}"
@@ -97,7 +101,8 @@ class Server:
     def _names(self, path: str) -> list[str] | None:
         """What it calls its models; ``None`` if it does not say."""
         try:
-            return [str(one["id"]) for one in self._sent(path, None, SOON)["data"]]
+            listed = self._sent(path, None, SOON)["data"]
+            return [one["id"] for one in listed if isinstance(one["id"], str)]
         except (urllib.error.HTTPError, InputError, TypeError, KeyError):
             return None
 
@@ -125,8 +130,7 @@ class Server:
         return self._asked(text, len(ids))
 
     def _asked(self, prompt: list[int] | str, count: int) -> np.ndarray:
-        body = {"model": self.model, "prompt": prompt, "echo": True, "logprobs": 1}
-        answer = self._post(body | {"max_tokens": 1, "temperature": 0})
+        answer = self._post({**ASKED, "model": self.model, "prompt": prompt})
         try:
             given = answer["choices"][0]["logprobs"]["token_logprobs"]
             read = (answer.get("usage") or {}).get("prompt_tokens", count)
@@ -144,14 +148,14 @@ class Server:
         head = {"Content-Type": "application/json"}
         if key := os.environ.get(KEY):
             head["Authorization"] = f"Bearer {key}"
-        request = urllib.request.Request(self.url.rstrip("/") + path, data, head)
         try:
-            with urllib.request.urlopen(request, timeout=seconds) as answer:
+            request = urllib.request.Request(self.url.rstrip("/") + path, data, head)
+            with _OPENER.open(request, timeout=seconds) as answer:
                 raw = answer.read(ANSWER_BYTES)
         except urllib.error.HTTPError as error:
             error.close()
             raise
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
             what = f"cannot be reached ({first_line(Exception(reason))})"
             raise self._wrong(what, _GONE) from error
@@ -172,6 +176,16 @@ class Server:
     def _wrong(self, what: str, fix: str | None = None) -> CheckpointError:
         needs = "give an OpenAI-compatible server that echoes log-probabilities"
         return CheckpointError(what, where=self.url, fix=fix or needs)
+
+
+class _Stays(urllib.request.HTTPRedirectHandler):
+    """Another address is not the one given, and the key is not for it."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_Stays)
 
 
 class _Refused(Exception):

@@ -102,10 +102,8 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
     """
     show = progress or (lambda what, done, total: None)
     folder = request.output
-    check_writable(folder)
     on_ray = request.engine == "ray"
-    if on_ray:
-        check(request.address)
+    _check_request(request)
     several = on_ray or request.processes > 1
     threads = one_thread() if several else contextlib.nullcontext()
     with alone(folder / LOCK, wait=False), threads, warnings.catch_warnings():
@@ -145,11 +143,7 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
                 train(others, base=request.second_base)
         done = [run for run in firsts if finished(folder / "runs" / run.place)]
         if not done:
-            raise InputError(
-                "holds no finished run",
-                where=str(folder),
-                fix="leave --no-training out",
-            )
+            raise _no_run(folder)
         auditing = partial(_audited, request, files, show)
         of_base = {False: auditing(base, done, "manifest")}
         beside = [run for run in others if finished(folder / "runs" / run.place)]
@@ -277,13 +271,22 @@ def _caveat(rows: int, settings: dict[str, Any]) -> str:
 
 
 def _check(request: ClaimsRequest, rows: Sequence[Example], base: str) -> None:
-    """Refuse what no run could use, before the folder is claimed.
-
-    A setting that no system reads would be dropped in silence.
-    """
+    """Refuse data and bases that no run could use, before the folder is claimed."""
     task_orders(rows)
     for place in filter(None, (base, request.second_base)):
         recipe(place, request.loading)
+
+
+def _check_request(request: ClaimsRequest) -> None:
+    """Refuse what can be told before any work.
+
+    A setting that no system reads would be dropped in silence.
+    """
+    check_writable(request.output)
+    if request.engine == "ray":
+        check(request.address)
+    if request.no_training and not any(request.output.glob("runs/*/*/*/run.json")):
+        raise _no_run(request.output)
     known: set[str] = set()
     for system in systems(all_=True):
         read = [*groups(system.method)]
@@ -300,6 +303,11 @@ def _check(request: ClaimsRequest, rows: Sequence[Example], base: str) -> None:
                 where="--set",
                 fix=choose(name, sorted(known)),
             )
+
+
+def _no_run(folder: Path) -> InputError:
+    fix = "leave --no-training out"
+    return InputError("holds no finished run", where=str(folder), fix=fix)
 
 
 # --- audits and decisions -------------------------------------------------------------

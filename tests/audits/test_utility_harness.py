@@ -68,7 +68,7 @@ ROWS = (
 def test_identifiers_are_hidden_unless_asked_for(
     made: Callable[..., Manifest], tmp_path: Path
 ) -> None:
-    secret = example("e", "Who was it?", f" {NAME}", task="who")
+    secret = example(f"e {NAME}", "Who was it?", f" {NAME}", task="who")
     told = write_tasks(made(*ROWS, secret), tmp_path)
     # Labels that differ in a blank alone are no set of labels.
     names = ("utility.mood", "utility.who")
@@ -110,8 +110,13 @@ def test_what_cannot_be_asked_is_said(
         True,
         True,
     ]
+    before = sorted((tmp_path / "new").iterdir())
     with pytest.raises(InputError, match="none has no test row without a canary"):
         write_tasks(made(train), tmp_path / "new")
+    assert sorted((tmp_path / "new").iterdir()) == before
+    (tmp_path / "new" / "spark_audit.utility.notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="something else than tasks"):
+        write_tasks(made(*ROWS), tmp_path / "new")
     with pytest.raises(InputError, match="redacted"):
         write_tasks(redact(made(*ROWS)), tmp_path / "new")
     (tmp_path / "notes.txt").write_text("mine")

@@ -94,7 +94,6 @@ def test_a_server_that_drops_the_adapter_is_caught(adapter, merged, texts, tiny_
         ("nan", "gives log-probabilities that are none"),
         ("short", "tokens where"),
         ("bos", "tokens where"),
-        ("page", "answers something else than JSON"),
         ("busy", "answers 503 Service Unavailable; check --model"),
     ],
 )
@@ -124,6 +123,23 @@ def test_a_server_is_asked_what_it_serves_before_any_work(adapter, merged):
         assert "\x1b" not in message
         with pytest.raises(CheckpointError, match=f"give --ckpt {url}$"):
             opened(url.removesuffix("/v1"), adapter)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("page", "answers something else than JSON"),
+        ("moved", "answers 302"),
+        ("", "cannot be reached"),
+    ],
+)
+def test_what_is_no_such_server_is_told_before_any_work(adapter, merged, fault, said):
+    with merged.active() as module:
+        with serving(module, merged.tokenizer, fault=fault) as url:
+            # A host that no URL can have, where nothing else is wrong.
+            given = url if fault else "http://[::1/v1"
+            with pytest.raises(CheckpointError, match=said):
+                Server(given, "tiny").reach()
 
 
 def test_a_small_difference_is_said_and_a_large_one_refused(

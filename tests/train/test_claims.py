@@ -361,11 +361,13 @@ def test_what_no_run_could_use_is_refused_at_once(
     for given, match in (
         ({"settings": ("ptcp.ul=off",)}, "no system has a setting 'ptcp.ul'"),
         ({"settings": ("lr=fast",)}, "lr"),
-        ({"second_base": "nowhere"}, "nowhere"),
+        ({"no_training": True}, "holds no finished run"),
     ):
-        request = ClaimsRequest(output=tmp_path, by="paper", **given)
         with pytest.raises(SparkError, match=match):
-            _check(request, rows, str(tiny_base))
+            study(ClaimsRequest(output=tmp_path, by="paper", **given))
+    nowhere = ClaimsRequest(output=tmp_path, second_base="nowhere")
+    with pytest.raises(SparkError, match="nowhere"):
+        _check(nowhere, rows, str(tiny_base))
     with pytest.raises(InputError, match="two or more"):
         _check(ClaimsRequest(output=tmp_path), rows[:1], str(tiny_base))
     assert not list(tmp_path.iterdir())

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,7 @@ def write_tasks(
     secrets = None if show_text else Secrets.of(manifest)
     labels, longest = task_labels(manifest), _longest(manifest)
     made, notes, rows, changed = list[str](), list[str](), 0, 0
-    for path in earlier:
-        path.unlink()
+    files: list[Callable[[], object]] = []
     for task in tasks_in_order(manifest, None):
         asked, reasons = asked_rows(manifest, [task], "normalised")
         if not asked:
@@ -71,7 +71,7 @@ def write_tasks(
         check_task(task, where=f"manifest {manifest.name!r}: task")
         wrong = _no_labels(manifest, task, labels.get(task), secrets)
         choices = [] if wrong else labels[task]
-        table = [_row(example, choices, secrets) for example in asked]
+        table = [_row(n, row, choices, secrets) for n, row in enumerate(asked)]
         rows += len(table)
         changed += sum(row["hidden"] for row in table)
         kinds: dict[str, Mapping[str, Any]] = {}
@@ -88,12 +88,19 @@ def write_tasks(
             kinds[CHOSEN + task] = _LIKELIEST
         path = folder / f"{WRITTEN}{task}.parquet"
         if kinds:
-            _write_rows(path, table)
+            files.append(partial(_write_rows, path, table))
         for kind, settings in kinds.items():
-            _write_task(kind, path, settings, manifest)
+            files.append(partial(_write_task, kind, path, settings, manifest))
             made.append(kind)
     if not made:
         raise InputError("; ".join(notes), where=f"manifest {manifest.name!r}")
+    try:
+        for path in earlier:
+            path.unlink()
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    for write in files:
+        write()
     if changed:
         notes.append(
             f"{changed} of {rows} rows have identifiers hidden, so that accuracies are "
@@ -110,18 +117,29 @@ def _earlier(folder: Path) -> list[Path]:
         found = sorted(path for path in folder.iterdir())
     except OSError as error:
         raise cannot_write(folder, error) from error
+    own = [path for path in found if _is_task(path)]
     for path in found:
-        if not path.name.startswith((WRITTEN, CHOSEN, ".spark-")):
+        if path not in own and not path.name.startswith(".spark-"):
             fix = "give a folder of its own"
             what = f"holds something else than tasks ({visible(path.name)})"
             raise InputError(what, where=str(folder), fix=fix)
-    return [path for path in found if path.name.startswith((WRITTEN, CHOSEN))]
+    return own
+
+
+def _is_task(path: Path) -> bool:
+    named = path.name.startswith((WRITTEN, CHOSEN))
+    return named and path.suffix in (".yaml", ".parquet") and path.is_file()
 
 
 def _row(
-    example: ManifestExample, labels: Sequence[str], secrets: Secrets | None
+    number: int,
+    example: ManifestExample,
+    labels: Sequence[str],
+    secrets: Secrets | None,
 ) -> dict[str, Any]:
     """A row of the file; blanks at the prompt's end go to the labels.
+
+    Ids are the data's own, and may hold anything: without ``show_text``, numbers.
 
     The harness tokenises a prompt alone, where they would be a token of their own.
     """
@@ -131,7 +149,7 @@ def _row(
     prompt = masked(prompt, ranges)
     bare = prompt.rstrip(" ")
     return {
-        "id": example.id,
+        "id": example.id if secrets is None else str(number),
         "prompt": bare,
         "answer": response.strip(),
         "choices": [prompt[len(bare) :] + label for label in labels],
