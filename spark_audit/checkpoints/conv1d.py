@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import Shard, distribute_tensor
-from transformers.distributed.parallel_utils import ALL_PARALLEL_STYLES
+from transformers.distributed import tensor_parallel
 from transformers.distributed.tensor_parallel import TensorParallelLayer
 
 STYLE = "conv1d_gather_output"
@@ -52,4 +52,6 @@ def odd_outputs(model: torch.nn.Module, count: int) -> bool:
     return any(getattr(layer, "nf", count) % count for layer in model.modules())
 
 
-ALL_PARALLEL_STYLES.register(STYLE, _Outputs())  # type: ignore[arg-type]
+# Defined in one module by some versions and in another by others; here in all.
+_styles: Any = tensor_parallel
+_styles.ALL_PARALLEL_STYLES.register(STYLE, _Outputs())

@@ -436,6 +436,8 @@ def test_canaries_are_a_table_by_dose(make_case: Make) -> None:
     assert figure(result, "ours", "greedy_rate").value == 0.0
     assert figure(result, "ours", "greedy_rate").clusters == 12
     assert "of held-out ones 0 of" in said(result, "ours")
+    # One of four is as much as guessing may give.
+    assert "Not told from chance." in said(result, "ours")
 
 
 def test_plan_holds_every_row_with_an_identifier(make_case: Make) -> None:
@@ -598,6 +600,7 @@ def test_canaries_that_come_back_are_verbatim(make_case: Make) -> None:
     result = extract(every, manifest)
     told = [claim(result, name) for name in ("base", "ours", "all", "none")]
     assert told == ["nothing_shown", "verbatim", "moved", "nothing_shown"]
+    assert "Not told from chance" not in said(result, "ours")
     # What the base returns too was not learned here.
     both = {"base": every["ours"], "ours": every["ours"]}
     assert claim(extract(both, manifest), "ours") == "moved"
