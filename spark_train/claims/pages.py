@@ -130,9 +130,18 @@ def measured(figure: Figure) -> str:
     return f"{text}, one seed" if figure.over == "sources" else text
 
 
+def scope(study: Study) -> str:
+    """What a reader must know before the tables."""
+    return f"{study.caveat} {SCOPE}".strip()
+
+
 def markdown(study: Study) -> str:
     """The page as Markdown."""
-    parts = ["# The paper's claims", answer(study.decisions), f"{study.caveat} {SCOPE}"]
+    parts = [
+        "# The paper's claims",
+        answer(study.decisions),
+        scope(study),
+    ]
     for title, _, header, rows in groups(study.decisions):
         parts += [f"## {title}", table(header, rows)]
     parts += ["\\* ours, not the paper's.", "## Systems", table(*study.systems)]
@@ -154,7 +163,7 @@ def html(study: Study) -> str:
     text = files("spark_train.claims").joinpath("claims.html.j2").read_text("utf-8")
     return environment.from_string(text).render(
         answer=answer(study.decisions),
-        scope=f"{study.caveat} {SCOPE}",
+        scope=scope(study),
         groups=groups(study.decisions),
         systems=study.systems,
         facts=study.facts,

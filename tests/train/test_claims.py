@@ -19,17 +19,11 @@ from spark_audit.report.paper.values import tables
 from spark_audit.results import Contrast, Row
 from spark_train.claims import pages, search
 from spark_train.claims.auditing import over_orders, over_values, unmet
+from spark_train.claims.facts import caveat
+from spark_train.claims.given import SECOND, check_data, claim_folder, settings_of
 from spark_train.claims.plan import runs, systems, task_orders
 from spark_train.claims.rules import Claim, Figure, claims, decide, figure_of
-from spark_train.claims.study import (
-    LOCK,
-    SECOND,
-    _caveat,
-    _check,
-    _claim_folder,
-    _settings,
-    study,
-)
+from spark_train.claims.study import LOCK, study
 from spark_train.request import ClaimsRequest
 
 NAMES = {
@@ -300,10 +294,15 @@ def test_settings_of_a_size_follow_the_rule(
     assert found["ptpc.steps"] == correction
 
 
-def test_few_steps_are_said() -> None:
+def test_few_steps_are_said_where_retention_fails() -> None:
     assert search.steps(2700, {}) == 507
-    assert "69 steps here" in _caveat(90, {"batch_size": 8, "epochs": 3})
-    assert _caveat(2700, {}) == ""
+    few = {"batch_size": 8, "epochs": 3}
+    short = Figure(-0.5, -0.8, -0.2)
+    retention = decide(a_claim().model_copy(update={"needs": ("learned",)}), short)
+    assert retention.verdict == "fails"
+    assert "69 steps here" in caveat([retention], 90, few)
+    assert caveat([retention], 2700, {}) == ""
+    assert caveat([decide(a_claim(), short)], 90, few) == ""
 
 
 def test_the_pages_say_the_answer_first_and_hide_nothing(tmp_path: Path) -> None:
@@ -337,10 +336,10 @@ def test_the_pages_say_the_answer_first_and_hide_nothing(tmp_path: Path) -> None
 def test_a_folder_is_of_one_study_and_takes_a_second_base_later(tmp_path: Path) -> None:
     mine: dict[str, Any] = {"data": {"a": "1"}, SECOND: None, "settings": []}
     for again in (mine, mine, mine | {SECOND: "b"}, mine | {SECOND: "b"}):
-        _claim_folder(tmp_path, again)
+        claim_folder(tmp_path, again)
     for other in (mine, mine | {SECOND: "b", "settings": ["lr=1"]}):
         with pytest.raises(InputError, match="holds a study with other"):
-            _claim_folder(tmp_path, other)
+            claim_folder(tmp_path, other)
 
 
 def test_a_folder_is_of_one_process(tmp_path: Path) -> None:
@@ -367,10 +366,10 @@ def test_what_no_run_could_use_is_refused_at_once(
             study(ClaimsRequest(output=tmp_path, by="paper", **given))
     nowhere = ClaimsRequest(output=tmp_path, second_base="nowhere")
     with pytest.raises(SparkError, match="nowhere"):
-        _check(nowhere, rows, str(tiny_base))
+        check_data(nowhere, rows, str(tiny_base))
     with pytest.raises(InputError, match="two or more"):
-        _check(ClaimsRequest(output=tmp_path), rows[:1], str(tiny_base))
+        check_data(ClaimsRequest(output=tmp_path), rows[:1], str(tiny_base))
     assert not list(tmp_path.iterdir())
     request = ClaimsRequest(output=tmp_path, by="paper", settings=("lr=1e-3",))
-    found, why = _settings(request, rows, "base", lambda *_: None)
+    found, why = settings_of(request, rows, "base", lambda *_: None)
     assert (found, why) == ({"lr": "1e-3"}, "the paper's, and --set")

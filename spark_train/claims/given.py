@@ -1,0 +1,175 @@
+"""What a study is given, or makes: data, bases, settings, and its folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spark_audit.checkpoints.detect import recipe
+from spark_audit.checkpoints.offline import quiet
+from spark_audit.data.examples import Example, data_files, write_examples
+from spark_audit.demo.models import make_tokenizer, train_base
+from spark_audit.demo.run import Size, make_data
+from spark_audit.demo.text import TASKS
+from spark_audit.errors import InputError, choose
+from spark_audit.files import check_writable, parse_json, read_regular, write_text
+from spark_audit.pipeline.engines.ray.cluster import check
+from spark_audit.provenance import sha256_file
+from spark_train.claims import search
+from spark_train.claims.plan import SYSTEMS, systems, task_orders
+from spark_train.claims.rules import RULES
+from spark_train.methods import groups
+from spark_train.privacy import groups as privacy_groups
+from spark_train.request import ClaimsRequest
+from spark_train.settings import names, parse
+
+Progress = Callable[[str, int, int], None]
+
+STUDY, SECOND = "study.json", "second_base"
+MADE = Size(base_rows=300, train_rows=60, test_rows=40, epochs=6, candidates=64)
+QUICK = Size(base_rows=120, train_rows=24, test_rows=16, canaries=4, candidates=16)
+"""Data and base that are made where none are given."""
+
+
+def given(
+    request: ClaimsRequest, show: Progress
+) -> tuple[list[Path], str, ClaimsRequest]:
+    """Data and base, and the request with a second base where both are made."""
+    if request.data and request.base is not None:
+        return data_files(request.data), request.base, request
+    if request.data or request.base is not None:
+        raise InputError(
+            "belong together", where="--data and --base", fix="give both, or neither"
+        )
+    size = QUICK if request.quick else MADE
+    made = request.output / "made"
+    files = [made / "data" / f"{task}.jsonl" for task in TASKS]
+    background, audited = make_data(0, size)
+    for file, task in zip(files, TASKS, strict=True):
+        write_examples(file, [row for row in audited if row.task == task])
+    with quiet():
+        tokenizer = make_tokenizer([example.text for example in background])
+    train_base(made / "base", background, tokenizer, seed=0, progress=show)
+    if request.second_base is None and not request.quick:
+        second = made / "second"
+        train_base(second, background, tokenizer, seed=0, progress=show, family="qwen2")
+        request = replace(request, second_base=str(second))
+    return files, str(made / "base"), request
+
+
+def identity(
+    request: ClaimsRequest, files: Sequence[Path], base: str
+) -> dict[str, Any]:
+    """What may not change from one call to the next."""
+    return {
+        "data": sorted(sha256_file(file) for file in files),
+        "base": base,
+        SECOND: request.second_base,
+        "settings": list(request.settings),
+        "by": _by(request),
+        "candidates": request.candidates,
+        "systems": sha256_file(SYSTEMS),
+        "rules": sha256_file(RULES),
+    }
+
+
+def claim_folder(folder: Path, mine: dict[str, Any]) -> None:
+    """Refuse a folder of another study; a second base may be added later."""
+    path = folder / STUDY
+    if path.exists():
+        found = parse_json(read_regular(path), place=str(path))
+        if found.get(SECOND) is None:
+            found[SECOND] = mine[SECOND]
+        differing = [key for key, value in mine.items() if found.get(key) != value]
+        if differing:
+            raise InputError(
+                f"holds a study with other {' and '.join(differing)}",
+                where=str(folder),
+                fix="give another -o",
+            )
+    write_text(path, json.dumps(mine, indent=1) + "\n")
+
+
+def _by(request: ClaimsRequest) -> str:
+    return request.by or ("paper" if request.data else "rule")
+
+
+def settings_of(
+    request: ClaimsRequest, rows: Sequence[Example], base: str, show: Progress
+) -> tuple[dict[str, Any], str]:
+    """Settings of all runs, and where they are from."""
+    path = request.output / "settings.json"
+    mine: dict[str, Any] = {}
+    for text in request.settings:
+        name, _, value = (part.strip() for part in text.partition("="))
+        mine[name] = value
+    if _by(request) == "paper":
+        return mine, "the paper's" + (", and --set" if mine else "")
+    if path.exists():
+        found = parse_json(read_regular(path), place=str(path))
+    else:
+        chosen, accuracies = search.search(
+            base,
+            request.output / "search",
+            rows=median_rows(rows),
+            processes=request.processes,
+            device=request.loading.device,
+            progress=show,
+        )
+        found = {"settings": chosen, "accuracies": accuracies, "rule": search.RULE}
+        write_text(path, json.dumps(found, indent=1) + "\n")
+    told = ", ".join(f"{k} x lr: {v:.2f}" for k, v in found["accuracies"].items())
+    return {**found["settings"], **mine}, f"by rule (accuracy when learned: {told})"
+
+
+def median_rows(rows: Sequence[Example]) -> int:
+    """Train rows of the median task."""
+    tasks = {row.task for row in rows}
+    trained = [row.task for row in rows if row.split == "train"]
+    return int(np.median([trained.count(task) for task in tasks]))
+
+
+def check_data(request: ClaimsRequest, rows: Sequence[Example], base: str) -> None:
+    """Refuse data and bases that no run could use, before the folder is claimed."""
+    task_orders(rows)
+    for place in filter(None, (base, request.second_base)):
+        recipe(place, request.loading)
+
+
+def check_request(request: ClaimsRequest) -> None:
+    """Refuse what can be told before any work.
+
+    A setting that no system reads would be dropped in silence.
+    """
+    check_writable(request.output)
+    if request.engine == "ray":
+        check(request.address)
+    if request.no_training and not any(request.output.glob("runs/*/*/*/run.json")):
+        raise no_run(request.output)
+    known: set[str] = set()
+    for system in systems(all_=True):
+        read = [*groups(system.method)]
+        read += privacy_groups(system.dp) if system.dp != "none" else ()
+        mine = names(read)
+        known |= set(mine)
+        fitting = [t for t in request.settings if t.partition("=")[0].strip() in mine]
+        parse(fitting, groups=read, method=system.method)
+    for text in request.settings:
+        name = text.partition("=")[0].strip()
+        if name not in known:
+            raise InputError(
+                f"no system has a setting {name!r}",
+                where="--set",
+                fix=choose(name, sorted(known)),
+            )
+
+
+def no_run(folder: Path) -> InputError:
+    """What is said where there is nothing to judge."""
+    fix = "leave --no-training out"
+    return InputError("holds no finished run", where=str(folder), fix=fix)
