@@ -29,6 +29,7 @@ from spark_audit.manifest.schema import Manifest, ManifestCanary, ManifestTwins
 from spark_audit.manifest.slots import canary_key, place_of, twins_key
 from spark_audit.memory import free_bytes
 from spark_audit.pipeline.engines.contract import DRIFT_ROWS
+from spark_audit.pipeline.engines.jobs import processes
 from spark_audit.pipeline.folders import MANIFESTS, default_folder, manifests_in
 from spark_audit.pipeline.lineup import check_options, make_plans, union
 from spark_audit.pipeline.request import Request
@@ -82,6 +83,7 @@ class Estimate:
     loading: float
     report: float
     memory_bytes: float
+    processes: int = 1
     free_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -147,6 +149,10 @@ def estimate(request: Request) -> Estimate:
     folder = request.output or (
         default_folder(texts.manifest, names) if texts.manifest else Path("reports")
     )
+    free = _free(on_gpu)
+    work = sum(one.tokens for one in parts) * sum(weights.values())
+    at_once = processes(request, work=work, size=size * most, free=free.get("cpu"))
+    at_once = 1 if on_gpu else at_once
     return Estimate(
         manifest=texts.name,
         rows=texts.rows,
@@ -157,8 +163,9 @@ def estimate(request: Request) -> Estimate:
         audits=parts,
         loading=START + LOADING * len(weights) * copies + READING * read,
         report=REPORT if draws else 1.0,
-        memory_bytes=(size + mapped) * most + batch + OTHER,
-        free_bytes=_free(on_gpu),
+        memory_bytes=at_once * ((size + mapped) * most + batch + OTHER),
+        processes=at_once,
+        free_bytes=free,
     )
 
 
@@ -381,7 +388,9 @@ def told(estimate: Estimate) -> Iterator[str]:
     yield f"{'report':<{width}}  {duration(estimate.report):>12}"
     yield ""
     memory = f"{estimate.memory_bytes / 1e9:.1f} GB"
-    yield f"In all about {duration(estimate.seconds)}, and about {memory} of memory."
+    by = f", by {estimate.processes} processes" if estimate.processes > 1 else ""
+    whole = duration(estimate.seconds)
+    yield f"In all about {whole}, and about {memory} of memory{by}."
     if estimate.free_bytes:
         free = estimate.free_bytes.items()
         listed = ", ".join(f"{size / 1e9:.1f} GB {place}" for place, size in free)

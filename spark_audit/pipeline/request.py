@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -14,14 +15,12 @@ from spark_audit.pipeline.engines import ENGINES
 from spark_audit.terminal.flags import Flag, Seed, ShowText
 
 
-def batch_size_of(text: str) -> int | Literal["auto"]:
+def auto_or_number(text: str, *, flag: str = "--batch-size") -> int | Literal["auto"]:
     """``auto`` or a number from 1."""
     if text == "auto":
         return "auto"
     if not text.isdecimal() or int(text) < 1:
-        raise InputError(
-            f"{text!r} is no batch size", where="--batch-size", fix="give auto or N"
-        )
+        raise InputError(f"cannot be {text!r}", where=flag, fix="give auto or N")
     return int(text)
 
 
@@ -48,7 +47,7 @@ BatchSize: TypeAlias = Annotated[
     Flag(
         "Rows scored at once; auto: by tokens.",
         metavar="auto|N",
-        read=batch_size_of,
+        read=auto_or_number,
         env="SPARK_AUDIT_BATCH_SIZE",
     ),
 ]
@@ -151,12 +150,20 @@ class Request:
         tuple[int, int],
         Flag("This worker's part, from 0/N; N workers.", metavar="I/N", read=shard_of),
     ] = (0, 1)
+    jobs: Annotated[
+        int | Literal["auto"],
+        Flag(
+            "Processes on this machine's CPU; auto: one a core, as memory allows.",
+            metavar="auto|N",
+            read=partial(auto_or_number, flag="--jobs"),
+        ),
+    ] = "auto"
     engine: Annotated[
         str,
         Flag(
             "What scores: this process (and workers of --shard or a launcher), or Ray.",
-            # Workers that share a folder are known by their parts.
-            choices=tuple(name for name in ENGINES.names() if name != "shard"),
+            # Workers that share a folder or a machine are known by their numbers.
+            choices=tuple(n for n in ENGINES.names() if n not in ("jobs", "shard")),
         ),
     ] = "local"
     address: Annotated[
@@ -179,6 +186,12 @@ class Request:
                     "has every process on the same part", where="--tp and --shard"
                 )
             object.__setattr__(self, "shard", (0, 1))
+        if self.jobs not in ("auto", 1) and self.way != "jobs":
+            raise InputError(
+                "shares the CPU of one machine, in one process a model",
+                where="--jobs",
+                fix="leave it out with --shard, launchers, Ray, --tp and --device-map",
+            )
         if self.address is not None and self.engine != "ray":
             raise InputError(
                 "is that of a Ray cluster", where="--address", fix="add --engine ray"
@@ -198,5 +211,11 @@ class Request:
     @property
     def way(self) -> str:
         """The engine that scores."""
-        several = self.engine == "local" and self.shard[1] > 1
-        return "shard" if several else self.engine
+        if self.engine != "local":
+            return self.engine
+        if self.shard[1] > 1:
+            return "shard"
+        # What `--dtype auto` measures must be the same for all.
+        auto = self.jobs == "auto" and self.loading.dtype == "auto"
+        spread = self.loading.tp > 1 or self.loading.device_map
+        return "local" if self.jobs == 1 or auto or spread else "jobs"

@@ -59,8 +59,15 @@ class Outcome:
     report: Report | None
 
 
-def run(request: Request, *, progress: Progress | None = None) -> Outcome:
+def run(
+    request: Request, *, progress: Progress | None = None, concludes: bool = True
+) -> Outcome:
     """Audit checkpoints against a manifest and write the report folder.
+
+    Parameters
+    ----------
+    concludes
+        Else it helps to score, and another process writes the report.
 
     Raises
     ------
@@ -82,10 +89,12 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
 
     call = Call(order.specs, request, clock, show)
     with ENGINES.get(request.way).run(call) as engine:
-        return _run(engine, order, learned)
+        return _run(engine, order, learned, concludes=concludes)
 
 
-def _run(engine: Engine, order: Lineup, learned: Sequence[str]) -> Outcome:
+def _run(
+    engine: Engine, order: Lineup, learned: Sequence[str], *, concludes: bool
+) -> Outcome:
     """Open, score and conclude by an engine."""
     from spark_audit.scoring.store import Store
 
@@ -110,7 +119,7 @@ def _run(engine: Engine, order: Lineup, learned: Sequence[str]) -> Outcome:
     folder = report_folder(manifest)
     request = with_order(request, learned, manifest)
     view, plans = _plans(manifest, request)
-    worker = _worker(folder, request, manifest)
+    worker = _worker(folder, request, manifest, told=concludes)
     with worker.at_work():
         store = Store(request.scores or folder / "scores" / "store")
         work = Work(manifest, view, order, plans, store, request, engine)
@@ -124,6 +133,8 @@ def _run(engine: Engine, order: Lineup, learned: Sequence[str]) -> Outcome:
         names = [*order.names, *(one.facts.name for one in scored)]
         check_baseline(request.baseline, names)
         scored = work.settle(scored)
+        if not concludes:
+            return Outcome(folder, None)
         with clock("gathering"):
             missing = _missing(store, scored)
         if missing:
@@ -145,11 +156,14 @@ def _missing(store: Store, scored: Sequence[Scored]) -> int:
     return sum(key in lost for keys, lost in lacking for key in keys)
 
 
-def _worker(folder: Path, request: Request, manifest: Manifest) -> Worker:
+def _worker(
+    folder: Path, request: Request, manifest: Manifest, *, told: bool
+) -> Worker:
+    part = "/".join(map(str, request.shard))
     return Worker(
         folder / "scores" / "workers",
         "+".join(request.audits),
-        "/".join(map(str, request.shard)) if request.way == "shard" else None,
+        part if told and request.way == "shard" else None,
         _flags(request, manifest),
     )
 

@@ -59,13 +59,8 @@ ALIASES = {
 
 
 def folder_of(path: str | Path) -> Path:
-    """The report folder that a path is, or lies in: its page, a table, a figure.
-
-    What is not there lies in none: a gate must not judge the report around it.
-    """
+    """The report folder that a path is, or lies in: its page, a table, a figure."""
     path = Path(path)
-    if not path.exists():
-        return path
     holds = (one for one in (path, *path.parents) if (one / "report.json").is_file())
     return next(holds, path)
 

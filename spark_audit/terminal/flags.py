@@ -33,8 +33,8 @@ PANELS: Mapping[str, Collection[str]] = {
     "What": "ckpt base baseline manifest data skip also limit task split source "
     "template map fail_if method order against paper_method".split(),
     "How": (),
-    "Where": "device tp device_map batch_size scores shard engine address "
-    "lora_targets".split(),
+    "Where": "device tp device_map batch_size scores jobs shard engine "
+    "address lora_targets".split(),
     "Output": "output format show_text json quiet verbose dry_run redact "
     "lm_eval".split(),
     "Advanced": "config tokenizer lora_alpha revision trust_remote_code "

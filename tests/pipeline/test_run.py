@@ -26,6 +26,8 @@ from spark_audit.manifest.file import load_manifest, seal, write_manifest
 from spark_audit.manifest.items import items_for
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline import conclude as pipeline
+from spark_audit.pipeline.engines import jobs
+from spark_audit.pipeline.engines.contract import Engine
 from spark_audit.pipeline.estimate import estimate
 from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.pipeline.run import Request, run
@@ -242,6 +244,42 @@ def test_workers_take_over_what_a_dead_one_had_and_give_the_report_of_one(
     left = {path.name for path in (shared / "scores").iterdir()}
     assert left == {"store", "tables", "spans.parquet", "cases.parquet", "cases.csv"}
     assert not (shared / "scores" / "store" / "leases").exists()
+
+
+def test_a_process_that_dies_is_told_and_its_part_is_done(
+    request_of: Callable[..., Request],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    alone = run(request_of(output=tmp_path / "alone", jobs=1)).report
+    store = tmp_path / "report" / "scores" / "store"
+    begin, here, begun = jobs._Jobs._start, Engine.here, []
+
+    def start(self: Any, *given: int) -> Any:
+        begun.append(begin(self, *given))
+        return begun[-1]
+
+    def after_the_other(self: Any, *given: Any, **options: Any) -> None:
+        while not [*store.glob("*.parquet")] and begun[0].poll() is None:
+            time.sleep(0.01)
+        if len(begun) == 1:
+            raise KeyboardInterrupt
+        begun[1].kill()
+        here(self, *given, **options)
+
+    monkeypatch.setattr(jobs._Jobs, "_start", start)
+    monkeypatch.setattr(Engine, "here", after_the_other)
+    with pytest.raises(KeyboardInterrupt):
+        run(request_of(jobs=2))
+    kept = {*store.glob("*.parquet")}
+    assert kept
+    assert begun[0].poll() is not None
+    assert not (store / "leases").exists()
+    report = run(request_of(jobs=2)).report
+    assert kept < {*store.glob("*.parquet")}
+    assert "1 of 2 processes ended early (code -9;" in capsys.readouterr().err
+    assert_same_figures(report, alone)
 
 
 def test_a_worker_with_other_flags_is_refused(
@@ -734,51 +772,6 @@ def test_an_interrupted_manifest_build_resumes(
     assert command_line(arguments) == 0
     assert load_manifest(output).pairs
     assert not (output.parent / ".m.scores").exists()
-
-
-def test_a_build_interrupted_while_it_scores_gives_the_same_manifest(
-    tiny_base: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    from spark_audit.data.examples import write_examples
-    from spark_audit.scoring import slices
-    from spark_audit.scoring.store import Store
-
-    data, output = tmp_path / "t.jsonl", tmp_path / "m.json"
-    whole = tmp_path / "whole" / "m.json"
-    write_examples(data, examples())
-    arguments = ["manifest", "build", "--base", str(tiny_base), "--quiet"]
-    arguments += ["--data", str(data), "--caliper", "2", "-o"]
-    monkeypatch.setattr(slices, "SLICE_TOKENS", 200)
-    assert command_line([*arguments, str(whole)]) == 0
-    flush, flushed = Store.flush, [0]
-
-    def once(store: Store) -> None:
-        flush(store)
-        flushed[0] += 1
-        if flushed[0] == 2:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as broken:
-        broken.setattr(Store, "flush", once)
-        assert command_line([*arguments, str(output)]) == 130
-    assert "resume with: spark-audit manifest build" in capsys.readouterr().err
-    kept = len(list((tmp_path / ".m.scores").glob("*.parquet")))
-    assert kept
-    assert not output.exists()
-    # Scores of other data lie there too, and are not taken.
-    write_examples(tmp_path / "other.jsonl", examples()[:-1])
-    other = [*arguments[:-4], str(tmp_path / "other.jsonl"), *arguments[-3:]]
-    with monkeypatch.context() as broken:
-        flushed[0] = 0
-        broken.setattr(Store, "flush", once)
-        assert command_line([*other, str(output)]) == 130
-    assert len(list((tmp_path / ".m.scores").glob("*.parquet"))) > kept
-    assert command_line([*arguments, str(output)]) == 0
-    assert output.read_bytes() == whole.read_bytes()
-    assert not (tmp_path / ".m.scores").exists()
 
 
 def test_a_rounded_copy_stands_beside_with_a_contrast_to_its_original(

@@ -29,15 +29,18 @@ FIRST_LOOK, LAST_LOOK = 0.05, 2.0
 @ENGINES.register()
 def shard(call: Call) -> Engine:
     """A worker's part of a call, and what dead workers left of theirs."""
-    return _Shard(call)
+    return Shard(call)
 
 
-class _Shard(Engine):
+class Shard(Engine):
+    """Leases units of every task, and goes on until nobody lacks any."""
+
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self._left: list[Task] = []
 
     def score(self, task: Task, checkpoint: Loaded) -> None:
+        """Score the units that nobody has or holds."""
         place, workers = self.call.request.shard
         units = task.units(UNITS * workers)
         first = len(units) * place // workers
@@ -47,25 +50,26 @@ class _Shard(Engine):
         self._left += [unit for unit in units if unit.lacks]
 
     def _go_through(self, units: Sequence[Task], checkpoint: Loaded) -> None:
-        done, total = 0, sum(unit.lacks for unit in units)
-        for unit in units:
+        due = [unit.lacks for unit in units]
+        done, total, mine = 0, sum(due), False
+        for unit, tokens in zip(units, due, strict=True):
             if unit.lacks:
                 with _leased(unit) as mine:
                     if mine:
-                        done += self._do(unit, checkpoint, done, total)
-        if total:
+                        self._do(unit, checkpoint, done, total)
+            done += tokens  # by whoever
+        if total and not mine:
             self.call.show(units[0].what, total, total)
 
-    def _do(self, unit: Task, checkpoint: Loaded, done: int, total: int) -> int:
+    def _do(self, unit: Task, checkpoint: Loaded, done: int, total: int) -> None:
         unit.store.refresh()  # its last owner may have ended it
-        tokens = unit.lacks
-        if tokens:
+        if unit.lacks:
             self.here(unit, checkpoint, done=done, total=total)
         if unit.lacks:
             raise IncompleteError(f"scores of {unit.checkpoint!r} could not be kept")
-        return tokens
 
     def finish(self) -> None:
+        """Wait for what others hold, and do what the dead have left."""
         wait, most = FIRST_LOOK, len(self._left)
         while self._left:
             self._left[0].store.refresh()

@@ -1,0 +1,178 @@
+"""Processes of this machine that share a call: this one, and some that help it.
+
+Products of small matrices do not keep several cores busy: two processes of one thread
+score 1.2 to 1.6 times what one of two threads does. Those that help lease units as
+workers of ``--shard`` do, and end with this one, which alone tells and concludes. What
+one had when it died is taken over.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
+
+from spark_audit.errors import InputError
+from spark_audit.memory import free_bytes
+from spark_audit.pipeline.engines import ENGINES
+from spark_audit.pipeline.engines.contract import Call, Engine, Task
+from spark_audit.pipeline.engines.shard import Shard
+from spark_audit.pipeline.request import Request
+from spark_audit.scoring.speed import cores, use_threads
+from spark_audit.terminal.console import say
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.recipe import Loaded
+
+MOST = 8
+"""Processes that a call takes by itself at most: of more nothing was measured."""
+OWN = 1_500_000_000
+"""Bytes of a process beside its weights: libraries, a manifest, what is computed."""
+WORTH = 5e11
+"""Tokens times weights of a pass over all checkpoints that is worth more processes: 15
+seconds of a core, about, where one needs 6 to begin."""
+GRACE = 10.0
+"""Seconds that a process has to keep what it has scored, before it is ended."""
+HELP = "from spark_audit.pipeline.engines.jobs import helped; helped()"
+
+
+@ENGINES.register()
+def jobs(call: Call) -> Engine:
+    """All of a call on the cores of this machine."""
+    return _Jobs(call)
+
+
+def processes(request: Request, *, work: float, size: float, free: int | None) -> int:
+    """How many processes score a call that is scored on this machine's CPU.
+
+    By itself one a core, :data:`MOST` at most, as far as each has memory of its own.
+
+    Parameters
+    ----------
+    work
+        Tokens times weights of all that is asked first.
+    size, free
+        Bytes of a model, and of memory before any is loaded, if that is told.
+    """
+    if request.way != "jobs" or not work:
+        return 1
+    if isinstance(request.jobs, int):
+        return request.jobs
+    if work < WORTH:
+        return 1
+    copies = 1 + bool(request.loading.quantize)
+    room = MOST if free is None else int(free / (copies * size + OWN))
+    return max(min(cores(), MOST, room), 1)
+
+
+class _Jobs(Shard):
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._helpers: list[subprocess.Popen[bytes]] = []
+        self._threads = 0
+
+    def __exit__(self, *_: object) -> None:
+        """End those that help; they keep what they have scored."""
+        for one in self._helpers:
+            assert one.stdin is not None
+            with suppress(OSError):
+                one.stdin.close()
+        for one in self._helpers:
+            try:
+                one.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                one.kill()
+                one.wait()
+        if self._threads:
+            use_threads(self._threads)
+
+    def score(self, task: Task, checkpoint: Loaded) -> None:
+        if not self._helpers:
+            self._begin(task, checkpoint)
+        if self._helpers:
+            super().score(task, checkpoint)
+        else:
+            Engine.score(self, task, checkpoint)
+
+    def finish(self) -> None:
+        super().finish()
+        codes = [one.poll() for one in self._helpers]
+        if ended := [code for code in codes if code]:
+            say(
+                f"{len(ended)} of {len(codes) + 1} processes ended early (code "
+                f"{ended[0]}; for want of memory?): the others did what it had to do"
+            )
+
+    def _begin(self, task: Task, checkpoint: Loaded) -> None:
+        """Start those that help, once a pass is worth it."""
+        request = self.call.request
+        if checkpoint.device != "cpu" or checkpoint.served is not None:
+            if isinstance(request.jobs, int):
+                place = "a server" if checkpoint.served else checkpoint.device
+                raise InputError(
+                    f"shares the cores of a CPU; {checkpoint.name} is on {place}",
+                    where="--jobs",
+                    fix="leave it out",
+                )
+            return
+        weights = list(checkpoint.model.parameters())
+        checkpoints = len(self.call.specs) + self.loading.include_base
+        size, free = sum(one.nbytes for one in weights), free_bytes()
+        count = processes(
+            request,
+            work=task.lacks * checkpoints * sum(one.numel() for one in weights),
+            size=size,
+            free=None if free is None else free + size,
+        )
+        if count == 1:
+            return
+        each = max(cores() // count, 1)
+        self._threads = use_threads(each)
+        self._helpers = [self._start(place, count, each) for place in range(1, count)]
+        mine = replace(request, jobs=1, shard=(0, count))
+        self.call = replace(self.call, request=mine)
+
+    def _start(self, place: int, count: int, threads: int) -> subprocess.Popen[bytes]:
+        helper = subprocess.Popen(
+            # Modules are found where they are here, and not in this folder.
+            [sys.executable, "-P", "-c", HELP],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # An interrupt at the terminal is for this process.
+            process_group=0,
+            env=os.environ
+            | {"OMP_NUM_THREADS": str(threads)}
+            | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        assert helper.stdin is not None
+        with suppress(OSError):  # it died: others do its part
+            pickle.dump(
+                replace(self.call.request, jobs=1, shard=(place, count)), helper.stdin
+            )
+            helper.stdin.flush()
+        return helper
+
+
+def helped() -> None:
+    """One that helps: what is asked comes by stdin, whose end is an interrupt."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    request = pickle.load(sys.stdin.buffer)
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    from spark_audit.pipeline.run import run
+
+    run(request, concludes=False)
+
+
+def _end_with_stdin() -> NoReturn:
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(GRACE)
+    os._exit(1)

@@ -1,0 +1,53 @@
+"""Processes of one machine that share a call: how many there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_audit.checkpoints.specs import Loading
+from spark_audit.errors import InputError
+from spark_audit.pipeline.engines import jobs
+from spark_audit.pipeline.request import Request
+
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("fields", "about", "count"),
+    [
+        ({}, {}, 4),
+        ({}, {"work": 1e11}, 1),
+        ({}, {"free": None, "size": 100 * GB}, 4),
+        ({}, {"size": 2 * GB}, 2),
+        ({}, {"size": 8 * GB}, 1),
+        ({"loading": Loading(quantize=("int8",))}, {"size": GB}, 2),
+        ({"loading": Loading(dtype="auto")}, {}, 1),
+        ({"jobs": 1}, {}, 1),
+        ({"jobs": 7}, {"work": 1.0, "size": 8 * GB}, 7),
+        ({"jobs": 7}, {"work": 0.0}, 1),
+        ({"shard": (0, 2)}, {}, 1),
+        ({"engine": "ray"}, {}, 1),
+        ({"loading": Loading(device_map="auto")}, {}, 1),
+    ],
+)
+def test_as_many_as_cores_and_memory_allow(
+    fields: dict[str, Any],
+    about: dict[str, Any],
+    count: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jobs, "cores", lambda: 4)
+    request = Request(audits=("nll",), ckpt=("x",), **fields)
+    given = {"work": 1e13, "size": GB // 100, "free": 8 * GB, **about}
+    assert jobs.processes(request, **given) == count
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"shard": (0, 2)}, {"engine": "ray"}, {"loading": Loading(device_map="auto")}],
+)
+def test_what_shares_the_work_otherwise_is_refused(other: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="--jobs: .* leave it out"):
+        Request(audits=("nll",), ckpt=("x",), jobs=2, **other)
