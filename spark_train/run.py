@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from spark_train.accuracy import accuracy, read_matrix, write_matrix
 from spark_train.corpus import Corpus, Note
 from spark_train.data import TrainRow
 from spark_train.distributed import Processes, assemble
-from spark_train.loop import Phase, State, run_phase
+from spark_train.loop import Clock, Phase, State, run_phase
 from spark_train.methods import METHODS, groups
 from spark_train.model.lora import add_lora, load_adapter, save_adapter
 from spark_train.model.student import Student
@@ -381,7 +380,13 @@ class _Work:
         stages
             All stages of the run; each has a line.
         """
-        began = time.perf_counter()
+        spent: dict[str, float] = {}
+        clock = Clock(spent, self.record.clock)
+        seconds[f"{phase.stage}/answers"] = spent
+        with clock("answers"):
+            self._answered(phase, stages)
+
+    def _answered(self, phase: Phase, stages: Sequence[str]) -> None:
         stage, number = phase.stage, stages.index(phase.stage)
         asked = phase.tasks or self.tasks[: number + 1]
         row: list[float | None] = [None] * len(self.tasks)
@@ -393,7 +398,6 @@ class _Work:
             matrix = self._matrix()[:number]
             names = [name.partition("-")[2] for name in stages]
             write_matrix(self.folder.accuracy, self.tasks, [*matrix, row], after=names)
-        seconds[f"{stage}/answers"] = {"answers": time.perf_counter() - began}
 
     def _accuracy(self, prompts: Sequence[Prompt]) -> float | None:
         if not prompts:

@@ -12,6 +12,7 @@ from spark_audit.checksums import Fact
 from spark_audit.provenance import now, sha256_file, sha256_json, versions
 from spark_train.corpus import Corpus
 from spark_train.distributed import Processes
+from spark_train.loop import Timed, timed
 from spark_train.request import NONE, TrainRequest
 
 DATA = "data"
@@ -56,8 +57,8 @@ class RunRecord(Start):
         it is the same.
     privacy
         What the run's privacy option says of itself; empty without one.
-    seconds
-        Phase -> seconds by kind of work.
+    clock, seconds
+        Phase -> seconds by kind of work, on the wall or of the processor.
     starts
         Those after the first one, which the record's own fields tell of.
     files
@@ -77,6 +78,7 @@ class RunRecord(Start):
     data: list[dict[str, str]]
     rows: dict[str, dict[str, int]]
     privacy: dict[str, Any] = {}
+    clock: Timed = "wall"
     seconds: dict[str, dict[str, float]] = {}
     notes: list[str] = []
     starts: list[Start] = []
@@ -126,6 +128,7 @@ class RunRecord(Start):
             processes=processes.world,
             device=loaded.device,
             threads=torch.get_num_threads(),
+            clock=timed(loaded.device),
             gradient_checkpointing=request.gradient_checkpointing,
             command=list(request.command),
             created=now(),

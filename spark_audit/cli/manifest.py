@@ -61,6 +61,7 @@ def build(
     reference = open_checkpoint(base, loading, name="base")
     # What is scored is kept until the manifest is written: the same command resumes.
     kept = output.with_name(f".{output.stem}.scores") if scores is None else scores
+    store = Store(kept, own=scores is None)
     with progress(quiet=quiet) as show:
         manifest = build_manifest(
             examples,
@@ -68,7 +69,7 @@ def build(
             name=output.stem,
             settings=settings,
             data=files,
-            store=Store(kept),
+            store=store,
             batch_size=batch_size,
             progress=show,
         )
@@ -76,6 +77,8 @@ def build(
     if scores is None:
         shutil.rmtree(kept, ignore_errors=True)
     _show(describe(manifest), only=BRIEF)
+    for note in store.notes:
+        tell(f"note: {note}")
     tell(f"Manifest: {output}")
 
 

@@ -18,6 +18,9 @@ import numpy as np
 
 from spark_audit.errors import InputError, panicked
 
+TOGETHER = 512
+"""Texts that the library tokenises at once: it gives lists, 150 bytes a token."""
+
 
 @dataclass(frozen=True)
 class Encoding:
@@ -123,26 +126,24 @@ def encode(tokenizer: Any, texts: Sequence[str]) -> list[Encoding]:
             where=type(tokenizer).__name__,
             fix="use the fast tokenizer (a folder with tokenizer.json)",
         )
-    if not texts:
-        return []
+    found: list[Encoding] = []
+    for at in range(0, len(texts), TOGETHER):
+        found += _encoded(tokenizer, list(texts[at : at + TOGETHER]))
+    return found
+
+
+def _encoded(tokenizer: Any, texts: list[str]) -> Iterator[Encoding]:
     with _tokenising(tokenizer):
         out = tokenizer(
-            list(texts),
+            texts,
             return_offsets_mapping=True,
             return_special_tokens_mask=True,
             return_attention_mask=False,
             verbose=False,
         )
-    return [
-        _encoding(text, ids, offsets, special)
-        for text, ids, offsets, special in zip(
-            texts,
-            out["input_ids"],
-            out["offset_mapping"],
-            out["special_tokens_mask"],
-            strict=True,
-        )
-    ]
+    columns = (out["input_ids"], out["offset_mapping"], out["special_tokens_mask"])
+    for text, ids, offsets, special in zip(texts, *columns, strict=True):
+        yield _encoding(text, ids, offsets, special)
 
 
 def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:

@@ -2,9 +2,9 @@
 
 Whatever an audit compares is decided here, before any checkpoint is looked at, from the
 reference model's NLL in whole micro-nats. Batches do not depend on free memory, so that
-the same inputs, seed, machine and libraries give the same bytes. Another batch size,
-or a store that holds part of the scores already, makes other batches, which can move
-an NLL by a few micro-nats.
+the same inputs, seed, machine and libraries give the same bytes, interrupted or not.
+Another batch size, or a store that other commands have filled, makes other batches,
+which can move an NLL by a few micro-nats.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from spark_audit.manifest.fit import check_fit
 from spark_audit.manifest.layout import Layout, layouts
 from spark_audit.manifest.overview import describe as describe
 from spark_audit.manifest.records import Facts, balance_records, example_records
+from spark_audit.manifest.reference import Reference
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.selection import (
     Record,
@@ -40,8 +41,9 @@ from spark_audit.manifest.selection import (
 from spark_audit.manifest.settings import BuildSettings
 from spark_audit.manifest.twins import twin_sets
 from spark_audit.provenance import sha256_file, versions
-from spark_audit.scoring.score import BatchSize, item, score
-from spark_audit.scoring.table import Pass
+from spark_audit.scoring.items import Texts
+from spark_audit.scoring.score import BatchSize, item
+from spark_audit.scoring.slices import score_slices
 from spark_audit.stats.matching import micro_nats
 
 if TYPE_CHECKING:
@@ -230,23 +232,28 @@ def _scored(
     progress: Progress | None,
 ) -> tuple[Corpus, list[str]]:
     """The reference model's scores of everything that is kept, and notes on them."""
-    tables = score(
+    ids = [row.example.id for row in rows]
+    reference = Reference(ids, np.array([len(row.encoding) for row in rows]))
+    notes = dict.fromkeys(loaded.notes)
+    for part in score_slices(
         loaded,
-        [item(row.example.id, row.encoding, row.kept) for row in rows],
-        passes=(Pass(),),
+        Texts(item(row.example.id, row.encoding, row.kept) for row in rows),
         store=store,
         batch_size=batch_size,
         progress=_stage(progress, f"scoring {loaded.name}, tokens"),
-    )
+    ):
+        for row, key in part.places.items():
+            reference.put(row, part.table, key)
+        notes |= dict.fromkeys(part.notes)
     texts = corpus(
         [row.example.text for row in rows],
         [row.encoding for row in rows],
-        ids=[row.example.id for row in rows],
+        ids=ids,
         response_starts=[len(row.example.prompt) for row in rows],
-        table=tables[Pass()],
+        table=reference.table(0, len(rows)),
         quantise=micro_nats,
     )
-    return texts, [f"reference: {note}" for note in (*loaded.notes, *tables.notes)]
+    return texts, [f"reference: {note}" for note in notes]
 
 
 def _excluded(rows: Sequence[Layout], settings: Mapping[str, Any]) -> np.ndarray:

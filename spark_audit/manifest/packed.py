@@ -42,6 +42,39 @@ class Misfit(ValueError):
     """A part is not as it must be; the text says which, and never what it holds."""
 
 
+class Scratch:
+    """Bytes at places: in a file without a name, and in memory where there is none."""
+
+    def __init__(self) -> None:
+        self._held: bytearray | None = None
+        self._size = 0
+        try:
+            self._file = tempfile.TemporaryFile(buffering=0)  # only its owner opens it
+        except OSError:
+            self._held = bytearray()
+        else:
+            finalize(self, self._file.close)
+
+    def write(self, at: int, data: bytes) -> None:
+        """Put bytes at a place; what was skipped is zero."""
+        self._size = max(self._size, at + len(data))
+        if self._held is None:
+            try:
+                if os.pwrite(self._file.fileno(), data, at) == len(data):
+                    return
+            except OSError:  # there is no room any more
+                pass
+            self._held = bytearray(self.read(0, self._size))
+        self._held.extend(bytes(self._size - len(self._held)))
+        self._held[at : at + len(data)] = data
+
+    def read(self, at: int, size: int) -> bytes:
+        """So many bytes from a place on."""
+        if self._held is not None:
+            return bytes(self._held[at : at + size])
+        return os.pread(self._file.fileno(), size, at)
+
+
 class Slices(Sequence[bytes]):
     """Byte strings, in memory until they are many; threads and forks may read them."""
 

@@ -59,8 +59,13 @@ ALIASES = {
 
 
 def folder_of(path: str | Path) -> Path:
-    """The report folder that a path is, or lies in: its page, a table, a figure."""
+    """The report folder that a path is, or lies in: its page, a table, a figure.
+
+    What is not there lies in none: a gate must not judge the report around it.
+    """
     path = Path(path)
+    if not path.exists():
+        return path
     holds = (one for one in (path, *path.parents) if (one / "report.json").is_file())
     return next(holds, path)
 

@@ -129,11 +129,18 @@ def score_keys(
     store: Store,
     batch_size: BatchSize = "auto",
     shard: tuple[int, int] = (0, 1),
+    whole: bool = False,
     progress: Progress | None = None,
 ) -> tuple[dict[str, str], list[str]]:
     """Score what the store lacks of one pass, and leave it there.
 
     Parameters and errors are those of :func:`score`.
+
+    Parameters
+    ----------
+    whole
+        Where anything is lacking, score all: so batches do not depend on what is
+        stored. A score that is stored stays.
 
     Returns
     -------
@@ -155,14 +162,16 @@ def score_keys(
     todo = {
         keys[item.key]: item
         for item in items
-        if keys[item.key] in lacking and int(keys[item.key], 16) % workers == worker
+        if (keys[item.key] in lacking or (whole and lacking))
+        and int(keys[item.key], 16) % workers == worker
     }
     total, done = sum(item.tokens for item in todo.values()), 0
     store_key = {item.key: key for key, item in todo.items()}
 
     def emit(item: AnyItem, columns: dict[str, np.ndarray]) -> None:
         nonlocal done
-        store.add(store_key[item.key], item.scored, columns)
+        if store_key[item.key] in lacking:
+            store.add(store_key[item.key], item.scored, columns)
         done += item.tokens
         if progress is not None:
             progress(done, total)

@@ -61,6 +61,12 @@ class _OtherVersion(ValueError):
 class Store:
     """A folder of scores, or with ``None`` a store in memory.
 
+    Parameters
+    ----------
+    own
+        Whether it is of one command alone, which says what its scores are for
+        (:meth:`only_for`).
+
     Attributes
     ----------
     notes
@@ -68,8 +74,9 @@ class Store:
         another version's.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, *, own: bool = False) -> None:
         self.folder = folder
+        self._own, self._purpose = own, ""
         self.notes: list[str] = []
         self._pending: dict[str, Rows] = {}
         self._pending_tokens = 0
@@ -87,6 +94,10 @@ class Store:
     def _salt(self) -> bytes:
         # The folder is made when it is needed: what fails before leaves none behind.
         return b"" if self.folder is None else _salt(self.folder)
+
+    def only_for(self, what: str) -> None:
+        """Of a command's own store: know no score that was made for anything else."""
+        self._purpose = what * self._own
 
     def keys(
         self, loaded: Loaded, items: Sequence[AnyItem], kind: Pass
@@ -108,7 +119,8 @@ class Store:
         """:meth:`keys`, worked out when they are asked for, without the model."""
         usable = hashlib.sha256(loaded.usable.astype(np.uint8).tobytes()).hexdigest()
         frame = [SCHEMA, loaded.model_id, list(astuple(kind)), usable]
-        start = hashlib.sha256(self._salt + sha256_json(frame).encode())
+        told = self._purpose + sha256_json(frame)
+        start = hashlib.sha256(self._salt + told.encode())
         return Keys(start, items)
 
     def __contains__(self, key: str) -> bool:

@@ -104,25 +104,38 @@ class Audited:
         return made
 
 
-def time_figure(audited: Audited, claim: Claim) -> Figure:
-    """Seconds of runs, as ratio (to ``than``) or as correction's share, over seeds."""
+def time_figure(audited: Audited, claim: Claim, *, alone: bool) -> Figure:
+    """Seconds of runs, as ratio (to ``than``) or as correction's share, over seeds.
+
+    Parameters
+    ----------
+    alone
+        Whether runs had the machine to themselves: else only seconds of the processor
+        count, which no other run slows.
+    """
     values = []
     for mine in audited.seeds(claim.of, 1):
-        own = _seconds(audited, mine)
+        own = _seconds(audited, mine, alone=alone)
+        theirs = own
         if claim.than:
             others = [r for r in audited.seeds(claim.than, 1) if r.seed == mine.seed]
-            if others:
-                theirs = _seconds(audited, others[0])
-                values.append(sum(own.values()) / sum(theirs.values()))
-        else:
-            values.append(own.get("correction", 0.0) / sum(own.values()))
+            theirs = _seconds(audited, others[0], alone=alone) if others else {}
+        if not own or not theirs:
+            continue
+        part = sum(own.values()) if claim.than else own.get("correction", 0.0)
+        values.append(part / sum(theirs.values()))
+    if not values and not alone:
+        shared = "runs shared the machine: train with --processes 1"
+        return Figure(None, missing=shared)
     return over_values(values, over="seeds")
 
 
-def _seconds(audited: Audited, run: Run) -> dict[str, float]:
-    """Seconds of a run by kind of work, answering test rows apart."""
+def _seconds(audited: Audited, run: Run, *, alone: bool) -> dict[str, float]:
+    """Seconds of a run by kind of work, answering test rows apart; empty: disturbed."""
     record = Folder(audited.trained / run.place).read()
     assert record is not None
+    if not alone and record.clock != "processor":
+        return {}
     total: dict[str, float] = {}
     for kinds in record.seconds.values():
         for kind, seconds in kinds.items():

@@ -129,6 +129,10 @@ def test_a_mistake_is_a_line_to_act_on(
 
 def test_any_path_in_a_report_is_the_report(place: Path) -> None:
     one = place / "reports" / "one"
-    inside = (one, one / "report.json", one / "figures" / "roc.png")
-    assert {folder_of(path) for path in inside} == {one}
+    deep = one / "figures" / "roc.png"
+    deep.parent.mkdir()
+    deep.touch()
+    assert {folder_of(path) for path in (one, one / "report.json", deep)} == {one}
     assert folder_of(place) == place
+    # A gate of a report that is not there must not judge the one around it.
+    assert folder_of(one / "gone") == one / "gone"

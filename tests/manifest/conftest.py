@@ -12,8 +12,8 @@ import pytest
 
 from spark_audit.data.canaries import draw_parts, render
 from spark_audit.data.examples import Canary, Example, Span
-from spark_audit.scoring.score import Scored
-from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.scoring.slices import Slice
+from spark_audit.scoring.table import TokenTable
 
 NAMES = ("Maria Jones", "John Smith", "Ann Lee", "Peter Brown", "Ruth Hill")
 WORDS = (
@@ -154,13 +154,14 @@ def made_scores(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """
     calls: list[dict[str, Any]] = []
 
-    def score(loaded: Any, items: Sequence[Any], **options: Any) -> Any:
+    def score_slices(loaded: Any, texts: Sequence[Any], **options: Any) -> Any:
         calls.append(options)
         if options.get("progress") is not None:
-            options["progress"](len(items), len(items))
-        return Scored({Pass(): made_table(items)}, ["by arithmetic"])
+            options["progress"](len(texts), len(texts))
+        places = {i: text.key for i, text in enumerate(texts)}
+        return [Slice(places, made_table(texts), ("by arithmetic",))]
 
-    monkeypatch.setattr("spark_audit.manifest.build.score", score)
+    monkeypatch.setattr("spark_audit.manifest.build.score_slices", score_slices)
     return calls
 
 

@@ -774,6 +774,51 @@ def test_an_interrupted_manifest_build_resumes(
     assert not (output.parent / ".m.scores").exists()
 
 
+def test_a_build_interrupted_while_it_scores_gives_the_same_manifest(
+    tiny_base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from spark_audit.data.examples import write_examples
+    from spark_audit.scoring import slices
+    from spark_audit.scoring.store import Store
+
+    data, output = tmp_path / "t.jsonl", tmp_path / "m.json"
+    whole = tmp_path / "whole" / "m.json"
+    write_examples(data, examples())
+    arguments = ["manifest", "build", "--base", str(tiny_base), "--quiet"]
+    arguments += ["--data", str(data), "--caliper", "2", "-o"]
+    monkeypatch.setattr(slices, "SLICE_TOKENS", 200)
+    assert command_line([*arguments, str(whole)]) == 0
+    flush, flushed = Store.flush, [0]
+
+    def once(store: Store) -> None:
+        flush(store)
+        flushed[0] += 1
+        if flushed[0] == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Store, "flush", once)
+        assert command_line([*arguments, str(output)]) == 130
+    assert "resume with: spark-audit manifest build" in capsys.readouterr().err
+    kept = len(list((tmp_path / ".m.scores").glob("*.parquet")))
+    assert kept
+    assert not output.exists()
+    # Scores of other data lie there too, and are not taken.
+    write_examples(tmp_path / "other.jsonl", examples()[:-1])
+    other = [*arguments[:-4], str(tmp_path / "other.jsonl"), *arguments[-3:]]
+    with monkeypatch.context() as broken:
+        flushed[0] = 0
+        broken.setattr(Store, "flush", once)
+        assert command_line([*other, str(output)]) == 130
+    assert len(list((tmp_path / ".m.scores").glob("*.parquet"))) > kept
+    assert command_line([*arguments, str(output)]) == 0
+    assert output.read_bytes() == whole.read_bytes()
+    assert not (tmp_path / ".m.scores").exists()
+
+
 def test_a_rounded_copy_stands_beside_with_a_contrast_to_its_original(
     request_of: Callable[..., Request],
 ) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -120,58 +123,103 @@ def test_the_gate_writes_them_and_fails_all_the_same(
     assert run(line) == 4
 
 
-def steps() -> list[dict[str, Any]]:
-    action = yaml.safe_load((ROOT / "docs/ci/action.yml").read_text(encoding="utf-8"))
-    assert action["runs"]["using"] == "composite"
-    given = {
-        name: str(one.get("default", "")) for name, one in action["inputs"].items()
-    }
-    for step in action["runs"]["steps"]:
+def action() -> dict[str, Any]:
+    found = yaml.safe_load((ROOT / "docs/ci/action.yml").read_text(encoding="utf-8"))
+    assert found["runs"]["using"] == "composite"
+    for step in found["runs"]["steps"]:
         assert step["shell"] == "bash"
         # What is typed into a script itself could be commands.
         assert "${{" not in step["run"]
-        named = [v.removeprefix("${{ inputs.")[:-3] for v in step["env"].values()]
-        assert set(named) <= set(given)
-    found: list[dict[str, Any]] = action["runs"]["steps"]
-    return found
+    return dict(found)
 
 
-@pytest.mark.parametrize(
-    ("rules", "code"), [(f"{RULE}\n\n  \n", 1), (f"{RULE} for spark\n", 0), ("", 1)]
-)
-def test_the_action_runs_the_gate_and_shows_the_report(
-    rules: str, code: int, folder: Path, tmp_path: Path
-) -> None:
-    """Its last step, in the shell that GitHub gives it."""
-    shim = tmp_path / "bin" / "spark-audit"
-    write_text(shim, f'#!/bin/sh\nexec {sys.executable} -m spark_audit "$@"\n')
-    shim.chmod(0o755)
-    *_, step = steps()
-    done = subprocess.run(
-        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
-        cwd=tmp_path,
+def carried_out(
+    folder: Path, given: dict[str, str], *, step: int = -1
+) -> subprocess.CompletedProcess[str]:
+    """A step of the action in the shell and with the environment that GitHub gives it.
+
+    Its programs are this tree's, and a pip that tells its arguments.
+    """
+    whole = action()
+    inputs = {k: str(v.get("default", "")) for k, v in whole["inputs"].items()}
+    assert set(given) <= set(inputs)
+    assert {k for k, v in whole["inputs"].items() if v.get("required")} <= set(given)
+    inputs |= given
+    one = whole["runs"]["steps"][step]
+    # Every value is one input, and any other expression is a KeyError here.
+    own = {
+        k: inputs[v[len("${{ inputs.") : -len(" }}")]] for k, v in one["env"].items()
+    }
+    programs = {"spark-audit": f'exec {sys.executable} -m spark_audit "$@"'}
+    programs["python"] = 'printf "<%s>" "$@"'
+    for name, line in programs.items():
+        write_text(folder / "bin" / name, f"#!/bin/sh\n{line}\n")
+        (folder / "bin" / name).chmod(0o755)
+    return subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", one["run"]],
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
         env={
-            **os.environ,
-            "PATH": f"{shim.parent}:{os.environ['PATH']}",
+            **{k: v for k, v in os.environ.items() if not k.startswith("GITHUB_")},
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
-            "REPORT": str(folder / "report.json"),
-            "RULES": rules,
-            "ALLOW_MISSING": "false",
-            "JUNIT": "out.xml",
-            "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+            "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
+            **own,
         },
     )
+
+
+@pytest.mark.parametrize(
+    ("report", "given", "code"),
+    [
+        ("r/report.json", {"fail-if": f"{RULE}\n\n  \n"}, 1),
+        ("r", {"fail-if": f"{RULE} for spark\n", "junit": "deep/a b.xml"}, 0),
+        ("r", {}, 1),  # nothing that could be claimed was looked at
+        ("r", {"allow-missing": "true"}, 0),
+    ],
+)
+def test_the_action_runs_the_gate_and_shows_the_report(
+    report: str, given: dict[str, str], code: int, folder: Path
+) -> None:
+    here = folder.parent
+    done = carried_out(here, {"report": report, **given})
     assert done.returncode == code, done.stderr
-    assert (tmp_path / "summary.md").read_text() == "# The report\n"
-    root = ElementTree.parse(tmp_path / "out.xml").getroot()
+    assert (here / "summary.md").read_text() == "# The report\n"
+    file = here / given.get("junit", "spark-audit-gate.xml")
+    root = ElementTree.parse(file).getroot()
     assert (int(root.attrib["failures"]) > 0) == bool(code)
-    assert ("::error" in done.stdout) == bool(code)
+    assert ("::error title=spark-audit gate" in done.stdout) == bool(code)
 
 
-def test_the_hook_and_the_image_call_what_there_is(
+@pytest.mark.parametrize(
+    ("report", "rules", "said"),
+    [
+        ("r", "mia.auc.loss.high >", "--fail-if"),
+        ("r", "no.such.audit.high > 1", "--fail-if"),
+        ("r/gone", "", "gone: "),
+    ],
+)
+def test_the_action_fails_where_there_is_nothing_to_judge(
+    report: str, rules: str, said: str, folder: Path
+) -> None:
+    here = folder.parent
+    done = carried_out(here, {"report": report, "fail-if": rules})
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.strip().count("\n") == 0
+    assert not (here / "spark-audit-gate.xml").exists()
+    # Another report than the one asked for is not shown in its place.
+    assert (here / "summary.md").exists() == (report == "r")
+
+
+def test_the_action_installs_what_it_is_told_to(tmp_path: Path) -> None:
+    done = carried_out(tmp_path, {"report": "r", "install": "a b; exit 3"}, step=0)
+    assert done.stdout == "<-m><pip><install><a b; exit 3>"
+
+
+def test_the_hook_calls_what_there_is(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hooks = yaml.safe_load((ROOT / "docs/ci/.pre-commit-config.yaml").read_text())
@@ -182,7 +230,27 @@ def test_the_hook_and_the_image_call_what_there_is(
     (folder.parent / "reports").mkdir()
     folder.rename(name)
     assert run([command, name, "--fail-if", RULE]) == 1
-    image = (ROOT / "docs/ci/Dockerfile").read_text(encoding="utf-8")
-    copied = [line.split()[1:-1] for line in image.splitlines() if "COPY " in line]
-    assert all((ROOT / source).exists() for part in copied for source in part)
-    assert run(["demo", "--help"]) == 0
+
+
+def test_the_image_has_all_that_its_commands_need() -> None:
+    text = (ROOT / "docs/ci/Dockerfile").read_text(encoding="utf-8")
+    lines = text.replace("\\\n", " ").splitlines()
+    told = [line.partition(" ")[::2] for line in lines if line and line[0] != "#"]
+    copied = [
+        name for what, rest in told if what == "COPY" for name in rest.split()[:-1]
+    ]
+    assert copied
+    assert all((ROOT / name).exists() for name in copied)
+    (pip,) = (shlex.split(rest) for what, rest in told if what == "RUN")
+    assert pip[:2] == ["pip", "install"]
+    assert {pip[pip.index("-c") + 1], "."} <= {*copied, pip[-1]}
+    # What building a wheel reads, and each package that it must hold.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    found = project["tool"]["setuptools"]["packages"]["find"]["include"]
+    own = [project["project"]["readme"], *project["project"]["license-files"]]
+    own += ["pyproject.toml", *(name.removesuffix("*") for name in found)]
+    assert set(own) <= set(copied)
+    (program,) = (json.loads(rest) for what, rest in told if what == "ENTRYPOINT")
+    assert program[0] in project["project"]["scripts"]
+    (call,) = (json.loads(rest) for what, rest in told if what == "CMD")
+    assert run([*program[1:], *call, "--help"]) == 0

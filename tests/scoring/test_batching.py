@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spark_audit.errors import IncompleteError
-from spark_audit.scoring.batching import Batches, Room, room
+from spark_audit.scoring.batching import WINDOW, Batches, Room, room
 
 OVERHEAD = 40
 
@@ -74,6 +74,23 @@ def test_the_planning_window_cuts_no_batch() -> None:
     sizes = batches([10] * 5000, tokens=300).sizes()
     assert sum(sizes) == 5000
     assert sum(size < 30 for size in sizes) <= 1
+
+
+@pytest.mark.parametrize("rows", [None, 5])
+@pytest.mark.parametrize("tokens", [1, 700, 5000, 10**6])
+@pytest.mark.parametrize("most", [12, 60, 400])
+def test_a_slice_by_itself_has_the_batches_that_it_has_among_all(
+    rows: int | None, tokens: int, most: int
+) -> None:
+    # Few lengths: many ways cost as little as one another.
+    lengths = np.random.default_rng(most).integers(1, most, 2500).tolist()
+    whole = batches(lengths, tokens=600, rows=rows)
+    slices = list(whole.slices(tokens))
+    sizes = [batches(one, tokens=600, rows=rows).sizes() for one in slices]
+    assert [size for part in sizes for size in part] == whole.sizes()
+    assert [x for one in slices for x in one] == sorted(lengths, reverse=True)
+    assert max(map(sum, slices)) < tokens + 600
+    assert max(map(len, slices)) <= WINDOW
 
 
 def test_a_longer_item_stands_alone_and_empty_ones_do_no_harm() -> None:

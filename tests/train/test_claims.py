@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,21 @@ from spark_audit.locks import alone
 from spark_audit.report.paper.values import tables
 from spark_audit.results import Contrast, Row
 from spark_train.claims import pages, search
-from spark_train.claims.auditing import over_orders, over_values, unmet
+from spark_train.claims.auditing import (
+    TIME,
+    Audited,
+    over_orders,
+    over_values,
+    time_figure,
+    unmet,
+)
 from spark_train.claims.facts import caveat
 from spark_train.claims.given import SECOND, check_data, claim_folder, settings_of
 from spark_train.claims.plan import runs, systems, task_orders
 from spark_train.claims.rules import Claim, Figure, claims, decide, figure_of
 from spark_train.claims.study import LOCK, study
 from spark_train.request import ClaimsRequest
+from spark_train.run_folder import Folder
 
 NAMES = {
     "spark": "SPARK",
@@ -340,6 +349,35 @@ def test_a_folder_is_of_one_study_and_takes_a_second_base_later(tmp_path: Path) 
     for other in (mine, mine | {SECOND: "b", "settings": ["lr=1"]}):
         with pytest.raises(InputError, match="holds a study with other"):
             claim_folder(tmp_path, other)
+
+
+def test_time_is_told_of_runs_alone_or_timed_by_the_processor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    planned = [
+        run
+        for run in runs(systems(), {1: ("a", "b")}, seeds=2)
+        if run.system.name in ("spark", "er")
+    ]
+    audited = Audited(planned, "base", tmp_path, tmp_path, tmp_path, "cpu", None)
+    seconds = {"spark": {"task": 9.0, "correction": 1.0}, "er": {"task": 8.0}}
+    clocks = {0: "wall", 1: "processor"}
+
+    def read(folder: Folder) -> Any:
+        seed, name = folder.path.parts[-2:]
+        spent = {"p": {k: v * (1 + int(seed[4:])) for k, v in seconds[name].items()}}
+        spent["p/answers"] = {"answers": 100.0}
+        return SimpleNamespace(seconds=spent, clock=clocks[int(seed[4:])])
+
+    monkeypatch.setattr(Folder, "read", read)
+    ratio, share = (one for one in claims() if one.audit == TIME)
+    assert time_figure(audited, ratio, alone=True).by_seed == (1.25, 1.25)
+    assert time_figure(audited, share, alone=True).by_seed == (0.1, 0.1)
+    assert time_figure(audited, ratio, alone=False).by_seed == (1.25,)
+    clocks[1] = "wall"
+    shared = time_figure(audited, share, alone=False)
+    assert shared.value is None
+    assert "shared the machine" in shared.missing
 
 
 def test_a_folder_is_of_one_process(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_train.data import TrainRow, collate, encode_rows
-from spark_train.loop import Phase, State, Step, Term, run_phase
+from spark_train.loop import Clock, Phase, State, Step, Term, run_phase, timed
 from spark_train.phases.correction import correction
 from spark_train.phases.fine_tuning import covered, fit, response_loss
 from spark_train.phases.task import Rehearsal, learning
@@ -376,3 +377,20 @@ def test_a_probe_is_told_before_and_after_and_changes_nothing(
     assert {k: v for k, v in first.items() if k.startswith(("n_", "rows"))} == {
         k: v for k, v in last.items() if k.startswith(("n_", "rows"))
     }
+
+
+def test_one_thread_of_a_cpu_is_timed_by_the_processor() -> None:
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert timed("cpu") == "processor"
+        assert timed("cuda:1") == "wall"
+        torch.set_num_threads(2)
+        assert timed("cpu") == "wall"
+    finally:
+        torch.set_num_threads(threads)
+    processor: dict[str, float] = {}
+    wall: dict[str, float] = {}
+    with Clock(processor, "processor")("sleep"), Clock(wall)("sleep"):
+        time.sleep(0.05)
+    assert processor["sleep"] < 0.04 < wall["sleep"]

@@ -1,0 +1,178 @@
+"""Many texts in slices: the scores of one go, whatever interrupted it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.scoring import slices, store
+from spark_audit.scoring.items import Item, Texts
+from spark_audit.scoring.passes import PASSES
+from spark_audit.scoring.score import score
+from spark_audit.scoring.slices import score_slices
+from spark_audit.scoring.store import Store
+from spark_audit.scoring.table import Pass, TokenTable
+
+LENGTHS = (12, 30, 7, 25, 18, 40, 9, 1, 33, 12, 21, 28, 15, 38, 5)
+
+
+@pytest.fixture(scope="module")
+def loaded(make_model: Callable[..., Any], make_loaded: Callable[..., Any]) -> Any:
+    return make_loaded(make_model("llama"))
+
+
+@pytest.fixture(scope="module")
+def items(make_items: Callable[..., Any]) -> list[Item]:
+    found: list[Item] = make_items(LENGTHS)
+    return [*found, replace(found[3], key="again")]
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some batches a slice, and all that was scored is kept at once."""
+    monkeypatch.setattr(slices, "SLICE_TOKENS", 60)
+    monkeypatch.setattr(store, "FLUSH_SECONDS", 0.0)
+
+
+class Fed:
+    """The plain pass, which counts what it is given and may be interrupted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[str] = []
+        self.most = 10**9
+        entry = PASSES.get("plain")
+
+        def run(loaded: Any, items: Any, settings: Pass, **options: Any) -> None:
+            emit = options.pop("emit")
+
+            def count(item: Item, columns: Any) -> None:
+                if len(self.seen) == self.most:
+                    raise KeyboardInterrupt
+                self.seen.append(item.key)
+                emit(item, columns)
+
+            entry.run(loaded, items, settings, emit=count, **options)
+
+        monkeypatch.setitem(PASSES._entries, "plain", replace(entry, run=run))
+
+
+@pytest.fixture
+def fed(monkeypatch: pytest.MonkeyPatch) -> Fed:
+    return Fed(monkeypatch)
+
+
+def scored(
+    loaded: Any, items: list[Item], folder: Path | None = None, **options: Any
+) -> dict[int, Any]:
+    """Text -> its columns, of all slices."""
+    kept = None if folder is None else Store(folder, own=True)
+    found = {}
+    for part in score_slices(loaded, Texts(items), store=kept, **options):
+        for number, key in part.places.items():
+            assert number not in found
+            found[number] = columns(part.table, key)
+    assert sorted(found) == list(range(len(items)))
+    return found
+
+
+def columns(table: TokenTable, key: str) -> dict[str, list[float]]:
+    own = table.rows(key)
+    found = {name: values[own].tolist() for name, values in table.columns.items()}
+    return {**found, "position": table.position[own].tolist()}
+
+
+@pytest.mark.parametrize("batch_size", ["auto", 2])
+def test_slices_hold_the_scores_of_one_go(
+    loaded: Any, items: list[Item], batch_size: Any
+) -> None:
+    table = score(loaded, items, batch_size=batch_size)[Pass()]
+    expected = {i: columns(table, one.key) for i, one in enumerate(items)}
+    assert scored(loaded, items, batch_size=batch_size) == expected
+
+
+def test_progress_is_over_all_texts_and_ends_at_its_total(
+    loaded: Any, items: list[Item]
+) -> None:
+    told: list[tuple[int, int]] = []
+    scored(loaded, items, progress=lambda *done: told.append(done))
+    total = sum(LENGTHS)  # the last text stands twice
+    assert {of for _, of in told} == {total}
+    assert told[-1] == (total, total)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+@pytest.mark.parametrize("most", range(1, len(LENGTHS), 3))
+def test_what_was_interrupted_goes_on_with_the_same_scores(
+    loaded: Any, items: list[Item], fed: Fed, tmp_path: Path, most: int
+) -> None:
+    expected = scored(loaded, items)
+    order = fed.seen
+    fed.seen, fed.most = [], most
+    with pytest.raises(KeyboardInterrupt):
+        scored(loaded, items, tmp_path)
+    fed.seen, fed.most = [], 10**9
+    assert scored(loaded, items, tmp_path) == expected
+    # Whole slices are done again, and none that had been finished.
+    assert fed.seen == order[len(order) - len(fed.seen) :]
+    assert len(fed.seen) < len(order) or most < 4
+    fed.seen = []
+    assert scored(loaded, items, tmp_path) == expected
+    assert fed.seen == []
+
+
+@pytest.mark.parametrize("other", ["text", "batch size", "model", "versions"])
+def test_slices_of_anything_else_are_not_used(
+    loaded: Any,
+    items: list[Item],
+    fed: Fed,
+    tmp_path: Path,
+    other: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scored(loaded, items, tmp_path)
+    order, fed.seen = fed.seen, []
+    changed, model, options = items, loaded, dict[str, Any]()
+    if other == "text":
+        changed = items[:-2]
+    elif other == "batch size":
+        options = {"batch_size": 3}
+    elif other == "model":
+        model = replace(loaded, model_id="d" * 64)
+    with monkeypatch.context() as patched:
+        if other == "versions":
+            patched.setattr(slices, "versions", lambda: {"torch": "0"})
+        scored(model, changed, tmp_path, **options)
+    assert sorted(fed.seen) == sorted(one.key for one in changed[: len(order)])
+    fed.seen = []
+    scored(loaded, items, tmp_path)
+    assert fed.seen == []
+
+
+def test_a_store_that_commands_share_is_used_for_any_texts(
+    loaded: Any, items: list[Item], fed: Fed, tmp_path: Path
+) -> None:
+    score(loaded, items[:6], store=Store(tmp_path))
+    fed.seen = []
+    for _ in score_slices(loaded, Texts(items[:6]), store=Store(tmp_path)):
+        pass
+    assert fed.seen == []
+
+
+def test_texts_are_kept_in_little_and_given_back(items: list[Item]) -> None:
+    cut = Item("cut", np.arange(5, dtype=np.int32), np.array([0, 7, 8, 9, 10]))
+    texts = Texts([*items, cut])
+    assert texts.lengths.tolist() == [len(one.ids) for one in (*items, cut)]
+    for found, given in zip(texts, [*items, cut], strict=True):
+        assert found.key == given.key
+        assert found.content() == given.content()
+    assert texts[-1].key == "cut"
+    assert [one.key for one in texts[-2:]] == ["again", "cut"]
+    with pytest.raises(IndexError):
+        texts[len(texts)]
+    with pytest.raises(ValueError, match="no run"):
+        texts.append(Item("gap", cut.ids, np.array([0, 7, 8, 9, 11])))
