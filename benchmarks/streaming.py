@@ -313,7 +313,8 @@ def from_evidence(
     options = {"paper": True, "seed": 0, "replicates": 2000}
     held = {name: "c1" for name in names[2:]}
     parts = {"conclude": turn}
-    turns.concluded(evidence, parts, always="base", baselines=held, **options)
+    options |= {"always": "base", "baselines": held, "coded": True}
+    turns.concluded(evidence, parts, **options)
     cells = f"{first:.0f}|{peak():.0f}|{time.monotonic() - start:.0f}"
     print(f"|{rows:,}|{count}|{cells}|")
     path.unlink()

@@ -15,8 +15,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_audit.files import cannot_write
@@ -68,13 +70,23 @@ class StoredEvidence:
         with pq.ParquetFile(self.path, read_dictionary=texts) as file:
             table = file.read_row_groups(groups)
         if coded:  # what it says of pandas would make them text again
-            table = table.unify_dictionaries().replace_schema_metadata(None)
+            table = table.replace_schema_metadata(None)
+        for name in texts:
+            at = table.schema.get_field_index(name)
+            table = table.set_column(at, name, _in_order(table[name]))
         # Column by column, each gone from the table once it stands in the frame.
         found: pd.DataFrame = table.to_pandas(self_destruct=True, split_blocks=True)
-        for name in texts:
-            order = sorted(found[name].cat.categories)
-            found[name] = found[name].cat.reorder_categories(order)
         return found
+
+
+def _in_order(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    """The same texts by codes of a sorted dictionary: a million sort in Arrow alone."""
+    whole = column.unify_dictionaries().combine_chunks()
+    order = pc.sort_indices(whole.dictionary)
+    codes = np.empty(len(order), np.int32)
+    codes[order] = np.arange(len(order), dtype=np.int32)
+    fresh = pa.array(codes).take(whole.indices)
+    return pa.DictionaryArray.from_arrays(fresh, whole.dictionary.take(order))
 
 
 Evidence: TypeAlias = pd.DataFrame | StoredEvidence
