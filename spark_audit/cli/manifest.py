@@ -47,15 +47,16 @@ def build(
 ) -> None:
     """Match the data's identifiers on a reference model, once for all audits."""
     from spark_audit.checkpoints.open import open_checkpoint
-    from spark_audit.data.examples import data_files, read_examples
+    from spark_audit.data.examples import data_files
     from spark_audit.files import check_writable
     from spark_audit.manifest.build import build_manifest
+    from spark_audit.manifest.stored import Stored
     from spark_audit.scoring.store import Store
     from spark_audit.terminal.progress import progress
 
     files = data_files(data)
     keep_apart([output], files)
-    examples = read_examples(*files)
+    examples = Stored(*files)
     check_output(output)
     check_writable(output.parent)
     reference = open_checkpoint(base, loading, name="base")

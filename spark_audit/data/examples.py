@@ -243,13 +243,16 @@ def read_examples(*paths: str | Path) -> list[Example]:
         Naming file, line and field of the first bad row; also for ids that stand twice,
         in one file or in two.
     """
+    return unique_ids(placed_examples(*paths))
+
+
+def placed_examples(*paths: str | Path) -> Iterator[tuple[str, Example]]:
+    """The rows of :func:`read_examples` one by one, with file and line."""
     if not paths:
         raise InputError("no data file was given", fix="give at least one")
-    return unique_ids(
-        (place, from_row(row, place=place))
-        for path in paths
-        for place, row in json_lines(Path(path))
-    )
+    for path in paths:
+        for place, row in json_lines(Path(path)):
+            yield place, from_row(row, place=place)
 
 
 def write_examples(path: str | Path, examples: Iterable[Example]) -> None:
@@ -261,9 +264,19 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> None:
 
     def write(file: IO[bytes]) -> None:
         for example in examples:
-            file.write(json.dumps(_row(example), ensure_ascii=False).encode() + b"\n")
+            file.write(as_json(example) + b"\n")
 
     write_atomically(Path(path), write, mode=0o600)
+
+
+def as_json(example: Example) -> bytes:
+    """A line of a data file, without its end."""
+    return json.dumps(_row(example), ensure_ascii=False).encode()
+
+
+def from_json(line: bytes) -> Example:
+    """The example of :func:`as_json`."""
+    return _EXAMPLE.validate_json(line)
 
 
 def _row(example: Example) -> dict[str, Any]:
@@ -362,14 +375,19 @@ def unique_ids(rows: Iterable[tuple[str, Example]]) -> list[Example]:
     found = []
     for place, example in rows:
         if example.id in first:
-            raise InputError(
-                f"the id stands twice, first at {first[example.id]}",
-                where=f"{place}, field 'id'",
-                fix="give every row its own (`data import --map id=` makes new ones)",
-            )
+            raise id_twice(place, first[example.id])
         first[example.id] = place
         found.append(example)
     return found
+
+
+def id_twice(place: str, first: str) -> InputError:
+    """The error of a row whose id another one has."""
+    return InputError(
+        f"the id stands twice, first at {first}",
+        where=f"{place}, field 'id'",
+        fix="give every row its own (`data import --map id=` makes new ones)",
+    )
 
 
 @contextmanager

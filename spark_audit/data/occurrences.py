@@ -7,8 +7,8 @@ both ask here.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -61,10 +61,20 @@ def standing(texts: Sequence[str], strings: Collection[str]) -> list[set[str]]:
     strings
         As :func:`folded` gives them.
     """
-    lengths: dict[str, set[int]] = defaultdict(set)
+    find = finder(strings)
+    return [find(folded(text)) for text in texts]
+
+
+def finder(strings: Collection[str]) -> Callable[[str], set[str]]:
+    """:func:`standing` of one text after the other, folded ones."""
+    lengths: dict[str, tuple[int, ...]] = {}
+    shared: dict[tuple[int, ...], tuple[int, ...]] = {}
     for string in strings:
         if first := _WORD.match(string):
-            lengths[first[0]].add(len(string))
+            # Most begin with a word of their own: it is kept once, its length shared.
+            word = string if first[0] == string else first[0]
+            found = tuple({*lengths.get(word, ()), len(string)})
+            lengths[word] = shared.setdefault(found, found)
 
     def held(text: str) -> Iterator[str]:
         for word in _WORD.finditer(text):
@@ -75,7 +85,7 @@ def standing(texts: Sequence[str], strings: Collection[str]) -> list[set[str]]:
                 if string in strings and not cut:
                     yield string
 
-    return [set(held(folded(text))) for text in texts]
+    return lambda text: set(held(text))
 
 
 def doses(texts: Sequence[str], annotated: Sequence[Collection[str]]) -> Counter[str]:

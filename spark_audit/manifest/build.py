@@ -9,42 +9,32 @@ which can move an NLL by a few micro-nats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
 from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.clusters import clusters
-from spark_audit.manifest.covariates import Corpus, corpus
 from spark_audit.manifest.file import redact as redact
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.fit import check_fit
-from spark_audit.manifest.layout import Layout, layouts
+from spark_audit.manifest.layout import Rows
 from spark_audit.manifest.overview import describe as describe
-from spark_audit.manifest.records import Facts, balance_records, example_records
+from spark_audit.manifest.records import Facts
 from spark_audit.manifest.reference import Reference
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.selection import (
-    Record,
-    canary_sets,
-    duplicates,
-    low_sensitivity,
-    match,
-    membership,
-)
+from spark_audit.manifest.selection import Record, canary_sets, duplicates, membership
 from spark_audit.manifest.settings import BuildSettings
+from spark_audit.manifest.sliced import Found, Tokens, gone_through, tokenised
+from spark_audit.manifest.stored import Stored
 from spark_audit.manifest.twins import twin_sets
 from spark_audit.provenance import sha256_file, versions
-from spark_audit.scoring.items import Texts
-from spark_audit.scoring.score import BatchSize, item
+from spark_audit.scoring.score import BatchSize
 from spark_audit.scoring.slices import score_slices
-from spark_audit.stats.matching import micro_nats
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
@@ -98,48 +88,54 @@ def build_manifest(
         )
     chosen = replace(settings or BuildSettings(), **options)
     recorded = chosen.recorded(max_positions=loaded.max_positions)
-    rows = layouts(
-        _checked(examples), loaded.tokenizer, max_length=recorded["max_length"]
-    )
-    texts, remarks = _scored(rows, loaded, store, batch_size, progress)
-    excluded = _excluded(rows, recorded)
-    eligible = (texts.unll >= 0) & ~excluded
-    pairs = match(
+    length = recorded["max_length"]
+    rows = Rows(_checked(examples), loaded.tokenizer, max_length=length)
+    tokens = tokenised(rows, len(loaded.usable))
+    reference, remarks = _scored(rows, tokens, loaded, store, batch_size, progress)
+    groups = duplicates(rows.outlines)
+    units = clusters(rows.outlines, groups)
+    found = gone_through(
         rows,
-        texts,
-        eligible,
-        caliper=chosen.caliper,
-        distance=chosen.distance,
-        controls=chosen.controls,
+        tokens,
+        reference,
+        units.labels,
+        chosen=chosen,
+        recorded=recorded,
+        progress=_stage(progress, "matching, rows"),
     )
-    drawn = _drawn(rows, texts, loaded, chosen, recorded["canary_contexts"], progress)
+    del tokens, reference
+    drawn = _drawn(rows, found, loaded, chosen, recorded["canary_contexts"], progress)
     canaries, cut, twins, lost = drawn
-    low = low_sensitivity(
-        rows, texts, vocab_size=len(loaded.usable), alpha=chosen.alpha, tau=chosen.tau
+    members, crossing = membership(rows.outlines, groups)
+    facts = Facts(
+        rows.outlines,
+        found.counted,
+        found.solvers,
+        canaries,
+        cut,
+        members,
+        crossing,
+        units,
     )
-    groups = duplicates(rows)
-    units = clusters(rows, groups)
-    members, crossing = membership(rows, groups)
-    facts = Facts(rows, texts, pairs, canaries, cut, members, crossing, units)
     return seal(
         {
             **_heading(name, loaded, recorded, data),
             "counts": {**facts.counts(), "twins": len(twins), "twins_lost": lost},
-            "examples": example_records(rows, texts, excluded, low, units.labels),
-            "pairs": pairs.pairs,
-            "unmatched": pairs.unmatched,
+            "examples": found.examples.packed(),
+            "pairs": found.pairs.packed(),
+            "unmatched": found.unmatched.packed(),
             "canaries": canaries,
             "twins": twins,
             "membership": members,
-            "balance": balance_records(rows, texts, eligible, pairs),
+            "balance": found.balance.records(),
             "notes": [*facts.notes(recorded), *remarks],
         }
     )
 
 
 def _drawn(
-    rows: Sequence[Layout],
-    texts: Corpus,
+    rows: Rows,
+    found: Found,
     loaded: Loaded,
     chosen: BuildSettings,
     contexts: int | None,
@@ -152,10 +148,16 @@ def _drawn(
     }
     stage = _stage(progress, "drawing canary candidates")
     canaries, cut = canary_sets(
-        rows, texts, contexts=contexts, n=chosen.n_candidates, progress=stage, **shared
+        found.canary_rows,
+        found.canary_scores,
+        contexts=contexts,
+        n=chosen.n_candidates,
+        progress=stage,
+        **shared,
     )
     stage = _stage(progress, "drawing twins of identifiers")
-    twins, lost = twin_sets(rows, texts, progress=stage, **shared)
+    known = found.identifiers.known(rows.outlines, chosen.seed)
+    twins, lost = twin_sets(rows, known, progress=stage, **shared)
     return canaries, cut, twins, lost
 
 
@@ -200,10 +202,12 @@ def verify(manifest: Manifest, base: Loaded) -> None:
 # --- checks ---------------------------------------------------------------------------
 
 
-def _checked(examples: Sequence[Example]) -> list[Example]:
+def _checked(examples: Sequence[Example]) -> Sequence[Example]:
     """The examples by id; a manifest does not depend on the order of its input."""
     if not examples:
         raise InputError("there are no examples", where="data", fix="give some")
+    if isinstance(examples, Stored):
+        return examples
     found = sorted(examples, key=lambda example: example.id)
     for one, other in pairwise(found):
         if one.id == other.id:
@@ -225,19 +229,20 @@ def _stage(progress: Progress | None, what: str) -> Callable[[int, int], None] |
 
 
 def _scored(
-    rows: Sequence[Layout],
+    rows: Rows,
+    tokens: Tokens,
     loaded: Loaded,
     store: Store | None,
     batch_size: BatchSize,
     progress: Progress | None,
-) -> tuple[Corpus, list[str]]:
+) -> tuple[Reference, list[str]]:
     """The reference model's scores of everything that is kept, and notes on them."""
-    ids = [row.example.id for row in rows]
-    reference = Reference(ids, np.array([len(row.encoding) for row in rows]))
+    ids = [row.example.id for row in rows.outlines]
+    reference = Reference(ids, tokens.lengths)
     notes = dict.fromkeys(loaded.notes)
     for part in score_slices(
         loaded,
-        Texts(item(row.example.id, row.encoding, row.kept) for row in rows),
+        tokens.texts,
         store=store,
         batch_size=batch_size,
         progress=_stage(progress, f"scoring {loaded.name}, tokens"),
@@ -245,22 +250,7 @@ def _scored(
         for row, key in part.places.items():
             reference.put(row, part.table, key)
         notes |= dict.fromkeys(part.notes)
-    texts = corpus(
-        [row.example.text for row in rows],
-        [row.encoding for row in rows],
-        ids=ids,
-        response_starts=[len(row.example.prompt) for row in rows],
-        table=reference.table(0, len(rows)),
-        quantise=micro_nats,
-    )
-    return texts, [f"reference: {note}" for note in notes]
-
-
-def _excluded(rows: Sequence[Layout], settings: Mapping[str, Any]) -> np.ndarray:
-    buffer, template = settings["buffer"], settings["exclude_template"]
-    return np.concatenate(
-        [row.excluded(buffer=buffer, exclude_template=template) for row in rows]
-    )
+    return reference, [f"reference: {note}" for note in notes]
 
 
 def _reference(loaded: Loaded) -> Record:

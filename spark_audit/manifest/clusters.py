@@ -7,14 +7,16 @@ clusters.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 
-from spark_audit.data.occurrences import SHORT, folded, standing
-from spark_audit.manifest.layout import Layout
+from spark_audit.data.occurrences import SHORT, finder, folded
+from spark_audit.manifest.layout import Outline
 from spark_audit.stats.duplicates import cluster_labels
 
 WIDESPREAD_ROWS, WIDESPREAD_SHARE = 100, 0.1
@@ -43,7 +45,7 @@ class Clusters:
     notes: list[str]
 
 
-def clusters(rows: Sequence[Layout], groups: np.ndarray) -> Clusters:
+def clusters(rows: Sequence[Outline], groups: np.ndarray) -> Clusters:
     """Clusters of rows: joined by source, canary, identifier and near-duplicate text.
 
     An identifier joins the rows that it stands in, annotated there or not; one of a
@@ -55,12 +57,12 @@ def clusters(rows: Sequence[Layout], groups: np.ndarray) -> Clusters:
     groups
         Near-duplicate group of each row, shape ``(n,)``.
     """
-    examples = [row.example for row in rows]
     strings, notes = _strings(rows)
-    sources = [example.source_id for example in examples]
-    canaries = [example.canary.id if example.canary else None for example in examples]
+    sources, canaries = list[str](), list[str | None]()
+    for row in rows:
+        sources.append(row.example.source_id)
+        canaries.append(row.example.canary.id if row.example.canary else None)
     labels = cluster_labels(sources, canaries, groups, strings)
-    held = [{canary} - {None} for canary in canaries]
     sizes = Counter(labels)
     largest = max(sizes.values(), default=0)
     if largest > max(LARGE * len(rows), 2):
@@ -77,62 +79,108 @@ def clusters(rows: Sequence[Layout], groups: np.ndarray) -> Clusters:
             "clusters": len(sizes),
             "largest_cluster": largest,
             "rows_joined": sum(n for n in sizes.values() if n > 1),
-            "joined_by_source": _shared([{source} for source in sources]),
-            "joined_by_canary": _shared(held),
-            "joined_by_string": _shared(strings),
-            "joined_by_near_duplicate": _shared([{g} for g in groups.tolist()]),
+            "joined_by_source": _shared(sources),
+            "joined_by_canary": _shared(canaries),
+            "joined_by_string": strings.sharing(),
+            "joined_by_near_duplicate": _shared(groups.tolist()),
         },
         notes,
     )
 
 
-def _strings(rows: Sequence[Layout]) -> tuple[list[set[str]], list[str]]:
+class _Held(Sequence[list[int]]):
+    """Numbers of the strings in each row, in 4 bytes each."""
+
+    def __init__(self) -> None:
+        self._numbers, self._ends = array("i"), array("q", [0])
+
+    def append(self, numbers: Iterable[int]) -> None:
+        """Take one more row's."""
+        self._numbers.extend(numbers)
+        self._ends.append(len(self._numbers))
+
+    def rows(self) -> np.ndarray:
+        """In how many rows each number stands, shape ``(largest + 1,)``."""
+        return np.bincount(np.array(self._numbers, np.int64), minlength=1)
+
+    def without(self, numbers: Collection[int]) -> _Held:
+        """The same, some numbers left out."""
+        found = _Held()
+        for own in self:
+            found.append(number for number in own if number not in numbers)
+        return found
+
+    def sharing(self) -> int:
+        """How many rows have a number that another row has too."""
+        count = self.rows()
+        return sum(any(count[number] > 1 for number in own) for own in self)
+
+    @overload
+    def __getitem__(self, at: int) -> list[int]: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[list[int]]: ...
+    def __getitem__(self, at: int | slice) -> list[int] | list[list[int]]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        if not 0 <= at < len(self):
+            raise IndexError(at)
+        return self._numbers[self._ends[at] : self._ends[at + 1]].tolist()
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+
+def _strings(rows: Sequence[Outline]) -> tuple[_Held, list[str]]:
     """The identifiers in each row that join it to others, and what joins none."""
-    annotated = [
-        {
-            (folded(row.example.text[span.start : span.end]).strip(), span.type in BARE)
-            for span in row.example.spans
-        }
-        for row in rows
-    ]
-    whole = {
-        string
-        for found in annotated
-        for string, may_be_bare in found
-        if len(string) >= SHORT and not (may_be_bare and _is_bare(string))
-    }
+    number: dict[str, int] = {}
+    bare: Counter[str] = Counter()
+    for row in rows:
+        own = _annotated(row)
+        whole = {string for string, tells in own if tells}
+        for string in whole:
+            number.setdefault(string, len(number))
+        bare.update({string for string, _ in own} - whole)
     # A password may be a plain word: it is one only where it is annotated.
-    told = {string for string in whole if not string.isalpha()}
-    texts = [row.example.text for row in rows]
-    held = [
-        stands | ({string for string, _ in own} & whole)
-        for stands, own in zip(standing(texts, told), annotated, strict=True)
-    ]
-    spread = Counter(string for found in held for string in found)
+    find = finder({string for string in number if not string.isalpha()})
+    held = _Held()
+    for row in rows:
+        told = {string for string, _ in _annotated(row)} & number.keys()
+        stands = find(folded(row.example.text)) | told
+        held.append(sorted(number[string] for string in stands))
     most = max(WIDESPREAD_ROWS, WIDESPREAD_SHARE * len(rows))
-    wide = {string: n for string, n in spread.items() if n > most}
+    spread = held.rows()
+    wide = np.flatnonzero(spread > most).tolist()
     notes = []
     if wide:
         notes.append(
             f"{len(wide)} annotated strings stand in more than {most:g} of "
-            f"{len(rows)} rows, up to {max(wide.values())}: they are taken for "
+            f"{len(rows)} rows, up to {spread.max()}: they are taken for "
             "nobody's and join no rows into a cluster"
         )
-    bare = Counter(s for found in annotated for s in {s for s, _ in found} - whole)
-    if shared := sum(n > 1 for n in bare.values()):
+    if shared := sum(n > 1 for string, n in bare.items() if string not in number):
         notes.append(
             f"{shared} annotated strings stand in several rows and are too little to "
             "tell whose they are (a name or place of one word, one or two characters): "
             "they join no rows into a cluster"
         )
-    return [found - wide.keys() for found in held], notes
+    return held.without(wide) if wide else held, notes
+
+
+def _annotated(row: Outline) -> set[tuple[str, bool]]:
+    """The strings that are annotated in a row, and whether each tells who it is."""
+    found = set()
+    for span in row.example.spans:
+        string = folded(row.example.text[span.start : span.end]).strip()
+        bare = span.type in BARE and _is_bare(string)
+        found.add((string, len(string) >= SHORT and not bare))
+    return found
 
 
 def _is_bare(string: str) -> bool:
     return len(string.split()) == 1 and not any(char.isdigit() for char in string)
 
 
-def _shared(keys: Sequence[Collection[Hashable]]) -> int:
-    """How many rows have a key that another row has too."""
-    count = Counter(key for found in keys for key in found)
-    return sum(any(count[key] > 1 for key in found) for found in keys)
+def _shared(keys: Iterable[Hashable | None]) -> int:
+    """How many rows have the key of another row."""
+    count = Counter(key for key in keys if key is not None)
+    return sum(n for n in count.values() if n > 1)

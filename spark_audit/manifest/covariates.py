@@ -7,8 +7,9 @@ checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from spark_audit.stats.balance import balance_rows
 from spark_audit.stats.matching import non_overlapping_windows
 
 _CODES = 0x110000
+
+
+AVERAGED = ("entropy", "log2_rank", "log_frequency", "word_start", "in_prompt")
 
 
 @dataclass(frozen=True)
@@ -42,13 +46,31 @@ class Ranges:
 
 
 @dataclass(frozen=True)
-class Corpus:
-    """The tokens of all examples on one axis of N tokens.
+class Likelihoods:
+    """Reference scores of the tokens of some examples, on one axis of N tokens.
 
     Attributes
     ----------
     first
         Shape ``(n + 1,)``: where each example's tokens start.
+    unll
+        Shape ``(N,)``, int64: micro-nats on the reference model, -1: not scored.
+    """
+
+    first: np.ndarray
+    unll: np.ndarray
+
+    def of(self, example: int) -> slice:
+        """The tokens of one example."""
+        return slice(int(self.first[example]), int(self.first[example + 1]))
+
+
+@dataclass(frozen=True)
+class Corpus(Likelihoods):
+    """The tokens of some examples, with what their covariates are taken from.
+
+    Attributes
+    ----------
     start, end
         Shape ``(N,)``: characters of each token in its own example.
     digits, capitals, letters
@@ -61,14 +83,14 @@ class Corpus:
         Shape ``(N,)``, bool: starts before the response.
     log_frequency
         Shape ``(N,)``: log of the token's share of all tokens of these texts.
-    unll
-        Shape ``(N,)``, int64: micro-nats on the reference model, -1: not scored.
     entropy, log2_rank
         Shape ``(N,)``: of the reference model's prediction, in nats and bits; 0 where
         nothing was scored.
+    before
+        What the tokens of the examples before these add up to, by the name of what is
+        averaged: so the means of a slice are those of all in one go, to the last bit.
     """
 
-    first: np.ndarray
     start: np.ndarray
     end: np.ndarray
     digits: np.ndarray
@@ -77,13 +99,18 @@ class Corpus:
     word_start: np.ndarray
     in_prompt: np.ndarray
     log_frequency: np.ndarray
-    unll: np.ndarray
     entropy: np.ndarray
     log2_rank: np.ndarray
+    before: Mapping[str, float]
 
-    def of(self, example: int) -> slice:
-        """The tokens of one example."""
-        return slice(int(self.first[example]), int(self.first[example + 1]))
+    def sums(self, name: str) -> np.ndarray:
+        """What is averaged, added up: shape ``(N + 1,)``, float64."""
+        parts = [[self.before.get(name, 0.0)], getattr(self, name)]
+        return np.cumsum(np.concatenate(parts, dtype=np.float64))
+
+    def after(self) -> dict[str, float]:
+        """:attr:`before` of the examples behind these."""
+        return {name: float(self.sums(name)[-1]) for name in AVERAGED}
 
 
 def corpus(
@@ -94,6 +121,8 @@ def corpus(
     response_starts: Sequence[int],
     table: TokenTable,
     quantise: Callable[[np.ndarray], np.ndarray],
+    counts: np.ndarray | None = None,
+    before: Mapping[str, float] | None = None,
 ) -> Corpus:
     """Lay texts, tokens and reference scores out on one axis.
 
@@ -105,6 +134,11 @@ def corpus(
         Plain scores of the reference model; an example that is not in it has none.
     quantise
         Nats to integer micro-nats.
+    counts
+        How often each token stands in all texts, special ones left out; ``None``:
+        these are all.
+    before
+        As :attr:`Corpus.before`.
     """
     lengths = [len(encoding) for encoding in encodings]
     first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -116,8 +150,10 @@ def corpus(
     base = np.repeat(base[:-1], lengths)
     codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
     blank, digits, capitals, letters = _kinds(codes)
-    before = np.concatenate([[True], blank])[base + start] | (start == 0)
-    share = np.bincount(tokens[~special], minlength=1) / max(1, int((~special).sum()))
+    opens = np.concatenate([[True], blank])[base + start] | (start == 0)
+    if counts is None:
+        counts = np.bincount(tokens[~special], minlength=1)
+    share = counts / max(1, int(counts.sum()))
     with np.errstate(divide="ignore"):
         log_share = np.log(share)
     log_share[share == 0] = 0.0
@@ -139,12 +175,13 @@ def corpus(
         digits=_counts(digits, base, start, end),
         capitals=_counts(capitals, base, start, end),
         letters=_counts(letters, base, start, end),
-        word_start=before & (start < end),
+        word_start=opens & (start < end),
         in_prompt=start < np.repeat(np.asarray(response_starts), lengths),
         log_frequency=log_frequency,
         unll=unll,
         entropy=entropy,
         log2_rank=log2_rank,
+        before=before or {},
     )
 
 
@@ -196,8 +233,8 @@ def covariates(texts: Corpus, ranges: Ranges) -> dict[str, np.ndarray]:
     total = np.diff(texts.first)[ranges.example]
     chars = np.maximum(texts.end[last] - texts.start[low], 1).astype(np.float64)
 
-    def mean(values: np.ndarray) -> np.ndarray:
-        sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+    def mean(name: str) -> np.ndarray:
+        sums = texts.sums(name)
         return np.asarray((sums[high] - sums[low]) / tokens)
 
     def share(counts: np.ndarray) -> np.ndarray:
@@ -208,28 +245,28 @@ def covariates(texts: Corpus, ranges: Ranges) -> dict[str, np.ndarray]:
         "nll_mean": (unll[high] - unll[low]) / (1e6 * tokens),
         "nll_max": _largest(texts.unll, low, high) / 1e6,
         "nll_first": texts.unll[low] / 1e6,
-        "entropy": mean(texts.entropy),
-        "log2_rank": mean(texts.log2_rank),
+        "entropy": mean("entropy"),
+        "log2_rank": mean("log2_rank"),
         "position": ranges.start / total,
         "tokens": tokens,
         "chars_per_token": chars / tokens,
         "digit_share": share(texts.digits),
         "capital_share": share(texts.capitals),
-        "log_frequency": mean(texts.log_frequency),
-        "word_initial_share": mean(texts.word_start),
-        "in_prompt_share": mean(texts.in_prompt),
+        "log_frequency": mean("log_frequency"),
+        "word_initial_share": mean("word_start"),
+        "in_prompt_share": mean("in_prompt"),
     }
 
 
-def balance(
+def measured(
     texts: Corpus,
     *,
     spans: Ranges,
     windows: Ranges,
     matched: Ranges,
     controls: Ranges,
-) -> list[dict[str, str | float | None]]:
-    """Balance of all covariates before and after matching.
+) -> dict[tuple[str, str], np.ndarray]:
+    """What balance is judged by: ``(side, covariate)`` to values.
 
     Parameters
     ----------
@@ -237,6 +274,30 @@ def balance(
         Before: all fully scored PII spans, and the pool (:func:`pool`).
     matched, controls
         After: the two sides of the pairs, in the same order.
+    """
+    sides = {"spans": spans, "windows": windows, "matched": matched}
+    found = {
+        (side, name): values
+        for side, ranges in {**sides, "controls": controls}.items()
+        for name, values in covariates(texts, ranges).items()
+    }
+    before = controls.start < matched.start
+    found["controls", "distance_to_pii"] = np.where(
+        before,
+        matched.start - controls.start - controls.length,
+        controls.start - matched.start - matched.length,
+    )
+    found["controls", "control_before"] = before
+    return found
+
+
+def balance(values: Mapping[tuple[str, str], np.ndarray]) -> list[dict[str, Any]]:
+    """Balance of all covariates before and after matching, one after the other.
+
+    Parameters
+    ----------
+    values
+        As :func:`measured` gives them.
 
     Returns
     -------
@@ -245,25 +306,21 @@ def balance(
         values for controls only: their distance to the PII span in tokens, and the
         share of them that stand before it.
     """
-    rows = balance_rows(
-        covariates(texts, spans),
-        covariates(texts, windows),
-        covariates(texts, controls),
-        covariates_matched=covariates(texts, matched),
-    )
-    before = controls.start < matched.start
-    gap = np.where(
-        before,
-        matched.start - controls.start - controls.length,
-        controls.start - matched.start - matched.length,
-    )
+    rows: list[dict[str, Any]] = []
+    for name in [name for side, name in values if side == "spans"]:
+        spans, windows, controls, matched = (
+            {name: values[side, name]}
+            for side in ("spans", "windows", "controls", "matched")
+        )
+        rows += balance_rows(spans, windows, controls, covariates_matched=matched)
     nothing = np.zeros(0)
-    for name, values, note in (
-        ("distance_to_pii", gap, "tokens between the control and its span"),
-        ("control_before", before, "share of controls that stand before their span"),
+    for name, note in (
+        ("distance_to_pii", "tokens between the control and its span"),
+        ("control_before", "share of controls that stand before their span"),
     ):
-        (row,) = balance_rows({name: nothing}, {name: nothing}, {name: values})
-        rows.append({**row, "note": note if len(values) else row["note"]})
+        own = values["controls", name].astype(np.float64)
+        (row,) = balance_rows({name: nothing}, {name: nothing}, {name: own})
+        rows.append({**row, "note": note if len(own) else row["note"]})
     return rows
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, overload
 
 import numpy as np
 
@@ -15,9 +16,26 @@ from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import InputError
 from spark_audit.stats.matching import dilate
 
+SLICE_ROWS = 512
+"""Rows that are laid out together."""
+
 
 @dataclass(frozen=True)
-class Layout:
+class Outline:
+    """An example before it is tokenised.
+
+    Attributes
+    ----------
+    template
+        Character ranges of the task's fixed wording.
+    """
+
+    example: Example
+    template: Ranges
+
+
+@dataclass(frozen=True)
+class Layout(Outline):
     """An example and its tokens.
 
     Attributes
@@ -28,24 +46,26 @@ class Layout:
         First token of the response.
     spans
         Tokens of each of the example's spans; ``None`` for one without any (blank).
-    template
-        Character ranges of the task's fixed wording.
-    pii
-        Shape ``(T,)``, bool: all annotated identifiers, every repeat of them, and what
-        the rules find beside them **[ours]**: an identifier that nobody annotated is
-        neither a control nor plain text.
-    fixed
-        Shape ``(T,)``, bool: template tokens.
     """
 
-    example: Example
     encoding: Encoding
     kept: tuple[int, int]
     response_token: int
     spans: tuple[TokenSpan | None, ...]
-    template: Ranges
-    pii: np.ndarray
-    fixed: np.ndarray
+
+    @cached_property
+    def pii(self) -> np.ndarray:
+        """Shape ``(T,)``, bool: all annotated identifiers, every repeat of them.
+
+        And what the rules find beside them **[ours]**: an identifier that nobody
+        annotated is neither a control nor plain text.
+        """
+        return self.encoding.mask(identifier_ranges(self.example))
+
+    @cached_property
+    def fixed(self) -> np.ndarray:
+        """Shape ``(T,)``, bool: template tokens."""
+        return self.encoding.mask(self.template)
 
     @property
     def was_cut(self) -> bool:
@@ -70,10 +90,34 @@ class Layout:
         return np.asarray(mask | self.fixed if exclude_template else mask)
 
 
-def layouts(
-    examples: Sequence[Example], tokenizer: Any, *, max_length: int | None
-) -> list[Layout]:
-    """Tokenise examples and map their spans and templates.
+class Outlines(Sequence[Outline]):
+    """Examples with their templates, made when they are asked for."""
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self._examples = examples
+        self._templates = task_templates(examples)
+
+    @overload
+    def __getitem__(self, at: int) -> Outline: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Outline]: ...
+    def __getitem__(self, at: int | slice) -> Outline | list[Outline]:
+        if isinstance(at, slice):
+            return list(map(self._outline, self._examples[at]))
+        return self._outline(self._examples[at])
+
+    def __iter__(self) -> Iterator[Outline]:
+        return map(self._outline, self._examples)
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def _outline(self, example: Example) -> Outline:
+        return Outline(example, template_ranges(example, self._templates))
+
+
+class Rows(Sequence[Layout]):
+    """Examples as tokens, made when they are asked for: each takes 4 KB.
 
     Parameters
     ----------
@@ -83,19 +127,55 @@ def layouts(
     Raises
     ------
     InputError
-        If the tokenizer gives no offsets, or an example has no token or no room.
+        When rows are asked for: if the tokenizer gives no offsets, or an example has
+        no token or no room.
     """
-    templates = task_templates(examples)
-    encodings = encode(tokenizer, [example.text for example in examples])
-    return [
-        _layout(example, encoding, template_ranges(example, templates), max_length)
-        for example, encoding in zip(examples, encodings, strict=True)
-    ]
+
+    def __init__(
+        self, examples: Sequence[Example], tokenizer: Any, *, max_length: int | None
+    ) -> None:
+        self.outlines = Outlines(examples)
+        self._tokenizer, self._max_length = tokenizer, max_length
+
+    @overload
+    def __getitem__(self, at: int) -> Layout: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Layout]: ...
+    def __getitem__(self, at: int | slice) -> Layout | list[Layout]:
+        if not isinstance(at, slice):
+            (one,) = self._laid([self.outlines[at]])
+            return one
+        return self._laid(self.outlines[at])
+
+    def __len__(self) -> int:
+        return len(self.outlines)
+
+    def __iter__(self) -> Iterator[Layout]:
+        for _, part in self.slices():
+            yield from part
+
+    def slices(self) -> Iterator[tuple[int, list[Layout]]]:
+        """Rows one behind the other, and which is the first of them."""
+        for low in range(0, len(self), SLICE_ROWS):
+            yield low, self[low : low + SLICE_ROWS]
+
+    def _laid(self, rows: list[Outline]) -> list[Layout]:
+        encodings = encode(self._tokenizer, [row.example.text for row in rows])
+        return [
+            _layout(row, encoding, self._max_length)
+            for row, encoding in zip(rows, encodings, strict=True)
+        ]
 
 
-def _layout(
-    example: Example, encoding: Encoding, template: Ranges, max_length: int | None
-) -> Layout:
+def layouts(
+    examples: Sequence[Example], tokenizer: Any, *, max_length: int | None
+) -> list[Layout]:
+    """All of :class:`Rows` at once."""
+    return Rows(examples, tokenizer, max_length=max_length)[:]
+
+
+def _layout(row: Outline, encoding: Encoding, max_length: int | None) -> Layout:
+    example = row.example
     spans = tuple(encoding.span(span.start, span.end) for span in example.spans)
     border = len(example.prompt)
     answer = np.flatnonzero((encoding.end > border) & ~encoding.special)
@@ -116,7 +196,5 @@ def _layout(
         kept=kept,
         response_token=int(answer[0]) if len(answer) else kept[1],
         spans=spans,
-        template=template,
-        pii=encoding.mask(identifier_ranges(example)),
-        fixed=encoding.mask(template),
+        template=row.template,
     )

@@ -157,11 +157,10 @@ class Packed(Sequence[P], Generic[P]):
     @classmethod
     def of(cls, kind: type[P], records: Iterable[Any], *, name: str) -> Packed[P]:
         """Pack parts, or records as they stand in a file, which are checked later."""
-        slices, count, rest = Slices(), 0, iter(records)
+        packer, rest = Packer(kind, name=name), iter(records)
         while part := list(islice(rest, SLICE)):
-            slices.append(zlib.compress(canonical_json(list(map(_record, part))), 1))
-            count += len(part)
-        return cls(kind, slices, count, name=name)
+            packer.add(part)
+        return packer.packed()
 
     def settled(self) -> Packed[P]:
         """The same, written as what was read of it: 1.0 where 1 was given."""
@@ -230,6 +229,31 @@ class Packed(Sequence[P], Generic[P]):
         return len(self) == len(other) and all(one == two for one, two in alike)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class Packer(Generic[P]):
+    """Packs parts as they come; parameters are those of :meth:`Packed.of`."""
+
+    def __init__(self, kind: type[P], *, name: str) -> None:
+        self._kind, self._name = kind, name
+        self._slices, self._count, self._waiting = Slices(), 0, list[Any]()
+
+    def add(self, records: Iterable[Any]) -> None:
+        """Take some more."""
+        self._waiting += map(_record, records)
+        while len(self._waiting) >= SLICE:
+            self._pack()
+
+    def packed(self) -> Packed[P]:
+        """All that was added."""
+        if self._waiting:
+            self._pack()
+        return Packed(self._kind, self._slices, self._count, name=self._name)
+
+    def _pack(self) -> None:
+        part, self._waiting = self._waiting[:SLICE], self._waiting[SLICE:]
+        self._slices.append(zlib.compress(canonical_json(part), 1))
+        self._count += len(part)
 
 
 def packing(kind: type[Any], name: str) -> tuple[AfterValidator, PlainSerializer]:

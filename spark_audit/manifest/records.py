@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from spark_audit.data.encoding import TokenSpan
+from spark_audit.data.examples import Span
 from spark_audit.manifest.clusters import Clusters
-from spark_audit.manifest.covariates import Corpus, Ranges, balance, pool, token_classes
-from spark_audit.manifest.layout import Layout
-from spark_audit.manifest.selection import CUT_OFF, Pairs, Record
+from spark_audit.manifest.covariates import (
+    Corpus,
+    Ranges,
+    balance,
+    measured,
+    pool,
+    token_classes,
+)
+from spark_audit.manifest.layout import Layout, Outline
+from spark_audit.manifest.packed import Scratch
+from spark_audit.manifest.selection import Pairs, Record
+
+COUNTED = (
+    "tokens",
+    "tokens_scored",
+    "texts_cut",
+    "spans",
+    "spans_of_canaries",
+    "spans_partial",
+    "spans_cut",
+    "pairs",
+    "unmatched",
+)
+"""What is counted slice by slice."""
 
 
 def example_records(
@@ -66,41 +90,78 @@ def example_records(
         }
 
 
-def balance_records(
-    rows: Sequence[Layout], texts: Corpus, eligible: np.ndarray, pairs: Pairs
-) -> list[Record]:
-    """Balance over the train rows, which are what is audited."""
-    train = {i for i, row in enumerate(rows) if row.example.split == "train"}
-    index = {row.example.id: i for i, row in enumerate(rows)}
-    spans = Ranges.of([place for place in pairs.scored if place[0] in train])
-    if not len(spans):
-        return []
-    sides = [
-        Ranges.of(
-            [
-                (
-                    index[pair["example"]],
-                    pair[side]["token_start"],
-                    pair[side]["token_end"] - pair[side]["token_start"],
-                )
-                for pair in pairs.pairs
-                if index[pair["example"]] in train
-            ]
+class Balance:
+    """Balance over the train rows, which are what is audited, from slices of rows.
+
+    What it is judged by lies in a file: 3 KB a row.
+    """
+
+    def __init__(self) -> None:
+        self._file, self._end = Scratch(), 0
+        self._places: dict[tuple[str, str], list[tuple[int, int]]] = {}
+
+    def add(
+        self, rows: Sequence[Layout], texts: Corpus, eligible: np.ndarray, pairs: Pairs
+    ) -> None:
+        """Take a slice's spans, windows and pairs."""
+        index = {row.example.id: i for i, row in enumerate(rows)}
+        train = {i for i, row in enumerate(rows) if row.example.split == "train"}
+        spans = Ranges.of([place for place in pairs.scored if place[0] in train])
+        matched, controls = (
+            Ranges.of(
+                [
+                    (
+                        index[pair["example"]],
+                        pair[side]["token_start"],
+                        pair[side]["token_end"] - pair[side]["token_start"],
+                    )
+                    for pair in pairs.pairs
+                    if index[pair["example"]] in train
+                ]
+            )
+            for side in ("pii", "control")
         )
-        for side in ("pii", "control")
-    ]
-    found = balance(
-        texts,
-        spans=spans,
-        windows=pool(eligible, texts, spans),
-        matched=sides[0],
-        controls=sides[1],
-    )
-    # The last digits of a mean depend on the machine.
-    return [
-        {k: round(v, 9) if isinstance(v, float) else v for k, v in row.items()}
-        for row in found
-    ]
+        if not len(spans):
+            return
+        windows = pool(eligible, texts, spans)
+        sides = {"matched": matched, "controls": controls}
+        found = measured(texts, spans=spans, windows=windows, **sides)
+        for key, values in found.items():
+            data = values.astype(np.float64).tobytes()
+            self._file.write(self._end, data)
+            self._places.setdefault(key, []).append((self._end, len(data)))
+            self._end += len(data)
+
+    def records(self) -> list[Record]:
+        """The manifest's records; none where there is no span."""
+        if not self._places:
+            return []
+        # The last digits of a mean depend on the machine.
+        return [
+            {k: round(v, 9) if isinstance(v, float) else v for k, v in row.items()}
+            for row in balance(_Values(self._file, self._places))
+        ]
+
+
+class _Values(Mapping[tuple[str, str], np.ndarray]):
+    """Values that lie in a file, each read when it is asked for."""
+
+    def __init__(
+        self,
+        file: Scratch,
+        places: Mapping[tuple[str, str], Sequence[tuple[int, int]]],
+    ) -> None:
+        self._file, self._places = file, places
+
+    def __getitem__(self, key: tuple[str, str]) -> np.ndarray:
+        parts = [self._file.read(at, size) for at, size in self._places[key]]
+        return np.frombuffer(b"".join(parts), np.float64)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 def _runs(mask: np.ndarray) -> list[list[int]]:
@@ -109,13 +170,41 @@ def _runs(mask: np.ndarray) -> list[list[int]]:
     return edges.reshape(-1, 2).tolist()
 
 
+def row_counts(rows: Sequence[Layout], unll: np.ndarray) -> Counter[str]:
+    """What a manifest counts of rows and their tokens."""
+    spans = [(span, at) for row in rows for span, at in _spans(row)]
+    return Counter(
+        {
+            "tokens": len(unll),
+            "tokens_scored": int((unll >= 0).sum()),
+            "texts_cut": sum(row.was_cut for row in rows),
+            "spans": len(spans),
+            "spans_of_canaries": sum(span.part is not None for span, _ in spans),
+            "spans_partial": sum(bool(at and at.partial) for _, at in spans),
+            "unmarked": sum(map(_unmarked, rows)),
+        }
+    )
+
+
+def _spans(row: Layout) -> Iterator[tuple[Span, TokenSpan | None]]:
+    return zip(row.example.spans, row.spans, strict=True)
+
+
 @dataclass(frozen=True)
 class Facts:
-    """What the counts and notes of a manifest are taken from."""
+    """What the counts and notes of a manifest are taken from.
 
-    rows: Sequence[Layout]
-    texts: Corpus
-    pairs: Pairs
+    Attributes
+    ----------
+    counted
+        :func:`row_counts` of all rows, with what came of their spans.
+    solvers
+        Examples by solver of the assignment.
+    """
+
+    rows: Sequence[Outline]
+    counted: Mapping[str, int]
+    solvers: Mapping[str, int]
     canaries: list[Record]
     canary_rows_cut: int
     members: dict[str, list[str]]
@@ -124,25 +213,20 @@ class Facts:
 
     def counts(self) -> dict[str, int]:
         """Counts by name; those of pairs and spans are over both splits."""
-        examples = [row.example for row in self.rows]
-        spans = [span for example in examples for span in example.spans]
-        tokens = [s for row in self.rows for s in row.spans if s is not None]
+        splits, tasks, sources = Counter[str](), set[str](), set[str]()
+        for row in self.rows:
+            splits[row.example.split] += 1
+            tasks.add(row.example.task)
+            sources.add(row.example.source_id)
+        own = {name: self.counted.get(name, 0) for name in COUNTED}
         return {
-            "examples": len(examples),
-            "tasks": len({example.task for example in examples}),
-            "train": sum(example.split == "train" for example in examples),
-            "test": sum(example.split == "test" for example in examples),
-            "sources": len({example.source_id for example in examples}),
+            "examples": len(self.rows),
+            "tasks": len(tasks),
+            "train": splits["train"],
+            "test": splits["test"],
+            "sources": len(sources),
             **self.units.counts,
-            "tokens": len(self.texts.unll),
-            "tokens_scored": int((self.texts.unll >= 0).sum()),
-            "texts_cut": sum(row.was_cut for row in self.rows),
-            "spans": len(spans),
-            "spans_of_canaries": sum(span.part is not None for span in spans),
-            "spans_partial": sum(span.partial for span in tokens),
-            "spans_cut": sum(m["reason"] == CUT_OFF for m in self.pairs.unmatched),
-            "pairs": len(self.pairs.pairs),
-            "unmatched": len(self.pairs.unmatched),
+            **own,
             "canaries": len({c["canary_id"] for c in self.canaries}),
             "canary_parts": len(self.canaries),
             "canary_parts_rankable": sum(bool(c["candidates"]) for c in self.canaries),
@@ -162,7 +246,7 @@ class Facts:
                 f"{settings['max_length']} tokens: their prompts were cut from the "
                 f"start, {count['spans_cut']} spans were lost"
             )
-        if not self.pairs.scored:
+        if not self.counted.get("scored_spans"):
             found.append(
                 "no identifier was annotated in scored text: there are no pairs"
             )
@@ -171,10 +255,9 @@ class Facts:
                 f"{count['spans_partial']} of {count['spans']} spans begin or end "
                 "inside a token"
             )
-        if "milp" in self.pairs.solvers:
+        if "milp" in self.solvers:
             found.append(
-                f"{self.pairs.solvers['milp']} examples with many spans were matched "
-                "by HiGHS"
+                f"{self.solvers['milp']} examples with many spans were matched by HiGHS"
             )
         if self.canary_rows_cut:
             found.append(
@@ -193,7 +276,7 @@ class Facts:
         for side in ("members", "non_members"):
             if not self.members[side]:
                 found.append(f"there are no {side.replace('_', '-')}")
-        if unmarked := sum(map(_unmarked, self.rows)):
+        if unmarked := self.counted.get("unmarked", 0):
             found.append(
                 f"{unmarked} rows hold injected identifiers and do not say which "
                 "sentence was injected, as earlier versions wrote them: controls may "

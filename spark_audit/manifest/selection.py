@@ -6,7 +6,7 @@ is looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,8 +22,8 @@ from spark_audit.data.sensitivity_score import (
     token_counts,
 )
 from spark_audit.errors import InputError
-from spark_audit.manifest.covariates import Corpus
-from spark_audit.manifest.layout import Layout
+from spark_audit.manifest.covariates import Corpus, Likelihoods
+from spark_audit.manifest.layout import Layout, Outline
 from spark_audit.provenance import seed_for
 from spark_audit.stats.duplicates import duplicate_groups
 from spark_audit.stats.matching import match_spans
@@ -162,11 +162,17 @@ def low_sensitivity(
     vocab_size: int,
     alpha: float,
     tau: float,
+    counts: Mapping[str, np.ndarray] | None = None,
 ) -> np.ndarray:
     """Scored tokens of plain text with a sensitivity Score of at most ``tau``.
 
     **[ours]** Score_1 is the reference model's NLL, Score_2 is taken over all tasks and
     rows of the manifest. No identifier, special or template token is among them.
+
+    Parameters
+    ----------
+    counts
+        :func:`counts_by_task` of all rows; ``None``: these are all.
 
     Returns
     -------
@@ -175,11 +181,8 @@ def low_sensitivity(
     """
     ids = np.concatenate([row.encoding.ids for row in rows])
     special = np.concatenate([row.encoding.special for row in rows])
-    task = np.repeat([row.example.task for row in rows], np.diff(texts.first))
-    counts = {
-        name: token_counts([ids[(task == name) & ~special]], vocab_size=vocab_size)
-        for name in sorted(set(task.tolist()))
-    }
+    if counts is None:
+        counts = counts_by_task(rows, vocab_size)
     pii = np.concatenate([row.pii for row in rows])
     fixed = np.concatenate([row.fixed for row in rows])
     stop = np.concatenate(
@@ -190,7 +193,7 @@ def low_sensitivity(
     low[scored] = (
         sensitivity(
             texts.unll[scored] / 1e6,
-            score2(counts)[ids[scored]],
+            score2({name: counts[name] for name in sorted(counts)})[ids[scored]],
             alpha=alpha,
             pii_mask=pii[scored],
             zero_mask=(stop | fixed)[scored],
@@ -200,12 +203,24 @@ def low_sensitivity(
     return np.asarray(low & ~pii & ~fixed & ~special)
 
 
+def counts_by_task(rows: Iterable[Layout], vocab_size: int) -> dict[str, np.ndarray]:
+    """How often each token stands in the rows of each task, special ones left out."""
+    found: dict[str, list[np.ndarray]] = {}
+    for row in rows:
+        plain = row.encoding.ids[~row.encoding.special]
+        found.setdefault(row.example.task, []).append(plain)
+    return {
+        task: token_counts([np.concatenate(ids)], vocab_size=vocab_size)
+        for task, ids in found.items()
+    }
+
+
 # --- canaries -------------------------------------------------------------------------
 
 
 def canary_sets(
     rows: Sequence[Layout],
-    texts: Corpus,
+    texts: Likelihoods,
     *,
     encode: Encode,
     contexts: int | None,
@@ -217,6 +232,8 @@ def canary_sets(
 
     Parameters
     ----------
+    rows
+        Those with a canary; others may stand among them.
     encode
         Token ids of texts, special tokens included.
     contexts
@@ -321,7 +338,7 @@ def _canary(
 # --- duplicates and membership --------------------------------------------------------
 
 
-def duplicates(rows: Sequence[Layout]) -> np.ndarray:
+def duplicates(rows: Iterable[Outline]) -> np.ndarray:
     """Near-duplicate group of each row, shape ``(n,)``, int64.
 
     Fixed wording is left out: all rows of a task share it.
@@ -329,7 +346,7 @@ def duplicates(rows: Sequence[Layout]) -> np.ndarray:
     return duplicate_groups([_own_text(row) for row in rows])
 
 
-def _own_text(row: Layout) -> str:
+def _own_text(row: Outline) -> str:
     text, at, parts = row.example.text, 0, []
     for start, end in row.template:
         parts.append(text[at:start])
@@ -339,7 +356,7 @@ def _own_text(row: Layout) -> str:
 
 
 def membership(
-    rows: Sequence[Layout], groups: np.ndarray
+    rows: Sequence[Outline], groups: np.ndarray
 ) -> tuple[dict[str, list[str]], int]:
     """Members and non-members, and how many rows near-duplicates cost.
 

@@ -7,6 +7,7 @@ other token of its rows.
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,10 @@ from itertools import zip_longest
 import numpy as np
 
 from spark_audit.data.canaries import Encode
-from spark_audit.data.occurrences import dose_group, doses, folded
+from spark_audit.data.occurrences import dose_group, finder, folded
 from spark_audit.data.twins import Forms
-from spark_audit.manifest.covariates import Corpus
-from spark_audit.manifest.layout import Layout
+from spark_audit.manifest.covariates import Likelihoods
+from spark_audit.manifest.layout import Layout, Outline
 from spark_audit.manifest.selection import Record
 from spark_audit.provenance import seed_for
 
@@ -51,12 +52,103 @@ class _Identifier:
     type: str
     text: str
     dose: int
-    places: list[_Place]
+    places: list[tuple[int, ...]]
+
+    def read(self, rows: Sequence[Layout]) -> list[_Place]:
+        """Its places with their rows."""
+        found = []
+        for row, start, end, *tokens in self.places:
+            found.append(_Place(rows[row], start, end, (tokens[0], tokens[1])))
+        return found
+
+
+class Identifiers:
+    """Where identifiers stand that can be read in their rows, in 24 bytes a place."""
+
+    def __init__(self) -> None:
+        self._number: dict[str, int] = {}
+        self._types: list[str] = []
+        # Of each place: identifier, row, characters from and to, tokens from and to.
+        self._places = array("i")
+
+    def add(self, rows: Sequence[Layout], texts: Likelihoods, *, first: int) -> None:
+        """Take a slice of rows, of which the first has this number among all."""
+        for i, row in enumerate(rows):
+            scored = texts.unll[texts.of(i)] >= 0
+            for span, tokens in zip(row.example.spans, row.spans, strict=True):
+                key = folded(row.example.text[span.start : span.end].strip())
+                if span.part is not None or not key:
+                    continue
+                number = self._number.setdefault(key, len(self._number))
+                if number == len(self._types):
+                    self._types.append(span.type)
+                # Canaries are audited by themselves, and some rows are repeated.
+                if tokens is None or row.example.canary is not None:
+                    continue
+                at = tokens.start, tokens.end
+                if scored[slice(*at)].all():
+                    place = (number, first + i, span.start, span.end, *at)
+                    self._places.extend(place)
+
+    def known(self, rows: Sequence[Outline], seed: int) -> dict[str, _Identifier]:
+        """Folded string -> identifier, of those that can be read on their side."""
+        doses = self._doses(rows)
+        places = np.array(self._places, np.int32).reshape(-1, 6)
+        places = places[np.argsort(places[:, 0], kind="stable")]
+        edges = np.searchsorted(places[:, 0], np.arange(len(self._number) + 1))
+        found = {}
+        for key in sorted(self._number):
+            number = self._number[key]
+            dose = int(doses[number])
+            own = places[edges[number] : edges[number + 1], 1:].tolist()
+            if one := _identifier(self._types[number], dose, own, rows, seed):
+                found[key] = one
+        return found
+
+    def _doses(self, rows: Sequence[Outline]) -> np.ndarray:
+        """In how many trained rows each stands, annotated there or not."""
+        doses = np.zeros(len(self._number), np.int64)
+        find = finder(self._number)
+        for row in rows:
+            text = row.example.text
+            if row.example.split != "train":
+                continue
+            own = {
+                folded(text[span.start : span.end].strip())
+                for span in row.example.spans
+                if span.part is None
+            }
+            stands = find(folded(text)) | own
+            doses[[self._number[key] for key in stands - {""}]] += 1
+        return doses
+
+
+def _identifier(
+    type: str,
+    dose: int,
+    places: Sequence[Sequence[int]],
+    rows: Sequence[Outline],
+    seed: int,
+) -> _Identifier | None:
+    """An identifier in the rows that it is read in, if there are any."""
+    split = "train" if dose else "test"
+    first: dict[str, tuple[tuple[int, ...], str]] = {}
+    for row, start, end, *tokens in places:
+        example = rows[row].example
+        if example.split == split:
+            text = example.text[start:end]
+            first.setdefault(example.id, ((row, start, end, *tokens), text))
+    chosen = sorted(first, key=lambda name: seed_for(seed, "twins", name))
+    if not chosen:
+        return None
+    text = first[chosen[0]][1]
+    alike = [first[name][0] for name in chosen if first[name][1] == text]
+    return _Identifier(type, text, dose, alike[:CONTEXTS])
 
 
 def twin_sets(
     rows: Sequence[Layout],
-    texts: Corpus,
+    known: Mapping[str, _Identifier],
     *,
     encode: Encode,
     seed: int,
@@ -66,6 +158,10 @@ def twin_sets(
 
     Parameters
     ----------
+    rows
+        All of them.
+    known
+        As :meth:`Identifiers.known` gives them.
     encode
         Token ids of texts, special tokens included.
 
@@ -74,7 +170,6 @@ def twin_sets(
     list, int
         The manifest's records; identifiers with fewer than :data:`FEWEST` twins.
     """
-    known = _identifiers(rows, texts, seed)
     forms = Forms((one.type, one.text) for one in known.values())
     sides = [[k for k, x in known.items() if (x.dose > 0) == t] for t in (True, False)]
     # What one side does not fill is left to the other.
@@ -87,56 +182,16 @@ def twin_sets(
             if len(records) == most:
                 break
             rng = np.random.default_rng(seed_for(seed, "twins", key))
-            found = _fresh(known[key], forms, known, encode, rng)
+            places = known[key].read(rows)
+            found = _fresh(known[key], places, forms, known, encode, rng)
             if len(found) < FEWEST:
                 lost += 1
             else:
                 name = str(len(records) + 1)
-                records.append(_record(name, known[key], found, rng))
+                records.append(_record(name, known[key], places, found, rng))
             if progress is not None:
                 progress(min(len(records) + lost, total), total)
     return records, lost
-
-
-def _identifiers(
-    rows: Sequence[Layout], texts: Corpus, seed: int
-) -> dict[str, _Identifier]:
-    """Folded string -> identifier, of those that can be read in a row of their side."""
-    places: dict[str, list[_Place]] = defaultdict(list)
-    types: dict[str, str] = {}
-    annotated: list[set[str]] = []
-    for i, row in enumerate(rows):
-        text, own = row.example.text, set[str]()
-        scored = texts.unll[texts.of(i)] >= 0
-        for span, tokens in zip(row.example.spans, row.spans, strict=True):
-            key = folded(text[span.start : span.end].strip())
-            if span.part is not None or not key:
-                continue
-            own.add(key)
-            types.setdefault(key, span.type)
-            # Canaries are audited by themselves, and some of their rows are repeated.
-            if tokens is None or row.example.canary is not None:
-                continue
-            if scored[tokens.start : tokens.end].all():
-                at = tokens.start, tokens.end
-                places[key].append(_Place(row, span.start, span.end, at))
-        annotated.append(own)
-    trained = [row.example.text * (row.example.split == "train") for row in rows]
-    dose = doses(trained, annotated)
-    found = {}
-    for key in sorted(places):
-        split = "train" if dose[key] else "test"
-        first: dict[str, _Place] = {}
-        for place in places[key]:
-            if place.row.example.split == split:
-                first.setdefault(place.row.example.id, place)
-        chosen = sorted(first, key=lambda name: seed_for(seed, "twins", name))
-        if not chosen:
-            continue
-        text = _text(first[chosen[0]])
-        alike = [first[name] for name in chosen if _text(first[name]) == text]
-        found[key] = _Identifier(types[key], text, dose[key], alike[:CONTEXTS])
-    return found
 
 
 def _text(place: _Place) -> str:
@@ -156,6 +211,7 @@ def _in_turn(doses: Mapping[str, int], seed: int) -> Iterator[str]:
 
 def _fresh(
     one: _Identifier,
+    places: Sequence[_Place],
     forms: Forms,
     known: Mapping[str, _Identifier],
     encode: Encode,
@@ -164,8 +220,8 @@ def _fresh(
     """Strings of its kind that fit in all of its places, :data:`TWINS` at most."""
     found: list[str] = []
     seen = {one.text}
-    near = [_near(place, encode) for place in one.places]
-    whole = [_whole(place, encode) for place in one.places]
+    near = [_near(place, encode) for place in places]
+    whole = [_whole(place, encode) for place in places]
     for drawn in range(0, DRAWS, LOT):
         # Where hardly one in a hundred fits, the rest of the draws gives no set.
         if drawn >= DRAWS // 4 and len(found) < FEWEST // 4:
@@ -219,7 +275,11 @@ def _whole(place: _Place, encode: Encode) -> Fits:
 
 
 def _record(
-    name: str, one: _Identifier, twins: list[str], rng: np.random.Generator
+    name: str,
+    one: _Identifier,
+    places: Sequence[_Place],
+    twins: list[str],
+    rng: np.random.Generator,
 ) -> Record:
     index = int(rng.integers(len(twins) + 1))
     return {
@@ -227,7 +287,7 @@ def _record(
         "type": one.type,
         "contexts": [
             {"example": p.row.example.id, "char_start": p.start, "char_end": p.end}
-            for p in one.places
+            for p in places
         ],
         "candidates": [*twins[:index], one.text, *twins[index:]],
         "true_index": index,

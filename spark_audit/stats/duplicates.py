@@ -8,7 +8,8 @@ n-grams of each text finds every pair that can reach it, and each is then counte
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import chain
 
 import numpy as np
@@ -75,7 +76,9 @@ def duplicate_groups(
     return connected_components(len(texts), edges)
 
 
-def connected_components(n: int, edges: Iterable[tuple[int, int]]) -> np.ndarray:
+def connected_components(
+    n: int, edges: Iterable[tuple[int, int]] | np.ndarray
+) -> np.ndarray:
     """Label the nodes of an undirected graph by their component's smallest node.
 
     Parameters
@@ -90,7 +93,8 @@ def connected_components(n: int, edges: Iterable[tuple[int, int]]) -> np.ndarray
     numpy.ndarray
         Shape ``(n,)``, int64.
     """
-    ends = np.array(list(edges), dtype=np.int64).reshape(-1, 2)
+    pairs = edges if isinstance(edges, np.ndarray) else list(edges)
+    ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     if ends.size and not (0 <= ends.min() and ends.max() < n):
         raise ValueError(f"an edge leaves the nodes 0 to {n - 1}")
     if n == 0:
@@ -107,7 +111,7 @@ def cluster_labels(
     source_ids: Sequence[str],
     canary_ids: Sequence[str | None],
     duplicate_groups: Sequence[int] | np.ndarray,
-    strings: Sequence[Collection[str]] | None = None,
+    strings: Sequence[Collection[Hashable]] | None = None,
 ) -> list[str]:
     """Clusters of rows: connected over source, canary, duplicate group and strings.
 
@@ -127,19 +131,26 @@ def cluster_labels(
         The cluster's name for each row: its smallest source id, whatever the order of
         the rows.
     """
-    named = [()] * len(source_ids) if strings is None else strings
+    named: Sequence[Collection[Hashable]] = (
+        [()] * len(source_ids) if strings is None else strings
+    )
     columns = (source_ids, canary_ids, duplicate_groups, named)
     if len({len(column) for column in columns}) > 1:
         raise ValueError("one source, canary and duplicate group a row are needed")
-    first: dict[tuple[str, str | int], int] = {}
-    edges: list[tuple[int, int]] = []
-    for row, (source, canary, group, held) in enumerate(zip(*columns, strict=True)):
-        edges.append((first.setdefault(("source", source), row), row))
-        edges.append((first.setdefault(("duplicates", int(group)), row), row))
-        if canary is not None:
-            edges.append((first.setdefault(("canary", canary), row), row))
-        edges += [(first.setdefault(("string", key), row), row) for key in held]
-    labels = connected_components(len(source_ids), edges).tolist()
+    edges = array("q")
+    for column in (
+        ((source,) for source in source_ids),
+        ((int(group),) for group in duplicate_groups),
+        ((canary,) if canary is not None else () for canary in canary_ids),
+        named,
+    ):
+        first: dict[Hashable, int] = {}
+        for row, keys in enumerate(column):
+            for key in keys:
+                if (other := first.setdefault(key, row)) != row:
+                    edges.extend((other, row))
+    pairs = np.array(edges, np.int64).reshape(-1, 2)
+    labels = connected_components(len(source_ids), pairs).tolist()
     name: dict[int, str] = {}
     for label, source in zip(labels, source_ids, strict=True):
         name[label] = min(name.get(label, source), source)

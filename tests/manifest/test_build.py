@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import random
 from collections.abc import Callable
@@ -15,12 +16,13 @@ import pytest
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.encoding import encode
-from spark_audit.data.examples import Example
+from spark_audit.data.examples import Example, write_examples
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest, verify
 from spark_audit.manifest.file import load_manifest, redact, write_manifest
 from spark_audit.manifest.items import manifest_items
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.stored import Stored
 from spark_audit.provenance import canonical_json
 from spark_audit.scoring.score import item, score
 from spark_audit.scoring.table import Pass
@@ -262,11 +264,61 @@ def test_the_seed_decides_candidates_and_nothing_else(
     assert one.digest == build(name="another name").digest
 
 
+@pytest.mark.parametrize("size", [1, 7])
+def test_slices_of_any_size_give_the_same_manifest(
+    build: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    whole = build(canary_contexts="all")
+    monkeypatch.setattr("spark_audit.manifest.layout.SLICE_ROWS", size)
+    assert content(build(canary_contexts="all")) == content(whole)
+    assert whole.balance
+    assert whole.twins
+
+
+def test_rows_that_lie_in_a_file_give_the_same_manifest(
+    build: Callable[..., Manifest], rows: list[Example], tmp_path: Path
+) -> None:
+    mixed = random.Random(1).sample(rows, len(rows))
+    files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    write_examples(files[0], mixed[:10])
+    write_examples(files[1], mixed[10:])
+    stored = Stored(*files)
+    assert list(stored) == sorted(rows, key=lambda row: row.id)
+    assert stored[-1].id == stored.ids[-1]
+    assert content(build(stored)) == content(build())
+    write_examples(files[1], mixed[9:])
+    with pytest.raises(
+        InputError, match=r"stands twice, first at .*a.jsonl:10"
+    ) as error:
+        Stored(*files)
+    assert "b.jsonl:1, field 'id'" in str(error.value)
+
+
+def test_rows_lie_in_memory_where_no_file_can_be_made(
+    build: Callable[..., Manifest],
+    rows: list[Example],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = content(build())
+    write_examples(tmp_path / "a.jsonl", rows)
+
+    def full(*_: Any, **__: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.pwrite", full)
+        assert content(build(Stored(tmp_path / "a.jsonl"))) == expected
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    assert content(build(Stored(tmp_path / "a.jsonl"))) == expected
+
+
 def test_progress_names_the_stages(build: Callable[..., Manifest]) -> None:
     told: dict[str, tuple[int, int]] = {}
     build(progress=lambda what, done, total: told.update({what: (done, total)}))
     assert told == {
         "scoring base, tokens": (33, 33),
+        "matching, rows": (33, 33),
         "drawing canary candidates": (6, 6),
         "drawing twins of identifiers": (28, 28),
     }

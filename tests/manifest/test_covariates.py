@@ -16,6 +16,7 @@ from spark_audit.manifest.covariates import (
     balance,
     corpus,
     covariates,
+    measured,
     pool,
     token_classes,
 )
@@ -189,13 +190,14 @@ def test_balance_adds_where_controls_stand(
     _, texts, _ = small
     matched = Ranges.of([(0, 10, 2), (1, 4, 3)])
     controls = Ranges.of([(0, 5, 2), (1, 9, 3)])
-    rows = balance(
+    values = measured(
         texts,
         spans=matched,
         windows=pool(texts.unll >= 0, texts, matched),
         matched=matched,
         controls=controls,
     )
+    rows = balance(values)
     by_name = {row["covariate"]: row for row in rows}
     assert list(by_name)[:3] == ["nll_mean", "nll_max", "nll_first"]
     # 7 to 10 is 3 tokens before, 7 to 9 is 2 tokens behind.
@@ -212,13 +214,14 @@ def test_balance_without_pairs_says_why(
 ) -> None:
     _, texts, _ = small
     spans = Ranges.of([(0, 5, 2), (0, 9, 1)])
-    rows = balance(
+    values = measured(
         texts,
         spans=spans,
         windows=pool(texts.unll >= 0, texts, spans),
         matched=Ranges.of([]),
         controls=Ranges.of([]),
     )
+    rows = balance(values)
     assert rows[0]["smd_before"] is not None
     assert rows[0]["smd_after"] is None
     assert "no values" in str(rows[0]["note"])

@@ -14,7 +14,14 @@ from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import Example, Span
 from spark_audit.manifest.covariates import Corpus, corpus
 from spark_audit.manifest.layout import Layout, layouts
-from spark_audit.manifest.twins import FEWEST, HELD_OUT, MOST, TWINS, twin_sets
+from spark_audit.manifest.twins import (
+    FEWEST,
+    HELD_OUT,
+    MOST,
+    TWINS,
+    Identifiers,
+    twin_sets,
+)
 from spark_audit.scoring.score import item
 from spark_audit.stats.matching import micro_nats
 
@@ -51,9 +58,11 @@ def twins(tiny_tokenizer: Any, make_table: Callable[..., Any]) -> Callable[..., 
             table=make_table([item(r.example.id, r.encoding, r.kept) for r in rows]),
             quantise=micro_nats,
         )
+        found = Identifiers()
+        found.add(rows, texts, first=0)
         sets, lost = twin_sets(
             rows,
-            texts,
+            found.known(rows, seed),
             encode=lambda strings: token_ids(tiny_tokenizer, strings),
             seed=seed,
         )

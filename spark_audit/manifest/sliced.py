@@ -1,0 +1,185 @@
+"""What a manifest says of its rows, slice by slice: no more are in memory at once."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from spark_audit.manifest.covariates import Likelihoods, corpus
+from spark_audit.manifest.layout import Layout, Rows
+from spark_audit.manifest.packed import Packer
+from spark_audit.manifest.records import Balance, example_records, row_counts
+from spark_audit.manifest.reference import Reference
+from spark_audit.manifest.schema import ManifestExample, ManifestPair, UnmatchedSpan
+from spark_audit.manifest.selection import (
+    CUT_OFF,
+    Pairs,
+    counts_by_task,
+    low_sensitivity,
+    match,
+)
+from spark_audit.manifest.settings import BuildSettings
+from spark_audit.manifest.twins import Identifiers
+from spark_audit.scoring.items import Texts
+from spark_audit.scoring.score import item
+from spark_audit.stats.matching import micro_nats
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The rows' tokens.
+
+    Attributes
+    ----------
+    texts
+        What the reference model reads.
+    lengths
+        Tokens of each row, shape ``(n,)``.
+    counts
+        How often each token stands in a task's rows, special ones left out.
+    """
+
+    texts: Texts
+    lengths: np.ndarray
+    counts: dict[str, np.ndarray]
+
+
+def tokenised(rows: Rows, vocab_size: int) -> Tokens:
+    """All rows' tokens, which are kept in 4 bytes each."""
+    texts, lengths = Texts(), array("i")
+    counts: dict[str, np.ndarray] = {}
+    for _, part in rows.slices():
+        for row in part:
+            texts.append(item(row.example.id, row.encoding, row.kept))
+            lengths.append(len(row.encoding))
+        for task, found in counts_by_task(part, vocab_size).items():
+            counts[task] = counts.get(task, 0) + found
+    return Tokens(texts, np.array(lengths, np.int64), counts)
+
+
+@dataclass
+class Found:
+    """What came of the rows.
+
+    Attributes
+    ----------
+    pairs, unmatched
+        Waiting to be packed.
+    canary_rows, canary_unll
+        The rows that hold a canary, and their reference scores.
+    """
+
+    examples: Packer[ManifestExample]
+    pairs: Packer[ManifestPair]
+    unmatched: Packer[UnmatchedSpan]
+    balance: Balance = field(default_factory=Balance)
+    identifiers: Identifiers = field(default_factory=Identifiers)
+    counted: Counter[str] = field(default_factory=Counter)
+    solvers: Counter[str] = field(default_factory=Counter)
+    canary_rows: list[Layout] = field(default_factory=list)
+    canary_unll: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def canary_scores(self) -> Likelihoods:
+        """Reference scores of the rows that hold a canary."""
+        ends = np.cumsum([0, *map(len, self.canary_unll)])
+        return Likelihoods(ends, np.concatenate([np.zeros(0, int), *self.canary_unll]))
+
+
+def gone_through(
+    rows: Rows,
+    tokens: Tokens,
+    reference: Reference,
+    labels: Sequence[str],
+    *,
+    chosen: BuildSettings,
+    recorded: Mapping[str, Any],
+    progress: Progress | None = None,
+) -> Found:
+    """Match, describe and count all rows.
+
+    Parameters
+    ----------
+    labels
+        Cluster of each row.
+    chosen, recorded
+        Settings as they were given, and as the manifest says them.
+    """
+    found = Found(
+        Packer(ManifestExample, name="examples"),
+        Packer(ManifestPair, name="pairs"),
+        Packer(UnmatchedSpan, name="unmatched"),
+    )
+    counts = sum(tokens.counts.values())
+    before: dict[str, float] = {}
+    for low, part in rows.slices():
+        texts = corpus(
+            [row.example.text for row in part],
+            [row.encoding for row in part],
+            ids=[row.example.id for row in part],
+            response_starts=[len(row.example.prompt) for row in part],
+            table=reference.table(low, low + len(part)),
+            quantise=micro_nats,
+            counts=np.asarray(counts),
+            before=before,
+        )
+        before = texts.after()
+        excluded = _excluded(part, recorded)
+        eligible = (texts.unll >= 0) & ~excluded
+        pairs = match(
+            part,
+            texts,
+            eligible,
+            caliper=chosen.caliper,
+            distance=chosen.distance,
+            controls=chosen.controls,
+        )
+        unlikely = low_sensitivity(
+            part,
+            texts,
+            vocab_size=len(next(iter(tokens.counts.values()))),
+            alpha=chosen.alpha,
+            tau=chosen.tau,
+            counts=tokens.counts,
+        )
+        own = labels[low : low + len(part)]
+        found.examples.add(example_records(part, texts, excluded, unlikely, own))
+        _keep(found, part, texts, pairs)
+        found.balance.add(part, texts, eligible, pairs)
+        found.identifiers.add(part, texts, first=low)
+        if progress is not None:
+            progress(low + len(part), len(rows))
+    return found
+
+
+def _keep(
+    found: Found, part: Sequence[Layout], texts: Likelihoods, pairs: Pairs
+) -> None:
+    """Pairs and counts of a slice, and its rows with a canary."""
+    found.pairs.add(pairs.pairs)
+    found.unmatched.add(pairs.unmatched)
+    found.solvers.update(pairs.solvers)
+    found.counted.update(row_counts(part, texts.unll))
+    found.counted["scored_spans"] += len(pairs.scored)
+    found.counted["pairs"] += len(pairs.pairs)
+    found.counted["unmatched"] += len(pairs.unmatched)
+    cut = sum(one["reason"] == CUT_OFF for one in pairs.unmatched)
+    found.counted["spans_cut"] += cut
+    for i, row in enumerate(part):
+        if row.example.canary is not None:
+            found.canary_rows.append(row)
+            found.canary_unll.append(texts.unll[texts.of(i)].copy())
+
+
+def _excluded(rows: Sequence[Layout], settings: Mapping[str, Any]) -> np.ndarray:
+    buffer, template = settings["buffer"], settings["exclude_template"]
+    return np.concatenate(
+        [row.excluded(buffer=buffer, exclude_template=template) for row in rows]
+    )
