@@ -208,7 +208,8 @@ def unmet(claim: Claim, report: Report, utility: Report | None) -> str:
                 learned = figure_of(utility, ask) if utility else Figure(None)
                 if not _beyond_chance(learned):
                     return (
-                        f"{name} has not learned the tasks beyond their commonest label"
+                        f"{name} has not learned the tasks beyond their commonest "
+                        "label; more rows or epochs may help"
                     )
         if need in CONTROLS:
             ask = claim.model_copy(update={"of": CONTROL, "than": ""})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,36 @@ from spark_train.claims.plan import SYSTEMS, Order, Run
 from spark_train.claims.rules import RULES, Claim, Decision, Figure, figure_of
 from spark_train.request import ClaimsRequest
 
+SYSTEM = ("system", "order", "seeds", "Last", "Avg", "BWT", "NLL pii", "NLL low")
 FIGURES = ("last", "avg", "bwt")
+MADE_TASKS = (
+    "tasks, base and identifiers are made up; settings were found on the same kind of "
+    "tasks, drawn anew"
+)
 OURS = (
     "settings that the paper does not print have the defaults of `spark-train "
     "methods`, which marks them as ours",
     "PeCL: no code of it is public; noise on embeddings, the schedule of MemReg and "
     "the form of unlearning are ours where its text leaves them open",
-    "made data: its tasks are those that the rule for settings is carried out on, of "
-    "another seed",
     "prompts, label words, identifiers and canaries are of the data given, not the "
     "paper's",
 )
+
+
+def subject(
+    request: ClaimsRequest, rows: Sequence[Example], done: Sequence[Run]
+) -> str:
+    """Model, data and runs, in a sentence."""
+    tasks = len({row.task for row in rows})
+    train = sum(row.split == "train" for row in rows)
+    base = Path(request.base).name if request.base else "a base made for this"
+    kind = "" if request.base else "made-up "
+    seeds = len({run.seed for run in done})
+    several = f", {seeds} seeds of the first task order" if seeds > 1 else ", one seed"
+    return (
+        f"Base: {base}. Data: {tasks} {kind}tasks with {train} train and "
+        f"{len(rows) - train} test rows in all{several}."
+    )
 
 
 def caveat(
@@ -44,10 +63,14 @@ def caveat(
 
 
 def systems_table(
-    audited: Audited,
+    bases: Iterable[Audited],
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """Last, Avg, BWT and NLL of all systems, by task order and over them."""
-    header = ("system", "order", "seeds", "Last", "Avg", "BWT", "NLL pii", "NLL low")
+    lines = [line for audited in bases for line in _systems(audited)]
+    return SYSTEM, tuple(lines)
+
+
+def _systems(audited: Audited) -> Iterator[tuple[str, ...]]:
     wanted = [("utility", name, "") for name in FIGURES]
     wanted += [("nll", "nll", part) for part in ("pii", "low")]
     orders: list[Order] = list(dict.fromkeys(run.order for run in audited.runs))
@@ -57,7 +80,8 @@ def systems_table(
         reports = {
             audit: audited.report(audit, order, names) for audit in ("utility", "nll")
         }
-        for name in names:
+        first = [] if order in (2, 3) else ["base"]  # it is the same in all
+        for name in (*names, *first):
             own = found.setdefault(name, {}).setdefault(order, [])
             for audit, metric, part in wanted:
                 ask = Claim.model_construct(
@@ -65,18 +89,16 @@ def systems_table(
                 )
                 report = reports[audit]
                 own.append(figure_of(report, ask) if report else Figure(None))
-    lines: list[tuple[str, ...]] = []
     for name, by_order in found.items():
         for order, figures in by_order.items():
             count = len(audited.seeds(name, order))
             told = [pages.measured(figure) for figure in figures]
-            lines.append((name, str(order), str(count), *told))
+            yield (name, str(order), str(count or "-"), *told)
         if len(by_order) > 1:
             columns = zip(*by_order.values(), strict=True)
             averages = [over_orders(each) for each in columns]
             told = [pages.measured(figure) for figure in averages]
-            lines.append((name, "average", "", *told))
-    return header, tuple(lines)
+            yield (name, "average", "", *told)
 
 
 def facts(

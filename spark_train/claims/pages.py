@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -17,19 +17,34 @@ from spark_audit.report.cells import shown
 from spark_audit.report.writers.markdown import table
 from spark_train.claims.rules import VERDICTS, Decision, Figure
 
-HEADER = ("claim", "the paper", "here", "by seed or order", "holds if the interval is")
-UNTOLD = ("claim", "the paper", "here", "by seed or order", "would be seen")
+COLUMNS = ("claim", "the paper", "here", "holds if the interval is")
+HEADER = (*COLUMNS, "by seed or order")
+UNTOLD = (*COLUMNS, "smallest that would be seen")
 LEAD = {
     "holds": "Hold",
     "fails": "Fail",
-    "not detectable here": "Cannot be told",
+    "not detectable here": "Cannot be judged",
     "not run": "Not run",
 }
+AGAINST = "Against the paper, but not judged"
 SCOPE = (
-    "Brackets are 95% intervals, each by itself: of many claims one or two may be told "
-    "wrongly. What cannot be told is neither confirmed nor refuted: it takes more "
-    "rows, more seeds, or a larger model. Nothing here speaks of other models or data."
+    "Brackets are 95% intervals, each by itself: of so many claims one or two may be "
+    "judged wrongly, and those of one figure fall together. What cannot be judged is "
+    "neither confirmed nor refuted. Nothing here speaks of other models or data."
 )
+WORDS = {
+    "Last, BWT": "mean accuracy over the tasks after the last one; how it changed "
+    "since each was learned (below 0: forgotten)",
+    "Delta_sel": "by how much less likely identifiers are than tokens that were as "
+    "hard for the base, nats a token",
+    "Low-sensitivity tokens": "those that are no identifiers",
+    "SD-Replay, correction": "SPARK's learning of a task, and the steps after it: "
+    "unlikelihood, dKL, and anchors to the current and the old model",
+    "Exposure": "bits by which a canary is ranked above strings like it",
+    "er-full": "ER that learns whole texts: the positive control, which the audits "
+    "must find",
+    "tab:, fig:": "labels in the source of the paper",
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +53,8 @@ class Study:
 
     Attributes
     ----------
+    subject
+        Model, data and runs, in a sentence.
     caveat
         What else a reader must know before the table; may be empty.
     facts
@@ -49,6 +66,7 @@ class Study:
     """
 
     decisions: tuple[Decision, ...]
+    subject: str
     caveat: str
     facts: dict[str, str]
     systems: tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]
@@ -63,12 +81,14 @@ def write(study: Study, folder: Path) -> None:
 
 
 def answer(decisions: Sequence[Decision]) -> str:
-    """How many hold, fail and cannot be told, in one sentence."""
+    """How many hold, fail and cannot be judged, in one sentence."""
     counts = Counter(decision.verdict for decision in decisions)
+    against = sum(decision.against for decision in decisions)
+    but = f" ({against} of them point against the paper)" if against else ""
     parts = [
         f"{counts['holds']} hold",
         f"{counts['fails']} fail",
-        f"{counts['not detectable here']} cannot be told here",
+        f"{counts['not detectable here']} cannot be judged here{but}",
     ]
     if counts["not run"]:
         parts.append(f"{counts['not run']} were not run")
@@ -77,12 +97,13 @@ def answer(decisions: Sequence[Decision]) -> str:
     return f"Of {len(decisions)} claims{own}: {', '.join(parts)}."
 
 
+PLACES = (*VERDICTS[:2], "against", *VERDICTS[2:])
 Group: TypeAlias = tuple[str, str, tuple[str, ...], list[tuple[str, ...]]]
-"""Title, verdict, header and rows of a table of claims."""
+"""Title, one of ``PLACES``, header and rows of a table of claims."""
 
 
 def groups(decisions: Sequence[Decision]) -> list[Group]:
-    """What holds, what fails, and what cannot be told, by reason."""
+    """What holds, what fails, and what cannot be judged, by reason."""
     found: list[Group] = []
     for verdict in VERDICTS:
         own = [one for one in decisions if one.verdict == verdict]
@@ -92,11 +113,17 @@ def groups(decisions: Sequence[Decision]) -> list[Group]:
             counts = Counter(one.why for one in own).most_common()
             reasons = {why: [one for one in own if one.why == why] for why, _ in counts}
         for why, alike in reasons.items():
-            title = f"{LEAD[verdict]}: {why}" if why else LEAD[verdict]
             header = UNTOLD if why else HEADER
-            rows = [cells(one, told=not why) for one in alike]
-            found.append((f"{title} ({len(rows)})", verdict, header, rows))
-    return found
+            for against in (True, False):
+                rows = [
+                    cells(one, told=not why) for one in alike if one.against == against
+                ]
+                lead = AGAINST if against else LEAD[verdict]
+                title = f"{lead}: {why}" if why else lead
+                place = "against" if against else verdict
+                if rows:
+                    found.append((f"{title} ({len(rows)})", place, header, rows))
+    return sorted(found, key=lambda group: PLACES.index(group[1]))
 
 
 def cells(decision: Decision, *, told: bool) -> tuple[str, ...]:
@@ -108,16 +135,20 @@ def cells(decision: Decision, *, told: bool) -> tuple[str, ...]:
         says,
         paper,
         measured(figure),
-        ", ".join(shown(value) for value in figure.by_seed) or "-",
-        _rule(decision) if told else shown(figure.smallest),
+        _rule(decision),
+        ", ".join(shown(value) for value in figure.by_seed) or "-"
+        if told
+        else shown(figure.smallest),
     )
 
 
 def _rule(decision: Decision) -> str:
-    chance = decision.figure.chance
-    if decision.claim.within != "chance" or chance is None:
-        return decision.claim.rule
-    return f"{decision.claim.rule} (chance: {shown(chance)})"
+    claim, chance = decision.claim, decision.figure.chance
+    if decision.small:
+        return f"{claim.rule} (here less than the {claim.least:g} that counts)"
+    if claim.within == "chance" and chance is not None:
+        return f"{claim.rule} (chance: {shown(chance)})"
+    return claim.rule
 
 
 def measured(figure: Figure) -> str:
@@ -132,7 +163,7 @@ def measured(figure: Figure) -> str:
 
 def scope(study: Study) -> str:
     """What a reader must know before the tables."""
-    return f"{study.caveat} {SCOPE}".strip()
+    return " ".join(filter(None, (study.subject, study.caveat, SCOPE)))
 
 
 def markdown(study: Study) -> str:
@@ -144,12 +175,16 @@ def markdown(study: Study) -> str:
     ]
     for title, _, header, rows in groups(study.decisions):
         parts += [f"## {title}", table(header, rows)]
-    parts += ["\\* ours, not the paper's.", "## Systems", table(*study.systems)]
-    facts = [f"- {name}: {text}" for name, text in study.facts.items()]
-    parts += ["## What this is of", "\n".join(facts)]
+    parts += ["\\* ours, not the paper's.", "## Words", _listed(WORDS)]
+    parts += ["## Systems", table(*study.systems)]
+    parts += ["## What this is of", _listed(study.facts)]
     if study.notes:
         parts += ["## Ours", "\n".join(f"- {note}" for note in study.notes)]
     return "\n\n".join(parts) + "\n"
+
+
+def _listed(told: Mapping[str, str]) -> str:
+    return "\n".join(f"- {name}: {text}" for name, text in told.items())
 
 
 def html(study: Study) -> str:
@@ -165,6 +200,7 @@ def html(study: Study) -> str:
         answer=answer(study.decisions),
         scope=scope(study),
         groups=groups(study.decisions),
+        words=WORDS,
         systems=study.systems,
         facts=study.facts,
         notes=study.notes,
@@ -175,6 +211,7 @@ def _record(study: Study) -> dict[str, Any]:
     return {
         "kind": "spark-train claims",
         "answer": answer(study.decisions),
+        "subject": study.subject,
         "caveat": study.caveat,
         "claims": [_entry(one) for one in study.decisions],
         "systems": _records(*study.systems),
@@ -191,6 +228,7 @@ def _entry(decision: Decision) -> dict[str, Any]:
         **asdict(decision.figure),
         "verdict": decision.verdict,
         "why": decision.why,
+        "against": decision.against,
     }
 
 

@@ -18,6 +18,7 @@ CHANCE: Literal["chance"] = "chance"
 
 Verdict: TypeAlias = Literal["holds", "fails", "not detectable here", "not run"]
 VERDICTS: tuple[Verdict, ...] = ("holds", "fails", "not detectable here", "not run")
+WIDE = "the interval is too wide; more rows or seeds would tell"
 OVER = ("both", "seeds", "sources")
 """Of a system with several seeds the first that there is counts."""
 CONTROL = "er-full"
@@ -78,10 +79,10 @@ class Claim(BaseModel):
         assert self.least is not None
         if self.above is not None:
             fails = f" {self.above + self.least:g}" if self.least else ""
-            return f"above {self.above:g}; fails below{fails}"
+            return f"above {self.above:g}; fails if instead below{fails}"
         assert self.below is not None
         fails = f" {self.below - self.least:g}" if self.least else ""
-        return f"below {self.below:g}; fails above{fails}"
+        return f"below {self.below:g}; fails if instead above{fails}"
 
 
 @dataclass(frozen=True)
@@ -116,12 +117,32 @@ class Figure:
 
 @dataclass(frozen=True)
 class Decision:
-    """A claim, its figure, and what is concluded; ``why`` is one sentence."""
+    """A claim, its figure, and what is concluded.
+
+    Attributes
+    ----------
+    why
+        One sentence.
+    against
+        The claim is not judged for want of what it needs, and its interval would fail
+        it. What would let it hold is not told: where nothing was learned nothing is
+        forgotten, and where nothing is found nothing leaks.
+    """
 
     claim: Claim
     figure: Figure
     verdict: Verdict
     why: str
+    against: bool = False
+
+    @property
+    def small(self) -> bool:
+        """Whether it holds by less than what counts as an effect."""
+        claim, value = self.claim, self.figure.value
+        bound = claim.below if claim.above is None else claim.above
+        if self.verdict != "holds" or value is None or bound is None:
+            return False
+        return abs(value - bound) < (claim.least or 0.0)
 
 
 def claims() -> list[Claim]:
@@ -179,7 +200,8 @@ def decide(claim: Claim, figure: Figure, *, unmet: str = "") -> Decision:
     if figure.value is None:
         return Decision(claim, figure, "not detectable here", figure.missing)
     if unmet:
-        return Decision(claim, figure, "not detectable here", unmet)
+        against = decide(claim, figure).verdict == "fails"
+        return Decision(claim, figure, "not detectable here", unmet, against)
     if low is None or high is None:
         return Decision(claim, figure, "not detectable here", "it has no interval")
     if figure.over == "sources":
@@ -200,7 +222,7 @@ def decide(claim: Claim, figure: Figure, *, unmet: str = "") -> Decision:
         if claim.least and far >= bound:
             why = f"an effect of {claim.least:g} is excluded"
         return Decision(claim, figure, "fails", why)
-    return Decision(claim, figure, "not detectable here", "the interval is too wide")
+    return Decision(claim, figure, "not detectable here", WIDE)
 
 
 def _within(claim: Claim, figure: Figure, low: float, high: float) -> Decision:
@@ -217,4 +239,4 @@ def _within(claim: Claim, figure: Figure, low: float, high: float) -> Decision:
         return Decision(claim, figure, "holds", "the interval lies within the bounds")
     if high < least or low > most:
         return Decision(claim, figure, "fails", "the interval lies outside the bounds")
-    return Decision(claim, figure, "not detectable here", "the interval is too wide")
+    return Decision(claim, figure, "not detectable here", WIDE)

@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def answer(self) -> str:
-        """How many claims hold, fail and cannot be told."""
+        """How many claims hold, fail and cannot be judged."""
         return pages.answer(self.decisions)
 
 
@@ -112,10 +112,11 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
         )
         found = pages.Study(
             decisions,
+            facts.subject(request, rows, done),
             facts.caveat(decisions, given.median_rows(rows), settings),
             facts.facts(request, rows, base, done, planned, settings, why),
-            facts.systems_table(of_base[False]),
-            facts.OURS,
+            facts.systems_table(of_base.values()),
+            facts.OURS if request.data else (facts.MADE_TASKS, *facts.OURS),
         )
         pages.write(found, folder)
     return Outcome(folder, decisions)

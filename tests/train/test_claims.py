@@ -303,6 +303,25 @@ def test_settings_of_a_size_follow_the_rule(
     assert found["ptpc.steps"] == correction
 
 
+def test_what_is_not_judged_may_point_against_a_claim_and_never_for_it() -> None:
+    for figure, against in (
+        (Figure(-0.5, -0.8, -0.2, over="both"), True),
+        (Figure(0.5, 0.2, 0.8, over="both"), False),  # nothing learned, none forgotten
+        (Figure(-0.5, -0.8, -0.2, over="sources"), False),  # of one seed
+        (Figure(0.1, -0.8, 0.9, over="both"), False),
+    ):
+        found = decide(a_claim(), figure, unmet="nothing was learned")
+        assert found.verdict == "not detectable here"
+        assert found.against == against
+    assert not decide(a_claim(), Figure(-0.5, -0.8, -0.2)).against
+
+
+def test_what_holds_by_less_than_what_counts_says_so() -> None:
+    assert decide(a_claim(), Figure(0.05, 0.02, 0.08)).small
+    assert not decide(a_claim(), Figure(0.15, 0.02, 0.3)).small
+    assert not decide(a_claim(), Figure(0.05, -0.02, 0.3)).small
+
+
 def test_few_steps_are_said_where_retention_fails() -> None:
     assert search.steps(2700, {}) == 507
     few = {"batch_size": 8, "epochs": 3}
@@ -318,17 +337,24 @@ def test_the_pages_say_the_answer_first_and_hide_nothing(tmp_path: Path) -> None
     decisions = (
         decide(a_claim(paper=0.3), Figure(0.5, 0.2, 0.8, 0.4, (0.4, 0.6))),
         decide(a_claim(), Figure(None, missing="<no> run | has it")),
+        decide(a_claim(), Figure(-0.5, -0.8, -0.2), unmet="nothing was learned"),
     )
     table = (("system", "Last"), (("spark", "0.5 [0.2, 0.8]"),))
-    study = pages.Study(decisions, "Few steps.", {"base": "models/a"}, table, ("ours",))
+    facts = {"base": "models/a"}
+    study = pages.Study(decisions, "Base: a.", "Few steps.", facts, table, ("ours",))
     pages.write(study, tmp_path)
-    answer = "Of 2 claims: 1 hold, 0 fail, 1 cannot be told here."
+    answer = (
+        "Of 3 claims: 1 hold, 0 fail, 2 cannot be judged here (1 of them point against "
+        "the paper)."
+    )
     record = json.loads((tmp_path / "claims.json").read_text("utf-8"))
     assert record["answer"] == answer
     assert [one["verdict"] for one in record["claims"]] == [
         "holds",
         "not detectable here",
+        "not detectable here",
     ]
+    assert [one["against"] for one in record["claims"]] == [False, False, True]
     assert (record["claims"][0]["low"], record["claims"][0]["paper"]) == (0.2, 0.3)
     html = (tmp_path / "claims.html").read_text("utf-8")
     markdown = (tmp_path / "claims.md").read_text("utf-8")
@@ -336,9 +362,10 @@ def test_the_pages_say_the_answer_first_and_hide_nothing(tmp_path: Path) -> None
         assert page.index(answer) < page.index("It is so")
         assert page.index("Few steps.") < page.index("It is so")
         assert "0.500 [0.200, 0.800]" in page
-        assert "above 0; fails below 0.1" in page
+        assert "above 0; fails if instead below 0.1" in page
         assert "not estimable" in page
-        assert page.index("Hold (1)") < page.index("Cannot be told: ")
+        against = page.index("Against the paper, but not judged: nothing was learned")
+        assert page.index("Hold (1)") < against < page.index("Cannot be judged: ")
     assert "<no>" not in html
 
 
