@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 
 @contextmanager
-def serving(model: Any, tokenizer: Any, *, fault: str = "") -> Iterator[str]:
+def serving(
+    model: Any,
+    tokenizer: Any,
+    *,
+    fault: str = "",
+    before: Callable[[int], int | None] = lambda count: None,
+) -> Iterator[str]:
     """The address of a server that echoes log-probabilities while the block runs.
+
+    ``before`` is told the number of each request for scores, from 1 on; a status in
+    its answer is sent in the place of scores, and 0 is none: it hangs up.
 
     ``fault``: ``unlisted`` does not say what it serves; ``texts`` takes no token ids;
     ``bos`` does so too, and adds a token;
@@ -21,7 +31,7 @@ def serving(model: Any, tokenizer: Any, *, fault: str = "") -> Iterator[str]:
     """
     import torch
 
-    lock = threading.Lock()
+    lock, count = threading.Lock(), itertools.count(1)
 
     def scored(ids: list[int]) -> list[float | None]:
         with lock, torch.inference_mode():
@@ -72,7 +82,9 @@ def serving(model: Any, tokenizer: Any, *, fault: str = "") -> Iterator[str]:
                 self.send_header("Location", "/elsewhere")
                 self.end_headers()
                 return
-            found = answer(json.loads(raw))
+            if (status := before(next(count))) == 0:
+                return
+            found = status or answer(json.loads(raw))
             self.send_response(found if isinstance(found, int) else 200)
             self.end_headers()
             page = b"<html>" if fault == "page" else json.dumps(found).encode()
@@ -82,6 +94,7 @@ def serving(model: Any, tokenizer: Any, *, fault: str = "") -> Iterator[str]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:

@@ -7,10 +7,12 @@ seen to leave out adapters, or to give chance, without a word.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import math
 import os
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -33,6 +35,9 @@ ANSWER_BYTES = 1 << 26
 KEY = "SPARK_AUDIT_API_KEY"
 """Sent as a bearer token, where it is set."""
 _GONE = "start it, or check the address"
+PAUSES = (1.0, 2.0, 4.0, 8.0)
+"""Seconds before one that is away, or busy, is asked for the same scores again."""
+BUSY = (429, 500, 502, 503, 504)
 ASKED = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
 """Of a prompt: its log-probabilities."""
 
@@ -106,13 +111,14 @@ class Server:
         except (urllib.error.HTTPError, InputError, TypeError, KeyError):
             return None
 
-    def nll(self, ids: Sequence[int], tokenizer: Any) -> np.ndarray:
+    def nll(self, ids: Sequence[int] | np.ndarray, tokenizer: Any) -> np.ndarray:
         """NLL of each token but the first, nats, float64.
 
         Raises
         ------
         CheckpointError
-            If the server cannot be reached, refuses, or answers anything else.
+            If the server cannot be reached, refuses, or answers anything else; after
+            :data:`PAUSES` where waiting may help.
         """
         if not self.by_text:
             try:
@@ -130,7 +136,7 @@ class Server:
         return self._asked(text, len(ids))
 
     def _asked(self, prompt: list[int] | str, count: int) -> np.ndarray:
-        answer = self._post({**ASKED, "model": self.model, "prompt": prompt})
+        answer = self._insisted({**ASKED, "model": self.model, "prompt": prompt})
         try:
             given = answer["choices"][0]["logprobs"]["token_logprobs"]
             read = (answer.get("usage") or {}).get("prompt_tokens", count)
@@ -157,8 +163,10 @@ class Server:
             raise
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
+            if isinstance(reason, TimeoutError):
+                raise self._wrong(f"has not answered for {seconds} s", _GONE) from error
             what = f"cannot be reached ({first_line(Exception(reason))})"
-            raise self._wrong(what, _GONE) from error
+            raise _Later(what, where=self.url, fix=_GONE) from error
         return parse_json(raw, place="the answer", finite=False)
 
     def _post(self, body: dict[str, Any]) -> Any:
@@ -168,10 +176,24 @@ class Server:
             # What it answers may quote the text.
             if error.code in (400, 422) and isinstance(body["prompt"], list):
                 raise _Refused from error
+            kind = _Later if error.code in BUSY else CheckpointError
             said = f"answers {error.code} {error.reason}"
-            raise self._wrong(said, "check --model and the server's log") from error
-        except InputError as error:
-            raise self._wrong("answers something else than JSON") from error
+            fix = "check --model and the server's log"
+            raise kind(said, where=self.url, fix=fix) from error
+        except InputError as error:  # or an answer that broke off
+            wrong = self._wrong("answers something else than JSON")
+            raise _Later(wrong.what, where=wrong.where, fix=wrong.fix) from error
+
+    def _insisted(self, body: dict[str, Any]) -> Any:
+        for pause in PAUSES:
+            with contextlib.suppress(_Later):
+                return self._post(body)
+            time.sleep(pause)
+        try:
+            return self._post(body)
+        except _Later as error:
+            fix = f"{error.fix}; the same command goes on from there"
+            raise self._wrong(error.what, fix) from error
 
     def _wrong(self, what: str, fix: str | None = None) -> CheckpointError:
         needs = "give an OpenAI-compatible server that echoes log-probabilities"
@@ -186,6 +208,10 @@ class _Stays(urllib.request.HTTPRedirectHandler):
 
 
 _OPENER = urllib.request.build_opener(_Stays)
+
+
+class _Later(CheckpointError):
+    """It is away, busy, or broke off, which may pass."""
 
 
 class _Refused(Exception):

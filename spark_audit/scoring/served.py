@@ -7,10 +7,12 @@ from a server that says otherwise of one of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from multiprocessing.pool import ThreadPool
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -21,6 +23,8 @@ from spark_audit.scoring.table import LAYOUTS, Pass, StoredTables, TokenTable
 if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
     from spark_audit.checkpoints.server import Server
+
+_Ask: TypeAlias = Callable[[Iterable[np.ndarray]], Iterator[np.ndarray]]
 
 TEXTS = 64
 """Texts that are scored both ways."""
@@ -70,16 +74,26 @@ def run(
     if not items:
         return
     note(agreement(loaded, items))
+    with _asking(loaded) as asked:
+        _emitted(items, kind, asked, emit)
+
+
+def _emitted(
+    items: Sequence[AnyItem],
+    kind: Pass,
+    asked: _Ask,
+    emit: Callable[[Any, dict[str, np.ndarray]], None],
+) -> None:
     for item in items:
         if isinstance(item, Candidates):
             fed = [np.append(item.prefix, row) for row in item.rows]
-            pairs = zip(item.rows, _asked(loaded, fed), strict=True)
+            pairs = zip(item.rows, asked(fed), strict=True)
             total = np.array([nll[-len(row) :].sum() for row, nll in pairs])
             count = np.array([len(row) for row in item.rows])
             columns = {"nll_sum": total, "nll_mean": total / count}
             emit(item, {k: v.astype(np.float32) for k, v in columns.items()})
     plain = [item for item in items if isinstance(item, Item)]
-    for item, nll in zip(plain, _asked(loaded, [i.ids for i in plain]), strict=True):
+    for item, nll in zip(plain, asked([i.ids for i in plain]), strict=True):
         unknown = np.full(len(nll), np.nan)
         columns = {
             name: (unknown if dtype.kind == "f" else np.zeros(len(nll))).astype(dtype)
@@ -88,15 +102,17 @@ def run(
         emit(item, columns | {"nll": nll.astype(columns["nll"].dtype)})
 
 
-def _asked(loaded: Loaded, rows: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
-    """What the server says of each, in order, some asked at once."""
+@contextmanager
+def _asking(loaded: Loaded) -> Iterator[_Ask]:
+    """Ask the server of many texts, some at once, and be told in order.
+
+    An interrupt waits for no answer that is on its way: these threads end with the
+    process, which those of ``concurrent.futures`` would keep from ending.
+    """
     server = loaded.served
     assert server is not None
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        try:
-            yield from pool.map(lambda ids: server.nll(ids, loaded.tokenizer), rows)
-        finally:
-            pool.shutdown(cancel_futures=True)
+    with ThreadPool(AT_ONCE) as pool:
+        yield partial(pool.imap, lambda ids: server.nll(ids, loaded.tokenizer))
 
 
 def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
@@ -122,7 +138,8 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
                 fix="give the plain table of this manifest, or the checkpoint itself",
             )
     texts = [one for one in texts if len(one.ids) > 1][:TEXTS]
-    theirs = list(_asked(loaded, [one.ids for one in texts]))
+    with _asking(loaded) as asked:
+        theirs = list(asked([one.ids for one in texts]))
     ours = [known[one.key] for one in texts] if known else _here(loaded, texts)
     every = np.concatenate(theirs)
     if len(every) > 1 and np.ptp(every) == 0:

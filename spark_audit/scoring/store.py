@@ -420,9 +420,12 @@ def _check_layout(file: pq.ParquetFile) -> None:
         raise _OtherVersion("has other columns")
     for name in schema.names:
         values = file.read([name])[name]
-        if values.null_count or (
-            pa.types.is_floating(values.type) and np.isnan(values.to_numpy()).any()
-        ):
+        unknown = 0
+        if pa.types.is_floating(values.type):
+            unknown = int(np.isnan(values.to_numpy()).sum())
+        # What a server cannot tell is NaN in the whole column.
+        untold = name != "nll" and unknown == len(values)
+        if values.null_count or (unknown and not untold):
             raise ValueError("holds nothing or NaN")
 
 

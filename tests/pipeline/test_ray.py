@@ -15,12 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from named import examples
 
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.data.examples import Example, Span
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
@@ -103,7 +102,7 @@ def request_of(
     make_model("llama", seed=9).save_pretrained(folder / "full")
     tiny_tokenizer.save_pretrained(folder / "full")
     base = open_checkpoint(str(tiny_base), name="base", device="cpu")
-    manifest = build_manifest(examples(), base, name="m", caliper=2.0)
+    manifest = build_manifest(examples(64, words=12), base, name="m", caliper=2.0)
     write_manifest(manifest, folder / "m.json")
 
     def make(**fields: Any) -> Request:
@@ -119,32 +118,6 @@ def request_of(
         return Request(**{**given, **fields})
 
     return make
-
-
-def examples(count: int = 64) -> list[Example]:
-    """Rows with a name each; every fourth is a test row."""
-    rng = np.random.default_rng(0)
-    words = "the service food good cold said customer paid dollars rate news".split()
-    made = []
-    for i in range(count):
-        before, after = (" ".join(rng.choice(words, 12)) for _ in range(2))
-        name = (
-            f"{'Maria John Peter Alice'.split()[i % 4]} {'Jones Smith'.split()[i % 2]}"
-        )
-        prompt = f"Text: {before}. Contact {name} today. {after}.\nLabel:"
-        start = prompt.index(name)
-        made.append(
-            Example(
-                id=f"row-{i:02d}",
-                task="task",
-                prompt=prompt,
-                response=" good" if i % 2 else " cold",
-                split="test" if i % 4 == 3 else "train",
-                source_id=f"source-{i // 2:02d}",
-                spans=(Span(start, start + len(name), "NAME"),),
-            )
-        )
-    return made
 
 
 @pytest.fixture(scope="module")

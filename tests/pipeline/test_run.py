@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 from forks import begin, python
+from named import NAMES, examples
 
 from spark_audit.audits import AUDITS
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
-from spark_audit.data.examples import Example, Span
 from spark_audit.errors import InputError, OutputError, SparkError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, seal, write_manifest
@@ -38,38 +38,6 @@ from spark_audit.report.tables import entries
 from spark_audit.results import Report
 
 ROOT = Path(__file__).parents[2]
-NAMES = [
-    f"{first} {last}"
-    for last in ("Jones", "Smith", "Brown", "Green", "White")
-    for first in ("Maria", "John", "Peter", "Alice", "Robert")
-]
-
-
-def examples(count: int = 24) -> list[Example]:
-    """Rows with a name each; every fourth is a test row."""
-    rng = np.random.default_rng(0)
-    words = (
-        "the service food good cold said customer paid dollars rate label news".split()
-    )
-    made = []
-    for i in range(count):
-        before, after = (" ".join(rng.choice(words, 9)) for _ in range(2))
-        # One name a source: rows that share one would be one cluster.
-        name = NAMES[i // 2 % len(NAMES)]
-        prompt = f"Text: {before}. Contact {name} today. {after}.\nLabel:"
-        start = prompt.index(name)
-        made.append(
-            Example(
-                id=f"row-{i:02d}",
-                task="task",
-                prompt=prompt,
-                response=" good" if i % 2 else " cold",
-                split="test" if i % 4 == 3 else "train",
-                source_id=f"source-{i // 2:02d}",
-                spans=(Span(start, start + len(name), "NAME"),),
-            )
-        )
-    return made
 
 
 @pytest.fixture(scope="module")

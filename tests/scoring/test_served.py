@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from serving import serving
 
 from spark_audit.checkpoints.detect import recipe
 from spark_audit.checkpoints.open import open_checkpoint, open_checkpoints
-from spark_audit.checkpoints.server import Server
+from spark_audit.checkpoints.server import PAUSES, Server
 from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.data.encoding import encode
 from spark_audit.errors import CheckpointError, InputError
@@ -42,6 +43,14 @@ def merged(adapter):
 def texts(merged):
     encoded = encode(merged.tokenizer, TEXTS)
     return [item(f"t{i}", one, (0, len(one))) for i, one in enumerate(encoded)]
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch):
+    """How long it waits between requests, which nobody does here."""
+    waited = []
+    monkeypatch.setattr("spark_audit.checkpoints.server.time.sleep", waited.append)
+    return waited
 
 
 def opened(url, agree, **options):
@@ -109,6 +118,60 @@ def test_a_server_that_misbehaves_is_refused(adapter, merged, texts, fault, said
     assert message.startswith(url)
     assert said in message
     assert "Maria" not in message
+
+
+@pytest.mark.parametrize(("status", "times"), [(429, 1), (500, 4), (0, 4)])
+def test_what_passes_is_waited_for(adapter, merged, texts, pauses, status, times):
+    def before(count):
+        return status if count <= times else None
+
+    with (
+        merged.active() as module,
+        serving(module, merged.tokenizer, before=before) as url,
+    ):
+        one = opened(url, adapter)
+        found = score(one, texts[:1])[Pass()].columns["nll"]
+    ours = score(merged, texts[:1])[Pass()].columns["nll"]
+    np.testing.assert_allclose(found, ours, atol=1e-4)
+    assert pauses == list(PAUSES[:times])
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(503, "answers 503 Service Unavailable; check"), (0, "cannot be reached (")],
+)
+def test_it_is_waited_for_so_long_and_no_longer(
+    adapter, merged, texts, pauses, status, said
+):
+    with (
+        merged.active() as module,
+        serving(module, merged.tokenizer, before=lambda count: status) as url,
+    ):
+        with pytest.raises(CheckpointError) as caught:
+            score(opened(url, adapter), texts[:1])
+    assert f"{url}: {said}" in str(caught.value)
+    assert str(caught.value).endswith("; the same command goes on from there")
+    assert pauses == list(PAUSES)
+
+
+def test_one_that_does_not_answer_in_time_is_not_asked_again(
+    adapter, merged, texts, pauses, monkeypatch
+):
+    done = threading.Event()
+    monkeypatch.setattr("spark_audit.checkpoints.server.SECONDS", 0.05)
+
+    def before(count):
+        done.wait(60)
+
+    with (
+        merged.active() as module,
+        serving(module, merged.tokenizer, before=before) as url,
+    ):
+        one = opened(url, adapter)
+        with pytest.raises(CheckpointError, match=r"has not answered for 0\.05 s"):
+            score(one, texts[:1])
+        done.set()
+    assert pauses == []
 
 
 def test_a_server_is_asked_what_it_serves_before_any_work(adapter, merged):

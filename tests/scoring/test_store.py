@@ -470,3 +470,18 @@ def test_the_metadata_of_a_shard_is_plain_json(tmp_path: Path) -> None:
     assert metadata[b"schema_version"] == b"1"
     assert json.loads(metadata[b"remarks"]) == []
     assert len(json.loads(metadata[b"empty"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "found"),
+    [("mean_logp", None, True), ("mean_logp", 3, False), ("nll", None, False)],
+)
+def test_a_column_that_a_server_cannot_tell_is_no_damage(
+    name: str, of: int | None, found: bool, tmp_path: Path
+) -> None:
+    store, (one, *_) = Store(tmp_path), ITEMS
+    keys, columns = store.keys(MODEL, [one], Pass()), columns_of(one)
+    columns[name][:of] = np.nan
+    store.add(keys[one.key], one.scored, columns)
+    store.flush()
+    assert (keys[one.key] in Store(tmp_path)) == found

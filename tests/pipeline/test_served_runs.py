@@ -1,0 +1,89 @@
+"""Commands that read a server: stopped in the middle, they go on from there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from named import examples
+from serving import serving
+
+from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.checkpoints.server import PAUSES
+from spark_audit.cli.main import run
+from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.file import write_manifest
+from spark_audit.scoring import served
+
+ROWS, STOPS = 24, 20
+"""Requests are for as many rows, and first for some of them that must agree."""
+
+
+@pytest.fixture
+def line(
+    tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], list[str]]:
+    """``line(url)``: the words of a command."""
+    monkeypatch.setattr("spark_audit.checkpoints.server.PAUSES", (0.01,) * len(PAUSES))
+    monkeypatch.setattr(served, "TEXTS", 4)
+    base = open_checkpoint(str(tiny_base), name="base", device="cpu")
+    write_manifest(build_manifest(examples(ROWS), base, name="m"), tmp_path / "m.json")
+
+    def made(url: str) -> list[str]:
+        words = f"nll --ckpt s={url} --model tiny --agree {tiny_base} --device cpu"
+        words += f" --manifest {tmp_path}/m.json -o {tmp_path}/out --format json"
+        return f"{words} --base {tiny_base} --quiet".split()
+
+    return made
+
+
+@pytest.mark.parametrize("stop", ["interrupt", "hangs up"])
+def test_what_was_scored_is_kept_and_the_next_run_goes_on(
+    stop: str,
+    line: Callable[[str], list[str]],
+    tiny_base: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    done, asked = threading.Event(), 0
+
+    def before(count: int) -> int | None:
+        """It gets slow, and somebody presses Ctrl-C; or it is gone."""
+        nonlocal asked
+        asked = max(asked, count)
+        if done.is_set() or count <= STOPS:
+            return None
+        if stop == "hangs up":
+            return 0
+        if count == STOPS + 1:
+            time.sleep(0.5)  # so that what came before has arrived
+            os.kill(os.getpid(), signal.SIGINT)
+        done.wait(60)
+        return None
+
+    one = open_checkpoint(str(tiny_base), device="cpu")
+    with (
+        one.active() as module,
+        serving(module, one.tokenizer, before=before) as url,
+    ):
+        start = time.monotonic()
+        code = run(line(url))
+        # It waits for no answer that is on its way.
+        assert time.monotonic() - start < 30
+        said = capsys.readouterr().err
+        assert code == (130 if stop == "interrupt" else 3)
+        assert "Traceback" not in said
+        (told,) = [text for text in said.splitlines() if "spark-audit: " in text]
+        again = "interrupted; resume with: spark-audit nll --ckpt s=http"
+        assert (again if code == 130 else "cannot be reached (") in told
+        first = asked
+        done.set()
+        assert run(line(url)) == 0
+    # The rows that were not kept, and some of them for the agreement.
+    assert 0 < asked - first < ROWS
+    assert (tmp_path / "out" / "report.json").exists()
