@@ -13,7 +13,7 @@ from typing import Any
 from spark_audit.checkpoints.offline import online
 from spark_audit.errors import CheckpointError, InputError, one_line, shown
 from spark_audit.files import SETTINGS_BYTES, lies_inside, parse_json, read_regular
-from spark_audit.terminal.hints import nearest
+from spark_audit.terminal.hints import elsewhere, nearest
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 
@@ -63,7 +63,9 @@ def locate(
         what = getattr(error, "strerror", None) or error
         raise CheckpointError(f"cannot be read ({what})", where=source) from error
     fix = nearest(path) or "check the path"
-    if "://" in source:
+    if away := elsewhere(source):
+        fix = away
+    elif "://" in source:
         fix = "audits read a server: --ckpt http://HOST:PORT/v1 --model NAME"
     if _HUB_ID.fullmatch(source) and not source.endswith(WEIGHT_SUFFIXES):
         fix += f" (a model on the hub is written {HUB}{source})"

@@ -142,8 +142,9 @@ def _as_example(example: ManifestExample, spans: Sequence[Span]) -> Example:
             spans=tuple(spans),
         )
     except InputError as error:
+        # Not its id, which may be an identifier itself.
         raise InputError(
-            f"example {example.id!r} of the manifest: {error.what}",
+            f"a row of the manifest: {error.what}",
             where=error.where,
             fix="build the manifest again with this version of SPARK Audit",
         ) from error

@@ -19,7 +19,7 @@ from typer.core import TyperCommand
 from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.files import read_regular, write_text
 from spark_audit.terminal.flags import panel_of
-from spark_audit.terminal.hints import nearest
+from spark_audit.terminal.hints import elsewhere, nearest
 
 UNKEPT = ("config", "dry_run", "json", "quiet", "verbose", "shard", "help")
 """Options that say nothing of what a command comes to."""
@@ -34,6 +34,16 @@ class Command(TyperCommand):
         if option is not None:
             option.rich_help_panel = panel_of("config")
         return option
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it, unless a path is an address: nothing is read or written there."""
+        for one in self.get_params(ctx):
+            value = ctx.params.get(one.name)
+            for part in value if isinstance(value, list | tuple) else [value]:
+                if fix := elsewhere(part):
+                    what = "is no path on this machine"
+                    raise InputError(what, where=max(one.opts, key=len), fix=fix)
+        return super().invoke(ctx)
 
 
 def add(

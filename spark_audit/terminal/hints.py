@@ -26,6 +26,21 @@ _GOES = {
     "data": "it is data: `spark-audit manifest build --data` makes a manifest of it",
 }
 
+_SCHEME = re.compile(r"(?:[^=\s\[]+=)?\[?([A-Za-z][\w.+-]+):/")
+_BUCKETS = frozenset(
+    "s3 s3a s3n gs gcs az abfs abfss wasb wasbs adl hdfs dbfs oci oss r2".split()
+)
+_ADDRESSES = _BUCKETS | {"http", "https", "ftp", "sftp", "ssh", "file"}
+
+
+def elsewhere(value: object) -> str | None:
+    """What to do with an address in the place of a path, which would name a folder."""
+    found = _SCHEME.match(str(value)) if isinstance(value, str | Path) else None
+    known = _ADDRESSES if isinstance(value, Path) else _BUCKETS
+    if found is None or found[1].lower() not in known:
+        return None
+    return "give a folder: copy from or to it, or mount it (rclone, gcsfuse, s3fs)"
+
 
 def instead(path: str | Path, *, wanted: str, otherwise: str | None = None) -> str:
     """What to do with a path that is not what was wanted.
@@ -38,7 +53,8 @@ def instead(path: str | Path, *, wanted: str, otherwise: str | None = None) -> s
         What is said where nothing is known of it.
     """
     path = Path(path).expanduser()
-    return goes(path, wanted=wanted) or nearest(path) or otherwise or "check the path"
+    known = elsewhere(path) or goes(path, wanted=wanted) or nearest(path)
+    return known or otherwise or "check the path"
 
 
 def goes(path: Path, *, wanted: str) -> str | None:

@@ -68,6 +68,15 @@ MISTAKES = [
     ("data inject d.jsonl -o out --kind new-token", 2, "give --tokenizer MODEL"),
     ("data inject d.jsonl -o out --kind high-temperature", 2, "give --model MODEL"),
     ("data inject d.jsonl -o out --model m", 2, "add `--kind high-temperature`"),
+    ("nll --ckpt x=s3://b/x --manifest m.json", 2, "--ckpt: is no path on this mach"),
+    ("nll --ckpt [gs://b/x,c]", 2, "copy from or to it, or mount it"),
+    ("nll --ckpt runs/er --base s3://b/x", 2, "--base: is no path on this machine"),
+    ("nll --ckpt runs/er --manifest s3://b/m.json", 2, "--manifest: is no path on"),
+    ("nll --ckpt runs/er -o s3://b/x", 2, "--output: is no path on this machine"),
+    ("nll --ckpt runs/er -o http://b/x", 2, "--output: is no path on this machine"),
+    ("manifest build --base b --data s3://b/d -o m.json", 2, "--data: is no path "),
+    ("data annotate gs://b/d.jsonl -o x.jsonl", 2, ": is no path on this machine; "),
+    ("gate s3://b/r", 2, ": is no path on this machine; give a folder"),
 ]
 
 
@@ -125,6 +134,7 @@ def test_a_mistake_is_a_line_to_act_on(
     assert said in err
     assert err.startswith("spark-audit: error: ")
     assert err.count("\n") == 1
+    assert not [*place.glob("*:")]
 
 
 def test_any_path_in_a_report_is_the_report(place: Path) -> None:

@@ -5,7 +5,7 @@ files it wrote: ``report.EXTENSION``, or files in ``tables/`` or ``figures/``. T
 named in ``report.json``, and go with the report that they tell of, or with the writer.
 Its part ``earlier(report)`` names those that it left beside a report of an earlier
 version, which named none; its part ``unasked(report)`` says whether it writes where no
-format was named (default: yes).
+format was named (default: yes; :func:`only_named`: no).
 """
 
 from __future__ import annotations
@@ -23,3 +23,8 @@ WRITERS: Registry[Writer] = Registry(
 
 RETIRED = ("cases", "pair_distances")
 """Tables of older reports with figures of single tokens or spans: text, in effect."""
+
+
+def only_named(_: object) -> bool:
+    """It is for one reader, or one tool: written only where ``--format`` names it."""
+    return False

@@ -11,7 +11,7 @@ from spark_audit.errors import visible
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.tables import main_rows
-from spark_audit.report.writers import WRITERS
+from spark_audit.report.writers import WRITERS, only_named
 from spark_audit.report.writers.markdown import summary
 from spark_audit.results import Report, Row
 
@@ -19,12 +19,7 @@ LIMITS = ("low", "high", "null", "null_low", "null_high", "level")
 """What stands beside a figure as the arguments of its metric."""
 
 
-def unasked(report: Report) -> bool:
-    """It belongs to a model's repository: only where ``--format`` names it."""
-    return False
-
-
-@WRITERS.register(unasked=unasked)
+@WRITERS.register(unasked=only_named)
 def write(
     report: Report,
     folder: Path,

@@ -9,17 +9,12 @@ from typing import Any
 from spark_audit.errors import visible
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
-from spark_audit.report.writers import WRITERS
+from spark_audit.report.writers import WRITERS, only_named
 from spark_audit.report.writers.card import figures
 from spark_audit.results import Report, Row
 
 
-def unasked(report: Report) -> bool:
-    """It is for one tool: only where ``--format`` names it."""
-    return False
-
-
-@WRITERS.register(unasked=unasked)
+@WRITERS.register(unasked=only_named)
 def write(
     report: Report,
     folder: Path,

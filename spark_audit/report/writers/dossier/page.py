@@ -31,7 +31,7 @@ from spark_audit.report.standing import (
     answer,
     standings,
 )
-from spark_audit.report.writers import WRITERS
+from spark_audit.report.writers import WRITERS, only_named
 from spark_audit.report.writers.dossier import words
 from spark_audit.report.writers.dossier.exposed import exposed
 from spark_audit.report.writers.dossier.facts import attacks, data, limits, outcome
@@ -44,12 +44,7 @@ NOT_STATED = "not stated"
 NO_ATTACK = "No audit of this report attacks a checkpoint: it says nothing on memory"
 
 
-def unasked(_: Report) -> bool:
-    """It is for one reader, and printing it takes seconds: only where it is named."""
-    return False
-
-
-@WRITERS.register(unasked=unasked)
+@WRITERS.register(unasked=only_named)
 def write(
     report: Report,
     folder: Path,
