@@ -166,9 +166,9 @@ def _lists() -> _Lists:
     )
 
 
-def _written(word: str) -> str:
+def _written(word: str, least: int = 4) -> str:
     """A word as lists write it: capitals alone say nothing of case."""
-    return word.capitalize() if len(word) > 3 and word.isupper() else word
+    return word.capitalize() if len(word) >= least and word.isupper() else word
 
 
 def names(text: str) -> list[Range]:
@@ -182,8 +182,10 @@ def names(text: str) -> list[Range]:
     for start, end in found:
         taken[start:end] = b"\1" * (end - start)
     for run in _RUN.finditer(text):
+        # Among words in capitals only, short ones are no acronyms.
+        least = 2 if run[0].isupper() and run[0].count(" ") > 1 else 4
         words = [
-            (run.start() + w.start(), run.start() + w.end(), _written(w[0]))
+            (run.start() + w.start(), run.start() + w.end(), _written(w[0], least))
             for w in _WORD.finditer(run[0])
         ]
         if taken[run.start()]:

@@ -489,3 +489,17 @@ def test_many_identifiers_in_one_row_take_no_longer_than_they_are() -> None:
     assert precision_recall([spans], [spans])["EMAIL"].exact == len(spans) == 20_000
     assert annotate(text, existing=spans) == spans
     assert time.process_time() - start < 4
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("ANN LEE OR BOB HILL CALLED", ["ANN LEE", "BOB HILL"]),
+        ("Text: ANN LEE CALLED", ["ANN LEE"]),
+        ("THE NBA AND MVP ARE GOOD", []),
+        ("USA VS IRAN", []),
+        ("The BOB LEE is a ship", []),  # short capitals in a usual sentence
+    ],
+)
+def test_short_names_in_a_line_of_capitals(text: str, wanted: list[str]) -> None:
+    assert [text[start:end] for start, end in names(text)] == wanted
