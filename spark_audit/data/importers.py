@@ -86,7 +86,8 @@ def import_examples(
         ``val``) gives it by itself.
     template
         Fixed wording with ``{column}`` fields; ``{{`` and ``}}`` for braces, ``\n``,
-        ``\t`` and ``\\`` for line end, tab and backslash.
+        ``\t`` and ``\\`` for line end, tab and backslash. ``spans`` are then positions
+        in the text of its only column.
     columns
         Which column holds ``prompt``, ``response``, ``id``, ``source_id``, ``split``.
         Left out: the column of that name, or one of the pairs prompt/response,
@@ -301,10 +302,9 @@ def _imported(
     spans = spans_field(row)
     if pieces is None:
         prompt = _value(row, wanted["prompt"]) if wanted["prompt"] else ""
-    elif spans:
-        raise bad_field("spans", "index a text that the template changes")
     else:
         prompt, template = _filled(pieces, row)
+        spans = _in_template(spans, pieces, row)
     response = _value(row, wanted["response"]) if wanted["response"] else ""
     if prompt and response and not (prompt[-1].isspace() or response[0].isspace()):
         response = f" {response}"
@@ -322,6 +322,24 @@ def _imported(
     )
 
 
+def _in_template(
+    spans: tuple[Span, ...], pieces: list[tuple[str, str | None]], row: Row
+) -> tuple[Span, ...]:
+    """Spans of a template's only column, in the prompt made of it."""
+    columns = [column for _, column in pieces if column is not None]
+    if spans and len(columns) != 1:
+        raise bad_field(
+            "spans",
+            f"are positions in one text, and the template holds {len(columns)} columns",
+            fix="make the prompt before the import, and give it as a column",
+        )
+    if any(span.end > len(_value(row, columns[0])) for span in spans):
+        raise bad_field("spans", f"end behind the text of {columns[0]!r}")
+    at = [column for _, column in pieces].index(columns[0])
+    by = sum(len(fixed) for fixed, _ in pieces[: at + 1])
+    return tuple(replace(s, start=s.start + by, end=s.end + by) for s in spans)
+
+
 def _moved(span: Span, place: int) -> Span:
     """The span after one blank was put in at ``place``."""
     start, end = span.start + (span.start >= place), span.end + (span.end > place)
@@ -335,11 +353,8 @@ def _wanted(
     found = {name: name for name in ("id", "source_id", "split") if name in row}
     if isinstance(row, Line):
         return found | {"prompt": "text", "response": ""} | dict(columns)
-    needed = [
-        field
-        for field in ("prompt", "response")
-        if field not in columns and not (templated and field == "prompt")
-    ]
+    made = {"prompt"} if templated else set[str]()
+    needed = [f for f in ("prompt", "response") if f not in {*columns, *made}]
     for pair in [_LAYOUTS[format]] if format in _LAYOUTS else _LAYOUTS.values():
         names = dict(zip(("prompt", "response"), pair, strict=True))
         if all(names[field] in row for field in needed):
@@ -390,7 +405,7 @@ def _value(row: Row, column: str) -> str:
         return str(row[column])
     value = text_field(row, column)
     if not value.strip():
-        raise bad_field(column, "is blank")
+        raise bad_field(column, "is blank", fix="leave the row out")
     return value
 
 

@@ -189,8 +189,10 @@ def twin_sets(
             else:
                 name = str(len(records) + 1)
                 records.append(_record(name, known[key], places, found, rng))
-            if progress is not None:
-                progress(min(len(records) + lost, total), total)
+            if progress is not None and len(records) < total:
+                progress(len(records), total)
+    if progress is not None and total:
+        progress(total, total)
     return records, lost
 
 

@@ -240,8 +240,27 @@ def test_spans_follow_the_blank(tmp_path):
     (row,) = import_examples(source, task="t", split="train")
     assert [row.text[s.start : s.end] for s in row.spans] == ["Ann", "Bob"]
     assert row.spans[0] == Span(0, 3, "NAME")
-    message = refusal(source, split="train", template="{prompt}!")
-    assert message.startswith("SOURCE:1, field 'spans': index a text that")
+
+
+def test_spans_of_a_templates_only_column_are_moved_with_it(tmp_path):
+    spans = [{"start": 0, "end": 3, "type": "NAME"}]
+    row = {"body": "Ann:", "label": "Bob", "spans": spans}
+    source, same = (
+        lines(tmp_path / "x.jsonl", [row]),
+        {"columns": {"response": "label"}},
+    )
+    (one,) = import_examples(
+        source, task="t", split="train", template="{{Text}}: {body}\\nLabel:", **same
+    )
+    assert [one.text[s.start : s.end] for s in one.spans] == ["Ann"]
+    assert refusal(source, split="train", template="{body}{label}", **same).startswith(
+        "SOURCE:1, field 'spans': are positions in one text, and the template"
+    )
+    spans[0]["end"] = 5
+    source = lines(tmp_path / "x.jsonl", [row])
+    assert "end behind the text" in refusal(
+        source, split="train", template="{body}!", **same
+    )
 
 
 def test_column_map(tmp_path):

@@ -47,7 +47,11 @@ def twins(tiny_tokenizer: Any, make_table: Callable[..., Any]) -> Callable[..., 
     """``twins(examples, seed=0, max_length=None)``: the sets, the layouts, the rest."""
 
     def make(
-        examples: Sequence[Example], *, seed: int = 0, max_length: int | None = None
+        examples: Sequence[Example],
+        *,
+        seed: int = 0,
+        max_length: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> tuple[list[dict[str, Any]], list[Layout], int]:
         rows = layouts(examples, tiny_tokenizer, max_length=max_length)
         texts: Corpus = corpus(
@@ -65,6 +69,7 @@ def twins(tiny_tokenizer: Any, make_table: Callable[..., Any]) -> Callable[..., 
             found.known(rows, seed),
             encode=lambda strings: token_ids(tiny_tokenizer, strings),
             seed=seed,
+            progress=progress,
         )
         return sets, rows, lost
 
@@ -168,3 +173,16 @@ def test_what_was_cut_off_or_finds_no_twins_is_left_out(
     example = row("c", number)
     long = Example("c", "t", example.prompt, " yes" * 40, "train", "c", example.spans)
     assert twins([long], max_length=30)[0] == []
+
+
+def test_the_end_is_told_once_however_many_are_lost(
+    twins: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_audit.manifest.twins.MOST", 2)
+    monkeypatch.setattr("spark_audit.manifest.twins.FEWEST", 32)
+    told: list[tuple[int, int]] = []
+    examples = [row(str(i), x) for i, x in enumerate(numbers(5))]
+    _, _, lost = twins(examples, progress=lambda *at: told.append(at))
+    assert lost == 5
+    assert told.count((2, 2)) == 1
+    assert told[-1] == (2, 2)
