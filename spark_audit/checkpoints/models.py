@@ -336,11 +336,19 @@ def refuse_differences(
 
 
 def untied(model: Any) -> bool:
-    """Whether the configuration ties head and embeddings, but the file did not."""
+    """Whether head and embeddings differ, though the configuration ties them.
+
+    A file of ``torch.save`` names a tied tensor twice; that is no difference.
+    """
     if not getattr(model.config.get_text_config(), "tie_word_embeddings", False):
         return False
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
-    return head is not None and head.weight is not embeddings.weight
+    if head is None or head.weight is embeddings.weight:
+        return False
+    one, other = head.weight.detach(), embeddings.weight.detach()
+    if one.is_meta or other.is_meta or one.device != other.device:
+        return True
+    return not torch.equal(one, other)
 
 
 def probe_ids(usable: np.ndarray, *, max_positions: int | None) -> torch.Tensor:

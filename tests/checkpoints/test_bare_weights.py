@@ -125,6 +125,7 @@ def test_tied_weights_may_be_saved_once_or_twice(
         torch.save({k: v for k, v in state.items() if k != name}, file)
         loaded = open_checkpoint(str(file), device="cpu")
         assert torch.equal(said(loaded), said(tied))
+        assert not [note for note in loaded.notes if "two different ones" in note]
 
 
 def test_no_weight_of_the_base_is_left_over(
