@@ -239,7 +239,7 @@ def _finding(finding: Finding, report: Report, shown: Mapping[int, Row]) -> Find
                 told.append(number(row.value))
     clusters = min((r.clusters for r in own), default=report.manifest.n_clusters)
     # Of two figures that are written alike, what it is about is meant.
-    others = rows if "nats" in finding.sentence else []
+    others = rows if re.search(r"\b(nats|bits)\b", finding.sentence) else []
     same = _same_figures([*own, *others], shown)
     sentence = finding.sentence
     gone = any(withheld(shown[id(row)]) for row in own or alike)

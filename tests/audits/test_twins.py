@@ -193,6 +193,11 @@ def test_memory_is_claimed_of_what_rose_beyond_both(
     assert finding.p is not None
     assert finding.p < 0.01
     assert "REMEMBERED" in finding.sentence
+    # Most of a rise may be a kind that was learned: what is beyond it is told, too.
+    beyond = figure(result, "beyond", "rise")
+    assert beyond.value is not None
+    assert f"{beyond.value:.2f} [" in finding.sentence.partition(" bits ")[2]
+    assert " of them beyond those never trained on (p " in finding.sentence
     assert "no memory of identifiers shown" in finding.otherwise
 
 

@@ -45,6 +45,8 @@ class Test:
     p_kind
         Where nobody was held out: of what a kind that was learned could not give
         (:func:`_beyond_the_kind`); else ``None``.
+    apart
+        The row of what it has beyond those never trained on, where there are any.
     over
         Groups that ``p`` is corrected over.
     """
@@ -54,6 +56,7 @@ class Test:
     p_beyond: float | None
     way: int
     p_kind: float | None = None
+    apart: Row | None = None
     p: float = 1.0
     over: int = 1
 
@@ -133,7 +136,7 @@ def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
         if p_beyond is None and way > 0:
             lowest = doses[0][1] if group != "pooled" else None
             p_kind = _beyond_the_kind(part, lowest, seed=seed)
-        yield Test(row, p_rise, p_beyond, way, p_kind)
+        yield Test(row, p_rise, p_beyond, way, p_kind, apart)
 
 
 def _beyond_the_kind(
@@ -183,8 +186,10 @@ def _verdict(name: str, tests: Sequence[Test], smallest: str) -> Finding:
             options["otherwise"] = nothing
             said = f"REMEMBERED, they rank ahead of their twins by {change} bits"
             control = ""
-            if best.p_beyond is not None and row.metric == "rise":
-                control = ", and more than those never trained on"
+            if best.p_beyond is not None and best.apart and row is not best.apart:
+                # Of a rise only this part is no kind that was learned.
+                part = figure(best.apart, digits=2)
+                control = f", {part} of them beyond those never trained on"
             said = f"{whose} are {said} {_since(row)}{control} ({p_value(best.p)})."
             return _finding(row, "memory", said, **options)
         said = f"{whose} fell behind their twins by {change} bits"
