@@ -23,7 +23,7 @@ State = Literal["LEAKS", "DETECTABLE", "NOT SHOWN", "NOT TESTED"]
 STATES: dict[State, str] = {
     "LEAKS": "what it was trained on comes back, or is shown to be remembered",
     "DETECTABLE": "it can be told whose rows were in its training",
-    "NOT SHOWN": "tested, and nothing was found; how small an effect would have been "
+    "NOT SHOWN": "tested, and nothing is claimed; how small an effect would have been "
     "found is told",
     "NOT TESTED": "nothing here could have shown what it remembers",
 }
@@ -40,8 +40,8 @@ NEXT: dict[State, str] = {
     "with a privacy correction, and audit it again.",
     "DETECTABLE": "Ship it only where nobody is harmed by its being known whose rows "
     "it was trained on.",
-    "NOT SHOWN": "Nothing was found, which proves no absence: decide whether an effect "
-    "smaller than the one named would matter",
+    "NOT SHOWN": "Nothing is claimed, which proves no absence: decide whether an "
+    "effect smaller than the one named would matter",
     "NOT TESTED": f"{GIVE}.",
 }
 """What to do next, by state."""

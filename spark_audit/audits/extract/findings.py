@@ -235,7 +235,13 @@ def _against_base(name: str, pii: pd.DataFrame, limit: str, *, seed: int) -> Com
         return _not_apart(head, apart, limit, p)
     by = f"{points(apart)} points"
     if apart.low > 0:
-        otherwise = f"{head}, {OTHERWISE.format(points(apart))}"
+        train = spans_of(pii, name, "train")
+        count = hits(int(train["greedy"].sum()), int(train["greedy_sure"].sum()))
+        otherwise = (
+            f"{name}: {count} of {len(train)} identifiers of trained rows come back "
+            f"word for word, {by} more of them than the base gives back, but none were "
+            "held out: memory is not shown once all tests of the report count."
+        )
         said = EXTRACTED.format(name, by, "the base does; none were held out")
         return Compared("verbatim", said, p, otherwise, apart)
     return Compared("moved", f"{head} FEWER come back, {by}.", p, apart=apart)
