@@ -16,7 +16,9 @@ from spark_train.claims.plan import Order
 from spark_train.claims.rules import Claim, Decision, Figure, claims, decide, figure_of
 
 
-def decided(of_base: dict[bool, Audited], *, alone: bool) -> Iterable[Decision]:
+def decided(
+    of_base: dict[bool, Audited], *, alone: bool, unlike: str
+) -> Iterable[Decision]:
     """Every claim's decision.
 
     Parameters
@@ -24,7 +26,9 @@ def decided(of_base: dict[bool, Audited], *, alone: bool) -> Iterable[Decision]:
     of_base
         The runs of the first base (``False``) and, where given, of the second.
     alone
-        Whether each run had the machine to itself: else no time is judged.
+        Whether each run had the machine to itself.
+    unlike
+        Why no time is judged; may be empty.
     """
     told = claims()
     for claim in told:
@@ -41,18 +45,22 @@ def decided(of_base: dict[bool, Audited], *, alone: bool) -> Iterable[Decision]:
             why = f"{', '.join(lacking)} was not trained"
             yield Decision(claim, Figure(None), "not run", why)
             continue
-        yield _decision(claim, told, audited, alone=alone)
+        if claim.audit == TIME:
+            figure = time_figure(audited, claim, alone=alone)
+            yield (
+                Decision(claim, figure, "not detectable here", unlike)
+                if unlike and figure.value is not None
+                else decide(claim, figure)
+            )
+        else:
+            yield _decision(claim, told, audited)
 
 
 def _first_order(claim: Claim) -> Order:
     return claim.order if claim.order != "average" else 1
 
 
-def _decision(
-    claim: Claim, told: Sequence[Claim], audited: Audited, *, alone: bool
-) -> Decision:
-    if claim.audit == TIME:
-        return decide(claim, time_figure(audited, claim, alone=alone))
+def _decision(claim: Claim, told: Sequence[Claim], audited: Audited) -> Decision:
     orders = [claim.order] if claim.order != "average" else [1, 2, 3]
     figures, reason = [], ""
     for order in orders:

@@ -19,7 +19,7 @@ from spark_audit.files import write_text
 from spark_audit.locks import alone
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
-from spark_train.claims import facts, given, judging, pages
+from spark_train.claims import facts, given, judging, pages, search
 from spark_train.claims.auditing import (
     Audited,
 )
@@ -107,9 +107,9 @@ def study(request: ClaimsRequest, *, progress: Progress | None = None) -> Outcom
         beside = [run for run in others if finished(folder / "runs" / run.place)]
         if request.second_base is not None and beside:
             of_base[True] = auditing(request.second_base, beside, "manifest-second")
-        decisions = tuple(
-            judging.decided(of_base, alone=not (folder / SHARED).exists())
-        )
+        undisturbed = not (folder / SHARED).exists()
+        unlike = search.unlike(given.median_rows(rows), settings)
+        decisions = tuple(judging.decided(of_base, alone=undisturbed, unlike=unlike))
         found = pages.Study(
             decisions,
             facts.subject(request, rows, done),

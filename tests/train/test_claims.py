@@ -407,6 +407,16 @@ def test_time_is_told_of_runs_alone_or_timed_by_the_processor(
     assert "shared the machine" in shared.missing
 
 
+def test_time_is_not_judged_where_correction_is_out_of_proportion() -> None:
+    assert search.unlike(2700, {}) == ""
+    assert search.unlike(2700, {"ptpc.steps": 390}) == ""
+    few = {"batch_size": 8, "epochs": 3, "ptpc.steps": 25}
+    few |= {"ptpc.batch_size": 8, "ptpc.old_batch_size": 4}
+    # 25 steps of 12 rows beside 69 of 8.
+    assert "reads 0.54 rows" in search.unlike(90, few)
+    assert "in the paper 0.04" in search.unlike(2700, {"ptpc.steps": 10})
+
+
 def test_a_folder_is_of_one_process(tmp_path: Path) -> None:
     with (
         alone(tmp_path / "study" / LOCK),
