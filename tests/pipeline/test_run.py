@@ -214,6 +214,40 @@ def test_workers_take_over_what_a_dead_one_had_and_give_the_report_of_one(
     assert not (shared / "scores" / "store" / "leases").exists()
 
 
+def test_processes_end_with_the_one_that_asked_and_without_one_all_is_done(
+    request_of: Callable[..., Request],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """These help with nothing: one waits to be ended, the other fails at once."""
+    begin, here, begun = jobs._Jobs._start, Engine.here, []
+
+    def start(self: Any, *given: int) -> Any:
+        begun.append(begin(self, *given))
+        return begun[-1]
+
+    def then(self: Any, *given: Any, **options: Any) -> None:
+        if len(begun) == 1:
+            raise KeyboardInterrupt
+        begun[1].wait(10)
+        here(self, *given, **options)
+
+    monkeypatch.setattr(jobs._Jobs, "_start", start)
+    monkeypatch.setattr(Engine, "here", then)
+    code = "import os, sys\nsys.stdin.buffer.read()\nos._exit(9)"
+    monkeypatch.setattr(jobs, "HELP", code)
+    with pytest.raises(KeyboardInterrupt):
+        run(request_of(jobs=2))
+    assert begun[0].poll() == 9
+    assert not capsys.readouterr().err
+    monkeypatch.setattr(jobs, "HELP", "raise SystemExit(3)")
+    assert run(request_of(jobs=2)).report is not None
+    assert "1 of 2 processes ended early (code 3;" in capsys.readouterr().err
+    assert not (tmp_path / "report" / "scores" / "store" / "leases").exists()
+
+
+@pytest.mark.slow
 def test_a_process_that_dies_is_told_and_its_part_is_done(
     request_of: Callable[..., Request],
     tmp_path: Path,
