@@ -168,7 +168,7 @@ class Probe:
     def _plan(self, manifest: Manifest) -> Plan:
         return make_plans(manifest, self.audits, options=self._options)[1].whole
 
-    def items(self, loaded: Loaded) -> dict[Pass, list[AnyItem]]:
+    def items(self, loaded: Loaded) -> dict[Pass, Sequence[AnyItem]]:
         """What a model reads, by pass.
 
         Raises

@@ -6,19 +6,19 @@ these functions turn keys into items of ``scoring`` with the checkpoint's tokeni
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spark_audit.data.encoding import Encoding, encode
+from spark_audit.data.encoding import TOGETHER, Encoding, encode
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import original
 from spark_audit.manifest.prompts import asked_items, asked_place
-from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.manifest.slots import place_of, slot_items
-from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
+from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt, Texts
 from spark_audit.scoring.score import item
 from spark_audit.scoring.table import ITEMS, Pass
 
@@ -34,24 +34,33 @@ MORE_TOKENS = 4
 
 def items_for(
     manifest: Manifest, loaded: Loaded, plan: Mapping[Pass, Sequence[str]]
-) -> dict[Pass, list[Any]]:
+) -> dict[Pass, Sequence[Any]]:
     """The items that a plan names, by pass, in the plan's order.
 
-    Each text is tokenised once, however many passes read it.
+    Texts are tokenised some at a time, and kept in flat arrays.
 
     Raises
     ------
     InputError
         If the manifest was redacted, or the tokenizer cuts its texts otherwise.
     """
-    encodings = _encodings(manifest, loaded)
+    encodings = _Encodings(manifest, loaded)
+    # Passes that go through the same share it, as plain and noise do.
     made: dict[str, dict[str, Any]] = {}
-    found: dict[Pass, list[Any]] = {}
+    texts: list[tuple[Sequence[str], Texts]] = []
+    found: dict[Pass, Any] = {}
     for wanted, keys in plan.items():
-        known = made.setdefault(wanted.kind, {})
+        kind = ITEMS[wanted.kind]
+        if kind == "texts":
+            alike = (own for known, own in texts if known == keys)
+            if (own := next(alike, None)) is None:
+                own = Texts(plain_items(encodings, keys))
+                texts.append((keys, own))
+            found[wanted] = own
+            continue
+        known = made.setdefault(kind, {})
         fresh = [key for key in keys if key not in known]
-        maker = _MAKERS[ITEMS[wanted.kind]]
-        for sequence in maker(manifest, loaded, encodings, fresh):
+        for sequence in _MAKERS[kind](manifest, loaded, encodings, fresh):
             known[sequence.key] = sequence
         found[wanted] = [known[key] for key in keys]
     return found
@@ -66,7 +75,7 @@ def manifest_items(manifest: Manifest, loaded: Loaded) -> list[Item]:
         If the manifest was redacted, or the tokenizer cuts its texts otherwise.
     """
     keys = [example.id for example in manifest.examples]
-    return plain_items(manifest, loaded, _encodings(manifest, loaded), keys)
+    return [*plain_items(_Encodings(manifest, loaded), keys)]
 
 
 def token_places(
@@ -81,15 +90,10 @@ def token_places(
     return {key: (text.start, text.end) for key, text in zip(keys, texts, strict=True)}
 
 
-def plain_items(
-    manifest: Manifest,
-    loaded: Loaded,
-    encodings: Mapping[str, Encoding],
-    keys: Sequence[str],
-) -> list[Item]:
+def plain_items(encodings: _Encodings, keys: Sequence[str]) -> Iterator[Item]:
     """Whole examples, by id: for the plain pass and for noise."""
-    del loaded
-    return [item(key, encodings[key], manifest.by_id[key].kept) for key in keys]
+    for example, encoding in encodings.each(keys):
+        yield item(example.id, encoding, example.kept)
 
 
 def labels_key(example: str) -> str:
@@ -125,7 +129,7 @@ def task_labels(manifest: Manifest) -> dict[str, tuple[str, ...]]:
 def prompt_items(
     manifest: Manifest,
     loaded: Loaded,
-    encodings: Mapping[str, Encoding],
+    encodings: _Encodings,
     keys: Sequence[str],
 ) -> list[Prompt]:
     """Prompts to continue, by example id, with the response as expected answer.
@@ -139,16 +143,16 @@ def prompt_items(
     InputError
         Naming the example, if it has no response or nothing before it.
     """
-    rows = [
+    rows = (
         PromptRow(
             key=example.id,
             task=example.task,
-            encoding=encodings[example.id],
+            encoding=encoding,
             response_token=example.response_token,
             response=example.response,
         )
-        for example in manifest.examples
-    ]
+        for example, encoding in encodings.each([*manifest.by_id])
+    )
     return row_prompts(rows, keys, limit=_limit(manifest, loaded))
 
 
@@ -190,7 +194,7 @@ def first_response_token(encoding: Encoding, border: int) -> int:
 
 
 def row_prompts(
-    rows: Sequence[PromptRow], keys: Sequence[str], *, limit: int | None
+    rows: Iterable[PromptRow], keys: Sequence[str], *, limit: int | None
 ) -> list[Prompt]:
     """The prompts of some rows, as :func:`prompt_items` describes them.
 
@@ -211,10 +215,12 @@ def row_prompts(
         Naming the row, if it has no response or nothing before it.
     """
     longest: dict[str, int] = {}
+    wanted, by_key = {*keys}, dict[str, PromptRow]()
     for row in rows:
         size = _text_end(row.encoding) - row.response_token
         longest[row.task] = max(longest.get(row.task, 1), size)
-    by_key = {row.key: row for row in rows}
+        if row.key in wanted:
+            by_key[row.key] = row
     found = []
     for key in keys:
         row = by_key[key]
@@ -339,25 +345,52 @@ def _cut(
     return np.concatenate([lead, ids[len(ids) - tail :]])
 
 
-def _encodings(manifest: Manifest, loaded: Loaded) -> dict[str, Encoding]:
-    texts = [e.text for e in original(manifest).examples]
-    encodings = encode(loaded.tokenizer, texts)
-    for example, encoding in zip(manifest.examples, encodings, strict=True):
+class _Encodings(Mapping[str, Encoding]):
+    """A manifest's texts as tokens; those that are asked for by id are kept.
+
+    Raises
+    ------
+    InputError
+        If the manifest was redacted; when texts are asked for, if the tokenizer cuts
+        them otherwise.
+    """
+
+    def __init__(self, manifest: Manifest, loaded: Loaded) -> None:
+        self._manifest, self._loaded = original(manifest), loaded
+        self._kept: dict[str, Encoding] = {}
+
+    def each(self, keys: Sequence[str]) -> Iterator[tuple[ManifestExample, Encoding]]:
+        """Examples with their tokens, some hundred at a time and none for long."""
+        for at in range(0, len(keys), TOGETHER):
+            examples = [self._manifest.by_id[key] for key in keys[at : at + TOGETHER]]
+            texts = [example.text for example in examples]
+            made = encode(self._loaded.tokenizer, texts)
+            for example, encoding in zip(examples, made, strict=True):
+                self._check(example, encoding)
+                yield example, encoding
+
+    def _check(self, example: ManifestExample, encoding: Encoding) -> None:
         if len(encoding) != len(example.reference_unll):
             raise InputError(
                 f"example {example.id!r} has {len(encoding)} tokens, the manifest "
-                f"{manifest.name!r} {len(example.reference_unll)}",
-                where=f"checkpoint {loaded.name!r}",
+                f"{self._manifest.name!r} {len(example.reference_unll)}",
+                where=f"checkpoint {self._loaded.name!r}",
                 fix="give the tokenizer that the manifest was built with",
             )
-    return {
-        example.id: encoding
-        for example, encoding in zip(manifest.examples, encodings, strict=True)
-    }
+
+    def __getitem__(self, key: str) -> Encoding:
+        if key not in self._kept:
+            ((_, self._kept[key]),) = self.each([key])
+        return self._kept[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._manifest.by_id)
+
+    def __len__(self) -> int:
+        return len(self._manifest.examples)
 
 
 _MAKERS: Mapping[str, Callable[..., Sequence[AnyItem]]] = {
-    "texts": plain_items,
     "prompts": prompt_items,
     "candidates": candidate_items,
     "continuations": asked_items,

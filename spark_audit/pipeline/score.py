@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
     from spark_audit.scoring.store import Keys, Store
 
-Items: TypeAlias = dict[Pass, list[Any]]
+Items: TypeAlias = dict[Pass, Sequence[Any]]
 
 
 @dataclass(frozen=True)

@@ -77,10 +77,10 @@ class Batches(Generic[T]):
         room: Room,
         rows: int | None = None,
     ) -> None:
+        lengths = np.fromiter(map(length, items), np.int64, len(items))
         # Stable: equal lengths keep the caller's order, so batches repeat.
-        self._items = sorted(items, key=lambda item: -length(item))
-        lengths = [max(length(item), 1) for item in self._items]
-        self._lengths = np.array(lengths, dtype=np.int64)
+        self._order = np.argsort(-lengths, kind="stable")
+        self._items, self._lengths = items, np.maximum(lengths[self._order], 1)
         self.room, self._rows = room, rows
 
     def sizes(self, start: int = 0) -> list[int]:
@@ -93,9 +93,9 @@ class Batches(Generic[T]):
 
     def _windows(self, start: int = 0) -> Iterator[list[int]]:
         """:meth:`sizes` of one window after the other; no batch reaches over two."""
-        while start < len(self._items):
+        while start < len(self._order):
             part = self._cut(self._lengths[start : start + WINDOW])
-            if start + WINDOW < len(self._items) and len(part) > 1:
+            if start + WINDOW < len(self._order) and len(part) > 1:
                 part.pop()  # the window's edge cut it; it is planned with the next
             yield part
             start += sum(part)
@@ -114,11 +114,14 @@ class Batches(Generic[T]):
                 held += int(self._lengths[end : end + size].sum())
                 end += size
                 if held >= tokens:
-                    yield self._items[start:end]
+                    yield self._taken(start, end)
                     start, held = end, 0
             if start < end:
-                yield self._items[start:end]
+                yield self._taken(start, end)
                 start = end
+
+    def _taken(self, start: int, end: int) -> list[T]:
+        return [self._items[number] for number in self._order[start:end].tolist()]
 
     def _cut(self, lengths: np.ndarray) -> list[int]:
         """Dynamic programme from the back: ``best[i]`` = least cost of items ``i:``."""
@@ -161,7 +164,7 @@ class Batches(Generic[T]):
         """
         start, sizes = 0, self.sizes()
         while sizes:
-            batch = self._items[start : start + sizes[0]]
+            batch = self._taken(start, start + sizes[0])
             try:
                 result = call(batch)
             except Exception as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, overload
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import numpy as np
 
@@ -211,6 +211,39 @@ class Continuation(Item):
         return super().problem()
 
 
+T = TypeVar("T", bound="AnyItem")
+
+
+class Picked(Sequence[T], Generic[T]):
+    """Some of a sequence's items, made when they are asked for if those are.
+
+    Attributes
+    ----------
+    numbers
+        Which, in order; shape ``(n,)``, int64.
+    """
+
+    def __init__(self, items: Sequence[T], numbers: Iterable[int]) -> None:
+        self._items = items
+        self.numbers = np.fromiter(numbers, np.int64)
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[T]: ...
+    def __getitem__(self, at: int | slice) -> T | Sequence[T]:
+        if isinstance(at, slice):
+            return Picked(self._items, self.numbers[at])
+        return self._items[int(self.numbers[at])]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Elsewhere there is no need of the others."""
+        return list, ([*self],)
+
+
 class Texts(Sequence[Item]):
     """Many sequences in flat arrays; each is made when it is asked for.
 
@@ -258,10 +291,10 @@ class Texts(Sequence[Item]):
     @overload
     def __getitem__(self, at: int) -> Item: ...
     @overload
-    def __getitem__(self, at: slice) -> list[Item]: ...
-    def __getitem__(self, at: int | slice) -> Item | list[Item]:
+    def __getitem__(self, at: slice) -> Sequence[Item]: ...
+    def __getitem__(self, at: int | slice) -> Item | Sequence[Item]:
         if isinstance(at, slice):
-            return [self[i] for i in range(*at.indices(len(self)))]
+            return Picked(self, range(*at.indices(len(self))))
         if not -len(self) <= at < len(self):
             raise IndexError(at)
         i = at % len(self)

@@ -16,7 +16,14 @@ import numpy as np
 from spark_audit.checkpoints.together import together
 from spark_audit.data.encoding import Encoding
 from spark_audit.errors import InputError, OutputError
-from spark_audit.scoring.items import AnyItem, Candidates, Continuation, Item, Prompt
+from spark_audit.scoring.items import (
+    AnyItem,
+    Candidates,
+    Continuation,
+    Item,
+    Picked,
+    Prompt,
+)
 from spark_audit.scoring.passes import PASSES
 from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import Pass, TokenTable
@@ -160,18 +167,18 @@ def score_keys(
     lacking = store.lacking(keys.values())
     # Items with the same tokens share a key and are scored once.
     todo = {
-        keys[item.key]: item
-        for item in items
+        keys[item.key]: number
+        for number, item in enumerate(items)
         if (keys[item.key] in lacking or (whole and lacking))
         and int(keys[item.key], 16) % workers == worker
     }
-    total, done = sum(item.tokens for item in todo.values()), 0
-    store_key = {item.key: key for key, item in todo.items()}
+    wanted = Picked(items, todo.values())
+    total, done = sum(item.tokens for item in wanted), 0
 
     def emit(item: AnyItem, columns: dict[str, np.ndarray]) -> None:
         nonlocal done
-        if store_key[item.key] in lacking:
-            store.add(store_key[item.key], item.scored, columns)
+        if keys[item.key] in lacking:
+            store.add(keys[item.key], item.scored, columns)
         done += item.tokens
         if progress is not None:
             progress(done, total)
@@ -179,7 +186,7 @@ def score_keys(
     try:
         _run(
             loaded,
-            list(todo.values()),
+            wanted,
             kind,
             None if batch_size == "auto" else batch_size,
             emit=emit,

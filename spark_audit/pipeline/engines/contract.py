@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from spark_audit.scoring.items import AnyItem
+from spark_audit.scoring.items import AnyItem, Picked
 from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
@@ -97,9 +97,10 @@ class Task:
     def lacking(self) -> Task:
         """What nobody has scored of it, as far as the store was read: each once."""
         names = self.keys()
-        fresh = {names[item.key]: item for item in self.items}
+        fresh = {names[item.key]: number for number, item in enumerate(self.items)}
         left = self.store.lacking(fresh)
-        return self._of([item for key, item in fresh.items() if key in left])
+        numbers = (number for key, number in fresh.items() if key in left)
+        return self._of(Picked(self.items, numbers))
 
     @property
     def lacks(self) -> int:
@@ -120,7 +121,7 @@ class Task:
             for number, (start, end) in enumerate(pairwise(edges))
         ]
 
-    def _of(self, items: Sequence[AnyItem], number: int = 0) -> Task:
+    def _of(self, items: Sequence[Any], number: int = 0) -> Task:
         return replace(self, keys=replace(self.keys, items=items), number=number)
 
     def probes(self, seed: int) -> list[Any]:
