@@ -193,21 +193,46 @@ def _ngram_sets(
     number: dict[str, int] = {}
     word = np.fromiter(
         (number.setdefault(w, len(number)) for w in chain.from_iterable(words)),
-        dtype=np.int64,
+        dtype=np.int32,
     )
     gram = word
     for m in range(1, n):
         # Those that cross into the next text are dropped below.
-        _, gram = np.unique(gram[:-1] * len(number) + word[m:], return_inverse=True)
-    text = np.repeat(np.arange(len(lengths)), lengths)
-    inside = np.arange(len(word)) <= np.repeat(np.cumsum(lengths) - n, lengths)
+        keys = gram[:-1].astype(np.int64)
+        keys *= len(number)
+        keys += word[m:]
+        gram = _numbered(keys)
+    # An n-gram belongs to the text that its first word stands in.
+    keys = np.repeat(np.arange(len(lengths)), np.maximum(lengths - n + 1, 0))
     columns = int(gram.max(initial=-1)) + 1
-    keys = np.sort(text[inside] * columns + gram[inside[: len(gram)]])
+    keys *= columns
+    starts = np.cumsum(lengths) - lengths
+    for start, size, at in zip(
+        starts, lengths - n + 1, np.cumsum(lengths - n + 1), strict=True
+    ):
+        keys[at - size : at] += gram[start : start + size]
+    keys.sort()
     keys = keys[np.diff(keys, prepend=-1) > 0]
     rows, grams = np.divmod(keys, max(columns, 1))
+    ends = np.cumsum(np.bincount(rows, minlength=len(lengths)))
     return scipy.sparse.csr_array(
-        (np.ones(len(keys), np.int32), (rows, grams)), (len(lengths), columns)
+        (
+            np.ones(len(keys), np.int32),
+            grams.astype(np.int32),
+            np.concatenate([[0], ends]),
+        ),
+        (len(lengths), columns),
     )
+
+
+def _numbered(keys: np.ndarray) -> np.ndarray:
+    """Equal keys get equal numbers from 0 on, smaller ones smaller: int32."""
+    distinct = np.unique(keys)
+    found = np.empty(len(keys), np.int32)
+    for at in range(0, len(keys), _BLOCK):
+        part = slice(at, at + _BLOCK)
+        found[part] = np.searchsorted(distinct, keys[part])
+    return found
 
 
 def _join(
@@ -224,21 +249,8 @@ def _join(
     size = np.diff(sets.indptr).astype(np.int64)
     by_size = np.argsort(size, kind="stable")
     sets, size = sets[by_size], size[by_size]
-    frequency = np.bincount(sets.indices, minlength=sets.shape[1])
-    rarity = np.empty_like(frequency)
-    rarity[np.argsort(frequency, kind="stable")] = np.arange(len(frequency))
-    row = np.repeat(np.arange(total), size)
-    order = np.lexsort((rarity[sets.indices], row))
-    column = sets.indices[order]
-    place = np.arange(len(column)) - np.repeat(np.cumsum(size) - size, size)
-
-    def prefix(share: float) -> scipy.sparse.csr_array:
-        length = size - np.ceil(share * size - _ROUND_OFF) + 1
-        use = (place < length[row]) & (frequency[column] > 1)
-        ones = np.ones(use.sum(), np.int32)
-        return scipy.sparse.csr_array((ones, (row[use], column[use])), sets.shape)
-
-    probe, index = prefix(threshold), prefix(2 * threshold / (1 + threshold))
+    shares = (threshold, 2 * threshold / (1 + threshold))
+    probe, index = _prefixes(sets, shares)
     postings = np.bincount(index.indices, minlength=sets.shape[1])
     work = np.concatenate([[0], np.cumsum(probe @ postings)])
     low = 0
@@ -259,3 +271,34 @@ def _join(
         hit = jaccard >= threshold
         yield by_size[x[hit]], by_size[y[hit]], jaccard[hit]
         low = high
+
+
+def _prefixes(
+    sets: scipy.sparse.csr_array, shares: Sequence[float]
+) -> list[scipy.sparse.csr_array]:
+    """The rarest columns of each row that another row has too, by how many count."""
+    frequency = np.bincount(sets.indices, minlength=sets.shape[1]).astype(np.int32)
+    rarity = np.empty_like(frequency)
+    rarity[np.argsort(frequency, kind="stable")] = np.arange(len(frequency))
+    parts: list[list[np.ndarray]] = [[] for _ in shares]
+    ends = sets.indptr.astype(np.int64)
+    low = 0
+    while low < sets.shape[0]:
+        high = int(np.searchsorted(ends, ends[low] + _BLOCK, side="right")) - 1
+        high = max(high, low + 1)
+        columns = sets.indices[ends[low] : ends[high]]
+        size = np.diff(ends[low : high + 1])
+        row = np.repeat(np.arange(high - low), size)
+        columns = columns[np.lexsort((rarity[columns], row))]
+        place = np.arange(len(columns)) - np.repeat(np.cumsum(size) - size, size)
+        for share, found in zip(shares, parts, strict=True):
+            length = size - np.ceil(share * size - _ROUND_OFF) + 1
+            use = (place < length[row]) & (frequency[columns] > 1)
+            found.append(np.stack([row[use] + low, columns[use]]))
+        low = high
+    return [
+        scipy.sparse.csr_array(
+            (np.ones(joined.shape[1], np.int32), (joined[0], joined[1])), sets.shape
+        )
+        for joined in (np.concatenate([np.zeros((2, 0), int), *p], 1) for p in parts)
+    ]
