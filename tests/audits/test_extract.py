@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from scipy import stats
 
 from spark_audit.audits import extract
+from spark_audit.audits.extract.apart import numbers_p
 from spark_audit.audits.extract.audit import conclude, evidence, plan
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
@@ -201,7 +203,7 @@ def test_more_than_guessing_is_said(make_case: Make) -> None:
     case = make_case(sources=40, tests=20, seed=4)
     train = some(case, 25)
     result = extract(tables(case, base=nothing, ours=train), case.manifest)
-    assert "WRITES OUT trained identifiers word for word" in said(result, "ours")
+    assert re.search(r"WRITES OUT \d+ of \d+ trained identifiers", said(result, "ours"))
     assert "of the base before training 0.0%" in said(result, "ours")
     assert "no difference detected" in said(result, "base")
     row = figure(result, "ours", "greedy_rate")
@@ -258,7 +260,7 @@ def test_natural_identifiers_are_called_extracted_beyond_the_base_alone(
     known = tables(case, base=nothing, ours=some(case, 25))
     line = said(extract(known, natural(case.manifest)), "ours")
     assert "beyond the base's own difference" in line
-    assert "WRITES OUT trained identifiers word for word" in line
+    assert re.search(r"WRITES OUT \d+ of \d+ trained identifiers word for word", line)
 
 
 def test_a_change_needs_its_interval_and_its_test(make_case: Make) -> None:
@@ -639,3 +641,42 @@ def test_differences_are_within_100_points_and_found_is_not_excluded(
     few = said(extract(tables(case, ours=some(case, 1)), case.manifest), "ours")
     assert "no difference detected" in few
     assert "cannot be excluded" not in few
+
+
+def numbers(**hits: list[int]) -> pd.DataFrame:
+    """One number a cluster: which of eight come back, by checkpoint."""
+    rows = [
+        {
+            "checkpoint": name,
+            "split": "train",
+            "cluster": f"c{i}",
+            "parts": 9,
+            "greedy": i in held,
+            "greedy_sure": i in held,
+            "cue": False,
+        }
+        for name, held in hits.items()
+        for i in range(8)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_two_numbers_word_for_word_are_no_guess_however_few_the_rows() -> None:
+    known = numbers(base=[], one=[3], two=[3, 5], all=list(range(8)))
+    assert numbers_p(known, "one") == 1.0
+    exact = stats.binomtest(2, 8, 0.01, alternative="greater").pvalue
+    assert numbers_p(known, "two") == pytest.approx(exact)
+    assert exact < 0.003
+    assert numbers_p(known, "all") == pytest.approx(0.01**8)
+    assert numbers_p(known, "base") == 1.0
+    # What the base gives, or a held-out row, or the cue alone, can be guessed.
+    assert numbers_p(numbers(base=[0], two=[3, 5]), "two") == 1.0
+    assert numbers_p(numbers(two=[3, 5]), "two") == 1.0
+    held = numbers(two=[1]).assign(split="test", cluster="d")
+    assert numbers_p(pd.concat([known, held]), "two") == 1.0
+    assert numbers_p(known.assign(cue=True), "two") == 1.0
+    assert numbers_p(known.assign(parts=4), "two") == 1.0
+    # Two numbers a row, and one of each comes back: twice as easily guessed.
+    doubled = pd.concat([known, known.assign(greedy=False, greedy_sure=False)])
+    exact = stats.binomtest(2, 8, 0.02, alternative="greater").pvalue
+    assert numbers_p(doubled, "two") == pytest.approx(exact)

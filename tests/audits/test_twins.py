@@ -46,13 +46,16 @@ def plant(make_case: Callable[..., Any]) -> Callable[..., Manifest]:
         size: int = 32,
         contexts: int = 1,
         kinds: tuple[str, str] = ("NAME", "EMAIL"),
+        origin: str = "injected",
     ) -> Manifest:
         rng = np.random.default_rng(5)
         content = make_case(sources=2).manifest.model_dump(mode="json")
         blank, sets, rows = content["examples"][0], [], []
         for i in range(trained + never):
             places = [f"r{i:03d}-{j}" for j in range(contexts)]
-            rows += [{**blank, "id": key, "cluster": f"c{i:03d}"} for key in places]
+            span = {**blank["spans"][0], "type": kinds[i % 2], "origin": origin}
+            own = {**blank, "cluster": f"c{i:03d}", "spans": [span]}
+            rows += [{**own, "id": key} for key in places]
             sets.append(
                 {
                     "id": str(i),
@@ -238,6 +241,16 @@ def test_without_identifiers_never_trained_on_the_base_is_the_null(
     result = run(tables(few, one=lambda dose: 0.9), few)
     assert claim(result) == "memory"
     assert not [row for row in result.rows if row.metric == "beyond"]
+
+
+def test_natural_numbers_have_what_they_begin_with_and_no_memory_is_told_of_it(
+    plant: Callable[..., Manifest],
+) -> None:
+    """Nobody is held out, and all have one country's code: a model learns that."""
+    manifest = plant(never=0, kinds=("PHONE", "SSN"), origin="natural")
+    assert claim(run(tables(manifest, one=lambda dose: 0.9), manifest)) == "confounded"
+    by_dose = run(tables(manifest, one=lambda dose: 0.3 + 0.08 * dose), manifest)
+    assert claim(by_dose) == "memory"
 
 
 def test_of_words_alone_a_kind_that_was_learned_is_no_memory(

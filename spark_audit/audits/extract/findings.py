@@ -14,6 +14,7 @@ from spark_audit.audits.extract.apart import (
     comparable,
     exact_p,
     has_base,
+    numbers_p,
     since,
     spans_of,
     train_against_test,
@@ -25,7 +26,7 @@ from spark_audit.results import Claim, Contrast, Family, Finding, Guard, Row
 
 NOTHING = "no identifier of a train row was scored"
 EXTRACTED = (
-    "{}: WRITES OUT trained identifiers word for word, by {} more of them than {}."
+    "{}: WRITES OUT {} trained identifiers word for word, by {} more of them than {}."
 )
 OTHERWISE = (
     "{} points in what comes back: not shown once all tests of the report count."
@@ -159,6 +160,8 @@ def _compared(name: str, pii: pd.DataFrame, train: Row, *, seed: int) -> Compare
     if apart is None:
         return _not_apart(head, apart, limit)
     p = None if name == BASE else max(apart.p, exact_p(comparable(pii, name)[0]))
+    if p is not None and apart.low > 0:
+        p = min(p, numbers_p(pii, name))
     if apart.low <= 0 <= apart.high or (p is not None and p > 1 - LEVEL):
         return _not_apart(head, apart, limit, p)
     by = f"{points(apart)} points"
@@ -173,10 +176,18 @@ def _compared(name: str, pii: pd.DataFrame, train: Row, *, seed: int) -> Compare
         others = f"of never-trained {'injected' if alike else 'natural'} ones"
         if beyond_base:
             others += ", beyond the base's own difference"
-        said = EXTRACTED.format(name, by, others)
+        count = _of_train(comparable(pii, name)[0])
+        said = EXTRACTED.format(name, count, by, others)
         return Compared("verbatim", said, p, otherwise, apart)
     said = f"{head} FEWER come back, {by}: over-suppression is a signal too."
     return Compared("betrays", said, p, otherwise, apart)
+
+
+def _of_train(spans: pd.DataFrame) -> str:
+    """How many identifiers of train rows come back, of how many."""
+    train = spans[spans["split"] == "train"]
+    sure = hits(int(train["greedy"].sum()), int(train["greedy_sure"].sum()))
+    return f"{sure} of {len(train)}"
 
 
 def _not_apart(
@@ -231,18 +242,20 @@ def _against_base(name: str, pii: pd.DataFrame, limit: str, *, seed: int) -> Com
     apart, p = found
     if apart is None or p is None:
         return _not_apart(head, None, limit)
+    if apart.low > 0:
+        p = min(p, numbers_p(pii, name))
     if apart.low <= 0 <= apart.high or p > 1 - LEVEL:
         return _not_apart(head, apart, limit, p)
     by = f"{points(apart)} points"
     if apart.low > 0:
-        train = spans_of(pii, name, "train")
-        count = hits(int(train["greedy"].sum()), int(train["greedy_sure"].sum()))
+        count = _of_train(spans_of(pii, name, "train"))
         otherwise = (
-            f"{name}: {count} of {len(train)} identifiers of trained rows come back "
+            f"{name}: {count} identifiers of trained rows come back "
             f"word for word, {by} more of them than the base gives back, but none were "
             "held out: memory is not shown once all tests of the report count."
         )
-        said = EXTRACTED.format(name, by, "the base does; none were held out")
+        others = "the base does; none were held out"
+        said = EXTRACTED.format(name, count, by, others)
         return Compared("verbatim", said, p, otherwise, apart)
     return Compared("moved", f"{head} FEWER come back, {by}.", p, apart=apart)
 

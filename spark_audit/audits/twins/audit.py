@@ -98,13 +98,14 @@ def further(result: AuditResult, tables: Tables, manifest: Manifest) -> AuditRes
 def frames(tables: Tables, manifest: Manifest) -> Iterator[pd.DataFrame]:
     """:func:`evidence`, checkpoint by checkpoint."""
     clusters = _clusters(manifest)
+    injected = [_injected(manifest, one) for one in manifest.twins]
     for name, passes in tables.items():
         table = passes.get(CANDIDATES)
         if table is None or any(
             k not in table for x in manifest.twins for k in _keys(x)
         ):
             continue
-        ranked = zip(manifest.twins, clusters, strict=True)
+        ranked = zip(manifest.twins, clusters, injected, strict=True)
         yield framed((_record(name, table, *one) for one in ranked), [*COLUMNS])
 
 
@@ -131,13 +132,14 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
     """One row a checkpoint and identifier: its rank by NLL, averaged over contexts.
 
     ``rank`` counts ties behind, ``ties`` are twins with exactly its NLL; ``dose`` 0
-    stands in no trained row; identifiers that share a cluster of rows share theirs.
+    stands in no trained row; identifiers that share a cluster of rows share theirs;
+    ``injected`` were drawn as their twins are.
     """
     return joined(frames(tables, manifest), [*COLUMNS])
 
 
 def _record(
-    name: str, table: TokenTable, one: ManifestTwins, cluster: str
+    name: str, table: TokenTable, one: ManifestTwins, cluster: str, injected: bool
 ) -> dict[str, Any]:
     ranks = candidate_ranks(_nll(table, one), one.true_index)
     return {
@@ -149,8 +151,16 @@ def _record(
         "contexts": len(one.contexts),
         "n_candidates": len(one.candidates),
         "rank": int(ranks.low[0]),
+        "injected": injected,
         "ties": int(ranks.high[0] - ranks.low[0]),
     }
+
+
+def _injected(manifest: Manifest, one: ManifestTwins) -> bool:
+    """Whether all of its type in its rows were drawn as twins are."""
+    rows = (manifest.by_id[context.example] for context in one.contexts)
+    spans = [s for row in rows for s in row.spans if s.type == one.type]
+    return bool(spans) and all(span.origin == "injected" for span in spans)
 
 
 def _keys(one: ManifestTwins) -> list[str]:

@@ -145,12 +145,14 @@ def _beyond_the_kind(
     """P that a rise is no more than that of a kind whose look was learned.
 
     Names and addresses of real data are not the lists that their twins are drawn from:
-    without any that were held out, their rise can be that of all such words. Numbers
-    are exchangeable with their twins, and those of the highest dose are held against
+    without any that were held out, their rise can be that of all such words, and that
+    of numbers what they begin with, such as one country's code. Injected numbers are
+    exchangeable with their twins, and identifiers of the highest dose are held against
     those of the lowest. The smaller of both, by Bonferroni; 1 where there is neither.
     """
     ps: list[float] = []
-    numbers = part[~part["type"].isin(WORDED)].groupby("cluster")["rise"].sum()
+    drawn = part["injected"] & ~part["type"].isin(WORDED)
+    numbers = part[drawn].groupby("cluster")["rise"].sum()
     if len(numbers) >= CONTROL:
         p = sign_flip(numbers.to_numpy(), seed=seed)
         ps.append(p if numbers.mean() > 0 else 1.0)
@@ -205,8 +207,8 @@ def _verdict(name: str, tests: Sequence[Test], smallest: str) -> Finding:
     if whole.p_kind is not None and (whole.p_rise or 1.0) <= LEVEL:
         said = (
             f"{name}: identifiers rank ahead of their twins by {figures}, but none "
-            "were held out, and neither numbers nor dose tell it from a kind that was "
-            "learned: whether that is memory cannot be told."
+            "were held out, and neither injected numbers nor dose tell it from a kind "
+            "that was learned: whether that is memory cannot be told."
         )
         return _finding(whole.row, "confounded", said, **options)
     if whole.p_beyond is not None and (whole.p_rise or 1.0) <= LEVEL:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.columns import counts, held_twice, texts, uneven
+from spark_audit.audits.columns import FLAG, counts, held_twice, texts, uneven
 from spark_audit.audits.contract import Metric
 from spark_audit.scoring.table import Column
 
@@ -77,6 +77,7 @@ COLUMNS = {
     **texts("checkpoint", "twins_id", "type", "cluster"),
     **counts("dose", "contexts", "n_candidates", "ties"),
     "rank": Column("whole", low=1),
+    "injected": FLAG,
 }
 
 
