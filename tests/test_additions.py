@@ -263,7 +263,7 @@ from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import ITEMS, LAYOUTS, Pass
 
 assert PASSES.summary("length").startswith("The length pass")
-assert ITEMS["length"] in _MAKERS and list(LAYOUTS["length"]) == ["tokens"]
+assert ITEMS["length"] in ("texts", *_MAKERS) and list(LAYOUTS["length"]) == ["tokens"]
 told = {{"usable": np.ones(9, bool), "max_positions": None, "served": None}}
 loaded = SimpleNamespace(model_id="m", **told)
 ids = np.arange(5, dtype=np.int32)

@@ -162,6 +162,7 @@ def test_progress_is_told_all_the_way(outcome: Outcome, told: Told) -> None:
     assert sorted(phases[1:-1]) == sorted(
         [
             *(f"training {name}, steps" for name in demo.FIRST),
+            "matching, rows",
             "scoring base, tokens",
             "drawing canary candidates",
             "drawing twins of identifiers",

@@ -26,7 +26,6 @@ STILL = (
     "spark_audit.pipeline.engines.contract",
     "spark_audit.scoring.store",
     "spark_train.loop",
-    "spark_train.run",
 )
 
 
@@ -53,7 +52,8 @@ def stand_still() -> None:
         importlib.import_module(name)
 
     provenance.now = lambda: "2026-01-01T00:00:00+00:00"
-    clock = SimpleNamespace(monotonic=lambda: 0.0, perf_counter=lambda: 0.0)
+    clocks = ("monotonic", "perf_counter", "process_time")
+    clock = SimpleNamespace(**dict.fromkeys(clocks, lambda: 0.0))
     for name in (
         *STILL,
         "spark_audit.checkpoints.open",
@@ -64,6 +64,7 @@ def stand_still() -> None:
         "spark_audit.cli.show",
         "spark_audit.report.writers.html_page.page",
         "spark_train.cli",
+        "spark_train.run",
         "spark_train.relearn",
         "spark_train.token_scores.shown",
         "spark_train.methods.seqft",

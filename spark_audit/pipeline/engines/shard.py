@@ -51,22 +51,24 @@ class Shard(Engine):
 
     def _go_through(self, units: Sequence[Task], checkpoint: Loaded) -> None:
         due = [unit.lacks for unit in units]
-        done, total, mine = 0, sum(due), False
+        done, total, shown = 0, sum(due), 0
         for unit, tokens in zip(units, due, strict=True):
             if unit.lacks:
                 with _leased(unit) as mine:
                     if mine:
-                        self._do(unit, checkpoint, done, total)
+                        shown = done + self._do(unit, checkpoint, done, total)
             done += tokens  # by whoever
-        if total and not mine:
+        if shown < total:
             self.call.show(units[0].what, total, total)
 
-    def _do(self, unit: Task, checkpoint: Loaded, done: int, total: int) -> None:
+    def _do(self, unit: Task, checkpoint: Loaded, done: int, total: int) -> int:
         unit.store.refresh()  # its last owner may have ended it
-        if unit.lacks:
+        tokens = unit.lacks
+        if tokens:
             self.here(unit, checkpoint, done=done, total=total)
         if unit.lacks:
             raise IncompleteError(f"scores of {unit.checkpoint!r} could not be kept")
+        return tokens
 
     def finish(self) -> None:
         """Wait for what others hold, and do what the dead have left."""
