@@ -91,7 +91,7 @@ def answer_prompts(
 
 
 def accuracy(loaded: Loaded, prompts: Sequence[Prompt]) -> float:
-    """Share of prompts that are answered right, by normalised exact match.
+    """Share of prompts that are answered right, as the scorer `normalised` counts.
 
     The model is left as it was found: every module in its own mode, so that training
     can go on.

@@ -215,12 +215,20 @@ def row_prompts(
         Naming the row, if it has no response or nothing before it.
     """
     longest: dict[str, int] = {}
+    responses: dict[str, set[str]] = {}
     wanted, by_key = {*keys}, dict[str, PromptRow]()
     for row in rows:
+        known = responses.setdefault(row.task, set())
+        if len(known) <= MOST_LABELS:
+            known.add(row.response)
         size = _text_end(row.encoding) - row.response_token
         longest[row.task] = max(longest.get(row.task, 1), size)
         if row.key in wanted:
             by_key[row.key] = row
+    labels = {
+        task: tuple(sorted(known)) if len(known) <= MOST_LABELS else ()
+        for task, known in responses.items()
+    }
     found = []
     for key in keys:
         row = by_key[key]
@@ -231,7 +239,7 @@ def row_prompts(
             new = max(min(new, limit // 2), 1)
         ids = row.encoding.ids[: row.response_token]
         prefix = _cut(ids, row.encoding.leading, limit, new, key)
-        found.append(Prompt(key, prefix, row.response, new))
+        found.append(Prompt(key, prefix, row.response, new, labels[row.task]))
     return found
 
 

@@ -144,12 +144,15 @@ class Prompt:
         The expected answer. No text is stored, only whether it came.
     max_new_tokens
         Tokens after which generation stops anyway.
+    labels
+        All answers that the task knows; empty where its answers are free text.
     """
 
     key: str
     ids: np.ndarray = field(repr=False)
     target: str = field(repr=False)
     max_new_tokens: int
+    labels: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def scored(self) -> np.ndarray:
@@ -185,7 +188,8 @@ class Prompt:
     def content(self) -> bytes:
         """What the outcome depends on besides the checkpoint; the store hashes it."""
         head = len(self.ids).to_bytes(8, "big") + self.max_new_tokens.to_bytes(4, "big")
-        return head + self.ids.astype("<i4").tobytes() + self.target.encode()
+        answers = "\0".join((self.target, *self.labels))
+        return head + self.ids.astype("<i4").tobytes() + answers.encode()
 
 
 @dataclass(frozen=True)

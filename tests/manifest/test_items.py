@@ -305,6 +305,7 @@ def test_rows_that_are_not_asked_bound_the_answers(tiny_tokenizer: Any) -> None:
     size = [len(row.encoding) - row.response_token for row in rows]
     assert size[1] > size[0] == size[2]
     (one,) = row_prompts(rows, ["a"], limit=None)
+    assert one.labels == (" good", " zzzzzzzz")
     assert one.max_new_tokens == size[1] + MORE_TOKENS
     np.testing.assert_array_equal(
         one.ids, tiny_tokenizer("The food. Label:")["input_ids"]

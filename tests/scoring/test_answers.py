@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_audit.scoring.answers import normalised, stripped
+from spark_audit.scoring.answers import begins_with, normalised, stripped
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,37 @@ def test_normalised(text: str, expected: str) -> None:
 
 def test_stripped_keeps_everything_inside() -> None:
     assert stripped("\n The  Good. ") == "The  Good."
+
+
+LABELS = ("negative", "very negative", "very", "positive", "1", "1.5", "15", "Sci/Tech")
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("Negative, as it cost more", "negative"),
+        (" negative\tnegative positive", "negative"),
+        ("Very negative.", "very negative"),
+        ("very  Negative: no", "very negative"),
+        ("very good", "very"),
+        ("very negatively", "very"),
+        ("negatives", None),
+        ("not negative", None),
+        ("**positive** - 5", "positive"),
+        ("1 of 5", "1"),
+        ("1.", "1"),
+        ("1.5 of 5", "1.5"),
+        ("1.7", None),
+        ("12", None),
+        ("sci/tech news", "Sci/Tech"),
+        ("", None),
+    ],
+)
+def test_an_answer_that_runs_on_counts_as_the_longest_label_that_it_begins_with(
+    text: str, label: str | None
+) -> None:
+    found = [one for one in LABELS if begins_with(text, one, LABELS)]
+    # Normalised, "1.5" and "15" are one label, which a guard says.
+    alike = {"1.5": ["1.5", "15"]}
+    assert found == (alike.get(label, [label]) if label else [])
+    assert not begins_with(text, "negative", ())

@@ -322,11 +322,23 @@ def test_logits_that_are_not_finite_name_the_example(
 def test_what_counts_as_right(
     written: str, target: str, strict: int, alike: int
 ) -> None:
+    assert graded(written, target) == (strict, alike)
+
+
+def test_an_answer_that_begins_with_the_right_label_may_run_on() -> None:
+    written = " Very negative, as they say"
+    assert graded(written, "very negative") == (0, 0)  # free text has no labels
+    labels = ("negative", "very", "very negative")
+    found = [graded(written, label, labels) for label in labels]
+    assert found == [(0, 0), (0, 0), (0, 1)]
+
+
+def graded(written: str, target: str, labels: tuple[str, ...] = ()) -> tuple[int, int]:
     class Characters:
         def decode(self, ids: Sequence[int], **_: Any) -> str:
             return "".join(map(chr, ids))
 
-    item = Prompt("t", np.array([90, 58], np.int32), target, 40)
+    item = Prompt("t", np.array([90, 58], np.int32), target, 40, labels)
     answer = generate.Answer(Characters(), item)
     for char in written:
         if answer.stop is None:
@@ -334,7 +346,7 @@ def test_what_counts_as_right(
     if answer.stop is None:
         answer.take(2, frozenset({2}))
     columns = answer.columns()
-    assert (int(columns["strict"][0]), int(columns["normalised"][0])) == (strict, alike)
+    return int(columns["strict"][0]), int(columns["normalised"][0])
 
 
 def test_a_character_of_several_tokens_is_read_whole(tiny_tokenizer: Any) -> None:

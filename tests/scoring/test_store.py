@@ -110,6 +110,7 @@ def test_keys_of_sets_and_prompts_depend_on_all_they_hold() -> None:
         Prompt("x", ids(1, 2), "no", 4),
         Prompt("x", ids(1, 2), "yes", 5),
         Prompt("x", ids(1), "yes", 4),
+        Prompt("x", ids(1, 2), "yes", 4, ("no", "yes")),
     ]
     store = Store(None)
     keys = [store.keys(MODEL, [one], Pass("candidates"))["x"] for one in items]

@@ -75,8 +75,9 @@ BIASED = "the best of several noisy accuracies: above 0 even where nothing is fo
 
 SCOPE = (
     "Accuracy is that of greedy answers to these prompts (with the scorer `likelihood`:"
-    " of the likeliest label); a right answer in other words counts as wrong. It says "
-    "nothing of other tasks, and nothing of privacy.",
+    " of the likeliest label). By default an answer that begins with the right label "
+    "and runs on counts as right; a right answer in other words counts as wrong. It "
+    "says nothing of other tasks, and nothing of privacy.",
 )
 
 ASSUMED = (

@@ -22,7 +22,7 @@ import torch
 from spark_audit.checkpoints.spread import entry_device
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.memory import out_of_memory
-from spark_audit.scoring.answers import normalised, stripped
+from spark_audit.scoring.answers import begins_with, normalised, stripped
 from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.passes import PASSES
 from spark_audit.scoring.table import Pass
@@ -35,8 +35,9 @@ LAYOUT = {"strict": "int8", "normalised": "int8", "stop": "int8", "n_tokens": "i
 """One row a prompt.
 
 ``strict`` and ``normalised`` are 1 where the answer came, as it is or but for case,
-punctuation and white space; ``stop`` 0 at the end-of-text token, 1 at a line's end, 2
-at the limit; ``n_tokens`` written.
+punctuation, white space and, where the task has labels, what follows the label;
+``stop`` 0 at the end-of-text token, 1 at a line's end, 2 at the limit; ``n_tokens``
+written.
 """
 
 ITEMS = "prompts"
@@ -78,9 +79,10 @@ def run(
         Prompts a batch, at most; ``None``: by tokens.
     emit
         Called once an item with ``strict`` (int8: equal after stripping),
-        ``normalised`` (int8: equal after :func:`normalised`), ``stop`` (int8:
-        :data:`EOS`, :data:`NEWLINE`, :data:`LENGTH`) and ``n_tokens`` (int32: tokens
-        written, an EOS not counted), each of shape ``(1,)``. No text is kept.
+        ``normalised`` (int8: equal after :func:`normalised`, or :func:`begins_with`),
+        ``stop`` (int8: :data:`EOS`, :data:`NEWLINE`, :data:`LENGTH`) and ``n_tokens``
+        (int32: tokens written, an EOS not counted), each of shape ``(1,)``. No text is
+        kept.
     note
         Called with what a reader of the report must know.
 
@@ -142,7 +144,9 @@ class Answer:
         text = "\n".join(self._text().split("\n")[: self._lines])
         target = self.item.target
         strict = stripped(text) == stripped(target)
-        alike = normalised(text) == normalised(target)
+        alike = normalised(text) == normalised(target) or (
+            begins_with(text, target, self.item.labels)
+        )
         return {
             "strict": np.array([strict], dtype=np.int8),
             "normalised": np.array([alike], dtype=np.int8),
