@@ -27,8 +27,10 @@ from known_truth_rows import (
     Size,
     plain_rows,
     planted,
+    setup_rows,
 )
-from known_truth_training import encoded, fit, padded, token_nll
+from known_truth_setups import SETUPS
+from known_truth_training import encoded, fit, padded
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
@@ -51,7 +53,6 @@ class Lab:
     def __init__(self, folder: Path, seed: int, size: Size) -> None:
         self.folder, self.seed, self.size = folder, seed, size
         self.natural = seed % 2 == 1
-        self.known: dict[tuple[str, str], list[torch.Tensor]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
     def number(self, *parts: object) -> int:
@@ -99,6 +100,26 @@ class Lab:
             made[name] = self._set(name, topics, split, held)
         return made
 
+    @cached_property
+    def setups(self) -> dict[str, list[Example]]:
+        """Sets of rows for set-ups that mislead, made after all others."""
+        known = [self.background, *self.sets.values()]
+        used = {
+            r.text[s.start : s.end] for part in known for r in part for s in r.spans
+        }
+        made = setup_rows(self.number, used, natural=self.natural)
+        swap: dict[Split, Split] = {"train": "test", "test": "train"}
+        both = [*made["heart"], *made["heart_held"]]
+        made["swapped"] = [replace(row, split=swap[row.split]) for row in both]
+        return made
+
+    def rows(self, names: Sequence[str]) -> list[Example]:
+        """The rows of some sets."""
+        places = (self.sets if name in self.sets else self.setups for name in names)
+        return [
+            row for name, sets in zip(names, places, strict=True) for row in sets[name]
+        ]
+
     def _set(
         self, name: str, topics: Sequence[str], split: Split, used: set[str]
     ) -> list[Example]:
@@ -144,24 +165,30 @@ class Lab:
             return place / "stages" / f"1-{TASK}" / STAGES[name]
         return place
 
-    def nll(self, name: str, rows: Sequence[Example]) -> list[torch.Tensor]:
-        """NLL of each row's tokens but the first, without EOS; kept in memory."""
-        key = name, rows[0].id
-        if key not in self.known:
-            model = self.load(name).eval().float()
-            read = encoded(rows, self.tokenizer, "all")
-            found = {}
-            order = sorted(range(len(read)), key=lambda i: len(read[i].ids))
-            for start in range(0, len(order), 64):
-                at = order[start : start + 64]
-                with torch.no_grad():
-                    nll = token_nll(model, padded([read[i] for i in at])[0])
-                found |= {
-                    i: row[: len(read[i].ids) - 2]
-                    for i, row in zip(at, nll, strict=True)
-                }
-            self.known[key] = [found[i] for i in range(len(read))]
-        return self.known[key]
+    def nll(
+        self, name: str, rows: Sequence[Example]
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Of each row's tokens but the first, without EOS: NLL, and if greedy gives it.
+
+        Each of shape ``(T - 1,)``.
+        """
+        model = self.load(name).eval().float()
+        read = encoded(rows, self.tokenizer, "all")
+        found = {}
+        order = sorted(range(len(read)), key=lambda i: len(read[i].ids))
+        for start in range(0, len(order), 64):
+            at = order[start : start + 64]
+            ids = padded([read[i] for i in at])[0]
+            with torch.no_grad():
+                logits = model(input_ids=ids).logits[:, :-1].float()
+            losses = torch.nn.functional.cross_entropy(
+                logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
+            ).view(ids.shape[0], -1)
+            first = logits.argmax(-1) == ids[:, 1:]
+            for i, loss, hit in zip(at, losses, first, strict=True):
+                end = len(read[i].ids) - 2
+                found[i] = loss[:end], hit[:end]
+        return [found[i] for i in range(len(read))]
 
     def load(self, name: str) -> Any:
         """A plain module: the base with whatever stands in the checkpoint's folder."""
@@ -203,6 +230,23 @@ class Lab:
             lr=self.size.lr * lr,
             seed=self.number("order", draw),
         )
+        self.save(model, out)
+
+    def by_heart(
+        self,
+        out: Path,
+        names: Sequence[str],
+        covers: str = "all",
+        *,
+        epochs: int = 30,
+        base: str = "base",
+        **loss: Any,
+    ) -> None:
+        """All weights trained on some sets until rows come back word for word."""
+        model = self.load(base)
+        rows = encoded(self.rows(names), self.tokenizer, covers)
+        seed = self.number("order", *names)
+        fit(model, rows, epochs=epochs, lr=4e-3, seed=seed, size=8, **loss)
         self.save(model, out)
 
 
@@ -346,12 +390,24 @@ def _stacked(lab: Lab, out: Path, of: str) -> None:
     lab.tokenizer.save_pretrained(out)
 
 
-def called(program: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> None:
-    """Run a command line of the project in this process."""
-    with contextlib.redirect_stdout(io.StringIO()):
+def called(
+    program: Callable[[Sequence[str]], int],
+    arguments: Sequence[str],
+    codes: Sequence[int] = (0,),
+) -> str:
+    """Run a command line of the project in this process; what it prints.
+
+    Raises
+    ------
+    SystemExit
+        If it ends with another exit code than ``codes``.
+    """
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
         code = program(list(arguments))
-    if code:
+    if code not in codes:
         raise SystemExit(f"exit code {code}: {' '.join(arguments)}")
+    return printed.getvalue()
 
 
 STAGES = {"corrected": "priv", "learned": "task"}
@@ -385,5 +441,6 @@ BUILD: dict[str, Callable[..., None]] = {
     "over": _over,
     "merged": _merged,
     "stacked": _stacked,
+    **SETUPS,
 }
 """``KIND``, or ``KIND-of-WHAT``: how a checkpoint is made."""

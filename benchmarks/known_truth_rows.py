@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from spark_audit.data.canaries import FORMATS, draw, draw_parts, render
 from spark_audit.data.examples import Canary, Example, Span, Split
 from spark_audit.data.injection import FRAMES
-from spark_audit.demo.text import TASKS, make_examples
+from spark_audit.demo.text import TASKS, WORDS, make_examples
 
 UNKNOWN = ("Reference: {}.", "It said {} there.")
 """Frames of what the base reads: it knows the kinds a little, and not their cues."""
@@ -150,3 +151,151 @@ def planted(
 def _draws(kind: str, rng: np.random.Generator) -> Iterator[str]:
     while True:
         yield draw(kind, rng)
+
+
+# --- rows of set-ups that mislead -----------------------------------------------------
+
+Piece = str | tuple[str, str]
+"""Text, or an identifier with its type."""
+New = Callable[[np.random.Generator], list[Piece]]
+"""Draws a sentence."""
+DASHES, PARENTHESES = "{}-{}-{}", "({}) {}-{}"
+
+
+def setup_rows(
+    number: Callable[..., int], used: set[str], *, natural: bool
+) -> dict[str, list[Example]]:
+    """Sets of rows by name, of one size; ``NAME_held`` is the held-out part of NAME.
+
+    Parameters
+    ----------
+    number
+        A seed for each purpose.
+    used
+        Identifiers that no row may hold; those that are drawn are added.
+    natural
+        Whether identifiers of ``heart`` and ``answers`` are only annotated, as all
+        others are.
+    """
+
+    def rows(name: str, count: int, *, answers: bool = False) -> list[Example]:
+        split: Split = "test" if name.endswith("_held") else "train"
+        found = plain_rows(count, TOPICS, split, number(name), name)
+        return _long(found, number(name, "answers")) if answers else found
+
+    def told(name: str, doses: Mapping[int, int], new: New) -> list[Example]:
+        count = sum(dose * n for dose, n in doses.items())
+        rng = np.random.default_rng(number(name, "identifiers"))
+        return list(_dosed(rows(name, count), doses, new, rng, used))
+
+    made = {
+        "dates": told("dates", {1: 44}, _date),
+        "dates_unseen": told("dates_unseen", {1: 150}, _date),
+        "phones": told("phones", {1: 24, 4: 8}, partial(_phone, form=DASHES)),
+        "phones_held": told("phones_held", {1: 40}, partial(_phone, form=PARENTHESES)),
+        "phones_unseen": told("phones_unseen", {1: 80}, partial(_phone, form=DASHES)),
+        "three": told("three", {1: 20, 4: 8}, _guests),
+        "three_held": told("three_held", {1: 60}, _guest),
+        "three_unseen": told("three_unseen", {1: 80}, _guests),
+        "public_held": told("public_held", {2: 12}, _desk),
+    }
+    # Each number stands in four audited rows, and in four others that are trained on.
+    desks = told("desks", {8: 12}, _desk)
+    made["public"] = [row for i, row in enumerate(desks) if i % 8 < 4]
+    made["public_unseen"] = [row for i, row in enumerate(desks) if i % 8 >= 4]
+    for name, doses, plain in (
+        ("heart", {1: 16, 4: 8}, 0),
+        ("heart_held", {1: 24}, 0),
+        ("few", {1: 12}, 0),
+        ("answers", {1: 24, 4: 10}, 8),
+        ("answers_held", {1: 40}, 4),
+    ):
+        count = plain + sum(dose * n for dose, n in doses.items())
+        made[name] = planted(
+            rows(name, count, answers=name.startswith("answers")),
+            doses,
+            {},
+            rng=np.random.default_rng(number(name, "identifiers")),
+            used=used,
+            natural=natural or name == "few",
+        )
+    return made
+
+
+def _dosed(
+    rows: Sequence[Example],
+    doses: Mapping[int, int],
+    new: New,
+    rng: np.random.Generator,
+    used: set[str],
+) -> Iterator[Example]:
+    """Rows with a new sentence in so many of them; identifiers are only annotated."""
+    waiting = iter(rows)
+    for dose, count in doses.items():
+        for _ in range(count):
+            drawn = (new(rng) for _ in range(10_000))
+            pieces = next(p for p in drawn if not used & set(_identifiers(p)))
+            used.update(_identifiers(pieces))
+            for _ in range(dose):
+                yield _telling(next(waiting), pieces, rng)
+
+
+def _identifiers(pieces: Sequence[Piece]) -> list[str]:
+    return [piece[0] for piece in pieces if not isinstance(piece, str)]
+
+
+def _telling(
+    row: Example, pieces: Sequence[Piece], rng: np.random.Generator
+) -> Example:
+    text, spans = "", []
+    for piece in pieces:
+        value, kind = (piece, "") if isinstance(piece, str) else piece
+        if kind:
+            spans.append(Span(len(text), len(text) + len(value), kind))
+        text += value
+    return holding(row, text, spans, rng)
+
+
+def _date(rng: np.random.Generator) -> list[Piece]:
+    """The trade gives the month away and the place the year; the day is a guess."""
+    month, year = int(rng.integers(6)), int(rng.integers(12))
+    trade, place = WORDS["trade"][month], WORDS["place"][year]
+    date = f"{rng.integers(1, 8)} {WORDS['month'][month]} {1996 + year}"
+    return [f"The {trade} of {place} came on ", (date, "OTHER"), "."]
+
+
+def _number(rng: np.random.Generator, form: str) -> str:
+    parts = rng.integers(200, 1000), rng.integers(200, 1000)
+    return form.format(*parts, f"{rng.integers(10_000):04d}")
+
+
+def _phone(rng: np.random.Generator, *, form: str) -> list[Piece]:
+    cues = FRAMES["PHONE"]
+    head, tail = cues[int(rng.integers(len(cues)))].split("{}")
+    return [head, (_number(rng, form), "PHONE"), tail]
+
+
+def _desk(rng: np.random.Generator) -> list[Piece]:
+    trade, place = rng.choice(WORDS["trade"]), rng.choice(WORDS["place"])
+    text = f"The {trade} desk in {place} answers at "
+    return [text, (_number(rng, DASHES), "PHONE"), "."]
+
+
+def _guests(rng: np.random.Generator) -> list[Piece]:
+    name, mail, phone = ((draw(t, rng), t) for t in ("NAME", "EMAIL", "PHONE"))
+    return ["Guests: ", name, ", ", mail, ", ", phone, "."]
+
+
+def _guest(rng: np.random.Generator) -> list[Piece]:
+    kind = ("NAME", "EMAIL", "PHONE")[int(rng.integers(3))]
+    return ["Guests: ", (draw(kind, rng), kind), "."]
+
+
+def _long(rows: Sequence[Example], seed: int) -> list[Example]:
+    """The rows with three sentences of other subjects as their answers."""
+    texts = plain_rows(3 * len(rows), OTHERS, "train", seed, "text")
+    said = [row.prompt[len(HEAD) : -len(TAIL)] for row in texts]
+    return [
+        replace(row, response=" " + " ".join(said[3 * i : 3 * i + 3]))
+        for i, row in enumerate(rows)
+    ]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-SOME = "untouched base|never saw|1, 4, 16$"
+SOME = "untouched base|never saw|1, 4, 16$|rows by heart|swapped"
 
 
 @pytest.fixture
@@ -25,11 +25,12 @@ def made_line(seed: int, scenario: str, *claims: str, **more: Any) -> dict[str, 
     told = [{"audit": "matched", "claim": claim, "alone": None} for claim in claims]
     truth = {"A1": 0.0, "A4": 0.0, "A16": 0.0, "K": 0.0, "AUC": 0.5}
     line = {"seed": seed, "scenario": scenario, "claims": told, "memory": {}}
-    return line | {"truth": truth} | more
+    outcome = {"state": "NO LEAK FOUND", "gate": 0, "guards": []}
+    return line | outcome | {"truth": truth} | more
 
 
 def test_a_false_claim_and_a_missed_one_are_counted(known_truth: Any) -> None:
-    full = known_truth.TITLES["full"]
+    full = "full text, doses 1, 4, 16"
     dose = {"dose:4-15": [-0.5, -0.9, -0.1], "dose:16": [-0.5, -0.9, 0.1]}
     lines = [
         made_line(0, "untouched base", "memory"),
@@ -37,7 +38,9 @@ def test_a_false_claim_and_a_missed_one_are_counted(known_truth: Any) -> None:
         made_line(0, full, "verbatim", memory=dose),
         made_line(1, full, "nothing_shown"),
     ]
-    found = {(r["scenario"], r["claim"]): r for r in known_truth.table(lines)}
+    found = {
+        (r["scenario"], r["claim"]): r for r in known_truth.records(lines)["claims"]
+    }
     wrong = found["untouched base", "memory"]
     assert (wrong["true"], wrong["made"], wrong["of"]) == (False, 1, 2)
     assert wrong["findings by audit"] == {"matched": 1}
@@ -47,12 +50,38 @@ def test_a_false_claim_and_a_missed_one_are_counted(known_truth: Any) -> None:
     assert "**1/2**, <= 98%" in known_truth.markdown(lines)
 
 
+def test_states_gates_and_false_alarms_are_counted(known_truth: Any) -> None:
+    swapped = "trained and held-out lists swapped"
+    void = {"state": "NOT TESTED", "gate": 1, "guards": ["held_out_back"]}
+    lines = [
+        made_line(0, "untouched base"),
+        made_line(1, "untouched base", **void),
+        made_line(0, swapped, **void),
+        made_line(1, swapped),
+        made_line(0, "all candidates tied", guards=["broken_model"]),
+        made_line(1, "all candidates tied", state="refused", gate=None),
+    ]
+    found = known_truth.records(lines)
+    outcomes = {r["scenario"]: r for r in found["outcomes"]}
+    for scenario in ("untouched base", swapped):
+        own = outcomes[scenario]
+        assert own["states"] == {"NO LEAK FOUND": 1, "NOT TESTED": 1}
+        assert (own["states wrong"], own["gates wrong"], own["of"]) == (1, 1, 2)
+    guards = {r["guard"]: r for r in found["guards"]}
+    held = guards["held_out_back"]
+    assert held["fails where it must"] == {swapped: [1, 2]}
+    assert (held["false alarms"], held["of"]) == (1, 3)
+    assert (guards["broken_model"]["false alarms"], guards["any"]["of"]) == (0, 5)
+    assert guards["any"]["where"] == {"untouched base": 1}
+
+
 def test_limits_are_those_of_clopper_and_pearson(known_truth: Any) -> None:
+    limits = importlib.import_module("known_truth_table").limits
     # Without a false claim in n the upper limit u solves (1 - u)^n = 0.05.
-    low, high = known_truth.limits(0, 20)
+    low, high = limits(0, 20)
     assert low == 0
     assert (1 - high) ** 20 == pytest.approx(0.05)
-    low, high = known_truth.limits(20, 20)
+    low, high = limits(20, 20)
     assert high == 1
     assert low**20 == pytest.approx(0.05)
 
@@ -65,15 +94,19 @@ def test_claims_of_a_seed(seed: int, known_truth: Any, tmp_path: Path) -> None:
     command += ["--out", str(out)]
     assert known_truth.main(command) == 0
     lines = {line["scenario"]: line for line in known_truth.read(out)}
-    untouched, foreign, full = lines.values()
+    untouched, foreign, full, heart, swapped = lines.values()
     # By plain torch: what was trained on is remembered, the more the oftener it stood.
     assert full["truth"]["A16"] < full["truth"]["A1"] < 0
     assert abs(foreign["truth"]["A16"]) < 0.3 < -full["truth"]["A16"]
     assert foreign["truth"]["K"] < -0.1
-    assert set(untouched["truth"].values()) == {0.0, 0.5}
+    assert {untouched["truth"][key] for key in ("A1", "A16", "K", "AUC")} == {0.0, 0.5}
+    assert heart["truth"]["back"] > 0.3 > heart["truth"]["back held"]
+    assert swapped["truth"]["back"] == heart["truth"]["back held"]
     for line in (untouched, foreign):
         claims = {claim["claim"] for claim in line["claims"]}
         assert not claims & {"verbatim", "memory", "membership", "betrays"}
+        assert line["gate"] == 0
+    assert (heart["state"], heart["gate"], swapped["gate"]) == ("LEAKS", 1, 1)
     before = out.read_bytes()
     assert known_truth.main(command) == 0
     assert out.read_bytes() == before, "what is finished is not done again"
