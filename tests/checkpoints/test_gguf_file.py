@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 import json
 import shutil
+import signal
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +76,8 @@ def written(
         own = gguf.GGMLQuantizationType["F32" if value.ndim == 1 else kind]
         packed = gguf.quants.quantize(np.ascontiguousarray(value), own)
         writer.add_tensor(named(name), packed, raw_dtype=own)
+    if more := int(fields.get("more", 0)):
+        writer.add_tensor("more.weight", np.zeros(more, np.float16))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -143,6 +147,78 @@ def test_what_does_not_belong_to_the_base_is_refused(
     refused(good, tiny_base, "is no GGUF file that can be read")
     good.write_bytes(b"GGUF" + b"\xff" * 64)
     refused(good, tiny_base, "is no GGUF file that can be read")
+
+
+def number(value: int, code: str = "Q") -> bytes:
+    return struct.pack(f"<{code}", value)
+
+
+def string(text: bytes, length: int | None = None) -> bytes:
+    return number(len(text) if length is None else length) + text
+
+
+def array(kind: int, count: int) -> bytes:
+    """A key whose value says that it has so many elements."""
+    return string(b"a.b") + number(9, "I") + number(kind, "I") + number(count)
+
+
+def tensor(
+    name: bytes = b"t", axes: tuple[int, ...] = (8,), kind: int = 0, at: int = 0
+) -> bytes:
+    shape = b"".join(map(number, axes))
+    return (
+        string(name) + number(len(axes), "I") + shape + number(kind, "I") + number(at)
+    )
+
+
+HUGE = (1 << 60) + 1
+BEYOND = "is beyond the file's end"
+HEADERS = {
+    "numbers": (0, 1, array(0, HUGE), "more than"),
+    "numbers beyond the file": (0, 1, array(11, 5000), BEYOND),
+    "strings": (0, 1, array(8, HUGE), "more than"),
+    "strings beyond the file": (0, 1, array(8, 2000), BEYOND),
+    "arrays in arrays": (0, 1, array(9, 3), "or nested"),
+    "a type that is none": (0, 1, array(77, 3), "of type 77 are unknown"),
+    "a long string": (0, 1, string(b"a") + number(8, "I") + string(b"", HUGE), BEYOND),
+    "a long key": (0, 1, string(b"a", HUGE), BEYOND),
+    "keys": (0, HUGE, b"", "keys: more than"),
+    "many tensors": (HUGE, 0, b"", "tensors: more than"),
+    "many axes": (1, 0, string(b"t") + number(1 << 31, "I"), "axes: more than"),
+    "a large axis": (1, 0, tensor(axes=(HUGE, HUGE)), "beyond the end"),
+    "an empty tensor": (1, 0, tensor(axes=(0,)), "is empty"),
+    "a far tensor": (1, 0, tensor(at=HUGE), "beyond the end"),
+    "twice the same place": (2, 0, tensor() + tensor(b"u", at=16), "tensors overlap"),
+    "an unknown tensor": (1, 0, tensor(kind=999), "of type 999 are unknown"),
+    "an odd shape": (1, 0, tensor(axes=(7,), kind=8), "its type cannot have"),
+}
+
+
+@pytest.mark.parametrize("kind", HEADERS)
+def test_a_header_that_counts_beyond_the_file_ends_soon(
+    kind: str, tiny_base: Path, tmp_path: Path
+) -> None:
+    def ring(*_: object) -> None:
+        raise TimeoutError("still at it")
+
+    tensors, keys, rest, message = HEADERS[kind]
+    raw = b"GGUF" + number(3, "I") + number(tensors) + number(keys) + rest
+    file = tmp_path / "m.gguf"
+    file.write_bytes(raw.ljust(4096, b"\0"))
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(5)
+    try:
+        refused(file, tiny_base, message)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_more_numbers_than_the_base_has_are_not_made(
+    tiny_base: Path, base_model: Any, tokens: list[str], tmp_path: Path
+) -> None:
+    file = written(tmp_path / "m.gguf", base_model, tokens, more=1 << 22)
+    refused(file, tiny_base, "numbers, the base's model ")
 
 
 def test_a_missing_template_is_said(

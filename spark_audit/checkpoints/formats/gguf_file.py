@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import mmap
+import struct
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +34,13 @@ SUFFIX = ".gguf"
 EXACT = ("F32", "F16", "BF16", "F64")
 """Types of tensors that round nothing that was saved so."""
 _SAME = (*SIZES, "rope_theta", "rms_norm_eps", "layer_norm_epsilon")
+KEYS, TENSORS, ELEMENTS, DIMENSIONS = 4096, 1 << 15, 3 << 19, 4
+"""The most that a header may list; real ones have 60 keys, 2,000 tensors, and 1.3
+million elements of arrays (tokens, their scores and types, merges)."""
+_HEADER_BYTES = 1 << 26
+_SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+"""Number of a type in the file -> bytes of a value."""
+_UINT32, _STRING, _ARRAY = 4, 8, 9
 
 
 def detect(path: Path) -> bool:
@@ -59,33 +70,35 @@ def gguf_file(path: Path, given: Given) -> Recipe:
         check_inside(file, where=where)
     check_regular(file, follow=True)
     folder, note = config_folder(file, given)
-    reader, said = _opened(file, where)
-    if "split.count" in reader.fields:
+    header, said = _opened(file, where)
+    if b"split.count" in header.keys:
         fix = "join its parts (llama-gguf-split --merge) and give the one file"
         raise CheckpointError("is one part of a GGUF file", where=where, fix=fix)
     config = read_json(folder / "config.json", where=where)
     _check_sizes(said["config"], config, where=where)
-    kinds = Counter(one.tensor_type.name for one in reader.tensors)
+    kinds = header.types
     listed = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     notes = [note, f"GGUF tensors, dequantised as they are: {listed}"]
     if rounded := sorted(set(kinds) - {*EXACT}):
         kind = ", ".join(rounded)
         notes.append(f"the conversion lost digits ({kind}): it is audited as it is")
     words = locate(given.tokenizer) if given.tokenizer is not None else folder
-    notes += _check_tokens(reader, said["tokenizer"], words, where=where)
+    notes += _check_tokens(header, said["tokenizer"], words, where=where)
     return Recipe(
         format="gguf-file",
         source=printable(where),
         given=given,
         folder=file.parent,
-        weights=Weights(folder, (file,), partial(_read, file, folder, given)),
+        weights=Weights(
+            folder, (file,), partial(_read, file, folder, given, header.numbers)
+        ),
         base=given.base,
         notes=tuple(notes),
     )
 
 
-def _opened(file: Path, where: str, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """The file's reader, and what transformers understands of it."""
+def _opened(file: Path, where: str, **options: Any) -> tuple[Header, dict[str, Any]]:
+    """The file's header, and what transformers understands of it."""
     from transformers import modeling_gguf_pytorch_utils as theirs
 
     try:
@@ -98,14 +111,140 @@ def _opened(file: Path, where: str, **options: Any) -> tuple[Any, dict[str, Any]
         ) from error
     load: Any = theirs.load_gguf_checkpoint
     try:
-        return gguf.GGUFReader(file), load(str(file), **options)
+        sizes = gguf.GGML_QUANT_SIZES.items()
+        types = {int(kind): (kind.name, *size) for kind, size in sizes}
+        return read_header(file, types), load(str(file), **options)
     except Exception as error:  # of a damaged file, whatever comes of its numbers
         raise CheckpointError(
             f"is no GGUF file that can be read ({first_line(error)})", where=where
         ) from error
 
 
-def _read(file: Path, folder: Path, given: Given, meta: bool) -> State:
+@dataclass(frozen=True)
+class Header:
+    """What a GGUF file lists: keys, names of the tensors' types, numbers in all."""
+
+    keys: frozenset[bytes]
+    types: Counter[str]
+    numbers: int
+
+
+def read_header(file: Path, types: Mapping[int, tuple[str, int, int]]) -> Header:
+    """Walk a header, and refuse counts, lengths or offsets that the file cannot hold.
+
+    The library counts on them: one array of 2 ** 60 elements never ends, and fills the
+    memory. Layout: github.com/ggml-org/ggml, docs/gguf.md.
+
+    Parameters
+    ----------
+    types
+        Of tensors: number -> name, numbers of a block and its bytes.
+
+    Raises
+    ------
+    ValueError, struct.error
+        With what does not fit.
+    """
+    with open(file, "rb") as opened:
+        with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _Walk(data).header(types)
+
+
+class _Walk:
+    """A place in a GGUF file's header that moves on as it is read."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data, self._at = data, 0
+        self._end = min(len(data), _HEADER_BYTES)
+        self._elements = ELEMENTS
+        if data[:4] != b"GGUF":
+            raise ValueError("it does not begin with GGUF")
+        self._order = "<" if struct.unpack_from("<I", data, 4)[0] & 0xFFFF else ">"
+        self._skip(4)
+
+    def header(self, known: Mapping[int, tuple[str, int, int]]) -> Header:
+        if self._next("I") not in (2, 3):
+            raise ValueError("only versions 2 and 3 are known")
+        tensors = self._count("Q", TENSORS, "tensors")
+        alignment, keys = 32, set()
+        for _ in range(self._count("Q", KEYS, "keys")):
+            key, kind, at = self._string(), self._next("I"), self._at
+            self._value(kind)
+            keys.add(key)
+            if key == b"general.alignment" and kind == _UINT32:
+                (alignment,) = struct.unpack_from(f"{self._order}I", self._data, at)
+        types, total = Counter[str](), 0
+        places: list[tuple[int, int]] = []
+        for _ in range(tensors):
+            kind, begin, numbers = self._tensor()
+            if kind not in known:
+                raise ValueError(f"tensors of type {kind} are unknown")
+            name, block, size = known[kind]
+            if numbers % block:
+                raise ValueError("a tensor has a shape that its type cannot have")
+            types[name] += 1
+            total += numbers
+            places.append((begin, begin + numbers // block * size))
+        start = self._at + -self._at % max(alignment, 1)
+        last = 0
+        for begin, end in sorted(places):
+            if begin < last or start + end > len(self._data):
+                raise ValueError("tensors overlap, or lie beyond the end of the file")
+            last = end
+        return Header(frozenset(keys), types, total)
+
+    def _tensor(self) -> tuple[int, int, int]:
+        """A tensor's type, its first byte, and how many numbers it holds."""
+        self._string()
+        shape = [self._next("Q") for _ in range(self._count("I", DIMENSIONS, "axes"))]
+        if not all(shape):
+            raise ValueError("a tensor is empty")
+        return self._next("I"), self._next("Q"), math.prod(shape)
+
+    def _value(self, kind: int) -> None:
+        if kind == _STRING:
+            self._string()
+        elif kind != _ARRAY:
+            self._skip(_scalar(kind))
+        else:
+            kind, count = self._next("I"), self._count("Q", self._elements, "elements")
+            self._elements -= count
+            if kind != _STRING:
+                self._skip(_scalar(kind) * count)
+            else:
+                for _ in range(count):
+                    self._string()
+
+    def _string(self) -> bytes:
+        length = self._next("Q")
+        at = self._at
+        self._skip(length)
+        return self._data[at : self._at]
+
+    def _count(self, code: str, most: int, what: str) -> int:
+        found = self._next(code)
+        if found > most:
+            raise ValueError(f"{found} {what}: more than {most} are not read")
+        return found
+
+    def _next(self, code: str) -> int:
+        at, code = self._at, self._order + code
+        self._skip(struct.calcsize(code))
+        return int(struct.unpack_from(code, self._data, at)[0])
+
+    def _skip(self, size: int) -> None:
+        self._at += size
+        if self._at > self._end:
+            raise ValueError("a length or count in its header is beyond the file's end")
+
+
+def _scalar(kind: int) -> int:
+    if kind not in _SCALARS:
+        raise ValueError(f"values of type {kind} are unknown, or nested")
+    return _SCALARS[kind]
+
+
+def _read(file: Path, folder: Path, given: Given, numbers: int, meta: bool) -> State:
     where = given.where
     config = read_json(folder / "config.json", where=where)
     architecture = read_architecture(folder, config, given)
@@ -113,6 +252,10 @@ def _read(file: Path, folder: Path, given: Given, meta: bool) -> State:
         raise CheckpointError("a GGUF file does not go with own code", where=where)
     with torch.device("meta"):
         model = architecture.cls(architecture.config)
+    # Rounded to 1.6 bits, a file holds 20 times its size; output may be tied, or not.
+    if numbers > 2 * (own := sum(one.numel() for one in model.parameters())):
+        what = f"holds {numbers:,} numbers, the base's model {own:,}"
+        raise CheckpointError(what, where=where)
     found = _opened(file, where, return_tensors=True, model_to_load=model)[1]
     state: State = {k: torch.as_tensor(v) for k, v in found["tensors"].items()}
     check_filled(state, where=where)
@@ -131,7 +274,7 @@ def _check_sizes(said: Any, config: dict[str, Any], *, where: str) -> None:
                 )
 
 
-def _check_tokens(reader: Any, said: Any, folder: Path, *, where: str) -> list[str]:
+def _check_tokens(header: Header, said: Any, folder: Path, *, where: str) -> list[str]:
     """Refuse another tokenizer than the file's; notes on what it does not hold."""
     notes = []
     file, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"
@@ -153,6 +296,6 @@ def _check_tokens(reader: Any, said: Any, folder: Path, *, where: str) -> list[s
     if settings.exists():
         told = read_json(settings, most=WORDS_BYTES, where=where)
     template = "chat_template" in told or (folder / "chat_template.jinja").exists()
-    if template and "tokenizer.chat_template" not in reader.fields:
+    if template and b"tokenizer.chat_template" not in header.keys:
         notes.append("the file has no chat template, its base has one")
     return notes
