@@ -6,6 +6,7 @@ with the class's ``exit_code``; a message never holds text of an example.
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, ClassVar
 
@@ -32,6 +33,11 @@ def visible(text: str, *, keep: str = "") -> str:
         else char.encode("unicode_escape").decode("ascii")
         for char in text
     )
+
+
+def masked(text: str) -> str:
+    """Text without the ``user:password`` of addresses: what is said stands in logs."""
+    return re.sub(r"(:/+)\S*@", r"\1***@", text)
 
 
 def shown(name: object, most: int = 200) -> str:
@@ -87,7 +93,8 @@ class SparkError(Exception):
     ) -> None:
         self.what, self.where, self.fix = what, where, fix
         head = f"{where}: {what}" if where else what
-        super().__init__(visible(f"{head}; {fix}" if fix else head, keep="\n"))
+        said = masked(f"{head}; {fix}" if fix else head)
+        super().__init__(visible(said, keep="\n"))
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.what, self.where, self.fix))

@@ -12,10 +12,12 @@ import http.client
 import json
 import math
 import os
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from spark_audit.provenance import sha256_file, sha256_json
 
 SCHEMES = ("http://", "https://")
 SECONDS = 600
+"""In which a whole answer must be there."""
 SOON = 30
 """Seconds in which it must answer at all."""
 ANSWER_BYTES = 1 << 26
@@ -45,6 +48,21 @@ ASKED = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
 def is_server(source: str) -> bool:
     """Whether a checkpoint is given as an address."""
     return source.startswith(SCHEMES)
+
+
+def api_key() -> str:
+    """The bearer token, or nothing; never quoted, for what is said stands in logs.
+
+    Raises
+    ------
+    InputError
+        If a header cannot hold it.
+    """
+    key = os.environ.get(KEY, "").strip()
+    if key.isascii() and key.isprintable():
+        return key
+    fix = "set it to the key alone, in one line"
+    raise InputError("holds other characters than a key has", where=KEY, fix=fix)
 
 
 @dataclass(frozen=True)
@@ -91,7 +109,10 @@ class Server:
         ------
         CheckpointError
             With the models that it lists.
+        InputError
+            If the key cannot be sent.
         """
+        api_key()
         names = self._names("/models")
         if names is None:
             if self._names("/v1/models"):
@@ -152,12 +173,24 @@ class Server:
     def _sent(self, path: str, data: bytes | None, seconds: float) -> Any:
         """What is answered, as JSON; HTTP's errors and those of JSON are raised."""
         head = {"Content-Type": "application/json"}
-        if key := os.environ.get(KEY):
+        if key := api_key():
             head["Authorization"] = f"Bearer {key}"
+        asked: Future[bytes] = Future()
+
+        def ask() -> None:
+            try:
+                request = urllib.request.Request(
+                    self.url.rstrip("/") + path, data, head
+                )
+                with _OPENER.open(request, timeout=seconds) as answer:
+                    asked.set_result(answer.read(ANSWER_BYTES))
+            except BaseException as error:
+                asked.set_exception(error)
+
+        # A socket's own limit begins anew with each byte that comes.
+        threading.Thread(target=ask, daemon=True).start()
         try:
-            request = urllib.request.Request(self.url.rstrip("/") + path, data, head)
-            with _OPENER.open(request, timeout=seconds) as answer:
-                raw = answer.read(ANSWER_BYTES)
+            raw = asked.result(timeout=seconds)
         except urllib.error.HTTPError as error:
             error.close()
             raise
@@ -177,7 +210,8 @@ class Server:
             if error.code in (400, 422) and isinstance(body["prompt"], list):
                 raise _Refused from error
             kind = _Later if error.code in BUSY else CheckpointError
-            said = f"answers {error.code} {error.reason}"
+            # Nor is its own reason said: it knows the key.
+            said = f"answers {error.code} {http.client.responses.get(error.code, '')}"
             fix = "check --model and the server's log"
             raise kind(said, where=self.url, fix=fix) from error
         except InputError as error:  # or an answer that broke off
@@ -248,6 +282,11 @@ def served(specs: Sequence[Spec], loading: Loading) -> dict[str, Server]:
     if not found:
         return {}
     ((name, spec), *others) = found.items()
+    api_key()
+    if any({*path} & {*"@?#"} for path in spec.paths if is_server(path)):
+        fix = f"give --ckpt http://HOST:PORT/v1, and a key by the variable {KEY}"
+        what = "an address with a password, a query or a fragment is not taken"
+        raise InputError(what, where="--ckpt", fix=fix)
     if others or len(spec.paths) > 1:
         fix = "audit one at a time, and compare the reports"
         raise InputError("one served checkpoint at most", where="--ckpt", fix=fix)

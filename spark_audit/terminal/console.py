@@ -23,6 +23,7 @@ from spark_audit.errors import (
     IncompleteError,
     InputError,
     SparkError,
+    masked,
     panicked,
     visible,
 )
@@ -250,7 +251,7 @@ def keep_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
 def say(text: str) -> None:
     """One or more plain lines on stderr, if anybody listens."""
     with contextlib.suppress(OSError):
-        print(visible(text, keep="\n"), file=sys.stderr, flush=True)
+        print(visible(masked(text), keep="\n"), file=sys.stderr, flush=True)
 
 
 def tell(text: str = "") -> None:

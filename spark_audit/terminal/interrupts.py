@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from spark_audit.errors import visible
+from spark_audit.errors import masked, visible
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -127,7 +127,7 @@ def say_interrupted(
         text = f"interrupted; {again(program, arguments, verb=verb)}"
         # The terminal may be what has gone, and a closed stream is None.
         with contextlib.suppress(OSError, AttributeError):
-            sys.stderr.write(visible(f"\n{program}: {text}\n", keep="\n"))
+            sys.stderr.write(visible(masked(f"\n{program}: {text}\n"), keep="\n"))
             sys.stderr.flush()
     return 130
 

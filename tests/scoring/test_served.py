@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
+from contextlib import suppress
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from spark_audit.checkpoints.detect import recipe
 from spark_audit.checkpoints.open import open_checkpoint, open_checkpoints
 from spark_audit.checkpoints.server import PAUSES, Server
 from spark_audit.checkpoints.specs import Loading, Spec
+from spark_audit.cli.main import run
 from spark_audit.data.encoding import encode
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.pipeline.estimate import estimate
@@ -174,6 +179,117 @@ def test_one_that_does_not_answer_in_time_is_not_asked_again(
     assert pauses == []
 
 
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_one_deadline_stands_for_the_whole_answer(answer, monkeypatch):
+    """A byte now and then, of headers or of the body, is no answer."""
+    monkeypatch.setattr("spark_audit.checkpoints.server.SOON", 0.5)
+    done = threading.Event()
+    limit = threading.Timer(5, done.set)
+    limit.start()
+    with socket.create_server(("127.0.0.1", 0)) as line:
+
+        def drip():
+            with line.accept()[0] as other, suppress(OSError):
+                other.recv(4096)
+                other.sendall(answer)
+                while not done.wait(0.05):
+                    other.sendall(b"x")
+
+        slow = threading.Thread(target=drip)
+        slow.start()
+        start = time.monotonic()
+        url = f"http://127.0.0.1:{line.getsockname()[1]}/v1"
+        with pytest.raises(CheckpointError, match=r"has not answered for 0\.5 s"):
+            Server(url, "tiny").reach()
+        assert time.monotonic() - start < 3
+        done.set()
+        limit.cancel()
+        slow.join()
+
+
+@pytest.mark.parametrize(
+    ("key", "sent"),
+    [
+        ("s3cr3t", "Bearer s3cr3t"),
+        ("s3cr3t\r\n", "Bearer s3cr3t"),
+        (" \n", None),
+        ("s3cr3t\nX-Other: 1", ""),
+        ("s3cr3t\u00e9", ""),
+        ("s3cr3t\x00", ""),
+    ],
+)
+def test_a_key_is_sent_or_refused_and_never_quoted(key, sent, monkeypatch):
+    heads = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            heads.append(self.headers["Authorization"])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"data": [{"id": "tiny"}]}')
+
+        def log_message(self, *_):
+            pass
+
+    monkeypatch.setattr("os.environ", {"SPARK_AUDIT_API_KEY": key})
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        try:
+            if sent == "":
+                with pytest.raises(InputError) as caught:
+                    Server(url, "tiny").reach()
+                assert str(caught.value).startswith("SPARK_AUDIT_API_KEY: holds other")
+                assert "s3cr3t" not in str(caught.value)
+                with pytest.raises(InputError, match="SPARK_AUDIT_API_KEY: holds"):
+                    opened(url, "x")
+            else:
+                Server(url, "tiny").reach()
+        finally:
+            server.shutdown()
+            thread.join()
+    assert heads == ([] if sent == "" else [sent])
+
+
+ADDRESS, OPEN = "http://me:s3cr3t@127.0.0.1:9/v1", "http://127.0.0.1:9/v1"
+
+
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        (ADDRESS, {"model": "m", "agree": "x"}),
+        (ADDRESS.replace("http", "HTTPS"), {}),
+        (f"{OPEN}?key=s3cr3t", {"model": "m", "agree": "x"}),
+        ("none", {"base": ADDRESS, "include_base": True}),
+        (OPEN, {"model": "m", "agree": ADDRESS}),
+        (OPEN, {"model": "m", "agree": "t.parquet", "base": ADDRESS}),
+    ],
+)
+def test_a_password_in_an_address_is_refused_unquoted(source, options):
+    with pytest.raises((CheckpointError, InputError)) as caught:
+        open_checkpoint(source, **options)
+    assert "s3cr3t" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--ckpt", f"n=[{ADDRESS},{ADDRESS}]"],
+        ["--ckpt", "x", "--seed", ADDRESS],
+        ["--ckpt", "x", "--engine", "ray", "--address", ADDRESS],
+        ["--ckpt", "x", "--manifest", ADDRESS],
+        ["--ckpt", "x", "-o", ADDRESS],
+        ["--nothing", ADDRESS],
+    ],
+)
+def test_no_command_line_error_quotes_a_password(given, capfd):
+    assert run(["nll", *given]) == 2
+    said = "".join(capfd.readouterr())
+    assert "error: " in said
+    assert "s3cr3t" not in said
+
+
 def test_a_server_is_asked_what_it_serves_before_any_work(adapter, merged):
     with pytest.raises(CheckpointError, match="cannot be reached .*; start it"):
         opened("http://127.0.0.1:9/v1", adapter)
@@ -262,13 +378,13 @@ def test_what_flags_must_say(options, said):
 def test_flags_and_servers_go_together(tiny_base):
     with pytest.raises(InputError, match="--model: is for --ckpt http"):
         open_checkpoint(str(tiny_base), model="m")
-    specs = [Spec("a", ("http://h/v1",)), Spec("b", ("http://g/v1",))]
+    specs = [Spec("a", ("http://127.0.0.1:9/v1",)), Spec("b", ("http://g/v1",))]
     with pytest.raises(InputError, match="one served checkpoint at most"):
         list(open_checkpoints(specs, model="m", agree=str(tiny_base)))
 
 
 def test_what_is_not_done_with_a_server_says_so():
     with pytest.raises(InputError, match="--dry-run: how long a server takes is not"):
-        estimate(Request(audits=("nll",), ckpt=("http://h/v1",)))
+        estimate(Request(audits=("nll",), ckpt=("http://127.0.0.1:9/v1",)))
     with pytest.raises(CheckpointError, match="audits read a server: --ckpt http"):
-        recipe("http://h/v1", Loading())
+        recipe("http://127.0.0.1:9/v1", Loading())
