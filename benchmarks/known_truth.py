@@ -34,9 +34,19 @@ from known_truth_scenarios import GROUPS, GUARDS, SCENARIOS, Group, Scenario
 from known_truth_table import append, markdown, read, records
 
 HERE = Path(__file__).parent
-FLAGS = ("--no-rematched", "--placebo-draws", "0")
-FLAGS += ("--skip", "rank", "noise", "stages", "utility")
+FLAGS = (
+    *("--no-rematched", "--placebo-draws", "0"),
+    *("--skip", "rank", "noise", "stages", "utility"),
+)
 """Of ``all``: audits and tables that no claim here rests on are left out."""
+REFUSED: dict[str, Any] = {
+    "claims": [],
+    "memory": {},
+    "guards": [],
+    "state": "refused",
+    "gate": None,
+}
+"""What a line says where a command refused the set-up."""
 
 
 def run_seed(
@@ -74,10 +84,11 @@ def _lines(
     truths = [measured(lab, one.checkpoint, group) for one in wanted]
     models = time.process_time() - start
     needed = [*filter(None, [group.baseline]), *(one.checkpoint for one in wanted)]
+    report, tripped, refused = None, list[str](), {}
     try:
-        report, tripped = audited(lab, group, dict.fromkeys(needed), out)
-    except SystemExit as refused:
-        report, tripped = None, str(refused)
+        report, tripped = audited(lab, group, list(dict.fromkeys(needed)), out)
+    except SystemExit as error:
+        refused = REFUSED | {"why": str(error)}
     took = time.process_time() - start - models
     timing = {} if report is None else report.timing
     scoring = sum(
@@ -92,7 +103,7 @@ def _lines(
             "seed": lab.seed,
             "scenario": one.name,
             "annotated": lab.natural,
-            **concluded(report, one.checkpoint + group.last, tripped),
+            **(refused or concluded(report, one.checkpoint, group.last, tripped)),
             "truth": truth,
             "seconds": {k: round(v / len(wanted), 1) for k, v in seconds.items()},
         }
@@ -128,16 +139,13 @@ def audited(
     return sa.read_report(folder), tripped
 
 
-def concluded(report: Any, checkpoint: str, tripped: Sequence[str]) -> dict[str, Any]:
-    """Findings, figures of memory, state, gate and failed guards of one checkpoint.
-
-    Without a report ``tripped`` is the reason why it was refused.
-    """
+def concluded(
+    report: Any, original: str, rounding: str, tripped: Sequence[str]
+) -> dict[str, Any]:
+    """Findings, figures of memory, state, gate and failed guards of one checkpoint."""
     from spark_audit.report.standing import standings
 
-    if report is None:
-        refused = {"state": "refused", "gate": None, "why": tripped}
-        return {"claims": [], "memory": {}, "guards": [], **refused}
+    checkpoint = original + rounding
     fields = ("audit", "claim", "alone", "metric", "of", "group", "p", "p_adjusted")
     claims = [
         {name: getattr(finding, name, None) for name in fields}
@@ -149,10 +157,11 @@ def concluded(report: Any, checkpoint: str, tripped: Sequence[str]) -> dict[str,
         for row in report.results
         if (row.checkpoint, row.metric, row.of) == (checkpoint, "memory", "")
     }
+    whose = ("", "base", original, checkpoint)
     failed = {
         guard.name
         for guard in report.guards
-        if guard.passed is False and guard.checkpoint in ("", "base", checkpoint)
+        if guard.passed is False and guard.checkpoint in whose
     }
     return {
         "claims": claims,

@@ -95,9 +95,9 @@ def _learned(name: str, checkpoint: str) -> Scenario:
     return Scenario(name, checkpoint, {}, (LEAKS, DETECTABLE, UNTESTED), 1)
 
 
-def _void(name: str, checkpoint: str, guard: str) -> Scenario:
-    """A set-up or model that cannot be audited."""
-    return Scenario(name, checkpoint, {}, (UNTESTED,), 1, guard)
+def _void(name: str, checkpoint: str, guard: str, *more: str) -> Scenario:
+    """A set-up or model that cannot be audited; ``more`` states that are true too."""
+    return Scenario(name, checkpoint, {}, (UNTESTED, *more), 1, guard)
 
 
 def _last_four(kind: str, name: str, **more: Any) -> Group:
@@ -185,7 +185,12 @@ GROUPS = (
         sets=HEART,
     ),
     Group(
-        (_void("held-out rows trained on too", "contaminated", "held_out_back"),),
+        (
+            # Memory is true, and may still show.
+            _void(
+                "held-out rows trained on too", "contaminated", "held_out_back", LEAKS
+            ),
+        ),
         sets=HEART,
     ),
     Group(
@@ -205,7 +210,10 @@ GROUPS = (
                 "base that read the rows, trained on others", "after", "base_read_rows"
             ),
             _void(
-                "base that read the rows, trained on them", "again", "base_read_rows"
+                "base that read the rows, trained on them",
+                "again",
+                "base_read_rows",
+                LEAKS,
             ),
         ),
         sets=HEART,
