@@ -6,17 +6,22 @@ in; its dose is the number of trained rows that it stands in.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits.strata import strata
 from spark_audit.data.injection import FRAMES
 from spark_audit.data.occurrences import doses, folded
-from spark_audit.manifest.schema import Manifest, ManifestSpan
+from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 from spark_audit.results import Estimate
 from spark_audit.stats.memory import Sides, memory
 
+TOLD_APART = (
+    "trained and held-out identifiers differ in their text, or too few can be compared"
+)
 OLD = "evidence of an earlier version does not say what stands in rows never trained on"
 
 
@@ -30,12 +35,18 @@ class Facts:
         Trained rows that its string stands in; 0: it is held out.
     form, cue
         Numbers of the format of an injected identifier and of the sentence that it was
-        injected with; 0 for any other text.
+        injected with. Of an annotated one 0, and the third of its prompt or response
+        that it stands in, from 1.
+    stratum, text_auc
+        Of an annotated identifier, see :func:`~spark_audit.audits.strata.strata`; 0
+        and NaN for an injected one: chance dealt it to its side.
     """
 
     dose: int
     form: int
     cue: int
+    stratum: int = 0
+    text_auc: float = np.nan
 
 
 def identifier_facts(manifest: Manifest) -> dict[tuple[str, int, int], Facts]:
@@ -47,7 +58,7 @@ def identifier_facts(manifest: Manifest) -> dict[tuple[str, int, int], Facts]:
     ]
     known = doses([row.text * (row.split == "train") for row in rows], annotated)
     forms: dict[str, int] = {}
-    found = {}
+    found, natural = {}, []
     for row, strings in zip(rows, annotated, strict=True):
         for span, string in zip(row.spans, strings, strict=True):
             # What is trained on stands in one trained row at least.
@@ -57,22 +68,61 @@ def identifier_facts(manifest: Manifest) -> dict[tuple[str, int, int], Facts]:
                 marks = "".join(char for char in string if not char.isalnum())
                 form = forms.setdefault(f"{span.type} {marks}", len(forms) + 1)
                 cue = _cue(row.text, span)
+            elif row.canary_id is None and row.text:
+                natural.append(_place(row, span, dose))
+                cue = int(natural[-1].pop("third"))
             found[row.id, span.start, span.end] = Facts(dose, form, cue)
+    if natural:
+        spans = pd.DataFrame.from_records(natural, index="key")
+        for key, stratum, auc in strata(spans).itertuples(name=None):
+            found[key] = replace(found[key], stratum=stratum, text_auc=auc)
     return found
 
 
-def sides_of(spans: pd.DataFrame) -> Sides:
-    """Occurrences on either side, from ``split``, ``cluster``, type, form and cue.
+def _place(row: ManifestExample, span: ManifestSpan, dose: int) -> dict[str, Any]:
+    """An annotated identifier and where it stands, as :func:`strata` takes it."""
+    inside = span.start - len(row.prompt)
+    at, size = (inside, row.response) if inside >= 0 else (span.start, row.prompt)
+    return {
+        "key": (row.id, span.start, span.end),
+        "type": span.type,
+        "string": row.text[span.start : span.end].strip(),
+        "part": inside >= 0,
+        "later": any(other.end <= span.start for other in row.spans),
+        "third": 1 + 3 * at // len(size),
+        "context": row.text[: span.start],
+        "cluster": row.cluster,
+        "side": 1 if row.split == "train" else 0 if dose == 0 else -1,
+    }
 
-    Each weighs by its column ``n_tokens``, without one alike.
+
+def comparable(spans: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
+    """Identifiers that have a control, and whether text alone tells them all apart.
+
+    Annotated ones that text tells apart are left out; where nothing else is left they
+    stay, and whatever their figures are is confounded with their text.
     """
-    kinds = [pd.factorize(spans[name])[0] for name in ("type", "form", "cue")]
+    apart = spans["stratum"] < 0
+    kept = spans[~apart]
+    if set(kept["split"]) == {"train", "test"} or not apart.any():
+        return kept, False
+    return spans, True
+
+
+def sides_of(spans: pd.DataFrame) -> Sides:
+    """Occurrences on either side, from ``split``, ``cluster``, type, form and place.
+
+    Each weighs by its column ``n_tokens``, without one alike. Annotated identifiers
+    are never compared with those of another form.
+    """
+    kinds = spans[["type", "stratum"]].assign(stratum=spans["stratum"].abs())
+    strata = [kinds.groupby([*kinds]).ngroup(), *(spans[k] for k in ("form", "cue"))]
     tokens = spans.get("n_tokens")
     return Sides(
         trained=(spans["split"] == "train").to_numpy(),
         tokens=np.ones(len(spans)) if tokens is None else tokens.to_numpy(),
         clusters=pd.factorize(spans["cluster"])[0],
-        strata=np.stack(kinds, axis=1),
+        strata=np.stack([pd.factorize(each)[0] for each in strata], axis=1),
     )
 
 
@@ -89,8 +139,11 @@ def since_base(ours: pd.DataFrame, base: pd.DataFrame, column: str) -> Estimate:
     if "dose" not in ours or ours["dose"].isna().any() or len(ours) != len(base):
         return Estimate.missing(OLD)
     change = ours[column].to_numpy(np.float64) - base[column].to_numpy(np.float64)
-    held = ((ours["split"] == "train") | (ours["dose"] == 0)).to_numpy()
-    return memory(change[held], sides_of(ours[held])).difference
+    moved = ours.assign(change=change)
+    held, apart = comparable(moved[(ours["split"] == "train") | (ours["dose"] == 0)])
+    if apart:
+        return Estimate.missing(TOLD_APART)
+    return memory(held["change"].to_numpy(), sides_of(held)).difference
 
 
 def _cue(text: str, span: ManifestSpan) -> int:

@@ -192,8 +192,8 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
     """One row a checkpoint, token and set.
 
     ``pii`` are the tokens of matched spans, ``control`` those of their controls,
-    ``pii_all`` the tokens of every annotated identifier, whose ``dose``, ``form`` and
-    ``cue`` are those of :class:`~spark_audit.audits.occurrences.Facts`.
+    ``pii_all`` the tokens of every annotated identifier, whose ``dose``, ``form``,
+    ``cue`` and ``stratum`` are those of :class:`~spark_audit.audits.occurrences.Facts`.
     """
     columns = [*COLUMNS, *LATER]
     return joined(frames(tables, manifest), columns).astype(dict.fromkeys(TAKEN, int))

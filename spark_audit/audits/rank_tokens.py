@@ -21,7 +21,10 @@ COLUMNS = {
     "rank": Column("whole", low=1),
     "ties": COUNT,
 }
-LATER = dict.fromkeys(("dose", "form", "cue"), Column("number", low=-1, null=True))
+LATER = {
+    **dict.fromkeys(("dose", "form", "cue"), Column("number", low=-1, null=True)),
+    "stratum": Column("number", null=True),
+}
 FACTS = ["set", "split", "task", "type", "cluster", *LATER]
 TAKEN = {"rank": "rank_lo", "ties": "ties"}
 
@@ -49,13 +52,13 @@ def _facts(manifest: Manifest) -> Iterator[tuple[Any, ...]]:
     """Every range that is ranked, with what is known of it beside its scores."""
     known = identifier_facts(manifest)
     places = {
-        (example.id, *tokens): astuple(known[example.id, span.start, span.end])
+        (example.id, *tokens): astuple(known[example.id, span.start, span.end])[:-1]
         for example in manifest.examples
         for span, tokens in example.identifiers
     }
     for key, which, kind, start, end in ranges(manifest):
         one = manifest.by_id[key]
-        told = places[key, start, end] if which == "pii_all" else (0, 0, 0)
+        told = places[key, start, end] if which == "pii_all" else (0, 0, 0, 0)
         yield key, start, end, which, one.split, one.task, kind, one.cluster, *told
 
 

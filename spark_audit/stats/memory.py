@@ -112,11 +112,12 @@ def memory(change: ArrayLike, sides: Sides, *, level: float = 0.95) -> Memory:
         return Memory.missing("no identifier stands in trained rows")
     if sides.trained.all():
         return Memory.missing(NONE_HELD_OUT)
-    cells = _cells(sides)
+    cells = cells_of(sides)
     used = cells >= 0
     if not used.any():
         return Memory.missing(
-            f"no type of identifier stands in {FEWEST} clusters never trained on"
+            f"identifiers of no type, form and place stand in {FEWEST} clusters never "
+            "trained on"
         )
     count, size = int(cells.max()) + 1, int(sides.clusters.max()) + 1
     sums = np.zeros((4, count, size))
@@ -130,8 +131,8 @@ def memory(change: ArrayLike, sides: Sides, *, level: float = 0.95) -> Memory:
     freedom, scale = _freedom(table, count), _scale(table, count)
     left = int((sides.trained & ~used).sum())
     note = (
-        f"{left} of {int(sides.trained.sum())} identifiers left out: of their types "
-        f"too few stand in rows never trained on"
+        f"{left} of {int(sides.trained.sum())} trained identifiers were left out: no "
+        "held-out identifier of the same type, form and place"
         if left
         else ""
     )
@@ -180,7 +181,7 @@ def permutation_p(
         As in :func:`memory`.
     """
     x, n = np.asarray(change, np.float64), np.asarray(sides.tokens, np.float64)
-    cells = _cells(sides)
+    cells = cells_of(sides)
     used = cells >= 0
     if not used.any():
         return None
@@ -257,7 +258,7 @@ def dose_trend(
         Shape ``(s,)``: trained rows that the identifier stands in.
     """
     x, n = np.asarray(change, np.float64), np.asarray(sides.tokens, np.float64)
-    cells = _cells(sides)
+    cells = cells_of(sides)
     if not (used := (cells >= 0) & sides.trained).any():
         return Estimate.missing(NONE_HELD_OUT)
     doubled = np.log2(np.maximum(np.asarray(dose, np.float64), 1.0))[used]
@@ -302,7 +303,7 @@ def claim_of(row: Row) -> Claim:
     return "nothing_shown"
 
 
-def _cells(sides: Sides) -> np.ndarray:
+def cells_of(sides: Sides) -> np.ndarray:
     """Stratum of each occurrence, numbered from 0; -1 where there is none to use."""
     found = np.full(len(sides.tokens), -1)
     depth = sides.strata.shape[1]

@@ -60,6 +60,8 @@ def made(
                 "dose": (split == "train").astype(int),
                 "form": 0,
                 "cue": 0,
+                "stratum": 1,
+                "text_auc": np.nan,
                 "elsewhere": 0,
                 "place": place if ordered else 0,
                 "n_tokens": tokens,

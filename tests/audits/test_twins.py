@@ -61,7 +61,11 @@ def plant(make_case: Callable[..., Any]) -> Callable[..., Manifest]:
                     "id": str(i),
                     "type": kinds[i % 2],
                     "contexts": [
-                        {"example": key, "char_start": 0, "char_end": 9}
+                        {
+                            "example": key,
+                            "char_start": span["start"],
+                            "char_end": span["end"],
+                        }
                         for key in places
                     ],
                     "candidates": [f"s{j}" for j in range(size - i % 3)],
@@ -438,7 +442,8 @@ def test_size_and_power(
 
 def test_changes_that_cancel_are_not_called_unmoved() -> None:
     row = SimpleNamespace(value=0.0, low=None, metric="rise")
-    own = pd.DataFrame({"side": TRAINED, "cluster": [0, 1], "rise": [1.0, -1.0]})
+    facts = {"side": TRAINED, "stratum": 0, "cluster": [0, 1]}
+    own = pd.DataFrame({**facts, "rise": [1.0, -1.0]})
     tests: Any = [SimpleNamespace(row=row)]
     assert _unmoved(tests, own, 0) == ""
     still = _unmoved(tests, own.assign(rise=0.0), 0)

@@ -10,11 +10,17 @@ import pandas as pd
 
 from spark_audit.audits.matched.contrasts import REFERENCE
 from spark_audit.audits.matched.words import NO_LOW
-from spark_audit.audits.occurrences import OLD, sides_of
+from spark_audit.audits.occurrences import OLD, comparable, sides_of
 from spark_audit.data.occurrences import dose_group
-from spark_audit.results import Contrast, Estimate, Row
+from spark_audit.results import Contrast, Estimate, Row, number
 from spark_audit.stats.intervals import ratio_estimate
-from spark_audit.stats.memory import Memory, dose_trend, memory, permutation_p
+from spark_audit.stats.memory import (
+    Memory,
+    cells_of,
+    dose_trend,
+    memory,
+    permutation_p,
+)
 
 PERMUTATIONS = 9999
 
@@ -48,9 +54,42 @@ def occurrences(part: pd.DataFrame) -> pd.DataFrame | None:
     ``None`` where the evidence does not tell them apart.
     """
     spans = part[part["role"].isin(["pii", "unmatched"])]
-    if spans["dose"].isna().any():
+    if spans[["dose", "stratum"]].isna().any(axis=None):
         return None
-    return spans[(spans["split"] == "train") | (spans["dose"] == 0)]
+    spans = spans[(spans["split"] == "train") | (spans["dose"] == 0)]
+    return comparable(spans)[0]
+
+
+def left_out(part: pd.DataFrame) -> str:
+    """How many trained identifiers have no control, in a sentence, if there are any."""
+    spans = part[part["role"].isin(["pii", "unmatched"]) & (part["split"] == "train")]
+    used = occurrences(part)
+    if used is None:
+        return ""
+    told = len(spans) - int((used["split"] == "train").sum())
+    sides = sides_of(used)
+    alone = int((sides.trained & (cells_of(sides) < 0)).sum())
+    reasons = (
+        (alone, "there is no held-out identifier of the same type, form and place"),
+        (told, "text alone tells them from held-out ones, or too few can be compared"),
+    )
+    total = len(spans)
+    return "".join(
+        f" {count} of {total} trained identifiers were left out: {why}."
+        for count, why in reasons
+        if count
+    )
+
+
+def confounded(part: pd.DataFrame) -> str:
+    """Why no difference of the sides can be called memory; empty: nothing is known."""
+    spans = occurrences(part)
+    if spans is None or not (spans["stratum"] < 0).any():
+        return ""
+    auc = spans["text_auc"].max()
+    if np.isnan(auc):
+        return "too few can be compared to know whether their texts are alike"
+    return f"text alone tells the two apart (AUC {number(auc, 2)})"
 
 
 def _change(spans: pd.DataFrame) -> np.ndarray:

@@ -28,8 +28,8 @@ def evidence(manifest: Manifest, sums: Mapping[str, Sums]) -> pd.DataFrame:
     sensitivity of an example, one row an example). ``nll_sum`` is the checkpoint's,
     ``ref_sum`` the reference's, both in nats. ``dose`` is the number of trained rows
     that the identifier's string stands in, whichever row it is read in, and ``trained``
-    1 where that is any; ``form`` and ``cue`` number the format of an injected
-    identifier and the sentence it was injected with, 0 for any other text. ``alike``
+    1 where that is any; ``form``, ``cue``, ``stratum`` and ``text_auc`` are those of
+    :class:`~spark_audit.audits.occurrences.Facts`, 0 for any other text. ``alike``
     rows hold the eligible tokens of one class (``type``: see
     :class:`~spark_audit.manifest.schema.ManifestExample`) of an example, and columns
     :data:`CLASSES` how many tokens of each an identifier has.
@@ -127,10 +127,12 @@ def _row(
 
 def _frame(records: Iterator[dict[str, Any]], *further: str) -> pd.DataFrame:
     names = "index example cluster task split role type pair start n_tokens".split()
-    counts = ("trained", "dose", "form", "cue", *CLASSES.values())
+    counts = ("trained", "dose", "form", "cue", "stratum", *CLASSES.values())
     numbers = dict.fromkeys(counts, 0)
     return (
-        framed(records, [*names, *counts, *further])
+        framed(records, [*names, *counts, "text_auc", *further])
         .fillna({"type": "", "pair": -1, **numbers})
-        .astype({"pair": np.int64, **dict.fromkeys(counts, np.int64)})
+        .astype(
+            {"pair": np.int64, "text_auc": float, **dict.fromkeys(counts, np.int64)}
+        )
     )

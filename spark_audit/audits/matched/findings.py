@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pandas as pd
 
-from spark_audit.audits.matched.changes import own_change
+from spark_audit.audits.matched.changes import confounded, left_out, own_change
 from spark_audit.audits.matched.contrasts import has_sentence
 from spark_audit.audits.matched.words import (
     contrast_finding,
@@ -43,7 +43,10 @@ def findings(
         of_name = {key[1:]: row for key, row in by_key.items() if key[0] == name}
         entry, reference = name in entries, name in references
         if not reference:
-            found += memory_findings(name, of_name, ps[name], entry=entry)
+            doubt, lost = confounded(part), left_out(part)
+            found += memory_findings(
+                name, of_name, ps[name], entry=entry, doubt=doubt, lost=lost
+            )
         found.append(
             selectivity_finding(
                 name, of_name, own_change(part), reference=reference, entry=entry

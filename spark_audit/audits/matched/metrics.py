@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.columns import POSITIVE, held_twice, texts, uneven
+from spark_audit.audits.columns import MAYBE, POSITIVE, held_twice, texts, uneven
 from spark_audit.audits.contract import Metric
 from spark_audit.audits.matched.evidence import CLASSES
 from spark_audit.scoring.table import Column
@@ -148,6 +148,8 @@ LATER = {
         ("dose", "form", "cue", *CLASSES.values()),
         Column("number", low=-1, null=True),
     ),
+    "stratum": Column("number", null=True),
+    "text_auc": MAYBE,
 }
 KEYS = ("example", "role", "pair", "start", "n_tokens", "type")
 

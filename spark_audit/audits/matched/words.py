@@ -24,19 +24,33 @@ SEEDS = "This is over sources alone; over seeds too, see below."
 
 
 def memory_findings(
-    name: str, rows: Told, ps: Mapping[str, float | None], *, entry: bool = False
+    name: str,
+    rows: Told,
+    ps: Mapping[str, float | None],
+    *,
+    entry: bool = False,
+    doubt: str = "",
+    lost: str = "",
 ) -> list[Finding]:
     """Whether identifiers that were trained on moved as others of their kind did.
 
     Of all of them, and of those that stand in most trained rows: these two are tests
-    declared beforehand, of which ``ps`` has the p values by group.
+    declared beforehand, of which ``ps`` has the p values by group. ``doubt`` says why
+    a difference is no memory, ``lost`` who was left out.
     """
     row = rows["memory", "", "pooled"]
     if row.value is None:
         sentence = f"{name}: memory of identifiers not tested: {row.note}."
         return [Finding.on(row, "not_tested", sentence)]
+    if doubt:
+        sentence = (
+            f"{name}: trained identifiers moved by {figure(row)} nats per token "
+            f"against held-out ones, but {doubt}: this may have another cause than "
+            f"training.{lost}"
+        )
+        return [Finding.on(row, "confounded", sentence)]
     doses = [key[2] for key in rows if key[0] == "memory" and key[2][:5] == "dose:"]
-    found = [_memory(name, row, rows, ps, doses, entry=entry)]
+    found = [_memory(name, row, rows, ps, doses, entry=entry, lost=lost)]
     if doses:
         found.append(_highest(name, rows["memory", "", doses[-1]], ps))
     return found
@@ -50,6 +64,7 @@ def _memory(
     doses: Sequence[str],
     *,
     entry: bool,
+    lost: str,
 ) -> Finding:
     kind, p = rows["kind", "", "pooled"], ps.get("pooled")
     # By themselves too: beside text that drifted up, what stood still looks learned.
@@ -69,14 +84,14 @@ def _memory(
     reach = "" if row.mde is None else f"; {number(row.mde)} would have been seen"
     nothing = (
         f"{name}: no memory of identifiers shown: {moved}{reach}"
-        f"{f' ({least} trained rows)' if least else ''}."
+        f"{f' ({least} trained rows)' if least else ''}.{lost}"
     )
     if claim == "memory":
-        text = f"{name}: REMEMBERS trained identifiers: {moved}."
+        text = f"{name}: REMEMBERS trained identifiers: {moved}.{lost}"
     elif claim == "betrays":
         text = (
             f"{name}: trained identifiers are LESS likely than others of their kinds, "
-            f"which tells who was in the data: {moved}."
+            f"which tells who was in the data: {moved}.{lost}"
         )
     elif row.low is None or row.high is None:
         text = f"{name}: {moved}: without an interval nothing can be concluded."

@@ -71,7 +71,7 @@ def best_guess(
     found: list[Features] = []
     if texts is not None:
         chosen = [texts[i] for i in drawn]
-        found = [word_features(chosen, label[drawn], used.task), _characters(chosen)]
+        found = [word_features(chosen, label[drawn], used.task), characters(chosen)]
         found.append(_dense([np.array([len(text) for text in chosen])], used.task))
     if numbers:
         found += [_dense([each], used.task) for each in numbers]
@@ -121,12 +121,15 @@ def _fitted(
     return lambda at: np.asarray(model.decision_function(features[np.flatnonzero(at)]))
 
 
-def _characters(texts: Sequence[str]) -> scipy.sparse.csr_matrix:
+def characters(
+    texts: Sequence[str], lengths: tuple[int, int] = CHARACTERS
+) -> scipy.sparse.csr_matrix:
+    """Presence of character n-grams inside words (hashed), shape ``(n, FEATURES)``."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
     found: scipy.sparse.csr_matrix = HashingVectorizer(
         analyzer="char_wb",
-        ngram_range=CHARACTERS,
+        ngram_range=lengths,
         n_features=FEATURES,
         alternate_sign=False,
         binary=True,

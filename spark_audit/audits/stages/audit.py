@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.columns import COUNT, POSITIVE, held_twice, texts
+from spark_audit.audits.columns import COUNT, MAYBE, POSITIVE, held_twice, texts
 from spark_audit.audits.contract import ANY, About, Metric, Plan, Tables
 from spark_audit.audits.matched.audit import plan as of_identifiers
 from spark_audit.audits.occurrences import identifier_facts
@@ -62,6 +62,8 @@ METRICS = (
 COLUMNS = {
     **texts("checkpoint", "example", "cluster", "task", "split", "type"),
     **dict.fromkeys(("start", "dose", "form", "cue", "elsewhere", "place"), COUNT),
+    "stratum": Column("whole"),
+    "text_auc": MAYBE,
     "n_tokens": Column("whole", low=1),
     **dict.fromkeys(("ref_sum", "nll_sum"), POSITIVE),
 }

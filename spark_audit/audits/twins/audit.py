@@ -18,6 +18,7 @@ import pandas as pd
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import About, Plan, Tables, by_name
+from spark_audit.audits.occurrences import identifier_facts
 from spark_audit.audits.ratio_rows import ratio_contrasts
 from spark_audit.audits.turns import framed, joined
 from spark_audit.audits.twins.findings import findings
@@ -99,13 +100,14 @@ def frames(tables: Tables, manifest: Manifest) -> Iterator[pd.DataFrame]:
     """:func:`evidence`, checkpoint by checkpoint."""
     clusters = _clusters(manifest)
     injected = [_injected(manifest, one) for one in manifest.twins]
+    strata = _strata(manifest)
     for name, passes in tables.items():
         table = passes.get(CANDIDATES)
         if table is None or any(
             k not in table for x in manifest.twins for k in _keys(x)
         ):
             continue
-        ranked = zip(manifest.twins, clusters, injected, strict=True)
+        ranked = zip(manifest.twins, clusters, injected, strata, strict=True)
         yield framed((_record(name, table, *one) for one in ranked), [*COLUMNS])
 
 
@@ -133,13 +135,19 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
 
     ``rank`` counts ties behind, ``ties`` are twins with exactly its NLL; ``dose`` 0
     stands in no trained row; identifiers that share a cluster of rows share theirs;
-    ``injected`` were drawn as their twins are.
+    ``injected`` were drawn as their twins are; for ``stratum`` see
+    :class:`~spark_audit.audits.occurrences.Facts`.
     """
     return joined(frames(tables, manifest), [*COLUMNS])
 
 
 def _record(
-    name: str, table: TokenTable, one: ManifestTwins, cluster: str, injected: bool
+    name: str,
+    table: TokenTable,
+    one: ManifestTwins,
+    cluster: str,
+    injected: bool,
+    stratum: int,
 ) -> dict[str, Any]:
     ranks = candidate_ranks(_nll(table, one), one.true_index)
     return {
@@ -152,6 +160,7 @@ def _record(
         "n_candidates": len(one.candidates),
         "rank": int(ranks.low[0]),
         "injected": injected,
+        "stratum": stratum,
         "ties": int(ranks.high[0] - ranks.low[0]),
     }
 
@@ -161,6 +170,13 @@ def _injected(manifest: Manifest, one: ManifestTwins) -> bool:
     rows = (manifest.by_id[context.example] for context in one.contexts)
     spans = [s for row in rows for s in row.spans if s.type == one.type]
     return bool(spans) and all(span.origin == "injected" for span in spans)
+
+
+def _strata(manifest: Manifest) -> list[int]:
+    """The stratum of each identifier, in the first of its contexts."""
+    facts = identifier_facts(manifest)
+    firsts = (one.contexts[0] for one in manifest.twins)
+    return [facts[at.example, at.char_start, at.char_end].stratum for at in firsts]
 
 
 def _keys(one: ManifestTwins) -> list[str]:

@@ -19,6 +19,7 @@ from spark_audit.audits.twins.rows import (
     by_dose,
     collapsed,
     compared,
+    held_out,
 )
 from spark_audit.audits.wording import figure, of_rows, p_value, unseen
 from spark_audit.data.twins import WORDED
@@ -109,7 +110,7 @@ def _finding(row: Row | None, claim: Claim, sentence: str, **columns: Any) -> Fi
 
 def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
     """All trained identifiers, and those of the highest doses where doses differ."""
-    ours, others = own[own["side"] == TRAINED], own[own["side"] == NEVER]
+    ours, others = own[own["side"] == TRAINED], held_out(own)
     doses = list(by_dose(ours))
     parts = [("pooled", ours)]
     if len(doses) > 1:
@@ -125,11 +126,11 @@ def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
         if row is rise:
             sums = part.groupby("cluster")["rise"].sum()
             p_rise = sign_flip(sums.to_numpy(), seed=seed)
-        held_out = beyond(part, others)
-        if apart is not None and apart.value is not None and held_out is not None:
+        control = beyond(part, others)
+        if apart is not None and apart.value is not None and control is not None:
             change = pd.concat([part, others])[compared(own)].to_numpy()
-            p = permutation_p(change, held_out[1], seed=seed)
-            p_beyond = held_out[0].t_p() if p is None else p
+            p = permutation_p(change, control[1], seed=seed)
+            p_beyond = control[0].t_p() if p is None else p
             ways.add(int(np.sign(apart.value)))
         way = ways.pop() if len(ways) == 1 else 0
         p_kind = None
@@ -230,7 +231,7 @@ def _unmoved(tests: Sequence[Test], own: pd.DataFrame, seed: int) -> str:
     row = tests[0].row
     if row.value != 0 or row.low is not None or row.metric != "rise":
         return ""
-    ours, others = own[own["side"] == TRAINED], own[own["side"] == NEVER]
+    ours, others = own[own["side"] == TRAINED], held_out(own)
     # A mean of 0 without an interval may be two that cancel.
     if ours["rise"].any():
         return ""

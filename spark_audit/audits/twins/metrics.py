@@ -78,6 +78,7 @@ COLUMNS = {
     **counts("dose", "contexts", "n_candidates", "ties"),
     "rank": Column("whole", low=1),
     "injected": FLAG,
+    "stratum": Column("whole"),
 }
 
 

@@ -118,7 +118,7 @@ def beside_base_exposure(rows: Sequence[Row]) -> list[Row]:
 
 
 def beyond(ours: pd.DataFrame, others: pd.DataFrame) -> tuple[Memory, Sides] | None:
-    """Trained minus never trained within types, of one checkpoint; what is held so.
+    """Trained minus never trained within strata, of one checkpoint; what is held so.
 
     Of rises, or of exposures where the base was not scored. ``None`` where too few were
     never trained on.
@@ -130,9 +130,16 @@ def beyond(ours: pd.DataFrame, others: pd.DataFrame) -> tuple[Memory, Sides] | N
         trained=(both["side"] == TRAINED).to_numpy(),
         tokens=np.ones(len(both)),
         clusters=pd.factorize(both["cluster"])[0],
-        strata=pd.factorize(both["type"])[0][:, None],
+        strata=both.groupby(["type", both["stratum"].abs()])
+        .ngroup()
+        .to_numpy()[:, None],
     )
     return memory(both[compared(both)].to_numpy(), sides), sides
+
+
+def held_out(frame: pd.DataFrame) -> pd.DataFrame:
+    """Identifiers never trained on that text does not tell from trained ones."""
+    return frame[(frame["side"] == NEVER) & (frame["stratum"] >= 0)]
 
 
 def compared(frame: pd.DataFrame) -> str:
@@ -141,7 +148,7 @@ def compared(frame: pd.DataFrame) -> str:
 
 
 def _beyond_rows(name: str, frame: pd.DataFrame) -> Iterator[Row]:
-    others = frame[frame["side"] == NEVER]
+    others = held_out(frame)
     ours = frame[frame["side"] == TRAINED]
     parts = [("pooled", ours), *((f"dose:{k}", part) for k, part in by_dose(ours))]
     for group, part in parts:

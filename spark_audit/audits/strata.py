@@ -1,0 +1,179 @@
+"""Which annotated identifiers may be compared: those of one form and place.
+
+A model that learned a form makes all identifiers of this form likelier. Held-out
+identifiers are a control for trained ones of the same form and place only, and only
+where the text alone does not tell the two sides apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import scipy
+
+from spark_audit.audits.mia.competitor import characters
+from spark_audit.audits.mia.texts import (
+    FOLDS,
+    Sides,
+    clusters_by_side,
+    remembered,
+    side_test,
+    subsample,
+    word_features,
+)
+
+FEWEST = 2
+"""Held-out clusters that a stratum needs."""
+CONTEXT = 30
+"""Characters of the prefix that the classifier reads."""
+PERMUTATIONS, LEVEL = 99, 0.05
+FREE_MAIL = frozenset(
+    "aol gmail gmx googlemail hotmail icloud live mail me msn outlook proton "
+    "protonmail web yahoo yandex".split()
+)
+_RUN = re.compile(r"[^\W_]+|\s+|.", re.DOTALL)
+
+
+def mask(string: str, kind: str) -> str:
+    """Form of an identifier: digits as ``9``, words as ``a``, ``A`` or ``AA``.
+
+    Where there are no letters, runs of three and more digits keep their length, such as
+    those of a phone number; in dates, names and addresses lengths vary at random. A
+    word with letters and digits is ``x``, and so is every password. Of a mail address
+    the top-level domain is kept, or that it is of a free provider.
+    """
+    if kind == "PASSWORD":
+        return "x"
+    local, _, domain = string.rpartition("@")
+    if local and "." in domain:
+        names = domain.lower().split(".")
+        ending = "free" if names[-2] in FREE_MAIL else names[-1]
+        marks = "".join(c for c in dict.fromkeys(local) if not c.isalnum())
+        return f"a{marks}@{ending}"
+    exact = not any(c.isalpha() for c in string)
+    parts = [_part(run, exact=exact) for run in _RUN.findall(string.strip())]
+    # Of three words and more of one look the number does not matter.
+    return re.sub(r"\b(\w+)( \1){2,}\b", r"\1 \1", "".join(parts))
+
+
+def _part(run: str, *, exact: bool) -> str:
+    if run.isspace():
+        return " "
+    if run.isdigit():
+        return "9" * len(run) if exact and len(run) > 2 else "9"
+    if not run.isalpha():
+        return "x" if run.isalnum() else run
+    if run.isupper() and len(run) > 1:
+        return "AA"
+    return "A" if run[0].isupper() else "a"
+
+
+def strata(spans: pd.DataFrame) -> pd.DataFrame:
+    """Comparable occurrences of annotated identifiers, and the test of their texts.
+
+    Types are tested each by itself where both sides have five clusters, the others
+    together, and then all that were not told apart. What cannot be tested is no
+    control either.
+
+    Parameters
+    ----------
+    spans
+        A row per occurrence: ``type``, ``string``, ``part`` (prompt or response),
+        ``later`` (whether an identifier stands in front of it in its row), ``context``
+        (text in front), ``cluster``, and ``side``: 1 trained, 0 held out, -1 neither.
+
+    Returns
+    -------
+    Same index: ``stratum``, from 1; negative where text alone tells the sides apart or
+    that cannot be tested. ``text_auc``: out of fold, within strata; NaN: not tested.
+    """
+    masks = [mask(*each) for each in zip(spans["string"], spans["type"], strict=True)]
+    keys = spans[["type", "part", "later"]].assign(mask=masks)
+    found = pd.DataFrame(
+        {"stratum": keys.groupby([*keys], sort=False).ngroup() + 1, "text_auc": np.nan},
+        index=spans.index,
+    )
+    used = spans[spans["side"] >= 0].assign(stratum=found["stratum"])
+    used = used[counterparts(used)]
+    sizes = used.groupby(["type", "side"])["cluster"].nunique().unstack(fill_value=0)
+    alone = sizes.index[(sizes >= FOLDS).all(axis=1)]
+    groups = used["type"].where(used["type"].isin(alone), "")
+    apart = pd.Series(False, index=used.index)
+    for _, part in used.groupby(groups):
+        auc, p = told_apart(part)
+        found.loc[part.index, "text_auc"] = auc
+        apart[part.index] = not p > LEVEL
+    rest = used[~apart]
+    if groups[rest.index].nunique() > 1:
+        auc, p = told_apart(rest)
+        if not p > LEVEL:
+            found.loc[rest.index, "text_auc"] = auc
+            apart[rest.index] = True
+    found.loc[apart.index[apart], "stratum"] *= -1
+    return found
+
+
+def counterparts(spans: pd.DataFrame) -> np.ndarray:
+    """Which occurrences have some of the other side in their stratum.
+
+    A stratum needs a trained occurrence and :data:`FEWEST` held-out clusters.
+
+    Parameters
+    ----------
+    spans
+        ``side`` (1 trained, 0 held out), ``cluster``, ``stratum``: a row per
+        occurrence.
+
+    Returns
+    -------
+    Shape ``(s,)`` bool.
+    """
+    held = spans[spans["side"] == 0].groupby("stratum")["cluster"].nunique()
+    enough = set(held.index[held >= FEWEST])
+    both = enough & set(spans["stratum"][spans["side"] == 1])
+    return np.asarray(spans["stratum"].isin(both))
+
+
+def told_apart(spans: pd.DataFrame) -> tuple[float, float]:
+    """AUC and one-sided p of telling trained identifiers from held-out ones by text.
+
+    The classifier of the membership audit, on words and characters of each identifier
+    and of :data:`CONTEXT` characters in front of it, and on how long its prefix is.
+    What stands behind an identifier cannot change its likelihood in a causal model.
+    Folds keep clusters whole, identifiers are compared within strata, and whole
+    clusters swap sides for the p value. NaN where a side has fewer than five clusters.
+    """
+    return _told_apart(
+        [
+            f"{before[-CONTEXT:]}{string}"
+            for before, string in zip(spans["context"], spans["string"], strict=True)
+        ],
+        spans["context"].str.len().to_numpy(),
+        Sides(
+            (spans["side"] == 1).to_numpy(),
+            pd.factorize(spans["cluster"])[0],
+            spans["stratum"].to_numpy(),
+        ),
+    )
+
+
+@remembered
+def _told_apart(
+    texts: Sequence[str], prefix: np.ndarray, sides: Sides
+) -> tuple[float, float]:
+    rng = np.random.default_rng(0)
+    drawn = subsample(sides, rng)
+    used = sides.take(drawn)
+    if not used.tasks() or min(clusters_by_side(used)) < FOLDS:
+        return np.nan, np.nan
+    chosen = [texts[i] for i in drawn]
+    place = np.log1p(prefix[drawn])[:, None] / np.log(1000)
+    same = np.zeros(len(drawn), np.int64)
+    features = scipy.sparse.hstack(
+        [word_features(chosen, same, same), characters(chosen, (1, 4)), place]
+    ).tocsr()
+    test = side_test(features, used, rng=rng, permutations=PERMUTATIONS, whole=True)
+    return test.value, test.p
