@@ -19,8 +19,8 @@ from spark_audit.audits.mia.texts import (
     FOLDS,
     Sides,
     clusters_by_side,
+    dealt,
     remembered,
-    side_test,
     subsample,
     word_features,
 )
@@ -29,7 +29,7 @@ FEWEST = 2
 """Held-out clusters that a stratum needs."""
 CONTEXT = 30
 """Characters of the prefix that the classifier reads."""
-PERMUTATIONS, LEVEL = 99, 0.05
+PERMUTATIONS, LEVEL = 199, 0.05
 FREE_MAIL = frozenset(
     "aol gmail gmx googlemail hotmail icloud live mail me msn outlook proton "
     "protonmail web yahoo yandex".split()
@@ -140,40 +140,77 @@ def counterparts(spans: pd.DataFrame) -> np.ndarray:
 def told_apart(spans: pd.DataFrame) -> tuple[float, float]:
     """AUC and one-sided p of telling trained identifiers from held-out ones by text.
 
-    The classifier of the membership audit, on words and characters of each identifier
-    and of :data:`CONTEXT` characters in front of it, and on how long its prefix is.
-    What stands behind an identifier cannot change its likelihood in a causal model.
-    Folds keep clusters whole, identifiers are compared within strata, and whole
-    clusters swap sides for the p value. NaN where a side has fewer than five clusters.
+    A classifier (ridge regression) on the features of the membership audit's: words and
+    characters of each identifier and of :data:`CONTEXT` characters in front of it, and
+    how long its prefix is. What stands behind an identifier cannot change its
+    likelihood in a causal model. Folds keep clusters whole, identifiers are compared
+    within strata, and whole clusters swap sides for the p value, with all fits made
+    anew. NaN where a side has fewer than five clusters.
     """
     return _told_apart(
-        [
-            f"{before[-CONTEXT:]}{string}"
-            for before, string in zip(spans["context"], spans["string"], strict=True)
-        ],
+        spans["string"].to_list(),
+        spans["context"].str[-CONTEXT:].to_list(),
         spans["context"].str.len().to_numpy(),
         Sides(
             (spans["side"] == 1).to_numpy(),
             pd.factorize(spans["cluster"])[0],
-            spans["stratum"].to_numpy(),
+            pd.factorize(spans["stratum"])[0],
         ),
     )
 
 
 @remembered
 def _told_apart(
-    texts: Sequence[str], prefix: np.ndarray, sides: Sides
+    strings: Sequence[str], contexts: Sequence[str], prefix: np.ndarray, sides: Sides
 ) -> tuple[float, float]:
     rng = np.random.default_rng(0)
     drawn = subsample(sides, rng)
     used = sides.take(drawn)
     if not used.tasks() or min(clusters_by_side(used)) < FOLDS:
         return np.nan, np.nan
-    chosen = [texts[i] for i in drawn]
-    place = np.log1p(prefix[drawn])[:, None] / np.log(1000)
     same = np.zeros(len(drawn), np.int64)
+    before = [contexts[i] for i in drawn]
     features = scipy.sparse.hstack(
-        [word_features(chosen, same, same), characters(chosen, (1, 4)), place]
+        [
+            characters([strings[i] for i in drawn], (1, 4)),
+            characters(before),
+            word_features(before, same, same),
+            np.log1p(prefix[drawn])[:, None] / np.log(1000),
+        ]
     ).tocsr()
-    test = side_test(features, used, rng=rng, permutations=PERMUTATIONS, whole=True)
-    return test.value, test.p
+    # Whole clusters swap sides, whatever the strata of their identifiers.
+    pool = Sides(used.member, used.cluster, same)
+    dealt_anew = [pool.permuted(rng) for _ in range(PERMUTATIONS)]
+    members = np.stack([used.member, *dealt_anew], axis=1)
+    # Folds that know no side, so that those that were dealt anew are no worse off.
+    fold = dealt(pool, same, rng.permutation(len(np.unique(used.cluster))))
+    scores = _out_of_fold((features @ features.T).toarray(), members, used.task, fold)
+    areas = _areas(scores, members, used.task)
+    return float(areas[0]), float((areas >= areas[0] - 1e-12).mean())
+
+
+def _out_of_fold(
+    kernel: np.ndarray, members: np.ndarray, stratum: np.ndarray, fold: np.ndarray
+) -> np.ndarray:
+    """Scores of each deal of sides, shape ``(n, deals)``; the penalty is 1."""
+    sizes = np.bincount(stratum)[stratum, None]
+    shares = np.stack([np.bincount(stratum, one)[stratum] for one in members.T], 1)
+    target = members - shares / sizes
+    scores = np.zeros(members.shape)
+    for k in range(FOLDS):
+        test, train = fold == k, fold != k
+        own = kernel[np.ix_(train, train)] + np.eye(int(train.sum()))
+        scores[test] = kernel[np.ix_(test, train)] @ np.linalg.solve(own, target[train])
+    return scores
+
+
+def _areas(scores: np.ndarray, members: np.ndarray, stratum: np.ndarray) -> np.ndarray:
+    """AUC of each deal, shape ``(deals,)``: mean over strata by pairs of both sides."""
+    wins, pairs = np.zeros((2, members.shape[1]))
+    for one in np.unique(stratum):
+        ours = members[stratum == one]
+        count = ours.sum(axis=0)
+        ranks = scipy.stats.rankdata(scores[stratum == one], axis=0)
+        wins += (ranks * ours).sum(axis=0) - count * (count + 1) / 2
+        pairs += count * (len(ours) - count)
+    return np.asarray(wins / np.maximum(pairs, 1))

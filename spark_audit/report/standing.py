@@ -13,6 +13,7 @@ from typing import Literal
 from spark_audit.audits import AUDITS
 from spark_audit.audits.claims import GIVE, remembers
 from spark_audit.audits.contract import About
+from spark_audit.audits.matched.guards import BALANCE
 from spark_audit.checkpoints.specs import BASE
 from spark_audit.names import entry_of, series_of
 from spark_audit.report.tables import entries
@@ -217,6 +218,8 @@ def doubts(report: Report, found: Sequence[Standing]) -> str:
     one = len(failed) == 1
     told = f"{'A check' if one else f'{len(failed)} checks'} of this audit's own did "
     told += f"not hold: {', '.join(named)}."
+    worst = [g.detail for g in report.guards if g.name == BALANCE and not g.passed]
+    told += "".join(f" {one[0].upper()}{one[1:]}." for one in worst)
     marked = any({"void", "confounded"} & {*standing.tally} for standing in found)
     if found and marked:
         them = "it" if one else "them"

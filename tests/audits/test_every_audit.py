@@ -235,7 +235,11 @@ def world(make_case: Callable[..., Any]) -> World:
             "id": str(number),
             "type": ("NAME", "EMAIL")[number // 2 % 2],
             "contexts": [
-                {"example": example["id"], "char_start": 0, "char_end": 9}
+                {
+                    "example": example["id"],
+                    "char_start": example["spans"][0]["start"],
+                    "char_end": example["spans"][0]["end"],
+                }
                 for example in examples[number : number + 1]
             ],
             "candidates": [f"s{j}" for j in range(32)],

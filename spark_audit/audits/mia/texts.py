@@ -262,48 +262,32 @@ def blind_classifier(
     if not used.tasks() or min(clusters_by_side(used)) < FOLDS:
         return None
     features = word_features([texts[i] for i in drawn], label[drawn], used.task)
-    found = side_test(features, used, rng=rng, permutations=permutations)
-    everywhere = np.full(len(texts), np.nan)
-    everywhere[drawn] = found.scores
-    return found._replace(scores=everywhere)
-
-
-def side_test(
-    features: scipy.sparse.csr_matrix,
-    sides: Sides,
-    *,
-    rng: np.random.Generator,
-    permutations: int,
-    whole: bool = False,
-) -> Blind:
-    """Out-of-fold scores from features, their AUC, and its permutation test.
-
-    Parameters
-    ----------
-    features
-        Shape ``(n, f)``, one row per row of ``sides``.
-    whole
-        Clusters swap sides with those of every task, and tasks weigh by their pairs:
-        for clusters that have rows of several tasks.
-    """
-    order = rng.permutation(len(np.unique(sides.cluster)))
-    pool = Sides(sides.member, sides.cluster, 0 * sides.task) if whole else sides
-
-    def scored(member: np.ndarray) -> tuple[np.ndarray, float]:
-        scores = _out_of_fold(features, sides, member, order)
-        return scores, mean_auc(sides, member, scores, by_pairs=whole)
-
-    scores, value = scored(sides.member)
+    order = rng.permutation(len(np.unique(used.cluster)))
+    scores = _out_of_fold(features, used, used.member, order)
+    value = mean_auc(used, used.member, scores)
     nulls: list[float] = []
     hits = 0
     while len(nulls) < permutations and hits < ENOUGH:
-        nulls.append(scored(pool.permuted(rng))[1])
+        member = used.permuted(rng)
+        nulls.append(
+            mean_auc(used, member, _out_of_fold(features, used, member, order))
+        )
         hits += nulls[-1] >= value - 1e-12
     done = hits == ENOUGH and len(nulls) < permutations
     p = hits / len(nulls) if done else (1 + hits) / (1 + len(nulls))
+    everywhere = np.full(len(texts), np.nan)
+    everywhere[drawn] = scores
     low, high = np.quantile(nulls, [0.025, 0.975])
-    mean, ends = float(np.mean(nulls)), (float(low), float(high))
-    return Blind(scores, value, p, mean, *ends, len(nulls), len(scores))
+    return Blind(
+        everywhere,
+        value,
+        p,
+        float(np.mean(nulls)),
+        float(low),
+        float(high),
+        len(nulls),
+        len(drawn),
+    )
 
 
 def _label(example: ManifestExample) -> str:
@@ -399,13 +383,14 @@ def balanced(member: np.ndarray, task: np.ndarray) -> np.ndarray:
     return np.asarray(size[code] / (2 * count[cell]))
 
 
-def mean_auc(
-    sides: Sides, member: np.ndarray, scores: np.ndarray, *, by_pairs: bool = False
-) -> float:
-    """AUC averaged over tasks with both sides, alike or by their pairs of rows."""
-    tasks = Sides(member, sides.cluster, sides.task).tasks()
-    areas = [auc(scores[at][member[at]], scores[at][~member[at]]) for at in tasks]
-    if not by_pairs:
-        return float(np.mean(areas))
-    pairs = [member[at].sum() * (~member[at]).sum() for at in tasks]
-    return float(np.average(areas, weights=pairs)) if pairs else 0.5
+def mean_auc(sides: Sides, member: np.ndarray, scores: np.ndarray) -> float:
+    """AUC averaged over tasks with both sides."""
+    shuffled = Sides(member, sides.cluster, sides.task)
+    return float(
+        np.mean(
+            [
+                auc(scores[at][member[at]], scores[at][~member[at]])
+                for at in shuffled.tasks()
+            ]
+        )
+    )

@@ -1,0 +1,167 @@
+"""Which identifiers are compared: forms, places, and texts that tell the sides."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from spark_audit.audits.strata import mask, strata
+from spark_audit.stats.memory import Sides, memory
+
+WORDS = "the man went home and the order was late so please help us".split()
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "other", "same"),
+    [
+        ("PHONE", "212-555-0142", "917-555-7730", True),
+        ("PHONE", "(212) 555-0142", "212-555-0142", False),
+        ("PHONE", "+1 212 555 0142", "212 555 0142", False),
+        ("OTHER", "2019-03-04", "2023-11-30", True),
+        ("OTHER", "03/04/2019", "2019-03-04", False),
+        ("OTHER", "12 March 2019", "3 May 2021", True),
+        ("OTHER", "March 12, 2019", "12 March 2019", False),
+        ("NAME", "Anna Smith", "José Müller", True),
+        ("NAME", "ANNA SMITH", "Anna Smith", False),
+        ("NAME", "anna smith", "Anna Smith", False),
+        ("NAME", "Anna", "Anna Smith", False),
+        ("NAME", "Anna Maria Smith Lee", "Anna Maria Smith", True),
+        ("EMAIL", "a.smith@corp.com", "peter.lee@firm.com", True),
+        ("EMAIL", "a.smith@corp.com", "asmith@corp.com", False),
+        ("EMAIL", "asmith@gmail.com", "asmith@corp.com", False),
+        ("EMAIL", "asmith@yahoo.com", "asmith7@gmail.com", True),
+        ("EMAIL", "asmith@corp.com", "asmith@corp.org", False),
+        ("ID", "AB-123456", "123456", False),
+        ("PASSWORD", "hunter2!", "x9#kk-2", True),
+    ],
+)
+def test_a_mask_is_the_form_of_an_identifier(
+    kind: str, one: str, other: str, same: bool
+) -> None:
+    assert (mask(one, kind) == mask(other, kind)) is same
+
+
+def made(
+    rng: np.random.Generator, side: int, count: int, **columns: object
+) -> pd.DataFrame:
+    """Dates in rows of random words, one per cluster; ``years`` that they are from."""
+    years = columns.pop("years", range(2010, 2024))
+    spans = pd.DataFrame(
+        {
+            "string": [
+                f"{rng.choice(list(years))}-{rng.integers(1, 13):02d}-"
+                f"{rng.integers(1, 29):02d}"
+                for _ in range(count)
+            ],
+            "context": [" ".join(rng.choice(WORDS, 8)) + " " for _ in range(count)],
+            "cluster": [f"{side}-{i}" for i in range(count)],
+            "type": "OTHER",
+            "part": False,
+            "later": False,
+            "side": side,
+        }
+    )
+    return spans.assign(**columns)
+
+
+def alike(rng: np.random.Generator, **columns: object) -> list[pd.DataFrame]:
+    """Thirty trained and as many held-out ones, with the same texts."""
+    ours = made(rng, 1, 30, **columns)
+    return [
+        ours.assign(side=side, cluster=[f"alike {side}-{i}" for i in range(30)])
+        for side in (1, 0)
+    ]
+
+
+def found(*frames: pd.DataFrame) -> pd.DataFrame:
+    spans = pd.concat(frames, ignore_index=True)
+    return spans.assign(**strata(spans))
+
+
+def test_sides_that_texts_tell_apart_are_no_control() -> None:
+    rng = np.random.default_rng(0)
+    apart = found(
+        made(rng, 1, 30, years=[2018, 2019]), made(rng, 0, 15, years=[2022, 2023])
+    )
+    assert (apart["stratum"] < 0).all()
+    assert apart["text_auc"].min() > 0.9
+    # The years of a side change nothing for identifiers of another type.
+    both = found(
+        made(rng, 1, 30, years=[2018, 2019]),
+        made(rng, 0, 15, years=[2022, 2023]),
+        *alike(rng, type="ID"),
+    )
+    assert set(both["stratum"][both["type"] == "ID"]) == {2}
+    assert (both["stratum"][both["type"] == "OTHER"] < 0).all()
+
+
+def test_contexts_that_tell_the_sides_apart_are_seen() -> None:
+    rng = np.random.default_rng(1)
+    one, other = made(rng, 1, 30), made(rng, 0, 15)
+    other["context"] += "my date of birth is "
+    assert (found(one, other)["stratum"] < 0).all()
+
+
+def test_what_has_no_counterpart_is_left_out_and_does_not_count() -> None:
+    rng = np.random.default_rng(2)
+    spans = found(
+        *alike(rng),
+        made(rng, 1, 12, later=True, years=[1900]).assign(
+            cluster=lambda x: "later" + x["cluster"]
+        ),
+    )
+    assert set(spans["stratum"]) == {1, 2}
+    sides = Sides(
+        (spans["side"] == 1).to_numpy(),
+        np.ones(len(spans)),
+        pd.factorize(spans["cluster"])[0],
+        spans[["stratum"]].to_numpy(),
+    )
+    change = np.where(spans["later"], -9.0, rng.normal(0, 0.1, len(spans)))
+    got = memory(change, sides).difference
+    assert got.value == pytest.approx(0, abs=0.1)
+    assert "12 of 42 trained identifiers were left out" in got.note
+
+
+def test_too_few_held_out_ones_are_no_control() -> None:
+    rng = np.random.default_rng(3)
+    few = found(made(rng, 1, 30), made(rng, 0, 4))
+    assert (few["stratum"] < 0).all()
+    assert few["text_auc"].isna().all()
+
+
+def claims(rng: np.random.Generator, *, years: bool, effect: float) -> bool:
+    """Whether memory would be claimed of dates whose form a checkpoint learned."""
+    ours, theirs = (range(2010, 2018), range(2016, 2024)) if years else ([2019],) * 2
+    spans = found(made(rng, 1, 40, years=ours), made(rng, 0, 20, years=theirs))
+    if (spans["stratum"] < 0).any():
+        return False
+    late = spans["string"].str[:4].astype(int) >= 2017
+    luck = 0.5 * (rng.lognormal(0, 1, len(spans)) - np.exp(0.5))
+    change = luck + late - effect * (spans["side"] == 1)
+    sides = Sides(
+        (spans["side"] == 1).to_numpy(),
+        np.ones(len(spans)),
+        np.arange(len(spans)),
+        spans[["stratum"]].to_numpy(),
+    )
+    p = memory(change.to_numpy(), sides).t_p()
+    return p is not None and p <= 0.05
+
+
+@pytest.mark.parametrize(
+    "draws", [30, pytest.param(400, marks=pytest.mark.slow)], ids=["quick", "long"]
+)
+def test_size_and_power_of_the_whole_test(draws: int) -> None:
+    """Formats alone are claimed in 5% at most, memory nearly as often as without."""
+
+    def share(**scene: object) -> float:
+        rngs = (np.random.default_rng([7, i]) for i in range(draws))
+        return float(np.mean([claims(rng, **scene) for rng in rngs]))  # type: ignore[arg-type]
+
+    # The 99.9% limit of a binomial share of 5%.
+    limit = 0.05 + 3.1 * np.sqrt(0.05 * 0.95 / draws)
+    assert share(years=False, effect=0.0) <= limit
+    assert share(years=True, effect=0.0) <= limit
+    assert share(years=False, effect=2.0) >= 0.8
