@@ -28,10 +28,11 @@ METRICS = (
         definitions={
             "memory": "change of the NLL of identifiers in trained rows since the "
             "reference, minus that of identifiers of the same kinds (type; where "
-            "injected, format and sentence too) in rows never trained on, which stand "
-            "in no trained row. 0 without memory; below 0, what was trained on is "
-            "likelier than others of its kind; above 0, less likely, which tells it as "
-            "well. Where the two were unequally hard on the reference already, the "
+            "injected, format and sentence too; else form and place) in rows never "
+            "trained on, which stand in no trained row. 0 without memory; below 0, "
+            "what was trained on is likelier than others of its kind; above 0, less "
+            "likely, which tells it as well. Where the two were unequally hard on the "
+            "reference already, the "
             "difference must clear that too."
         },
     ),

@@ -146,9 +146,9 @@ def cells_of(stages: Mapping[int, pd.DataFrame]) -> Iterator[tuple[str, int, Cel
     """Task (empty: all that were trained on) and stage, with its cell."""
     spans = next(iter(stages.values()))
     alone = (spans["split"] == "train") & (spans["elsewhere"] == 0)
-    usable = alone | ((spans["split"] == "test") & (spans["dose"] == 0))
+    either = alone | ((spans["split"] == "test") & (spans["dose"] == 0))
     # Where text alone tells the sides apart, one is no control for the other.
-    usable = (usable & (spans["stratum"] >= 0)).to_numpy()
+    usable = (either & (spans["stratum"] >= 0)).to_numpy()
     nll = {stage: part["nll_sum"].to_numpy() for stage, part in stages.items()}
     for task in sorted(set(spans["task"])):
         chosen = usable & (spans["task"] == task).to_numpy()

@@ -207,9 +207,9 @@ def _verdict(name: str, tests: Sequence[Test], smallest: str) -> Finding:
         return _finding(row, "betrays", said, **options)
     if whole.p_kind is not None and (whole.p_rise or 1.0) <= LEVEL:
         said = (
-            f"{name}: identifiers rank ahead of their twins by {figures}, but none "
-            "were held out, and neither injected numbers nor dose tell it from a kind "
-            "that was learned: whether that is memory cannot be told."
+            f"{name}: identifiers rank ahead of their twins by {figures}, but no "
+            "comparable ones were held out, and neither injected numbers nor dose tell "
+            "it from a kind that was learned: whether that is memory cannot be told."
         )
         return _finding(whole.row, "confounded", said, **options)
     if whole.p_beyond is not None and (whole.p_rise or 1.0) <= LEVEL:

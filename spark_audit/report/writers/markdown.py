@@ -19,6 +19,7 @@ from spark_audit.report.standing import (
     advice,
     answer,
     covered,
+    doubts,
     gate,
     reading,
     standings,
@@ -139,6 +140,8 @@ def _head(report: Report) -> Iterator[str]:
     if stand:
         yield _bullets(map(_stands, stand))
         yield _bullets(f"{SHAPES[s]} {s}: {text}" for s, text in advice(stand).items())
+        if failed := doubts(report, stand):
+            yield _plain(failed)
         yield f"Without rules of your own, `spark-audit gate` {_plain(gate(stand))}."
         yield _plain(f"Tried on: {'; '.join(covered(report))}.")
         yield _plain(f"Figures: {reading(stand)}.")
