@@ -6,12 +6,12 @@ claimed only where its p holds once corrected over all primary tests of the repo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from spark_audit.checkpoints.specs import BASE
-from spark_audit.names import entry_of, series_of
-from spark_audit.results import OF_REPORT, Finding
+from spark_audit.names import entry_of, original_of, series_of
+from spark_audit.results import OF_REPORT, Claim, Finding, Guard
 from spark_audit.results.rows import DETECTED, SEVERITY
 from spark_audit.stats.bootstrap import holm
 
@@ -28,6 +28,26 @@ GIVE = (
     "Run `matched` with held-out rows that hold identifiers, run `twins`, or plant "
     "canaries before training (`spark-audit data inject`)"
 )
+
+HELD_OUT_BACK, BASE_READ, BROKEN = "held_out_back", "base_read_rows", "broken_model"
+"""Setup guards: where one fails, the checkpoint's memory was not tested."""
+ALARM = 0.005
+"""p below which a test of a setup guard fails: it is asked twice at most for each guard
+of a report, so that a sound setup fails in one of 100 **[ours]**."""
+REMAINS: Mapping[str, Mapping[Claim, Collection[str]]] = {
+    # Held-out rows that were trained on hide memory, and swapped lists reverse it:
+    # neither makes trained identifiers likelier than held-out ones.
+    HELD_OUT_BACK: {"verbatim": ("extract",), "memory": REMEMBERS},
+    # Changes since such a base say nothing. Strings that come back beyond those that
+    # the base gives, and canaries among strings that nobody inserted, do.
+    BASE_READ: {"verbatim": ("extract",), "memory": ("canary",)},
+    # Drift by many nats enlarges every difference that there was before. Candidates
+    # of a canary, and word for word, have no such difference.
+    BROKEN: {"verbatim": ("extract",), "memory": ("canary",)},
+}
+"""Setup guard -> claims that its fault cannot cause, and of which audits. Where it
+fails all other claims of the checkpoint are void, and so is that nothing was shown."""
+VOID = "void, {} failed: {}"
 
 
 def family(findings: Iterable[Finding]) -> list[Finding]:
@@ -74,6 +94,52 @@ def remembers(finding: Finding) -> bool:
         return True
     tested = finding.family == "primary" and finding.p is not None
     return finding.audit in REMEMBERS and (tested or finding.metric == "memory")
+
+
+def faults(guards: Iterable[Guard], name: str) -> list[Guard]:
+    """The setup guards that failed for a checkpoint, the first of each name.
+
+    Those of its seeds, of its stages and of what it was rounded from count as its own,
+    and those of the base as everybody's. The base itself has none: it is no suspect.
+    """
+    if name == BASE:
+        return []
+    whose = {BASE, _entry(name), _entry(original_of(name))}
+    found: dict[str, Guard] = {}
+    # Its own reason first: the base of a checkpoint that is its base has read the rows.
+    for one in sorted(guards, key=lambda one: one.checkpoint == BASE):
+        if one.name in REMAINS and one.passed is False:
+            if _entry(one.checkpoint) in whose:
+                found.setdefault(one.name, one)
+    return list(found.values())
+
+
+def without_void(findings: Iterable[Finding], guards: Iterable[Guard]) -> list[Finding]:
+    """The findings; those that a setup guard voids have the status ``invalid``.
+
+    They keep their figures, and are no detections.
+    """
+    guards = list(guards)
+    return [_unless_void(one, guards) for one in findings]
+
+
+def _unless_void(finding: Finding, guards: Sequence[Guard]) -> Finding:
+    tested = finding.family == "primary" and finding.alone == "nothing_shown"
+    if not tested and SEVERITY[finding.alone] < DETECTED:
+        return finding
+    if finding.status == "invalid":
+        return finding
+    for guard in faults(guards, finding.checkpoint):
+        if finding.audit in REMAINS[guard.name].get(finding.alone, ()):
+            continue
+        head = f"{finding.checkpoint}: "
+        said = {
+            key: head + VOID.format(guard.name, text.removeprefix(head))
+            for key in ("sentence", "otherwise")
+            if (text := getattr(finding, key))
+        }
+        return finding.model_copy(update={"status": "invalid", **said})
+    return finding
 
 
 def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]:

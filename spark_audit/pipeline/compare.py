@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 
 from spark_audit.audits import AUDITS
+from spark_audit.audits.claims import REMAINS
 from spark_audit.audits.columns import columns_of
 from spark_audit.audits.contract import BASE, baselines_of, originals, replicates, taken
 from spark_audit.audits.seeds import with_entries
@@ -114,7 +115,7 @@ def compare(
         | {"compared": [str(folder.name) for folder in folders]},
         manifest=first.manifest,
         checkpoints=list(facts.values()),
-        guards=_told(left_out, unchecked),
+        guards=[*_told(left_out, unchecked), *_setup(reports, names)],
         tables=united([(r.tables, new) for r, new in zip(reports, names, strict=True)]),
         evidence=sums,
         files={} if output is None else {"scores": [f"scores/{n}" for n in kept]},
@@ -227,6 +228,18 @@ def _told(left_out: Sequence[str], unchecked: Sequence[str]) -> list[Guard]:
         )
         found.append(Guard(name="evidence as written", passed=None, detail=said))
     return found
+
+
+def _setup(reports: Sequence[Report], names: Sequence[dict[str, str]]) -> list[Guard]:
+    """Setup guards that failed in the reports: evidence alone does not show them."""
+    found: dict[tuple[str, str], Guard] = {}
+    for report, renamed in zip(reports, names, strict=True):
+        for guard in report.guards:
+            if guard.name in REMAINS and guard.passed is False:
+                name = renamed.get(guard.checkpoint, guard.checkpoint)
+                told = guard.model_copy(update={"checkpoint": name})
+                found.setdefault((guard.name, name), told)
+    return list(found.values())
 
 
 def _check(folders: Sequence[Path], reports: Sequence[Report]) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import Tables, baselines_of, originals
+from spark_audit.audits.contract import BASE, Tables, baselines_of, originals
 from spark_audit.audits.seeds import with_entries
+from spark_audit.audits.setup import setup_guards
 from spark_audit.audits.turns import StoredEvidence
 from spark_audit.checkpoints.run_folder import run_tables
 from spark_audit.errors import IncompleteError
@@ -32,6 +33,7 @@ from spark_audit.results import (
     AuditResult,
     CheckpointFacts,
     Finding,
+    Guard,
     ManifestFacts,
     Report,
 )
@@ -85,7 +87,7 @@ def _written(
     files = {name: passes.files.get(Pass()) for name, passes in tables.items()}
     plain = StoredTables({name: path for name, path in files.items() if path})
     shown = cases(work.view, work.places, plain)
-    report = _report(work, scored, results, run_tables(folders_of(work.order)))
+    report = _report(work, scored, results, tables)
     adds = False
     if before is not None:
         report = accumulated(before, report, folder=folder)
@@ -207,7 +209,7 @@ def _report(
     work: Work,
     scored: Sequence[Scored],
     results: Mapping[str, AuditResult],
-    attached: Mapping[str, list[dict[str, Any]]],
+    tables: Tables,
 ) -> Report:
     request, manifest, view = work.request, work.manifest, work.view
     partial = len(view.examples) < len(manifest.examples)
@@ -233,9 +235,24 @@ def _report(
         },
         manifest=manifest_facts(view),
         checkpoints=[one.facts for one in scored],
-        tables={**matching(view), **attached},
+        guards=_setup(work, scored, tables),
+        tables={**matching(view), **run_tables(folders_of(work.order))},
         timing={k: round(seconds, 3) for k, seconds in work.clock.seconds.items()},
     )
+
+
+def _setup(work: Work, scored: Sequence[Scored], tables: Tables) -> list[Guard]:
+    """The setup guards that fail, of a series by its last stage."""
+    stages = work.order.stages
+    names = {work.order.entry(name): name for name in tables if name in stages}
+    names |= {name: name for name in tables if name not in stages}
+    weights = {BASE: work.manifest.reference.weights_sha256}
+    for one in (one.facts for one in scored):
+        # Rounded weights bear the hash of those that they were rounded from.
+        if one.quantised_from is None and one.format != "live":
+            weights[one.name] = one.weights_sha256
+    with work.clock("statistics: setup"):
+        return setup_guards(tables, work.view, names=names, weights=weights)
 
 
 def manifest_facts(manifest: Manifest) -> ManifestFacts:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
-from spark_audit.audits.claims import TESTS, corrected, family, untested
+from spark_audit.audits.claims import TESTS, corrected, family, untested, without_void
 from spark_audit.provenance import now, versions
 from spark_audit.report.attachments import MATCHING, RUNS
 from spark_audit.results import AuditResult, Guard, Report, by_severity
@@ -47,7 +47,9 @@ def assemble(
         they say otherwise.
     """
     parts = list(results.values())
+    told = [*guards, *chain(*(part.guards for part in parts))]
     findings = corrected(list(chain(*(part.findings for part in parts))))
+    findings = without_void(findings, told)
     audited = [one.name for one in facts.get("checkpoints", ())]
     findings += untested(findings, audited)
     settings = {**facts.pop("settings", {}), TESTS: len(family(findings))}
@@ -62,7 +64,7 @@ def assemble(
             "settings": settings,
             "results": list(chain(*(part.rows for part in parts))),
             "contrasts": list(chain(*(part.contrasts for part in parts))),
-            "guards": [*guards, *chain(*(part.guards for part in parts))],
+            "guards": told,
             "scope": list(
                 dict.fromkeys([*SCOPE, *chain(*(p.scope for p in parts)), *scope])
             ),

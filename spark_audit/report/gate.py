@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.claims import untested
+from spark_audit.audits.claims import faults, untested
 from spark_audit.audits.contract import ANY, BASE
 from spark_audit.errors import InputError, choose
 from spark_audit.names import entry_of, series_of
@@ -228,6 +228,12 @@ def _check(report: Report, rule: Rule, *, allow_missing: bool) -> list[Finding]:
             continue
         judge = _claimed if rule.claim else _finding
         one = judge(report, rule, name, mine)
+        if failed := faults(report.guards, name):
+            why = "; ".join(f"{guard.name}: {guard.detail}" for guard in failed)
+            if one.state == "tripped":
+                one = replace(one, detail=f"{one.detail}; {why}")
+            else:
+                one = replace(one, state="missing", detail=why)
         if one.state == "missing" and not allow_missing:
             one = replace(one, state="tripped")
         found.append(one)
@@ -358,6 +364,12 @@ def _claimed(report: Report, rule: Rule, name: str, rows: Sequence[Row]) -> Find
         return Finding(rule.text, name, "missing", "the report is partial (--limit)")
     if untested(report.findings, [name]):
         return Finding(rule.text, name, "missing", "its memory was not tested")
+    if passed := [one for one in own if one.detected]:
+        least = min(passed, key=lambda one: one.severity).claim
+        shown += (
+            f"; passes, although detected: the rule leaves it out, --fail-if 'claim >= "
+            f"{least}' does not"
+        )
     return Finding(rule.text, name, "ok", shown)
 
 

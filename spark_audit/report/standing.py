@@ -11,13 +11,20 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.claims import GIVE, remembers
+from spark_audit.audits.claims import (
+    BASE_READ,
+    BROKEN,
+    GIVE,
+    HELD_OUT_BACK,
+    faults,
+    remembers,
+)
 from spark_audit.audits.contract import About
 from spark_audit.audits.matched.guards import BALANCE
 from spark_audit.checkpoints.specs import BASE
 from spark_audit.names import entry_of, series_of
 from spark_audit.report.tables import entries
-from spark_audit.results import OF_REPORT, Finding, Report, by_severity, number
+from spark_audit.results import OF_REPORT, Finding, Guard, Report, by_severity, number
 from spark_audit.results.rows import DETECTED, SEVERITY
 
 State = Literal["LEAKS", "DETECTABLE", "NOT SHOWN", "NOT TESTED"]
@@ -46,6 +53,15 @@ NEXT: dict[State, str] = {
     "NOT TESTED": f"{GIVE}.",
 }
 """What to do next, by state."""
+MENDED: dict[str, str] = {
+    HELD_OUT_BACK: "Find out which rows were in the training, build the manifest with "
+    "held-out rows that were in none, and audit again.",
+    BASE_READ: "Name as --base the model as it was before it read any of these rows, "
+    "and audit again.",
+    BROKEN: "A short training on other rows may bring back what a broken model knew: "
+    "run `spark-train relearn` on it, and audit the result.",
+}
+"""What to do next where a setup guard failed."""
 READING = (
     "brackets are 95% intervals; what would have been seen is what 80% of such audits "
     "detect"
@@ -88,12 +104,15 @@ class Tried:
         ``void``: tried, but its figures say nothing.
     finding
         What the outcome rests on, if on one.
+    ran
+        Whether the report has this audit.
     """
 
     audit: str
     attack: str
     outcome: Outcome
     finding: Finding | None = None
+    ran: bool = True
 
 
 @dataclass(frozen=True)
@@ -113,6 +132,8 @@ class Standing:
     exposed
         Of one that remembers identifiers, the types that it remembers most, each with
         its figure: exploratory, to say where to look first.
+    faults
+        Setup guards that failed for it; the lead names them.
     """
 
     name: str
@@ -121,6 +142,7 @@ class Standing:
     lead: str
     tried: tuple[Tried, ...]
     exposed: str = ""
+    faults: tuple[Guard, ...] = ()
 
     @property
     def ships(self) -> bool:
@@ -158,9 +180,12 @@ def standings(report: Report) -> list[Standing]:
     for finding in report.findings:
         by_entry.setdefault(_entry(finding.checkpoint), []).append(finding)
     scored = {(row.audit, _entry(row.checkpoint)) for row in report.results if row.n}
+    scored |= {(row.audit, "") for row in report.results}
+    scored |= {(one.audit, "") for one in report.findings}
     found = [
         replace(
-            _standing(name, own, attacks, scored), exposed=_exposed(report, name, own)
+            _standing(name, own, attacks, scored, faults(report.guards, name)),
+            exposed=_exposed(report, name, own),
         )
         for name, own in by_entry.items()
         if name and (name != BASE or any(one.detected for one in own))
@@ -185,18 +210,43 @@ def advice(found: Sequence[Standing]) -> dict[State, str]:
     """What to do next, by the states that there are."""
     told = {state: NEXT[state] for state in dict.fromkeys(one.state for one in found)}
     if "NOT SHOWN" in told:
-        clean = [one for one in found if one.state == "NOT SHOWN"]
-        open_: dict[str, list[str]] = {}
-        for one in clean:
-            for tried in one.tried:
-                if tried.outcome not in ("FOUND", "not shown"):
-                    open_.setdefault(tried.attack, []).append(one.name)
+        more = _open([one for one in found if one.state == "NOT SHOWN"])
+        told["NOT SHOWN"] = ". ".join([told["NOT SHOWN"], *more]) + "."
+    if "NOT TESTED" in told:
+        lacking = [one for one in found if one.state == "NOT TESTED"]
+        failed = dict.fromkeys(guard.name for one in lacking for guard in one.faults)
+        parts = [NEXT["NOT TESTED"]] if not all(one.faults for one in lacking) else []
+        told["NOT TESTED"] = " ".join([*parts, *map(MENDED.__getitem__, failed)])
+    return told
+
+
+def _open(clean: Sequence[Standing]) -> list[str]:
+    """What tests of checkpoints without a claim are open, and who can close them."""
+    again: dict[str, None] = {}
+    unanswered: dict[str, list[str]] = {}
+    planted = True
+    for one in clean:
+        for tried in one.tried:
+            if not tried.ran:
+                again[tried.audit] = None
+            elif tried.outcome == "not tested" and tried.audit == "canary":
+                planted = False
+            elif tried.outcome not in ("FOUND", "not shown"):
+                unanswered.setdefault(tried.attack, []).append(one.name)
+    told = []
+    if again:
+        command = ", ".join(f"`spark-audit {audit}`" for audit in again)
+        told.append(f"Not run yet: {command}, with the same options")
+    if not planted:
+        told.append("Canaries were not planted: only a new training run can test this")
+    if unanswered:
         named = [
             attack + ("" if len(names) == len(clean) else f" ({', '.join(names)})")
-            for attack, names in open_.items()
+            for attack, names in unanswered.items()
         ]
-        more = f"; first close what is still open: {', '.join(named)}" if named else ""
-        told["NOT SHOWN"] = f"{told['NOT SHOWN']}{more}."
+        told.append(
+            f"Without an answer, for the reasons in the report: {', '.join(named)}"
+        )
     return told
 
 
@@ -239,7 +289,11 @@ def gate(found: Sequence[Standing]) -> str:
     """What the gate without rules makes of each."""
     parts = {"stops": [], "passes": []}  # type: dict[str, list[str]]
     for one in found:
-        parts["passes" if one.ships else "stops"].append(one.name)
+        why = [guard.name for guard in one.faults]
+        if one.ships and one.detections:
+            why = ["DETECTABLE by suppression, which only 'claim >= betrays' stops"]
+        name = f"{one.name} ({', '.join(why)})" if why else one.name
+        parts["passes" if one.ships else "stops"].append(name)
     told = [f"{k} {', '.join(names)}" for k, names in parts.items() if names]
     if any(
         one.ships and {"void", "confounded", "not tested"} & {*one.tally}
@@ -289,6 +343,7 @@ def _standing(
     findings: Iterable[Finding],
     attacks: dict[str, str],
     scored: Collection[tuple[str, str]],
+    failed: Sequence[Guard],
 ) -> Standing:
     own = [one for one in by_severity(findings) if one.audit in (*attacks, OF_REPORT)]
     tried = tuple(
@@ -297,14 +352,19 @@ def _standing(
             attack,
             [one for one in own if one.audit == audit],
             scored=(audit, name) in scored,
+            ran=(audit, "") in scored,
         )
         for audit, attack in attacks.items()
     )
     detections = tuple(one for one in own if one.detected)
+    why = " ".join(guard.detail for guard in failed)
     if detections:
         leaks = detections[0].severity >= SEVERITY["memory"]
         state: State = "LEAKS" if leaks else "DETECTABLE"
-        return Standing(name, state, detections, _told(detections[0], name), tried)
+        lead = " ".join(filter(None, [_told(detections[0], name), why]))
+        return Standing(name, state, detections, lead, tried, faults=tuple(failed))
+    if failed:
+        return Standing(name, "NOT TESTED", (), why, tried, faults=tuple(failed))
     if not any(map(remembers, own)):
         # The report says at its head why, once for all.
         return Standing(name, "NOT TESTED", (), "Memory was not tested.", tried)
@@ -320,7 +380,7 @@ MOST = 3
 
 def _exposed(report: Report, name: str, own: Sequence[Finding]) -> str:
     """Types whose trained identifiers became likelier than never-trained ones."""
-    if not any(one.claim in ("memory", "verbatim") for one in own):
+    if not any(one.severity >= SEVERITY["memory"] for one in own):
         return ""
     rows = [
         row
@@ -336,7 +396,9 @@ def _exposed(report: Report, name: str, own: Sequence[Finding]) -> str:
     return ", ".join(f"{row.grouping[1]} {number(row.value)}" for row in rows[:MOST])
 
 
-def _tried(audit: str, attack: str, own: Sequence[Finding], *, scored: bool) -> Tried:
+def _tried(
+    audit: str, attack: str, own: Sequence[Finding], *, scored: bool, ran: bool
+) -> Tried:
     """What one audit came to; its first test speaks for it where nothing was found."""
     first = own[0] if own else None
     if first is not None and first.severity >= DETECTED:
@@ -349,7 +411,7 @@ def _tried(audit: str, attack: str, own: Sequence[Finding], *, scored: bool) -> 
     if shown is not None:
         sound = shown.status == "ok"
         return Tried(audit, attack, "not shown" if sound else "void", shown)
-    return Tried(audit, attack, "void" if scored else "not tested", first)
+    return Tried(audit, attack, "void" if scored else "not tested", first, ran=ran)
 
 
 def _told(finding: Finding, name: str) -> str:

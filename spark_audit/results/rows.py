@@ -203,7 +203,8 @@ class Finding(Strict):
     from ``claim``. The figures are those that it claims: of the row that it rests on,
     or what that is beyond another. What a primary finding detects ``alone`` is claimed
     only if its ``p`` holds once corrected over the primary findings of the whole
-    report; else nothing is, and ``sentence`` and ``otherwise`` have changed places.
+    report; else nothing is, and ``sentence`` and ``otherwise`` have changed places. One
+    whose ``status`` is ``invalid`` is void, and no detection.
     """
 
     audit: Text = Field(description="Audit that claims it.")
@@ -262,7 +263,10 @@ class Finding(Strict):
     def _weighed(cls, data: Any) -> Any:
         claim = data.get("claim") if isinstance(data, dict) else None
         if isinstance(claim, str) and claim in SEVERITY:
-            return {"alone": claim, **data, "severity": SEVERITY[claim]}
+            severity = SEVERITY[claim]
+            if severity >= DETECTED and data.get("status") == "invalid":
+                severity = 0  # what is void is no detection
+            return {"alone": claim, **data, "severity": severity}
         return data
 
     @model_validator(mode="after")

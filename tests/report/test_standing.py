@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
+from spark_audit.audits.claims import REMAINS, faults
 from spark_audit.cli.show import show_report
+from spark_audit.report.assemble import assemble
 from spark_audit.report.disclosure import disclosed
+from spark_audit.report.gate import DEFAULT, check, parse_rule
 from spark_audit.report.standing import (
+    MENDED,
     NEXT,
     READING,
     SHAPES,
@@ -22,6 +26,7 @@ from spark_audit.report.standing import (
     standings,
 )
 from spark_audit.results import (
+    AuditResult,
     CheckpointFacts,
     Claim,
     Finding,
@@ -166,19 +171,92 @@ def test_what_says_nothing_is_void_and_what_was_left_out_not_tested() -> None:
     }
 
 
-def test_what_is_still_open_is_named_in_the_advice() -> None:
+def test_the_advice_names_who_can_close_what_is_open() -> None:
     told = [
         finding("matched", "a", "nothing_shown"),
         finding("matched", "b", "nothing_shown"),
         finding("mia", "a", "confounded"),
+        finding("canary", "a", "not_tested"),
     ]
     (text,) = advice(standings(report(*told))).values()
-    assert text.endswith(
-        "; first close what is still open: canaries, twins, membership, extraction."
-    )
+    assert "Not run yet: `spark-audit twins`, with the same options." in text
+    assert "Canaries were not planted: only a new training run can test this." in text
+    assert text.endswith("for the reasons in the report: membership, extraction.")
     told.append(finding("mia", "b", "nothing_shown"))
     (text,) = advice(standings(report(*told))).values()
     assert "membership (a)" in text
+
+
+FAULT = {name: f"Reason of {name}." for name in REMAINS}
+
+
+def with_fault(name: str, *told: Finding, of: str = "a", **more: Any) -> Report:
+    """A report whose setup guard failed, assembled as every report is."""
+    given = report(*told, **more)
+    guard = Guard(name=name, checkpoint=of, passed=False, detail=FAULT[name])
+    kept = ("status", "command", "manifest", "checkpoints")
+    result = AuditResult(rows=given.results, findings=given.findings)
+    facts = {field: getattr(given, field) for field in kept}
+    return assemble({"matched": result}, guards=[guard], **facts)
+
+
+@pytest.mark.parametrize(
+    ("audit", "claim", "leaks"),
+    [
+        ("extract", "verbatim", (*REMAINS,)),
+        ("canary", "memory", (*REMAINS,)),
+        ("matched", "memory", ("held_out_back",)),
+        ("twins", "memory", ("held_out_back",)),
+        ("mia", "membership", ()),
+        ("matched", "betrays", ()),
+        ("twins", "betrays", ()),
+        ("matched", "nothing_shown", ()),
+    ],
+)
+@pytest.mark.parametrize("fault", REMAINS)
+def test_a_mistaken_setup_is_not_tested_or_leaks(
+    fault: str, audit: str, claim: Claim, leaks: tuple[str, ...]
+) -> None:
+    """No claim that the fault could cause stands, and no gate opens."""
+    given = with_fault(fault, finding(audit, "a", claim, p=1e-6), names=("base", "a"))
+    (one,) = standings(given)
+    assert one.state == ("LEAKS" if fault in leaks else "NOT TESTED")
+    assert FAULT[fault] in one.lead
+    assert not one.ships
+    if fault not in leaks:
+        assert one.lead == FAULT[fault]
+        assert not one.detections
+        assert audit in [tried.audit for tried in one.tally["void"]]
+        assert not {"FOUND", "not shown"} & {*one.tally}
+        assert MENDED[fault] in advice([one])["NOT TESTED"]
+    (judged,) = (
+        v for v in check(given, [parse_rule(DEFAULT[0])]) if v.checkpoint == "a"
+    )
+    assert judged.state == "tripped"
+    assert FAULT[fault] in judged.detail
+    # A rule on a figure opens no gate either, and the base is no suspect.
+    rule = parse_rule("matched.memory.value > 5")
+    states = {v.checkpoint: v.state for v in check(given, [rule])}
+    assert states["a"] == "tripped"
+    assert f"a ({fault})" in gate([one])
+    # Assembled once more, as when another audit is added, nothing changes.
+    again = with_fault(fault, *given.findings, names=("base", "a"))
+    assert standings(again) == [one]
+
+
+def test_a_fault_is_of_its_checkpoint_its_seeds_and_everybodys_base() -> None:
+    told = [finding("matched", name, "nothing_shown") for name in ("a", "b")]
+    of_a = standings(with_fault("broken_model", *told))
+    assert {one.name: one.state for one in of_a} == {
+        "a": "NOT TESTED",
+        "b": "NOT SHOWN",
+    }
+    of_base = standings(with_fault("base_read_rows", *told, of="base"))
+    assert {one.state for one in of_base} == {"NOT TESTED"}
+    for of, name in (("a[2]", "a"), ("a@3", "a"), ("a", "a+int8")):
+        guards = with_fault("broken_model", *told, of=of).guards
+        assert [guard.name for guard in faults(guards, name)] == ["broken_model"]
+        assert faults(guards, "b") == faults(guards, "base") == []
 
 
 def test_a_base_that_gives_something_away_is_told_of_too() -> None:
@@ -187,8 +265,7 @@ def test_a_base_that_gives_something_away_is_told_of_too() -> None:
 
 
 def test_the_gate_of_no_rules_agrees() -> None:
-    from spark_audit.report.gate import DEFAULT, check, parse_rule
-
+    rule = parse_rule(DEFAULT[0])
     told = [
         finding("matched", "a", "memory"),
         finding("mia", "b", "membership"),
@@ -200,7 +277,13 @@ def test_the_gate_of_no_rules_agrees() -> None:
     judged = gate(stand).removesuffix(
         "; what was void, confounded or not tested it does not judge"
     )
-    assert judged == "stops a, b, e; passes c, d"
+    assert judged == (
+        "stops a, b, e; passes c (DETECTABLE by suppression, which only 'claim >= "
+        "betrays' stops), d"
+    )
+    (passed,) = (one for one in check(given, [rule]) if one.checkpoint == "c")
+    assert "passes, although detected" in passed.detail
+    assert "'claim >= betrays'" in passed.detail
     verdicts = check(given, [*map(parse_rule, DEFAULT)])
     tripped = {one.checkpoint for one in verdicts if one.state == "tripped"}
     assert tripped == {one.name for one in stand if not one.ships}

@@ -90,12 +90,13 @@ running numbers **[ours]**."""
 def numbers_p(pii: pd.DataFrame, name: str) -> float:
     """P that guessing gives back numbers in as many clusters of trained rows, or more.
 
-    It needs no held-out rows, and few of trained ones. 1 where fewer than two come
-    back, or where the base or a row never trained on gives one: they can be guessed.
+    It needs no held-out rows, and few of trained ones. Held-out numbers that come back
+    raise the rate of guessing to its upper limit by theirs. 1 where fewer than two come
+    back, or where the base gives one: they can be guessed.
     """
     numbers = pii[pii["parts"] >= DIGITS]
-    others = numbers[(numbers["checkpoint"] == BASE) | (numbers["split"] == "test")]
-    if name == BASE or not has_base(pii) or others["greedy"].any():
+    base = numbers[numbers["checkpoint"] == BASE]
+    if name == BASE or not has_base(pii) or base["greedy"].any():
         return 1.0
     train = spans_of(numbers, name, "train")
     train = train.assign(hit=train["greedy_sure"] & ~train["cue"])
@@ -104,6 +105,10 @@ def numbers_p(pii: pd.DataFrame, name: str) -> float:
     if found < 2:
         return 1.0
     most = min(1.0, GUESSED * int(clusters["size"].max()))
+    held = spans_of(numbers, name, "test").groupby("cluster")["greedy"].any()
+    if held.any():
+        limit = scipy.stats.beta.ppf(0.95, held.sum() + 1, (~held).sum() or 1e-9)
+        most = max(most, float(limit))
     return float(scipy.stats.binom.sf(found - 1, len(clusters), most))
 
 

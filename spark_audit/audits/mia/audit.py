@@ -56,7 +56,7 @@ from spark_audit.audits.mia.texts import (
     label_codes,
     own_text,
 )
-from spark_audit.audits.mia.verdicts import verdict, verdicts
+from spark_audit.audits.mia.verdicts import base_read, verdict, verdicts
 from spark_audit.audits.turns import joined, names_in
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
@@ -188,7 +188,7 @@ def conclude(
     return AuditResult(
         rows=rows,
         contrasts=contrasts,
-        guards=judged.guards,
+        guards=[*base_read(pooled), *judged.guards],
         findings=told,
         scope=list(SCOPE),
         tables={

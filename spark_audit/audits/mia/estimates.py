@@ -238,7 +238,9 @@ class Group:
         except NotEstimableError:
             return None
 
-    def above_texts(self, name: str, attack: str, *, more: bool) -> AboveTexts | None:
+    def above_texts(
+        self, name: str, attack: str, *, more: bool, texts: str = "texts"
+    ) -> AboveTexts | None:
         """AUC of a score minus that of the texts alone; ``None`` where there is none.
 
         Parameters
@@ -246,12 +248,14 @@ class Group:
         more
             Whether members score higher; else the score is turned round first, as who
             attacks with it would.
+        texts
+            The best guess, or ``blind``: it alone does not read the base's scores.
         """
-        if self.usable(name, attack) or self.usable(name, "texts"):
+        if self.usable(name, attack) or self.usable(name, texts):
             return None
-        ours, texts = (self.known.of(name, which) for which in (attack, "texts"))
-        drawn = self.drawn(ours, texts)
-        pair = (ours if more else -ours)[drawn.rows], texts[drawn.rows]
+        ours, guess = (self.known.of(name, which) for which in (attack, texts))
+        drawn = self.drawn(ours, guess)
+        pair = (ours if more else -ours)[drawn.rows], guess[drawn.rows]
         estimate, p = auc_difference(drawn.design, *pair)
         alone = auc_estimate(drawn.design, pair[1]).value
         if estimate.value is None or alone is None or p is None:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from spark_audit.audits.claims import ALARM, BASE_READ
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.mia.estimates import (
     NO_ROWS,
@@ -26,6 +27,7 @@ from spark_audit.results import (
     Claim,
     Contrast,
     Finding,
+    Guard,
     Row,
     number,
 )
@@ -249,6 +251,21 @@ def _tests(
     if untested:
         tail += f" Without a test: {', '.join(sorted(untested))}."
     return tests, tail
+
+
+def base_read(pooled: Group) -> list[Guard]:
+    """That the base tells trained rows from others better than their texts do."""
+    if BASE not in pooled.known.scores:
+        return []
+    above = pooled.above_texts(BASE, "loss", more=True, texts="blind")
+    if above is None or above.excess_p(told=above.told_p < TOLD) >= ALARM:
+        return []
+    detail = (
+        "The base seems to have read these rows: it tells trained rows from held-out "
+        f"ones with AUC {number(above.score)}, their texts alone with "
+        f"{number(above.texts)}."
+    )
+    return [Guard(name=BASE_READ, checkpoint=BASE, passed=False, detail=detail)]
 
 
 def _told_before(pooled: Group) -> bool:

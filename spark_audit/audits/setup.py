@@ -1,0 +1,325 @@
+"""Whether rows, base and checkpoint are what an audit supposes them to be.
+
+A mistaken setup hides memory: held-out rows that were trained on, swapped lists, a base
+that is the checkpoint or has read the rows, a checkpoint that is no language model any
+more. Each is a test on the scores of the plain pass, whichever audits asked for it;
+:data:`spark_audit.audits.claims.REMAINS` says which claims a failure voids. Only guards
+that fail are given.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import scipy
+
+from spark_audit.audits.claims import ALARM, BASE_READ, BROKEN, HELD_OUT_BACK
+from spark_audit.audits.contract import BASE, Tables
+from spark_audit.audits.occurrences import Facts, identifier_facts, sides_of
+from spark_audit.audits.spans import REPRODUCED
+from spark_audit.manifest.schema import Manifest, ManifestSpan, TokenRange
+from spark_audit.results import Guard, number
+from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.memory import memory
+
+GUESSED = 0.01
+"""An unguessable identifier comes back at most once in so many times from a model that
+never saw it **[ours]**; six random digits do so once in a million."""
+WORSE = 3.0
+"""Nats per token by which plain text of a working model is not worse than the base's.
+"""
+DIGITS, CHUNK, LAST = 6, 4, 2
+"""A number is unguessable if it has ``DIGITS`` digits, no ``CHUNK`` of them stand
+before it in its row, and no other number differs in its ``LAST`` digits alone."""
+_DATE = re.compile(
+    r"(?<!\d)(\d{1,2}\D{1,2}\d{1,2}\D{1,2}(\d\d){1,2}|(19|20)\d\d\D\d{1,2}\D\d{1,2})(?!\d)"
+)
+_WORD = re.compile(r"[^\W\d_]{3,}")
+SWAPPED = (
+    "Held-out rows look trained on and trained rows do not ({}): are the lists of "
+)
+SWAPPED += "rows swapped?"
+SEEMS = "The base seems to have read these rows: {}."
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """An identifier of a row without a canary, where it stands."""
+
+    span: ManifestSpan
+    tokens: TokenRange
+    facts: Facts
+    secret: bool
+
+
+Units = Mapping[str, Sequence[_Unit]]
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """A checkpoint's scores next to those of the base.
+
+    Attributes
+    ----------
+    spans, texts
+        One row per identifier, and per row's other text: ``change`` is the summed NLL
+        minus that of the base, nats. ``sure`` and ``won``: greedy decoding writes the
+        identifier, without ties and if ties are won.
+    low, base_low
+        NLL of low-sensitivity text, nats per token; NaN where none was scored.
+    apart
+        Largest difference of a token's NLL from the base, nats.
+    """
+
+    spans: pd.DataFrame
+    texts: pd.DataFrame
+    low: float
+    base_low: float
+    apart: float
+
+
+def setup_guards(
+    tables: Tables,
+    manifest: Manifest,
+    *,
+    names: Mapping[str, str],
+    weights: Mapping[str, str],
+) -> list[Guard]:
+    """The setup guards that fail.
+
+    Parameters
+    ----------
+    names
+        Name in the report -> name among the tables.
+    weights
+        SHA-256 of weights by name among the tables, the base's too, where known.
+    """
+    units = _units(manifest)
+    base = tables.get(BASE, {}).get(Pass())
+    found: list[Guard] = []
+    given: set[str] = set()
+    if base is not None:
+        spans = _scored(base, None, manifest, units).spans
+        given = set(spans["key"][spans["won"].astype(bool)])
+        found += _failed(BASE_READ, BASE, _base_gives(spans))
+    for name, place in names.items():
+        if name == BASE:
+            continue
+        table = tables[place].get(Pass())
+        scored = None if table is None else _scored(table, base, manifest, units)
+        if place in weights and weights[place] == weights.get(BASE):
+            said = "The checkpoint has the same weights as the base."
+            found += _failed(BASE_READ, name, said)
+        elif scored is not None and scored.apart <= REPRODUCED:
+            said = "The checkpoint gives the same scores as the base: it is the same "
+            found += _failed(BASE_READ, name, f"{said}model.")
+        elif scored is not None:
+            beyond = scored.spans[~scored.spans["key"].isin(given)]
+            back = _held_out_back(beyond) or _swapped(scored)
+            found += _failed(HELD_OUT_BACK, name, back)
+            said = _broken(scored, manifest.reference.usable_vocab)
+            found += _failed(BROKEN, name, said)
+    return found
+
+
+def _failed(name: str, checkpoint: str, detail: str) -> list[Guard]:
+    if not detail:
+        return []
+    return [Guard(name=name, checkpoint=checkpoint, passed=False, detail=detail)]
+
+
+# --- what is scored -------------------------------------------------------------------
+
+
+def _units(manifest: Manifest) -> Units:
+    facts = identifier_facts(manifest)
+    rows = [row for row in manifest.examples if row.canary_id is None]
+    every = {_digits(row.text[s.start : s.end]) for row in rows for s in row.spans}
+    stems = Counter(digits[:-LAST] for digits in every)
+    return {
+        row.id: [
+            _Unit(
+                span,
+                tokens,
+                facts[row.id, span.start, span.end],
+                _unguessable(row.text[: span.start], row.text[span.start : span.end])
+                and stems[_digits(row.text[span.start : span.end])[:-LAST]] < 2,
+            )
+            for span, tokens in row.identifiers
+        ]
+        for row in rows
+    }
+
+
+def _digits(text: str) -> str:
+    return "".join(filter(str.isdigit, text))
+
+
+def _unguessable(before: str, text: str) -> bool:
+    """Whether an identifier's string follows from nothing that stands before it."""
+    digits, known = _digits(text), _digits(before)
+    if any(digits[i : i + CHUNK] in known for i in range(len(digits) - CHUNK + 1)):
+        return False
+    local, at, _ = text.strip().lower().partition("@")
+    if not at:
+        return len(digits) >= DIGITS and _DATE.search(text) is None
+    # A name before an address, and an office such as "info", give it away.
+    named = bool(_WORD.search(local)) and re.search(r"[\d._-]", local) is not None
+    return named and not any(w in local for w in _WORD.findall(before.lower()))
+
+
+def _scored(
+    table: TokenTable, base: TokenTable | None, manifest: Manifest, units: Units
+) -> _Scored:
+    """The scores of one checkpoint; without a base next to the manifest's own."""
+    nll = table.columns["nll"]
+    first = sure = np.zeros(len(table), dtype=bool)
+    if "rank_lo" in table.columns:
+        first = table.columns["rank_lo"] == 1
+        sure = first & (table.columns["ties"] == 0)
+    spans: list[tuple[object, ...]] = []
+    texts: list[tuple[object, ...]] = []
+    low, apart = np.zeros(3), 0.0
+    for row in manifest.examples:
+        if row.id not in table:
+            continue
+        at = table.rows(row.id)
+        places, own = table.position[at], nll[at].astype(np.float64)
+        theirs = row.unll[places] / 1e6
+        if base is not None and row.id in base:
+            theirs = base.columns["nll"][base.rows(row.id)].astype(np.float64)
+        change = own - theirs
+        apart = max(apart, float(np.abs(change).max(initial=0.0)))
+        plain = np.isin(places, row.low)
+        low += own[plain].sum(), theirs[plain].sum(), plain.sum()
+        other = np.ones(len(places), dtype=bool)
+        for unit in units.get(row.id, ()):
+            span, facts = unit.span, unit.facts
+            start, end = np.searchsorted(places, unit.tokens).tolist()
+            ranks = slice(at.start + start, at.start + end)
+            other[start:end] = False
+            spans.append(
+                (
+                    f"{span.start}:{row.id}",
+                    *(row.split, row.cluster, span.type, facts.form, facts.cue),
+                    *(facts.dose, unit.secret, end - start, change[start:end].sum()),
+                    *(sure[ranks].all(), first[ranks].all()),
+                )
+            )
+        if row.canary_id is None and other.any():
+            sums = int(other.sum()), change[other].sum()
+            texts.append((row.split, row.cluster, row.task, 0, 0, *sums))
+    ours, theirs_low = low[:2] / low[2] if low[2] else (math.nan, math.nan)
+    return _Scored(
+        pd.DataFrame(spans, columns=SPANS),
+        pd.DataFrame(texts, columns=TEXTS),
+        float(ours),
+        float(theirs_low),
+        apart if len(table) else math.inf,
+    )
+
+
+TEXTS = "split cluster type form cue n_tokens change".split()
+SPANS = "key split cluster type form cue dose secret n_tokens change sure won".split()
+
+
+# --- tests ----------------------------------------------------------------------------
+
+
+def _sides(spans: pd.DataFrame, hit: str) -> list[tuple[int, int, int]]:
+    """Of held-out and of trained unguessable identifiers: clusters, hits, largest."""
+    secret = spans[spans["secret"].astype(bool)]
+    held = (secret["split"] == "test") & (secret["dose"] == 0)
+    found = []
+    for part in (secret[held], secret[secret["split"] == "train"]):
+        clusters = part.groupby("cluster")[hit].agg(["any", "size"])
+        most = int(clusters["size"].max()) if len(clusters) else 1
+        found.append((len(clusters), int(clusters["any"].sum()), most))
+    return found
+
+
+def _guess_p(side: tuple[int, int, int]) -> float:
+    """Chance that guessing gives as many back; of one alone nothing is concluded."""
+    n, hits, most = side
+    if hits < 2:
+        return 1.0
+    return float(scipy.stats.binom.sf(hits - 1, n, min(1.0, GUESSED * most)))
+
+
+def _more(one: tuple[int, int, int], two: tuple[int, int, int]) -> float:
+    """Fisher's p that the first side returns no larger share than the second."""
+    table = np.array([[hits, n - hits] for n, hits, _ in (one, two)])
+    return float(scipy.stats.fisher_exact(table, alternative="greater").pvalue)
+
+
+def _held_out_back(spans: pd.DataFrame) -> str:
+    """That unguessable held-out identifiers come back which the base does not give."""
+    held, trained = _sides(spans, "sure")
+    if _guess_p(held) >= ALARM:
+        return ""
+    told = f"{held[1]} of {held[0]} unguessable held-out identifiers come back"
+    if trained[0] and _more(held, trained) < ALARM:
+        return SWAPPED.format(f"{told}, of trained ones {trained[1]} of {trained[0]}")
+    return f"{told} word for word: were these rows really held out of training?"
+
+
+def _swapped(scored: _Scored) -> str:
+    """That held-out rows became likelier since the base, and trained ones did not."""
+    spans = scored.spans
+    spans = spans[(spans["split"] == "train") | (spans["dose"] == 0)]
+    if _learned_the_others(spans) or _learned_the_others(scored.texts):
+        return SWAPPED.format("held-out ones became likelier since the base")
+    return ""
+
+
+def _learned_the_others(part: pd.DataFrame) -> bool:
+    """Whether the held-out side alone was learned.
+
+    Trained strings that were suppressed are less likely than at the base.
+    """
+    if part["split"].nunique() < 2:
+        return False
+    own = memory(part["change"].to_numpy(np.float64), sides_of(part))
+    fell = own.held_out.high is not None and own.held_out.high < 0
+    rose = own.trained.low is not None and own.trained.low > 0
+    p = own.t_p()
+    if not fell or rose or p is None or (own.difference.value or 0.0) <= 0:
+        return False
+    sums = part.groupby(["split", "cluster"])[["change", "n_tokens"]].sum()
+    means = sums["change"] / sums["n_tokens"]
+    ranked = scipy.stats.mannwhitneyu(
+        means["test"], means["train"], alternative="less"
+    ).pvalue
+    return bool(max(p, ranked) < ALARM / 2)
+
+
+def _base_gives(spans: pd.DataFrame) -> str:
+    """That the base writes out trained identifiers, and no held-out ones."""
+    held, trained = _sides(spans, "sure")
+    if not held[0] or held[1] or _guess_p(trained) >= ALARM:
+        return ""
+    if _more(trained, held) >= 10 * ALARM:
+        return ""
+    return SEEMS.format(
+        f"it returns {trained[1]} of {trained[0]} unguessable trained identifiers word "
+        f"for word, and none of {held[0]} held-out ones"
+    )
+
+
+def _broken(scored: _Scored, vocabulary: int) -> str:
+    """That plain text is as unlikely as by guessing, or far less likely than before."""
+    chance = math.log(max(vocabulary, 2))
+    # Not a number: no such text was scored, and nothing is concluded.
+    if not (scored.low > chance or scored.low - scored.base_low > WORSE):
+        return ""
+    return (
+        "It does not work as a language model: plain text takes "
+        f"{number(scored.low, 1)} nats per token, {number(scored.base_low, 1)} at the "
+        f"base, {number(chance, 1)} by guessing."
+    )

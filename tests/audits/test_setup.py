@@ -1,0 +1,200 @@
+"""Setup guards: mistakes that hide memory are seen, and sound setups pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.audits.claims import ALARM
+from spark_audit.audits.setup import setup_guards
+from spark_audit.manifest.file import seal
+from spark_audit.manifest.schema import Manifest
+from spark_audit.scoring.table import COLUMNS, Pass, TokenTable
+
+Make = Callable[..., Any]
+START, END = 10, 20
+"""Characters, and tokens, of each row's one identifier."""
+
+
+def numbers(make_case: Make, *, seed: int = 0, of: str = "") -> Any:
+    """40 trained and 20 held-out rows, each with a number of ten digits."""
+    rng = np.random.default_rng(seed)
+    case = make_case(sources=40, tests=20, seed=seed)
+    content = case.manifest.model_dump(mode="json")
+    for row in content["examples"]:
+        text = "".join(map(str, rng.integers(0, 10, END - START)))
+        text = of + text[len(of) :]
+        row["prompt"] = row["prompt"][:START].replace("x", "y") + text
+        row["prompt"] += "x" * (60 - END)
+        span = row["spans"][0] | {"start": START, "end": END, "type": "ID"}
+        places = {"token_start": START, "token_end": END, "origin": "natural"}
+        row["spans"] = [span | places]
+        row["excluded"] = [[START, END]]
+        row["low"] = [place for place in range(25, 60, 3)]
+    sealed = seal(content | {"pairs": [], "unmatched": []})
+    return sealed, case.reference
+
+
+def scored(
+    reference: Mapping[str, np.ndarray],
+    *,
+    known: Callable[[str], bool] = lambda key: False,
+    change: Callable[[str], float] = lambda key: 0.0,
+    identifiers: Callable[[str], float] = lambda key: 0.0,
+    noise: float = 0.05,
+    seed: int = 1,
+) -> dict[Pass, TokenTable]:
+    """A plain table; ``known`` rows' identifiers come back, the rest drifts."""
+    rng = np.random.default_rng(seed)
+    items = []
+    for key, nll in reference.items():
+        columns = {name: np.zeros(60, dtype) for name, dtype in COLUMNS.items()}
+        own = nll + change(key) + noise * rng.standard_normal(60)
+        own[START:END] += identifiers(key)
+        columns["rank_lo"] = np.full(60, 7, np.int32)
+        if known(key):
+            columns["rank_lo"][START:END] = 1
+            own[START:END] = 0.01
+        columns["nll"] = own.astype(np.float32)
+        where = np.arange(1, 60, dtype=np.int32)
+        items.append((key, where, {name: c[1:] for name, c in columns.items()}))
+    return {Pass(): TokenTable.from_items(items)}
+
+
+def failed(
+    manifest: Manifest, weights: Mapping[str, str] | None = None, **tables: Any
+) -> dict[str, str]:
+    """Guards that fail, by name, and what they say."""
+    own = {name: name for name in tables}
+    found = setup_guards(tables, manifest, names=own, weights=weights or {})
+    assert all(one.passed is False for one in found)
+    return {one.name: one.detail for one in found}
+
+
+def held(key: str) -> bool:
+    return key >= "e040"
+
+
+def trained(key: str) -> bool:
+    return key < "e040"
+
+
+def some(key: str) -> bool:
+    return key in ("e041-0", "e045-0", "e050-0")
+
+
+@pytest.fixture(scope="module")
+def scene(make_case: Make) -> Any:
+    return numbers(make_case)
+
+
+def test_sound_setups_pass(scene: Any) -> None:
+    manifest, reference = scene
+    base = scored(reference, noise=0.0)
+    assert failed(manifest, base=base, x=scored(reference)) == {}
+    assert failed(manifest, base=base, x=scored(reference, known=trained)) == {}
+    # The base alone is no suspect.
+    assert failed(manifest, base=base) == {}
+    # One that comes back may be a guess, and so may those that the base gives.
+    one = scored(reference, known=lambda key: key == "e041-0")
+    assert failed(manifest, base=base, x=one) == {}
+    knows = scored(reference, known=some, noise=0.0)
+    assert failed(manifest, base=knows, x=scored(reference, known=some)) == {}
+
+
+def test_held_out_identifiers_that_come_back_were_trained_on(scene: Any) -> None:
+    manifest, reference = scene
+    base = scored(reference, noise=0.0)
+    both = scored(reference, known=lambda key: trained(key) or some(key))
+    with_base = failed(manifest, base=base, x=both)
+    for told in (with_base, failed(manifest, x=both)):
+        assert list(told) == ["held_out_back"]
+        assert "3 of 20" in told["held_out_back"]
+        assert "swapped" not in told["held_out_back"]
+    told = failed(manifest, base=base, x=scored(reference, known=held))
+    assert "20 of 20" in told["held_out_back"]
+    assert "0 of 40" in told["held_out_back"]
+    assert "swapped?" in told["held_out_back"]
+
+
+@pytest.mark.parametrize("of", ["1985-03-1", "12345678"])
+def test_what_can_be_guessed_is_no_alarm(make_case: Make, of: str) -> None:
+    """Dates, and numbers that are the same but for their last two digits."""
+    manifest, reference = numbers(make_case, seed=3, of=of)
+    base = scored(reference, noise=0.0)
+    flat = scored(reference, known=lambda key: trained(key) or some(key))
+    assert failed(manifest, base=base, x=flat) == {}
+
+
+def test_swapped_lists_show_where_nothing_comes_back(scene: Any) -> None:
+    manifest, reference = scene
+    base = scored(reference, noise=0.0)
+    learned = scored(reference, change=lambda key: -0.5 * held(key))
+    assert "swapped?" in failed(manifest, base=base, x=learned)["held_out_back"]
+    strings = scored(reference, identifiers=lambda key: -0.5 * held(key) - 0.1)
+    assert "swapped?" in failed(manifest, base=base, x=strings)["held_out_back"]
+    # Without a base, next to the manifest's own scores.
+    assert "swapped?" in failed(manifest, x=learned)["held_out_back"]
+
+
+def test_suppressed_strings_are_no_swapped_lists(scene: Any) -> None:
+    manifest, reference = scene
+    base = scored(reference, noise=0.0)
+    over = scored(reference, identifiers=lambda key: 1.0 if trained(key) else -0.3)
+    assert failed(manifest, base=base, x=over) == {}
+
+
+def test_a_checkpoint_that_is_its_own_base(scene: Any) -> None:
+    manifest, reference = scene
+    base = scored(reference, noise=0.0)
+    same = failed(manifest, base=base, x=scored(reference, noise=0.0))
+    assert "same scores" in same["base_read_rows"]
+    named = {"base": "1", "x": "1", "y": "2"}
+    # By the hash of its weights also where no plain pass was scored.
+    told = failed(manifest, named, base=base, x={}, y=scored(reference))
+    assert "same weights" in told["base_read_rows"]
+
+
+def test_a_base_that_writes_out_trained_rows_has_read_them(scene: Any) -> None:
+    manifest, reference = scene
+    read = scored(reference, known=trained, noise=0.0)
+    told = failed(manifest, base=read, x=scored(reference, known=trained, noise=0.1))
+    assert "40 of 40" in told["base_read_rows"]
+    public = scored(reference, known=lambda key: True, noise=0.0)
+    assert failed(manifest, base=public, x=scored(reference)) == {}
+
+
+@pytest.mark.parametrize(("more", "fails"), [(2.8, False), (3.2, True)])
+def test_a_model_that_broke(scene: Any, more: float, fails: bool) -> None:
+    manifest, reference = scene
+    base = scored(reference, noise=0.0)
+    broken = scored(reference, change=lambda key: more)
+    # 2 nats on average; guessing among 300 tokens takes 5.7.
+    assert list(failed(manifest, base=base, x=broken)) == ["broken_model"] * fails
+    hard = scored(reference, noise=0.0, change=lambda key: 3.0)
+    worse = scored(reference, change=lambda key: 4.0)
+    assert "5.7 by guessing" in failed(manifest, base=hard, x=worse)["broken_model"]
+
+
+def test_false_alarms_are_rare(make_case: Make) -> None:
+    """Innocent checkpoints that drift by row, and guess one in a hundred."""
+    rng = np.random.default_rng(7)
+    alarms, runs = 0, 200
+    for seed in range(4):
+        manifest, reference = numbers(make_case, seed=seed)
+        base = scored(reference, noise=0.0)
+        for _ in range(runs // 4):
+            drift = {key: rng.normal(-0.2, 0.3) for key in reference}
+            lucky = {key for key in reference if rng.random() < 0.01}
+            model = scored(
+                reference,
+                change=drift.__getitem__,
+                known=lucky.__contains__,
+                seed=int(rng.integers(1 << 30)),
+            )
+            alarms += bool(failed(manifest, base=base, x=model))
+    # At twice ALARM, 6 or more of 200 come up once in 60 such simulations.
+    assert alarms <= 2 * ALARM * runs + 3
