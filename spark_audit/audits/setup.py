@@ -21,12 +21,17 @@ import scipy
 
 from spark_audit.audits.claims import ALARM, BASE_READ, BROKEN, HELD_OUT_BACK
 from spark_audit.audits.contract import BASE, Tables
-from spark_audit.audits.occurrences import Facts, identifier_facts, sides_of
 from spark_audit.audits.spans import REPRODUCED
-from spark_audit.manifest.schema import Manifest, ManifestSpan, TokenRange
+from spark_audit.data.occurrences import doses, folded
+from spark_audit.manifest.schema import (
+    Manifest,
+    ManifestExample,
+    ManifestSpan,
+    TokenRange,
+)
 from spark_audit.results import Guard, number
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.memory import memory
+from spark_audit.stats.memory import Sides, memory
 
 GUESSED = 0.01
 """An unguessable identifier comes back at most once in so many times from a model that
@@ -50,11 +55,14 @@ SEEMS = "The base seems to have read these rows: {}."
 
 @dataclass(frozen=True)
 class _Unit:
-    """An identifier of a row without a canary, where it stands."""
+    """An identifier of a row without a canary: where it stands, and what it is.
+
+    ``trained``: it stands in a trained row; ``secret``: nobody could guess it.
+    """
 
     span: ManifestSpan
     tokens: TokenRange
-    facts: Facts
+    trained: bool
     secret: bool
 
 
@@ -138,23 +146,24 @@ def _failed(name: str, checkpoint: str, detail: str) -> list[Guard]:
 
 
 def _units(manifest: Manifest) -> Units:
-    facts = identifier_facts(manifest)
     rows = [row for row in manifest.examples if row.canary_id is None]
-    every = {_digits(row.text[s.start : s.end]) for row in rows for s in row.spans}
-    stems = Counter(digits[:-LAST] for digits in every)
-    return {
-        row.id: [
-            _Unit(
-                span,
-                tokens,
-                facts[row.id, span.start, span.end],
-                _unguessable(row.text[: span.start], row.text[span.start : span.end])
-                and stems[_digits(row.text[span.start : span.end])[:-LAST]] < 2,
-            )
-            for span, tokens in row.identifiers
-        ]
-        for row in rows
-    }
+    strings = [[row.text[s.start : s.end] for s in row.spans] for row in rows]
+    named = [[folded(text.strip()) for text in each] for each in strings]
+    # What stands in a trained row is not held out, whatever row it is read in.
+    trained = doses([row.text * (row.split == "train") for row in rows], named)
+    stems = Counter(d[:-LAST] for d in {_digits(t) for each in strings for t in each})
+
+    def unit(row: ManifestExample, span: ManifestSpan, tokens: TokenRange) -> _Unit:
+        text = row.text[span.start : span.end]
+        return _Unit(
+            span,
+            tokens,
+            trained=row.split == "train" or trained[folded(text.strip())] > 0,
+            secret=_unguessable(row.text[: span.start], text)
+            and stems[_digits(text)[:-LAST]] < 2,
+        )
+
+    return {row.id: [unit(row, *one) for one in row.identifiers] for row in rows}
 
 
 def _digits(text: str) -> str:
@@ -200,21 +209,21 @@ def _scored(
         low += own[plain].sum(), theirs[plain].sum(), plain.sum()
         other = np.ones(len(places), dtype=bool)
         for unit in units.get(row.id, ()):
-            span, facts = unit.span, unit.facts
+            span = unit.span
             start, end = np.searchsorted(places, unit.tokens).tolist()
             ranks = slice(at.start + start, at.start + end)
             other[start:end] = False
             spans.append(
                 (
                     f"{span.start}:{row.id}",
-                    *(row.split, row.cluster, span.type, facts.form, facts.cue),
-                    *(facts.dose, unit.secret, end - start, change[start:end].sum()),
+                    *(row.split, row.cluster, span.type, unit.trained, unit.secret),
+                    *(end - start, change[start:end].sum()),
                     *(sure[ranks].all(), first[ranks].all()),
                 )
             )
         if row.canary_id is None and other.any():
             sums = int(other.sum()), change[other].sum()
-            texts.append((row.split, row.cluster, row.task, 0, 0, *sums))
+            texts.append((row.split, row.cluster, row.task, *sums))
     ours, theirs_low = low[:2] / low[2] if low[2] else (math.nan, math.nan)
     return _Scored(
         pd.DataFrame(spans, columns=SPANS),
@@ -225,8 +234,8 @@ def _scored(
     )
 
 
-TEXTS = "split cluster type form cue n_tokens change".split()
-SPANS = "key split cluster type form cue dose secret n_tokens change sure won".split()
+TEXTS = "split cluster type n_tokens change".split()
+SPANS = "key split cluster type trained secret n_tokens change sure won".split()
 
 
 # --- tests ----------------------------------------------------------------------------
@@ -235,7 +244,7 @@ SPANS = "key split cluster type form cue dose secret n_tokens change sure won".s
 def _sides(spans: pd.DataFrame, hit: str) -> list[tuple[int, int, int]]:
     """Of held-out and of trained unguessable identifiers: clusters, hits, largest."""
     secret = spans[spans["secret"].astype(bool)]
-    held = (secret["split"] == "test") & (secret["dose"] == 0)
+    held = ~secret["trained"].astype(bool)
     found = []
     for part in (secret[held], secret[secret["split"] == "train"]):
         clusters = part.groupby("cluster")[hit].agg(["any", "size"])
@@ -272,7 +281,7 @@ def _held_out_back(spans: pd.DataFrame) -> str:
 def _swapped(scored: _Scored) -> str:
     """That held-out rows became likelier since the base, and trained ones did not."""
     spans = scored.spans
-    spans = spans[(spans["split"] == "train") | (spans["dose"] == 0)]
+    spans = spans[(spans["split"] == "train") == spans["trained"].astype(bool)]
     if _learned_the_others(spans) or _learned_the_others(scored.texts):
         return SWAPPED.format("held-out ones became likelier since the base")
     return ""
@@ -285,7 +294,13 @@ def _learned_the_others(part: pd.DataFrame) -> bool:
     """
     if part["split"].nunique() < 2:
         return False
-    own = memory(part["change"].to_numpy(np.float64), sides_of(part))
+    sides = Sides(
+        trained=(part["split"] == "train").to_numpy(),
+        tokens=part["n_tokens"].to_numpy(np.float64),
+        clusters=pd.factorize(part["cluster"])[0],
+        strata=pd.factorize(part["type"])[0][:, None],
+    )
+    own = memory(part["change"].to_numpy(np.float64), sides)
     fell = own.held_out.high is not None and own.held_out.high < 0
     rose = own.trained.low is not None and own.trained.low > 0
     p = own.t_p()
