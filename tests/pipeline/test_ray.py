@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import signal
 import socket
@@ -219,6 +221,72 @@ def _answer(line: socket.socket, answer: bytes) -> None:
             if answer:
                 other.sendall(answer)
             time.sleep(20)
+
+
+SEEN = """
+import json, os, sys
+import psutil
+from spark_audit.pipeline.engines.ray.cluster import connected
+
+def at_work():
+    import colorsys
+    return colorsys.__file__, sys.path, os.getcwd()
+
+names = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
+with connected(None) as ray:
+    own = psutil.Process()
+    listening = [
+        line.laddr.ip
+        for one in (own, *own.children(recursive=True))
+        for line in one.net_connections("inet")
+        if line.status == psutil.CONN_LISTEN
+    ]
+    module, path, folder = ray.get(ray.remote(num_cpus=1)(at_work).remote())
+    inside = [os.environ[name] for name in names]
+after = [os.environ[name] for name in names]
+print(json.dumps([module, path, folder, listening, inside, after]))
+"""
+
+
+def test_a_cluster_started_here_is_closed_and_runs_nothing_of_the_working_directory(
+    tmp_path: Path,
+) -> None:
+    """A file named like a library stands where the command is called."""
+    (tmp_path / "colorsys.py").write_text("raise SystemExit('ran')\n")
+    (tmp_path / "scripts").mkdir()
+    script = tmp_path / "scripts" / "seen.py"
+    script.write_text(SEEN)
+    own = {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "of the user"}
+    path = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-P", script],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            **own,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        },
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    module, path, folder, listening, inside, after = json.loads(done.stdout)
+    assert folder == str(tmp_path)  # relative paths of checkpoints lead where they did
+    assert str(tmp_path) not in path
+    assert Path(module).parent != tmp_path
+    # The table of gcs_server, raylet, worker and driver.
+    assert len(listening) >= 4
+    assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
+    assert inside[0] == "token"
+    assert len(inside[1]) == 64
+    assert after == list(own.values())
+
+
+def test_a_ray_without_tokens_is_refused(
+    request_of: Callable[..., Request], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.51.1")
+    with pytest.raises(InputError, match=r"Ray 2\.52 or later is not installed"):
+        run(request_of(engine="ray", output=tmp_path / "r"))
 
 
 def test_without_ray_the_line_to_install_it_is_told(

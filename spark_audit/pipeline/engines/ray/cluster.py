@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import import_module
+from contextlib import ExitStack, contextmanager
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Any
 
@@ -23,6 +24,7 @@ SILENCE = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+TOKEN = "RAY_AUTH_TOKEN"
 # What a client of HTTP/2 says first, and the first bytes of any answer to it.
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 SETTINGS_FRAME = 4
@@ -36,9 +38,10 @@ def check(address: str | None) -> None:
     InputError
         If Ray is not installed, or nothing answers at the address.
     """
-    if find_spec("ray") is None:
+    # The first that knows tokens; without one, whoever reaches a port runs code here.
+    if find_spec("ray") is None or _release() < (2, 52):
         raise InputError(
-            "Ray is not installed",
+            "Ray 2.52 or later is not installed",
             where="--engine ray",
             fix="pip install 'spark-audit[ray]'",
         )
@@ -65,10 +68,16 @@ def connected(address: str | None) -> Iterator[Any]:
         yield ray
         return
     address = _place(address)
-    options: dict[str, Any] = {}
+    # Of any other job Ray puts the working directory first on its workers' import path:
+    # a torch.py in a cloned repository would run there.
+    options: dict[str, Any] = {
+        "job_config": import_module("ray.job_config").JobConfig(_client_job=True)
+    }
+    stack = ExitStack()
     if address == "local":
-        options = {"include_dashboard": False, "object_store_memory": OBJECT_BYTES}
+        options |= {"include_dashboard": False, "object_store_memory": OBJECT_BYTES}
         options["_node_ip_address"] = "127.0.0.1"
+        stack.enter_context(_closed())
     _hush()
     # Ray takes SIGTERM for itself.
     main = threading.current_thread() is threading.main_thread()
@@ -76,6 +85,7 @@ def connected(address: str | None) -> Iterator[Any]:
     try:
         ray.init(address, log_to_driver=False, logging_level="critical", **options)
     except (OSError, RuntimeError, ValueError, ImportError) as error:
+        stack.close()
         # Of two versions Ray tells in several lines.
         raise InputError(
             f"Ray says: {shown(' '.join(str(error).split()), most=300)}",
@@ -88,6 +98,39 @@ def connected(address: str | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+        stack.close()
+
+
+@contextmanager
+def _closed() -> Iterator[None]:
+    """A cluster that is started inside listens on the loopback, to this run's token."""
+    constants: Any = import_module("ray._private.ray_constants")
+    before = {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", TOKEN)}
+    reachable = constants.ENABLE_RAY_CLUSTER
+    # Or Ray takes an address of the network in the place of 127.0.0.1.
+    constants.ENABLE_RAY_CLUSTER = False
+    os.environ |= {"RAY_AUTH_MODE": "token", TOKEN: secrets.token_hex(32)}
+    _read_token()
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = reachable
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+        _read_token()
+
+
+def _read_token() -> None:
+    """Ray keeps what it read of the environment when it was imported, or asked."""
+    raylet: Any = import_module("ray._raylet")
+    raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _release() -> tuple[int, ...]:
+    return tuple(map(int, metadata.version("ray").split(".")[:2]))
 
 
 def _place(address: str | None) -> str:
