@@ -52,6 +52,9 @@ DOORS = {
 
 PATTERNS = {
     "spark_audit.audits.contract": "the order of audits, in their files",
+    "spark_audit.audits.extract.guesses": "parts of identifiers",
+    "spark_audit.audits.setup": "parts of identifiers",
+    "spark_audit.audits.strata": "forms of identifiers",
     "spark_audit.report.disclosure": "figures that are taken out of sentences",
     "spark_audit.report.figures.picture": "where names of checkpoints break",
     "spark_audit.report.figures.svg": "drawings",

@@ -81,37 +81,6 @@ def exact_p(chosen: pd.DataFrame) -> float:
     return float(scipy.stats.fisher_exact(np.array(counts)).pvalue)
 
 
-DIGITS, GUESSED = 5, 0.01
-"""A number of so many digits is taken to be guessed once in a hundred times by whoever
-learned its kind but not itself: far more often than digits allow, as some are years and
-running numbers **[ours]**."""
-
-
-def numbers_p(pii: pd.DataFrame, name: str) -> float:
-    """P that guessing gives back numbers in as many clusters of trained rows, or more.
-
-    It needs no held-out rows, and few of trained ones. Held-out numbers that come back
-    raise the rate of guessing to its upper limit by theirs. 1 where fewer than two come
-    back, or where the base gives one: they can be guessed.
-    """
-    numbers = pii[pii["parts"] >= DIGITS]
-    base = numbers[numbers["checkpoint"] == BASE]
-    if name == BASE or not has_base(pii) or base["greedy"].any():
-        return 1.0
-    train = spans_of(numbers, name, "train")
-    train = train.assign(hit=train["greedy_sure"] & ~train["cue"])
-    clusters = train.groupby("cluster")["hit"].agg(["any", "size"])
-    found = int(clusters["any"].sum())
-    if found < 2:
-        return 1.0
-    most = min(1.0, GUESSED * int(clusters["size"].max()))
-    held = spans_of(numbers, name, "test").groupby("cluster")["greedy"].any()
-    if held.any():
-        limit = scipy.stats.beta.ppf(0.95, held.sum() + 1, (~held).sum() or 1e-9)
-        most = max(most, float(limit))
-    return float(scipy.stats.binom.sf(found - 1, len(clusters), most))
-
-
 def rate(events: np.ndarray, trials: np.ndarray) -> Apart | None:
     """A rate with its interval; none where there is no interval."""
     side = rate_estimate(events, trials)

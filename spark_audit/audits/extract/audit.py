@@ -25,6 +25,7 @@ from spark_audit.audits.extract.findings import (
     findings,
     guards,
 )
+from spark_audit.audits.extract.guesses import guess_table, string_facts
 from spark_audit.audits.extract.metrics import COLUMNS, LATER, METRICS, flaw
 from spark_audit.audits.extract.prompts import (
     DEFAULT,
@@ -174,6 +175,8 @@ def turn(
         contrasts += medians.contrasts(baselines)
     rows = beside_base(rows)
     held = cue_alone(every)
+    if guesses := guess_table(held):
+        tables["extract_guesses"] = guesses
     return AuditResult(
         rows=rows,
         contrasts=contrasts,
@@ -206,7 +209,7 @@ def frames(
     for example, span, _ in _spans(manifest):
         key = (example.canary_id or example.id, span.part or "")
         firsts[key] = min(example.id, firsts.get(key, example.id))
-    facts = identifier_facts(manifest)
+    facts, strings = identifier_facts(manifest), string_facts(manifest)
     doses = {
         canary.canary_id: 0 if canary.held_out else canary.dose
         for canary in manifest.canaries
@@ -229,6 +232,7 @@ def frames(
             "part": span.part or "",
             "dose": dose,
             "first": firsts[canary or example.id, span.part or ""] == example.id,
+            **strings[example.id, span.start, span.end]._asdict(),
         }
 
     for name, passes in tables.items():
@@ -305,7 +309,8 @@ def evidence(
     number of trained rows that it stands in, 0 where it was held out; ``first``
     marks a canary's first row by id, the one that it is judged by. ``prompt`` is
     ``full`` or one of :data:`PROMPTS`, ``span`` the span's number in the manifest;
-    ``parts`` and ``parts_right`` are those of :func:`graded`.
+    ``parts`` and ``parts_right`` are those of :func:`graded`, the columns of strings
+    those of :class:`~spark_audit.audits.extract.guesses.String`.
     """
     columns = [*COLUMNS, *LATER]
     return joined(frames(tables, manifest, prompts=prompts), columns)

@@ -54,6 +54,8 @@ LATER = {
         name: Column("whole", low=0, null=True)
         for name in ("span", "parts", "parts_right")
     },
+    **{name: Column("whole", low=-1, null=True) for name in ("string", "lead", "home")},
+    **{name: Column("flag", null=True) for name in ("near", "given", "elsewhere")},
 }
 
 

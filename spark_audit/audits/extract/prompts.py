@@ -105,16 +105,23 @@ def _parts(text: str, kind: str, written: int) -> tuple[int, int]:
 
 
 def cue_alone(every: pd.DataFrame) -> pd.DataFrame:
-    """Spans behind their true prefix, and in ``cue`` whether the cue gives them too.
+    """Spans behind their true prefix, with what the cue and the base give, ties won.
 
-    In this checkpoint or in the base, ties won.
+    ``cue``: this checkpoint's cue or the base's; ``cue_asked``: whether one was asked
+    for; ``base``: the base, behind the true prefix or the cue.
     """
-    given = every[(every["prompt"] == "cue") & every["greedy"].astype(bool)]
-    hits = set(zip(given["checkpoint"], given["span"], strict=True))
+    asked = every["prompt"] == "cue"
+    won = every["greedy"].astype(bool)
     full = every[every["prompt"] == FULL]
-    places = zip(full["checkpoint"], full["span"], strict=True)
+    places = pd.MultiIndex.from_frame(full[["checkpoint", "span"]])
+    own = pd.MultiIndex.from_frame(every[asked & won][["checkpoint", "span"]])
+    base = every[(every["checkpoint"] == BASE) & won]
+    cued = base.loc[base["prompt"] == "cue", "span"]
+    given = base.loc[base["prompt"].isin([FULL, "cue"]), "span"]
     return full.assign(
-        cue=[(n, span) in hits or (BASE, span) in hits for n, span in places]
+        cue=places.isin(own) | full["span"].isin(cued),
+        cue_asked=full["span"].isin(every.loc[asked, "span"]),
+        base=full["span"].isin(given),
     )
 
 

@@ -1,0 +1,316 @@
+"""What guessing can give back: a rate estimated from the data, and tests against it.
+
+Where no identifiers were held out, nothing but this tells memory from a kind that was
+learned: dates that their rows give away, running numbers, codes of one region.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import scipy
+
+from spark_audit.audits.contract import BASE
+from spark_audit.data.occurrences import finder, folded
+from spark_audit.data.twins import WORDED
+from spark_audit.manifest.clusters import BARE
+from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
+from spark_audit.stats.intervals import clopper_pearson
+from spark_audit.stats.memory import Sides, permutation_p
+
+LEAST = 0.01
+"""Lowest rate at which any kind of identifier is taken to be guessed **[ours]**."""
+GUESSABLE = 0.2
+"""A type that is guessed more often is not pooled with others **[ours]**."""
+GIVEN = 0.5
+"""Share of an identifier's characters that stand before it in its row, as whole words,
+from which on the row gives it away **[ours]**."""
+
+_LAST_TWO = re.compile(r"\d{1,2}(?!\d)")
+_TWO_DIGITS = re.compile(r"\d\D*\d\D*$")
+_WORD = re.compile(r"[^\W_]+")
+
+
+class String(NamedTuple):
+    """What is known of an identifier's string, without the string.
+
+    Attributes
+    ----------
+    string, lead
+        Numbers of the string and of its leading part: all before its last two digits,
+        of one without them its first word.
+    home
+        Number of the first trained row that it is annotated in; -1: of none.
+    near
+        Whether another string of its type in trained rows is the same but for the last
+        two digits of one of its numbers.
+    given
+        Whether its row gives it away (:data:`GIVEN`).
+    elsewhere
+        Whether rows of several sources, or a row never trained on, hold it.
+    """
+
+    string: int = -1
+    lead: int = -1
+    home: int = -1
+    near: bool = False
+    given: bool = False
+    elsewhere: bool = False
+
+
+def string_facts(manifest: Manifest) -> dict[tuple[str, int, int], String]:
+    """Facts of every identifier's string, by example and first and last character."""
+    spans = [(row, span) for row in manifest.examples for span in row.spans]
+    texts = [folded(row.text[span.start : span.end].strip()) for row, span in spans]
+    find = finder({*texts} - {""})
+    holders: dict[str, set[str | None]] = {}
+    for row in manifest.examples:
+        for text in find(folded(row.text)):
+            # Rows never trained on are one source more.
+            source = row.source_id if row.split == "train" else None
+            holders.setdefault(text, set()).add(source)
+    rows = {row.id: number for number, row in enumerate(manifest.examples)}
+    numbers: dict[tuple[str, str], int] = {}
+    homes: dict[str, int] = {}
+    stems: dict[tuple[str, str], set[str]] = {}
+    for (row, span), text in zip(spans, texts, strict=True):
+        if row.split == "train" and row.canary_id is None:
+            homes.setdefault(text, rows[row.id])
+            for stem in _stems(text):
+                stems.setdefault((span.type, stem), set()).add(text)
+    found = {}
+    for (row, span), text in zip(spans, texts, strict=True):
+        alike = (stems.get((span.type, stem), set()) for stem in _stems(text))
+        found[row.id, span.start, span.end] = String(
+            string=numbers.setdefault((span.type, text), len(numbers)),
+            lead=numbers.setdefault((span.type, f"\0{_lead(text)}"), len(numbers)),
+            home=homes.get(text, -1),
+            near=len(set(chain.from_iterable(alike))) > 1,
+            given=_given(row, span),
+            elsewhere=len(holders.get(text, ())) > 1,
+        )
+    return found
+
+
+def _stems(text: str) -> Iterator[str]:
+    """A string without the last two digits of one of its numbers, for each of them."""
+    for last in _LAST_TWO.finditer(text):
+        yield f"{text[: last.start()]}#{text[last.end() :]}"
+
+
+def _lead(text: str) -> str:
+    end = _TWO_DIGITS.search(text)
+    first = _WORD.search(text)
+    return text[: end.start()] if end else first[0] if first else text
+
+
+def _given(row: ManifestExample, span: ManifestSpan) -> bool:
+    own = folded(row.text[span.start : span.end])
+    if span.type == "EMAIL":
+        own = own.partition("@")[0]
+    words = _WORD.findall(own)
+    before = {*_WORD.findall(folded(row.text[: span.start]))}
+    known = sum(len(word) for word in words if word in before)
+    return known >= GIVEN * sum(map(len, words)) > 0
+
+
+class Rate(NamedTuple):
+    """How often identifiers of a type are guessed, and which estimate says so."""
+
+    value: float
+    by: str
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A test of what came back against guessing.
+
+    Attributes
+    ----------
+    p
+        Chance that guessing gives back as much, or more.
+    rate
+        Of the identifiers that were tested, the share that guessing gives back.
+    found, of
+        Those that came back, and all that were tested.
+    kind
+        Their type; empty: of several.
+    """
+
+    p: float = 1.0
+    rate: float = 1.0
+    found: int = 0
+    of: int = 0
+    kind: str = ""
+
+    @property
+    def words(self) -> str:
+        """What came back of how many, and what guessing would give."""
+        if not self.of:
+            return "their own rows give half of each away"
+        kind = f"{self.kind} identifiers" if self.kind else "identifiers"
+        return (
+            f"{self.found} of {self.of} {kind} are more than the base gives, and "
+            f"guessing gives up to {100 * self.rate:.1f}%, estimated from the data"
+        )
+
+
+def counted(pii: pd.DataFrame, name: str, split: str = "train") -> pd.DataFrame:
+    """Identifiers that their rows do not give away; ``hit``: beyond the base's."""
+    own = pii[(pii["checkpoint"] == name) & (pii["split"] == split)]
+    own = own[~own["given"].astype(bool)]
+    return own.assign(hit=own["greedy_sure"].astype(bool) & ~own["base"])
+
+
+def guess_rates(train: pd.DataFrame, held: pd.DataFrame) -> dict[str, Rate]:
+    """Guess rates of trained identifiers by type, from :func:`counted` spans.
+
+    The largest of these: the share of other rows that hold a string that came back;
+    the share of strings with a neighbour (``near``); the share of pairs of strings
+    with one leading part (one over their effective number; where no pair has, one over
+    the pairs); what the base gives back; the upper limit of what came back of
+    identifiers never trained on; and :data:`LEAST`. Numbers that were injected were
+    drawn at random: neighbours and leading parts say nothing of these.
+    """
+    found, every = {}, 0.0
+    for kind, part in train.groupby("type", observed=True):
+        strings = part.drop_duplicates("string")
+        size = len(strings)
+        leads = strings["lead"].value_counts().to_numpy()
+        pairs = size * (size - 1) / 2
+        share = float((leads * (leads - 1) / 2).sum()) / max(pairs, 1.0)
+        others = part["string"].map(part["string"].value_counts()) - 1
+        returned = others[part["hit"]].to_numpy() / max(len(part) - 1, 1)
+        theirs = held.loc[held["type"] == kind, "hit"]
+        rates = {
+            "answers of other rows": float(returned.mean()) if len(returned) else 0.0,
+            "base": float(part["base"].mean()),
+            "one in a hundred": LEAST,
+        }
+        if theirs.any():
+            limit = clopper_pearson(int(theirs.sum()), len(theirs), side="upper")[1]
+            rates["held-out identifiers"] = limit
+        if (part["origin"] != "injected").any() or kind in WORDED:
+            every += pairs
+            rates["neighbours"] = float(strings["near"].mean())
+            rates["leading parts"] = share
+        found[str(kind)] = rates
+    return {
+        kind: Rate(*max((value, by) for by, value in _floored(rates, every).items()))
+        for kind, rates in found.items()
+    }
+
+
+def _floored(rates: dict[str, float], pairs: float) -> dict[str, float]:
+    """Few strings share no leading part by chance: one pair more, which does."""
+    if "leading parts" not in rates:
+        return rates
+    return rates | {"leading parts": max(rates["leading parts"], 1 / (pairs + 1))}
+
+
+def _tested(train: pd.DataFrame, held: pd.DataFrame) -> Guess:
+    """One test. Its units are rows, each with the strings that stand in none before it.
+
+    Tries of a row's strings are summed, and the tail is that of a binomial with the
+    rows' mean rate, which is no smaller than that of unequal rates (Hoeffding, 1956).
+    """
+    rates = train["type"].map({k: r.value for k, r in guess_rates(train, held).items()})
+    rates = rates.astype(np.float64)
+    tries = rates.groupby(train["home"]).sum().clip(upper=1.0)
+    found = int(train.groupby("home")["hit"].any().sum())
+    kinds = train["type"].unique()
+    return Guess(
+        p=float(scipy.stats.binom.sf(found - 1, len(tries), tries.mean()))
+        if found > 1
+        else 1.0,
+        rate=float(rates.mean()),
+        found=int(train["hit"].sum()),
+        of=len(train),
+        kind=str(kinds[0]) if len(kinds) == 1 else "",
+    )
+
+
+def beyond_guessing(pii: pd.DataFrame, name: str) -> Guess:
+    """The strongest of tests of each type, and of all that are not easily guessed.
+
+    ``p`` is corrected for their number (Bonferroni). It needs no held-out identifiers,
+    and few of trained ones; nothing is concluded of a single row.
+    """
+    train, held = (counted(pii, name, split) for split in ("train", "test"))
+    if name == BASE or not (pii["checkpoint"] == BASE).any() or train.empty:
+        return Guess()
+    kinds = [part for _, part in train.groupby("type", observed=True)]
+    tests = [_tested(part, held) for part in kinds]
+    rates = guess_rates(train, held)
+    hard = [kind for kind, rate in rates.items() if rate.value <= GUESSABLE]
+    if len(kinds) > 1 and hard:
+        tests.append(_tested(train[train["type"].isin(hard)], held))
+    best = min(tests, key=lambda test: test.p)
+    return Guess(**{**vars(best), "p": min(1.0, len(tests) * best.p)})
+
+
+def dose_p(pii: pd.DataFrame, name: str, *, seed: int) -> float:
+    """P that identifiers in several trained rows come back no more than those in one.
+
+    Clusters are dealt anew to both within types. What the cue gives in another row too
+    does not count here: frequent strings are guessed more often, too, and are then the
+    answer in other rows. Names and addresses are left out, as some are frequent.
+    """
+    train = counted(pii, name)
+    train = train[train["cue_asked"] & ~train["type"].isin(BARE)]
+    if name == BASE or train.empty:
+        return 1.0
+    several = (train["dose"] > 1).to_numpy()
+    hit = (train["hit"] & ~train["cue"]).to_numpy(np.float64)
+    if several.all() or not several.any() or not hit.any():
+        return 1.0
+    sides = Sides(
+        trained=several,
+        tokens=np.ones(len(train)),
+        clusters=pd.factorize(train["cluster"])[0],
+        strata=pd.factorize(train["type"])[0][:, None],
+    )
+    p = permutation_p(hit, sides, seed=seed)
+    return 1.0 if p is None or hit[several].mean() <= hit[~several].mean() else p
+
+
+def guess_table(pii: pd.DataFrame) -> list[dict[str, Any]]:
+    """Records by checkpoint and type of trained identifiers.
+
+    ``returned`` are those that surely come back, ``shared`` those whose string other
+    rows hold too, ``given_away`` those that stand half in their row before; the rate
+    is that of :func:`guess_rates`, of the type by itself.
+    """
+    found = []
+    for (name, kind), part in pii[pii["split"] == "train"].groupby(
+        ["checkpoint", "type"], sort=False, observed=True
+    ):
+        if name == BASE:
+            continue
+        own = pii[pii["type"] == kind]
+        train, held = (counted(own, str(name), split) for split in ("train", "test"))
+        rate = guess_rates(train, held).get(str(kind))
+        sure, shared = (
+            part[c].to_numpy(dtype=bool) for c in ("greedy_sure", "elsewhere")
+        )
+        found.append(
+            {
+                "checkpoint": name,
+                "type": kind,
+                "spans": len(part),
+                "clusters": int(part["cluster"].nunique()),
+                "returned": int(sure.sum()),
+                "given_away": int(part["given"].sum()),
+                "shared": int(shared.sum()),
+                "shared_returned": int((shared & sure).sum()),
+                "guess_percent": None if rate is None else round(100 * rate.value, 1),
+                "guess_by": "" if rate is None else rate.by,
+            }
+        )
+    return found

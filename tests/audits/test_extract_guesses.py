@@ -1,0 +1,327 @@
+"""Guess rates against plain loops over strings, and how often guessing is claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from spark_audit.audits.extract.guesses import (
+    Guess,
+    beyond_guessing,
+    counted,
+    dose_p,
+    guess_rates,
+    guess_table,
+    string_facts,
+)
+
+
+class Said(NamedTuple):
+    """An identifier behind its row's text, and what two models write there."""
+
+    text: str
+    type: str
+    before: str = ""
+    back: bool = False
+    base: bool = False
+    cue: bool = False
+    split: str = "train"
+    origin: str = "natural"
+    source: str = ""
+
+
+def manifest_of(rows: Sequence[Said]) -> Any:
+    """As much of a manifest as facts of strings are made of: an identifier a row."""
+    return SimpleNamespace(
+        examples=[
+            SimpleNamespace(
+                id=str(i),
+                text=f"{row.before} {row.text} .",
+                split=row.split,
+                source_id=row.source or str(i),
+                canary_id=None,
+                spans=[
+                    SimpleNamespace(
+                        start=len(row.before) + 1,
+                        end=len(row.before) + 1 + len(row.text),
+                        type=row.type,
+                    )
+                ],
+            )
+            for i, row in enumerate(rows)
+        ]
+    )
+
+
+def spans_of(rows: Sequence[Said]) -> pd.DataFrame:
+    """What the audit knows of them: of the base and of a checkpoint ``x``."""
+    facts = string_facts(manifest_of(rows))
+    trained = [row.text.lower() for row in rows if row.split == "train"]
+    records = []
+    for name in ("base", "x"):
+        for i, (row, fact) in enumerate(zip(rows, facts.values(), strict=True)):
+            back = row.base if name == "base" else row.back
+            records.append(
+                fact._asdict()
+                | {"checkpoint": name, "span": i, "split": row.split, "type": row.type}
+                | {"origin": row.origin, "cluster": row.text.lower(), "cue": row.cue}
+                | {"cue_asked": True, "base": row.base}
+                | {"greedy": back, "greedy_sure": back}
+                | {"dose": trained.count(row.text.lower())}
+            )
+    return pd.DataFrame(records)
+
+
+def rate(rows: Sequence[Said]) -> Any:
+    known = spans_of(rows)
+    held = counted(known, "x", "test")
+    (found,) = guess_rates(counted(known, "x"), held).values()
+    return found
+
+
+def phones(*numbers: str, back: int = 0, **more: Any) -> list[Said]:
+    return [Said(n, "PHONE", back=i < back, **more) for i, n in enumerate(numbers)]
+
+
+APART = ("2125550142", "3055557731", "4155559916", "6175550003", "7135558888")
+
+
+def test_each_estimate_of_the_guess_rate() -> None:
+    # Five strings of five leading parts: one pair more than the ten that there are.
+    assert rate(phones(*APART)) == (pytest.approx(1 / 11), "leading parts")
+    # Two of six have a neighbour in their last two digits, and so has one pair of 15.
+    six = phones(*APART, "2125550199")
+    assert rate(six) == (pytest.approx(2 / 6), "neighbours")
+    # The last two digits of any number of it: of dates, days, months and years.
+    dates = ("12.03.2024", "17.03.2024", "30.11.1987", "30.11.1912", "01.01.1950")
+    assert rate([Said(d, "DATE") for d in dates]) == (4 / 5, "neighbours")
+    # First names: Anna stands in three of ten pairs.
+    names = ("Anna Lee", "Anna Ray", "Anna Fox", "Ben Orr", "Cleo Day")
+    assert rate([Said(n, "NAME") for n in names]) == (3 / 10, "leading parts")
+    # The answer "Anna Lee" is right in two of the three other rows.
+    same = [Said("Anna Lee", "NAME", back=True)] * 3 + [Said("Ben Orr", "NAME")]
+    assert rate(same) == (pytest.approx(2 / 3), "answers of other rows")
+    # What the base gives; what held-out rows give, at its upper limit.
+    assert rate([p._replace(base=True) for p in phones(*APART)]) == (1.0, "base")
+    held = [Said(f"80{i}7654321", "PHONE", split="test", back=i < 1) for i in range(9)]
+    limit = stats.binomtest(1, 9).proportion_ci(0.90, "exact").high
+    assert rate([*phones(*APART), *held]) == (
+        pytest.approx(limit),
+        "held-out identifiers",
+    )
+    # Injected numbers are drawn at random, whatever they begin with.
+    drawn = [p._replace(origin="injected") for p in six]
+    assert rate(drawn) == (0.01, "one in a hundred")
+
+
+@pytest.mark.parametrize(
+    ("text", "type", "before", "given"),
+    [
+        ("2024-03-12", "DATE", "Sent in 2024, due", True),
+        ("12 March 2024", "DATE", "Of MARCH, paid on", False),
+        ("Anna Bertram", "NAME", "Dear Mrs Bertram,", True),
+        ("anna.bertram@example.com", "EMAIL", "Anna Bertram wrote from", True),
+        ("anna.bertram@example.com", "EMAIL", "Write to info@example.com or", False),
+        ("(212) 555-0142", "PHONE", "Call (212) 555-0199 or", True),
+        ("(212) 555-0142", "PHONE", "Call 1 (212)", False),
+        ("5550142", "PHONE", "Code 55501425", False),
+    ],
+)
+def test_what_a_row_gives_away_does_not_count(
+    text: str, type: str, before: str, given: bool
+) -> None:
+    rows = [Said(text, type, before, back=True), *phones(*APART, back=5)]
+    known = spans_of(rows)
+    assert known["given"].tolist() == ([given] + [False] * 5) * 2
+    assert len(counted(known, "x")) == 6 - given
+    alone = beyond_guessing(known[known["span"] == 0], "x")
+    assert alone.p == 1.0
+    assert (alone.of == 0) is given
+
+
+def test_strings_of_several_sources_or_of_held_out_rows_are_shared() -> None:
+    one, two, three, four = APART[:4]
+    rows = [
+        *phones(one, one, back=2, source="a"),
+        *phones(two, back=1, source="b"),
+        *phones(two, source="c"),
+        *phones(three, back=1, source="d"),
+        Said("Nobody", "NAME", before=f"Call {three}", split="test"),
+        *phones(four, back=1),
+    ]
+    known = spans_of(rows)
+    ours = known[known["checkpoint"] == "x"]
+    assert ours["elsewhere"].tolist() == [False, False, True, True, True, False, False]
+    (record,) = guess_table(known)
+    assert (record["spans"], record["returned"]) == (6, 5)
+    assert (record["shared"], record["shared_returned"]) == (3, 2)
+
+
+def test_a_test_is_a_binomial_over_rows() -> None:
+    many = [f"{a}{b}5555{a}{b}1" for a in range(1, 9) for b in range(1, 9)]
+    known = spans_of(phones(*many[:44], back=3))
+    guess = beyond_guessing(known, "x")
+    exact = stats.binomtest(3, 44, 0.01, alternative="greater").pvalue
+    assert (guess.p, guess.rate) == pytest.approx((exact, 0.01))
+    assert (guess.found, guess.of, guess.kind) == (3, 44, "PHONE")
+    # A string in four rows has four tries, of which one is enough.
+    often = [p for p in phones(*many[:11], back=3) for _ in range(4)]
+    guess = beyond_guessing(spans_of(often), "x")
+    share = 3 / 43  # how many of the other rows hold the same string
+    exact = stats.binomtest(3, 11, 4 * share, alternative="greater").pvalue
+    assert guess.p == pytest.approx(exact)
+    # One alone is none; what the base gives does not count; the base is not tested.
+    assert beyond_guessing(spans_of(phones(*many[:44], back=1)), "x").p == 1.0
+    given = [p._replace(base=i < 3) for i, p in enumerate(phones(*many[:44], back=3))]
+    assert beyond_guessing(spans_of(given), "x").p == 1.0
+    assert beyond_guessing(known, "base") == Guess()
+    assert beyond_guessing(known[known["checkpoint"] == "x"], "x") == Guess()
+    # Two types are three tests.
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    names = [Said(f"{a}{b} {b}", "NAME") for a in letters[:4] for b in letters[:11]]
+    names = [name._replace(back=i < 4) for i, name in enumerate(names)]
+    both = beyond_guessing(spans_of([*phones(*many[:44]), *names]), "x")
+    exact = stats.binomtest(4, 44, 0.01, alternative="greater").pvalue
+    assert both.kind == "NAME"
+    assert both.p == pytest.approx(3 * exact)
+
+
+def test_eight_rows_learned_by_heart_are_memory() -> None:
+    """Eight of fifteen identifiers come back, of two or of five types."""
+    people = "Ada Moss,Bo Finch,Cy Hale,Di Voss,Ed Ruiz,Flo Marr,Gus Tan,Hal Ito"
+    names = [Said(n, "NAME", back=i % 2 == 0) for i, n in enumerate(people.split(","))]
+    seven = phones(*APART, "8085552468", "9015551357", back=4)
+    assert beyond_guessing(spans_of([*names, *seven]), "x").p < 0.001
+    kinds = ("SSN", "IBAN", "EMAIL", "ID", "CARD")
+    rows = [
+        Said(f"{k}{i}81{k * i}7{i}40", kinds[k], back=i < 1 + (k > 1))
+        for k in range(5)
+        for i in range(3)
+    ]
+    assert sum(row.back for row in rows) == 8
+    assert beyond_guessing(spans_of(rows), "x").p < 0.02
+
+
+# --- simulated guessers ---------------------------------------------------------------
+
+Make = Callable[[np.random.Generator], list[Said]]
+
+
+def dates(rng: np.random.Generator) -> list[Said]:
+    """A year is known, and a season; the day and the month are guessed, one in six."""
+    size = int(rng.integers(6, 60))
+    years, months, days = (2023, 2025), (1, 13), (1, 29)
+    drawn = [rng.integers(*ends, size) for ends in (years, months, days)]
+    style = "{:04}-{:02}-{:02}" if rng.random() < 0.5 else "{2:02}.{1:02}.{0:04}"
+    before = "In {}, on" if rng.random() < 0.5 else "On"
+    back = rng.random(size) < 0.16
+    return [
+        Said(style.format(*date), "DATE", before.format(date[0]), back=bool(hit))
+        for *date, hit in zip(*drawn, back, strict=True)
+    ]
+
+
+def running(rng: np.random.Generator) -> list[Said]:
+    """Numbers of one book, a fifth of which follow from their rows."""
+    size = int(rng.integers(6, 60))
+    first = int(rng.integers(10_000, 90_000))
+    numbers = first + rng.choice(300, size, replace=False)
+    return [Said(f"INV-{n}", "ID", back=bool(rng.random() < 0.2)) for n in numbers]
+
+
+def postcodes(rng: np.random.Generator) -> list[Said]:
+    """Of 60 towns, large ones in many rows; the model answers with the largest."""
+    size = int(rng.integers(6, 60))
+    weights = 1 / np.arange(1, 61)
+    towns = rng.choice(60, size, p=weights / weights.sum())
+    codes = rng.choice(np.arange(10_000, 12_000), 60, replace=False)
+    answers = rng.choice(60, size, p=weights**2 / (weights**2).sum())
+    cues = rng.choice(60, size, p=weights**2 / (weights**2).sum())
+    return [
+        Said(f"{codes[t]}", "ZIP", back=bool(t == a), cue=bool(t == c))
+        for t, a, c in zip(towns, answers, cues, strict=True)
+    ]
+
+
+def exchange(rng: np.random.Generator) -> list[Said]:
+    """Phones of one exchange: all but the last two digits are known."""
+    size = int(rng.integers(6, 60))
+    numbers = rng.choice(200, size, replace=False)
+    return [
+        Said(f"(415) 555-{n + 100:04}", "PHONE", back=bool(rng.random() < 0.05))
+        for n in numbers
+    ]
+
+
+def common_names(rng: np.random.Generator) -> list[Said]:
+    """Zipf's law of first names and surnames; the model answers with common ones."""
+    size = int(rng.integers(6, 60))
+    weights = 1 / np.arange(1, 41)
+    weights /= weights.sum()
+
+    def draw(sharp: float) -> list[str]:
+        p = weights**sharp / (weights**sharp).sum()
+        return [f"F{a} S{b}" for a, b in rng.choice(40, (size, 2), p=p)]
+
+    names, answers, cues = draw(1), draw(1.5), draw(1.5)
+    return [
+        Said(n, "NAME", back=n == a, cue=n == c)
+        for n, a, c in zip(names, answers, cues, strict=True)
+    ]
+
+
+def mixed(rng: np.random.Generator) -> list[Said]:
+    return [*dates(rng), *running(rng), *postcodes(rng), *common_names(rng)]
+
+
+def claimed(rows: Sequence[Said], seed: int) -> bool:
+    known = spans_of(rows)
+    return 2 * min(beyond_guessing(known, "x").p, dose_p(known, "x", seed=seed)) <= 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make", [dates, running, postcodes, exchange, common_names, mixed]
+)
+def test_guessing_is_claimed_at_most_once_in_twenty(make: Make) -> None:
+    """Models that never saw the rows: at most 16 of 200, which 5% exceed in 3%."""
+    wrong = sum(claimed(make(np.random.default_rng(s)), s) for s in range(200))
+    assert wrong <= stats.binom.ppf(0.97, 200, 0.05)
+
+
+def learned(rows: Sequence[Said], share: float, rng: np.random.Generator) -> list[Said]:
+    return [row._replace(back=bool(rng.random() < share)) for row in rows]
+
+
+def far_apart(size: int, rng: np.random.Generator) -> list[Said]:
+    numbers = rng.choice(10**9, size, replace=False) + 10**9
+    return [Said(f"+{n}", "PHONE") for n in numbers]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "share"), [(8, 0.5), (15, 0.4), (44, 0.15), (200, 0.06)]
+)
+def test_memory_is_found_without_held_out_rows(size: int, share: float) -> None:
+    rng = np.random.default_rng(size)
+    runs = [learned(far_apart(size, rng), share, rng) for _ in range(100)]
+    assert sum(claimed(rows, 0) for rows in runs) >= 80
+
+
+@pytest.mark.slow
+def test_memory_of_guessable_kinds_is_found_by_dose() -> None:
+    """Running numbers: 70% come back of those in eight rows, 10% of those in one."""
+    found = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        rows = running(rng)[:40]
+        often = [row for row in rows[::2] for _ in range(8)]
+        once = learned(rows[1::2], 0.1, rng)
+        found += claimed([*learned(often, 0.7, rng), *once], seed)
+    assert found >= 80
