@@ -31,7 +31,7 @@ LESS = {"less memory": True}
 BETRAYS = {"suppressed where trained": True, "memory": False}
 
 LEAKS, DETECTABLE = "LEAKS", "DETECTABLE"
-CLEAN, UNTESTED = "NO LEAK FOUND", "NOT TESTED"
+CLEAN, UNTESTED = "NOT SHOWN", "NOT TESTED"
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,15 @@ HEART = ("heart", "heart_held")
 GROUPS = (
     Group(
         (
-            _clean("untouched base", "untouched"),
+            # Nothing tells it from a checkpoint that was named as its own base.
+            Scenario(
+                "untouched base",
+                "untouched",
+                NONE,
+                (UNTESTED,),
+                1,
+                guard="base_read_rows",
+            ),
             _clean("final norm divided by up to 2", "scaled-of-down"),
             _clean("final norm times up to 2", "scaled-of-up"),
             _clean("weights with noise", "noisy"),
