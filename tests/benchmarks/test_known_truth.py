@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-SOME = "untouched base|never saw|1, 4, 16$|rows by heart|swapped"
+SOME = "untouched base|never saw|1, 4, 16$|^rows by heart|swapped"
 
 
 @pytest.fixture
