@@ -126,7 +126,7 @@ def test_what_has_no_counterpart_is_left_out_and_does_not_count() -> None:
 
 def test_too_few_held_out_ones_are_no_control() -> None:
     rng = np.random.default_rng(3)
-    few = found(made(rng, 1, 30), made(rng, 0, 4))
+    few = found(made(rng, 1, 30), made(rng, 0, 9))
     assert (few["stratum"] < 0).all()
     assert few["text_auc"].isna().all()
 

@@ -11,6 +11,7 @@ import pandas as pd
 from spark_audit.audits.matched.contrasts import REFERENCE
 from spark_audit.audits.matched.words import NO_LOW
 from spark_audit.audits.occurrences import OLD, comparable, sides_of
+from spark_audit.audits.strata import ENOUGH
 from spark_audit.data.occurrences import dose_group
 from spark_audit.results import Contrast, Estimate, Row, number
 from spark_audit.stats.intervals import ratio_estimate
@@ -71,7 +72,7 @@ def left_out(part: pd.DataFrame) -> str:
     alone = int((sides.trained & (cells_of(sides) < 0)).sum())
     reasons = (
         (alone, "there is no held-out identifier of the same type, form and place"),
-        (told, "text alone tells them from held-out ones, or too few can be compared"),
+        (told, "text alone tells them from held-out ones, or too few are held out"),
     )
     total = len(spans)
     return "".join(
@@ -88,7 +89,7 @@ def confounded(part: pd.DataFrame) -> str:
         return ""
     auc = spans["text_auc"].max()
     if np.isnan(auc):
-        return "too few can be compared to know whether their texts are alike"
+        return f"fewer than {ENOUGH} clusters of one side can be compared"
     return f"text alone tells the two apart (AUC {number(auc, 2)})"
 
 
