@@ -116,8 +116,8 @@ def memory(change: ArrayLike, sides: Sides, *, level: float = 0.95) -> Memory:
     used = cells >= 0
     if not used.any():
         return Memory.missing(
-            f"identifiers of no type, form and place stand in {FEWEST} clusters never "
-            "trained on"
+            "no trained identifier has held-out ones of its type, form and place in "
+            f"{FEWEST} clusters"
         )
     count, size = int(cells.max()) + 1, int(sides.clusters.max()) + 1
     sums = np.zeros((4, count, size))
