@@ -102,7 +102,7 @@ def test_types_without_two_other_clusters_are_left_out_and_told() -> None:
     x = np.array([1, 2, 3, 4, 5, 100, 100, 100.0])
     found = memory(x, sides(trained, np.arange(8), kind[:, None]))
     assert found.difference.value == pytest.approx(2 - 4.5)
-    assert "2 of 5 identifiers left out" in found.difference.note
+    assert "2 of 5 trained identifiers were left out" in found.difference.note
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_types_without_two_other_clusters_are_left_out_and_told() -> None:
     [
         ([1, 1, 1], [0, 1, 2], "no identifier stands in rows never trained on"),
         ([0, 0, 0], [0, 1, 2], "no identifier stands in trained rows"),
-        ([1, 1, 0, 0], [0, 1, 2, 2], "no type of identifier stands in 2 clusters"),
+        ([1, 1, 0, 0], [0, 1, 2, 2], "no trained identifier has held-out ones"),
         ([1, 1, 0, 0], [0, 0, 1, 2], "undefined without one cluster"),
     ],
 )
