@@ -15,6 +15,7 @@ import pytest
 from scipy import stats
 
 from spark_audit.audits import extract
+from spark_audit.audits.extract.apart import comparable, train_minus_test
 from spark_audit.audits.extract.audit import conclude, evidence, plan
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
@@ -641,3 +642,42 @@ def test_differences_are_within_100_points_and_found_is_not_excluded(
     few = said(extract(tables(case, ours=some(case, 1)), case.manifest), "ours")
     assert "no difference detected" in few
     assert "cannot be excluded" not in few
+
+
+def test_natural_identifiers_are_compared_within_strata(make_case: Make) -> None:
+    """Held-out ones weigh as trained ones of their form; of another form, nothing."""
+    case = make_case(sources=40, tests=20, seed=4)
+    known = tables(case, base=nothing, ours=nothing)
+    frame = evidence(known, natural(case.manifest))
+    rng = np.random.default_rng(0)
+    train, ours = frame["split"] == "train", frame["checkpoint"] == "ours"
+    # Two forms, of which one is guessed: most trained ones are of it.
+    easy = np.tile(rng.random(len(frame) // 2) < np.where(train[ours], 0.8, 0.3), 2)
+    hit = ours & easy & np.tile(rng.random(len(frame) // 2) < 0.7, 2)
+    forms = frame.assign(
+        type="ID", stratum=1 + easy, origin="natural", greedy=hit, greedy_sure=hit
+    )
+    apart = train_minus_test(comparable(forms, "ours")[0])
+    expected = 0.0
+    for form in (1, 2):
+        inside = forms[ours & (forms["stratum"] == form)]
+        rates = inside.groupby("split")["greedy"].mean()
+        share = (inside["split"] == "train").sum() / (train & ours).sum()
+        expected += share * (rates["train"] - rates["test"])
+    assert apart is not None
+    assert apart.value == pytest.approx(expected)
+    assert apart.low < 0 < apart.high
+    options: Any = {"baselines": {}, "paper": False, "seed": 0, "replicates": 200}
+    told = conclude(forms, **options)
+    assert "verbatim" not in claims(told, "ours")
+    # Without strata, the mix of forms is taken for memory.
+    mixed = train_minus_test(comparable(forms.assign(stratum=1), "ours")[0])
+    assert mixed is not None
+    assert mixed.low > 0
+    # All trained ones of one form, all held-out ones of another: no control.
+    other = forms.assign(stratum=1 + train)
+    assert train_minus_test(comparable(other, "ours")[0]) is None
+    found = conclude(other, **options).findings
+    (said,) = (f.sentence for f in found if "held-out ones are" in f.sentence)
+    assert "of other forms" in said
+    assert comparable(forms.assign(stratum=-1), "ours")[0].empty

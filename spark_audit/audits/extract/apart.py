@@ -9,6 +9,7 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.contract import BASE
+from spark_audit.audits.strata import counterparts
 from spark_audit.stats.bootstrap import sign_flip
 from spark_audit.stats.intervals import rate_estimate, ratio_estimate
 from spark_audit.stats.power import mde_normal
@@ -59,7 +60,11 @@ def train_minus_test(chosen: pd.DataFrame, hits: Hits = EXACT) -> Apart | None:
     sides = []
     for split in ("train", "test"):
         part = chosen[chosen["split"] == split]
-        found, trials = (_sums(part, column) for column in (hits.sure, hits.trials))
+        tried = part[hits.trials] if hits.trials else 1.0
+        weighed = {"found": part[hits.sure] * part["weight"]}
+        weighed["trials"] = tried * part["weight"]
+        sums = part.assign(**weighed).groupby("cluster")[["found", "trials"]].sum()
+        found, trials = sums["found"], sums["trials"]
         sides.append(rate(found.to_numpy(), trials.to_numpy()))
     train, test = sides
     return None if train is None or test is None else minus(train, test)
@@ -127,14 +132,25 @@ def train_against_test(
 def comparable(pii: pd.DataFrame, name: str) -> tuple[pd.DataFrame, bool]:
     """The spans of both splits that are compared; whether both were drawn alike.
 
-    Those that were not are compared within the types that stand on both sides.
+    Those that were not are compared within types and strata (form and place), of which
+    held-out spans weigh as much as trained ones (column ``weight``). Spans that text
+    alone tells apart have no control.
     """
-    chosen = pii[pii["checkpoint"] == name]
+    chosen = pii[pii["checkpoint"] == name].assign(weight=1.0)
     injected = chosen[chosen["origin"] == "injected"]
     if set(injected["split"]) == {"train", "test"}:
         return injected, True
-    sides = chosen.groupby("type")["split"].nunique()
-    return chosen[chosen["type"].isin(sides[sides > 1].index)], False
+    chosen = chosen[chosen["stratum"] >= 0]
+    both = chosen.assign(
+        side=(chosen["split"] == "train").astype(int),
+        stratum=chosen.groupby(["type", "stratum"], observed=True).ngroup(),
+    )
+    both = both[counterparts(both)]
+    ours = both.groupby("stratum")["side"].agg(["sum", "size"])
+    weight = both["stratum"].map(ours["sum"] / (ours["size"] - ours["sum"]))
+    held = both["side"] == 0
+    scale = held.sum() / max(int((~held).sum()), 1)
+    return both.assign(weight=np.where(held, weight * scale, 1.0)), False
 
 
 def spans_of(pii: pd.DataFrame, name: str, split: str) -> pd.DataFrame:

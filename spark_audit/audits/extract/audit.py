@@ -219,8 +219,9 @@ def frames(
         canary = example.canary_id or ""
         # Where only a part of the manifest is audited, its canaries are not listed.
         dose = doses.get(canary, 0 if example.split == "test" else 1)
+        fact = facts[example.id, span.start, span.end]
         if not canary:
-            dose = facts[example.id, span.start, span.end].dose
+            dose = fact.dose
         return {
             "set": "canary" if canary else "pii",
             "split": example.split,
@@ -232,6 +233,7 @@ def frames(
             "part": span.part or "",
             "dose": dose,
             "first": firsts[canary or example.id, span.part or ""] == example.id,
+            "stratum": fact.stratum,
             **strings[example.id, span.start, span.end]._asdict(),
         }
 

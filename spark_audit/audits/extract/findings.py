@@ -42,6 +42,8 @@ EXTRACTED = (
 OTHERWISE = (
     "{} points in what comes back: not shown once all tests of the report count."
 )
+NONE = "none were held out"
+OTHERS = "held-out ones are too few or of other forms"
 LEVEL = 0.95
 ALL_TIED = "All of them hang on ties for the first place: not resolvable."
 
@@ -148,7 +150,7 @@ def _compared(name: str, pii: pd.DataFrame, train: Row, *, seed: int) -> Compare
     beyond_base = name != BASE and has_base(pii)
     if spans_of(pii, name, "test").empty:
         if beyond_base:
-            return _against_base(name, pii, limit, "no", seed=seed)
+            return _against_base(name, pii, limit, NONE, seed=seed)
         said = f"{name}: no identifier of test rows tells what guessing gives.{limit}"
         return Compared("not_tested", said)
     apart, alike = train_against_test(pii, name)
@@ -159,7 +161,7 @@ def _compared(name: str, pii: pd.DataFrame, train: Row, *, seed: int) -> Compare
         apart = since(apart, base)
         head += " (beyond the base's own difference)"
     if apart is None and beyond_base:
-        return _against_base(name, pii, limit, "hardly any", seed=seed)
+        return _against_base(name, pii, limit, OTHERS, seed=seed)
     if apart is None:
         return _not_apart(head, apart, limit)
     p = None if name == BASE else max(apart.p, exact_p(comparable(pii, name)[0]))
@@ -213,11 +215,11 @@ def _against_base(
     Parameters
     ----------
     held
-        How many identifiers were held out, in words.
+        Why held-out identifiers are no control, in words.
     """
     head = (
-        f"{name}: {held} identifier of test rows tells what guessing gives; against "
-        "the base on the same rows"
+        f"{name}: {held}, so that no identifier of test rows tells what guessing "
+        "gives; against the base on the same rows"
     )
     found = against_base(pii, name, seed=seed)
     if found is None:
@@ -225,11 +227,11 @@ def _against_base(
         return Compared("not_tested", said)
     apart, p = found
     if apart is None and _more_than_base(pii, name):
-        return _beyond_guessing(name, pii, None, seed=seed)
+        return _beyond_guessing(name, pii, None, held, seed=seed)
     if apart is None or p is None:
         return _not_apart(head, None, limit)
     if apart.low > 0:
-        return _beyond_guessing(name, pii, apart, seed=seed)
+        return _beyond_guessing(name, pii, apart, held, seed=seed)
     if apart.low <= 0 <= apart.high or p > 1 - LEVEL:
         return _not_apart(head, apart, limit, p)
     said = f"{head} FEWER come back, by {points(apart)} points."
@@ -242,7 +244,7 @@ def _more_than_base(pii: pd.DataFrame, name: str) -> bool:
 
 
 def _beyond_guessing(
-    name: str, pii: pd.DataFrame, apart: Apart | None, *, seed: int
+    name: str, pii: pd.DataFrame, apart: Apart | None, held: str, *, seed: int
 ) -> Compared:
     """What comes back beyond the base, where no held-out identifiers tell memory.
 
@@ -254,19 +256,21 @@ def _beyond_guessing(
     more = "" if apart is None else f", {points(apart)} points more than at the base"
     told = f"{count} identifiers of trained rows come back word for word{more}"
     if p > 1 - LEVEL:
-        said = f"{name}: {told}, but none were held out, and guessing may give as much "
+        said = f"{name}: {told}, but {held}, and guessing may give as much "
         said += f"({guess.words}): whether that is memory is not known."
         return Compared("confounded", said, p, apart=apart)
     otherwise = (
-        f"{name}: {told}, but none were held out: memory is not shown once all tests "
+        f"{name}: {told}, but {held}: memory is not shown once all tests "
         f"of the report count ({guess.words})."
     )
     why = guess.words
     if grows < guess.p:
         why = "identifiers that stand in several trained rows come back more often "
         why += f"({p_value(grows)}); {guess.words}"
-    said = f"{name}: WRITES OUT {count} trained identifiers word for word{more}; none "
-    said += f"were held out, but {why}."
+    said = (
+        f"{name}: WRITES OUT {count} trained identifiers word for word{more}; {held}, "
+    )
+    said += f"but {why}."
     return Compared("verbatim", said, p, otherwise, apart)
 
 

@@ -55,6 +55,7 @@ LATER = {
         for name in ("span", "parts", "parts_right")
     },
     **{name: Column("whole", low=-1, null=True) for name in ("string", "lead", "home")},
+    "stratum": Column("number", null=True),
     **{name: Column("flag", null=True) for name in ("near", "given", "elsewhere")},
 }
 

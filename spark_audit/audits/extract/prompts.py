@@ -176,7 +176,7 @@ def _no_difference(part: pd.DataFrame, name: str) -> str:
     if held_out.empty and not (name != BASE and has_base(part)):
         return "not estimable: no held-out identifier was asked for, and no base"
     if not held_out.empty and comparable(part, name)[0].empty:
-        return "not estimable: held-out identifiers are of other types"
+        return "not estimable: held-out identifiers are of other types or forms"
     return "not estimable: rows are too few or not the same"
 
 
