@@ -214,9 +214,12 @@ def advice(found: Sequence[Standing]) -> dict[State, str]:
         told["NOT SHOWN"] = ". ".join([told["NOT SHOWN"], *more]) + "."
     if "NOT TESTED" in told:
         lacking = [one for one in found if one.state == "NOT TESTED"]
-        failed = dict.fromkeys(guard.name for one in lacking for guard in one.faults)
         parts = [NEXT["NOT TESTED"]] if not all(one.faults for one in lacking) else []
-        told["NOT TESTED"] = " ".join([*parts, *map(MENDED.__getitem__, failed)])
+        for name, mended in MENDED.items():
+            of = [k.name for k in lacking if name in {guard.name for guard in k.faults}]
+            whose = f"{', '.join(of)}: " if len(of) < len(lacking) else ""
+            parts += [f"{whose}{mended}"] if of else []
+        told["NOT TESTED"] = " ".join(parts)
     return told
 
 
