@@ -64,6 +64,8 @@ EXAMPLES = {
     ),
 }
 """What ``--help`` shows as examples, by command: each is one that works."""
+AUDITING = ("data", "manifest", "inspect", "all", "report", "compare", "gate")
+"""Commands of `spark-audit`, which people look for here."""
 FIGURES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
 """What a run's end tells of its accuracy matrix."""
 
@@ -78,6 +80,7 @@ def run(arguments: Sequence[str]) -> int:
         app=lambda _: _app(),
         several=SEVERAL,
         anew=("relearn", "score"),
+        others={name: f"spark-audit {name}" for name in AUDITING},
     )
 
 

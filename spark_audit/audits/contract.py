@@ -53,7 +53,7 @@ ANY = "*"
 """Stands for any variant of a metric."""
 LAST = 1000
 """Place of an audit that does not say its own."""
-_ORDER = re.compile(r"^@AUDITS\.register\((?:[^@]*?\W)?order=(\d+)", re.MULTILINE)
+_ORDER = re.compile(r"^@AUDITS\.register\((?:[^@]*?\W)?order=([\d.]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -318,18 +318,22 @@ class Audits(Registry[Audit]):
         """The audit as it is called: on the whole manifest, with its own options."""
 
         @wraps(function)
-        def run(tables: Tables, manifest: Manifest, **options: Any) -> AuditResult:
+        def run(
+            tables: Tables, manifest: Manifest | str | Path, **options: Any
+        ) -> AuditResult:
             from spark_audit.audits.claims import corrected
-            from spark_audit.manifest.file import original
+            from spark_audit.manifest.file import load_manifest, original
 
+            _check_tables(tables)
+            own = original(load_manifest(manifest))
             # Makes a file for evidence that is too large; no option of the audit.
             spare = options.pop("evidence_file", None)
             if "conclude" not in parts:
-                result: AuditResult = function(tables, original(manifest), **options)
+                result: AuditResult = function(tables, own, **options)
             else:
                 bound = inspect.signature(run).bind(tables, manifest, **options)
                 bound.apply_defaults()
-                given, own = bound.kwargs, original(manifest)
+                given = bound.kwargs
                 result = self._run(name, function, tables, own, spare, **given)
             return replace(result, findings=corrected(result.findings))
 
@@ -426,9 +430,28 @@ class Audits(Registry[Audit]):
         places = {}
         for name, path in self._files().items():
             match = _ORDER.search(path.read_text(encoding="utf-8"))
-            places[name] = int(match[1]) if match else LAST
+            places[name] = float(match[1]) if match else LAST
         chosen = places if audits is None else audits
         return sorted(chosen, key=lambda name: (places.get(name, LAST), name))
+
+
+def _check_tables(tables: object) -> None:
+    """Refuse scores of one checkpoint, which would be an empty result.
+
+    Raises
+    ------
+    TypeError
+        It names the argument.
+    """
+    if isinstance(tables, Mapping) and all(
+        isinstance(name, str) and isinstance(passes, Mapping)
+        for name, passes in tables.items()
+    ):
+        return
+    raise TypeError(
+        "tables: give the scores of each checkpoint by its name, as in "
+        "{'mine': sa.score(...)}"
+    )
 
 
 def _said(reason: str | Callable[..., str], manifest: Any, options: Any) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -65,7 +66,13 @@ Read = tuple[Any, str, list[str]]
 class LoadedBase:
     """One module in memory, and what is opened on it."""
 
-    def __init__(self, shared: Recipe, loading: Loading) -> None:
+    def __init__(
+        self,
+        shared: Recipe,
+        loading: Loading,
+        *,
+        tokenizers: dict[Path, Read] | None = None,
+    ) -> None:
         where, weights = shared.given.where, shared.weights
         assert weights is not None
         self.shared, self.device = shared, pick_device(loading.device)
@@ -95,10 +102,8 @@ class LoadedBase:
         if offloaded(self.model):
             check_finite(weights.read(False), where=where)
         self.shared_model = loading.tp > 1
-        self.weights_sha256 = content_sha256(weights.files, named)
-        self.quantisation = named.get("quantization_config")
+        self._tokenizers: dict[Path, Read] = {} if tokenizers is None else tokenizers
         self.rows = head_rows(self.model)
-        self._tokenizers: dict[Path, Read] = {}
         usable = usable_rows(self._tokenizer(shared)[0], self.rows, where=where)
         ids = probe_ids(usable, max_positions=self.architecture.max_positions)
         self.host = AdapterHost(self.model, probe=partial(logits, ids=ids, where=where))
@@ -113,75 +118,56 @@ class LoadedBase:
         self, name: str, item: Recipe, *, is_base: bool, quantize: Sequence[str] = ()
     ) -> Iterator[Loaded]:
         """Open one checkpoint on this module, then what it is with rounded weights."""
-        where, notes = item.given.where, [*item.notes]
-        on, adapter_sha256 = None, None
+        where, on, raw, notes = item.given.where, None, None, [*item.notes]
         if item.adapter is not None:
-            on, adapter_sha256, more = self._attach(item)
+            on, raw, more = self._attach(item)
             notes += more
-        noise, noise_sha256 = self._noise(item)
+        noise = self._noise(item)
         if noise is not None:
             notes.append(NOISE_ADDED)
-        tokenizer, tokenizer_id, more = self._tokenizer(item)
-        usable = usable_rows(tokenizer, self.rows, where=where)
+        tokenizer, _, more = self._tokenizer(item)
         dtype = str(next(self.model.parameters()).dtype).removeprefix("torch.")
         attention = str(getattr(self.model.config, "_attn_implementation", "eager"))
         notes += [*more, f"loaded as {dtype}, attention {attention}", *self.notes]
-        notes += remarks(self.architecture, self.model, tokenizer, usable)
-        borrowed = item.weights is None
-        own_sha256 = adapter_sha256 if borrowed else self.weights_sha256
-        assert own_sha256 is not None
-        if noise_sha256 is not None:
-            # Without its noise it is another model.
-            own_sha256 = sha256_json({"weights": own_sha256, "noise": noise_sha256})
-        identity = self._identity(
-            adapter=adapter_sha256, noise=noise_sha256, dtype=dtype, attention=attention
-        )
-        loaded = Loaded(
-            name=name,
-            source=item.source,
-            format=item.format,
-            base=self.shared.source if borrowed else None,
-            base_sha256=self.weights_sha256 if borrowed or is_base else None,
-            model=self.model if on is None else self.host.peft,
-            tokenizer=tokenizer,
-            architecture=type(self.model).__name__,
-            usable=usable,
-            max_positions=self._max_positions(on),
+        first, *others = described(
+            name,
+            item,
+            self.shared,
+            model=self.model,
+            rows=self.rows,
+            raw=raw,
             dtype=dtype,
+            eos=getattr(self.model.generation_config, "eos_token_id", None),
+            is_base=is_base,
+            quantize=quantize,
+            tokenizers=self._tokenizers,
+        )
+        notes += remarks(self.architecture, self.model, tokenizer, first.usable)
+        first = replace(
+            first,
+            model=self.model if on is None else self.host.peft,
+            max_positions=self._max_positions(on),
             device=self.device,
-            weights_sha256=own_sha256,
-            tokenizer_sha256=tokenizer_id,
-            model_id=sha256_json(identity),
             notes=tuple(notes),
             activate=partial(_activated, self.host, on, noise),
             shared=self.shared_model,
         )
-        yield loaded
-        for kind in quantize:
+        yield first
+        for kind, other in zip(quantize, others, strict=True):
             weights = rounded(self.model, self.host.peft, on, kind, where=where)
             yield replace(
-                loaded,
-                name=str(CheckpointName(name, rounding=kind)),
+                first,
+                name=other.name,
                 quantised_from=name,
                 # Its adapter is merged: the module is used without any.
                 model=self.model,
-                model_id=sha256_json({**identity, "rounded": kind}),
+                model_id=other.model_id,
                 notes=(*notes, f"linear layers rounded to {kind} by torchao"),
                 activate=partial(_activated, self.host, None, noise, weights),
             )
             del weights
 
-    def _identity(self, **parts: str | None) -> dict[str, Any]:
-        """What a score depends on besides the token ids."""
-        eos = getattr(self.model.generation_config, "eos_token_id", None)
-        return {
-            **parts,
-            "weights": self.weights_sha256,
-            "quantisation": self.quantisation,
-            "eos": repr(eos),  # what ends an answer
-        }
-
-    def _attach(self, item: Recipe) -> tuple[str, str, list[str]]:
+    def _attach(self, item: Recipe) -> tuple[str, dict[str, Any], list[str]]:
         assert item.adapter is not None
         where = item.given.where
         raw, state, notes = prepared(
@@ -193,23 +179,16 @@ class LoadedBase:
             changes_base=changes_base(raw),
             where=where,
         )
-        kept = {
-            key: sorted(value) if key in _SETS and isinstance(value, list) else value
-            for key, value in raw.items()
-            if key not in _NO_EFFECT
-        }
-        return on, content_sha256(item.adapter.files, kept), notes + more
+        return on, raw, notes + more
 
-    def _noise(self, item: Recipe) -> tuple[torch.Tensor | None, str | None]:
+    def _noise(self, item: Recipe) -> torch.Tensor | None:
         noise = frozen_noise(
             item.folder,
             self.model.get_input_embeddings().weight.shape,
             sha256=item.noise_sha256,
             where=item.given.where,
         )
-        if noise is None:
-            return None, None
-        return noise.to(self.device), content_sha256([item.folder / NOISE], {})
+        return None if noise is None else noise.to(self.device)
 
     def _tokenizer(self, item: Recipe) -> Read:
         return tokenizer_of(item, self.shared, known=self._tokenizers)
@@ -220,6 +199,101 @@ class LoadedBase:
             return stated
         config = self.host.peft.peft_config[on]
         return stated - (config.num_virtual_tokens if config.is_prompt_learning else 0)
+
+
+def described(
+    name: str,
+    item: Recipe,
+    shared: Recipe,
+    *,
+    model: Any,
+    rows: int,
+    raw: Mapping[str, Any] | None,
+    dtype: str,
+    eos: object,
+    is_base: bool,
+    quantize: Sequence[str],
+    tokenizers: dict[Path, Read],
+) -> list[Loaded]:
+    """What is known of a checkpoint without its numbers, and of its rounded copies.
+
+    Parameters
+    ----------
+    model
+        The base's module, on any device; of the result only its configuration is kept.
+    rows
+        Rows of its output head.
+    raw
+        The adapter's configuration as it was attached.
+    dtype
+        What it is computed in; while that is not known (``auto``, quantised weights)
+        ``model_id`` is empty.
+    eos
+        What ends an answer.
+    tokenizers
+        What was read before, by folder; it grows.
+    """
+    where, weights = item.given.where, shared.weights
+    assert weights is not None
+    named = read_json(weights.config / "config.json", where=where)
+    base_sha256 = content_sha256(weights.files, named)
+    adapter_sha256 = noise_sha256 = None
+    if item.adapter is not None and raw is not None:
+        kept = {
+            key: sorted(value) if key in _SETS and isinstance(value, list) else value
+            for key, value in raw.items()
+            if key not in _NO_EFFECT
+        }
+        adapter_sha256 = content_sha256(item.adapter.files, kept)
+    if os.path.lexists(item.folder / NOISE):
+        noise_sha256 = content_sha256([item.folder / NOISE], {})
+    borrowed = item.weights is None
+    own_sha256 = adapter_sha256 if borrowed else base_sha256
+    assert own_sha256 is not None
+    if noise_sha256 is not None:
+        # Without its noise it is another model.
+        own_sha256 = sha256_json({"weights": own_sha256, "noise": noise_sha256})
+    tokenizer, tokenizer_id, _ = tokenizer_of(item, shared, known=tokenizers)
+    # What a score depends on besides the token ids.
+    identity = {
+        "adapter": adapter_sha256,
+        "noise": noise_sha256,
+        "dtype": dtype,
+        "attention": str(getattr(model.config, "_attn_implementation", "eager")),
+        "weights": base_sha256,
+        "quantisation": named.get("quantization_config"),
+        "eos": repr(eos),
+    }
+    text = model.config.get_text_config()
+    first = Loaded(
+        name=name,
+        source=item.source,
+        format=item.format,
+        base=shared.source if borrowed else None,
+        base_sha256=base_sha256 if borrowed or is_base else None,
+        model=model,
+        tokenizer=tokenizer,
+        architecture=type(model).__name__,
+        usable=usable_rows(tokenizer, rows, where=where),
+        max_positions=getattr(text, "max_position_embeddings", None) or None,
+        dtype=dtype,
+        device=item.given.device,
+        weights_sha256=own_sha256,
+        tokenizer_sha256=tokenizer_id,
+        model_id="" if dtype == "auto" else sha256_json(identity),
+    ).without_weights()
+    return [
+        first,
+        *(
+            replace(
+                first,
+                name=str(CheckpointName(name, rounding=kind)),
+                quantised_from=name,
+                model_id=first.model_id and sha256_json({**identity, "rounded": kind}),
+            )
+            for kind in quantize
+        ),
+    ]
 
 
 @contextmanager

@@ -68,6 +68,7 @@ class Rehearsal:
     """What is known of a checkpoint from headers, and from an adapter's numbers.
 
     ``model`` is on the meta device; ``None`` for own code and quantised weights.
+    ``raw`` is an adapter's configuration as it is attached.
     """
 
     architecture: Architecture
@@ -75,6 +76,7 @@ class Rehearsal:
     rows: int
     facts: dict[str, str]
     notes: tuple[str, ...] = ()
+    raw: Mapping[str, Any] | None = None
 
 
 def read_architecture(

@@ -61,7 +61,7 @@ def expand(spec: Spec) -> tuple[Spec, ...]:
 
 
 def open_checkpoint(
-    source: str,
+    source: str | Path | Loaded,
     loading: Loading | None = None,
     *,
     name: str | None = None,
@@ -73,7 +73,7 @@ def open_checkpoint(
     ----------
     source
         A Hugging Face folder or ``hf:ORG/NAME``, a PEFT folder, a weights file, a
-        series of tasks (its last stage, or ``PATH@K``).
+        series of tasks (its last stage, or ``PATH@K``). One that is open stays.
     loading
         How it is opened; by default as :class:`Loading` says.
     name
@@ -86,7 +86,15 @@ def open_checkpoint(
     ------
     CheckpointError
         With the reason, when it cannot be loaded as what it claims to be.
+    TypeError
+        If it is neither a path nor a checkpoint.
     """
+    if isinstance(source, Loaded):
+        return source
+    if not isinstance(source, str | Path):
+        kind = type(source).__name__
+        raise TypeError(f"checkpoint: {kind} is no path and no open checkpoint")
+    source = str(source)
     spec = Spec(name or default_name(source), (source,))
     *_, loaded = open_checkpoints([spec], loading, **options)
     return loaded
@@ -128,9 +136,7 @@ def open_checkpoints(
 
 
 def _opened(specs: Sequence[Spec], loading: Loading) -> Iterator[Loaded]:
-    opening = Opening(specs, loading)
-    for group in range(len(opening.groups)):
-        yield from opening.open(group)
+    yield from Opening(specs, loading).each()
 
 
 class Opening:
@@ -141,6 +147,9 @@ class Opening:
     groups
         Names as they are opened, those of one module together: a base with its
         adapters, full weights, each with its rounded copies.
+    described
+        What headers tell of each, in this order, without weights; of own code nothing,
+        and no ``model_id`` where that is known after loading only.
 
     Raises
     ------
@@ -165,6 +174,29 @@ class Opening:
             tuple(opened for one in items for opened in self._opened(*one))
             for _, items in self._groups
         )
+        known = {one.name: one for one in self._plan.described}
+        for name in known.keys() & self._served.keys():
+            known[name] = self._served[name].stands_in(known[name])
+        opened = (name for names in self.groups for name in names)
+        self.described = [known[name] for name in opened if name in known]
+
+    @property
+    def places(self) -> set[Path]:
+        """Folders and files that the checkpoints are read from."""
+        plan = self._plan
+        items = [item for _, item in plan.items] + ([plan.base] if plan.base else [])
+        found = {*plan.tokenizers, *(item.folder for item in items)}
+        for item in items:
+            if item.weights is not None:
+                found |= {item.weights.config, *item.weights.files}
+            if item.adapter is not None:
+                found.update(item.adapter.files)
+        return found
+
+    def each(self) -> Iterator[Loaded]:
+        """Every checkpoint, one after the other."""
+        for group in range(len(self.groups)):
+            yield from self.open(group)
 
     def open(self, group: int) -> Iterator[Loaded]:
         """Load a module, in place of the one before, and open what is on it."""
@@ -173,7 +205,9 @@ class Opening:
         weights, items = self._groups[group]
         self.release()
         with quiet():
-            shared = self._loaded = LoadedBase(weights, self._loading)
+            shared = self._loaded = LoadedBase(
+                weights, self._loading, tokenizers=self._plan.tokenizers
+            )
         for name, item in items:
             opened = shared.load(
                 name,

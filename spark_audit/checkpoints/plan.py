@@ -16,6 +16,7 @@ from spark_audit.checkpoints.adapter_config import (
     prepared,
 )
 from spark_audit.checkpoints.adapters import AdapterHost
+from spark_audit.checkpoints.base_model import Read, described, tokenizer_of
 from spark_audit.checkpoints.beside import NOISE, NOISE_ADDED, frozen_noise
 from spark_audit.checkpoints.detect import recipe
 from spark_audit.checkpoints.fit import check_room, check_shared
@@ -31,7 +32,8 @@ from spark_audit.checkpoints.models import (
     pick_device,
     read_architecture,
 )
-from spark_audit.checkpoints.recipe import Recipe, State
+from spark_audit.checkpoints.quantise import check_mergeable
+from spark_audit.checkpoints.recipe import Loaded, Recipe, State
 from spark_audit.checkpoints.specs import BASE, Loading, Spec
 from spark_audit.checkpoints.weight_files import content_sha256
 from spark_audit.errors import CheckpointError, InputError, shown
@@ -60,10 +62,42 @@ class Plan:
             if item.weights is None:
                 check_base(item, self._needed())
         # Before a number is read: a mismatch is told before memory is taken.
-        for _, item in self.items:
-            _dress(item, item if item.weights else self._needed())
-        if self.base is not None and all(item.weights for _, item in self.items):
-            _dress(self.base, self.base)
+        self.tokenizers: dict[Path, Read] = {}
+        self.described: list[Loaded] = []
+        for name, item in ([(BASE, self.base)] if self.base else []) + self.items:
+            shared = item if item.weights else self._needed()
+            self._describe(name, item, shared, _dress(item, shared))
+
+    def _describe(
+        self, name: str, item: Recipe, shared: Recipe, known: Rehearsal
+    ) -> None:
+        """Read its tokenizer, and keep what is known of it from headers."""
+        tokenizer_of(item, shared, known=self.tokenizers)
+        model, dtype = known.model, item.given.dtype
+        if known.architecture.cls is None:  # own code, which does not run before
+            return
+        if model is None:
+            dtype = "auto"
+            with torch.device("meta"):
+                model = known.architecture.cls(known.architecture.config)
+        quantize = () if name == BASE or self.is_base(item) else item.given.quantize
+        if quantize and known.raw is not None:
+            raw = adapter_config({**known.raw}, where=item.given.where)
+            check_mergeable(raw, where=item.given.where)
+        assert shared.weights is not None
+        self.described += described(
+            name,
+            item,
+            shared,
+            model=model,
+            rows=known.rows,
+            raw=known.raw,
+            dtype=dtype,
+            eos=_eos(shared.weights.folder, model),
+            is_base=name == BASE or self.is_base(item),
+            quantize=quantize,
+            tokenizers=self.tokenizers,
+        )
 
     def _base(self, loading: Loading) -> Recipe | None:
         adapters = [item for _, item in self.items if item.weights is None]
@@ -116,11 +150,20 @@ class Plan:
         yield from alone
 
 
-def _dress(item: Recipe, base: Recipe) -> None:
+def _eos(folder: Path | None, model: Any) -> object:
+    """What ends an answer of a model, once transformers has opened its folder."""
+    settings = model.generation_config
+    if folder is not None and (folder / "generation_config.json").exists():
+        settings = type(settings).from_pretrained(folder, local_files_only=True)
+    return getattr(settings, "eos_token_id", None)
+
+
+def _dress(item: Recipe, base: Recipe) -> Rehearsal:
     """Rehearse, and refuse what would not be held by what is here."""
     rehearsal = rehearse(item, base)
     check_shared(item, rehearsal, where=item.given.where)
     check_room(base, rehearsal, where=base.given.where)
+    return rehearsal
 
 
 def base_recipe(item: Recipe, loading: Loading) -> Recipe:
@@ -228,8 +271,10 @@ def rehearse(item: Recipe, base: Recipe) -> Rehearsal:
     if architecture.cls is None or architecture.quantised:
         facts["weights checked"] = "no (own code or quantised)"
         rows = getattr(architecture.text, "vocab_size", 0)
-        notes = [] if item.adapter is None else _adapter(item)[2]
-        return Rehearsal(architecture, None, rows, facts, tuple(notes))
+        raw, notes = None, list[str]()
+        if item.adapter is not None:
+            raw, _, notes = _adapter(item)
+        return Rehearsal(architecture, None, rows, facts, tuple(notes), raw)
     model = build(architecture, state=state, device="meta", where=where)
     check_weights(model, state, where=where)
     facts["architecture"] = type(model).__name__
@@ -240,16 +285,19 @@ def rehearse(item: Recipe, base: Recipe) -> Rehearsal:
     )
     if noise is not None:
         facts["frozen noise"] = f"on input embeddings, {noise.shape[0]} rows"
-    notes = _attached(item, model) + ([] if noise is None else [NOISE_ADDED])
-    return Rehearsal(architecture, model, head_rows(model), facts, tuple(notes))
+    rows, notes, raw = head_rows(model), list[str](), None
+    if item.adapter is not None:
+        raw, state, notes = _adapter(item)
+        notes += _attached(item, model, raw, state)
+    notes += [] if noise is None else [NOISE_ADDED]
+    return Rehearsal(architecture, model, rows, facts, tuple(notes), raw)
 
 
-def _attached(item: Recipe, model: Any) -> list[str]:
-    """Attach an adapter by its shapes; notes on it, none without an adapter."""
-    if item.adapter is None:
-        return []
+def _attached(
+    item: Recipe, model: Any, raw: dict[str, Any], state: State
+) -> Sequence[str]:
+    """Attach an adapter by its shapes; notes on it."""
     where = item.given.where
-    raw, state, notes = _adapter(item)
     if changes_base(raw):
         # How the base is replaced takes its weights; shapes do not.
         raw = {**raw, "init_lora_weights": True}
@@ -259,7 +307,7 @@ def _attached(item: Recipe, model: Any) -> list[str]:
             {name: tensor.to("meta") for name, tensor in state.items()},
             where=where,
         )
-    return [*notes, *more]
+    return more
 
 
 def _adapter(item: Recipe) -> tuple[dict[str, Any], State, list[str]]:

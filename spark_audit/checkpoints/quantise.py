@@ -54,7 +54,7 @@ def rounded(
     if getattr(model.config, "quantization_config", None) is not None:
         raise CheckpointError("is quantised already", where=where, fix=_LEAVE_OUT)
     if on is not None:
-        _check_mergeable(peft.peft_config[on], where=where)
+        check_mergeable(peft.peft_config[on], where=where)
     head = model.get_output_embeddings()
     found = []
     for name, module in model.named_modules():
@@ -96,7 +96,8 @@ def swapped(
             parameter.data = before
 
 
-def _check_mergeable(config: Any, *, where: str) -> None:
+def check_mergeable(config: Any, *, where: str) -> None:
+    """Refuse an adapter that cannot be merged for rounding."""
     kind = str(getattr(config.peft_type, "value", config.peft_type))
     further = [
         name
@@ -144,7 +145,7 @@ def _torchao() -> tuple[Any, Any, Any, Any]:
         raise InputError(
             "torchao is not installed",
             where="--quantize",
-            fix="pip install 'spark-audit[quantize]'",
+            fix="where spark-audit lies: pip install '.[quantize]'",
         ) from error
     finally:
         logging.disable(before)

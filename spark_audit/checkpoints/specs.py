@@ -185,7 +185,7 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
     ------
     InputError
         On an empty value, a list without a name, a name given twice, the same path
-        twice without names, or replicates at different stages.
+        twice, or replicates at different stages.
     """
     drafts = [_draft(text) for text in texts]
     given = [name for name, _, _ in drafts if name is not None]
@@ -198,10 +198,27 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
             )
     unnamed = [(paths[0], stage) for name, paths, stage in drafts if name is None]
     defaults = iter(_suffixes(unnamed, taken={*given, BASE}))
-    return [
+    specs = [
         Spec(name if name is not None else next(defaults), paths, stage)
         for name, paths, stage in drafts
     ]
+    _check_apart(specs)
+    return specs
+
+
+def _check_apart(specs: Sequence[Spec]) -> None:
+    """Refuse one path under two names; what is called ``base`` may be audited too."""
+    first: dict[tuple[str, str | None], str] = {}
+    for spec in specs:
+        for path in spec.paths if spec.name != BASE else ():
+            place = os.path.realpath(os.path.expanduser(path)) if exists(path) else path
+            other = first.setdefault((place, spec.stage), spec.name)
+            if other != spec.name:
+                raise InputError(
+                    f"{other!r} and {spec.name!r} are the same checkpoint",
+                    where=f"--ckpt {path}",
+                    fix="leave one out, or give the path that was meant",
+                )
 
 
 def default_name(source: str) -> str:
@@ -250,7 +267,7 @@ def _suffixes(sources: list[tuple[str, str | None]], *, taken: set[str]) -> list
             raise InputError(
                 "the same checkpoint is given twice",
                 where=f"--ckpt {sources[i][0]}",
-                fix="leave one out, or name them: NAME=PATH",
+                fix="leave one out",
             )
     names = []
     for own in parts:

@@ -14,7 +14,7 @@ from spark_audit.audits import AUDITS
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli import ALL, PROGRAM
 from spark_audit.pipeline.request import Request
-from spark_audit.terminal.commands import Config, given, write_config
+from spark_audit.terminal.commands import given, write_config
 from spark_audit.terminal.console import say, tell, tell_json
 from spark_audit.terminal.flags import (
     Flag,
@@ -85,11 +85,8 @@ def audit_command(names: Sequence[str]) -> Callable[..., None]:
             write_config(path, given(context), command=f"{PROGRAM} {told}")
 
     shown = [one.parameter() for one in (*common, *left, *way, *own, *loading)]
-    file = inspect.Parameter(
-        "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Config
-    )
     own_context = inspect.signature(command).parameters["context"]
-    return with_parameters(command, [own_context, *shown, file])
+    return with_parameters(command, [own_context, *shown])
 
 
 def _skip(names: Sequence[str]) -> Option:
@@ -153,6 +150,11 @@ def _audit(request: Request, way: _Way) -> Path | None:
     if outcome.report is None:
         say("done; another worker has written the report")
         return None
+    if not outcome.anew:
+        say(
+            f"nothing to do: checkpoints, manifest, options and program are those of "
+            f"the report of {outcome.report.created}"
+        )
     if way.json:
         tell_json(outcome.report.model_dump(mode="json"))
     else:

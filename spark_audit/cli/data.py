@@ -70,6 +70,7 @@ def import_(
     from spark_audit.terminal.progress import SETTLED, progress
 
     keep_apart([output], [Path(source)])
+    replaced = _replaced(output)
     start = time.monotonic()
     with progress(quiet=quiet) as show:
         counts = import_file(
@@ -86,7 +87,7 @@ def import_(
     rate = f" ({rows / seconds:,.0f} rows a second)" if seconds > SETTLED else ""
     say(
         f"{output}: {counts.get('train', 0)} train and {counts.get('test', 0)} test "
-        f"rows{rate}"
+        f"rows{rate}{replaced}"
     )
 
 
@@ -249,10 +250,16 @@ def _pieces(
     return encode, []
 
 
+def _replaced(path: Path) -> str:
+    """What is said of a file that is written over."""
+    return ", in place of the file that was there" if path.exists() else ""
+
+
 def _write(path: Path, examples: Sequence[Example]) -> None:
+    replaced = _replaced(path)
     write_examples(path, examples)
     train = sum(example.split == "train" for example in examples)
-    say(f"{path}: {train} train and {len(examples) - train} test rows")
+    say(f"{path}: {train} train and {len(examples) - train} test rows{replaced}")
 
 
 COMMANDS = {"import": import_, "annotate": annotate, "inject": inject}

@@ -36,13 +36,22 @@ GROUPS = {
     "manifest": "Build and look at manifests.",
 }
 """Commands with commands of their own, each a module here."""
+TRAINING = ("run", "methods", "relearn", "score", "claims")
+"""Commands of `spark-train`, which people look for here."""
 COMPLETED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 """Where a shell that completes a command line says what was typed of it."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code (never raises)."""
-    return run_command(arguments, program=PROGRAM, app=_app, several=SEVERAL)
+    return run_command(
+        arguments,
+        program=PROGRAM,
+        app=_app,
+        several=SEVERAL,
+        others={"audit": f"{PROGRAM} {ALL}"}
+        | {name: f"spark-train {name}" for name in TRAINING},
+    )
 
 
 def _app(argv: Sequence[str]) -> typer.Typer:

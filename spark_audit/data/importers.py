@@ -12,6 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -375,12 +376,13 @@ def _wanted(
 def _listed(row: Row, asked: Collection[str | None]) -> str:
     """The row's columns, unless they may be text (a CSV without a first line).
 
-    They are names where one is known as such: it was ``asked`` for, or is a usual one;
-    outside of a CSV also where all are single words.
+    They are names where one is known as such: it was ``asked`` for, or nearly, or is a
+    usual one; outside of a CSV also where all are single words.
     """
     names = [str(name) for name in row]
     usual = dict.fromkeys(name for pair in _LAYOUTS.values() for name in pair)
     known = {*_IMPORTED, *usual, *asked} & {*names}
+    known |= {near for one in asked for near in get_close_matches(one or "", names)}
     words = all(re.fullmatch(r"[A-Za-z_][\w-]*", name) for name in names)
     if known or (words and not isinstance(row, Cells)):
         more = f" and {len(names) - 20} more" if len(names) > 20 else ""

@@ -388,7 +388,8 @@ def _recognisers() -> tuple[tuple[Any, str], ...]:
         raise InputError(
             "Presidio is not installed",
             where="option --detector",
-            fix="pip install 'spark-audit[presidio]', or use `--detector rules`",
+            fix="use `--detector rules`, or where spark-audit lies: "
+            "pip install '.[presidio]'",
         ) from error
     return tuple(
         (getattr(predefined_recognizers, name)(), type) for name, type in _RECOGNISERS

@@ -197,7 +197,7 @@ def _datasets(source: str) -> Iterator[tuple[str, Split | None, Row]]:
         raise InputError(
             "reading a `datasets` folder or the hub needs the package datasets",
             where=source,
-            fix="pip install 'spark-audit[hub]'",
+            fix="where spark-audit lies: pip install '.[hub]'",
         ) from error
     try:
         if source.startswith(HUB):

@@ -176,15 +176,7 @@ class Probe:
         InputError
             If the manifest was made for another model or tokenizer.
         """
-        check_fit(
-            self._whole,
-            name=loaded.name,
-            tokenizer_sha256=loaded.tokenizer_sha256,
-            architecture=loaded.architecture,
-            vocab_size=len(loaded.usable),
-            base_sha256=None,
-            shape=loaded.shape,
-        )
+        check_fit(self._whole, loaded, base_sha256=None)
         return items_for(self.manifest, loaded, self.plan)
 
     def apart(self, tables: Tables) -> float | None:

@@ -137,9 +137,9 @@ class AuditCallback(_Base):  # type: ignore[misc]
         manifest: str | Path | Manifest,
         *,
         every: int | None = None,
-        audits: Sequence[str] = ("matched", "mia"),
+        audits: str | Sequence[str] = ("matched", "mia"),
         rows: int = ROWS,
-        fail_if: Sequence[str] = (),
+        fail_if: str | Sequence[str] = (),
         on_trip: Literal["stop", "raise"] = "stop",
         tokenizer: Any = None,
         **options: Any,
@@ -148,10 +148,9 @@ class AuditCallback(_Base):  # type: ignore[misc]
             raise InputError("is no number of steps", where=f"every={every!r}")
         if on_trip not in ("stop", "raise"):
             raise InputError("is neither stop nor raise", where=f"on_trip={on_trip!r}")
-        if isinstance(fail_if, str) or isinstance(audits, str):
-            raise InputError("is one text", where="fail_if, audits", fix="give a list")
-        if not isinstance(manifest, Manifest):
-            manifest = load_manifest(Path(manifest))
+        fail_if = [fail_if] if isinstance(fail_if, str) else fail_if
+        audits = [audits] if isinstance(audits, str) else audits
+        manifest = load_manifest(manifest)
         self._make: Callable[[], Probe] = lambda: Probe(
             manifest, audits=audits, rows=rows, rules=fail_if, options=options
         )
@@ -242,13 +241,18 @@ class AuditCallback(_Base):  # type: ignore[misc]
         if look is None:
             return
         self.looks.append(look)
-        self._tell(look, control, seconds)
+        self._tell(look, control, seconds, last=step >= state.max_steps)
         if look.tripped:
             control.should_training_stop = True
             if self._raises:
                 raise RuleTripped("; ".join(look.tripped), where=look.name)
 
-    def _tell(self, look: Look, control: Any, seconds: float) -> None:
+    @property
+    def tripped(self) -> list[str]:
+        """Rules that were broken, each with its look: what a script ends on."""
+        return [f"{one.name}: {text}" for one in self.looks for text in one.tripped]
+
+    def _tell(self, look: Look, control: Any, seconds: float, *, last: bool) -> None:
         told = look.figures() | {f"{PREFIX}seconds": seconds}
         if look.step:
             told[f"{PREFIX}share_of_time"] = self._pace.spent / self._pace.trained
@@ -262,7 +266,8 @@ class AuditCallback(_Base):  # type: ignore[misc]
             level = logging.WARNING if one.detected else logging.INFO
             _log.log(level, "%s", one.sentence)
         for text in look.tripped:
-            _log.warning("%s: rule tripped: %s", look.name, text)
+            late = "; training has ended" if last else ""
+            _log.warning("%s: rule tripped: %s%s", look.name, text, late)
 
     def _scored_base(self, model: Any, tokenizer: Any, *, fresh: bool) -> Scores | None:
         """Scores of the manifest's base, if the model shows it; else a warning.

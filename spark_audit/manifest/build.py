@@ -188,15 +188,7 @@ def verify(manifest: Manifest, base: Loaded) -> None:
     InputError
         With what differs.
     """
-    check_fit(
-        manifest,
-        name=base.name,
-        tokenizer_sha256=base.tokenizer_sha256,
-        architecture=base.architecture,
-        vocab_size=len(base.usable),
-        base_sha256=base.base_sha256 or base.weights_sha256,
-        shape=base.shape,
-    )
+    check_fit(manifest, base, base_sha256=base.base_sha256 or base.weights_sha256)
 
 
 # --- checks ---------------------------------------------------------------------------

@@ -289,17 +289,23 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
     write_atomically(path, write, mode=0o600)
 
 
-def load_manifest(path: str | Path) -> Manifest:
-    """Read and verify a manifest, be it a file or a folder.
+def load_manifest(path: str | Path | Manifest) -> Manifest:
+    """Read and verify a manifest, be it a file or a folder; one that is read stays.
 
     Raises
     ------
+    TypeError
+        If it is neither a path nor a manifest.
     OutputError
         If it cannot be read.
     InputError
         If it is no manifest, of another schema version, malformed, or was changed.
     """
-    path = Path(path)
+    if isinstance(path, Manifest):
+        return path
+    if not isinstance(path, str | Path):
+        raise TypeError(f"manifest: {type(path).__name__} is no path and no Manifest")
+    path = Path(path).expanduser()
     if not path.is_dir():
         content = _content_of_file(path)
         if "parts" not in content:

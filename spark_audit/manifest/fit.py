@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from spark_audit.errors import InputError
 from spark_audit.manifest.packed import Packed
@@ -15,16 +15,12 @@ from spark_audit.manifest.schema import (
     Membership,
 )
 
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.recipe import Loaded
+
 
 def check_fit(
-    manifest: Manifest,
-    *,
-    name: str,
-    tokenizer_sha256: str,
-    architecture: str,
-    vocab_size: int,
-    base_sha256: str | None,
-    shape: Mapping[str, int] | None = None,
+    manifest: Manifest, checkpoint: Loaded, *, base_sha256: str | None
 ) -> list[str]:
     """Refuse a checkpoint that the manifest was not made for.
 
@@ -33,8 +29,6 @@ def check_fit(
     base_sha256
         Hash of the base's weights; ``None`` for full weights, whose base cannot be
         verified: architecture, vocabulary and shape are compared instead.
-    shape
-        Sizes that its configuration states, by their names there.
 
     Returns
     -------
@@ -47,14 +41,14 @@ def check_fit(
         With what differs.
     """
     reference = manifest.reference
-    shape, known = shape or {}, reference.shape or {}
+    shape, known = checkpoint.shape, reference.shape or {}
     differs = [
         f"{what} ({_short(theirs)} here, {_short(ours)} in the manifest)"
         for what, theirs, ours in (
-            ("tokenizer", tokenizer_sha256, reference.tokenizer_sha256),
+            ("tokenizer", checkpoint.tokenizer_sha256, reference.tokenizer_sha256),
             ("base weights", base_sha256, reference.weights_sha256),
-            ("architecture", architecture, reference.architecture),
-            ("vocabulary", vocab_size, reference.vocab_size),
+            ("architecture", checkpoint.architecture, reference.architecture),
+            ("vocabulary", len(checkpoint.usable), reference.vocab_size),
             *((k, shape[k], known[k]) for k in sorted(shape.keys() & known.keys())),
         )
         if theirs is not None and theirs != ours
@@ -63,7 +57,7 @@ def check_fit(
         raise InputError(
             f"manifest {manifest.name!r} was made for another model: "
             + ", ".join(differs),
-            where=f"checkpoint {name!r}",
+            where=f"checkpoint {checkpoint.name!r}",
             fix="build a manifest from this checkpoint's base",
         )
     notes = units_of(manifest)

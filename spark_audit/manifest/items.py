@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spark_audit.data.encoding import TOGETHER, Encoding, encode
 from spark_audit.errors import InputError
-from spark_audit.manifest.file import original
+from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.prompts import asked_items, asked_place
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.manifest.slots import place_of, slot_items
@@ -33,7 +34,9 @@ MORE_TOKENS = 4
 
 
 def items_for(
-    manifest: Manifest, loaded: Loaded, plan: Mapping[Pass, Sequence[str]]
+    manifest: Manifest | str | Path,
+    loaded: Loaded,
+    plan: Mapping[Pass, Sequence[str]],
 ) -> dict[Pass, Sequence[Any]]:
     """The items that a plan names, by pass, in the plan's order.
 
@@ -44,6 +47,7 @@ def items_for(
     InputError
         If the manifest was redacted, or the tokenizer cuts its texts otherwise.
     """
+    manifest = load_manifest(manifest)
     encodings = _Encodings(manifest, loaded)
     # Passes that go through the same share it, as plain and noise do.
     made: dict[str, dict[str, Any]] = {}
@@ -66,7 +70,9 @@ def items_for(
     return found
 
 
-def manifest_items(manifest: Manifest, loaded: Loaded) -> list[Item]:
+def manifest_items(
+    manifest: Manifest | str | Path, loaded: Loaded | str | Path
+) -> list[Item]:
     """What a checkpoint reads of all of a manifest's examples in the plain pass.
 
     Raises
@@ -74,6 +80,9 @@ def manifest_items(manifest: Manifest, loaded: Loaded) -> list[Item]:
     InputError
         If the manifest was redacted, or the tokenizer cuts its texts otherwise.
     """
+    from spark_audit.checkpoints.open import open_checkpoint
+
+    manifest, loaded = load_manifest(manifest), open_checkpoint(loaded)
     keys = [example.id for example in manifest.examples]
     return [*plain_items(_Encodings(manifest, loaded), keys)]
 

@@ -1,4 +1,4 @@
-"""What a request takes, told in a second or two: nothing is loaded, scored or written.
+"""What a request takes: checkpoints are checked from headers, nothing is scored.
 
 Tokens are counted in the manifest, weights in the headers of their files, and the speed
 of this machine is that of a product of matrices, as busy as it is now.
@@ -23,16 +23,16 @@ from spark_audit.checkpoints.specs import Loading, Spec, parse_specs
 from spark_audit.data.examples import data_files, read_examples
 from spark_audit.errors import InputError
 from spark_audit.files import open_regular
-from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.items import MORE_TOKENS, labels_key, task_labels
 from spark_audit.manifest.schema import Manifest, ManifestCanary, ManifestTwins
 from spark_audit.manifest.slots import canary_key, place_of, twins_key
 from spark_audit.memory import free_bytes
 from spark_audit.pipeline.engines.contract import DRIFT_ROWS
 from spark_audit.pipeline.engines.jobs import processes
-from spark_audit.pipeline.folders import MANIFESTS, default_folder, manifests_in
-from spark_audit.pipeline.lineup import check_options, make_plans, union
+from spark_audit.pipeline.folders import default_folder
+from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.pipeline.request import Request
+from spark_audit.pipeline.run import checked
 from spark_audit.scoring.speed import billions
 from spark_audit.scoring.table import ITEMS, Pass
 
@@ -70,7 +70,8 @@ class Estimate:
     """What a request takes: seconds over all checkpoints, bytes of memory.
 
     ``weights`` are those of each checkpoint's model, 0 where no file here tells them;
-    ``free_bytes`` is by place where it is told.
+    ``free_bytes`` is by place where it is told; ``passes`` are how many the ``store``
+    holds, and how many there are.
     """
 
     manifest: str
@@ -84,6 +85,8 @@ class Estimate:
     report: float
     memory_bytes: float
     processes: int = 1
+    passes: tuple[int, int] | None = None
+    store: str = ""
     free_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -102,12 +105,12 @@ def estimate(request: Request) -> Estimate:
     Raises
     ------
     SparkError
-        If a path is not there, or no manifest can be read.
+        As a run raises it before it scores.
     """
-    check_options(request)
     specs = parse_specs(list(request.ckpt))
     if any(is_server(path) for spec in specs for path in spec.paths):
         raise InputError("how long a server takes is not known", where="--dry-run")
+    found = checked(request)
     files = _weights(specs, request)
     weights = {name: one.count for name, one in files.items()}
     on_disk = max((one.size for one in files.values()), default=4.0)
@@ -123,7 +126,7 @@ def estimate(request: Request) -> Estimate:
         pace for name, pace in each.items() if name != "base"
     )
     of_stages = stages * mean + each.get("base", 0.0)
-    texts = _texts(request)
+    texts = _texts(request, found.manifest)
     parts = []
     done: Plan = {}
     for name in request.audits:
@@ -165,6 +168,8 @@ def estimate(request: Request) -> Estimate:
         report=REPORT if draws else 1.0,
         memory_bytes=at_once * ((size + mapped) * most + batch + OTHER),
         processes=at_once,
+        passes=found.there,
+        store=str(found.store) if found.there or request.scores else "",
         free_bytes=free,
     )
 
@@ -226,14 +231,13 @@ class _Texts:
         return self.sizes[key] + (MORE_TOKENS if wanted.kind == "generate" else 0)
 
 
-def _texts(request: Request) -> _Texts:
+def _texts(request: Request, manifest: Manifest) -> _Texts:
     if request.data:
         rows = read_examples(*data_files(request.data))
         asked = [one for one in rows if one.split == "test"][: request.limit]
         sizes = {one.id: len(one.prompt) // LETTERS for one in asked}
         name = "+".join(p.stem for p in request.data)
         return _Texts(name, len(rows), None, None, sizes)
-    manifest = original(load_manifest(request.manifest or _only_manifest()))
     # A limit is over what all audits read.
     view, _ = make_plans(
         manifest,
@@ -244,18 +248,6 @@ def _texts(request: Request) -> _Texts:
     )
     sizes = dict(_sizes(view))
     return _Texts(manifest.name, len(manifest.examples), manifest, view, sizes)
-
-
-def _only_manifest() -> Path:
-    found = manifests_in(MANIFESTS)
-    if len(found) == 1:
-        return found[0]
-    listed = ", ".join(map(str, found)) or f"none in {MANIFESTS}/"
-    raise InputError(
-        f"which one fits is told by loading a checkpoint: {listed}",
-        where="--manifest",
-        fix="give one for --dry-run",
-    )
 
 
 def _sizes(manifest: Manifest) -> Iterator[tuple[str, int]]:
@@ -379,6 +371,12 @@ def told(estimate: Estimate) -> Iterator[str]:
     yield f"Reads    {estimate.manifest[:40]}, {estimate.rows:,} rows"
     yield f"with     {len(weights)} checkpoints ({listed})"
     yield f"         {known}"
+    yield "         tokenizer, vocabulary, shapes and base of each were checked"
+    if estimate.passes is not None:
+        there, every = estimate.passes
+        yield f"Scores   {there} of {every} passes are there: {estimate.store}"
+    elif estimate.store:
+        yield f"Scores   none are there yet: {estimate.store}"
     yield ""
     width = max(map(len, (*(one.audit for one in estimate.audits), "loading")))
     for one in estimate.audits:
@@ -398,14 +396,14 @@ def told(estimate: Estimate) -> Iterator[str]:
         if estimate.memory_bytes > max(estimate.free_bytes.values()):
             yield "It may not fit: see --dtype bfloat16, --tp and --device-map auto."
     yield "Right within a factor of two while this machine is as busy as now. What"
-    yield "several audits read is counted with the first; what is scored, not again."
+    yield "several audits read is counted with the first; what is there, not again."
     longest = max(estimate.audits, key=lambda one: one.seconds)
     if len(estimate.audits) > 1 and longest.seconds > estimate.seconds / 3:
         yield (
             f"Most of it is {longest.audit}: --skip {longest.audit} goes without, and "
             "without its evidence."
         )
-    yield f"The report goes to {estimate.folder}; nothing was loaded or written."
+    yield f"The report goes to {estimate.folder}; no weights were read."
 
 
 def duration(seconds: float) -> str:

@@ -61,15 +61,7 @@ def find_manifest(checkpoint: Loaded, *, folder: Path = MANIFESTS) -> Manifest:
             continue
         try:
             manifest = load_manifest(path)
-            check_fit(
-                manifest,
-                name=checkpoint.name,
-                tokenizer_sha256=checkpoint.tokenizer_sha256,
-                architecture=checkpoint.architecture,
-                vocab_size=len(checkpoint.usable),
-                base_sha256=checkpoint.base_sha256,
-                shape=checkpoint.shape,
-            )
+            check_fit(manifest, checkpoint, base_sha256=checkpoint.base_sha256)
             original(manifest)
         except InputError as error:
             others.append(f"{path} ({error.what})")

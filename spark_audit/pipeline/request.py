@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,16 @@ def shard_of(text: str | None) -> tuple[int, int]:
     return int(index), int(count)
 
 
+def _path(value: str | Path) -> Path:
+    return Path(value).expanduser()
+
+
+_LISTS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("audits", "ckpt", "formats"), str),
+    "data": _path,
+}
+"""Fields that are lists, and what each value becomes."""
+
 BatchSize: TypeAlias = Annotated[
     int | Literal["auto"],
     Flag(
@@ -74,6 +84,8 @@ Preset: TypeAlias = Annotated[
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What is audited, how, and where the report goes.
+
+    From Python one text stands for a list of one, and text for a path.
 
     Attributes
     ----------
@@ -176,6 +188,13 @@ class Request:
     command: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for name, read in _LISTS.items():
+            value = getattr(self, name)
+            several = [value] if isinstance(value, str | Path) else value
+            object.__setattr__(self, name, tuple(read(one) for one in several))
+        for name in ("manifest", "output", "scores"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _path(value))
         if self.data and self.manifest is not None:
             raise InputError(
                 "stands in place of a manifest", where="--data", fix="leave one out"

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_audit.checkpoints.specs import parse_specs
-from spark_audit.errors import IncompleteError
+from spark_audit.errors import IncompleteError, InputError
 from spark_audit.files import check_writable
 from spark_audit.locks import alone
 from spark_audit.manifest.file import load_manifest, original
+from spark_audit.manifest.fit import check_fit
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.conclude import conclude
 from spark_audit.pipeline.engines import ENGINES
@@ -35,11 +36,14 @@ from spark_audit.pipeline.lineup import (
 )
 from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.score import Scored, Work
+from spark_audit.pipeline.unchanged import Inputs, unchanged
 from spark_audit.pipeline.workers import NOT_GIVEN, Worker
-from spark_audit.report.folder import check_formats
+from spark_audit.report.folder import check_formats, folder_of, read_report
 from spark_audit.results import Report
+from spark_audit.terminal.console import say
 
 if TYPE_CHECKING:
+    from spark_audit.checkpoints.recipe import Loaded
     from spark_audit.scoring.store import Store
 
 PLACE = (
@@ -53,10 +57,14 @@ LOCK = ".report.lock"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to; ``report`` is ``None`` where another worker wrote it."""
+    """What a run came to; ``report`` is ``None`` where another worker wrote it.
+
+    ``anew`` is false where the folder held that report, and nothing had changed.
+    """
 
     folder: Path
     report: Report | None
+    anew: bool = True
 
 
 def run(
@@ -75,7 +83,17 @@ def run(
         For anything that the user gave and that cannot be used; what was scored until
         then is kept, and the same request resumes.
     """
-    clock = Clock()
+    if concludes and (folder := unchanged(request)) is not None:
+        return Outcome(folder, read_report(folder), anew=False)
+    engine, order, learned = _asked(request, progress)
+    with engine:
+        return _run(engine, order, learned, concludes=concludes)
+
+
+def _asked(
+    request: Request, progress: Progress | None
+) -> tuple[Engine, Lineup, Sequence[str]]:
+    """Who scores what, once the options are seen to go together."""
     check_formats(request.formats)
     check_options(request)
     order = lineup(parse_specs(list(request.ckpt)), request.audits)
@@ -87,43 +105,145 @@ def run(
         if progress is not None:
             progress(what, done, total)
 
-    call = Call(order.specs, request, clock, show)
-    with ENGINES.get(request.way).run(call) as engine:
-        return _run(engine, order, learned, concludes=concludes)
+    call = Call(order.specs, request, Clock(), show)
+    return ENGINES.get(request.way).run(call), order, learned
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What is known of a request before any weights are read.
+
+    Attributes
+    ----------
+    there
+        Passes that the score store holds, and passes that there are; ``None`` where
+        nobody can know yet.
+    """
+
+    manifest: Manifest
+    checkpoints: tuple[str, ...]
+    store: Path
+    there: tuple[int, int] | None
+
+
+def checked(request: Request) -> Checked:
+    """Refuse what :func:`run` would refuse, from headers; nothing is written.
+
+    Raises
+    ------
+    SparkError
+        As :func:`run` before it scores.
+    """
+    asked, order, learned = _asked(request, None)
+    engine = Engine(asked.call)
+    manifest, folder = _fitting(engine, order)
+    work = _work(engine, order, learned, manifest, folder)
+    known, place = engine.described, work.store.folder
+    assert place is not None
+    # A store that is made gets a salt; there is nothing in one that is not.
+    there = work.passes_there(known) if (place / "salt").exists() else None
+    return Checked(manifest, tuple(one.name for one in known), place, there)
+
+
+def _fitting(
+    engine: Engine, order: Lineup, first: Loaded | None = None
+) -> tuple[Manifest, Path]:
+    """The manifest, which all checkpoints fit, and the folder of the report.
+
+    Parameters
+    ----------
+    first
+        A checkpoint that a manifest is looked for by, where headers do not tell.
+    """
+    request, manifest = engine.call.request, None
+    if request.manifest is not None:
+        # Before headers are read: both are refused in a second.
+        manifest = original(load_manifest(request.manifest))
+    elif request.output is not None:
+        check_writable(request.output)
+    if manifest is not None:
+        _report_folder(manifest, order, request)
+    if manifest is None:
+        one = first or next(iter(engine.described), None)
+        if one is None:
+            raise InputError(
+                "which one fits is known after a checkpoint is loaded only",
+                where="--manifest",
+                fix="give one for --dry-run",
+            )
+        manifest = original(manifest_for(one, request))
+    for one in engine.described:
+        check_fit(manifest, one, base_sha256=one.base_sha256)
+    if engine.described:
+        names = [*order.names, *(one.name for one in engine.described)]
+        check_baseline(request.baseline, names)
+    return manifest, _report_folder(manifest, order, request)
+
+
+def _report_folder(manifest: Manifest, order: Lineup, request: Request) -> Path:
+    folder = request.output or default_folder(manifest, order.names)
+    check_folder(folder, manifest, order, request)
+    return folder
+
+
+def _work(
+    engine: Engine,
+    order: Lineup,
+    learned: Sequence[str],
+    manifest: Manifest,
+    folder: Path,
+) -> Work:
+    from spark_audit.scoring.store import Store
+
+    request = with_order(engine.call.request, learned, manifest)
+    view, plans = _plans(manifest, request)
+    store = Store(store_of(request.scores) or folder / "scores" / "store")
+    return Work(manifest, view, order, plans, store, request, engine)
+
+
+def store_of(scores: Path | None) -> Path | None:
+    """The store that ``--scores`` names: itself, or that of a report folder.
+
+    Raises
+    ------
+    InputError
+        If it is a file, or the folder of a report without scores.
+    """
+    if scores is None:
+        return None
+    place = folder_of(scores)
+    within = [place / "scores" / "store", place / "store"]
+    found = next((one for one in within if (one / "salt").exists()), place)
+    if found == place and (place.is_file() or (place / "report.json").exists()):
+        raise InputError(
+            "holds no scores",
+            where=f"--scores {scores}",
+            fix="give a report folder with scores/store, or a folder for scores",
+        )
+    return found
 
 
 def _run(
     engine: Engine, order: Lineup, learned: Sequence[str], *, concludes: bool
 ) -> Outcome:
     """Open, score and conclude by an engine."""
-    from spark_audit.scoring.store import Store
-
     request, clock = engine.call.request, engine.call.clock
-
-    def report_folder(manifest: Manifest) -> Path:
-        folder = request.output or default_folder(manifest, order.names)
-        check_folder(folder, manifest, order, request)
-        return folder
-
-    manifest = None
-    if request.manifest is not None:
-        manifest = original(load_manifest(request.manifest))
-        report_folder(manifest)
-    elif request.output is not None:
-        check_writable(request.output)
     stream = engine.checkpoints()
-    checkpoint = next(stream, None)
-    assert checkpoint is not None
-    if manifest is None:
-        manifest = original(manifest_for(checkpoint, request))
-    folder = report_folder(manifest)
-    request = with_order(request, learned, manifest)
-    view, plans = _plans(manifest, request)
+    # Data become a manifest by a model that is opened; own code is known then only.
+    first = checkpoint = None
+    if request.manifest is None and (request.data or not engine.described):
+        first = checkpoint = next(stream)
+    manifest, folder = _fitting(engine, order, first)
+    del first
+    inputs = Inputs.of(engine) if concludes else None
+    work = _work(engine, order, learned, manifest, folder)
+    request, store = work.request, work.store
     worker = _worker(folder, request, manifest, told=concludes)
     with worker.at_work():
-        store = Store(request.scores or folder / "scores" / "store")
-        work = Work(manifest, view, order, plans, store, request, engine)
+        if concludes:
+            _say_there(work)
         scored: list[Scored] = []
+        checkpoint = checkpoint or next(stream, None)
         while checkpoint is not None:
             if order.scores(checkpoint.name):
                 scored.append(work.score(checkpoint))
@@ -145,7 +265,17 @@ def _run(
                 return Outcome(folder, None)
             report = conclude(work, folder, scored)
             worker.finish()
+            if inputs is not None:
+                inputs.keep(folder, report)
     return Outcome(folder, report)
+
+
+def _say_there(work: Work) -> None:
+    """Say what needs no scoring, where there may be anything of that."""
+    if work.request.scores is None and work.store.empty:
+        return
+    if (there := work.passes_there(work.engine.described)) is not None:
+        say(f"{there[0]} of {there[1]} passes are there: {work.store.folder}")
 
 
 def _missing(store: Store, scored: Sequence[Scored]) -> int:

@@ -68,20 +68,12 @@ class Work:
 
     def score(self, checkpoint: Loaded) -> Scored:
         """Ask what is wanted of one checkpoint; keep facts and keys, no model."""
-        notes = list(checkpoint.notes)
-        notes += check_fit(
-            self.manifest,
-            name=checkpoint.name,
-            tokenizer_sha256=checkpoint.tokenizer_sha256,
-            architecture=checkpoint.architecture,
-            vocab_size=len(checkpoint.usable),
-            base_sha256=checkpoint.base_sha256,
-            shape=checkpoint.shape,
-        )
-        keys: dict[Pass, Keys] = {}
-        for wanted, chosen in self._items(checkpoint).items():
-            keys[wanted] = self.store.named(checkpoint, chosen, wanted)
-            task = Task(checkpoint.name, wanted, keys[wanted], self.store)
+        own = checkpoint.base_sha256
+        notes = [*checkpoint.notes]
+        notes += check_fit(self.manifest, checkpoint, base_sha256=own)
+        keys = self._keys(checkpoint)
+        for wanted, named in keys.items():
+            task = Task(checkpoint.name, wanted, named, self.store)
             self.engine.score(task, checkpoint)
         return Scored(
             CheckpointFacts(
@@ -97,6 +89,26 @@ class Work:
             ),
             keys,
         )
+
+    def passes_there(self, described: Sequence[Loaded]) -> tuple[int, int] | None:
+        """How many passes of the checkpoints are in the store, and how many there are.
+
+        ``None`` where a checkpoint's id is known after loading only.
+        """
+        known = [one for one in described if self.order.scores(one.name)]
+        if not all(one.model_id for one in known):
+            return None
+        lacking = [
+            bool(self.store.lacking(named().values()))
+            for one in known
+            for named in self._keys(one).values()
+        ]
+        return lacking.count(False), len(lacking)
+
+    def _keys(self, checkpoint: Loaded) -> dict[Pass, Keys]:
+        """What the store calls what is wanted of a checkpoint."""
+        items = self._items(checkpoint).items()
+        return {one: self.store.named(checkpoint, own, one) for one, own in items}
 
     def _items(self, checkpoint: Loaded) -> Items:
         """Its sequences; all checkpoints with its tokenizer share them."""
@@ -127,6 +139,12 @@ class Work:
             for keys in one.keys.values():
                 notes |= dict.fromkeys(self.store.remarks(keys().values()))
             notes |= dict.fromkeys(self.store.notes if one.keys else ())
+            # A folder and its copy, or two stages: one path twice was refused.
+            notes |= dict.fromkeys(
+                f"the same model as {other.facts.name!r}"
+                for other in scored
+                if other.facts.model_id == one.facts.model_id and other is not one
+            )
             facts = one.facts.model_copy(update={"notes": [*notes]})
             found.append(replace(one, facts=facts))
         return found

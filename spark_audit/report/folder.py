@@ -96,7 +96,7 @@ def read_report(folder: str | Path) -> Report:
         text = read_regular(path, most=data_bytes())
     except FileNotFoundError as error:
         raise InputError(
-            "holds no report.json",
+            "holds no report.json" if folder.exists() else "there is no such folder",
             where=str(folder),
             fix=instead(folder, wanted="report", otherwise="give a report folder"),
         ) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -51,7 +52,7 @@ def item(key: str, encoding: Encoding, kept: tuple[int, int]) -> Item:
 
 
 def score(
-    loaded: Loaded,
+    loaded: Loaded | str | Path,
     items: Sequence[AnyItem],
     *,
     passes: Sequence[Pass] = (Pass(),),
@@ -65,7 +66,7 @@ def score(
     Parameters
     ----------
     loaded
-        The checkpoint.
+        The checkpoint, or its path.
     items
         With keys of their own.
     passes
@@ -96,6 +97,9 @@ def score(
     OutputError
         If the store cannot be written; what was stored before stays valid.
     """
+    from spark_audit.checkpoints.open import open_checkpoint
+
+    loaded = open_checkpoint(loaded)
     store = Store(None) if store is None else store
     tables: dict[Pass, TokenTable] = {}
     notes: dict[str, None] = {}

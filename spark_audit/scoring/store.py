@@ -90,6 +90,11 @@ class Store:
         self._seen: set[Path] = set()
         self.refresh()
 
+    @property
+    def empty(self) -> bool:
+        """Whether no shard was found."""
+        return not self._shards
+
     @cached_property
     def _salt(self) -> bytes:
         # The folder is made when it is needed: what fails before leaves none behind.

@@ -7,9 +7,11 @@ What is typed wins over the file of ``--config``, the file over the environment.
 
 from __future__ import annotations
 
+import inspect
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,9 +20,11 @@ from typer.core import TyperCommand
 
 from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.files import read_regular, write_text
-from spark_audit.terminal.flags import panel_of
-from spark_audit.terminal.hints import elsewhere, nearest
+from spark_audit.terminal.flags import panel_of, with_parameters
+from spark_audit.terminal.hints import elsewhere, expanded, nearest
 
+PATHS = ("ckpt", "base", "tokenizer", "source")
+"""Options that are paths, though they may be something else too."""
 UNKEPT = ("config", "dry_run", "json", "quiet", "verbose", "shard", "help")
 """Options that say nothing of what a command comes to."""
 
@@ -36,13 +40,23 @@ class Command(TyperCommand):
         return option
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it, unless a path is an address: nothing is read or written there."""
+        """Run it with paths as a shell would have made them of ``~`` and patterns.
+
+        A path that is an address is refused: nothing is read or written there.
+        """
         for one in self.get_params(ctx):
-            value = ctx.params.get(one.name)
-            for part in value if isinstance(value, list | tuple) else [value]:
+            value, where = ctx.params.get(one.name), max(one.opts, key=len)
+            several = isinstance(value, list | tuple)
+            parts = [*value] if several else [value]
+            for part in parts:
                 if fix := elsewhere(part):
-                    what = "is no path on this machine"
-                    raise InputError(what, where=max(one.opts, key=len), fix=fix)
+                    raise InputError("is no path on this machine", where=where, fix=fix)
+            if any(isinstance(p, Path) or (p and one.name in PATHS) for p in parts):
+                parts = [path for part in parts for path in expanded(part)]
+                if not several and len(parts) > 1:
+                    what = f"{value} is {len(parts)} files"
+                    raise InputError(what, where=where, fix="give one")
+                ctx.params[one.name] = parts if several else parts[0]
         return super().invoke(ctx)
 
 
@@ -56,11 +70,22 @@ def add(
     examples: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> None:
-    """Give an application a command, with examples under its help."""
+    """Give an application a command, with ``--config``, and examples in its help."""
+    own = inspect.signature(function).parameters.values()
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    config = inspect.Parameter("config", keyword, default=None, annotation=Config)
+
+    @wraps(function)
+    def run(*, config: None = None, **options: Any) -> Any:
+        # What the file says has become options by now.
+        return function(**options)
+
     lines = [f"  {program} {one}" for one in examples]
     shown = ["Examples", *lines] if lines else []
     epilog = "\n".join([*shown, *notes]).replace("[", "\\[") or None
-    app.command(name, cls=Command, help=help, epilog=epilog)(function)
+    app.command(name, cls=Command, help=help, epilog=epilog)(
+        with_parameters(run, [*own, config])
+    )
 
 
 # --- options from a file --------------------------------------------------------------

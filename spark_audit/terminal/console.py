@@ -14,6 +14,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -71,6 +72,7 @@ def run_command(
     app: Callable[[Sequence[str]], typer.Typer],
     several: Collection[str],
     anew: Collection[str] = (),
+    others: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Run one command line and return its exit code (never raises).
 
@@ -88,9 +90,16 @@ def run_command(
         Options that accept several values.
     anew
         Commands that keep nothing of work that was interrupted.
+    others
+        Commands that are called otherwise, or of another program, by what people type.
     """
     _open_streams()
     with one_interrupt():
+        name = next(iter(arguments), "")
+        if name in others:
+            meant = f"did you mean `{others[name]}`?"
+            say(f"{program}: error: No such command {name!r}; {meant}")
+            return 2
         return _run(arguments, program=program, app=app, several=several, anew=anew)
 
 

@@ -6,6 +6,7 @@ import os
 import re
 from contextlib import suppress
 from difflib import get_close_matches
+from glob import glob
 from pathlib import Path
 
 _KIND = re.compile(rb'"kind":\s*"spark-audit-(manifest|report)"')
@@ -17,10 +18,12 @@ _HOLDS = {
     "manifest.json": "manifest",
 }
 TABLES = (".csv", ".tsv", ".parquet", ".xlsx", ".arrow")
+_READ = {*TABLES, *(f".{one}" for one in "json jsonl txt toml gguf".split())}
+_READ |= {"", ".safetensors", ".bin", ".pt", ".pth", ".html", ".md"}
 _GOES = {
-    "manifest": "it is a manifest: give it with --manifest",
+    "manifest": "it is a manifest: `spark-audit all --manifest` reads it",
     "report": "it is a report: `spark-audit report`, `gate` and `compare` read it",
-    "checkpoint": "it is a checkpoint: give it with --ckpt, or --base",
+    "checkpoint": "it is a checkpoint: `spark-audit all --ckpt` reads it, or --base",
     "table": "first `spark-audit data import FILE --task NAME -o DATA.jsonl`, "
     "which reads tables",
     "data": "it is data: `spark-audit manifest build --data` makes a manifest of it",
@@ -64,17 +67,49 @@ def goes(path: Path, *, wanted: str) -> str | None:
 
 
 def nearest(path: Path) -> str | None:
-    """``did you mean X?``: what is called most like it, of a path that is not there."""
+    """What to do about a path that is not there: the one that was perhaps meant."""
     with suppress(OSError):
+        if path.exists():
+            return None
+        path = Path(str(path).replace("\\", "/"))
+        if path.exists():
+            return f"did you mean {path}?"
+        if any(one in str(path) for one in "*?["):
+            return "nothing matches this pattern"
         there = path
         while not there.parent.exists():
             there = there.parent
-        if not there.exists():
-            # Without their endings: any two tables would be alike.
-            stems = {Path(name).stem: name for name in os.listdir(there.parent)}
-            if near := get_close_matches(there.stem, stems, n=1):
-                return f"did you mean {there.parent / stems[near[0]]}?"
+        # Without their endings: any two tables would be alike.
+        stems = {
+            one.stem: one
+            for one in sorted(there.parent.iterdir())
+            # Further parts lie in a folder; scripts and pictures are never meant.
+            if one.is_dir() or (there == path and one.suffix in _READ)
+        }
+        if near := get_close_matches(there.stem, stems, n=1):
+            meant = stems[near[0]]
+            whole = meant / path.relative_to(there)
+            return f"did you mean {whole if whole.exists() else meant}?"
+        if not path.is_absolute():
+            here = Path.cwd()
+            above = (one / path for one in here.parents if (one / path).exists())
+            below = (one / path for one in sorted(here.iterdir()) if one.is_dir())
+            there_is = [*above, *(one for one in below if one.exists())]
+            if there_is:
+                return f"did you mean {os.path.relpath(there_is[0])}?"
+            return f"paths begin at the working directory, {here}"
     return None
+
+
+def expanded(value: str | Path) -> list[str | Path]:
+    """The paths that a shell would have made of a quoted ``~`` or pattern."""
+    kind, text = type(value), os.path.expanduser(value)
+    name, equals, rest = text.partition("=")
+    if equals and not os.path.exists(text) and rest.startswith("~"):
+        text = f"{name}={os.path.expanduser(rest)}"
+    if not any(one in text for one in "*?") or os.path.exists(text):
+        return [kind(text)]
+    return [kind(one) for one in sorted(glob(text))] or [kind(text)]
 
 
 def _kind(path: Path) -> str | None:

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -100,6 +101,13 @@ def one_interrupt() -> Iterator[None]:
 def start(program: str, load: Callable[[], Callable[[Sequence[str]], int]]) -> NoReturn:
     """A console script: run what ``load`` imports on what was typed, and leave."""
     take_over()
+    if not sys.warnoptions:
+        import logging
+
+        # Libraries warn of kernels that they lack and of what they will change: nothing
+        # that a user of these commands can mend. `python -W default` shows it.
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
     try:
         code = load()(sys.argv[1:])
     except KeyboardInterrupt:

@@ -116,6 +116,6 @@ def _accountant() -> Any:
         raise InputError(
             "opacus is not installed",
             where="--dp dpsgd",
-            fix="pip install 'spark-audit[dp]'",
+            fix="where spark-audit lies: pip install '.[dp]'",
         ) from error
     return RDPAccountant()

@@ -250,4 +250,4 @@ def test_without_the_package(
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    refused(file, tiny_base, "pip install 'spark-audit[gguf]'")
+    refused(file, tiny_base, "where spark-audit lies: pip install '.[gguf]'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 import torch
 
 from spark_audit.checkpoints.formats import FORMATS
-from spark_audit.checkpoints.open import open_checkpoint, open_checkpoints
-from spark_audit.checkpoints.specs import Spec, parse_specs
+from spark_audit.checkpoints.open import Opening, open_checkpoint, open_checkpoints
+from spark_audit.checkpoints.specs import Loading, Spec, parse_specs
 from spark_audit.errors import CheckpointError, InputError
 
 
@@ -210,6 +211,46 @@ def test_replicates_have_numbered_names(
     spec = Spec("spark", (str(adapters["one"]), str(adapters["two"])))
     opened = open_checkpoints([spec], base=str(tiny_base), device="cpu")
     assert [loaded.name for loaded in opened] == ["base", "spark[1]", "spark[2]"]
+
+
+def test_headers_tell_what_is_opened(
+    adapters: dict[str, Path],
+    tiny_base: Path,
+    tmp_path: Path,
+    make_model: Callable[..., Any],
+    tiny_tokenizer: Any,
+) -> None:
+    full = tmp_path / "full"
+    model = make_model("gpt2", seed=5)
+    model.generation_config.eos_token_id = [1, 2]
+    model.save_pretrained(full)
+    tiny_tokenizer.save_pretrained(full)
+    paths = {**adapters, "full": full}
+    loading = Loading(base=str(tiny_base), device="cpu")
+    every = [Spec(name, (str(path),)) for name, path in paths.items()]
+    rounded = replace(loading, quantize=("int8",))
+    with pytest.raises(CheckpointError, match="cannot be quantised here"):
+        Opening(every, rounded)  # before anything is loaded
+    plain = [one for one in every if one.name not in ("head", "dora")]
+    _check_described(Opening(every, loading))
+    _check_described(Opening(plain, rounded))
+
+
+def _check_described(opening: Opening) -> None:
+    known = {one.name: one for one in opening.described}
+    names = []
+    for loaded in opening.each():
+        names.append(loaded.name)
+        own = known[loaded.name]
+        for field in (
+            *("model_id", "weights_sha256", "base_sha256", "tokenizer_sha256"),
+            *("architecture", "shape", "max_positions", "source", "base"),
+        ):
+            assert getattr(own, field) == getattr(loaded, field), (loaded.name, field)
+        assert own.model_id
+        assert np.array_equal(own.usable, loaded.usable)
+        del loaded
+    assert names == [*known]
 
 
 def test_a_broken_checkpoint_is_found_before_the_first_is_loaded(

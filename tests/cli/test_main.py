@@ -79,7 +79,7 @@ def test_module_runs_like_the_script() -> None:
         (["matched", "--ckpt", "x", "--batch-size", "0"], 2, "give auto or N"),
         (["matched", "--ckpt", "x", "--seed", "zero"], 2, "--seed"),
         (["manifest", "show", "/no/such.json"], 4, "/no/such.json: cannot be read"),
-        (["report", "/no/such"], 2, "holds no report.json"),
+        (["report", "/no/such"], 2, "there is no such folder"),
         (["matched", "--ckpt", "x", "--replicates", "1"], 2, "give no interval"),
         (["matched", "--ckpt", "x", "--seed", "-1"], 2, "--seed"),
         (["data", "import", "x", "--task", "t", "-o", "y", "--format", "z"], 2, "one"),

@@ -31,19 +31,31 @@ MISTAKES = [
     ("inspect runs/err", 3, "no such file or folder; did you mean runs/er?"),
     ("all --ckpt runs/err --dry-run", 3, "did you mean runs/er?"),
     ("all --ckpt a=runs/er a=runs/er@1", 2, "name each checkpoint differently"),
-    ("all --ckpt runs/er runs/er", 2, "leave one out, or name them: NAME=PATH"),
+    ("all --ckpt runs/er runs/er", 2, "given twice; leave one out"),
+    ("all --ckpt a=runs/er b=./runs/er", 2, "'a' and 'b' are the same checkpoint; "),
     ("manifest show manifests/smal.json", 4, "did you mean manifests/small.json?"),
-    ("manifest show runs/er", 4, "it is a checkpoint: give it with --ckpt"),
+    ("manifest show runs/er", 4, "it is a checkpoint: `spark-audit all --ckpt`"),
     ("manifest show d.jsonl", 2, "it is data: `spark-audit manifest build --data`"),
     ("manifest show reports/one/report.json", 2, "is a report: `spark-audit report`"),
-    ("inspect manifests/small.json", 3, "a manifest: give it with --manifest"),
+    ("inspect manifests/small.json", 3, "a manifest: `spark-audit all --manifest` rea"),
     ("inspect reports/one", 3, "it is a report: `spark-audit report`, `gate` and"),
     ("manifest build --base b --data t.csv -o x.json", 2, "`spark-audit data import"),
     ("manifest build --base b --data d.jsnl -o x.json", 4, "did you mean d.jsonl?"),
-    ("report manifests/small.json", 2, "it is a manifest: give it with --manifest"),
-    ("report reports/onne", 2, "holds no report.json; did you mean reports/one?"),
+    ("report manifests/small.json", 2, "it is a manifest: `spark-audit all --mani"),
+    ("report reports/onne", 2, "no such folder; did you mean reports/one?"),
     ("report reports/one --format htm", 2, "did you mean 'html'?"),
     ("compare reports/one", 2, "needs at least two reports; give DIR DIR"),
+    ("gate manifests/small.json", 2, "a manifest: `spark-audit all --manifest` rea"),
+    (r"inspect 'runs\er'", 3, "did you mean runs/er?"),
+    (r"gate 'reports\one'", 2, "did you mean reports/one?"),
+    ("gate zzz", 2, "there is no such folder; paths begin at the working directory, "),
+    ("gate reports/none", 2, "there is no such folder; did you mean reports/one?"),
+    ("all --ckpt 'runs/x*'", 3, "nothing matches this pattern"),
+    ("gate 'man*/*'", 2, "it is a manifest: `spark-audit all"),
+    ("report '*.*'", 2, " files; give one"),
+    # commands in each other's place
+    ("claims", 2, "No such command 'claims'; did you mean `spark-train claims`?"),
+    ("gate one", 2, "there is no such folder; did you mean reports/one?"),
     # rules of the gate
     ("gate reports/one --fail-if 'mia.acu.loss.low > 1'", 2, "did you mean 'auc'?"),
     ("gate reports/one --fail-if 'claim >= memroy'", 2, "did you mean 'memory'?"),
@@ -60,6 +72,12 @@ MISTAKES = [
     (
         "data import t.csv --task t -o x.jsonl --split train --template 'T: {txt}' "
         "--map response=label",
+        2,
+        "'txt': is no column (columns: text, label)",
+    ),
+    (
+        "data import t.csv --task t -o x.jsonl --split train --map prompt=txt "
+        "response=lbl",
         2,
         "'txt': is no column (columns: text, label)",
     ),
@@ -89,6 +107,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     manifest = folder / "manifests" / "small.json"
     manifest.parent.mkdir()
     manifest.write_text('{"kind": "spark-audit-manifest"}')
+    (folder / "rep.sh").touch()
     (folder / "t.csv").write_text("text,label\na,b\n")
     row = {"id": "1", "task": "t", "prompt": "Who?", "response": " I"}
     (folder / "d.jsonl").write_text(json.dumps(row | {"split": "train"}) + "\n")
@@ -146,3 +165,34 @@ def test_any_path_in_a_report_is_the_report(place: Path) -> None:
     assert folder_of(place) == place
     # A gate of a report that is not there must not judge the one around it.
     assert folder_of(one / "gone") == one / "gone"
+
+
+def test_paths_are_read_as_a_shell_would_have_made_them(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(place))
+    below = place / "below"
+    below.mkdir(exist_ok=True)
+    monkeypatch.chdir(below)
+    for typed in ("~/reports/one", "../rep*/one"):
+        assert run(["report", typed, "--format", "json"]) == 0
+    assert run(["data", "annotate", "~/d.json?", "-o", "x.jsonl"]) == 0
+    assert "in place of" not in capsys.readouterr().err
+    assert run(["data", "annotate", "../d.jsonl", "-o", "~/below/x.jsonl"]) == 0
+    assert ", in place of the file that was there\n" in capsys.readouterr().err
+    assert run(["gate", "reports/one"]) == 2
+    assert "did you mean ../reports/one?" in capsys.readouterr().err
+
+
+def test_a_file_of_settings_is_read_by_every_command(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place)
+    (place / "gate.toml").write_text('fail_if = ["claim >= memory"]\n')
+    assert run(["gate", "reports/one", "--config", "gate.toml", "--json"]) == 1
+    assert [one["rule"] for one in json.loads(capsys.readouterr().out)] == [
+        "claim >= memory"
+    ]
+    (place / "report.toml").write_text('format = "csv"\n')
+    assert run(["report", "reports/one", "--config", "report.toml"]) == 0
+    assert "results.csv" in capsys.readouterr().out

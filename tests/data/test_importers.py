@@ -194,7 +194,7 @@ def test_datasets_not_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     assert refusal("owner/name", format="datasets") == (
         "SOURCE: reading a `datasets` folder or the hub needs the package datasets;"
-        " pip install 'spark-audit[hub]'"
+        " where spark-audit lies: pip install '.[hub]'"
     )
 
 

@@ -86,8 +86,7 @@ def test_full_weights_of_several_methods_share_a_digest(
     ]
     one, two = (task_manifest(rows, stage, name="tasks") for stage in stages)
     assert one.digest == two.digest
-    fields = {"tokenizer_sha256": "b" * 64, "architecture": "Arithmetic"}
-    notes = check_fit(one, name="x", vocab_size=300, base_sha256=None, **fields)  # type: ignore[arg-type]
+    notes = check_fit(one, with_fields(reference, shape={}), base_sha256=None)
     assert [note.partition(":")[0] for note in notes] == [
         "base not verifiable",
         "shapes not compared",  # the stand-in for a model has none
@@ -98,15 +97,10 @@ def test_adapters_of_another_base_are_refused(
     rows: list[Example], reference: Any
 ) -> None:
     made = task_manifest(rows, reference, name="tasks")
-    fields: dict[str, Any] = {
-        "name": "x",
-        "tokenizer_sha256": "b" * 64,
-        "architecture": "Arithmetic",
-        "vocab_size": 300,
-    }
-    assert check_fit(made, base_sha256="a" * 64, **fields) == []
+    loaded = with_fields(reference, shape={})
+    assert check_fit(made, loaded, base_sha256="a" * 64) == []
     with pytest.raises(InputError, match="base weights"):
-        check_fit(made, base_sha256="f" * 64, **fields)
+        check_fit(made, loaded, base_sha256="f" * 64)
 
 
 def test_no_data_and_ids_that_stand_twice_are_refused(

@@ -31,6 +31,7 @@ from spark_audit.pipeline.engines.contract import Engine
 from spark_audit.pipeline.estimate import estimate
 from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.pipeline.run import Request, run
+from spark_audit.pipeline.unchanged import FILE
 from spark_audit.provenance import sha256_file
 from spark_audit.report.attachments import read_cases
 from spark_audit.report.folder import read_report
@@ -136,9 +137,10 @@ def test_figures_equal_a_naive_float64_recomputation(
 
 
 def test_second_run_scores_nothing_and_says_the_same(
-    request_of: Callable[..., Request], monkeypatch: pytest.MonkeyPatch
+    request_of: Callable[..., Request], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     first = run(request_of()).report
+    (tmp_path / "report" / FILE).unlink()
     from spark_audit.scoring.passes import plain as engine
 
     def never(*args: Any, **options: Any) -> Any:
@@ -149,6 +151,124 @@ def test_second_run_scores_nothing_and_says_the_same(
     assert first is not None
     assert second is not None
     assert first.results == second.results
+
+
+def test_the_same_command_opens_nothing_until_something_changed(
+    request_of: Callable[..., Request],
+    workshop: Path,
+    tiny_base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from spark_audit.pipeline import unchanged
+
+    lora, base = tmp_path / "lora", tmp_path / "base"
+    shutil.copytree(workshop / "lora", lora)
+    shutil.copytree(tiny_base, base)
+    manifest = tmp_path / "m.json"
+    shutil.copy(workshop / "manifests" / "m.json", manifest)
+    monkeypatch.chdir(tmp_path)
+    request = request_of(
+        ckpt=(f"ours={lora}",), base=str(base), manifest=manifest, output=None
+    )
+    done = run(request)
+    again = run(replace(request, command=("typed", "otherwise")))
+    assert (done.anew, again.anew) == (True, False)
+    assert again.report == done.report
+    for other in ({"seed": 1}, {"formats": ("md",)}, {"audit_options": {}}):
+        assert unchanged.unchanged(replace(request, **other)) is None
+
+    def touched(path: Path) -> bool:
+        """Whether a file with other bytes of the same size and time is noticed."""
+        kept, raw = path.stat(), path.read_bytes()
+        path.write_bytes(raw[:-1] + b"?")
+        os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+        noticed = unchanged.unchanged(request) is None
+        path.write_bytes(raw)
+        return noticed
+
+    report = done.folder / "report.json"
+    inputs = [manifest, lora / "adapter_model.safetensors", base / "model.safetensors"]
+    for path in (*inputs, base / "tokenizer.json", report, done.folder / "report.md"):
+        assert touched(path), path
+    for gone in (lora / "adapter_model.safetensors", base / "model.safetensors"):
+        assert run(request).anew
+        assert not run(request).anew
+        gone.unlink()
+        with pytest.raises(SparkError):
+            run(request)
+        source = workshop / "lora" if gone.parent == lora else tiny_base
+        shutil.copy(source / gone.name, gone)
+    assert run(request).anew
+    monkeypatch.setattr(unchanged, "versions", lambda: {"torch": "another"})
+    assert run(request).anew
+
+
+def test_every_checkpoint_is_checked_before_any_is_scored(
+    request_of: Callable[..., Request],
+    workshop: Path,
+    tiny_base: Path,
+    tmp_path: Path,
+    make_model: Callable[..., Any],
+    tiny_tokenizer: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def never(*args: Any, **options: Any) -> Any:
+        raise AssertionError("loaded or scored though another checkpoint does not fit")
+
+    monkeypatch.setattr(pipeline.Work, "score", never)
+    monkeypatch.setattr("spark_audit.checkpoints.base_model.LoadedBase", never)
+    wide, other = tmp_path / "wide", tmp_path / "other"
+    make_model("llama", hidden_size=48, seed=9).save_pretrained(wide)
+    tiny_tokenizer.save_pretrained(wide)
+    shutil.copytree(tiny_base, other)
+    raw = json.loads((other / "tokenizer.json").read_text())
+    raw["normalizer"] = {"type": "Lowercase"}
+    (other / "tokenizer.json").write_text(json.dumps(raw))
+    first = f"ours={workshop / 'lora'}"
+    for wrong, said in ((wide, "hidden_size"), (other, "tokenizer")):
+        request = request_of(ckpt=(first, f"theirs={wrong}"))
+        for command in (run, estimate):
+            with pytest.raises(InputError, match=f"'theirs'.*another model: .*{said}"):
+                command(request)
+        assert not (tmp_path / "report").exists()
+
+
+def test_scores_of_another_report_are_counted_and_taken(
+    request_of: Callable[..., Request],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run(request_of())
+    report = tmp_path / "report"
+    for place in (report, report / "scores", report / "scores" / "store"):
+        request = request_of(scores=place, output=tmp_path / "other", seed=1)
+        found = estimate(replace(request, audits=("matched", "canary", "extract")))
+        assert found.passes is not None
+        assert 2 == found.passes[0] < found.passes[1]
+        assert found.store == str(report / "scores" / "store")
+    capsys.readouterr()
+    run(request)
+    assert "2 of 2 passes are there: " in capsys.readouterr().err
+    assert not (tmp_path / "other" / "scores" / "store").exists()
+    shutil.rmtree(report / "scores")
+    with pytest.raises(InputError, match="holds no scores"):
+        run(request_of(scores=report, output=tmp_path / "third"))
+
+
+def test_a_copy_under_another_name_is_noted_and_the_path_itself_refused(
+    request_of: Callable[..., Request], workshop: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(workshop / "lora", tmp_path / "copy")
+    both = (f"ours={workshop / 'lora'}", f"theirs={tmp_path / 'copy'}")
+    report = run(request_of(ckpt=both)).report
+    assert report is not None
+    notes = {one.name: one.notes for one in report.checkpoints}
+    assert "the same model as 'ours'" in notes["theirs"]
+    assert not any("the same model" in note for note in notes["base"])
+    (tmp_path / "link").symlink_to(workshop / "lora")
+    with pytest.raises(InputError, match="'ours' and 'theirs' are the same checkpoint"):
+        run(request_of(ckpt=(both[0], f"theirs={tmp_path / 'link'}")))
 
 
 def assert_same_figures(one: Report | None, other: Report | None) -> None:
@@ -1123,3 +1243,25 @@ def test_a_series_adds_up_and_other_tables_stay(
     # Stages are no checkpoints of their own to a reader.
     assert entries(report) == {"base": 0, "run": 0}
     assert {c.name for c in report.checkpoints} == {"base", "run", "run@1", "run@2"}
+
+
+def test_python_takes_paths_and_names_the_argument_that_is_wrong(
+    workshop: Path, tiny_base: Path
+) -> None:
+    import spark_audit as sa
+
+    path = workshop / "manifests" / "m.json"
+    scores = sa.score(str(tiny_base), sa.manifest_items(str(path), str(tiny_base)))
+    result = sa.audits.matched({"mine": scores}, str(path), placebo_draws=5)
+    same = sa.audits.matched({"mine": scores}, load_manifest(path), placebo_draws=5)
+    assert result.rows == same.rows
+    assert any(row.value is not None for row in result.rows)
+    for bare in (scores, {"mine": next(iter(scores.values()))}, scores.keys()):
+        with pytest.raises(TypeError, match="tables: give the scores of each checkpo"):
+            sa.audits.matched(bare, path)
+    with pytest.raises(TypeError, match="manifest: int is no path"):
+        sa.audits.matched({"mine": scores}, 3)
+    with pytest.raises(TypeError, match="checkpoint: int is no path"):
+        sa.score(3, [])  # type: ignore[arg-type]
+    one = Request(audits="matched", ckpt="runs/a", manifest="m", data=())  # type: ignore[arg-type]
+    assert one == Request(audits=("matched",), ckpt=("runs/a",), manifest=Path("m"))

@@ -273,3 +273,22 @@ def test_a_table_holds_every_cell_and_no_markup(
     out = capsys.readouterr().out
     for text in ("a title", "name", "[red]a[/red]", "1.5", "a remark"):
         assert text in out
+
+
+def test_what_libraries_warn_of_stays_off_the_terminal() -> None:
+    code = """
+import logging, warnings
+from spark_audit.terminal.interrupts import start
+
+def load():
+    warnings.warn("will change", FutureWarning)
+    logging.getLogger("torchao").warning("Failed to load a kernel")
+    return lambda arguments: 0
+
+start("spark-audit", load)
+"""
+    for options, said in (((), False), (("-W", "default"), True)):
+        command = [sys.executable, *options, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert ("will change" in done.stderr) == said
+        assert ("Failed to load" in done.stderr) == said

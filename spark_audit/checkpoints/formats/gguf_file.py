@@ -107,7 +107,7 @@ def _opened(file: Path, where: str, **options: Any) -> tuple[Header, dict[str, A
         raise CheckpointError(
             "a GGUF file needs the package gguf",
             where=where,
-            fix="pip install 'spark-audit[gguf]'",
+            fix="where spark-audit lies: pip install '.[gguf]'",
         ) from error
     load: Any = theirs.load_gguf_checkpoint
     try:

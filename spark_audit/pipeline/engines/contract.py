@@ -191,6 +191,11 @@ class Engine:
 
         return Opening(self.call.specs, self.loading)
 
+    @property
+    def described(self) -> list[Loaded]:
+        """The checkpoints as headers tell of them; none where processes share one."""
+        return [] if self.loading.tp > 1 else self.opening.described
+
     def group_of(self, checkpoint: str) -> int:
         """Which module a checkpoint is on, as :meth:`Opening.open` counts them."""
         return next(i for i, at in enumerate(self.opening.groups) if checkpoint in at)
@@ -199,7 +204,11 @@ class Engine:
         """Each checkpoint; a task of the one before may not be given any more."""
         from spark_audit.checkpoints.open import open_checkpoints
 
-        opened = open_checkpoints(self.call.specs, self.loading)
+        opened = (
+            open_checkpoints(self.call.specs, self.loading)
+            if self.loading.tp > 1
+            else self.opening.each()
+        )
         while True:
             with self.call.clock("loading"):
                 checkpoint = next(opened, None)

@@ -43,7 +43,7 @@ def check(address: str | None) -> None:
         raise InputError(
             "Ray 2.52 or later is not installed",
             where="--engine ray",
-            fix="pip install 'spark-audit[ray]'",
+            fix="where spark-audit lies: pip install '.[ray]'",
         )
     address = _place(address)
     if address not in ("local", "auto"):
