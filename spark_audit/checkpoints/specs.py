@@ -211,7 +211,7 @@ def _check_apart(specs: Sequence[Spec]) -> None:
     first: dict[tuple[str, str | None], str] = {}
     for spec in specs:
         for path in spec.paths if spec.name != BASE else ():
-            place = os.path.realpath(os.path.expanduser(path)) if exists(path) else path
+            place = os.path.abspath(os.path.expanduser(path)) if exists(path) else path
             other = first.setdefault((place, spec.stage), spec.name)
             if other != spec.name:
                 raise InputError(

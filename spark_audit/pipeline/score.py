@@ -139,11 +139,12 @@ class Work:
             for keys in one.keys.values():
                 notes |= dict.fromkeys(self.store.remarks(keys().values()))
             notes |= dict.fromkeys(self.store.notes if one.keys else ())
-            # A folder and its copy, or two stages: one path twice was refused.
+            # A folder and its copy: one path twice was refused, stages may be alike.
             notes |= dict.fromkeys(
                 f"the same model as {other.facts.name!r}"
                 for other in scored
                 if other.facts.model_id == one.facts.model_id and other is not one
+                if not {one.facts.name, other.facts.name} & self.order.stages
             )
             facts = one.facts.model_copy(update={"notes": [*notes]})
             found.append(replace(one, facts=facts))

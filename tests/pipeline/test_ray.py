@@ -293,7 +293,7 @@ def test_without_ray_the_line_to_install_it_is_told(
     request_of: Callable[..., Request], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"pip install 'spark-audit\[ray\]'"):
+    with pytest.raises(InputError, match=r"pip install '.\[ray\]'"):
         run(request_of(engine="ray", output=tmp_path / "r"))
 
 

@@ -266,9 +266,9 @@ def test_a_copy_under_another_name_is_noted_and_the_path_itself_refused(
     notes = {one.name: one.notes for one in report.checkpoints}
     assert "the same model as 'ours'" in notes["theirs"]
     assert not any("the same model" in note for note in notes["base"])
-    (tmp_path / "link").symlink_to(workshop / "lora")
+    same = workshop / "manifests" / ".." / "lora"
     with pytest.raises(InputError, match="'ours' and 'theirs' are the same checkpoint"):
-        run(request_of(ckpt=(both[0], f"theirs={tmp_path / 'link'}")))
+        run(request_of(ckpt=(both[0], f"theirs={same}")))
 
 
 def assert_same_figures(one: Report | None, other: Report | None) -> None:
@@ -1148,20 +1148,28 @@ def test_audits_of_the_same_checkpoints_add_up_in_one_folder(
     assert len(again.results) == len(both.report.results)
 
 
+def _link(folder: Path, target: Path) -> Path:
+    """Another path of a checkpoint: one path under two names is refused."""
+    link = folder / f"link-{len(list(folder.iterdir()))}"
+    link.symlink_to(target)
+    return link
+
+
 def test_a_finished_report_is_not_lost_without_a_word(
     request_of: Callable[..., Request], workshop: Path, tmp_path: Path
 ) -> None:
     lora = workshop / "lora"
-    two = (f"ours={lora}", f"other={lora}")
+    two = (f"ours={lora}", f"other={_link(tmp_path, lora)}")
+    third = f"third={_link(tmp_path, lora)}"
     run(request_of(audits=("rank", "nll"), ckpt=two))
     with pytest.raises(InputError, match="checkpoints other, which would be lost"):
         run(request_of(audits=("rank", "nll")))
     with pytest.raises(InputError, match="audits nll, rank of other|audits rank, nll"):
-        run(request_of(audits=("matched",), ckpt=(*two, f"third={lora}")))
+        run(request_of(audits=("matched",), ckpt=(*two, third)))
     with pytest.raises(InputError, match="audits nll with another seed"):
         run(request_of(audits=("rank",), ckpt=two, seed=1))
     # More of everything loses nothing.
-    more = request_of(audits=("rank", "nll"), ckpt=(*two, f"third={lora}"))
+    more = request_of(audits=("rank", "nll"), ckpt=(*two, third))
     assert run(more).report is not None
 
 
@@ -1183,7 +1191,7 @@ def test_a_report_folder_from_others_leads_nowhere_else(
 
 
 def test_of_scores_too_only_what_the_report_named_goes(
-    request_of: Callable[..., Request], workshop: Path
+    request_of: Callable[..., Request], workshop: Path, tmp_path: Path
 ) -> None:
     folder = run(request_of(audits=("nll",))).folder
     tables = folder / "scores" / "tables"
@@ -1193,7 +1201,8 @@ def test_of_scores_too_only_what_the_report_named_goes(
         "scores/cases.csv",
         "scores/cases.parquet",
     ]
-    two = (f"ours={workshop / 'lora'}", f"more={workshop / 'lora'}")
+    lora = workshop / "lora"
+    two = (f"ours={lora}", f"more={_link(tmp_path, lora)}")
     run(request_of(audits=("nll",), ckpt=two))
     assert (tables / "more.plain.parquet").exists()
     report = read_report(folder)
