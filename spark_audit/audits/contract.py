@@ -28,7 +28,7 @@ from functools import wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from spark_audit.audits.signatures import help_of, sign, signature_of
+from spark_audit.audits.signatures import check_tables, help_of, sign, signature_of
 from spark_audit.names import CheckpointName, entry_of, series_of
 from spark_audit.registry import Registry
 
@@ -318,13 +318,11 @@ class Audits(Registry[Audit]):
         """The audit as it is called: on the whole manifest, with its own options."""
 
         @wraps(function)
-        def run(
-            tables: Tables, manifest: Manifest | str | Path, **options: Any
-        ) -> AuditResult:
+        def run(tables: Tables, manifest: Manifest, **options: Any) -> AuditResult:
             from spark_audit.audits.claims import corrected
             from spark_audit.manifest.file import load_manifest, original
 
-            _check_tables(tables)
+            check_tables(tables)
             own = original(load_manifest(manifest))
             # Makes a file for evidence that is too large; no option of the audit.
             spare = options.pop("evidence_file", None)
@@ -433,25 +431,6 @@ class Audits(Registry[Audit]):
             places[name] = float(match[1]) if match else LAST
         chosen = places if audits is None else audits
         return sorted(chosen, key=lambda name: (places.get(name, LAST), name))
-
-
-def _check_tables(tables: object) -> None:
-    """Refuse scores of one checkpoint, which would be an empty result.
-
-    Raises
-    ------
-    TypeError
-        It names the argument.
-    """
-    if isinstance(tables, Mapping) and all(
-        isinstance(name, str) and isinstance(passes, Mapping)
-        for name, passes in tables.items()
-    ):
-        return
-    raise TypeError(
-        "tables: give the scores of each checkpoint by its name, as in "
-        "{'mine': sa.score(...)}"
-    )
 
 
 def _said(reason: str | Callable[..., str], manifest: Any, options: Any) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 COMMON = {
     "tables": "Checkpoint -> pass -> token table; of one, {name: score(...)}.",
-    "manifest": "What the tables were scored from.",
+    "manifest": "What the tables were scored from, or its path.",
     "baseline": "Checkpoint that the others are held against, or one for each.",
     "preset": "robust or paper; default: the manifest's.",
     "seed": "Of everything random.",
@@ -68,4 +68,23 @@ def sign(run: Callable[..., Any], *functions: Callable[..., Any] | None) -> None
     first = [p for p in every if p.name in ("tables", "manifest")][:2]
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [*first, *options.values()], return_annotation="AuditResult"
+    )
+
+
+def check_tables(tables: object) -> None:
+    """Refuse scores of one checkpoint, which would be an empty result.
+
+    Raises
+    ------
+    TypeError
+        It names the argument.
+    """
+    if isinstance(tables, Mapping) and all(
+        isinstance(name, str) and isinstance(passes, Mapping)
+        for name, passes in tables.items()
+    ):
+        return
+    raise TypeError(
+        "tables: give the scores of each checkpoint by its name, as in "
+        "{'mine': sa.score(...)}"
     )

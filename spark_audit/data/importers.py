@@ -376,13 +376,12 @@ def _wanted(
 def _listed(row: Row, asked: Collection[str | None]) -> str:
     """The row's columns, unless they may be text (a CSV without a first line).
 
-    They are names where one is known as such: it was ``asked`` for, or nearly, or is a
-    usual one; outside of a CSV also where all are single words.
+    Known as names: a usual one, one nearly ``asked`` for; no CSV's also single words.
     """
     names = [str(name) for name in row]
     usual = dict.fromkeys(name for pair in _LAYOUTS.values() for name in pair)
     known = {*_IMPORTED, *usual, *asked} & {*names}
-    known |= {near for one in asked for near in get_close_matches(one or "", names)}
+    known |= {near for a in asked for near in get_close_matches(a or "", names)}
     words = all(re.fullmatch(r"[A-Za-z_][\w-]*", name) for name in names)
     if known or (words and not isinstance(row, Cells)):
         more = f" and {len(names) - 20} more" if len(names) > 20 else ""
