@@ -414,6 +414,7 @@ class _Work:
 
     def _keep(self, seconds: dict[str, Any]) -> None:
         if self.processes.first:
+            self.folder.check_there()
             self.record = self.record.model_copy(
                 update={"seconds": dict(seconds), "notes": list(self.notes)}
             )

@@ -77,11 +77,18 @@ class Folder:
         if not self._run.exists():
             inside = self.path.iterdir() if self.path.is_dir() else ()
             others = [p.name for p in inside if p.name[0] != "." and not _unborn(p)]
-            if others:
+            ours = {self.stages.name, self.metrics.name, self.accuracy.name}
+            if {*others} - {*ours, STATE, SCORES, CARRIED}:
                 raise InputError(
                     f"holds something else than a run ({sorted(others)[0]})",
                     where=str(self.path),
                     fix="give another -o",
+                )
+            if others:
+                raise InputError(
+                    f"holds files of a run ({sorted(others)[0]}) without its {RECORD}",
+                    where=str(self.path),
+                    fix="empty the folder and run again, or give another -o",
                 )
             return None
         try:
@@ -123,6 +130,21 @@ class Folder:
         open_ = record.model_copy(update={"seal": BLANK})
         data = sealed((open_.model_dump_json(indent=1) + "\n").encode())
         write_atomically(self._run, lambda file: file.write(data), mode=0o600)
+
+    def check_there(self) -> None:
+        """Refuse to go on where somebody has emptied the folder meanwhile.
+
+        Raises
+        ------
+        OutputError
+            If so: what is left of the run could not be resumed.
+        """
+        if not self._run.exists():
+            raise OutputError(
+                "was emptied while the run was writing to it",
+                where=str(self.path),
+                fix="run the same command again: it begins anew",
+            )
 
     def left(self) -> dict[str, Fact]:
         """Size and SHA-256 of what a run leaves beside its adapters."""
@@ -214,6 +236,7 @@ class Folder:
         seconds
             What earlier phases took.
         """
+        self.check_there()
         try:
             # Losses of single steps are the rows' own: for their owner only.
             with open(self.metrics, "ab", opener=_private) as file:

@@ -25,7 +25,10 @@ from spark_audit.terminal.hints import elsewhere, expanded, nearest
 
 PATHS = ("ckpt", "base", "tokenizer", "source")
 """Options that are paths, though they may be something else too."""
-UNKEPT = ("config", "dry_run", "json", "quiet", "verbose", "shard", "help")
+TYPED = ("trust_remote_code",)
+"""Options that are read from no file: one that came with a checkpoint may be named by
+a variable, and would run the checkpoint's code."""
+UNKEPT = ("config", "dry_run", "json", "quiet", "verbose", "shard", "help", *TYPED)
 """Options that say nothing of what a command comes to."""
 
 
@@ -103,6 +106,10 @@ def _read(context: typer.Context, path: Path | None) -> Path | None:
     found: dict[str, Any] = {}
     for key, value in _content(path).items():
         name = key.replace("-", "_")
+        if name in TYPED:
+            what = f"{key} is taken from the command line only"
+            fix = f"read the code, then type --{name.replace('_', '-')}"
+            raise InputError(what, where=str(path), fix=fix)
         if name not in known:
             what = f"{key!r} is no option of `{context.command_path}`"
             raise InputError(what, where=str(path), fix=choose(name, sorted(known)))

@@ -195,6 +195,8 @@ def test_a_run_leaves_the_file_that_repeats_it(
         ('rematched = "no"', "rematched: takes true or false"),
         ("base = {a = 1}", "base: takes text, a number or a list"),
         ("base = ", "is no TOML"),
+        ("trust-remote-code = true", "is taken from the command line only"),
+        ("trust_remote_code = false", "is taken from the command line only"),
         (None, "cannot be read"),
     ],
 )
@@ -208,6 +210,19 @@ def test_what_a_file_of_options_cannot_say(
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_no_variable_trusts_the_code_of_a_checkpoint(
+    asked: list[Request], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for prefix in ("SPARK_AUDIT", "SPARK_AUDIT_ALL", "HF", "TRANSFORMERS"):
+        monkeypatch.setenv(f"{prefix}_TRUST_REMOTE_CODE", "1")
+    assert run(["all", "--ckpt", "x"]) == 0
+    assert asked[0].loading.trust_remote_code is False
+    (tmp_path / "c.toml").write_text("trust_remote_code = true")
+    monkeypatch.setenv("SPARK_AUDIT_CONFIG", str(tmp_path / "c.toml"))
+    assert run(["all", "--ckpt", "x"]) == 2
+    assert len(asked) == 1
 
 
 def test_written_options_are_toml(tmp_path: Path) -> None:

@@ -199,6 +199,8 @@ def test_the_action_runs_the_gate_and_shows_the_report(
         ("r", "mia.auc.loss.high >", "--fail-if"),
         ("r", "no.such.audit.high > 1", "--fail-if"),
         ("r/gone", "", "gone: "),
+        ("--help", "", "--help: "),
+        ("r", "--help", "--fail-if"),
     ],
 )
 def test_the_action_fails_where_there_is_nothing_to_judge(
@@ -216,7 +218,7 @@ def test_the_action_fails_where_there_is_nothing_to_judge(
 
 def test_the_action_installs_what_it_is_told_to(tmp_path: Path) -> None:
     done = carried_out(tmp_path, {"report": "r", "install": "a b; exit 3"}, step=0)
-    assert done.stdout == "<-m><pip><install><a b; exit 3>"
+    assert done.stdout == "<-m><pip><install><--><a b; exit 3>"
 
 
 def test_the_hook_calls_what_there_is(

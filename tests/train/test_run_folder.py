@@ -403,6 +403,28 @@ def test_neither_names_nor_the_order_of_files_make_another_run(
     assert "rows.jsonl" not in said
 
 
+def test_a_folder_that_is_emptied_under_a_run_is_begun_anew(
+    start: Callable[..., Outcome], undisturbed: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+
+    def emptied(what: str, done: int, total: int) -> None:
+        if run.joinpath("state.safetensors").exists():
+            for path in run.glob("*"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    said = refusal(lambda: start(run, progress=emptied), OutputError)
+    assert said.startswith(f"{run}: was emptied while")
+    assert "the same command again: it begins anew" in said
+    start(run)
+    assert left(run) == left(undisturbed)
+    (run / "run.json").unlink()
+    assert refusal(lambda: start(run)) == (
+        f"{run}: holds files of a run (accuracy.csv) without its run.json; empty the "
+        "folder and run again, or give another -o"
+    )
+
+
 def test_a_folder_of_something_else_is_refused_and_left_as_it_is(
     start: Callable[..., Outcome], tmp_path: Path
 ) -> None:
