@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from spark_audit.audits.mia import texts as texts_alone
 from spark_audit.audits.mia.attacks.ez import LIMIT
 from spark_audit.audits.mia.attacks.mink10 import lowest_mean
 from spark_audit.audits.mia.attacks.minkpp10 import z_scores
 from spark_audit.audits.mia.attacks.zlib import compressed_bytes
+from spark_audit.audits.mia.competitor import best_guess
 from spark_audit.audits.mia.scores import (
     ATTACKS,
     DECLARED,
@@ -450,6 +452,20 @@ def test_uneven_tasks_are_no_shift() -> None:
     found = blind_classifier(texts, np.zeros(240, int), sides, seed=0, permutations=60)
     assert found is not None
     assert found.p > 0.05
+
+
+def test_numbers_that_are_written_otherwise_are_told_apart_by_few_rows() -> None:
+    """Their digits are all different: only the form tells the sides."""
+    rng = np.random.default_rng(0)
+    forms = ("Call {}.{}.{} at noon", "Call {}-{}-{} at noon")
+    texts = [
+        forms[row % 2].format(*rng.integers(100, 1000, 3).tolist()) for row in range(60)
+    ]
+    rows = np.arange(60)
+    sides = Sides(rows % 2 == 0, rows, rows * 0)
+    score = best_guess(texts, np.zeros(60, np.int64), {}, sides, seed=0)
+    assert score is not None
+    assert roc_auc_score(sides.member, score) > 0.99
 
 
 def test_large_sets_are_subsampled(monkeypatch: pytest.MonkeyPatch) -> None:
