@@ -40,7 +40,7 @@ def memory_findings(
     """
     row = rows["memory", "", "pooled"]
     if row.value is None:
-        sentence = f"{name}: memory of identifiers not tested: {row.note}."
+        sentence = f"{name}: memory of identifiers not tested: {row.note}.{lost}"
         return [Finding.on(row, "not_tested", sentence)]
     if doubt:
         sentence = (
