@@ -256,7 +256,7 @@ def _beyond_guessing(
     more = "" if apart is None else f", {points(apart)} points more than at the base"
     told = f"{count} identifiers of trained rows come back word for word{more}"
     if p > 1 - LEVEL:
-        said = f"{name}: {told}, but {held}, and guessing may give as much "
+        said = f"{name}: {told}, but {held}, and that may be guessing "
         said += f"({guess.words}): whether that is memory is not known."
         return Compared("confounded", said, p, apart=apart)
     otherwise = (

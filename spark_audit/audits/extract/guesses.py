@@ -153,11 +153,11 @@ class Guess:
     def words(self) -> str:
         """What came back of how many, and what guessing would give."""
         if not self.of:
-            return "their own rows give half of each away"
+            return "their own rows give them away"
         kind = f"{self.kind} identifiers" if self.kind else "identifiers"
         return (
-            f"{self.found} of {self.of} {kind} are more than the base gives, and "
-            f"guessing gives up to {100 * self.rate:.1f}%, estimated from the data"
+            f"guessing gives back up to {100 * self.rate:.1f}% of {kind} (estimated "
+            f"from the data), and {self.found} of {self.of} came back beyond the base"
         )
 
 
