@@ -7,13 +7,15 @@ claimed only where its p holds once corrected over all primary tests of the repo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+from spark_audit.audits.wording import detectable, p_value
 from spark_audit.checkpoints.specs import BASE
 from spark_audit.names import entry_of, original_of, series_of
-from spark_audit.results import OF_REPORT, Claim, Finding, Guard
+from spark_audit.results import OF_REPORT, Claim, Finding, Guard, Row, number
 from spark_audit.results.rows import DETECTED, SEVERITY
 from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.power import smallest
 
 LEVEL = 0.05
 TESTS = "primary_tests"
@@ -65,25 +67,87 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
     ``p_adjusted`` of a primary finding is its p corrected by Holm over the primary
     findings, those that claim nothing included. A detection that does not hold claims
     ``nothing_shown`` and changes its sentences; given again among other findings it
-    may claim it again, since all that is needed stays in it.
+    may claim it again, since all that is needed stays in it. Smallest effects are those
+    of Holm's first step among so many tests.
     """
     tests = family(findings)
     ps = holm([one.p or 0.0 for one in tests]).tolist() if tests else []
     adjusted = {id(one): p for one, p in zip(tests, ps, strict=True)}
-    return [
-        _judged(one, adjusted[id(one)]) if id(one) in adjusted else one
-        for one in findings
-    ]
+    return [_judged(one, adjusted.get(id(one)), len(tests)) for one in findings]
 
 
-def _judged(finding: Finding, p: float) -> Finding:
-    changes: dict[str, Any] = {"p_adjusted": p}
-    holds = p < LEVEL or SEVERITY[finding.alone] < DETECTED
-    own = finding.alone if holds else "nothing_shown"
-    if own != finding.claim:
-        said = {"sentence": finding.otherwise, "otherwise": finding.sentence}
-        changes |= {"claim": own, **said}
+def _judged(finding: Finding, p: float | None, tests: int) -> Finding:
+    if p is None and not finding.power:
+        return finding
+    changes: dict[str, Any] = {}
+    said, ending = finding.sentence.removesuffix(finding.ending), ""
+    if p is not None:
+        holds = p < LEVEL or SEVERITY[finding.alone] < DETECTED
+        own = finding.alone if holds else "nothing_shown"
+        changes = {"p_adjusted": p, "claim": own}
+        if own != finding.claim:
+            said, changes["otherwise"] = finding.otherwise, said
+        if not holds:
+            ending = (
+                f" The correction took this claim away: {p_value(finding.p or 0.0)} "
+                f"alone, {p:.2g} corrected for {tests} tests, limit {LEVEL}."
+            )
+    if finding.power:
+        # What is no test of the family would be one more if it detected something.
+        level = LEVEL / (tests + (p is None))
+        changes["mde"], effect = _effect(finding, level)
+        claim = changes.get("claim", finding.claim)
+        none = SEVERITY[claim] < DETECTED and claim not in ("confounded", "not_tested")
+        if none and finding.status != "invalid":
+            ending += f" {effect}"
+    changes |= {"sentence": f"{said}{ending}", "ending": ending}
     return finding.model_copy(update=changes)
+
+
+def _effect(finding: Finding, level: float) -> tuple[float | None, str]:
+    """Smallest effect that all tests of a claim detect at a level, and in words."""
+    needed = [(one, smallest(one, level)) for one in finding.power if not one.of]
+    why = next((one.why for one, least in needed if least is None), "")
+    known = [least for _, least in needed if least is not None]
+    mde = None if why or not known else max(known)
+    text = detectable(mde, finding.unit, why)
+    parts = [
+        f"{number(least)} for {one.of}"
+        for one in finding.power
+        if one.of and (least := smallest(one, level)) is not None
+    ]
+    return mde, text + (f" By dose: {', '.join(parts)} trained rows." if parts else "")
+
+
+R = TypeVar("R", bound=Row)
+
+
+def at_level(rows: Iterable[R], findings: Iterable[Finding]) -> list[R]:
+    """The rows, the figures of claims with the smallest effect of their findings."""
+    claims = {_figure(one): one for one in findings if one.power}
+    made = []
+    for row in rows:
+        one = claims.get(_figure(row))
+        if one is not None and one.mde != row.mde:
+            row = row.model_copy(update={"mde": one.mde})
+        made.append(row)
+    return made
+
+
+def _figure(one: Row | Finding) -> tuple[object, ...]:
+    place = (one.audit, one.checkpoint, one.metric, one.of, one.group, one.unit)
+    return (*place, one.value, one.low, one.high)
+
+
+def level_of(tests: int) -> str:
+    """The level that a claim must pass among so many tests, in words."""
+    if not tests:
+        return "no test of this report can make a claim"
+    return (
+        f"a claim must pass p < {LEVEL / tests:.2g} ({LEVEL} / {tests} primary "
+        f"{'test' if tests == 1 else 'tests'} of this report, Holm's first step), and "
+        "smallest effects are those that 80% of such audits detect at that level"
+    )
 
 
 def remembers(finding: Finding) -> bool:
@@ -136,9 +200,10 @@ def _unless_void(finding: Finding, guards: Sequence[Guard]) -> Finding:
         said = {
             key: head + VOID.format(guard.name, text.removeprefix(head))
             for key in ("sentence", "otherwise")
-            if (text := getattr(finding, key))
+            if (text := getattr(finding, key).removesuffix(finding.ending))
         }
-        return finding.model_copy(update={"status": "invalid", **said})
+        said |= {"status": "invalid", "ending": ""}
+        return finding.model_copy(update=said)
     return finding
 
 

@@ -319,7 +319,7 @@ class Audits(Registry[Audit]):
 
         @wraps(function)
         def run(tables: Tables, manifest: Manifest, **options: Any) -> AuditResult:
-            from spark_audit.audits.claims import corrected
+            from spark_audit.audits.claims import at_level, corrected
             from spark_audit.manifest.file import load_manifest, original
 
             check_tables(tables)
@@ -333,7 +333,8 @@ class Audits(Registry[Audit]):
                 bound.apply_defaults()
                 given = bound.kwargs
                 result = self._run(name, function, tables, own, spare, **given)
-            return replace(result, findings=corrected(result.findings))
+            found = corrected(result.findings)
+            return replace(result, findings=found, rows=at_level(result.rows, found))
 
         if "conclude" in parts:
             sign(run, _options, function, parts.get("further"), parts["conclude"])

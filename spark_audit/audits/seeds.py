@@ -31,6 +31,7 @@ from spark_audit.results import (
     Row,
     number,
 )
+from spark_audit.results.rows import Power
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.memory import claim_of
 from spark_audit.stats.power import with_mde
@@ -298,7 +299,9 @@ def _primary(row: Row, sentence: str, seeds: int) -> dict[str, Any]:
     )
     p = float(2 * scipy.special.stdtr(df, -t))
     otherwise = f"{sentence} Not shown once all tests of the report count."
-    return {"p": p, "family": "primary", "otherwise": otherwise}
+    se = reach / float(scipy.special.stdtrit(df, 0.975))
+    power = [Power(test="t", se=se, df=df, beyond=abs(null or 0.0))] if se else []
+    return {"p": p, "family": "primary", "otherwise": otherwise, "power": power}
 
 
 def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> list[Finding]:

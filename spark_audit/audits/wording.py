@@ -93,6 +93,18 @@ def unseen(
     return f"{before}{' '.join(filter(None, words))}{after}"
 
 
+DECIMALS = {"bits": 2, "points": SHARE_DIGITS, "ranks": 1, "clusters": 1}
+"""Decimals of a unit, where they are not three."""
+
+
+def detectable(mde: float | None, unit: str, why: str) -> str:
+    """A sentence on the smallest effect; ``why`` none is detected, if none is."""
+    if mde is None:
+        return f"Whatever its size, an effect cannot be detected {why}."
+    effect = f"{number(mde, DECIMALS.get(unit, 3))} {unit}".strip()
+    return f"An effect of {effect} or more would have been detected (80% power)."
+
+
 def of_rows(dose: str) -> str:
     """How many rows a group of doses is of: ``16+`` is "16 or more"."""
     return dose.replace("+", " or more").replace("-", " to ")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_audit.audits import AUDITS
+from spark_audit.audits.claims import TESTS, level_of
 from spark_audit.report.cells import Table, records_table
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.standing import (
@@ -31,7 +32,7 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
     stand = [own[one.name] if "withheld" in one.lead.lower() else one for one in shared]
     single = len({row.audit for row in report.results}) < 2
     if stand:
-        _show_standings(stand)
+        _show_standings(stand, int(report.settings.get(TESTS, 0)))
     for finding in by_severity(report.findings):
         if finding.audit == OF_REPORT and not finding.checkpoint:
             show_line(finding.sentence, style="bold")
@@ -61,7 +62,7 @@ WIDE = 120
 """Columns below which a table's figures would be cut or stand in pieces."""
 
 
-def _show_standings(stand: Sequence[Standing]) -> None:
+def _show_standings(stand: Sequence[Standing], tests: int) -> None:
     """The answer, a paragraph a checkpoint, and what to do next."""
     show_line(answer(stand), style="bold")
     for one in stand:
@@ -80,6 +81,7 @@ def _show_standings(stand: Sequence[Standing]) -> None:
         tail = f" {joined[:1].upper()}{joined[1:]}."
         style = "bold" if one.detections else None
         show_line(told + (tail if rest else ""), style=style)
+    show_line(f"Level: {level_of(tests)}.")
     for state, text in advice(stand).items():
         show_line(f"{SHAPES[state]} {text}")
     show_line(f"spark-audit gate, without rules, {gate(stand)}.")

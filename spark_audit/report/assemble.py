@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
-from spark_audit.audits.claims import TESTS, corrected, family, untested, without_void
+from spark_audit.audits.claims import (
+    TESTS,
+    at_level,
+    corrected,
+    family,
+    untested,
+    without_void,
+)
 from spark_audit.provenance import now, versions
 from spark_audit.report.attachments import MATCHING, RUNS
 from spark_audit.results import AuditResult, Guard, Report, by_severity
@@ -62,8 +69,8 @@ def assemble(
             "versions": versions(),
             "findings": by_severity(findings),
             "settings": settings,
-            "results": list(chain(*(part.rows for part in parts))),
-            "contrasts": list(chain(*(part.contrasts for part in parts))),
+            "results": at_level(chain(*(part.rows for part in parts)), findings),
+            "contrasts": at_level(chain(*(part.contrasts for part in parts)), findings),
             "guards": told,
             "scope": list(
                 dict.fromkeys([*SCOPE, *chain(*(p.scope for p in parts)), *scope])

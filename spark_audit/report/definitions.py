@@ -10,8 +10,9 @@ from spark_audit.results import Report
 
 GENERAL = {
     "NLL": "mean negative log-likelihood, nats a token; lower = likelier.",
-    "MDE": "the smallest effect that this many clusters detect with 80% power: "
-    "smaller ones cannot be excluded.",
+    "MDE": "the smallest effect that this many clusters detect with 80% power, smaller "
+    "ones cannot be excluded: at the level that a claim must pass where a claim rests "
+    "on the figure, else of one test at 5%.",
 }
 
 

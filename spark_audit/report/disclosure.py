@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from spark_audit.results import Contrast, Finding, Report, Row, number
+from spark_audit.results.rows import Power
 
 R = TypeVar("R", bound=Row)
 
@@ -62,8 +63,8 @@ RELATED = (("memory", "pii_change"), ("kind", "specific"), ("rise", "beyond"))
 PLACES = ("nats", "caliper_nats", "sigma", "relative", "rank")
 """Columns that say where a record stands, not what was found."""
 SIZES = ("clusters", "spans", "pairs", "draws", "tokens", "n")
-DIFFERENCES = ("AUC", "points")
-"""Units of what a finding claims beyond its row: neither is a score of a text."""
+DIFFERENCES = ("AUC", "points", "clusters")
+"""Units of what a finding claims beyond its row: none is a score of a text."""
 NEEDED = ("pair_shares", "rank_distribution")
 """Tables whose records say nothing without a figure."""
 
@@ -213,7 +214,9 @@ def _decade(tries: float) -> float:
 
 # --- sentences ------------------------------------------------------------------------
 
-_FIGURE = re.compile(r"(?<![\w.])(?<!p )(?<!sigma )-?\d+\.\d+(?!\w|\.\d)")
+_FIGURE = re.compile(
+    r"(?<![\w.])(?<!p )(?<!sigma )(?<!alone, )(?<!limit )-?\d+\.\d+(?!\w|\.\d)"
+)
 _TRIES = re.compile(r"(?<![\w.+])(?<!than )\d[\d.]*(?:e\+\d+)?(?= at T| from the)")
 _GONE = re.compile(r"withheld%?(?: \[withheld%?, withheld%?\])?")
 
@@ -251,7 +254,15 @@ def _finding(finding: Finding, report: Report, shown: Mapping[int, Row]) -> Find
     figures = {name: getattr(source, name, None) for name in names}
     figures["p_adjusted"] = getattr(source, "p_adjusted", None) if own else None
     return finding.model_copy(
-        update={**figures, "sentence": _said(sentence, told, clusters, same)}
+        update={
+            **figures,
+            # Standard errors stay here; why nothing can be detected does not.
+            "power": [Power(test=one.test, why=one.why) for one in finding.power]
+            if finding.mde is None
+            else [],
+            "ending": "",
+            "sentence": _said(sentence, told, clusters, same),
+        }
     )
 
 

@@ -16,7 +16,9 @@ from spark_audit.audits.claims import (
     BROKEN,
     GIVE,
     HELD_OUT_BACK,
+    TESTS,
     faults,
+    level_of,
     remembers,
 )
 from spark_audit.audits.contract import About
@@ -62,15 +64,12 @@ MENDED: dict[str, str] = {
     "run `spark-train relearn` on it, and audit the result.",
 }
 """What to do next where a setup guard failed."""
-READING = (
-    "brackets are 95% intervals; what would have been seen is what 80% of such audits "
-    "detect"
-)
+READING = "brackets are 95% intervals"
 """How the sentences of the first screen are to be read."""
 UNITS = {
     "nats": "Nats a token: below 0, identifiers became likelier than those of rows "
     "never trained on (-0.69: twice as likely a token); so far below 0 would have been "
-    "seen",
+    "detected",
     "bits": "A bit: half as many other strings are likelier than the true one",
     "AUC": "An AUC is how often a row trained on looks more so than one that is not: "
     "0.5 is chance, 1 always",
@@ -125,8 +124,9 @@ class Standing:
         Who, and in which state.
     detections
         All that was detected, the strongest evidence first.
-    lead
-        The sentence to be told, without its subject.
+    lead, led_by
+        The sentence to be told, without its subject, and its finding: the strongest
+        evidence, of which that of smallest p where nothing is claimed.
     tried
         Every attack in the order of audits, the untried ones too.
     exposed
@@ -143,6 +143,7 @@ class Standing:
     tried: tuple[Tried, ...]
     exposed: str = ""
     faults: tuple[Guard, ...] = ()
+    led_by: Finding | None = None
 
     @property
     def ships(self) -> bool:
@@ -153,10 +154,7 @@ class Standing:
     @property
     def audit(self) -> str:
         """Where the evidence for the lead stands; empty: nowhere."""
-        if self.detections:
-            return self.detections[0].audit
-        shown = (one.audit for one in self.tried if one.outcome == "not shown")
-        return next(shown, "") if self.state == "NOT SHOWN" else ""
+        return self.led_by.audit if self.led_by else ""
 
     @property
     def tally(self) -> dict[Outcome, list[Tried]]:
@@ -281,11 +279,12 @@ def doubts(report: Report, found: Sequence[Standing]) -> str:
     return told
 
 
-def reading(found: Sequence[Standing]) -> str:
+def reading(report: Report, found: Sequence[Standing]) -> str:
     """How the sentences about these are to be read: no unit is left unexplained."""
     said = " ".join(f"{one.lead} {'nats' if one.exposed else ''}" for one in found)
     units = [text for unit, text in UNITS.items() if unit in said]
-    return ". ".join([READING, *units])
+    level = level_of(int(report.settings.get(TESTS, 0)))
+    return ". ".join([f"{READING}; {level}", *units])
 
 
 def gate(found: Sequence[Standing]) -> str:
@@ -364,17 +363,29 @@ def _standing(
     if detections:
         leaks = detections[0].severity >= SEVERITY["memory"]
         state: State = "LEAKS" if leaks else "DETECTABLE"
-        lead = " ".join(filter(None, [_told(detections[0], name), why]))
-        return Standing(name, state, detections, lead, tried, faults=tuple(failed))
+        first = detections[0]
+        lead = " ".join(filter(None, [_told(first, name), why]))
+        return Standing(
+            name, state, detections, lead, tried, faults=tuple(failed), led_by=first
+        )
     if failed:
         return Standing(name, "NOT TESTED", (), why, tried, faults=tuple(failed))
     if not any(map(remembers, own)):
         # The report says at its head why, once for all.
         return Standing(name, "NOT TESTED", (), "Memory was not tested.", tried)
-    shown = (one.finding for one in tried if one.outcome == "not shown")
-    first = next((one for one in shown if one is not None), None)
-    lead = "Nothing was found." if first is None else _told(first, name)
-    return Standing(name, "NOT SHOWN", (), lead, tried)
+    least = _least(own)
+    lead = "Nothing was found." if least is None else _told(least, name)
+    return Standing(name, "NOT SHOWN", (), lead, tried, led_by=least)
+
+
+def _least(own: Iterable[Finding]) -> Finding | None:
+    """The primary test with the smallest p, whatever it claims; a void one last."""
+    tests = (f for f in own if f.family == "primary" and f.claim != "not_tested")
+
+    def place(one: Finding) -> tuple[bool, float]:
+        return one.status != "ok", 1.0 if one.p is None else one.p
+
+    return min(tests, key=place, default=None)
 
 
 MOST = 3
@@ -402,7 +413,7 @@ def _exposed(report: Report, name: str, own: Sequence[Finding]) -> str:
 def _tried(
     audit: str, attack: str, own: Sequence[Finding], *, scored: bool, ran: bool
 ) -> Tried:
-    """What one audit came to; its first test speaks for it where nothing was found."""
+    """What one audit came to; where nothing was found, the smallest p speaks for it."""
     first = own[0] if own else None
     if first is not None and first.severity >= DETECTED:
         return Tried(audit, attack, "FOUND", first)
@@ -410,7 +421,7 @@ def _tried(
     confounded = next((one for one in own if one.claim == "confounded"), None)
     if confounded is not None:
         return Tried(audit, attack, "confounded", confounded)
-    shown = next((one for one in tests if one.claim != "not_tested"), None)
+    shown = _least(tests)
     if shown is not None:
         sound = shown.status == "ok"
         return Tried(audit, attack, "not shown" if sound else "void", shown)

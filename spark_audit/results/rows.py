@@ -108,7 +108,11 @@ class Row(Strict):
     null: Number = measured("Value of no effect.")
     null_low: Number = measured("Lower end of the band of no effect.")
     null_high: Number = measured("Upper end of the band of no effect.")
-    mde: Number = measured("Smallest effect that is detected with 80% power.")
+    mde: Number = measured(
+        "Smallest effect that is detected with 80% power: at the level that a claim "
+        "must pass (see `Finding.mde`) where a primary finding rests on this figure, "
+        "else by one two-sided test at 5%."
+    )
     status: Status = Field(
         default="ok", description="Whether the figure may be concluded on."
     )
@@ -196,6 +200,47 @@ OF_REPORT = "report"
 """Stands for the audit of a finding on the report as a whole, which is told first."""
 
 
+class Power(Strict):
+    """What the smallest effect of one test follows from, at any level.
+
+    :func:`spark_audit.stats.power.smallest` works it out once the tests of the whole
+    report are counted. A claim that needs several tests has one of each.
+    """
+
+    test: Literal["t", "sign-flip", "exposure", "hits"] = Field(
+        description="`t`: Student's t. `sign-flip`: exact, over clusters. `exposure`: "
+        "the mean exposure of canaries against chance. `hits`: a count."
+    )
+    se: Number = measured("Standard error of the effect, of `t` and `sign-flip`.")
+    df: Number = Field(
+        default=None, description="Degrees of freedom, a count; null: a normal test."
+    )
+    n: Count = Field(default=0, description="Clusters, canaries, or trials of a count.")
+    size: Count = Field(default=0, description="Candidates that a canary ranks among.")
+    ps: list[Annotated[float, Field(ge=0, le=1)]] = Field(
+        default=[], description="p of 1, 2, ... hits, probabilities, of `hits`."
+    )
+    over: float = Field(
+        default=1.0, description="Tests within the audit that p is corrected over."
+    )
+    beyond: float = Field(
+        default=0.0,
+        description="Effects up to here are no evidence.",
+        json_schema_extra={"unit": "as the field `unit` says"},
+    )
+    most: Number = measured("The largest effect that there can be; null: no bound.")
+    least_p: float = Field(
+        default=0.0, description="The smallest p that the test can give, a probability."
+    )
+    of: Text = Field(
+        default="", description="Part that only the sentence names; empty: the claim's."
+    )
+    why: Text = Field(
+        default="with so few clusters",
+        description="Why no effect reaches the level, where none does.",
+    )
+
+
 class Finding(Strict):
     """One sentence of a verdict: what is claimed, of which checkpoint, on what figure.
 
@@ -230,7 +275,14 @@ class Finding(Strict):
     low: Number = measured("Lower limit of its interval.")
     high: Number = measured("Upper limit of its interval.")
     null: Number = measured("Value of no effect.")
-    mde: Number = measured("Smallest effect that would have been seen.")
+    mde: Number = measured(
+        "Smallest effect that would have been detected with 80% power: where `power` "
+        "is known at 0.05 divided by the primary tests of the report (Holm's first "
+        "step), null if none can be; else by one two-sided test at 5%."
+    )
+    power: list[Power] = Field(
+        default=[], description="The tests that a claim needs, to work `mde` out."
+    )
     p: Probability = Field(
         default=None,
         description="p of the test that it rests on, corrected within its audit, a "
@@ -251,6 +303,11 @@ class Finding(Strict):
         default="",
         description="What they would be told had the correction decided otherwise; "
         "empty where it cannot.",
+    )
+    ending: Text = Field(
+        default="",
+        description="The end of `sentence`: the smallest effect, and both p values "
+        "where the correction took the claim away.",
     )
 
     @property

@@ -364,16 +364,31 @@ def correlated(p: ArrayLike, correlation: np.ndarray) -> np.ndarray:
         Shape ``(K, K)``, of the statistics where nothing is there to find.
     """
     values = _p_values(p)
-    spread, axes = np.linalg.eigh(correlation)
-    rng = np.random.default_rng(0)
-    draws = rng.standard_normal((DRAWS, len(values)))
-    drawn = draws * np.sqrt(np.maximum(spread, 0.0)) @ axes.T
-    largest = np.sort(np.abs(drawn).max(axis=1))
+    largest = _largest(correlation)
     # A p of 0 is farther out than any draw.
     bar = scipy.special.ndtri(1 - np.maximum(values, 1e-15) / 2) * (1 - _TIE)
     hits = DRAWS - np.searchsorted(largest, bar)
     found: np.ndarray = np.minimum((1 + hits) / (1 + DRAWS), holm(values))
     return found
+
+
+def independent(correlation: np.ndarray, *, level: float = 0.0125) -> float:
+    """How many independent tests tests that correlate so are worth, from 1 to K.
+
+    The p value that :func:`correlated` takes to ``level`` is ``level`` over this.
+    """
+    bar = np.quantile(_largest(correlation), 1 - level)
+    worth = level / (2 * scipy.special.ndtr(-bar))
+    return float(np.clip(worth, 1.0, len(correlation)))
+
+
+def _largest(correlation: np.ndarray) -> np.ndarray:
+    """The largest of K normal statistics that correlate so, drawn and sorted."""
+    spread, axes = np.linalg.eigh(correlation)
+    rng = np.random.default_rng(0)
+    draws = rng.standard_normal((DRAWS, len(correlation)))
+    drawn = draws * np.sqrt(np.maximum(spread, 0.0)) @ axes.T
+    return np.sort(np.abs(drawn).max(axis=1))
 
 
 def _p_values(p: ArrayLike) -> np.ndarray:

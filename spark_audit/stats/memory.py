@@ -180,27 +180,9 @@ def permutation_p(
     change, sides
         As in :func:`memory`.
     """
-    x, n = np.asarray(change, np.float64), np.asarray(sides.tokens, np.float64)
-    cells = cells_of(sides)
-    used = cells >= 0
-    if not used.any():
-        return None
-    keys = np.stack([cells, sides.clusters], axis=1)[used]
-    units, codes = np.unique(keys, axis=0, return_inverse=True)
-    codes = codes.ravel()
-    sums = np.bincount(codes, x[used])
-    tokens = np.bincount(codes, n[used])
-    ours = np.bincount(codes, sides.trained[used]) / np.bincount(codes)
-    pure = (ours == 0) | (ours == 1)
-    share = np.bincount(codes, n[used] * sides.trained[used])
-    strata = []
-    for cell in np.unique(units[:, 0]):
-        own = (units[:, 0] == cell) & pure
-        if 0 < ours[own].sum() < own.sum():
-            weight = float(share[units[:, 0] == cell].sum() / share.sum())
-            strata.append((weight, ours[own] > 0, sums[own], tokens[own]))
-    least = _studentised([(w, first[None], *own) for w, first, *own in strata])[0]
-    if not least > 0:
+    strata = _strata(change, sides)
+    least = _studentised([(w, a[None], x, n) for w, a, x, n in strata])[0]
+    if not least > 0:  # without strata too
         return None
     rng = np.random.default_rng(seed)
     lot = min(LOT, max(1, ELEMENTS // max(len(first) for _, first, *_ in strata)))
@@ -216,6 +198,44 @@ def permutation_p(
         hits += int((t >= least * (1 - 1e-12)).sum())
         done += count
     return (1 + hits) / (1 + done)
+
+
+def least_p(sides: Sides, *, replicates: int = 9999) -> float:
+    """The smallest p that :func:`permutation_p` can give: few clusters, few ways."""
+    ways = [
+        scipy.special.comb(len(first), first.sum())
+        for _, first, *_ in _strata(np.zeros(len(sides.tokens)), sides)
+    ]
+    return float(max(1 / np.prod(ways), 1 / (1 + replicates)))
+
+
+def _strata(
+    change: ArrayLike, sides: Sides
+) -> list[tuple[float, np.ndarray, np.ndarray, np.ndarray]]:
+    """Weight of each stratum that can be dealt, and its clusters: side, sums, tokens.
+
+    Clusters on both sides are left out.
+    """
+    x, n = np.asarray(change, np.float64), np.asarray(sides.tokens, np.float64)
+    cells = cells_of(sides)
+    used = cells >= 0
+    if not used.any():
+        return []
+    keys = np.stack([cells, sides.clusters], axis=1)[used]
+    units, codes = np.unique(keys, axis=0, return_inverse=True)
+    codes = codes.ravel()
+    sums = np.bincount(codes, x[used])
+    tokens = np.bincount(codes, n[used])
+    ours = np.bincount(codes, sides.trained[used]) / np.bincount(codes)
+    pure = (ours == 0) | (ours == 1)
+    share = np.bincount(codes, n[used] * sides.trained[used])
+    strata = []
+    for cell in np.unique(units[:, 0]):
+        own = (units[:, 0] == cell) & pure
+        if 0 < ours[own].sum() < own.sum():
+            weight = float(share[units[:, 0] == cell].sum() / share.sum())
+            strata.append((weight, ours[own] > 0, sums[own], tokens[own]))
+    return strata
 
 
 def _studentised(

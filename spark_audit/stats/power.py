@@ -10,8 +10,83 @@ import numpy as np
 import scipy
 
 from spark_audit.results import Estimate
+from spark_audit.results.rows import Power
+from spark_audit.stats.chance_ranks import exposure_mde
 
 NOT_DETECTED = "not detected; effects below MDE cannot be excluded"
+
+
+EXACT_UP_TO = 12
+"""Clusters up to which the power of a sign flip is worked out from its patterns."""
+DRAWS = 2000
+"""Normal samples whose power is counted there."""
+POWER = 0.8
+
+
+def smallest(test: Power, level: float) -> float | None:
+    """Smallest effect that a test detects with 80% power at a level of significance.
+
+    Parameters
+    ----------
+    level
+        Largest p that is a detection, once the audit has corrected it (``test.over``).
+
+    Returns
+    -------
+    In the unit of the test; ``None`` where not even the largest effect is detected.
+
+    Notes
+    -----
+    Of a test that gives only multiples of its smallest p, the level is the largest
+    of these that it may give.
+    """
+    level /= test.over
+    if level < test.least_p:
+        return None
+    if test.least_p:
+        level = test.least_p * math.floor(level / test.least_p * (1 + 1e-9))
+    if test.test == "exposure":
+        return exposure_mde(test.n, test.size, significance=level, power=POWER)
+    if test.test == "hits":
+        hits = next((k for k, p in enumerate(test.ps, 1) if p < level), 0)
+        if not hits:
+            return None
+        # P[Bin(n, rate) >= hits] = power is a quantile of the beta distribution.
+        rate = scipy.special.betaincinv(hits, test.n - hits + 1, POWER)
+        return float(rate) * (test.most or 1.0) - test.beyond
+    if test.se is None:
+        return None
+    if test.df is None:
+        effect = mde_normal(test.se, level=1 - level, power=POWER)
+    elif test.test == "sign-flip" and test.n <= EXACT_UP_TO:
+        effect = _flipped(test.n, level) * test.se
+    else:
+        effect = _noncentrality(test.df, 1 - level, POWER) * test.se
+    effect += test.beyond
+    if test.most is None or effect <= test.most:
+        return effect
+    # Where the smallest p is known, the largest effect gives it.
+    return test.most if test.least_p else None
+
+
+@lru_cache(maxsize=64)
+def _flipped(clusters: int, level: float) -> float:
+    """Shift that a sign flip of normal cluster means finds, in its standard errors.
+
+    A pattern that flips the set S leaves the sum as large if the mean over S of noise
+    plus shift is at most 0: the shift must exceed all but so many of these means, each
+    taken negative, as the level allows of patterns.
+    """
+    patterns = np.arange(1, 1 << clusters)[:, None] >> np.arange(clusters) & 1
+    allowed = int(level * 2 ** (clusters - 1) * (1 + 1e-9))
+    noise = np.random.default_rng(0).standard_normal((DRAWS, clusters))
+    weights = (patterns / patterns.sum(axis=1, keepdims=True)).T
+    # The pattern that flips nothing is one of those allowed.
+    bars = [
+        np.partition(-part @ weights, -allowed, axis=1)[:, -allowed]
+        for part in np.array_split(noise, 40)
+    ]
+    return float(np.quantile(np.concatenate(bars), POWER)) * math.sqrt(clusters)
 
 
 def mde(se: float, *, clusters: int, level: float = 0.95, power: float = 0.8) -> float:
@@ -87,7 +162,7 @@ def with_mde(
 
 
 @lru_cache(maxsize=1024)
-def _noncentrality(df: int, level: float, power: float) -> float:
+def _noncentrality(df: float, level: float, power: float) -> float:
     """Noncentrality at which a two-sided t test rejects with probability ``power``."""
     critical = float(scipy.special.stdtrit(df, 0.5 + level / 2))
 

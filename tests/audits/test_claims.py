@@ -62,9 +62,9 @@ def test_p_is_corrected_as_statsmodels_corrects_it() -> None:
         assert [one.p_adjusted for one in found] == pytest.approx(expected, abs=1e-15)
         for one, p in zip(found, expected, strict=True):
             assert one.detected == (p < 0.05)
-            assert one.sentence == (
-                "x: remembered." if one.detected else "x: nothing shown."
-            )
+            said = "x: remembered." if one.detected else "x: nothing shown."
+            assert one.sentence.startswith(said)
+            assert ("took this claim away" in one.sentence) == (p >= 0.05 > one.p)
 
 
 def test_a_claim_that_is_taken_away_comes_back_where_there_are_fewer_tests() -> None:
@@ -73,7 +73,8 @@ def test_a_claim_that_is_taken_away_comes_back_where_there_are_fewer_tests() -> 
     many = corrected([*alone, *(primary(0.5, f"m{i}") for i in range(3))])
     assert (many[0].claim, many[0].alone) == ("nothing_shown", "memory")
     assert (many[0].sentence, many[0].otherwise) == (
-        "x: nothing shown.",
+        "x: nothing shown. The correction took this claim away: p 0.02 alone, 0.08 "
+        "corrected for 4 tests, limit 0.05.",
         "x: remembered.",
     )
     assert many[0].p_adjusted == pytest.approx(0.08)

@@ -473,7 +473,7 @@ def test_a_full_text_learner_that_moved_all_alike_shows_no_memory(
     assert "learned the formats of identifiers" in line
     row = pooled(result, "ours", "memory")
     assert row.mde is not None
-    assert f"; {row.mde:.3f} would have been seen" in line
+    assert f"An effect of {row.mde:.3f} nats or more would have been detected" in line
     trained, never = (
         pooled(result, "ours", "pii_change", of) for of in ("trained", "never-trained")
     )
@@ -689,7 +689,7 @@ def test_sentence_and_table_have_one_number(make_case: Make) -> None:
     assert f"Changes below {cells['MDE of the change']} nats go unseen" in line
     beside = dict(zip(sides.header, sides.rows[0].texts, strict=True))
     memory = next(x for x in result.verdict if "never-trained ones" in x)
-    assert f"; {beside['MDE of the difference']} would have been seen" in memory
+    assert f"effect of {beside['MDE of the difference']} nats or more" in memory
 
 
 @pytest.mark.slow

@@ -252,7 +252,7 @@ def test_nothing_is_not_called_safe(make_world: Make) -> None:
     assert "membership was not detected" in line
     row = change_of(result, "ours", "base", "loss")
     assert row.mde is not None
-    assert "effects below 0." in line
+    assert "An effect of 0." in line
     assert "no leak" not in " ".join([*result.verdict, *result.scope]).lower()
     assert "not detected" in row.note
 

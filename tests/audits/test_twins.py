@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ import pytest
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.twins.audit import plan
-from spark_audit.audits.twins.findings import _unmoved
+from spark_audit.audits.twins.findings import _still
 from spark_audit.audits.twins.metrics import TRAINED
 from spark_audit.manifest.file import redact, seal
 from spark_audit.manifest.fit import limited
@@ -334,14 +333,10 @@ def test_a_copy_of_the_base_says_how_many_it_would_have_seen_move(
         (finding,) = run(both, manifest).findings
         return finding
 
-    said = told(0).sentence
-    (few,) = map(
-        int,
-        re.findall(
-            r"in none of 80 clusters has .*; some (\d+) that moved ahead would have",
-            said,
-        ),
-    )
+    still = told(0)
+    assert "in none of 80 clusters has a rank changed" in still.sentence
+    assert f"effect of {still.mde:.1f} clusters or more" in still.sentence
+    few = int(np.ceil(still.mde))
     assert told(few + few // 8 + 1).claim == "memory"
     assert told(few // 2).claim != "memory"
 
@@ -441,10 +436,8 @@ def test_size_and_power(
 
 
 def test_changes_that_cancel_are_not_called_unmoved() -> None:
-    row = SimpleNamespace(value=0.0, low=None, metric="rise")
+    row: Any = SimpleNamespace(value=0.0, metric="rise")
     facts = {"side": TRAINED, "stratum": 0, "cluster": [0, 1]}
     own = pd.DataFrame({**facts, "rise": [1.0, -1.0]})
-    tests: Any = [SimpleNamespace(row=row)]
-    assert _unmoved(tests, own, 0) == ""
-    still = _unmoved(tests, own.assign(rise=0.0), 0)
-    assert still.startswith("in none of 2 clusters")
+    assert _still(row, own, 1.0) == {}
+    assert _still(row, own.assign(rise=0.0), 1.0)["unit"] == "clusters"

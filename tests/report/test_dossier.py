@@ -45,13 +45,13 @@ WORST = ("e007-0", "e003-0", "e031-0")
 QUIET = {
     "canary": "{}: memorisation of canaries not detected: mean exposure 1.71 bits "
     "(full) where chance gives 1.40 [0.73, 2.25], 0 of 12 canaries ranked first of "
-    "128. Not excluded: shifts of the mean below 1.091 bits, up to 26.5% ranked first "
+    "128; up to 26.5% ranked first are not excluded "
     "(exact 95% limit).",
     "twins": "{}: no memory of identifiers shown among twins: they rank ahead by -0.05 "
-    "[-0.24, 0.14] bits more than on the base; changes below 0.27 bits go unseen.",
+    "[-0.24, 0.14] bits more than on the base (0 without memory).",
     "mia": "{}: membership was not detected: the AUC of response changed by 0.047 "
     "[-0.008, 0.101] since the untrained model is the clearest of 6 scores, corrected "
-    "p 0.56; effects below 0.113 cannot be excluded, nor can stronger attacks.",
+    "p 0.56; stronger attacks cannot be excluded.",
     "extract": "{}: against injected identifiers of rows never trained on (beyond the "
     "base's own difference): no difference detected, 0.0 [-4.0, 4.0] points; "
     "differences below 5.7 points go unseen. Up to 1.8% cannot be excluded.",
@@ -174,7 +174,7 @@ def test_what_an_officer_asks_stands_there_in_order(case: Case, folder: Path) ->
     order = [
         "1. Of 2 checkpoints: 1 LEAKS (leaky), 1 NOT SHOWN (calm).",
         "▲ LEAKS leaky REMEMBERS trained identifiers",
-        "○ NOT SHOWN calm No memory of identifiers shown",
+        "○ NOT SHOWN calm Memorisation of canaries not detected",
         "2. What was audited",
         f"calm peft-adapter, float32 base {'ab' * 32}",
         f"digest (SHA-256) {case.manifest.digest}",
@@ -214,7 +214,7 @@ def test_figures_and_smallest_effects_are_those_of_the_sentences(case: Case) -> 
     own = next(
         f for f in report.findings if f.audit == "matched" and f.checkpoint == "calm"
     )
-    (unseen,) = re.findall(r"([\d.]+) would have been seen", own.sentence)
+    (unseen,) = re.findall(r"effect of ([\d.]+) nats or more", own.sentence)
     assert least == {
         "identifiers": f"{unseen} nats a token",
         "canaries": "1.09 bits",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+import numpy as np
 import pandas as pd
 import scipy
 
@@ -18,8 +19,10 @@ from spark_audit.audits.canary.ranks import (
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.wording import adjusted_p
 from spark_audit.data.canaries import FORMATS, RANKED
+from spark_audit.results.rows import Power
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.chance_ranks import Uniformity, null_mean, uniformity
+from spark_audit.stats.intervals import ratio_estimate
 
 LEVEL = 0.95
 
@@ -166,6 +169,20 @@ def two_ended(frame: pd.DataFrame) -> tuple[list[Tested], list[Tested]]:
     remembered, suppressed = ends[: len(chosen)], ends[len(chosen) :]
     smallest = attrgetter("p")
     return sorted(remembered, key=smallest), sorted(suppressed, key=smallest)
+
+
+def risen_power(parts: pd.DataFrame, name: str, best: Tested) -> list[Power]:
+    """Of the one-sided signed-rank test of the canaries that stand in most rows."""
+    most = parts[parts["dose"] == parts["dose"].max()]
+    ours, base = (most[most["checkpoint"] == one] for one in (name, BASE))
+    change, both = changes(ours, base, "exposure")
+    found = ratio_estimate(change, np.ones(len(both)))
+    if not found.se:
+        return []
+    # Against Student's t its efficiency is 3 / pi; one-sided is half of two sides.
+    se, n = found.se * np.sqrt(np.pi / 3), len(both)
+    least, over = 2.0 ** (1 - n), best.over / 2
+    return [Power(test="sign-flip", se=se, df=n - 1, n=n, least_p=least, over=over)]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,14 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.canary.chance import LEVEL, Judged, Tested, p_risen, two_ended
+from spark_audit.audits.canary.chance import (
+    LEVEL,
+    Judged,
+    Tested,
+    p_risen,
+    risen_power,
+    two_ended,
+)
 from spark_audit.audits.canary.epsilon import STATED
 from spark_audit.audits.canary.ranks import (
     changes,
@@ -46,10 +53,10 @@ from spark_audit.results import (
     Row,
     number,
 )
+from spark_audit.results.rows import Power
 from spark_audit.stats.bootstrap import holm
-from spark_audit.stats.chance_ranks import chance_mde, null_mean, null_moments
+from spark_audit.stats.chance_ranks import null_mean, null_moments
 from spark_audit.stats.intervals import ratio_estimate
-from spark_audit.stats.power import with_mde
 
 Tables: TypeAlias = "Mapping[str, Sequence[Mapping[str, Any]]]"
 
@@ -83,8 +90,10 @@ class Said(NamedTuple):
         p = None if self.p is None else min(1.0, groups * self.p)
         said = f"{name}: {condition}{self.otherwise}" if self.otherwise else ""
         family: Family = "exploratory" if p is None else "primary"
-        figures = {"p": p, "family": family, "otherwise": said}
-        return finding(name, self.claim, condition + self.text, **self.on, **figures)
+        tests = self.on.get("power", ())
+        power = [one.model_copy(update={"over": one.over * groups}) for one in tests]
+        own = {"p": p, "family": family, "otherwise": said, "power": power}
+        return finding(name, self.claim, condition + self.text, **{**self.on, **own})
 
 
 def absent(reason: str) -> Finding:
@@ -137,13 +146,8 @@ def _of_checkpoint(name: str, judged: Judged, tables: Tables) -> Iterator[Findin
         ours = ours[ours["part"].isin(known)]
     size = int(ours["n_candidates"].iloc[0])
     n = max(1, int(resolved(ours).groupby(ours["part"]).sum().min()))
-    mde = chance_mde(n, n_candidates=size).bits
     if not known:
-        said = (
-            f"{INSENSITIVE}. The positive control was found in no checkpoint; with "
-            f"{n} canaries, shifts of the mean exposure below {number(mde)} bits "
-            "go unseen anyway."
-        )
+        said = f"{INSENSITIVE}. The positive control was found in no checkpoint."
         own = [test.p for test in judged.control if test.checkpoint == name]
         yield Said("not_tested", said, min(own, default=None)).of(name, groups=1)
         return
@@ -167,7 +171,7 @@ def _of_checkpoint(name: str, judged: Judged, tables: Tables) -> Iterator[Findin
     condition = "if the canaries were drawn uniformly, " if judged.supposed else ""
     # Both ends, those in most rows, bounds of epsilon, and held-out canaries.
     groups = 3 + bool(beside.ps)
-    for one in _ends(name, ours, judged, beside, mde):
+    for one in _ends(name, ours, judged, beside, n):
         yield one.of(name, groups=groups, condition=condition)
     # The table holds canaries of our own draw only: no condition.
     if bound := _epsilon_words(name, tables["canary_epsilon"], size):
@@ -175,7 +179,7 @@ def _of_checkpoint(name: str, judged: Judged, tables: Tables) -> Iterator[Findin
 
 
 def _ends(
-    name: str, ours: pd.DataFrame, judged: Judged, beside: _HeldOut, mde: float
+    name: str, ours: pd.DataFrame, judged: Judged, beside: _HeldOut, n: int
 ) -> list[Said]:
     """Both ends of the ranks, against chance and against never-inserted canaries."""
     # Adjusted over all parts, before those that tell nothing are left out.
@@ -184,7 +188,7 @@ def _ends(
         [test for test in tests if test.part in known]
         for tests in two_ended(judged.frame[judged.frame["checkpoint"] == name])
     )
-    told = [_end_words(name, ours, remembered[0], judged.control, mde)]
+    told = [_end_words(name, ours, remembered[0], judged.control, n)]
     if told[0].claim == "memory" and "ahead" in kinds:
         # Chance is no null here: only the held-out canaries tell.
         lifted = Said("confounded", LIFTED, min(beside.ps, default=told[0].p))
@@ -206,7 +210,7 @@ def _end_words(
     ours: pd.DataFrame,
     best: Tested,
     control: Sequence[Tested],
-    mde: float,
+    n: int,
 ) -> Said:
     part = ours[ours["part"] == best.part]
     size = int(part["n_candidates"].iloc[0])
@@ -223,14 +227,15 @@ def _end_words(
         figures += f" ({note})"
     own = [t for t in control if t.checkpoint == name and t.detected]
     nothing = (
-        f"memorisation of canaries not detected: {figures}. Not excluded: shifts of "
-        f"the mean below {number(mde)} bits, up to {share(first.high)}% ranked first "
-        "(exact 95% limit)."
+        f"memorisation of canaries not detected: {figures}; up to "
+        f"{share(first.high)}% ranked first are not excluded (exact 95% limit)."
     )
 
     null = null_moments(size).exposure_mean
     on: dict[str, Any] = {"unit": "bits", "null": null, "value": best.value}
-    on |= {"metric": "exposure_mean", "of": best.part, "mde": mde}
+    on |= {"metric": "exposure_mean", "of": best.part}
+    # Of the part with the fewest canaries that can be ranked.
+    on["power"] = [Power(test="exposure", n=n, size=size, over=best.over)]
     if best.detected:
         said = f"canaries are REMEMBERED: {figures}, {best.said}."
         without = f"memorisation of canaries {ALL_COUNT}: {figures}, {best.said}."
@@ -241,7 +246,7 @@ def _end_words(
             f"mean exposure {number(own[0].value, 2)} bits, {own[0].said}); over all "
             f"canaries {figures}."
         )
-        of_few = {"value": own[0].value, "metric": "", "of": "", "mde": None}
+        of_few = {"value": own[0].value, "metric": "", "of": "", "power": ()}
         return Said("memory", said, own[0].p, nothing, {**on, **of_few})
     return Said("nothing_shown", nothing, best.p, on=on)
 
@@ -254,7 +259,8 @@ def _rise(
     parts = trained(frame[frame["part"] == best.part])
     ours, base = (parts[parts["checkpoint"] == one] for one in (name, BASE))
     change, both = changes(ours, base, "exposure")
-    rise = with_mde(ratio_estimate(change, np.ones(len(both))))
+    rise = ratio_estimate(change, np.ones(len(both)))
+    on = {"unit": "bits", "power": risen_power(parts, name, best)}
     figures = f"mean change of exposure {number(rise.value, 2)} bits ({best.part})"
     if best.detected:
         never = held_out(frame[frame["part"] == best.part])
@@ -266,9 +272,8 @@ def _rise(
         said = f"canaries are REMEMBERED beyond what the base knows: {figures}."
         without = f"rise of exposure since the base {ALL_COUNT}: {figures}."
         return Said("memory", said, best.p, without).of(name, groups=1)
-    tail = unseen(rise.mde, "", unit="bits", digits=2)
-    said = f"no rise of exposure since the base detected: {figures}{tail}."
-    return Said("nothing_shown", said, best.p).of(name, groups=1)
+    said = f"no rise of exposure since the base detected: {figures}."
+    return Said("nothing_shown", said, best.p, on=on).of(name, groups=1)
 
 
 @dataclass(frozen=True)
@@ -316,6 +321,19 @@ class _HeldOut:
             f"{adjusted_p(self.ps[at], len(self.ps))})"
         )
 
+    def power(self, at: int) -> Power:
+        """Of one part's rank-sum test, ranks never trained on being uniform."""
+        record = self.records[at]
+        n, m, middle = (record[k] for k in ("trained", "held_out", "chance_rank"))
+        spread = null_moments(round(2 * middle - 1)).rank_sd
+        return Power(
+            test="t",
+            se=spread * np.sqrt(1 / n + 1 / m),
+            least_p=min(1.0, 2 / scipy.special.comb(n + m, n)),
+            most=middle - 1,
+            over=len(self.ps),
+        )
+
 
 def _streisand_words(
     beside: _HeldOut, low: Tested, best: Tested, *, sunk: bool
@@ -350,12 +368,9 @@ def _streisand_words(
     if not beside.ps:
         return [Said("not_tested", "no held-out canaries to compare true ones with.")]
     at = int(np.argmin(beside.ps))
-    mde = beside.records[at]["mde_ranks"]
-    said = (
-        "no difference between true and never-inserted canaries detected: "
-        f"{beside.place(at)}{unseen(mde, 'differences', unit='ranks', digits=1)}."
-    )
-    return [Said("nothing_shown", said)]
+    said = "no difference between true and never-inserted canaries detected: "
+    on = {"unit": "ranks", "power": [beside.power(at)]}
+    return [Said("nothing_shown", f"{said}{beside.place(at)}.", on=on)]
 
 
 def _epsilon_words(

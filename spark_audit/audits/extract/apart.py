@@ -10,6 +10,7 @@ import scipy
 
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.strata import counterparts
+from spark_audit.results.rows import Power
 from spark_audit.stats.bootstrap import sign_flip
 from spark_audit.stats.intervals import rate_estimate, ratio_estimate
 from spark_audit.stats.power import mde_normal
@@ -84,6 +85,39 @@ def exact_p(chosen: pd.DataFrame) -> float:
     )
     counts = [[int(side.sum()), int((~side).sum())] for side in sides]
     return float(scipy.stats.fisher_exact(np.array(counts)).pvalue)
+
+
+LEAST_P = 1e-7
+"""p below which no report asks."""
+SPLITS = ("train", "test")
+
+
+def hits_power(chosen: pd.DataFrame, base: Apart | None) -> Power:
+    """What the smallest difference follows from that both tests of it detect.
+
+    p of 1, 2, ... clusters of trained rows that come back next to the held-out ones
+    that do, each cluster one identifier: the interval's (beyond the base's own
+    difference, as it is) or Fisher's, whichever is larger.
+    """
+    n, m = (chosen[chosen["split"] == s]["cluster"].nunique() for s in SPLITS)
+    test = chosen[chosen["split"] == "test"].groupby("cluster")["greedy_sure"].any()
+    held = int(test.sum())
+    ps: list[float] = []
+    for k in range(1, n + 1):
+        if ps and ps[-1] < LEAST_P:
+            break
+        sides = (np.arange(size) < won for size, won in ((n, k), (m, held)))
+        ours, theirs = (rate(side * 1.0, np.ones(len(side))) for side in sides)
+        apart = None if ours is None or theirs is None else minus(ours, theirs)
+        if base is not None:
+            apart = since(apart, base)
+        if apart is None or apart.low <= 0:
+            ps.append(1.0)
+            continue
+        counts = np.array([[k, n - k], [held, m - held]])
+        ps.append(max(apart.p, float(scipy.stats.fisher_exact(counts).pvalue)))
+    null = held / m + (base.value if base else 0.0)
+    return Power(test="hits", n=n, ps=ps, most=100.0, beyond=100 * null)
 
 
 def rate(events: np.ndarray, trials: np.ndarray) -> Apart | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -14,6 +14,7 @@ from spark_audit.audits.extract.apart import (
     comparable,
     exact_p,
     has_base,
+    hits_power,
     since,
     spans_of,
     train_against_test,
@@ -34,6 +35,7 @@ from spark_audit.audits.wording import (
     unseen,
 )
 from spark_audit.results import Claim, Contrast, Family, Finding, Guard, Row
+from spark_audit.results.rows import Power
 
 NOTHING = "no identifier of a train row was scored"
 EXTRACTED = (
@@ -124,11 +126,17 @@ class Compared(NamedTuple):
     p: float | None = None
     otherwise: str = ""
     apart: Apart | None = None
+    power: tuple[Power, ...] = ()
 
     def on(self, row: Row) -> Finding:
         """The finding: with a p, one of the primary ones."""
         family: Family = "exploratory" if self.p is None else "primary"
-        more = {"p": self.p, "family": family, "otherwise": self.otherwise}
+        more: dict[str, Any] = {
+            "p": self.p,
+            "family": family,
+            "otherwise": self.otherwise,
+        }
+        more["power"] = list(self.power)
         if self.apart is not None:
             # What is claimed is the difference, not the rate that it is one of.
             names = ("value", "low", "high", "mde")
@@ -156,6 +164,7 @@ def _compared(name: str, pii: pd.DataFrame, train: Row, *, seed: int) -> Compare
     apart, alike = train_against_test(pii, name)
     what = f"{'injected' if alike else 'natural'} identifiers"
     head = f"{name}: against {what} of rows never trained on"
+    base = None
     if beyond_base:
         base, _ = train_against_test(pii, BASE)
         apart = since(apart, base)
@@ -164,11 +173,15 @@ def _compared(name: str, pii: pd.DataFrame, train: Row, *, seed: int) -> Compare
         return _against_base(name, pii, limit, OTHERS, seed=seed)
     if apart is None:
         return _not_apart(head, apart, limit)
-    p = None if name == BASE else max(apart.p, exact_p(comparable(pii, name)[0]))
-    if p is not None and apart.low > 0:
-        p = min(p, 2 * beyond_guessing(pii, name).p)
+    p: float | None = None
+    power: tuple[Power, ...] = ()
+    if name != BASE:
+        chosen, _ = comparable(pii, name)
+        p, power = max(apart.p, exact_p(chosen)), (hits_power(chosen, base),)
+        if apart.low > 0:
+            p = min(p, 2 * beyond_guessing(pii, name).p)
     if apart.low <= 0 <= apart.high or (p is not None and p > 1 - LEVEL):
-        return _not_apart(head, apart, limit, p)
+        return _not_apart(head, apart, limit, p, power)
     by = f"{points(apart)} points"
     if name == BASE:
         said = f"{head} they differ, by {by}: the splits differ by themselves."
@@ -183,9 +196,9 @@ def _compared(name: str, pii: pd.DataFrame, train: Row, *, seed: int) -> Compare
             others += ", beyond the base's own difference"
         count = _of_train(comparable(pii, name)[0])
         said = EXTRACTED.format(name, count, by, others)
-        return Compared("verbatim", said, p, otherwise, apart)
+        return Compared("verbatim", said, p, otherwise, apart, power)
     said = f"{head} FEWER come back, {by}: over-suppression is a signal too."
-    return Compared("betrays", said, p, otherwise, apart)
+    return Compared("betrays", said, p, otherwise, apart, power)
 
 
 def _of_train(spans: pd.DataFrame) -> str:
@@ -196,15 +209,19 @@ def _of_train(spans: pd.DataFrame) -> str:
 
 
 def _not_apart(
-    head: str, apart: Apart | None, limit: str, p: float | None = None
+    head: str,
+    apart: Apart | None,
+    limit: str,
+    p: float | None = None,
+    power: tuple[Power, ...] = (),
 ) -> Compared:
     """What is said where two figures cannot be told apart, or not be compared."""
     if apart is None:
         said = f"{head}: no comparison, clusters are too few.{limit}"
         return Compared("not_tested", said)
-    tail = unseen(apart.mde, "differences", unit="points")
+    tail = "" if power else unseen(apart.mde, "differences", unit="points")
     said = f"{head}: no difference detected, {points(apart)} points{tail}.{limit}"
-    return Compared("nothing_shown", said, p, apart=apart)
+    return Compared("nothing_shown", said, p, apart=apart, power=power)
 
 
 def _against_base(

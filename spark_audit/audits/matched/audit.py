@@ -21,6 +21,7 @@ import pandas as pd
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import About, Plan, Tables
 from spark_audit.audits.matched.changes import (
+    Moved,
     low_contrast,
     low_drift,
     low_row,
@@ -147,9 +148,9 @@ def turn(
     if not any(row.group == "pooled" for row in rows):
         rows = [*missing_rows(names, "pooled"), *rows]
     scored = {name: spans[spans["checkpoint"] == name] for name in names}
-    ps: dict[str, dict[str, float | None]] = {}
+    tested: dict[str, dict[str, Moved]] = {}
     for name, part in scored.items():
-        told, ps[name] = memory_rows(
+        told, tested[name] = memory_rows(
             name, part, reference=name in references, seed=seed
         )
         rows += told
@@ -170,7 +171,7 @@ def turn(
         rows=rows,
         contrasts=contrasts,
         guards=[*pair_guards(first[first["split"] == "train"]), *alike_guard(first)],
-        findings=findings(rows, scored, references, ps),
+        findings=findings(rows, scored, references, tested),
         scope=list(SCOPE),
         tables={"matched_diagnostics": diagnostics(spans), TESTS: tests},
     )

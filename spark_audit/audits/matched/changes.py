@@ -14,11 +14,13 @@ from spark_audit.audits.occurrences import OLD, comparable, sides_of
 from spark_audit.audits.strata import ENOUGH
 from spark_audit.data.occurrences import dose_group
 from spark_audit.results import Contrast, Estimate, Row, number
+from spark_audit.results.rows import Power
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.memory import (
     Memory,
     cells_of,
     dose_trend,
+    least_p,
     memory,
     permutation_p,
 )
@@ -41,12 +43,15 @@ class Moved:
         Nats by which the sides were clearly unequally hard on the reference.
     p
         Of no difference; two-sided.
+    power
+        What the smallest difference that is detected follows from.
     """
 
     own: Memory
     beyond: Memory
     reach: float = 0.0
     p: float | None = None
+    power: tuple[Power, ...] = ()
 
 
 def occurrences(part: pd.DataFrame) -> pd.DataFrame | None:
@@ -110,15 +115,18 @@ def moved_of(spans: pd.DataFrame, controls: pd.Series, *, seed: int | None) -> M
     sides, change = sides_of(spans), _change(spans)
     own = memory(change, sides)
     reach = unequal(memory(spans["ref_sum"].to_numpy(), sides).difference)
-    p = own.t_p(null=reach)
+    p, least = own.t_p(null=reach), 0.0
     if seed is not None and p is not None and (spans["form"] > 0).all():
         # Chance dealt them to the sides: what it could have dealt is known.
         dealt = permutation_p(change, sides, seed=seed, replicates=PERMUTATIONS)
-        p = p if dealt is None else max(p, dealt)
+        if dealt is not None:
+            p, least = max(p, dealt), least_p(sides, replicates=PERMUTATIONS)
+    se = own.difference.se
+    test = Power(test="t", se=se, df=own.freedom, beyond=reach, least_p=least)
     paired = (spans["role"] == "pii").to_numpy()
     matched = spans[paired]
     apart = change[paired] - controls.reindex(matched["pair"]).to_numpy()
-    return Moved(own, memory(apart, sides[paired]), reach, p)
+    return Moved(own, memory(apart, sides[paired]), reach, p, (test,) if se else ())
 
 
 def unequal(before: Estimate) -> float:
@@ -158,7 +166,7 @@ def groups_of(spans: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 def memory_rows(
     name: str, part: pd.DataFrame, *, reference: bool, seed: int
-) -> tuple[list[Row], dict[str, float | None]]:
+) -> tuple[list[Row], dict[str, Moved]]:
     """The change of identifiers on either side, and their difference, by group.
 
     Sides that were unequally hard on the reference drift unequally where drift depends
@@ -169,7 +177,7 @@ def memory_rows(
     -------
     rows
         Of metrics ``pii_change``, ``memory``, ``kind`` and ``specific``.
-    p
+    tests
         Of no memory, by group.
     """
     spans = occurrences(part)
@@ -180,7 +188,7 @@ def memory_rows(
         return [*_rows(name, "pooled", lost), _trend_row(name, missing)], {}
     control = part[part["role"] == "control"]
     controls = pd.Series(_change(control), index=control["pair"])
-    rows, ps = [], {}
+    rows, tests = [], {}
     groups = list(groups_of(spans))
     # The two groups that claims rest on; doses come last, the highest at the end.
     claimed = {"pooled", groups[-1][0]}
@@ -188,9 +196,9 @@ def memory_rows(
         own = seed if group in claimed else None
         found = moved_of(chosen, controls, seed=own)
         rows += _rows(name, group, found)
-        ps[group] = found.p
+        tests[group] = found
     trend = dose_trend(_change(spans), sides_of(spans), spans["dose"])
-    return [*rows, _trend_row(name, trend)], ps
+    return [*rows, _trend_row(name, trend)], tests
 
 
 def _rows(name: str, group: str, found: Moved) -> list[Row]:

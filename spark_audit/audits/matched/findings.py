@@ -6,7 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pandas as pd
 
-from spark_audit.audits.matched.changes import confounded, left_out, own_change
+from spark_audit.audits.matched.changes import (
+    Moved,
+    confounded,
+    left_out,
+    own_change,
+)
 from spark_audit.audits.matched.contrasts import has_sentence
 from spark_audit.audits.matched.words import (
     contrast_finding,
@@ -21,7 +26,7 @@ def findings(
     rows: Sequence[Row],
     scored: Mapping[str, pd.DataFrame],
     references: Collection[str],
-    ps: Mapping[str, Mapping[str, float | None]],
+    tested: Mapping[str, Mapping[str, Moved]],
 ) -> list[Finding]:
     """What is said of each method.
 
@@ -31,8 +36,8 @@ def findings(
         Evidence by checkpoint; single replicates of a method are not told of.
     references
         Checkpoints that score as the matching reference does.
-    ps
-        p of no memory, by checkpoint and group.
+    tested
+        The tests of no memory, by checkpoint and group.
     """
     entries = {entry_of(name) for name in scored if entry_of(name) != name}
     by_key = {(r.checkpoint, r.metric, r.of, r.group): r for r in rows}
@@ -45,7 +50,7 @@ def findings(
         if not reference:
             doubt, lost = confounded(part), left_out(part)
             found += memory_findings(
-                name, of_name, ps[name], entry=entry, doubt=doubt, lost=lost
+                name, of_name, tested[name], entry=entry, doubt=doubt, lost=lost
             )
         found.append(
             selectivity_finding(

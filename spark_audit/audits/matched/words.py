@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import scipy
@@ -13,6 +13,9 @@ from spark_audit.audits.wording import figure, of_rows, p_value, unseen
 from spark_audit.results import Claim, Contrast, Estimate, Finding, Row, number
 from spark_audit.stats.memory import claim_of
 from spark_audit.stats.selectivity import unlike_drift
+
+if TYPE_CHECKING:
+    from spark_audit.audits.matched.changes import Moved
 
 NO_PAIRS = "there is no matched span in this group"
 NO_LOW = "the drift of low-sensitivity text is not known"
@@ -26,7 +29,7 @@ SEEDS = "This is over sources alone; over seeds too, see below."
 def memory_findings(
     name: str,
     rows: Told,
-    ps: Mapping[str, float | None],
+    tests: Mapping[str, Moved],
     *,
     entry: bool = False,
     doubt: str = "",
@@ -35,8 +38,8 @@ def memory_findings(
     """Whether identifiers that were trained on moved as others of their kind did.
 
     Of all of them, and of those that stand in most trained rows: these two are tests
-    declared beforehand, of which ``ps`` has the p values by group. ``doubt`` says why
-    a difference is no memory, ``lost`` who was left out.
+    declared beforehand; ``tests`` are by group. ``doubt`` says why a difference is no
+    memory, ``lost`` who was left out.
     """
     row = rows["memory", "", "pooled"]
     if row.value is None:
@@ -50,9 +53,9 @@ def memory_findings(
         )
         return [Finding.on(row, "confounded", sentence)]
     doses = [key[2] for key in rows if key[0] == "memory" and key[2][:5] == "dose:"]
-    found = [_memory(name, row, rows, ps, doses, entry=entry, lost=lost)]
+    found = [_memory(name, row, rows, tests, doses, entry=entry, lost=lost)]
     if doses:
-        found.append(_highest(name, rows["memory", "", doses[-1]], ps))
+        found.append(_highest(name, rows["memory", "", doses[-1]], tests))
     return found
 
 
@@ -60,32 +63,29 @@ def _memory(
     name: str,
     row: Row,
     rows: Told,
-    ps: Mapping[str, float | None],
+    tests: Mapping[str, Moved],
     doses: Sequence[str],
     *,
     entry: bool,
     lost: str,
 ) -> Finding:
-    kind, p = rows["kind", "", "pooled"], ps.get("pooled")
+    kind, test = rows["kind", "", "pooled"], tests["pooled"]
     # By themselves too: beside text that drifted up, what stood still looks learned.
     never = rows["pii_change", "never-trained", "pooled"]
-    claim = claim_of(row)
+    claim, p = claim_of(row), test.p
     tested = "" if p is None else f", {p_value(p)}"
     moved = (
         f"{figure(row)} nats a token against never-trained ones (0 without "
         f"memory{tested})"
     )
-    least = ", ".join(
-        f"{number(one.mde)} for those in {of_rows(one.grouping[1])}"
-        for one in (rows["memory", "", group] for group in doses)
+    power = [
+        each.model_copy(update={"of": f"those in {of_rows(group.partition(':')[2])}"})
+        for group in doses
         # Of fewer it says next to nothing, and nothing that may be shared.
-        if one.mde and rows["pii_change", "trained", one.group].clusters >= FEWEST
-    )
-    reach = "" if row.mde is None else f"; {number(row.mde)} would have been seen"
-    nothing = (
-        f"{name}: no memory of identifiers shown: {moved}{reach}"
-        f"{f' ({least} trained rows)' if least else ''}.{lost}"
-    )
+        if rows["pii_change", "trained", group].clusters >= FEWEST
+        for each in tests[group].power
+    ]
+    nothing = f"{name}: no memory of identifiers shown: {moved}.{lost}"
     if claim == "memory":
         text = f"{name}: REMEMBERS trained identifiers: {moved}.{lost}"
     elif claim == "betrays":
@@ -103,32 +103,32 @@ def _memory(
     elif _clear(never)[1] and _clear(kind)[1]:
         claim = "formats"
         text = (
-            f"{name}: no memory shown: {moved}{reach}. It learned the formats of "
+            f"{name}: no memory shown: {moved}. It learned the formats of "
             f"identifiers: those never trained on moved by {figure(kind)} against "
             "equally hard text."
         )
     else:
         text = nothing
     options: dict[str, Any] = {"p": p, "family": "primary", "otherwise": nothing}
+    options["power"] = [*test.power, *power]
     if claim not in ("memory", "betrays"):
         del options["otherwise"]
     return Finding.on(row, claim, f"{text} {SEEDS}" if entry else text, **options)
 
 
-def _highest(name: str, row: Row, ps: Mapping[str, float | None]) -> Finding:
+def _highest(name: str, row: Row, tests: Mapping[str, Moved]) -> Finding:
     """Of the identifiers that stand in most trained rows."""
     dose = of_rows(row.grouping[1])
     dose = f"{name}: identifiers that stand in {dose} trained rows"
-    p = ps.get(row.group)
     if row.value is None:
         said = f"{dose}: not estimable ({row.note})."
         return Finding.on(row, "nothing_shown", said)
-    claim = claim_of(row)
-    tested = "" if p is None else f", {p_value(p)}"
+    claim, test = claim_of(row), tests[row.group]
+    tested = "" if test.p is None else f", {p_value(test.p)}"
     figures = f"{figure(row)} nats a token against never-trained ones (0 without"
     figures += f" memory{tested})"
-    nothing = f"{dose}: no memory shown: {figures}{unseen(row.mde, unit='nats')}."
-    options: dict[str, Any] = {"p": p, "family": "primary"}
+    nothing = f"{dose}: no memory shown: {figures}."
+    options = {"p": test.p, "family": "primary", "power": list(test.power)}
     if claim == "memory":
         said = f"{dose} are REMEMBERED: {figures}."
         return Finding.on(row, claim, said, otherwise=nothing, **options)

@@ -99,6 +99,10 @@ class AboveTexts(NamedTuple):
     half_p: float
     told_p: float
 
+    def margin(self, *, told: bool) -> float:
+        """What a score must have beyond the texts where those tell the sides apart."""
+        return (1 - max(self.texts, 0.5)) / 2 if told else 0.0
+
     def excess_p(self, *, told: bool) -> float:
         """Two-sided p value where the score is above both, else 1.
 
@@ -107,7 +111,7 @@ class AboveTexts(NamedTuple):
         tells them: the score must then take more than half of what is left to 1.
         """
         apart = self.difference
-        margin = (1 - max(self.texts, 0.5)) / 2 if told else 0.0
+        margin = self.margin(told=told)
         if (apart.value or 0.0) <= margin or self.score <= 0.5:
             return 1.0
         if not margin or not apart.se:

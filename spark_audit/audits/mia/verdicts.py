@@ -31,7 +31,9 @@ from spark_audit.results import (
     Row,
     number,
 )
-from spark_audit.stats.bootstrap import correlated, holm
+from spark_audit.results.rows import Power
+from spark_audit.stats.bootstrap import correlated, holm, independent
+from spark_audit.stats.power import mde
 
 Record: TypeAlias = "dict[str, Any]"
 TOLD = 0.01
@@ -201,20 +203,26 @@ class Tested:
         above = self.above.excess_p(told=self.told) < 0.05
         return _state(self.p < 0.05, above, told=self.told)
 
-    @property
-    def mde(self) -> float | None:
-        """Smallest effect that would have been seen in both where both are needed."""
-        least = [self.row.mde, self.above and self.above.difference.mde]
-        return max((each for each in least if each), default=None)
+    def figures(self, over: tuple[float, float]) -> dict[str, Any]:
+        """What is claimed: of a score beside the texts, by how much it is beyond.
 
-    @property
-    def figures(self) -> dict[str, Any]:
-        """What is claimed: of a score beside the texts, by how much it is beyond."""
+        ``over`` is how many tests the families of changes and of what is beyond the
+        texts are worth: a claim needs both.
+        """
+        row, power = self.row, []
+        if row.mde:
+            se = row.mde / mde(1.0, clusters=row.clusters, level=row.level)
+            df = row.clusters - 1
+            power.append(Power(test="t", se=se, df=df, most=0.5, over=over[0]))
         if self.above is None:
-            return {"mde": self.mde}
-        apart = self.above.difference
+            return {"unit": "AUC", "power": power}
+        apart, most = self.above.difference, 1 - self.above.texts
+        if apart.se:
+            test = Power(test="t", se=apart.se, df=apart.clusters - 1, over=over[1])
+            margin = self.above.margin(told=self.told)
+            power.append(test.model_copy(update={"most": most, "beyond": margin}))
         own = {"value": apart.value, "low": apart.low, "high": apart.high}
-        return {**own, "null": 0.0, "mde": self.mde, "unit": "AUC"}
+        return {**own, "null": 0.0, "unit": "AUC", "power": power}
 
     @property
     def beyond_p(self) -> float:
@@ -295,7 +303,7 @@ def _concluded(
         said = f"nothing can be said of membership.{tail}"
         return verdict(name, "not_tested", said), {}
 
-    moved, needed = _corrected(name, tests, pooled)
+    moved, needed, over = _corrected(name, tests, pooled)
     least = min(needed.values())
     primary: dict[str, Any] = {"family": "primary", "p": least}
     if detected := [attack for attack in tests if needed[attack] < 0.05]:
@@ -309,7 +317,7 @@ def _concluded(
         said = f"membership was detected: {figures}.{less}{tail}"
         otherwise = f"{name}: membership is not shown once all tests of the report "
         otherwise += f"count: {figures}.{tail}"
-        primary |= {"otherwise": otherwise, **test.figures}
+        primary |= {"otherwise": otherwise, **test.figures(over)}
         return verdict(name, "membership", said, test.row, **primary), tests
     risen = [attack for attack in tests if moved[attack] < 0.05]
     if confounded := [attack for attack in risen if tests[attack].told]:
@@ -320,17 +328,19 @@ def _concluded(
             "membership cannot be told from what differs between the texts: "
             f"{_told(best, test) or _shown(best, test.row) + NOT_BESIDE}; {why}.{tail}"
         )
-        primary |= test.figures
+        primary |= test.figures(over)
         return verdict(name, "confounded", said, test.row, **primary), tests
     said, test = _not_shown(tests, moved, needed, judged)
-    primary |= test.figures
+    primary |= test.figures(over)
     return verdict(name, "nothing_shown", f"{said}{tail}", test.row, **primary), tests
 
 
 def _corrected(
     name: str, tests: Mapping[str, Tested], pooled: Group
-) -> tuple[dict[str, float], dict[str, float]]:
+) -> tuple[dict[str, float], dict[str, float], tuple[float, float]]:
     """P values of each score's change, and of its claim, over the whole panel.
+
+    And how many independent tests the two families are worth.
 
     A claim needs the change and what is beyond the texts: each is one family of
     correlated tests, and the larger of a score's two p values is its own. Where the
@@ -346,15 +356,18 @@ def _corrected(
     }
     ps = [test.p for test in tests.values()]
     further = [test.beyond_p for test in tests.values()]
-    moved = correlated(ps, pooled.correlation(name, change))
+    together = pooled.correlation(name, change)
+    moved, worth = correlated(ps, together), independent(together)
     if any(test.told for test in tests.values()):
-        excess = holm(further)
+        excess, worth_excess = holm(further), float(len(tests))
     else:
-        excess = correlated(further, pooled.correlation(name, beyond))
+        together = pooled.correlation(name, beyond)
+        excess, worth_excess = correlated(further, together), independent(together)
     both = np.maximum(moved, excess)
     return (
         dict(zip(tests, moved.tolist(), strict=True)),
         dict(zip(tests, both.tolist(), strict=True)),
+        (worth, worth_excess),
     )
 
 
@@ -377,13 +390,11 @@ def _not_shown(
     """That membership was not detected, and what would not have been."""
     best = min(tests, key=lambda attack: (moved[attack], tests[attack].p))
     test = tests[best]
-    said = f"effects below {number(test.mde)}" if test.mde else "smaller effects"
     blurred = f" {judged.void[ALL][1]}." if ALL in judged.void else ""
     sentence = (
         f"membership was not detected: {_told(best, test) or _shown(best, test.row)}, "
         f"the clearest of {len(tests)} scores, {p_value(needed[best], places=2)} "
-        f"corrected for them; {said} cannot be excluded, nor can stronger "
-        f"attacks.{blurred}"
+        f"corrected for them; stronger attacks cannot be excluded.{blurred}"
     )
     return sentence, test
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy
 
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.twins.metrics import NEVER, TRAINED
@@ -21,13 +21,19 @@ from spark_audit.audits.twins.rows import (
     compared,
     held_out,
 )
-from spark_audit.audits.wording import figure, of_rows, p_value, unseen
+from spark_audit.audits.wording import figure, of_rows, p_value
 from spark_audit.data.twins import WORDED
 from spark_audit.results import Claim, Finding, Row
-from spark_audit.stats.bootstrap import holm, sign_flip
-from spark_audit.stats.memory import permutation_p
+from spark_audit.results.rows import Power
+from spark_audit.stats.bootstrap import EXACT_UP_TO, holm, sign_flip
+from spark_audit.stats.intervals import ratio_estimate
+from spark_audit.stats.memory import Memory, Sides, least_p, permutation_p
 
 LEVEL = 0.05
+FINEST = 1e-4
+"""The smallest p of a test by 9,999 random draws."""
+UNSURE = "by tests of 9,999 draws"
+NOBODY = "where nobody was held out and neither injected numbers nor doses can tell"
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,8 @@ class Test:
         (:func:`_beyond_the_kind`); else ``None``.
     apart
         The row of what it has beyond those never trained on, where there are any.
+    power
+        What the smallest effect follows from that all of these tests detect.
     over
         Groups that ``p`` is corrected over.
     """
@@ -58,6 +66,7 @@ class Test:
     way: int
     p_kind: float | None = None
     apart: Row | None = None
+    power: tuple[Power, ...] = ()
     p: float = 1.0
     over: int = 1
 
@@ -98,9 +107,7 @@ def findings(frame: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Fin
             replace(test, p=float(p), over=len(tests))
             for test, p in zip(tests, ps, strict=True)
         ]
-        smallest = unseen(tests[0].row.mde, unit="bits", digits=2)
-        smallest = smallest or _unmoved(tests, own, seed)
-        found.append(_verdict(name, tests, smallest))
+        found.append(_verdict(name, tests, _still(tests[0].row, own, len(tests))))
     return found
 
 
@@ -123,26 +130,60 @@ def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
             continue
         p_rise = p_beyond = None
         ways = {int(np.sign(row.value))}
+        power: list[Power] = []
         if row is rise:
             sums = part.groupby("cluster")["rise"].sum()
             p_rise = sign_flip(sums.to_numpy(), seed=seed)
+            power += _flip(part)
         control = beyond(part, others)
         if apart is not None and apart.value is not None and control is not None:
             change = pd.concat([part, others])[compared(own)].to_numpy()
             p = permutation_p(change, control[1], seed=seed)
             p_beyond = control[0].t_p() if p is None else p
+            power += _dealt(control, exact=p is not None)
             ways.add(int(np.sign(apart.value)))
         way = ways.pop() if len(ways) == 1 else 0
         p_kind = None
-        if p_beyond is None and way > 0:
+        if p_beyond is None:
             lowest = doses[0][1] if group != "pooled" else None
-            p_kind = _beyond_the_kind(part, lowest, seed=seed)
-        yield Test(row, p_rise, p_beyond, way, p_kind, apart)
+            p_kind, kind = _beyond_the_kind(part, lowest, seed=seed)
+            p_kind = p_kind if way > 0 else None
+            power += kind
+        yield Test(row, p_rise, p_beyond, way, p_kind, apart, tuple(power))
+
+
+def _flip(part: pd.DataFrame) -> list[Power]:
+    """Of a sign flip of rises, identifiers of a cluster together."""
+    sums = part.groupby("cluster")["rise"].agg(["sum", "size"])
+    found = ratio_estimate(sums["sum"], sums["size"])
+    if not found.se and len(sums) > 5:
+        return []
+    exact = len(sums) <= EXACT_UP_TO
+    return [
+        Power(
+            test="sign-flip",
+            se=found.se,
+            df=len(sums) - 1,
+            n=len(sums),
+            least_p=2.0 ** (1 - len(sums)) if exact else FINEST,
+            why="with so few clusters" if exact else UNSURE,
+        )
+    ]
+
+
+def _dealt(held: tuple[Memory, Sides], *, exact: bool) -> list[Power]:
+    """Of a difference whose p is that of permutations, or of Student's t."""
+    if not (se := held[0].difference.se):
+        return []
+    least = least_p(held[1]) if exact else 0.0
+    why = UNSURE if least == FINEST else "with so few clusters"
+    df = held[0].freedom
+    return [Power(test="t", se=se, df=df, least_p=least, why=why)]
 
 
 def _beyond_the_kind(
     part: pd.DataFrame, lowest: pd.DataFrame | None, *, seed: int
-) -> float:
+) -> tuple[float, list[Power]]:
     """P that a rise is no more than that of a kind whose look was learned.
 
     Names and addresses of real data are not the lists that their twins are drawn from:
@@ -150,13 +191,16 @@ def _beyond_the_kind(
     of numbers what they begin with, such as one country's code. Injected numbers are
     exchangeable with their twins, and identifiers of the highest dose are held against
     those of the lowest. The smaller of both, by Bonferroni; 1 where there is neither.
+    And what the smallest effect of the first of them follows from.
     """
     ps: list[float] = []
+    power: list[Power] = []
     drawn = part["injected"] & ~part["type"].isin(WORDED)
     numbers = part[drawn].groupby("cluster")["rise"].sum()
     if len(numbers) >= CONTROL:
         p = sign_flip(numbers.to_numpy(), seed=seed)
         ps.append(p if numbers.mean() > 0 else 1.0)
+        power += _flip(part[drawn])
     held = None if lowest is None else beyond(part, lowest.assign(side=NEVER))
     if held is not None:
         assert lowest is not None
@@ -165,10 +209,14 @@ def _beyond_the_kind(
         found = held[0].t_p() if exact is None else exact
         risen = (held[0].difference.value or 0.0) > 0
         ps.append(found if found is not None and risen else 1.0)
-    return min(1.0, len(ps) * min(ps)) if ps else 1.0
+        power += _dealt(held, exact=exact is not None)
+    if not ps:
+        return 1.0, [Power(test="t", least_p=1.0, why=NOBODY)]
+    told = [one.model_copy(update={"over": float(len(ps))}) for one in power[:1]]
+    return min(1.0, len(ps) * min(ps)), told
 
 
-def _verdict(name: str, tests: Sequence[Test], smallest: str) -> Finding:
+def _verdict(name: str, tests: Sequence[Test], still: dict[str, Any]) -> Finding:
     best, whole = min(tests, key=lambda test: test.p), tests[0]
     row = best.row
     whose = f"{name}: identifiers that it was trained on"
@@ -176,14 +224,21 @@ def _verdict(name: str, tests: Sequence[Test], smallest: str) -> Finding:
         dose = of_rows(row.group.removeprefix("dose:"))
         whose = f"{name}: identifiers that stand in {dose} trained rows"
     figures = f"{figure(whole.row, digits=2)} bits {_since(whole.row)}"
-    if not smallest.startswith("in none"):
-        smallest = f"they rank ahead by {figures} (0 without memory){smallest}"
+    said = f"they rank ahead by {figures} (0 without memory)"
+    if still:
+        said = f"in none of {still['power'][0].n} clusters has a rank changed, as in a "
+        said += "copy of the base"
     nothing = (
         f"{name}: no memory of identifiers shown among fresh strings of their kind: "
-        f"{smallest}."
+        f"{said}."
     )
     options: dict[str, Any] = {"p": best.p, "family": "primary"}
-    if best.p <= LEVEL and best.way and _clear(row, best.way):
+    found = best.p <= LEVEL and best.way and _clear(row, best.way)
+    options["power"] = [
+        each.model_copy(update={"over": each.over * len(tests)})
+        for each in (best if found else whole).power
+    ]
+    if found:
         change = figure(row, digits=2, sign=best.way)
         if best.way > 0:
             options["otherwise"] = nothing
@@ -219,36 +274,27 @@ def _verdict(name: str, tests: Sequence[Test], smallest: str) -> Finding:
             "beyond those never trained on: the kind moved, memory is not shown."
         )
         return _finding(whole.row, claim, said, **options)
-    return _finding(whole.row, "nothing_shown", nothing, **options)
+    return _finding(whole.row, "nothing_shown", nothing, **options | still)
 
 
-def _unmoved(tests: Sequence[Test], own: pd.DataFrame, seed: int) -> str:
-    """What would have been seen where no rank moved, as of a copy of the base.
+def _still(row: Row, own: pd.DataFrame, over: float) -> dict[str, Any]:
+    """The figures of a finding where no rank moved, as of a copy of the base.
 
     Without a spread there is no smallest effect in bits, but one in clusters: how many
-    must go ahead, all others standing still, for both tests to find them.
+    must go ahead, all others standing still, for both tests to find them. Fisher's test
+    stands for the permutations.
     """
-    row = tests[0].row
-    if row.value != 0 or row.low is not None or row.metric != "rise":
-        return ""
     ours, others = own[own["side"] == TRAINED], held_out(own)
     # A mean of 0 without an interval may be two that cancel.
-    if ours["rise"].any():
-        return ""
-    clusters = ours["cluster"].unique()
-
-    def seen(few: int) -> bool:
-        part = ours.assign(rise=1.0 * ours["cluster"].isin(clusters[:few]))
-        if (held := beyond(part, others)) is None:
-            return False
-        change = pd.concat([part, others])["rise"].to_numpy()
-        p = permutation_p(change, held[1], seed=seed)
-        return len(tests) * max(1.0 if p is None else p, 2.0 ** (1 - few)) <= LEVEL
-
-    n = len(clusters)
-    few = 1 + bisect_left(range(1, n + 1), True, key=seen)
-    told = f"; some {few} that moved ahead would have been seen" if few <= n else ""
-    return f"in none of {n} clusters has a rank changed, as in a copy of the base{told}"
+    if row.value != 0 or row.metric != "rise" or ours["rise"].any():
+        return {}
+    n, m = ours["cluster"].nunique(), others["cluster"].nunique()
+    few = range(1, min(n, 60) + 1)
+    tables = [np.array([[k, n - k], [0, m]]) for k in few]
+    apart = [float(scipy.stats.fisher_exact(one).pvalue) for one in tables]
+    ps = [max(2.0 ** (1 - k), FINEST, p) for k, p in zip(few, apart, strict=True)]
+    power = Power(test="hits", n=n, most=n, ps=ps, over=over)
+    return {"unit": "clusters", "power": [power]}
 
 
 def _since(row: Row) -> str:

@@ -102,7 +102,7 @@ def summary(report: Report) -> str:
     if stand:
         parts.append(_bullets(map(_stands, stand)))
         parts.append(_plain(f"Tried on: {'; '.join(covered(report))}."))
-        parts.append(_plain(f"Figures: {reading(stand)}."))
+        parts.append(_plain(f"Figures: {reading(report, stand)}."))
     if (first := glance(report)) is not None:
         parts.append(_section(first))
     parts += ["### What cannot be concluded", _bullets(report.scope)]
@@ -144,7 +144,7 @@ def _head(report: Report) -> Iterator[str]:
             yield _plain(failed)
         yield f"Without rules of your own, `spark-audit gate` {_plain(gate(stand))}."
         yield _plain(f"Tried on: {'; '.join(covered(report))}.")
-        yield _plain(f"Figures: {reading(stand)}.")
+        yield _plain(f"Figures: {reading(report, stand)}.")
     if (first := glance(report)) is not None:
         yield _section(first)
     if report.guards:

@@ -115,7 +115,10 @@ def _least(report: Report, each: Sequence[Tried], unit: str) -> str:
     """The smallest effects that were not shown; where all was found, those of it."""
     for outcome in ("not shown", "FOUND"):
         told = [t.finding for t in each if t.finding and t.outcome == outcome]
+        never = next((one.why for f in told for one in f.power if f.mde is None), "")
         named = {mde: f for f in told if (mde := _smallest(report, f)) is not None}
+        if never and not named:
+            return f"cannot be detected {never}"
         if named:
             unit = next((f.unit for f in named.values() if f.unit in _DIGITS), unit)
             ends = [
@@ -134,7 +137,7 @@ def _smallest(report: Report, finding: Finding) -> float | None:
         if (row.audit, row.checkpoint, row.metric, row.of) == place
         if row.group == finding.group
     )
-    return next(rows, None) if finding.mde is None else finding.mde
+    return finding.mde if finding.power or finding.mde is not None else next(rows, None)
 
 
 def outcome(tried: Tried) -> Outcome:

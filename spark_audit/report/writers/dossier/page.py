@@ -17,6 +17,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
+from spark_audit.audits.claims import TESTS, level_of
 from spark_audit.errors import visible
 from spark_audit.files import write_atomically, write_text
 from spark_audit.manifest.schema import Manifest
@@ -98,6 +99,7 @@ def render(
         words=words,
         answer=answer(found) if found else NO_ATTACK,
         standings=found,
+        level=level_of(int(report.settings.get(TESTS, 0))),
         shapes=SHAPES,
         states=STATES,
         next=NEXT | advice(found),

@@ -238,7 +238,7 @@ def _page(
             states=STATES,
             shapes=SHAPES,
             next=advice(stand),
-            reading=reading(stand),
+            reading=reading(report, stand),
             meant=MEANT,
             doubts=doubts(report, stand),
             gate=gate(stand),
