@@ -136,7 +136,9 @@ def at_level(rows: Iterable[R], findings: Iterable[Finding]) -> list[R]:
 
 def _figure(one: Row | Finding) -> tuple[object, ...]:
     place = (one.audit, one.checkpoint, one.metric, one.of, one.group, one.unit)
-    return (*place, one.value, one.low, one.high)
+    ends = (one.value, one.low, one.high)
+    # Sums in another order differ in their last digits.
+    return (*place, *(None if end is None else f"{end:.9g}" for end in ends))
 
 
 def level_of(tests: int) -> str:

@@ -167,7 +167,7 @@ def two_ended(frame: pd.DataFrame) -> tuple[list[Tested], list[Tested]]:
     ps = holm([test.p for test in tests]).tolist() if tests else []
     ends = [replace(t, p=p, over=len(ps)) for t, p in zip(tests, ps, strict=True)]
     remembered, suppressed = ends[: len(chosen)], ends[len(chosen) :]
-    smallest = attrgetter("p")
+    smallest = attrgetter("p", "part")
     return sorted(remembered, key=smallest), sorted(suppressed, key=smallest)
 
 
