@@ -87,9 +87,10 @@ def _judged(finding: Finding, p: float | None, tests: int) -> Finding:
         changes = {"p_adjusted": p, "claim": own}
         if own != finding.claim:
             said, changes["otherwise"] = finding.otherwise, said
-        if not holds:
+        # An audit may have corrected p over its own tests beyond the level already.
+        if not holds and (alone := finding.p or 0.0) < LEVEL:
             ending = (
-                f" The correction took this claim away: {p_value(finding.p or 0.0)} "
+                f" The correction took this claim away: {p_value(alone)} "
                 f"alone, {p:.2g} corrected for {tests} tests, limit {LEVEL}."
             )
     if finding.power:

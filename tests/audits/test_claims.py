@@ -79,6 +79,9 @@ def test_a_claim_that_is_taken_away_comes_back_where_there_are_fewer_tests() -> 
     )
     assert many[0].p_adjusted == pytest.approx(0.08)
     assert corrected(many) == many
+    # What the audit's own correction left above the level was not there to take.
+    above = {**REMEMBERED, "checkpoint": "x", "p": 0.09}
+    assert corrected([Finding(**above)])[0].sentence == "x: nothing shown."
     assert corrected(many[:1]) == alone
     assert Finding.model_validate_json(many[0].model_dump_json()) == many[0]
 
