@@ -331,8 +331,7 @@ class Audits(Registry[Audit]):
             else:
                 bound = inspect.signature(run).bind(tables, manifest, **options)
                 bound.apply_defaults()
-                given = bound.kwargs
-                result = self._run(name, function, tables, own, spare, **given)
+                result = self._run(name, function, tables, own, spare, **bound.kwargs)
             found = corrected(result.findings)
             return replace(result, findings=found, rows=at_level(result.rows, found))
 
