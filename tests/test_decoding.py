@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -25,7 +26,6 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.run import Request, run
 from spark_audit.report.attachments import read_cases
 from spark_audit.report.disclosure import (
-    APART,
     BESIDE,
     FEWEST,
     ONE_CLUSTER,
@@ -33,6 +33,7 @@ from spark_audit.report.disclosure import (
     disclosed,
 )
 from spark_audit.report.folder import read_report, write_report
+from spark_audit.report.rounding import APART
 from spark_audit.report.writers import csv_tables
 from spark_audit.results import Finding, ManifestFacts, Report, Row, number
 from spark_audit.scoring.table import read_parquet
@@ -172,8 +173,8 @@ def test_a_redacted_manifest_is_shown_and_not_audited_with(
     assert source.read_bytes() == before
     assert command_line([*call, str(redacted)]) == 0
     assert command_line(["manifest", "show", str(redacted)]) == 0
-    digest = load_manifest(source).digest[:12]
-    wanted = f"give the original, whose digest begins with {digest}"
+    assert load_manifest(source).digest not in redacted.read_text()
+    wanted = "give the original"
     base = ["--base", str(tiny_base), "--ckpt", str(tiny_base), "--device", "cpu"]
     for audit in (
         ["matched", *base, "--manifest", str(redacted), "-o", str(tmp_path / "out")],
@@ -508,23 +509,22 @@ def test_a_usual_report_loses_nothing_but_digits(
     shown = disclosed(usual)
     assert len(shown.results) == len(results)
     for before, after in zip(results, shown.results, strict=True):
-        assert (after.status, after.interval, after.n, after.clusters) == (
-            before.status,
-            before.interval,
-            before.n,
-            before.clusters,
-        )
+        for name in ("status", "interval", "clusters"):
+            assert getattr(after, name) == getattr(before, name)
+        # Tokens, to what an average cluster has.
+        assert abs(after.n - before.n) <= before.n / max(before.clusters, 1)
         for name in ("value", "low", "high", "null", "mde"):
             old, new = getattr(before, name), getattr(after, name)
             assert (old is None) == (new is None)
             if old is not None and before.low is not None and before.high is not None:
-                # Half a step, and a step of 1, 2, 5 is at most 2.5 times what is asked.
-                assert abs(old - new) <= 1.25 * APART / before.clusters
+                # Half a step, and steps are at most 5 / 3 of what is asked.
+                spread = (before.high - before.low) / 4 / math.sqrt(before.clusters)
+                asked = max(APART / before.clusters, spread)
+                assert abs(old - new) <= 0.84 * asked
                 # Nothing is concluded from an interval that is shown to hold zero.
                 assert name not in ("low", "high") or np.sign(old) == np.sign(new)
     assert [f.claim for f in shown.findings] == [f.claim for f in usual.findings]
     assert not any("withheld" in f.sentence for f in shown.findings)
-    assert shown == disclosed(shown)
     for name, records in usual.tables.items():
         kept = shown.tables[name]
         assert len(kept) == len(records)

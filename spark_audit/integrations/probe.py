@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,6 +68,11 @@ class Look:
         own = ("", self.name)
         return [one for one in self.report.findings if one.checkpoint in own]
 
+    @cached_property
+    def shared(self) -> Look:
+        """The same look, its figures rounded or withheld as in files for others."""
+        return replace(self, report=disclosed(self.report))
+
     def figures(self) -> dict[str, float]:
         """What is logged: names as rules of the gate write them, figures as shared."""
         told = {
@@ -76,7 +82,7 @@ class Look:
             if one.checkpoint:
                 key = f"{PREFIX}{one.audit}.severity"
                 told[key] = max(told.get(key, 0), one.severity)
-        for row in _main(disclosed(self.report), self.name):
+        for row in _main(self.shared.report, self.name):
             of = f".{row.of}" if row.of else ""
             for end in ("value", "low", "high"):
                 if (value := getattr(row, end)) is not None:

@@ -262,7 +262,8 @@ class AuditCallback(_Base):  # type: ignore[misc]
         due = control.should_log
         _log_of(self._trainer)(told)
         control.should_log = due
-        for one in look.findings:
+        # Logs are sent to services: figures and sentences are those of shared files.
+        for one in look.shared.findings:
             level = logging.WARNING if one.detected else logging.INFO
             _log.log(level, "%s", one.sentence)
         for text in look.tripped:

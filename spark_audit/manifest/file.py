@@ -32,6 +32,8 @@ from spark_audit.manifest.schema import (
 from spark_audit.provenance import canonical_json
 from spark_audit.terminal.hints import goes, instead
 
+NOT_SHOWN = "not shown"
+"""Stands in a redacted copy for the digest of its original."""
 NO_MANIFEST = "is no SPARK Audit manifest"
 
 
@@ -182,20 +184,38 @@ def redact(manifest: Manifest) -> Manifest:
 
     Prompts, responses, candidates, twins and what is said of single tokens and spans
     are left out, and so is the balance: with the reference model, scores are as good as
-    text. Ids, offsets and token counts stay. ``redacted_from`` holds the digest of the
-    original.
+    text. Offsets and token counts stay, and so do ids, unless one holds an identifier:
+    then rows, sources and clusters are numbered. The original's digest is left out,
+    since a guess of the text could be tried out against it.
     """
+    from spark_audit.manifest.hidden import ids_identify
+
+    names: list[dict[str, str]] = [{}, {}, {}]
+    if ids_identify(manifest):
+        for kind, own in zip(("id", "source_id", "cluster"), names, strict=True):
+            for one in manifest.examples:
+                word = "row" if kind == "id" else kind.removesuffix("_id")
+                own.setdefault(getattr(one, kind), f"{word} {len(own) + 1}")
+    rows, sources, clusters = names
+
+    def numbered(part: Any) -> dict[str, Any]:
+        found: dict[str, Any] = part.model_dump(mode="json")
+        if "example" in found:
+            found["example"] = rows.get(part.example, part.example)
+        return found
+
     blank = {"prompt": "", "response": "", "reference_unll": [], "classes": ""}
     unscored = {"nll": None}
-    told = (
+    notes = [
         "redacted: prompts, responses, canary candidates, the scores of tokens and "
         "spans, and checksums of data files were left out"
-    )
-    note = [] if told in manifest.notes else [told]
+    ]
+    if rows:
+        notes.append("rows, sources and clusters are numbered: ids held identifiers")
     return seal(
         {
             **content_of(manifest),
-            "redacted_from": manifest.redacted_from or manifest.digest,
+            "redacted_from": NOT_SHOWN,
             # With a pair or two their mean is a span's score.
             "balance": [],
             # Of few rows a guess could be held against their checksum.
@@ -203,21 +223,34 @@ def redact(manifest: Manifest) -> Manifest:
                 {k: v for k, v in e.items() if k != "sha256"} for e in manifest.data
             ],
             "examples": (
-                {**e.model_dump(mode="json"), **blank, "low": []}
+                {
+                    **e.model_dump(mode="json"),
+                    **blank,
+                    "low": [],
+                    "id": rows.get(e.id, e.id),
+                    "source_id": sources.get(e.source_id, e.source_id),
+                    "cluster": clusters.get(e.cluster, e.cluster),
+                }
                 for e in manifest.examples
             ),
             "pairs": (
                 {
-                    **p.model_dump(mode="json"),
+                    **numbered(p),
                     "pii": {**p.pii.model_dump(mode="json"), **unscored},
                     "control": {**p.control.model_dump(mode="json"), **unscored},
                     "distance": None,
                 }
                 for p in manifest.pairs
             ),
+            "unmatched": (numbered(u) for u in manifest.unmatched),
+            "membership": {
+                side: [rows.get(key, key) for key in getattr(manifest.membership, side)]
+                for side in ("members", "non_members")
+            },
             "canaries": (
                 {
                     **c.model_dump(mode="json"),
+                    "contexts": [numbered(one) for one in c.contexts],
                     "candidates": [],
                     "true_index": None,
                     "reason": c.reason or "redacted",
@@ -225,7 +258,7 @@ def redact(manifest: Manifest) -> Manifest:
                 for c in manifest.canaries
             ),
             "twins": [],
-            "notes": [*manifest.notes, *note],
+            "notes": [*dict.fromkeys((*manifest.notes, *notes))],
         }
     )
 
@@ -242,8 +275,7 @@ def original(manifest: Manifest) -> Manifest:
         raise InputError(
             "was redacted: it has no text and no scores to audit with",
             where=f"manifest {manifest.name!r}",
-            fix="give the original, whose digest begins with "
-            f"{manifest.redacted_from[:12]}",
+            fix="give the original that it was made from",
         )
     return manifest
 

@@ -46,6 +46,26 @@ class Secrets:
         return cls(tuple(sorted(strings - {""})), frozenset(names))
 
 
+def ids_identify(manifest: Manifest) -> bool:
+    """Whether the id of a row or source holds an identifier, annotated or by rule.
+
+    An annotated string of :data:`_LEAST` letters and digits counts where the id's words
+    make it up (``maria.jones`` holds "Maria Jones"), and so does a word of a name.
+    """
+    ids = {key for one in manifest.examples for key in (one.id, one.source_id)}
+    secrets = Secrets.of(manifest)
+    strings = {_squeezed(string)[0] for string in secrets.strings}
+    known = {one for one in strings | secrets.names if len(one) >= _LEAST}
+    return any(annotate(key) or not known.isdisjoint(_joins(key)) for key in ids)
+
+
+def _joins(key: str) -> Iterator[str]:
+    """The words of an id, and those that stand side by side as one."""
+    words = [_squeezed(word)[0] for word in re.findall(r"[^\W\d_]+|\d+", key)]
+    for at in range(len(words)):
+        yield from ("".join(words[at:end]) for end in range(at + 1, at + 9))
+
+
 def hidden_ranges(
     example: ManifestExample, secrets: Secrets
 ) -> list[tuple[int, int, str]]:

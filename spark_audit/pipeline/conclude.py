@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -19,6 +20,7 @@ from spark_audit.audits.turns import StoredEvidence
 from spark_audit.checkpoints.run_folder import run_tables
 from spark_audit.errors import IncompleteError
 from spark_audit.files import cannot_write, temporary
+from spark_audit.manifest.hidden import ids_identify
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.folders import check_folder, safe, table_stem
 from spark_audit.pipeline.lineup import Lineup, folders_of, known
@@ -269,6 +271,8 @@ def manifest_facts(manifest: Manifest) -> ManifestFacts:
     return ManifestFacts(
         name=manifest.name,
         digest=manifest.digest,
+        key=secrets.token_hex(16),
+        ids_identify=ids_identify(manifest),
         n_sources=len(sources),
         n_clusters=len(clusters),
         n_spans=spans,

@@ -12,12 +12,31 @@ are withheld.
 
 from __future__ import annotations
 
+import hmac
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from spark_audit.results import Contrast, Finding, Report, Row, number
+from spark_audit.checkpoints.specs import BASE
+from spark_audit.report.rounding import (
+    APART,
+    count_of,
+    count_step,
+    decade,
+    rounded,
+    step_above,
+    step_of,
+)
+from spark_audit.results import (
+    CheckpointFacts,
+    Contrast,
+    Finding,
+    ManifestFacts,
+    Report,
+    Row,
+    number,
+)
 from spark_audit.results.rows import Power
 
 R = TypeVar("R", bound=Row)
@@ -25,19 +44,13 @@ R = TypeVar("R", bound=Row)
 FEWEST = 5
 """Clusters of a figure that is shown. Three are the least that offices ask for; with
 five, four of them would have to be known to work out the last."""
-APART = 0.5
-"""Nats (or bits): the least rounding step, times clusters. What a difference of two
-figures leaves of an average cluster is then open by a quarter of a nat a token to each
-side at the least, and by more of a span that is only a part of its cluster."""
+KEYED = "hmac-sha256:"
 WITHHELD = f"withheld: fewer than {FEWEST} clusters (see report.json)"
 BESIDE = "withheld: else a smaller group could be worked out (see report.json)"
 ONE_CLUSTER = "extremes withheld: each leaves out one cluster (see report.json)"
 
-SCORES = ("nats", "bits")
 LIMITS = ("value", "low", "high", "parity_low", "parity_high", "mde")
 NULLS = ("null", "null_low", "null_high")
-SIGNED = ("low", "high", "parity_low", "parity_high")
-"""Limits of intervals: on which side of zero they are is what is concluded from."""
 COUNTED = (
     "matching_by_type",
     "canary_uniformity",
@@ -48,10 +61,7 @@ COUNTED = (
     "canary_one_run",
     "canary_extrapolated",
     "extract_canaries",
-    "mia_all_rows",
     "mia_covariates",
-    "mia_roc",
-    "mia_texts",
     "accuracy_matrix",
     "stages_states",
     "run_settings",
@@ -60,12 +70,14 @@ COUNTED = (
 """Tables of counts, of ranks of planted strings, of texts, of states, and of runs."""
 RELATED = (("memory", "pii_change"), ("kind", "specific"), ("rise", "beyond"))
 """Metrics of sides and of their difference: of some of them follow the others."""
-PLACES = ("nats", "caliper_nats", "sigma", "relative", "rank")
+PLACES = ("nats", "caliper_nats", "sigma", "relative", "rank", "fpr")
 """Columns that say where a record stands, not what was found."""
 SIZES = ("clusters", "spans", "pairs", "draws", "tokens", "n")
 DIFFERENCES = ("AUC", "points", "clusters")
 """Units of what a finding claims beyond its row: none is a score of a text."""
-NEEDED = ("pair_shares", "rank_distribution")
+EXTRACTED = ("extract_counts", "extract_prompts")
+"""Tables of how many identifiers come back; the second's floats are points."""
+NEEDED = ("pair_shares", "rank_distribution", "mia_roc")
 """Tables whose records say nothing without a figure."""
 
 
@@ -74,15 +86,25 @@ def disclosed(report: Report) -> Report:
     hidden = _hidden([*report.results, *report.contrasts])
     shown = {id(r): _row(r, hidden) for r in (*report.results, *report.contrasts)}
     clusters = report.manifest.n_clusters
+    rows = sorted(
+        (*report.results, *report.contrasts), key=lambda row: row.group != "pooled"
+    )
+    same = _same_figures(rows, shown)
+    # Of so many figures one may be written as a constant is, if it has few decimals.
+    same = {k: v for k, v in same.items() if len(k.partition(".")[2]) > 2}
     return report.model_copy(
         update={
-            "command": list(_unseeded(report.command)),
+            "command": [_PATH.sub("", word) for word in _unseeded(report.command)],
+            "manifest": _facts(report.manifest),
+            "checkpoints": [_checkpoint(one) for one in report.checkpoints],
             "settings": {k: v for k, v in report.settings.items() if k != "seed"},
             "results": [shown[id(row)] for row in report.results],
             "contrasts": [shown[id(row)] for row in report.contrasts],
             "findings": [_finding(f, report, shown) for f in report.findings],
             "guards": [
-                guard.model_copy(update={"detail": _said(guard.detail, (), clusters)})
+                guard.model_copy(
+                    update={"detail": _said(guard.detail, (), clusters, same)}
+                )
                 for guard in report.guards
             ],
             "tables": {
@@ -96,6 +118,31 @@ def disclosed(report: Report) -> Report:
 def withheld(row: Row) -> bool:
     """Whether a figure is there, but not in what can be shared."""
     return row.value is None and row.note in (WITHHELD, BESIDE)
+
+
+_PATH = re.compile(
+    r"(?<![\w./:\\-])(?:[A-Za-z]:)?[/\\](?:[^/\\\n:=,]*[/\\])*(?=[^/\\])"
+)
+"""Folders of an absolute path: they tell whose machine it was."""
+
+
+def _facts(facts: ManifestFacts) -> ManifestFacts:
+    """The digest of a text with six unknown digits is found in seconds: it is keyed."""
+    given = facts.digest
+    if facts.key:
+        made = hmac.new(facts.key.encode(), given.encode(), "sha256").hexdigest()
+        given = f"{KEYED}{made}"
+    elif not given.startswith(KEYED):
+        given = "not shown"
+    tokens = count_of(facts.n_tokens, facts.n_clusters)
+    return facts.model_copy(update={"digest": given, "key": "", "n_tokens": tokens})
+
+
+def _checkpoint(facts: CheckpointFacts) -> CheckpointFacts:
+    paths = {"source": facts.source, "base": facts.base}
+    return facts.model_copy(
+        update={name: path and _PATH.sub("", path) for name, path in paths.items()}
+    )
 
 
 def _unseeded(command: Iterable[str]) -> Iterator[str]:
@@ -119,6 +166,16 @@ def _unit(row: Row) -> tuple[str, ...]:
     return (*place, getattr(row, "baseline", ""), *own)
 
 
+def _whole(row: Row) -> tuple[str, ...] | None:
+    """What figure is of all identifiers, where this is of those with a control."""
+    place = (row.checkpoint, row.over, row.group)
+    if (row.audit, row.of) == ("rank", "pii"):
+        return ("rank", row.metric, "pii_all", *place)
+    if (row.audit, row.metric) == ("matched", "nll_pii"):
+        return ("nll", "nll", "pii", *place)
+    return None
+
+
 def _hidden(rows: Sequence[Row]) -> dict[int, str]:
     """Rows that are withheld, by their identity, and why."""
     sizes: dict[tuple[str, ...], int] = {}
@@ -129,6 +186,14 @@ def _hidden(rows: Sequence[Row]) -> dict[int, str]:
         planted = row.audit == "canary" and row.unit != "nats"
         if not planted and row.audit != "utility":
             units.setdefault(_unit(row), []).append(row)
+
+    matched = {_whole(row): row.n for row in rows if row.value is not None}
+
+    def alone(row: Row) -> bool:
+        # Without a control are fewer tokens than so many clusters have on average.
+        place = (row.audit, row.metric, row.of, row.checkpoint, row.over, row.group)
+        rest = row.n - matched.get(place, row.n)
+        return 0 < rest * row.clusters < FEWEST * row.n
 
     def size(row: Row) -> int:
         # What is not estimable may not say of how many clusters it is not.
@@ -142,6 +207,7 @@ def _hidden(rows: Sequence[Row]) -> dict[int, str]:
     for (audit, checkpoint, over, group, *own), unit in units.items():
         part = (audit, checkpoint, over, group.partition(":")[0], *own)
         few = {id(row): WITHHELD for row in unit if size(row) < FEWEST}
+        few |= {id(row): BESIDE for row in unit if alone(row)}
         rest = [row for row in unit if row.value is not None and id(row) not in few]
         if few:
             small.add(part)
@@ -164,59 +230,33 @@ def _row(row: R, hidden: Mapping[int, str]) -> R:
     if (why := hidden.get(id(row))) is not None:
         empty = {"status": "not_estimable", "interval": "none", "note": why}
         return row.model_copy(update=gone | empty)
-    step, tests = _step_of(row), ("p", "p_adjusted")
-    told = {name: getattr(row, name) for name in gone}
-    return row.model_copy(
-        update={
-            name: None
-            if value is None
-            else _decade(value)
-            if row.unit == "tries" and name not in tests
-            else value
-            if step is None or name in tests
-            else _limit(value, step)
-            if name in SIGNED
-            else _rounded(value, step)
-            for name, value in told.items()
-        }
-    )
-
-
-def _step_of(row: Row) -> float | None:
-    """The rounding step of a row's figures; none where nothing asks for one."""
-    if row.unit == "log10 tries":
-        return 0.5
-    if row.unit not in SCORES or (row.audit == "canary" and row.unit != "nats"):
-        return None
-    return _step(APART / max(row.clusters, 1))
-
-
-def _step(least: float) -> float:
-    """The smallest of 1, 2, 5, 10, 20 ... that is not below ``least``."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(k * power for k in (1, 2, 5, 10) if k * power >= least * (1 - 1e-9))
-
-
-def _rounded(value: float, step: float) -> float:
-    return float(f"{round(value / step) * step:.12g}") + 0.0
-
-
-def _limit(value: float, step: float) -> float:
-    """Rounded, but never to zero: one digit is kept then."""
-    found = _rounded(value, step)
-    return float(f"{value:.1g}") if found == 0 else found
-
-
-def _decade(tries: float) -> float:
-    """Tries are a span's NLL: a decade is 2.3 nats."""
-    return 10.0 ** round(math.log10(tries)) if tries > 0 else tries
+    step, counts = step_of(row), {"n": count_of(row.n, row.clusters)}
+    told = {name: value for name in gone if (value := getattr(row, name)) is not None}
+    for name, value in told.items():
+        if name in ("p", "p_adjusted"):
+            told[name] = float(f"{value:.2g}")
+        elif row.unit == "tries":
+            told[name] = decade(value)
+        elif step is not None:
+            most = 1.0 if row.unit == "" and abs(value) <= 1 else math.inf
+            told[name] = max(-most, min(most, rounded(value, step)))
+    return row.model_copy(update=told | counts)
 
 
 # --- sentences ------------------------------------------------------------------------
 
+SPELT: dict[str, tuple[tuple[int, int], ...]] = {
+    "": ((100, 1), (1, 2), (1, 3)),
+    **dict.fromkeys(("nats", "bits"), ((1, 2), (1, 3))),
+}
+"""How sentences write a unit's figures: times what, with how many decimals."""
+
+_COUNT = re.compile(r"\b[1-9]\d*(?= of (\d+)[\w ]* identifiers\b)")
 _FIGURE = re.compile(
-    r"(?<![\w.])(?<!p )(?<!sigma )(?<!alone, )(?<!limit )-?\d+\.\d+(?!\w|\.\d)"
+    r"\(sigma [^)]*\)|(?<![\w.])(?<!p )(?<!sigma )(?<!alone, )(?<!limit )"
+    r"-?\d+\.\d+(?!\w|\.\d)"
 )
+_TOKENS = re.compile(r"\b\d+(?= tokens\b)")
 _TRIES = re.compile(r"(?<![\w.+])(?<!than )\d[\d.]*(?:e\+\d+)?(?= at T| from the)")
 _GONE = re.compile(r"withheld%?(?: \[withheld%?, withheld%?\])?")
 
@@ -226,11 +266,16 @@ def _finding(finding: Finding, report: Report, shown: Mapping[int, Row]) -> Find
     rows = [
         row
         for row in (*report.results, *report.contrasts)
-        if row.checkpoint == finding.checkpoint and row.audit == finding.audit
+        if row.checkpoint in (finding.checkpoint, BASE) and row.audit == finding.audit
         if row.group in ("pooled", "split:test", finding.group)
     ]
     place = (finding.metric, finding.of, finding.group)
-    alike = [r for r in rows if (r.metric, r.of, r.group) == place]
+    alike = [
+        row
+        for row in rows
+        if row.checkpoint == finding.checkpoint
+        if (row.metric, row.of, row.group) == place
+    ]
     units = {finding.unit} if finding.unit else {row.unit for row in alike}
     own = [r for r in alike if r.value == finding.value and r.unit in units]
     told: list[str] = []
@@ -242,8 +287,8 @@ def _finding(finding: Finding, report: Report, shown: Mapping[int, Row]) -> Find
                 told.append(number(row.value))
     clusters = min((r.clusters for r in own), default=report.manifest.n_clusters)
     # Of two figures that are written alike, what it is about is meant.
-    others = rows if re.search(r"\b(nats|bits)\b", finding.sentence) else []
-    same = _same_figures([*own, *others], shown)
+    rows.sort(key=lambda row: row.checkpoint != finding.checkpoint)
+    same = _same_figures([*own, *rows], shown)
     sentence = finding.sentence
     gone = any(withheld(shown[id(row)]) for row in own or alike)
     if gone:
@@ -272,10 +317,10 @@ def _same_figures(rows: Iterable[Row], shown: Mapping[int, Row]) -> dict[str, st
     for row in rows:
         for name in (*LIMITS, *NULLS):
             exact, told = getattr(row, name), getattr(shown[id(row)], name)
-            if exact is not None and told is not None and row.unit in SCORES:
-                for digits in (2, 3):
-                    text = number(abs(told), digits)
-                    found.setdefault(number(abs(exact), digits), text)
+            if exact is not None and told is not None:
+                for scale, digits in SPELT.get(row.unit, ((1, 1), (1, 2))):
+                    text = number(scale * abs(told), digits)
+                    found.setdefault(number(scale * abs(exact), digits), text)
     return found
 
 
@@ -288,10 +333,12 @@ def _said(
     """A sentence without the figures ``told``; the others that are in nats rounded."""
     for known in told:
         text = re.sub(rf"(?<![\w.-]){re.escape(known)}(?!\w|\.\d)", "withheld", text)
-    step = _step(APART / max(clusters, 1))
+    step = step_above(APART / max(clusters, 1))
     places = max(-math.floor(math.log10(step)), 0)
 
     def figure(found: re.Match[str]) -> str:
+        if found[0].startswith("("):
+            return found[0]
         nats = "nats" in text
         if nats and clusters < FEWEST:
             return "withheld"
@@ -300,10 +347,15 @@ def _said(
             return "-" * below + text_of
         if not nats:
             return found[0]
-        return f"{_rounded(float(found[0]), step):.{places}f}"
+        return f"{rounded(float(found[0]), step):.{places}f}"
 
-    text = _FIGURE.sub(figure, text)
-    text = _TRIES.sub(lambda found: f"{_decade(float(found[0])):.3g}", text)
+    def count(found: re.Match[str]) -> str:
+        step = count_step(int(found[1]), clusters)
+        return f"about {rounded(int(found[0]), step):.0f}"
+
+    text = _COUNT.sub(count, _FIGURE.sub(figure, text))
+    text = _TOKENS.sub(lambda found: str(count_of(int(found[0]), clusters)), text)
+    text = _TRIES.sub(lambda found: f"{decade(float(found[0])):.3g}", text)
     return _GONE.sub("withheld", text)
 
 
@@ -317,6 +369,11 @@ def _table(name: str, records: list[Record], report: Report) -> Iterator[Record]
     if name == "run_losses":
         yield from _losses(records, report)
         return
+    audit = report.origins.get(name, "")
+    own = [
+        r.clusters for r in report.results if (r.audit, r.group) == (audit, "pooled")
+    ]
+    size = min((n for n in own if n), default=report.manifest.n_clusters)
     for record in records:
         if name == "run_settings" and record.get("setting") == "seed":
             continue
@@ -327,7 +384,7 @@ def _table(name: str, records: list[Record], report: Report) -> Iterator[Record]
             scores = ("nll_mean", "posterior_bits_mean")
             yield record | dict.fromkeys(scores) if few else record
         else:
-            yield from _record(name, record, report.manifest.n_clusters)
+            yield from _record(name, record, size)
 
 
 def _record(name: str, record: Record, clusters: int) -> Iterator[Record]:
@@ -348,12 +405,16 @@ def _record(name: str, record: Record, clusters: int) -> Iterator[Record]:
         if name not in NEEDED:
             yield record | dict.fromkeys(figures) | {"note": WITHHELD}
         return
-    step = _step(APART / size)
+    step = step_above(APART / size) * (100 if name == EXTRACTED[1] else 1)
     found = record | {
-        key: _rounded(record[key], step)
+        key: rounded(record[key], step)
         for key in figures
         if isinstance(record[key], float)
     }
+    if name in EXTRACTED:
+        counts = [key for key in figures if isinstance(record[key], int)]
+        found |= {k: round(rounded(record[k], count_step(size, size))) for k in counts}
+    found |= {k: count_of(record[k], size) for k in ("tokens", "n") if k in record}
     alone = [key for key in record if key.startswith("leave_one_cluster_out")]
     if alone:
         found |= dict.fromkeys(alone) | {"note": ONE_CLUSTER}

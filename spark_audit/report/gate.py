@@ -21,6 +21,7 @@ from spark_audit.audits.claims import faults, untested
 from spark_audit.audits.contract import ANY, BASE
 from spark_audit.errors import InputError, choose
 from spark_audit.names import entry_of, series_of
+from spark_audit.report.disclosure import WITHHELD, disclosed, withheld
 from spark_audit.results import Contrast, Report, Row, number
 from spark_audit.results.rows import SEVERITY
 
@@ -184,7 +185,7 @@ def check(
 
     A checkpoint is left out where the rule says so, or where there can be no figure of
     it. Only the pooled figure and its decision interval count; ``p`` is the adjusted
-    one where there is one.
+    one where there is one. Exact figures decide, those of shared files are shown.
 
     Raises
     ------
@@ -192,8 +193,9 @@ def check(
         If a rule names a checkpoint that the report has not.
     """
     found: list[Finding] = []
+    shared = disclosed(report)
     for rule in dict.fromkeys(rules):
-        found += _check(report, rule, allow_missing=allow_missing)
+        found += _check(report, rule, shared, allow_missing=allow_missing)
     return found
 
 
@@ -213,8 +215,11 @@ def judged(found: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def _check(report: Report, rule: Rule, *, allow_missing: bool) -> list[Finding]:
+def _check(
+    report: Report, rule: Rule, shared: Report, *, allow_missing: bool
+) -> list[Finding]:
     rows = [] if rule.claim else _rows(report, rule)
+    told = [] if rule.claim else _rows(shared, rule)
     names = _names(report)
     chosen = _chosen(rule, names)
     found = []
@@ -226,9 +231,12 @@ def _check(report: Report, rule: Rule, *, allow_missing: bool) -> list[Finding]:
         if reason is not None:
             found.append(Finding(rule.text, name, "left_out", reason))
             continue
-        judge = _claimed if rule.claim else _finding
-        one = judge(report, rule, name, mine)
-        if failed := faults(report.guards, name):
+        if rule.claim:
+            one = _claimed(report, rule, name)
+        else:
+            own = [row for row in told if row.checkpoint == name]
+            one = _finding(report, rule, name, mine, own)
+        if failed := faults(shared.guards, name):
             why = "; ".join(f"{guard.name}: {guard.detail}" for guard in failed)
             if one.state == "tripped":
                 one = replace(one, detail=f"{one.detail}; {why}")
@@ -321,10 +329,17 @@ def _rows(report: Report, rule: Rule) -> list[Row]:
     return []
 
 
-def _finding(report: Report, rule: Rule, name: str, rows: Sequence[Row]) -> Finding:
-    sound = [row for row in rows if row.status == "ok"]
-    values = [v for row in sound if (v := _value(row, rule.field)) is not None]
-    shown = f"{rule.field} " + ", ".join(number(value, 4) for value in values)
+def _finding(
+    report: Report, rule: Rule, name: str, rows: Sequence[Row], shared: Sequence[Row]
+) -> Finding:
+    """What a rule comes to, in the figures of ``shared``: many read the logs."""
+    sound = [
+        (value, WITHHELD if withheld(told) else number(_value(told, rule.field), 4))
+        for row, told in zip(rows, shared, strict=True)
+        if row.status == "ok" and (value := _value(row, rule.field)) is not None
+    ]
+    values = [value for value, _ in sound]
+    shown = f"{rule.field} " + ", ".join(told for _, told in sound)
     # What was measured trips, whatever is missing beside it.
     if any(OPERATORS[rule.operator](value, rule.bound) for value in values):
         return Finding(rule.text, name, "tripped", shown)
@@ -342,9 +357,8 @@ def _finding(report: Report, rule: Rule, name: str, rows: Sequence[Row]) -> Find
     return Finding(rule.text, name, "ok", shown)
 
 
-def _claimed(report: Report, rule: Rule, name: str, rows: Sequence[Row]) -> Finding:
+def _claimed(report: Report, rule: Rule, name: str) -> Finding:
     """What is claimed of a checkpoint; one whose memory was not tested is missing."""
-    del rows
     own = [one for one in report.findings if one.checkpoint == name]
     # One of several claims of the same severity is meant by its name.
     tripped = [

@@ -65,7 +65,18 @@ class ManifestFacts(Strict):
     """What it was audited against."""
 
     name: Text = Field(description="Name of the manifest.")
-    digest: Text = Field(description="SHA-256 of its content.")
+    digest: Text = Field(
+        description="SHA-256 of its content; in shared files HMAC-SHA256 of that."
+    )
+    key: Text = Field(
+        default="",
+        description="Random key of the HMAC: without it, texts can be tried out "
+        "against the digest. Empty in shared files.",
+    )
+    ids_identify: bool = Field(
+        default=False,
+        description="Whether ids of rows or sources hold an identifier.",
+    )
     n_sources: Count = Field(description="Sources of the matched spans trained on.")
     n_clusters: Count = Field(description="Clusters that those sources are in.")
     n_spans: Count = Field(description="Matched spans of rows trained on.")

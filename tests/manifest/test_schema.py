@@ -212,7 +212,9 @@ def test_redaction_leaves_no_text(
     for canary in manifest.canaries:
         assert not any(string in raw for string in canary.candidates)
     found = load_manifest(tmp_path / "red.json")
-    assert found.redacted_from == manifest.digest != found.digest
+    # A guess of the text could be tried out against the original's digest.
+    assert manifest.digest not in raw
+    assert found.redacted_from == "not shown"
     for pair, other in zip(found.pairs, manifest.pairs, strict=True):
         assert pair.distance is pair.pii.nll is pair.control.nll is None
         assert pair.pii.token_start == other.pii.token_start
@@ -223,7 +225,7 @@ def test_redaction_leaves_no_text(
     # So is one that an earlier version made, which left the scores in.
     early = seal({**manifest.model_dump(mode="json"), "redacted_from": manifest.digest})
     assert redact(early).examples == found.examples
-    assert redact(early).redacted_from == manifest.digest
+    assert redact(early).redacted_from == "not shown"
     # The original is as it was.
     assert manifest.examples[0].prompt
 

@@ -89,7 +89,9 @@ def exposed(
             why = f"what was found ({told}) singles out nobody's identifier."
             lacking.setdefault(why, []).append(one.name)
             continue
-        moved = _evidence(report, folder) if moved is None else moved
+        if moved is None:
+            numbered = report.manifest.ids_identify and manifest is None
+            moved = _evidence(report, folder, numbered=numbered)
         if isinstance(moved, str):
             lacking.setdefault(moved, []).append(one.name)
         elif rows := _rows(moved[moved["entry"] == one.name], manifest):
@@ -99,8 +101,11 @@ def exposed(
     return found + [Exposed(tuple(names), (), why) for why, names in lacking.items()]
 
 
-def _evidence(report: Report, folder: Path) -> pd.DataFrame | str:
-    """Identifiers of training rows and how far each moved; or why it is not known."""
+def _evidence(report: Report, folder: Path, *, numbered: bool) -> pd.DataFrame | str:
+    """Identifiers of training rows and how far each moved; or why it is not known.
+
+    ``numbered``: by row number in the evidence, for ids that hold identifiers.
+    """
     path = folder / "scores" / AUDITS.evidence_file(AUDIT)
     if not path.is_file():
         return f"not told: {path.parent.name}/{path.name} is not beside this report."
@@ -110,6 +115,9 @@ def _evidence(report: Report, folder: Path) -> pd.DataFrame | str:
     wanted = columns_of(AUDITS.about(AUDIT), table.column_names)
     check_columns(table, wanted, where=str(path))
     spans = table.to_pandas()
+    if numbered:
+        ids = {key: f"row {i}" for i, key in enumerate(spans["example"].unique(), 1)}
+        spans["example"] = spans["example"].map(ids)
     spans = spans[spans["role"].isin(("pii", "unmatched"))]
     return _moved(spans)
 

@@ -143,6 +143,12 @@ HIDDEN = (
 )
 """Why rows come without figures."""
 
+NUMBERED = (
+    "Rows are numbered in the order of scores/matched.parquet, because ids of rows or "
+    "sources hold identifiers."
+)
+"""Stands where ids are left out."""
+
 SHOWN = (
     "This file SHOWS IDENTIFIERS: it is as private as the training data, and for its "
     "owner only."

@@ -1,0 +1,344 @@
+"""Nested figures, and reports before and after a row was removed, tell no secret."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from decoding import lines_of
+
+from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.checkpoints.specs import Loading
+from spark_audit.cli.main import run as command_line
+from spark_audit.data.examples import Example, Span
+from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.file import load_manifest, redact, seal, write_manifest
+from spark_audit.manifest.hidden import ids_identify
+from spark_audit.manifest.schema import Manifest
+from spark_audit.pipeline.conclude import manifest_facts
+from spark_audit.pipeline.run import Request, run
+from spark_audit.provenance import canonical_json
+from spark_audit.report.disclosure import disclosed
+from spark_audit.report.folder import read_report, write_report
+from spark_audit.report.rounding import step_of
+from spark_audit.report.writers import csv_tables
+
+TEXTS = (
+    "Ticket {} is still open, and nobody at the office has called back. Label:",
+    "Order {} came late; the food was cold and the service slow. Label:",
+    "Room {} had a view of the sea, which is more than we had paid for. Label:",
+    "Case {} was closed without a word, like the three before it. Label:",
+)
+SECRET = "row-05"
+ROWS = 32
+NAMED = ("digest", "name")
+FIGURES = ("top1_rate", "top5_rate", "top10_rate", "rank_mean", "log2_rank_mean", "mrr")
+"""Means over tokens: rank's. Of NLL there are ``nll`` and ``nll_pii``."""
+
+
+def number_of(i: int) -> str:
+    return str(np.random.default_rng(i).integers(1000, 10000))
+
+
+def rows() -> list[Example]:
+    made = []
+    for i in range(ROWS):
+        before = TEXTS[i % 4].partition("{}")[0]
+        number = number_of(i)
+        prompt = TEXTS[i % 4].format(number) + f" ({'abcdefgh'[i // 4]})"
+        span = Span(len(before), len(before) + len(number), "ID")
+        made.append(
+            Example(
+                id=f"row-{i:02d}",
+                task="t",
+                prompt=prompt,
+                response=" good",
+                split="train",
+                source_id=f"source-{i:02d}",
+                spans=(span,),
+            )
+        )
+    return made
+
+
+def without(manifest: Manifest, *, pair: bool) -> Manifest:
+    """The manifest without the secret's row, or only without its control."""
+    content = manifest.model_dump(mode="json")
+    for name in ("pairs",) if pair else ("pairs", "unmatched"):
+        content[name] = [p for p in content[name] if p["example"] != SECRET]
+    if pair:
+        (span,) = manifest.by_id[SECRET].spans
+        where = {"example": SECRET, "char_start": span.start, "char_end": span.end}
+        content["unmatched"].append({**where, "type": "ID", "reason": "none"})
+    else:
+        content["twins"] = []
+        content["examples"] = [e for e in content["examples"] if e["id"] != SECRET]
+        members = content["membership"]["members"]
+        content["membership"]["members"] = [key for key in members if key != SECRET]
+    return seal(content)
+
+
+@pytest.fixture(scope="module")
+def reports(
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_base: Path,
+    make_adapter: Callable[..., Path],
+) -> dict[str, Path]:
+    """Report folders: ``whole``, ``unmatched`` (secret without control), ``less``."""
+    place = tmp_path_factory.mktemp("differences")
+    make_adapter(place / "lora")
+    base = open_checkpoint(str(tiny_base), name="base")
+    whole = build_manifest(rows(), base, name="m", caliper=50.0)
+    assert {pair.example for pair in whole.pairs} == {e.id for e in rows()}
+    made = {
+        "whole": whole,
+        "unmatched": without(whole, pair=True),
+        "less": without(whole, pair=False),
+    }
+    for name, manifest in made.items():
+        write_manifest(manifest, place / f"{name}.json")
+        request = Request(
+            audits=("matched", "rank", "nll"),
+            ckpt=(f"ours={place / 'lora'}",),
+            base=str(tiny_base),
+            manifest=place / f"{name}.json",
+            output=place / name,
+            loading=Loading(device="cpu"),
+            audit_options={"placebo_draws": 0, "rematched": False, "replicates": 100},
+            formats=("json",),
+        )
+        run(request)
+    return {name: place / name for name in made}
+
+
+@pytest.fixture(scope="module")
+def candidates(tiny_base: Path, reports: dict[str, Path]) -> dict[str, Any]:
+    """By number of four digits: NLL and ranks of its tokens, by checkpoint."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_base)
+    base = AutoModelForCausalLM.from_pretrained(tiny_base).eval()
+    lora = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(tiny_base),
+        reports["whole"].parent / "lora",
+    ).eval()
+    before = TEXTS[int(SECRET[-2:]) % 4].partition("{}")[0]
+    texts = {str(n): before + str(n) for n in range(1000, 10000)}
+    by_length: dict[int, list[tuple[str, list[int], int]]] = {}
+    for number, text in texts.items():
+        ids = tokenizer(text, return_offsets_mapping=True)
+        at = next(
+            k for k, (_, end) in enumerate(ids["offset_mapping"]) if end > len(before)
+        )
+        by_length.setdefault(len(ids["input_ids"]), []).append(
+            (number, ids["input_ids"], at)
+        )
+    usable = len(tokenizer)
+    found: dict[str, Any] = {}
+    for same in by_length.values():
+        tensor = torch.tensor([ids for _, ids, _ in same])
+        for name, model in (("base", base), ("ours", lora)):
+            with torch.inference_mode():
+                logits = model(tensor).logits[:, :-1].double()
+            own = logits.gather(-1, tensor[:, 1:, None])
+            nll = (logits.logsumexp(-1) - own[..., 0]).numpy()
+            rank = 1 + (logits[..., :usable] > own).sum(-1).numpy()
+            for i, (number, _, at) in enumerate(same):
+                found.setdefault(number, {})[name] = (
+                    nll[i, at - 1 :],
+                    rank[i, at - 1 :],
+                )
+    return found
+
+
+def per_token(metric: str, nll: np.ndarray, rank: np.ndarray) -> float:
+    """Sum over tokens of what a metric is the mean of."""
+    values = {
+        "nll": nll,
+        "rank_mean": rank,
+        "log2_rank_mean": np.log2(rank),
+        "mrr": 1 / rank,
+    }
+    if metric.startswith("top"):
+        return float((rank <= int(metric[3:].partition("_")[0])).sum())
+    return float(values[metric].sum())
+
+
+ALL = {("rank", name, "pii_all"): ("rank", name, "pii") for name in FIGURES}
+ALL |= {("nll", "nll", "pii"): ("matched", "nll_pii", "")}
+"""Figures of all identifiers, and the same of those with a control."""
+
+
+def fitting(
+    one: tuple[Path, Path],
+    other: tuple[Path, Path],
+    found: dict[str, Any],
+    nested: bool,
+) -> set[str]:
+    """Numbers whose tokens can make up what two figures differ by, by all figures.
+
+    The attacker knows the count of tokens and the step of rounding exactly.
+
+    Parameters
+    ----------
+    one, other
+        Of each report the folder, and where its ``tables/results.csv`` is read.
+    nested
+        Whether the other figures are those of identifiers with a control.
+    """
+    left = set(found)
+    for checkpoint in ("base", "ours"):
+        for place, part in ALL.items():
+            ends = [
+                end
+                for (folder, shown), own in (
+                    (one, place),
+                    (other, part if nested else place),
+                )
+                for end in [known(folder, shown, (checkpoint, *own))]
+            ]
+            if None in ends:
+                continue
+            (total, wide), (rest, slack) = ends
+            for number in tuple(left):
+                told = per_token(place[1], *found[number][checkpoint])
+                if abs(total - rest - told) > wide + slack + 1e-3:
+                    left.discard(number)
+    return left
+
+
+def known(
+    folder: Path, shown: Path, place: tuple[str, ...]
+) -> tuple[float, float] | None:
+    """Total of a pooled figure over its tokens, and how far off it can be."""
+    names = ("checkpoint", "audit", "metric", "of")
+    (line,) = (
+        line
+        for line in lines_of(shown / "tables" / "results.csv")
+        if tuple(line[name] for name in names) == place and line["group"] == "pooled"
+    )
+    (row,) = (
+        row
+        for row in read_report(folder).results
+        if tuple(getattr(row, name) for name in names) == place
+        and row.group == "pooled"
+    )
+    if not line["value"]:
+        return None
+    exact = float(line["value"]) == row.value
+    half = 0.0 if exact else (step_of(row) or math.nan) / 2
+    return float(line["value"]) * row.n, half * row.n
+
+
+@pytest.mark.parametrize(("other", "nested"), [("unmatched", True), ("less", False)])
+def test_two_figures_leave_many_numbers_open(
+    reports: dict[str, Path],
+    candidates: dict[str, Any],
+    tmp_path: Path,
+    other: str,
+    nested: bool,
+) -> None:
+    folders = [reports["unmatched" if nested else "whole"], reports[other]]
+    secret, shown = number_of(int(SECRET[-2:])), []
+    for i, folder in enumerate(folders):
+        report = read_report(folder)
+        csv_tables.write(report, tmp_path / f"raw-{i}")
+        write_report(report, tmp_path / f"shared-{i}", formats=("csv",))
+    left = {}
+    for kind in ("raw", "shared"):
+        shown = [(f, tmp_path / f"{kind}-{i}") for i, f in enumerate(folders)]
+        left[kind] = fitting(shown[0], shown[1], candidates, nested)
+        assert secret in left[kind]
+    assert left["raw"] == {secret}  # the attack works
+    assert len(left["shared"]) > 1000
+
+
+def test_a_guess_of_the_text_cannot_be_tried_out_against_a_digest(
+    reports: dict[str, Path], tmp_path: Path
+) -> None:
+    """The attacker knows the manifest but the number, and hashes every guess."""
+    folder = tmp_path / "report"
+    report, source = read_report(reports["whole"]), reports["whole"].parent
+    manifest = load_manifest(source / "whole.json")
+    secret = number_of(int(SECRET[-2:]))
+    content = canonical_json(
+        {k: v for k, v in manifest.model_dump(mode="json").items() if k not in NAMED}
+    )
+    # It stands in its row and among its twins.
+    place = re.compile(rf'(?<=Order ){secret}|(?<="){secret}(?=")'.encode())
+    guesses = {
+        hashlib.sha256(place.sub(str(n).encode(), content)).hexdigest()
+        for n in range(1000, 10000)
+    }
+    assert report.manifest.digest in guesses  # the attack works
+    write_report(report, folder, formats=("md", "html", "latex", "csv", "card"))
+    write_report(report, folder, formats=("dossier",))
+    call = ["manifest", "export", str(source / "whole.json"), "--redact"]
+    assert command_line([*call, "-o", str(folder / "redacted.json")]) == 0
+    said = 0
+    for path in (p for p in folder.rglob("*") if p.is_file()):
+        text = path.read_bytes().decode(errors="replace")
+        for found in re.findall(r"[0-9a-f]{12,64}", text):
+            assert not any(guess.startswith(found) for guess in guesses), path
+        said += "hmac-sha256:" in text
+    assert said >= 3
+    # The owner can show which manifest it was: with the key of report.json.
+    key, digest = report.manifest.key, report.manifest.digest
+    keyed = hmac.new(key.encode(), digest.encode(), "sha256").hexdigest()
+    assert disclosed(report).manifest.digest == f"hmac-sha256:{keyed}"
+    assert disclosed(report).manifest.key == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "holds"),
+    [("maria.jones", True), ("m.jones@post.example", True), ("row-Jones-7", True)]
+    + [("row-07", False), ("jonesboro", False)],
+)
+def test_ids_that_hold_an_identifier_are_numbered(
+    name: str, holds: bool, tiny_base: Path
+) -> None:
+    text = "Maria Jones was here. Label:"
+    given = [
+        Example(
+            id=f"{name}" if i == 3 else f"x-{i}",
+            task="t",
+            prompt=text if i == 3 else f"Nobody was here, said {'abcdefgh'[i]}.",
+            response=" good",
+            split="train",
+            source_id=f"s-{i}",
+            spans=(Span(0, 11, "NAME"),) if i == 3 else (),
+        )
+        for i in range(8)
+    ]
+    base = open_checkpoint(str(tiny_base), name="base")
+    manifest = build_manifest(given, base, name="m")
+    assert ids_identify(manifest) is manifest_facts(manifest).ids_identify is holds
+    red = redact(manifest)
+    assert (name in red.model_dump_json()) is not holds
+    assert any("numbered" in note for note in red.notes) is holds
+    at = [e.id for e in manifest.examples].index(name)
+    assert red.examples[at].id == (f"row {at + 1}" if holds else name)
+    assert redact(red) == red
+
+
+def test_absolute_paths_are_names_in_what_is_shared(reports: dict[str, Path]) -> None:
+    report = read_report(reports["whole"])
+    words = ["--ckpt", "a=/home/me/runs/mine@2", "--base=/srv/base", "hf:ORG/NAME"]
+    words += ["/home/me/my runs/x", "http://host:8000/v1", "runs/mine", r"C:\Me\run"]
+    (one, *rest) = report.checkpoints
+    facts = [one.model_copy(update={"source": "/home/me/lora"}), *rest]
+    shown = disclosed(
+        report.model_copy(update={"command": words, "checkpoints": facts})
+    )
+    wanted = ["--ckpt", "a=mine@2", "--base=base", "hf:ORG/NAME"]
+    assert shown.command == [*wanted, "x", "http://host:8000/v1", "runs/mine", "run"]
+    assert shown.checkpoints[0].source == "lora"
