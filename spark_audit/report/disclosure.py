@@ -370,10 +370,9 @@ def _table(name: str, records: list[Record], report: Report) -> Iterator[Record]
         yield from _losses(records, report)
         return
     audit = report.origins.get(name, "")
-    own = [
-        r.clusters for r in report.results if (r.audit, r.group) == (audit, "pooled")
-    ]
-    size = min((n for n in own if n), default=report.manifest.n_clusters)
+    pooled = (r for r in report.results if (r.audit, r.group) == (audit, "pooled"))
+    sizes = (row.clusters for row in pooled if row.clusters)
+    size = min(sizes, default=report.manifest.n_clusters)
     for record in records:
         if name == "run_settings" and record.get("setting") == "seed":
             continue

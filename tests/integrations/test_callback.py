@@ -215,7 +215,7 @@ def test_a_run_is_what_it_is_without_and_its_figures_are_those_of_what_it_saves(
     assert ("mia.auc.loss.value" in logged) == ("audits" not in asked)
     for key, value in logged.items():
         # What is logged may be shared, and is rounded as such figures are.
-        assert value == pytest.approx(truth[key], abs=0.01), key
+        assert value == pytest.approx(truth[key], abs=0.05), key
         assert f"{PREFIX}{key.removesuffix('value')}low" in lines[-1]
 
 
@@ -433,4 +433,4 @@ def test_processes_share_a_look_and_decide_alike(
     look.looks = [SimpleNamespace(name="step-3")]  # type: ignore[list-item]
     truth = offline(look, tmp_path / "saved", tiny_base, manifest)
     key = "matched.memory.value"
-    assert first[-1][PREFIX + key] == pytest.approx(truth[key], abs=0.01)
+    assert first[-1][PREFIX + key] == pytest.approx(truth[key], abs=0.05)

@@ -138,7 +138,7 @@ def test_the_harness_has_a_file_a_checkpoint_and_a_task_an_audit(
     told = json.loads((tmp_path / "tables" / found[0]).read_text(encoding="utf-8"))
     assert told["results"]["spark_audit.matched"] == {
         "alias": "spark_audit.matched",
-        "memory,none": -0.25,
+        "memory,none": -0.24,
         "memory_stderr,none": "N/A",
         "memory_low,none": -0.4,
         "memory_high,none": -0.1,
