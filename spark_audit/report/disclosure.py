@@ -12,13 +12,17 @@ are withheld.
 
 from __future__ import annotations
 
-import hmac
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from spark_audit.checkpoints.specs import BASE
+from spark_audit.report.origins import (
+    checkpoint_facts,
+    command_line,
+    manifest_facts,
+)
 from spark_audit.report.rounding import (
     APART,
     count_of,
@@ -29,10 +33,8 @@ from spark_audit.report.rounding import (
     step_of,
 )
 from spark_audit.results import (
-    CheckpointFacts,
     Contrast,
     Finding,
-    ManifestFacts,
     Report,
     Row,
     number,
@@ -44,11 +46,11 @@ R = TypeVar("R", bound=Row)
 FEWEST = 5
 """Clusters of a figure that is shown. Three are the least that offices ask for; with
 five, four of them would have to be known to work out the last."""
-KEYED = "hmac-sha256:"
 WITHHELD = f"withheld: fewer than {FEWEST} clusters (see report.json)"
 BESIDE = "withheld: else a smaller group could be worked out (see report.json)"
 ONE_CLUSTER = "extremes withheld: each leaves out one cluster (see report.json)"
 
+MEANT = ("value", "low", "high", "null", "mde")
 LIMITS = ("value", "low", "high", "parity_low", "parity_high", "mde")
 NULLS = ("null", "null_low", "null_high")
 COUNTED = (
@@ -94,9 +96,9 @@ def disclosed(report: Report) -> Report:
     same = {k: v for k, v in same.items() if len(k.partition(".")[2]) > 2}
     return report.model_copy(
         update={
-            "command": [_PATH.sub("", word) for word in _unseeded(report.command)],
-            "manifest": _facts(report.manifest),
-            "checkpoints": [_checkpoint(one) for one in report.checkpoints],
+            "command": list(command_line(report.command)),
+            "manifest": manifest_facts(report.manifest),
+            "checkpoints": [checkpoint_facts(one) for one in report.checkpoints],
             "settings": {k: v for k, v in report.settings.items() if k != "seed"},
             "results": [shown[id(row)] for row in report.results],
             "contrasts": [shown[id(row)] for row in report.contrasts],
@@ -118,41 +120,6 @@ def disclosed(report: Report) -> Report:
 def withheld(row: Row) -> bool:
     """Whether a figure is there, but not in what can be shared."""
     return row.value is None and row.note in (WITHHELD, BESIDE)
-
-
-_PATH = re.compile(
-    r"(?<![\w./:\\-])(?:[A-Za-z]:)?[/\\](?:[^/\\\n:=,]*[/\\])*(?=[^/\\])"
-)
-"""Folders of an absolute path: they tell whose machine it was."""
-
-
-def _facts(facts: ManifestFacts) -> ManifestFacts:
-    """The digest of a text with six unknown digits is found in seconds: it is keyed."""
-    given = facts.digest
-    if facts.key:
-        made = hmac.new(facts.key.encode(), given.encode(), "sha256").hexdigest()
-        given = f"{KEYED}{made}"
-    elif not given.startswith(KEYED):
-        given = "not shown"
-    tokens = count_of(facts.n_tokens, facts.n_clusters)
-    return facts.model_copy(update={"digest": given, "key": "", "n_tokens": tokens})
-
-
-def _checkpoint(facts: CheckpointFacts) -> CheckpointFacts:
-    paths = {"source": facts.source, "base": facts.base}
-    return facts.model_copy(
-        update={name: path and _PATH.sub("", path) for name, path in paths.items()}
-    )
-
-
-def _unseeded(command: Iterable[str]) -> Iterator[str]:
-    """A command without its seed: the noise of DP-SGD follows from it."""
-    after = False
-    for word in command:
-        named, equals, _ = word.partition("=")
-        seed = named == "--seed" and bool(equals)
-        yield "..." if after else "--seed=..." if seed else word
-        after = word == "--seed"
 
 
 # --- rows -----------------------------------------------------------------------------
@@ -285,18 +252,26 @@ def _finding(finding: Finding, report: Report, shown: Mapping[int, Row]) -> Find
             told.append(number(row.value) + limits * (row.low is not None))
             if row.group == "pooled":
                 told.append(number(row.value))
-    clusters = min((r.clusters for r in own), default=report.manifest.n_clusters)
+    clusters = min(
+        (r.clusters for r in own or alike if r.clusters),
+        default=report.manifest.n_clusters,
+    )
+    claimed = _claimed(finding, clusters)
+    shown = {**shown, id(claimed): _row(claimed, {})}
     # Of two figures that are written alike, what it is about is meant.
     rows.sort(key=lambda row: row.checkpoint != finding.checkpoint)
-    same = _same_figures([*own, *rows], shown)
+    same = _same_figures([claimed, *own, *rows], shown)
     sentence = finding.sentence
     gone = any(withheld(shown[id(row)]) for row in own or alike)
     if gone:
         sentence = _FIGURE.sub("withheld", sentence)
     kept = finding if finding.unit in DIFFERENCES and not gone else None
-    source = shown[id(own[0])] if own else kept
-    names = ("value", "low", "high", "null", "mde")
-    figures = {name: getattr(source, name, None) for name in names}
+    source = shown[id(own[0])] if own else kept and shown[id(claimed)]
+    scale = 1 if own else _scale(finding.unit)
+    figures: dict[str, Any] = {}
+    for name in MEANT:
+        value = getattr(source, name, None)
+        figures[name] = None if value is None else round(value * scale, 9)
     figures["p_adjusted"] = getattr(source, "p_adjusted", None) if own else None
     return finding.model_copy(
         update={
@@ -308,6 +283,26 @@ def _finding(finding: Finding, report: Report, shown: Mapping[int, Row]) -> Find
             "ending": "",
             "sentence": _said(sentence, told, clusters, same),
         }
+    )
+
+
+def _scale(unit: str) -> float:
+    """How many of a unit are one share."""
+    return 100 if unit == "points" else 1
+
+
+def _claimed(finding: Finding, clusters: int) -> Row:
+    """The figures that a finding claims, as a row: its row may have others."""
+    figures: dict[str, Any] = {name: getattr(finding, name) for name in MEANT}
+    for name, value in figures.items():
+        figures[name] = None if value is None else value / _scale(finding.unit)
+    return Row(
+        **{k: getattr(finding, k) for k in ("audit", "checkpoint", "metric")},
+        **figures,
+        unit="" if finding.unit in ("AUC", "points") else finding.unit,
+        clusters=clusters,
+        status="not_estimable" if finding.value is None else "ok",
+        note="none",
     )
 
 
