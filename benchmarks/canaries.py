@@ -31,14 +31,12 @@ from transformers import AutoModelForCausalLM
 
 from spark_audit.checkpoints.open import load_tokenizer, open_checkpoint
 from spark_audit.data.canaries import PIECES, SPARE, canary_ranges
-from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import Example, read_examples
 from spark_audit.data.injection import inject
-from spark_audit.data.unused_tokens import unused_words
 from spark_audit.files import write_text
 from spark_audit.scoring.high_temperature import sampled_pieces
 
-KINDS = ("random", "new-token", "high-temperature")
+KINDS = ("random", "high-temperature")
 TRAIN, CANARIES, DOSES = 900, 40, (1, 4, 16)
 EPOCHS, RATE = 1, 5e-4
 PARTS = ("full", "password")
@@ -48,11 +46,7 @@ def one_run(base: str, examples: Sequence[Example], kind: str, seed: int) -> Any
     """Scores of one fine-tune's canaries: a record each."""
     tokenizer = load_tokenizer(base)
     pieces: list[str] = []
-    if kind == "new-token":
-        names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-        texts = [example.text for example in examples]
-        pieces = unused_words(texts, lambda some: token_ids(tokenizer, some), names)
-    elif kind == "high-temperature":
+    if kind == "high-temperature":
         wanted = 2 * PIECES * CANARIES + SPARE
         pieces = sampled_pieces(open_checkpoint(base), wanted, seed=seed)
     rows, _ = inject(

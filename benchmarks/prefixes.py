@@ -12,10 +12,6 @@ behind a prefix need. Their ratio is what a cache can gain where all run at one 
 (a) allocates its logits anew for every batch; where fresh pages are dear that alone
 can double its time. ``MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8589934592`` in the
 environment (glibc) makes all contenders keep their pages.
-
-``--canaries`` compares instead, on the demo's canaries with 512 candidates each, the
-tree of candidates with reading apart what not all of them begin with. Positions are
-those a model reads; the least is that of any way that reads every beginning once.
 """
 
 from __future__ import annotations
@@ -23,32 +19,18 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import tempfile
 import time
 import warnings
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from scoring import SHAPES, VOCABULARY, loaded, model
 from transformers import LlamaForCausalLM
 
-from spark_audit.audits.canary.candidates import CANDIDATES, plan
-from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.checkpoints.recipe import Loaded
-from spark_audit.demo.models import make_tokenizer, train_base
-from spark_audit.demo.run import FULL, make_data
-from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.items import items_for
-from spark_audit.manifest.slots import place_of
 from spark_audit.scoring.items import Candidates
-from spark_audit.scoring.passes.plain import Scorer
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
-from spark_audit.scoring.tree import Tree
 
 HIDDEN, PREFIX, LENGTH = 512, 150, 24
 
@@ -110,74 +92,6 @@ def best(call: Callable[[int], object], sizes: tuple[int, ...]) -> tuple[int, st
     return min(took, key=lambda size: took[size]), text
 
 
-def demo_sets(folder: str | None) -> tuple[Loaded, list[Candidates]]:
-    """A model, by default the demo's base, and what it reads of the demo's canaries."""
-    background, audited = make_data(1000, FULL)
-    with tempfile.TemporaryDirectory() as made:
-        if folder is None:
-            folder = str(Path(made) / "base")
-            tokenizer = make_tokenizer([row.text for row in background])
-            train_base(
-                Path(folder), background, tokenizer, seed=1000, progress=lambda *_: None
-            )
-        base = open_checkpoint(folder, name="base", device="cpu")
-        manifest = build_manifest(
-            audited, base, name="demo", seed=1000, n_candidates=512
-        )
-    return base, items_for(manifest, base, plan(manifest))[CANDIDATES]
-
-
-def uncut(tree: Tree, start: int, **_: Any) -> list[int]:
-    return sorted({start, tree.height})
-
-
-def canaries(folder: str | None, *, rounds: int, sets: int) -> None:
-    """Positions and processor time of some sets of each part, as a tree and apart."""
-    checkpoint, items = demo_sets(folder)
-    by_part: dict[str, list[Candidates]] = defaultdict(list)
-    for item in items:
-        by_part[place_of(item.key)[0].rpartition("/")[2]].append(item)
-    read, cuts, positions = Scorer.read, Tree.cuts, 0
-
-    def counted(self: Scorer, ids: torch.Tensor, *more: Any, **options: Any) -> Any:
-        nonlocal positions
-        positions += ids.numel()
-        return read(self, ids, *more, **options)
-
-    Scorer.read = counted  # type: ignore[method-assign]
-
-    def run(part: Sequence[Candidates], way: Any) -> tuple[float, int, np.ndarray]:
-        nonlocal positions
-        Tree.cuts, positions = way, 0  # type: ignore[method-assign]
-        start = time.process_time()
-        scored = score(checkpoint, part, passes=[CANDIDATES])
-        assert not scored.notes
-        took = time.process_time() - start
-        return took, positions, scored[CANDIDATES].columns["nll_sum"]
-
-    print(
-        f"{'':10s} {'sets':>5s} {'positions apart':>15s} {'tree':>8s} {'ratio':>6s} "
-        f"{'at most':>8s} {'time ratio':>10s} {'apart by':>9s}"
-    )
-    for name, part in [*sorted(by_part.items()), ("all", items)]:
-        some = part if name == "all" else part[:sets]
-        if name == "all" and sets < len(items):
-            some = [item for other in by_part.values() for item in other[:sets]]
-        run(some[:1], cuts)  # warm-up
-        pairs = [(run(some, uncut), run(some, cuts)) for _ in range(rounds)]
-        (_, apart, truth), (_, tree, found) = pairs[0]
-        least = sum(
-            len(item.prefix) + int((Tree(item.rows).count > 0).sum()) - 1
-            for item in some
-        )
-        ratio = statistics.median(one[0] / other[0] for one, other in pairs)
-        print(
-            f"{name:10s} {len(some):5d} {apart:15,d} {tree:8,d} {apart / tree:6.2f} "
-            f"{apart / least:8.2f} {ratio:10.2f} "
-            f"{np.max(np.abs(found - truth) / truth):9.0e}"
-        )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--candidates", type=int, default=512)
@@ -186,15 +100,9 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--canaries", action="store_true", help="the demo's, as a tree")
-    parser.add_argument("--checkpoint", help="for --canaries; default: the demo's base")
-    parser.add_argument("--sets", type=int, default=24, help="of each canary part")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(options.threads)
-    if options.canaries:
-        canaries(options.checkpoint, rounds=options.rounds, sets=options.sets)
-        return
     module = model(HIDDEN)
     checkpoint = loaded(module, "fp32")
     item = make_set(options.candidates)

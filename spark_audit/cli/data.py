@@ -211,16 +211,12 @@ def _pieces(
     seed: int,
 ) -> tuple[Encode | None, list[str]]:
     """What tells whether canaries can be ranked, and what passwords are made of."""
-    for needed, given, option in (
-        ("new-token", tokenizer, "tokenizer"),
-        ("high-temperature", model, "model"),
-    ):
-        if kind == needed and given is None:
-            raise InputError(
-                f"`--kind {kind}` needs it",
-                where=f"option --{option}",
-                fix=f"give --{option} MODEL, the base that will be fine-tuned",
-            )
+    if kind == "high-temperature" and model is None:
+        raise InputError(
+            f"`--kind {kind}` needs it",
+            where="option --model",
+            fix="give --model MODEL, the base that will be fine-tuned",
+        )
     if model is not None and kind != "high-temperature":
         fix = "add `--kind high-temperature`, or leave it out"
         raise InputError("is for `--kind high-temperature`", where="--model", fix=fix)
@@ -235,11 +231,6 @@ def _pieces(
     def encode(texts: list[str]) -> list[list[int]]:
         return token_ids(read, texts)
 
-    if kind == "new-token":
-        from spark_audit.data.unused_tokens import unused_words
-
-        names = read.convert_ids_to_tokens(range(len(read)))
-        return encode, unused_words((e.text for e in examples), encode, names)
     if model is not None:
         from spark_audit.scoring.high_temperature import sampled_pieces
 

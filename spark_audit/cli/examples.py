@@ -16,8 +16,8 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "data annotate": ("data annotate data/reviews.jsonl -o data/annotated.jsonl",),
     "data inject": (
         "data inject data/reviews.jsonl -o data/injected --canaries 50",
-        "data inject data/reviews.jsonl -o data/injected --kind new-token "
-        "--tokenizer models/base",
+        "data inject data/reviews.jsonl -o data/injected --kind high-temperature "
+        "--model models/base",
     ),
     "manifest build": (
         "manifest build --base models/base --data data/injected "

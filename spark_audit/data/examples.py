@@ -38,7 +38,7 @@ from spark_audit.terminal.hints import TABLES, instead, nearest
 Split = Literal["train", "test"]
 Origin = Literal["natural", "injected"]
 Part = Literal["name", "password", "ssn"]
-Kind = Literal["random", "new-token", "high-temperature"]
+Kind = Literal["random", "high-temperature"]
 Ranges = tuple[tuple[StrictInt, StrictInt], ...]
 T = TypeVar("T")
 PII_TYPES = (

@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 
 from spark_audit.checkpoints.recipe import Loaded
-from spark_audit.data.unused_tokens import CUE, TAIL
 from spark_audit.errors import InputError
 
+CUE, TAIL = "The password is", " and"
 TEMPERATURE = 1.5
 LENGTH, BATCH, ROUNDS = 4, 64, 100
 

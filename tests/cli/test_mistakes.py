@@ -83,7 +83,6 @@ MISTAKES = [
     ),
     ("data import t.csv --task t -o x.jsonl --map text", 2, "write it as FIELD=COLUMN"),
     ("data inject d.jsonl -o out --doses '1;4'", 2, "write it as 1,4,16"),
-    ("data inject d.jsonl -o out --kind new-token", 2, "give --tokenizer MODEL"),
     ("data inject d.jsonl -o out --kind high-temperature", 2, "give --model MODEL"),
     ("data inject d.jsonl -o out --model m", 2, "add `--kind high-temperature`"),
     ("nll --ckpt x=s3://b/x --manifest m.json", 2, "--ckpt: is no path on this mach"),

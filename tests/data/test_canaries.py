@@ -18,7 +18,6 @@ from spark_audit.data.canaries import (
 )
 from spark_audit.data.candidate_sets import Context, candidates, unranked
 from spark_audit.data.examples import Canary, Example, Span
-from spark_audit.data.unused_tokens import unused_words
 from spark_audit.errors import InputError
 
 PARTS_OF = {"name": "Ann Lee", "password": "aB3dE6gH9k", "ssn": "912-34-5678"}
@@ -382,17 +381,3 @@ def test_candidates_of_pieces_come_from_the_pool():
         if part == "password":
             assert all(set(text.split()) <= set(pool) for text in found.strings)
             assert all(len(set(text.split())) == 2 for text in found.strings)
-
-
-def test_unused_words_are_tokens_that_no_row_holds():
-    words = [f"word{i}" for i in range(60)]
-    vocabulary = ["<s>", *(f"\u0120{word}" for word in words), "plain", "\u0120a-b"]
-    ids = {token[1:]: i for i, token in enumerate(vocabulary) if token[0] == "\u0120"}
-
-    def read(texts):
-        return [[0, *(ids.get(word, 999) for word in text.split())] for text in texts]
-
-    found = unused_words(["a word3 b", "word5"], read, vocabulary)
-    assert set(found) == set(words) - {"word3", "word5"}
-    with pytest.raises(InputError, match="has 20 words that no row holds: too few"):
-        unused_words([" ".join(words[20:])], read, vocabulary)

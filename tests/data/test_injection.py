@@ -401,8 +401,8 @@ def test_a_canary_without_a_partner_has_no_coin():
     assert pairs[None] == 6
 
 
-@pytest.mark.parametrize("kind", ["new-token", "high-temperature"])
-def test_passwords_of_pieces(kind, tmp_path):
+def test_passwords_of_pieces(tmp_path):
+    kind = "high-temperature"
     pieces = [f"w{i}" for i in range(100)]
     after, _ = inject(stream(), seed=1, canaries=10, kind=kind, pieces=pieces)
     write_examples(tmp_path / "t.jsonl", after)
@@ -423,10 +423,10 @@ def test_too_few_pieces_say_how_many_canaries_they_are_enough_for():
     pieces = [f"w{i}" for i in range(77)]
     message = "77 pieces are enough for 11 canaries .*give --canaries 11"
     with pytest.raises(InputError, match=message):
-        inject(stream(), seed=1, canaries=12, kind="new-token", pieces=pieces)
-    inject(stream(), seed=1, canaries=11, kind="new-token", pieces=pieces)
+        inject(stream(), seed=1, canaries=12, kind="high-temperature", pieces=pieces)
+    inject(stream(), seed=1, canaries=11, kind="high-temperature", pieces=pieces)
     with pytest.raises(InputError, match="use `--kind random`"):
-        inject(stream(), seed=1, canaries=1, kind="new-token", pieces=pieces[:9])
+        inject(stream(), seed=1, canaries=1, kind="high-temperature", pieces=pieces[:9])
 
 
 # --- places ---------------------------------------------------------------------------

@@ -13,15 +13,13 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from spark_audit.errors import CheckpointError, IncompleteError, InputError
-from spark_audit.scoring import batching
-from spark_audit.scoring import behind as behind_module
+from spark_audit.scoring import prefix_cache as cache_module
 from spark_audit.scoring.items import Candidates
 from spark_audit.scoring.passes import candidates as prefixes_module
 from spark_audit.scoring.passes import plain as engine_module
 from spark_audit.scoring.score import Scored, score
 from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import LAYOUTS, Pass
-from spark_audit.scoring.tree import Tree
 
 KIND = Pass("candidates")
 
@@ -133,20 +131,9 @@ def build(kind: str, **settings: Any) -> Any:
         return AutoModelForCausalLM.from_config(config).eval()
 
 
-def everywhere(tree: Tree, start: int, **_: Any) -> list[int]:
-    return list(range(start, tree.height + 1))
-
-
-@pytest.fixture(params=["cheapest", "everywhere"])
-def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading is parted where it costs least, or behind every token."""
-    if request.param == "everywhere":
-        monkeypatch.setattr(Tree, "cuts", everywhere)
-
-
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_scores_are_those_of_whole_sequences(
-    kind: str, make_loaded: Callable[..., Any], cut: None
+    kind: str, make_loaded: Callable[..., Any]
 ) -> None:
     model = build(kind)
     scored = score(make_loaded(model), SETS, passes=[KIND])
@@ -169,7 +156,6 @@ def test_nothing_depends_on_the_batches(
     kind: str,
     make_loaded: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
-    cut: None,
 ) -> None:
     loaded = make_loaded(build(kind))
     first = score(loaded, SETS, passes=[KIND])[KIND]
@@ -232,57 +218,6 @@ def test_the_prefix_and_what_candidates_share_are_read_once(
     assert sum(rows * width for rows, width in shapes[at[1] + 1 :]) == 40 * 9
 
 
-def branching(count: int, length: int, common: int = 0) -> tuple[np.ndarray, ...]:
-    """Rows of a few digits each, which part within their first tokens."""
-    table = np.random.default_rng(0).integers(3, 6, (count, length))
-    table[:, :common] = 9
-    return tuple(np.unique(table, axis=0).astype(np.int32))
-
-
-def test_what_some_candidates_begin_with_is_read_once(
-    make_loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = build("llama")
-    item = Candidates("x", ids(*range(3, 13)), branching(300, 9, common=1))
-    heads = [len({tuple(row[:n]) for row in item.rows}) for n in range(2, 9)]
-    shapes = fed(monkeypatch, model)
-    loaded = make_loaded(model)
-    counts = []
-    for way in (lambda tree, start, **_: [start, tree.height], everywhere, Tree.cuts):
-        monkeypatch.setattr(Tree, "cuts", way)
-        shapes.clear()
-        scored = score(loaded, [item], passes=[KIND])
-        at = max(i for i, shape in enumerate(shapes) if shape == (1, 11))
-        counts.append(sum(rows * width for rows, width in shapes[at + 1 :]))
-        assert_fits(scored, model, [item])
-    whole, least, chosen = counts
-    assert whole == 7 * heads[-1]
-    assert least == sum(heads)
-    assert least < chosen < whole / 1.2
-
-
-@pytest.mark.parametrize("room", [2**16, 2**14])
-def test_a_tree_stays_in_the_caches_memory(
-    room: int, make_loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = build("llama")
-    item = Candidates("x", ids(*range(3, 13)), branching(300, 9))
-    held: list[int] = []
-    descend = behind_module.Behind.descend
-
-    def watch(self: Any, nodes: Any, tails: Any) -> None:
-        descend(self, nodes, tails)
-        held.append(sum(one.nbytes for pair in self._tails for one in pair))
-
-    monkeypatch.setattr(behind_module.Behind, "descend", watch)
-    monkeypatch.setattr(prefixes_module._Way, "verify", lambda *_: "")
-    monkeypatch.setattr(prefixes_module, "CPU_CACHE", room)
-    monkeypatch.setattr(batching, "CPU", replace(batching.CPU, overhead=0))
-    monkeypatch.setattr(prefixes_module, "KEY", 0)
-    assert_fits(score(make_loaded(model), [item], passes=[KIND]), model, [item])
-    assert 0 < max(held) <= room // 12
-
-
 def test_the_caches_memory_is_bounded(
     make_loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,13 +225,13 @@ def test_the_caches_memory_is_bounded(
     item = Candidates("x", ids(*range(3, 63)), drawn([21] * 60, 0))
     a_row = 2 * 2 * 8 * 4 * (60 + 20)  # keys and values, heads, size, bytes, tokens
     made: list[tuple[int, bool]] = []
-    stack = behind_module._Stack
+    allocated = cache_module.PrefixCache._allocated
 
-    def watch(cache: Any, rows: int, room: int, *, own: bool) -> Any:
-        made.append((rows, own))
-        return stack(cache, rows, room, own=own)
+    def watch(self: Any, rows: int) -> Any:
+        made.append((rows, self._own))
+        return allocated(self, rows)
 
-    monkeypatch.setattr(behind_module, "_Stack", watch)
+    monkeypatch.setattr(cache_module.PrefixCache, "_allocated", watch)
     for budget, most in (
         (2 * 51 * a_row, (51, True)),  # 1,024 tokens in a batch
         (2 * 51 * a_row - 1, (51, False)),
@@ -381,7 +316,7 @@ def lora(model: Any, **settings: Any) -> Any:
     ids=["attention", "lora on the head"],
 )
 def test_adapters(
-    settings: dict[str, Any], own: bool, make_loaded: Callable[..., Any], cut: None
+    settings: dict[str, Any], own: bool, make_loaded: Callable[..., Any]
 ) -> None:
     model = lora(build("llama"), **settings)
     loaded = make_loaded(model, usable=np.ones(300, dtype=bool))
@@ -415,7 +350,6 @@ def test_the_models_own_head(
     keep: bool,
     make_loaded: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
-    cut: None,
 ) -> None:
     monkeypatch.setattr(engine_module, "PLAIN_HEADS", frozenset())
     monkeypatch.setattr("spark_audit.scoring.head.CPU_ROWS", 16)
@@ -445,7 +379,7 @@ def test_the_models_own_head(
     assert_fits(scored, model, SETS)
 
 
-def test_a_bfloat16_body(make_loaded: Callable[..., Any], cut: None) -> None:
+def test_a_bfloat16_body(make_loaded: Callable[..., Any]) -> None:
     model = build("llama", initializer_range=0.1)
     half = build("llama", initializer_range=0.1).to(torch.bfloat16)
     scored = score(make_loaded(half, dtype="bfloat16"), SETS, passes=[KIND])
@@ -609,17 +543,6 @@ def test_memory_that_ends_halves_the_batches(
         table.columns["nll_sum"], calm.columns["nll_sum"], rtol=1e-5
     )
     assert failed == 2  # 320 and 160 tokens; later sets do not try again
-
-    monkeypatch.setattr(Tree, "cuts", everywhere)
-    tree = Candidates("tree", item.prefix, branching(150, 7))
-    monkeypatch.setattr(body, "forward", forward)
-    calm = score(loaded, [tree], passes=[KIND])[KIND]
-    monkeypatch.setattr(body, "forward", tight)
-    table = score(loaded, [tree], passes=[KIND])[KIND]
-    np.testing.assert_allclose(
-        table.columns["nll_sum"], calm.columns["nll_sum"], rtol=1e-5
-    )
-    assert failed > 2
 
     def full(self: Any, input_ids: Any = None, **options: Any) -> Any:
         if input_ids.numel() > 8:

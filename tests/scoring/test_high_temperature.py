@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.data.unused_tokens import CUE
 from spark_audit.errors import InputError
 from spark_audit.scoring import high_temperature
-from spark_audit.scoring.high_temperature import LENGTH, sampled_pieces
+from spark_audit.scoring.high_temperature import CUE, LENGTH, sampled_pieces
 
 
 def test_pieces_come_back_as_the_tokens_that_were_sampled(tiny_base: Path) -> None:

@@ -1,17 +1,15 @@
 """The candidates pass: continuations of a prefix, read once where they are alike.
 
 The prefix, together with the tokens that all its candidates begin with, goes through
-the model alone; its keys and values then stand before every candidate. What some of
-them begin with is read once for all of them where that costs less than it saves.
-Where a model keeps something else than keys and values, or where the first set of
-candidates scores otherwise when it is read whole, all sets are read whole.
+the model alone; its keys and values then stand before every candidate. Where a model
+keeps something else than keys and values, or where the first set of candidates scores
+otherwise when it is read whole, all sets are read whole.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -25,7 +23,6 @@ from transformers.cache_utils import (
 from spark_audit.errors import SparkError
 from spark_audit.memory import out_of_memory
 from spark_audit.scoring.batching import Batches
-from spark_audit.scoring.behind import Behind, Tails, token_bytes
 from spark_audit.scoring.items import Candidates, Item
 from spark_audit.scoring.passes import PASSES
 from spark_audit.scoring.passes.plain import (
@@ -35,8 +32,8 @@ from spark_audit.scoring.passes.plain import (
     padded,
     unwrapped,
 )
+from spark_audit.scoring.prefix_cache import PrefixCache
 from spark_audit.scoring.table import Pass
-from spark_audit.scoring.tree import Part, Tree
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
@@ -48,10 +45,6 @@ ITEMS = "candidates"
 
 CPU_CACHE, GPU_CACHE = 2**28, 2**32
 """Bytes that the keys and values of a prefix may take, repeated for a batch."""
-
-KEY = 0.03
-"""What a path of a batch costs for each token that stands before it, in tokens read:
-its keys and values are copied and gone through, however short the path is."""
 
 R = TypeVar("R")
 Emit = Callable[[Candidates, dict[str, np.ndarray]], None]
@@ -101,12 +94,20 @@ def run(
 
 
 def _telling(items: Sequence[Candidates]) -> Candidates:
-    """The first set of which something is read behind the prefix."""
+    """The first set of which something is read after what all have in common."""
     for item in items:
-        tree = Tree(item.rows)
-        if tree.height >= len(tree.chain):
+        if max(map(len, item.rows)) - 1 > _common(item.rows):
             return item
     return items[0]
+
+
+def _common(rows: Sequence[np.ndarray]) -> int:
+    """Tokens that all candidates begin with, of those that are read at all."""
+    shortest = min(map(len, rows))
+    table = np.array([row[:shortest] for row in rows])
+    alike = (table == table[0]).all(axis=0)
+    common = shortest if alike.all() else int(alike.argmin())
+    return min(common, max(map(len, rows)) - 1)  # the last token is predicted, not read
 
 
 def _first(item: Candidates) -> Item:
@@ -115,7 +116,7 @@ def _first(item: Candidates) -> Item:
 
 
 class _Way:
-    """Both ways to score a set: as a tree behind its prefix's cache, and whole."""
+    """Both ways to score a set: after its prefix's cache, and whole."""
 
     def __init__(self, scorer: Scorer, rows: int | None) -> None:
         self._scorer, self._rows, self._room = scorer, rows, scorer.room
@@ -128,11 +129,7 @@ class _Way:
         chosen = sorted({0, int(lengths.argmax()), len(lengths) - 1})
         whole = self.whole(item, chosen)
         try:
-            # Parted where the whole set is, and once more, so that all is tried.
-            tree = Tree(item.rows)
-            start, stop = len(tree.chain) - 1, tree.height
-            cuts = sorted({start, (start + stop + 1) // 2, stop})
-            cached = self.cached(item, chosen, cuts=cuts)
+            cached = self.cached(item, chosen)
         except Exception as error:  # whatever a model raises that knows no such cache
             if isinstance(error, SparkError) or out_of_memory(error):
                 raise
@@ -169,132 +166,79 @@ class _Way:
             found[batch] = part
         return found
 
-    def cached(
-        self,
-        item: Candidates,
-        chosen: Sequence[int],
-        *,
-        cuts: Sequence[int] | None = None,
-    ) -> np.ndarray:
-        """NLL sums, float64, of some candidates behind the prefix's cache.
+    def cached(self, item: Candidates, chosen: Sequence[int]) -> np.ndarray:
+        """NLL sums, float64, of some candidates behind the prefix's cache."""
+        rows = [item.rows[i] for i in chosen]
+        common = _common(item.rows)
+        cache, total = self._lead(item.prefix, rows, common)
+        # Of each candidate what is read after the common tokens; the last one never is.
+        rest = [i for i, row in enumerate(rows) if len(row) > common + 1]
+        if not rest:
+            return total
+        room = max(len(rows[i]) for i in rest) - common - 1
+        paths = min(max(self._room.tokens // room, 1), len(rest))
+        prefix = PrefixCache(cache, room, rows=paths, budget=self._budget)
 
-        Parameters
-        ----------
-        cuts
-            Depths of the candidates' tree at which reading is parted; ``None``: where
-            that costs least.
-        """
-        tree = Tree([item.rows[i] for i in chosen])
-        nll = np.zeros(len(tree.tokens))
-        chain = tree.chain if cuts is None else tree.chain[: cuts[0] + 1]
-        cache = self._lead(item.prefix, tree, chain, nll)
-        start = len(chain) - 1
-        room = tree.height - start
-        if room:
-            rows = min(max(self._room.tokens // room, 1), len(chosen))
-            past = len(item.prefix) + start
-            if cuts is None:
-                cuts = self._cuts(tree, start, past=past, rows=rows, cache=cache)
-            # A quarter is for what stands between two cuts.
-            budget = self._budget if len(cuts) == 2 else self._budget * 3 // 4
-            behind = Behind(cache, room, rows=rows, budget=budget)
-            for above, depth in pairwise(cuts):
-                most = None if depth == cuts[-1] else rows
-                self._part(tree, tree.part(above, depth), behind, nll, rows=most)
-        return np.asarray(nll[tree.paths].sum(1))
+        def call(batch: Sequence[int]) -> np.ndarray:
+            fed, inside = padded([rows[i][common:-1] for i in batch])
+            goal, _ = padded([rows[i][common + 1 :] for i in batch])
+            mask = None
+            if inside is not None:
+                before = inside.new_ones((len(batch), prefix.tokens))
+                mask = torch.cat([before, inside], 1)
+            lengths = torch.tensor([len(rows[i]) - common - 1 for i in batch])
+            try:
+                nll = self._scorer.read(
+                    fed, mask, goal[..., None], lengths, cache=prefix.repeated(len(fed))
+                )
+            except Exception:
+                prefix.free()
+                raise
+            starts = (lengths.cumsum(0) - lengths).numpy()
+            return np.add.reduceat(nll[:, 0].double().numpy(), starts)
 
-    def _cuts(
-        self, tree: Tree, start: int, *, past: int, rows: int, cache: Any
-    ) -> list[int]:
-        """Where reading is parted: more parts read fewer tokens in more batches."""
+        def length(i: int) -> int:
+            return len(rows[i]) - common - 1
 
-        def cost(paths: int, tokens: int, depth: int) -> float:
-            batches = max(-(-tokens // self._room.tokens), -(-paths // rows))
-            keys = paths * (past + depth - start)
-            return tokens + self._room.overhead * batches + KEY * keys
-
-        # Of a quarter, as there are up to three: before and behind a part, and parts.
-        most = self._budget // 12 // token_bytes(cache)
-        return tree.cuts(start, cost=cost, most=most)
+        for batch, part in self._run(rest, length, call, most=prefix.most):
+            total[batch] += part
+        return total
 
     def _lead(
-        self, prefix: np.ndarray, tree: Tree, chain: np.ndarray, nll: np.ndarray
-    ) -> Any:
-        """Read the prefix and what all candidates begin with; its keys and values."""
-        ids = np.append(prefix.astype(np.int64), tree.tokens[chain[1:]])
-        inside = np.ones((1, len(chain)), dtype=bool)
+        self, prefix: np.ndarray, rows: Sequence[np.ndarray], common: int
+    ) -> tuple[Any, np.ndarray]:
+        """Read the prefix and what all candidates begin with.
 
-        def call(_: Sequence[int]) -> Any:
+        Returns
+        -------
+        cache
+            Keys and values of what was read.
+        total
+            Shape ``(len(rows),)``, nats: of what that predicts of each candidate: its
+            tokens in common and, where there is one, its next.
+        """
+        ids = np.append(prefix.astype(np.int64), rows[0][:common])
+        longer = np.array([len(row) > common for row in rows])
+        goal = np.zeros((common + 1, len(rows)), dtype=np.int64)
+        goal[:common] = rows[0][:common, None]
+        goal[common, longer] = [row[common] for row in rows if len(row) > common]
+
+        def call(_: Sequence[int]) -> tuple[Any, np.ndarray]:
             # Layers of the plainest kind, which forget nothing: masks mind windows.
             cache: Any = DynamicCache()
-            where = {"first": len(prefix) - 1, "cache": cache}
-            self._tell(
-                tree, chain[None], inside, nll, ids=ids[None], mask=None, **where
+            nll = self._scorer.read(
+                torch.from_numpy(ids)[None],
+                None,
+                torch.from_numpy(goal)[None],
+                torch.tensor([common + 1]),
+                first=len(prefix) - 1,
+                cache=cache,
             )
-            return cache
+            found = nll.double().numpy()
+            return cache, found[:common].sum(0) + np.where(longer, found[common], 0.0)
 
-        ((_, cache),) = self._run([0], lambda _: len(ids), call)
-        return cache
-
-    def _part(
-        self,
-        tree: Tree,
-        part: Part,
-        behind: Behind,
-        nll: np.ndarray,
-        *,
-        rows: int | None,
-    ) -> None:
-        """Read a part of a tree, and keep what the next one stands behind."""
-
-        def call(batch: Sequence[int]) -> Tails:
-            lengths, on = part.lengths[batch], part.on[batch]
-            nodes = part.nodes[batch, : lengths.max()]
-            inside = np.arange(nodes.shape[1]) < lengths[:, None]
-            mask = None
-            if not inside.all():
-                before = np.ones((len(batch), behind.past), dtype=np.int64)
-                mask = torch.from_numpy(np.concatenate([before, inside], 1))
-            try:
-                cache = behind.cache(part.above[batch], np.flatnonzero(on))
-                where = {"ids": tree.tokens[nodes], "mask": mask, "cache": cache}
-                self._tell(tree, nodes, inside, nll, **where)
-                return behind.take()
-            except Exception:
-                behind.free()
-                raise
-
-        most = behind.most if rows is None else min(rows, behind.most)
-        found = self._run(
-            range(len(part.on)), lambda i: int(part.lengths[i]), call, most=most
-        )
-        kept = [(part.on[batch], tails) for batch, tails in found]
-        kept = [(on[on > 0], tails) for on, tails in kept if on.any()]
-        if kept:
-            behind.descend(np.concatenate([on for on, _ in kept]), [t for _, t in kept])
-
-    def _tell(
-        self,
-        tree: Tree,
-        nodes: np.ndarray,
-        inside: np.ndarray,
-        nll: np.ndarray,
-        *,
-        ids: np.ndarray,
-        mask: torch.Tensor | None,
-        **where: Any,
-    ) -> None:
-        """Write the NLL of what follows on nodes ``(B, w)``, where they are inside."""
-        following, there = tree.children(nodes)
-        found = self._scorer.read(
-            torch.from_numpy(ids),
-            mask,
-            torch.from_numpy(tree.tokens[following]),
-            torch.from_numpy(inside.sum(1)),
-            **where,
-        )
-        there = there[inside]
-        nll[following[inside][there]] = found.double().numpy()[there]
+        ((_, found),) = self._run([0], lambda _: len(ids), call)
+        return found
 
     def _run(
         self,
