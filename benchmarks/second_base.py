@@ -1,4 +1,4 @@
-"""A base of another family from scratch, for ``spark-train claims --second-base``.
+"""A base of another family from scratch, for ``benchmarks/claims --second-base``.
 
 ``python benchmarks/second_base.py --data data/left-over --tokenizer models/base
 -o models/second``: a small Qwen2 that reads the rows of ``--data`` once, identifiers

@@ -29,7 +29,6 @@ from spark_audit.terminal.console import (
 from spark_audit.terminal.flags import Json, Only, Quiet, command
 from spark_train.request import (
     OPENED,
-    ClaimsRequest,
     Opening,
     RelearnRequest,
     ScoreRequest,
@@ -57,11 +56,6 @@ EXAMPLES = {
         "-o runs/spark-relearned",
     ),
     "score": ("score data/injected --base models/base",),
-    "claims": (
-        "claims --quick -o reports/quick",
-        "claims --data data/injected --base models/base --by rule --processes 2 "
-        "-o reports/study",
-    ),
 }
 """What ``--help`` shows as examples, by command: each is one that works."""
 AUDITING = ("data", "manifest", "inspect", "all", "report", "compare", "gate")
@@ -99,7 +93,6 @@ def _app() -> typer.Typer:
         "methods": methods,
         "relearn": relearn,
         "score": score,
-        "claims": claims,
     }
     for name, function in commands.items():
         add(app, name, function, program=PROGRAM, examples=EXAMPLES[name])
@@ -197,33 +190,6 @@ def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None
             value = float(METRICS[name](table))
             figures[name] = value if np.isfinite(value) else None
     return figures
-
-
-# --- claims ---------------------------------------------------------------------------
-
-
-@command
-def claims(
-    *,
-    request: ClaimsRequest,
-    loading: Annotated[Opening, Only(("device",))],
-    json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """The paper's claims on your data: which hold, which fail; resumes."""
-    from spark_audit.checkpoints.offline import quiet as silence
-
-    with silence():
-        from spark_train.claims.study import study
-
-    with _one_voice(quiet=quiet) as (show, _):
-        outcome = study(replace(request, loading=loading), progress=show)
-    if json:
-        told = {one.claim.id: one.verdict for one in outcome.decisions}
-        show_facts({"answer": outcome.answer, "claims": told}, as_json=True)
-        return
-    tell(outcome.answer)
-    show_facts({"page": outcome.folder / "claims.html"})
 
 
 # --- methods --------------------------------------------------------------------------

@@ -37,13 +37,9 @@ TRAIN_LAYERS = (
     "run_folder task_state token_scores phases",
     "methods privacy",
     "relearn run",
-    "claims",
     "cli __main__",
 )
 TRAINING_STANDS_ON = "manifest"
-JUDGES = "spark_train.claims"
-"""It trains and audits: the one place of training that stands on the audits too."""
-
 DOORS = {
     ("spark_audit.results.report", "spark_audit.report.figures.axes"),
     ("spark_audit.results.report", "spark_audit.report.standing"),
@@ -131,8 +127,6 @@ def arrow_up(module: str, target: str) -> str | None:
     """Why ``module`` may not import ``target``; ``None`` if it may."""
     train, audit = within(module, "spark_train"), within(target, "spark_audit")
     if train and audit:
-        if within(module, JUDGES):
-            return None
         most = AUDIT[f"spark_audit.{TRAINING_STANDS_ON}"]
         ok = target != "spark_audit" and place_of(target) <= most
         return None if ok else f"training stands on {TRAINING_STANDS_ON} and below"

@@ -355,9 +355,10 @@ def every(store: Path) -> dict[str, str]:
 def test_jobs_that_a_node_took_along_are_begun_anew_and_errors_come_back(
     nodes: Nodes, tmp_path: Path
 ) -> None:
-    """As trainings of ``spark-train claims`` are shared."""
+    """As trainings of ``python benchmarks/claims`` are shared."""
+    from claims.nodes import Crew
+
     from spark_audit.pipeline.engines.ray.cluster import connected
-    from spark_train.claims.nodes import Crew
 
     nodes.fill()
     told: list[tuple[str, int, int]] = []

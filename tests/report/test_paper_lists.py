@@ -22,13 +22,14 @@ from typing import Any
 
 import pytest
 import typer
+from claims.__main__ import parser
+from claims.plan import systems
+from claims.rules import VERDICTS
 
 import spark_audit.cli.main
 import spark_train.cli
 from spark_audit.report.paper.values import methods_named
 from spark_audit.terminal.console import spread
-from spark_train.claims.plan import systems
-from spark_train.claims.rules import VERDICTS
 from spark_train.methods import groups
 from spark_train.privacy import groups as privacy_groups
 from spark_train.settings import Settings, parse
@@ -52,7 +53,7 @@ if "-o" in call:
 LETS_THROUGH = """#!{python}
 import pathlib, sys
 program, *call = [pathlib.Path(sys.argv[0]).name, *sys.argv[1:]]
-if call[0] == "claims":
+if program == "python":
     small = ["epochs=1", "batch_size=8", "lora.r=2", "ptpc.steps=2", "gem.memory=2"]
     call[call.index("--seeds") + 1] = "1"
     call += ["--set", *small, "--candidates", "4", "--quiet"]
@@ -68,8 +69,12 @@ elif call[:2] == ["data", "inject"]:
     call += ["--canaries", "4", "--doses", "1,2"]
 elif call[0] == "all":
     call += ["--placebo-draws", "5", "--blind-permutations", "20", "--quiet"]
-if call[0] not in ("run", "data", "claims"):
+if program != "python" and call[0] not in ("run", "data"):
     call += ["--format", "csv"] if "--against" not in call else []
+if program == "python":
+    sys.path.insert(0, {benchmarks!r})
+    from claims.__main__ import main
+    sys.exit(main(call[1:]))
 if program == "spark-audit":
     from spark_audit.cli.main import run
 else:
@@ -82,7 +87,7 @@ def walk(folder: Path, stand_in: str, *, shell: str = "bash", **names: str) -> N
     """Run all lists in ``folder``, where ``raw/`` is, with stand-ins on the path."""
     programs = folder / "programs"
     programs.mkdir()
-    for name in ("spark-audit", "spark-train"):
+    for name in ("spark-audit", "spark-train", "python"):
         path = programs / name
         path.write_text(stand_in.format(python=sys.executable, **names))
         path.chmod(0o755)
@@ -130,6 +135,9 @@ def test_no_list_of_seeds_is_left_to_the_shell() -> None:
 def parsed(call: list[str]) -> dict[str, Any]:
     """What the command line makes of a call; typer raises where it is wrong."""
     program, *argv = call
+    if program == "python":
+        assert argv[0] == "benchmarks/claims"
+        return vars(parser().parse_args(argv[1:]))
     train = program == "spark-train"
     cli = spark_train.cli if train else spark_audit.cli.main
     argv = spread(argv, several=cli.SEVERAL)
@@ -285,7 +293,7 @@ def test_the_lists_run(
     (models / "llama-2-7b").symlink_to(tiny_base)
     make_model("qwen2").save_pretrained(models / "qwen2.5-1.5b")
     make_tokenizer(bos=False).save_pretrained(models / "qwen2.5-1.5b")
-    walk(tmp_path, LETS_THROUGH)
+    walk(tmp_path, LETS_THROUGH, benchmarks=str(LISTS.parents[1] / "benchmarks"))
     for report in ("eight", "sweep"):
         assert (tmp_path / "reports" / report / "report.json").exists(), report
     found = json.loads((tmp_path / "reports" / "ppcl" / "claims.json").read_text())

@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from claims.nodes import Crew
+from claims.plan import Run
 from spark_audit.demo.workers import Job, Progress, workers
 from spark_audit.errors import InputError
 from spark_audit.pipeline.engines.ray.cluster import connected
-from spark_train.claims.nodes import Crew
-from spark_train.claims.plan import Run
 from spark_train.run_folder import Folder
 
 FINISHED, KEPT = "run finished", "run kept"

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from claims import pages, search
+from claims.auditing import Audited, over_orders
+from claims.plan import SYSTEMS, Order, Run
+from claims.request import ClaimsRequest
+from claims.rules import RULES, Claim, Decision, Figure, figure_of
 from spark_audit.data.examples import Example
 from spark_audit.provenance import sha256_file
-from spark_train.claims import pages, search
-from spark_train.claims.auditing import Audited, over_orders
-from spark_train.claims.plan import SYSTEMS, Order, Run
-from spark_train.claims.rules import RULES, Claim, Decision, Figure, figure_of
-from spark_train.request import ClaimsRequest
 
 SYSTEM = ("system", "order", "seeds", "Last", "Avg", "BWT", "NLL pii", "NLL low")
 FIGURES = ("last", "avg", "bwt")

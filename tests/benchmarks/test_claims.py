@@ -10,6 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claims import pages, search
+from claims.auditing import (
+    TIME,
+    Audited,
+    over_orders,
+    over_values,
+    time_figure,
+    unmet,
+)
+from claims.facts import caveat
+from claims.given import SECOND, check_data, claim_folder, settings_of
+from claims.plan import runs, systems, task_orders
+from claims.request import ClaimsRequest
+from claims.rules import Claim, Figure, claims, decide, figure_of
+from claims.study import LOCK, study
 from pydantic import ValidationError
 from scipy import stats
 
@@ -18,21 +33,6 @@ from spark_audit.errors import InputError, SparkError
 from spark_audit.locks import alone
 from spark_audit.report.paper.values import tables
 from spark_audit.results import Contrast, Row
-from spark_train.claims import pages, search
-from spark_train.claims.auditing import (
-    TIME,
-    Audited,
-    over_orders,
-    over_values,
-    time_figure,
-    unmet,
-)
-from spark_train.claims.facts import caveat
-from spark_train.claims.given import SECOND, check_data, claim_folder, settings_of
-from spark_train.claims.plan import runs, systems, task_orders
-from spark_train.claims.rules import Claim, Figure, claims, decide, figure_of
-from spark_train.claims.study import LOCK, study
-from spark_train.request import ClaimsRequest
 from spark_train.run_folder import Folder
 
 NAMES = {

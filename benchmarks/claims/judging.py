@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from spark_audit.results import Report
-from spark_train.claims.auditing import (
+from claims.auditing import (
     TIME,
     Audited,
     over_orders,
     time_figure,
     unmet,
 )
-from spark_train.claims.plan import Order
-from spark_train.claims.rules import Claim, Decision, Figure, claims, decide, figure_of
+from claims.plan import Order
+from claims.rules import Claim, Decision, Figure, claims, decide, figure_of
+from spark_audit.results import Report
 
 
 def decided(

@@ -1,4 +1,4 @@
-"""``spark-train claims``: train, audit and judge the paper's claims on given data."""
+"""Train, audit and judge the paper's claims on given data."""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from claims import facts, given, judging, pages, search
+from claims.auditing import (
+    Audited,
+)
+from claims.plan import Run, runs, systems, task_orders
+from claims.request import ClaimsRequest
+from claims.rules import (
+    Decision,
+)
+from claims.training import Cluster, finished, train_all
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import (
@@ -19,16 +29,6 @@ from spark_audit.files import write_text
 from spark_audit.locks import alone
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
-from spark_train.claims import facts, given, judging, pages, search
-from spark_train.claims.auditing import (
-    Audited,
-)
-from spark_train.claims.plan import Run, runs, systems, task_orders
-from spark_train.claims.rules import (
-    Decision,
-)
-from spark_train.claims.training import Cluster, finished, train_all
-from spark_train.request import ClaimsRequest
 
 Progress = Callable[[str, int, int], None]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ class Crew:
 
     def __init__(self, ray: Any, progress: Progress, *, gpu: bool) -> None:
         self._ray, self._progress = ray, progress
+        # Nodes have the packages installed, not this folder.
+        ray.cloudpickle.register_pickle_by_value(sys.modules["claims"])
         cards = gpu and ray.cluster_resources().get("GPU", 0) > 0
         options = {"num_cpus": 1, "num_gpus": int(cards), "max_retries": LIVES - 1}
         self._call = ray.remote(_call).options(**options)

@@ -10,6 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from claims import search
+from claims.plan import SYSTEMS, systems, task_orders
+from claims.request import ClaimsRequest
+from claims.rules import RULES
 from spark_audit.checkpoints.detect import recipe
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.data.examples import Example, data_files, write_examples
@@ -20,12 +24,8 @@ from spark_audit.errors import InputError, choose
 from spark_audit.files import check_writable, parse_json, read_regular, write_text
 from spark_audit.pipeline.engines.ray.cluster import check
 from spark_audit.provenance import sha256_file
-from spark_train.claims import search
-from spark_train.claims.plan import SYSTEMS, systems, task_orders
-from spark_train.claims.rules import RULES
 from spark_train.methods import groups
 from spark_train.privacy import groups as privacy_groups
-from spark_train.request import ClaimsRequest
 from spark_train.settings import names, parse
 
 Progress = Callable[[str, int, int], None]

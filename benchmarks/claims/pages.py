@@ -6,16 +6,15 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from jinja2 import Environment, StrictUndefined
 
+from claims.rules import VERDICTS, Decision, Figure
 from spark_audit.files import write_text
 from spark_audit.report.cells import shown
 from spark_audit.report.writers.markdown import table
-from spark_train.claims.rules import VERDICTS, Decision, Figure
 
 COLUMNS = ("claim", "the paper", "here", "holds if the interval is")
 HEADER = (*COLUMNS, "by seed or order")
@@ -195,7 +194,7 @@ def html(study: Study) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    text = files("spark_train.claims").joinpath("claims.html.j2").read_text("utf-8")
+    text = (Path(__file__).parent / "claims.html.j2").read_text("utf-8")
     return environment.from_string(text).render(
         answer=answer(study.decisions),
         scope=scope(study),

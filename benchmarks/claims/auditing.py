@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from claims.plan import Order, Run
+from claims.rules import CONTROL, CONTROLS, Claim, Figure, figure_of
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.run import run
@@ -17,8 +19,6 @@ from spark_audit.report.folder import read_report
 from spark_audit.results import Report
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.power import with_mde
-from spark_train.claims.plan import Order, Run
-from spark_train.claims.rules import CONTROL, CONTROLS, Claim, Figure, figure_of
 from spark_train.run_folder import Folder
 
 TIME = "time"
