@@ -67,9 +67,6 @@ def test_wheel_runs_and_brings_its_data(installed: Path, tmp_path: Path) -> None
         "assert run(['methods']) == 0\n"
         "for name in ('report', 'manifest'):\n"
         "    json.loads((files('spark_audit') / f'schemas/{name}.json').read_text())\n"
-        "from spark_audit.report.paper.values import table, tables\n"
-        "assert len(tables()) == 20\n"
-        "assert table('tab:privacy').figures\n"
         "print(spark_audit.__file__)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(installed)}

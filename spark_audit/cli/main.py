@@ -28,7 +28,7 @@ SEVERAL = (
     "--set",
     "--map",
     "--quantize",
-    "--paper-method",
+    "--named",
 )
 """Options that accept both ``--x A B`` and ``--x A --x B``."""
 GROUPS = {

@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 
 Folder = Annotated[Path, typer.Argument(help="Report folder, or anything in one.")]
 Against = Annotated[
-    str | None,
+    Path | None,
     Flag(
-        "Print the paper's figures beside yours.", metavar="paper", choices=("paper",)
+        "Print another report's figures next to these (reports/paper: SPARK's paper).",
+        metavar="REPORT",
     ),
 ]
-PaperMethod = Annotated[
+Named = Annotated[
     tuple[str, ...],
     Flag(
-        "Which method of the paper a checkpoint is; default: by its name.",
-        metavar="NAME=METHOD...",
+        "What a checkpoint is called in --against; default: by its name.",
+        metavar="NAME=THEIRS...",
     ),
 ]
 
@@ -55,14 +56,14 @@ def report(
         ),
     ] = None,
     against: Against = None,
-    paper_method: PaperMethod = (),
+    named: Named = (),
 ) -> None:
     """Render a report folder again from its report.json; needs no model."""
     from spark_audit.cli.show import show_tables, unprinted
     from spark_audit.report.folder import folder_of, read_report, write_report
 
     _check_alone(
-        paper=bool(paper_method) and against is None,
+        named=bool(named) and against is None,
         text=show_text and manifest is None,
         dossier=prepared_by is not None and "dossier" not in formats,
     )
@@ -72,9 +73,11 @@ def report(
     # Before anything is written: a name that is unknown leaves the folder as it is.
     further = []
     if against is not None:
-        from spark_audit.report.paper.comparison import beside, parse_named
+        from spark_audit.report.against import against as compared
+        from spark_audit.report.against import parse_named
 
-        further = [beside(content, named=parse_named(paper_method))]
+        other = read_report(folder_of(against))
+        further = [compared(content, other, named=parse_named(named))]
     written = write_report(
         content,
         folder,
@@ -93,12 +96,10 @@ def report(
         show_tables([block], figures=False)
 
 
-def _check_alone(*, paper: bool, text: bool, dossier: bool) -> None:
+def _check_alone(*, named: bool, text: bool, dossier: bool) -> None:
     """Refuse an option that is read only with another, which is not given."""
-    if paper:
-        raise InputError(
-            "is read only with --against paper", where="--paper-method", fix="add it"
-        )
+    if named:
+        raise InputError("is read only with --against", where="--named", fix="add it")
     if text:
         raise InputError(
             "the text stands in the manifest", where="--show-text", fix="add --manifest"

@@ -31,7 +31,7 @@ WIDE = 16
 
 PANELS: Mapping[str, Collection[str]] = {
     "What": "ckpt base baseline manifest data skip also limit task split source "
-    "template map fail_if method order against paper_method".split(),
+    "template map fail_if method order against named".split(),
     "How": (),
     "Where": "device tp device_map batch_size scores jobs shard engine "
     "address lora_targets".split(),

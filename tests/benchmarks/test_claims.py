@@ -31,25 +31,11 @@ from scipy import stats
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError, SparkError
 from spark_audit.locks import alone
-from spark_audit.report.paper.values import tables
+from spark_audit.report.folder import read_report
 from spark_audit.results import Contrast, Row
 from spark_train.run_folder import Folder
 
-NAMES = {
-    "spark": "SPARK",
-    "er": "ER",
-    "pecl": "PeCL (reproduced)",
-    "seqft": "SeqFT",
-    "sd-replay": "SPARK w/o PTPC",
-    "er-dpsgd": "ER + DPSGD",
-    "er-fn": "ER + FN",
-    "spark-no-ul": "SPARK w/o UL",
-    "spark-no-dkl": "SPARK w/o dKL",
-    "spark-no-replay": "SPARK w/o SD-Replay",
-    "spark-no-anchor": "SPARK w/o current anchor",
-    "spark-no-old-anchor": "SPARK w/o old anchor",
-    "base": "Pretrained",
-}
+PAPER = read_report(Path(__file__).parents[2] / "reports" / "paper")
 
 
 def a_claim(**rule: Any) -> Claim:
@@ -81,19 +67,19 @@ def test_every_claim_is_of_systems_that_are_trained() -> None:
 def test_the_papers_figure_is_what_its_table_prints(claim: Claim) -> None:
     """The difference of two cells where the claim has a baseline."""
     metric = {"did": "delta_sel"}.get(claim.metric, claim.metric)
-    order = {"average": "average", "second": "1"}.get(str(claim.order), "1")
+    suffix = "-orders" if claim.order == "average" else ""
+    part = {"last": "6"}.get(claim.part, claim.part)
 
     def printed(name: str) -> set[float]:
+        names = {name + suffix, "not-named"}
+        names |= {f"{name}-qwen"} if claim.order == "second" else set()
         return {
-            figure.value
-            for one in tables()
-            if one.label == claim.table
-            for figure in one.figures
-            if figure.value is not None
-            and figure.method in ("", NAMES[name])
-            and figure.order in ("", order)
-            and (figure.audit, figure.metric, figure.of)
-            == (claim.audit, metric, claim.part)
+            row.value
+            for row in PAPER.results
+            if row.value is not None
+            and row.checkpoint in names
+            and claim.table in row.note
+            and (row.audit, row.metric, row.of) == (claim.audit, metric, part)
         }
 
     assert claim.paper is not None

@@ -1,0 +1,137 @@
+"""A report beside another one: the same figures of both, and what differs.
+
+For reports over different manifests, which nothing can be paired over, such as the one
+of the SPARK paper's printed figures (``reports/paper``). Reports over one manifest are
+compared by ``spark-audit compare``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from spark_audit.errors import InputError, choose
+from spark_audit.names import entry_of
+from spark_audit.report.cells import Cell, Line, Table, figure
+from spark_audit.results import Report, Row
+
+LEAD = (
+    "The figures of the other report are for orientation only: they are of other "
+    "checkpoints, other data and another manifest, and no test compares the two."
+)
+"""Stands above every table of :func:`against`."""
+HEADER = ("checkpoint", "figure", "here", "there", "what differs (here / there)")
+OVER = ("both", "sources", "seeds")
+"""Of a method with several seeds the first that there is is shown."""
+
+
+def against(
+    report: Report, other: Report, *, named: Mapping[str, str] | None = None
+) -> Table:
+    """Figures that both reports hold, one per line.
+
+    Parameters
+    ----------
+    named
+        Checkpoint here -> checkpoint there, where their names differ.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown, or the reports share no checkpoint or no figure.
+    """
+    ours, theirs = _figures(report), _figures(other)
+    here, there = ({key[0] for key in rows} for rows in (ours, theirs))
+    for name, counterpart in (named or {}).items():
+        for one, known in ((name, here), (counterpart, there)):
+            if one not in known:
+                raise InputError(
+                    f"no checkpoint {one!r}",
+                    where=f"--named {name}={counterpart}",
+                    fix=choose(one, sorted(known)),
+                )
+    counterparts = {name: (named or {}).get(name, name) for name in here}
+    if not there & set(counterparts.values()):
+        raise InputError(
+            "no checkpoint has the same name in both reports",
+            where="--against",
+            fix=f"say which is which with --named NAME=THEIRS; {choose('', there)}",
+        )
+    lines = []
+    for key, row in ours.items():
+        match = theirs.get((counterparts[key[0]], *key[1:]))
+        if match is not None and {"not_estimable"}.isdisjoint(
+            (row.status, match.status)
+        ):
+            lines.append(_line(row, match, report, other))
+    if not lines:
+        raise InputError(
+            "the two reports have no figure in common",
+            where="--against",
+            fix="run the audits that the other report holds",
+        )
+    return Table(
+        title=f"Beside {other.manifest.name}",
+        header=HEADER,
+        rows=tuple(lines),
+        remarks=tuple(other.scope),
+        lead=LEAD,
+    )
+
+
+def parse_named(texts: Sequence[str]) -> dict[str, str]:
+    """``NAME=THEIRS`` of the command line."""
+    pairs = {}
+    for text in texts:
+        name, _, counterpart = text.rpartition("=")
+        if not name or not counterpart:
+            raise InputError(
+                f"{text!r} names no two checkpoints",
+                where="--named",
+                fix="write it as NAME=THEIRS",
+            )
+        pairs[name] = counterpart
+    return pairs
+
+
+def _figures(report: Report) -> dict[tuple[str, ...], Row]:
+    """Rows by checkpoint, audit, metric, variant and group; seeds by their method."""
+    names = {row.checkpoint for row in report.results}
+    rows: dict[tuple[str, ...], Row] = {}
+    for row in report.results:
+        method = entry_of(row.checkpoint)
+        if method != row.checkpoint and method in names:
+            continue
+        key = (row.checkpoint, row.audit, row.metric, row.of, row.group.casefold())
+        if key not in rows or OVER.index(row.over) < OVER.index(rows[key].over):
+            rows[key] = row
+    return rows
+
+
+def _line(row: Row, match: Row, report: Report, other: Report) -> Line:
+    label = ".".join(part for part in (row.audit, row.metric, row.of) if part)
+    label += "" if row.group == "pooled" else f" {row.group}"
+    source = {one.name: one.source for one in other.checkpoints}.get(match.checkpoint)
+    there = Cell(f"{figure(match)} ({source or match.checkpoint})")
+    differs = Cell("; ".join(_differences(row, match, report, other)))
+    cells = (Cell(row.checkpoint), Cell(label), figure(row), there, differs)
+    return Line(cells, row.checkpoint)
+
+
+def _differences(row: Row, match: Row, report: Report, other: Report) -> Iterator[str]:
+    bases = _base(row, report), _base(match, other)
+    if bases[0] != bases[1]:
+        yield f"base {bases[0]} / {bases[1]}"
+    for name in ("n", "clusters"):
+        pair = getattr(row, name), getattr(match, name)
+        if pair[0] != pair[1] and pair[1]:
+            yield f"{name} {pair[0]} / {pair[1]}"
+    for name in ("interval", "over"):
+        if getattr(row, name) != getattr(match, name):
+            yield f"{name} {getattr(row, name)} / {getattr(match, name)}"
+    if match.note:
+        yield match.note
+
+
+def _base(row: Row, report: Report) -> str:
+    bases = {entry_of(one.name): one.base for one in report.checkpoints}
+    return bases.get(row.checkpoint) or str(report.settings.get("reference", "unknown"))

@@ -1,1 +1,0 @@
-"""The SPARK paper's printed values, and a report beside them."""

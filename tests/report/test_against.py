@@ -1,0 +1,138 @@
+"""A report beside another one, and the paper's printed figures as a report."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_audit.audits import AUDITS
+from spark_audit.cli.main import run
+from spark_audit.errors import InputError
+from spark_audit.report.against import LEAD, against, parse_named
+from spark_audit.report.folder import read_report, write_report
+from spark_audit.results import CheckpointFacts, ManifestFacts, Report, Row
+
+ROOT = Path(__file__).parents[2]
+PAPER = ROOT / "reports" / "paper"
+TEXTS = sorted((ROOT.parent / "shared" / "paper").glob("*.txt"))
+
+
+def row(checkpoint: str, metric: str = "delta_sel", **columns: Any) -> Row:
+    given = {"value": 0.25, "low": 0.1, "high": 0.4, "interval": "jackknife-t"}
+    names = {"audit": "matched", "checkpoint": checkpoint, "metric": metric}
+    return Row.model_validate(names | given | columns)
+
+
+def made(*rows: Row, base: str | None = "tiny") -> Report:
+    return Report(
+        status="complete",
+        command=["spark-audit", "all"],
+        created="2026-01-01T00:00:00+00:00",
+        versions={},
+        settings={"reference": "tiny"},
+        manifest=ManifestFacts(
+            name="m", digest="d" * 64, n_sources=3, n_clusters=3, n_spans=4, n_tokens=9
+        ),
+        checkpoints=[
+            CheckpointFacts(
+                name=name,
+                source=name,
+                format="peft-adapter",
+                base=base,
+                weights_sha256="0" * 64,
+                model_id="1" * 64,
+                dtype="float32",
+            )
+            for name in dict.fromkeys(one.checkpoint for one in rows)
+        ],
+        results=list(rows),
+        contrasts=[],
+        guards=[],
+        scope=["not for decisions"],
+    )
+
+
+def test_the_same_figures_stand_side_by_side_and_what_differs_is_said() -> None:
+    ours = made(
+        row("mine", n=7, clusters=3),
+        row("mine", "rtm_bias"),
+        row("er", group="task:FOMC"),
+    )
+    theirs = made(
+        row("spark", value=0.5, n=9, clusters=3, note="tab:x"),
+        row("er", group="task:fomc", over="both"),
+        base="other",
+    )
+    table = against(ours, theirs, named={"mine": "spark"})
+    assert [line.texts[:2] for line in table.rows] == [
+        ("mine", "matched.delta_sel"),
+        ("er", "matched.delta_sel task:FOMC"),
+    ]
+    assert table.rows[0].texts[3].startswith("0.5")
+    assert table.rows[0].texts[4] == "base tiny / other; n 7 / 9; tab:x"
+    assert table.rows[1].texts[4] == "base tiny / other; over sources / both"
+    assert table.remarks == ("not for decisions",)
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    ours, theirs = made(row("mine")), made(row("spark"), row("er", "nll_pii"))
+    with pytest.raises(InputError, match="no checkpoint has the same name"):
+        against(ours, theirs)
+    with pytest.raises(InputError, match="no checkpoint 'x'"):
+        against(ours, theirs, named={"mine": "x"})
+    with pytest.raises(InputError, match="no figure in common"):
+        against(ours, theirs, named={"mine": "er"})
+    with pytest.raises(InputError, match="NAME=THEIRS"):
+        parse_named(["mine"])
+
+
+def test_the_command_prints_the_papers_figures_and_keeps_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_report(made(row("mine"), row("er")), tmp_path, formats=["json", "md"])
+    call = ["report", str(tmp_path), "--format", "md"]
+    assert run([*call, "--named", "mine=spark"]) == 2
+    assert run([*call, "--against", str(tmp_path / "none")]) != 0
+    before = (tmp_path / "report.md").read_text()
+    capsys.readouterr()
+    named = ["--named", "mine=spark", "er=er-ptpc"]
+    assert run([*call, "--against", str(PAPER), *named]) == 0
+    shown = capsys.readouterr().out
+    assert shown.index(LEAD[:40]) < shown.index("ER+PTPC")
+    text = (tmp_path / "report.md").read_text()
+    assert "0.746 [0.385, 1.169] (SPARK)" in text
+    assert run(call) == 0
+    assert (tmp_path / "report.md").read_text() == before
+
+
+def test_the_papers_figures_are_those_of_audits() -> None:
+    paper = read_report(PAPER)
+    assert len(paper.results) == 502
+    for one in paper.results:
+        assert one.metric in {metric.name for metric in AUDITS.metrics(one.audit)}
+        assert None in (one.value, one.low) or one.low <= one.value <= one.high
+
+
+def test_the_papers_figures_are_those_that_it_prints() -> None:
+    """Digit by digit: each stands in the table that its note names, or in the text."""
+    if not TEXTS:
+        pytest.skip("the paper's text is not beside this checkout (../shared/paper)")
+    text = TEXTS[0].read_text(encoding="utf-8").replace("$-$", "-").replace("$+$", "+")
+
+    def numbers(label: str) -> set[float]:
+        start = text.find(f"\\label{{{label}}}")
+        table = label.startswith("tab:")
+        part = text[start : text.index("\\end{table", start)] if table else text
+        return {float(one) for one in re.findall(r"[-+]?\d+(?:\.\d+)?", part)}
+
+    known: dict[str, set[float]] = {}
+    for one in read_report(PAPER).results:
+        label = re.split(r"[,;]", one.note)[0]
+        there = known.setdefault(label, numbers(label))
+        for value in (one.value, one.low, one.high):
+            if value is not None:
+                scaled = {value, 100 * value, -value, -100 * value}
+                assert any(abs(a - b) < 1e-9 for a in scaled for b in there), one
