@@ -10,7 +10,6 @@ import typer
 
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.show import show_records
-from spark_audit.errors import InputError
 from spark_audit.manifest.file import check_output, load_manifest, write_manifest
 from spark_audit.manifest.file import redact as redacted
 from spark_audit.manifest.overview import Description, describe
@@ -125,40 +124,13 @@ def export(
     manifest: File,
     output: Annotated[Path, Flag("NAME.json, or a folder NAME.", short="-o")],
     redact: Annotated[bool, Flag("Leave text and scores out.")] = False,
-    lm_eval: Annotated[
-        bool, Flag("Write test rows as tasks of lm-evaluation-harness.")
-    ] = False,
-    show_text: Annotated[
-        bool, Flag("Leave identifiers in the rows of --lm-eval; else: hidden.")
-    ] = False,
 ) -> None:
     """Copy a manifest, with --redact without text and what it can be read from."""
-    if lm_eval:
-        _export_tasks(manifest, output, redact=redact, show_text=show_text)
-        return
-    if show_text:
-        fix = "leave it out: a copy holds the text without it"
-        raise InputError("is for --lm-eval", where="--show-text", fix=fix)
     check_output(output)
     keep_apart([output], [manifest])
     content = load_manifest(manifest)
     write_manifest(redacted(content) if redact else content, output)
     tell(f"Manifest: {output}")
-
-
-def _export_tasks(
-    manifest: Path, output: Path, *, redact: bool, show_text: bool
-) -> None:
-    from spark_audit.audits.utility.harness import write_tasks
-
-    if redact:
-        fix = "leave one out: identifiers are hidden unless --show-text is given"
-        raise InputError("does not go with --redact", where="--lm-eval", fix=fix)
-    written = write_tasks(load_manifest(manifest), output, show_text=show_text)
-    for note in written.notes:
-        tell(f"note: {note}")
-    tell(f"{written.rows} rows as {', '.join(written.tasks)}")
-    tell(f"Run: lm_eval --include_path {output} --tasks {written.tasks[0]} ...")
 
 
 def _show(told: Description, *, only: tuple[str, ...]) -> None:

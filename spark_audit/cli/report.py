@@ -59,7 +59,7 @@ def report(
     named: Named = (),
 ) -> None:
     """Render a report folder again from its report.json; needs no model."""
-    from spark_audit.cli.show import show_tables, unprinted
+    from spark_audit.cli.show import show_tables
     from spark_audit.report.folder import folder_of, read_report, write_report
 
     _check_alone(
@@ -89,8 +89,6 @@ def report(
     )
     for path in written:
         tell(str(path))
-    if hint := unprinted(written):
-        tell(hint)
     for block in further:
         tell(f"\n{block.lead}")
         show_tables([block], figures=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,19 +118,6 @@ def say_where(folder: Path) -> None:
     """Print what to open first of a report folder."""
     pages = [folder / name for name in ("report.html", "report.md", "report.json")]
     tell(f"\nReport: {', '.join([str(page) for page in pages if page.exists()][:2])}")
-    papers = [folder / f"dossier.{kind}" for kind in ("pdf", "html")]
-    if there := [paper for paper in papers if paper.exists()]:
-        tell(f"Dossier: {there[0]}")
-        if hint := unprinted(there):
-            tell(hint)
-
-
-def unprinted(written: Iterable[Path]) -> str:
-    """How to print a dossier of which there is no PDF; nothing where there is one."""
-    names = {path.name for path in written}
-    if "dossier.html" not in names or "dossier.pdf" in names:
-        return ""
-    return (
-        "No PDF: neither a chromium or chrome browser nor WeasyPrint is here. Open "
-        "dossier.html in any browser and print it to PDF, A4."
-    )
+    dossier = folder / "dossier.html"
+    if dossier.exists():
+        tell(f"Dossier: {dossier}")

@@ -65,7 +65,7 @@ Formats: TypeAlias = Annotated[
     tuple[str, ...],
     Flag(
         "What to render of the report: html, md, csv, latex, figures, json, dossier, "
-        "card, lm-eval, with commas; default: all but the last three.",
+        "card, with commas; default: all but the last two.",
         metavar="NAMES",
         name="format",
         read=formats_of,

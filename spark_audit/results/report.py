@@ -100,7 +100,7 @@ def _file_names(tables: dict[str, Any]) -> dict[str, Any]:
 
 
 _WRITTEN = re.compile(
-    r"report\.(?!json$)\w+|card\.md|dossier\.(?:html|pdf)|(?:tables|figures)/[^/\0]+\.\w+"
+    r"report\.(?!json$)\w+|card\.md|dossier\.html|(?:tables|figures)/[^/\0]+\.\w+"
     r"|scores/(?:tables/)?[^/\0]+\.parquet|scores/cases\.csv"
 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -105,48 +104,3 @@ def test_a_card_is_written_where_it_is_asked_for(
     write_report(bare, tmp_path, formats=["card"])
     text = (tmp_path / "card.md").read_text(encoding="utf-8")
     assert text.startswith("## Privacy audit")
-
-
-def accuracy(task: str, value: float) -> Row:
-    return row(
-        "other",
-        "accuracy",
-        audit="utility",
-        of="normalised",
-        group=f"task:{task}",
-        value=value,
-        low=value - 0.1,
-        high=value + 0.1,
-        unit="",
-        null=None,
-    )
-
-
-def test_the_harness_has_a_file_a_checkpoint_and_a_task_an_audit(
-    report: Report, tmp_path: Path
-) -> None:
-    rows = [row("mine: a|b"), row("mine_ a_b"), accuracy("t/1", 0.75)]
-    write_report(
-        report.model_copy(update={"results": rows}), tmp_path, formats=["lm-eval"]
-    )
-    found = sorted(path.name for path in (tmp_path / "tables").iterdir())
-    assert found == [
-        "lm-eval-mine__a_b.json",
-        "lm-eval-mine__a_b_.json",
-        "lm-eval-other.json",
-    ]
-    told = json.loads((tmp_path / "tables" / found[0]).read_text(encoding="utf-8"))
-    assert told["results"]["spark_audit.matched"] == {
-        "alias": "spark_audit.matched",
-        "memory,none": -0.24,
-        "memory_stderr,none": "N/A",
-        "memory_low,none": -0.4,
-        "memory_high,none": -0.1,
-    }
-    told = json.loads((tmp_path / "tables" / found[2]).read_text(encoding="utf-8"))
-    (task,) = told["results"]
-    assert task == "spark_audit.utility.t/1"
-    utils = pytest.importorskip("lm_eval.utils", reason="needs spark-audit[bench]")
-    shown = utils.make_table(told)
-    assert "accuracy.normalised" in shown
-    assert "0.75" in shown

@@ -277,7 +277,7 @@ def test_unknown_format_lists_the_known(report: Report, tmp_path: Path) -> None:
     for name in ("word", "html-page"):
         message = (
             f"--format: unknown report format '{name}'; "
-            "choose one of: card, csv, dossier, figures, html, json, latex, lm-eval, md"
+            "choose one of: card, csv, dossier, figures, html, json, latex, md"
         )
         with pytest.raises(InputError, match=message):
             write_report(report, tmp_path, formats=["json", name])

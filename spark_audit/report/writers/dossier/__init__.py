@@ -1,1 +1,1 @@
-"""dossier.html, dossier.pdf: a few sheets for a data-protection officer."""
+"""dossier.html: a few sheets for a data-protection officer."""

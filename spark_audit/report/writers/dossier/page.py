@@ -1,4 +1,4 @@
-"""dossier.html and dossier.pdf: a few sheets for a data-protection officer.
+"""dossier.html: a few sheets for a data-protection officer.
 
 It is written where it is asked for by name. Its order follows what templates of impact
 assessments ask (see ``words.py``); like the report's page it needs no network, and it
@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from spark_audit.audits.claims import TESTS, level_of
 from spark_audit.errors import visible
-from spark_audit.files import write_atomically, write_text
+from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import series_of
 from spark_audit.report.standing import (
@@ -36,7 +36,6 @@ from spark_audit.report.writers import WRITERS, only_named
 from spark_audit.report.writers.dossier import words
 from spark_audit.report.writers.dossier.exposed import exposed
 from spark_audit.report.writers.dossier.facts import attacks, data, limits, outcome
-from spark_audit.report.writers.dossier.pdf import printed
 from spark_audit.results import Claim, Report
 
 PREPARED_BY = "SPARK_AUDIT_PREPARED_BY"
@@ -54,7 +53,7 @@ def write(
     show_text: bool = False,
     prepared_by: str = "",
 ) -> list[Path]:
-    """Write ``dossier.html``, and ``dossier.pdf`` where something here can print."""
+    """Write ``dossier.html``; a browser prints it on A4."""
     page = render(
         report,
         folder,
@@ -64,13 +63,9 @@ def write(
     )
     # With identifiers it is as private as the manifest.
     mode = 0o600 if show_text and manifest is not None else 0o644
-    path, paper = folder / "dossier.html", folder / "dossier.pdf"
+    path = folder / "dossier.html"
     write_text(path, page, mode=mode)
-    made = printed(page)
-    if made is None:
-        return [path]
-    write_atomically(paper, lambda file: file.write(made), mode=mode)
-    return [path, paper]
+    return [path]
 
 
 def render(
