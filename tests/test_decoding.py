@@ -451,7 +451,6 @@ def test_one_pair_tells_nothing_but_that_it_is_there(
                 "note": "",
             }
         ],
-        "pair_shares": [{"of": "nll_pii", "nats": 3.5, "share": 1.0}],
         "matched_sensitivity": [
             {"variant": "x", "clusters": 1, "delta_sel": 0.00112563, "note": ""}
         ],
@@ -476,27 +475,6 @@ def test_one_pair_tells_nothing_but_that_it_is_there(
     assert line["note"] == WITHHELD
     assert line["mean_pii"] == line["mean_control"] == ""
     assert "Delta_sel withheld nats" in (tmp_path / "report.md").read_text()
-
-
-def test_a_point_of_a_curve_is_of_several_rows(
-    small: tuple[Report, pd.DataFrame],
-) -> None:
-    where = {"checkpoint": "x", "stage": "1-news", "part": "priv", "kind": "steps"}
-    losses = [where | {"step": step, "ul": 1.5, "old": 2.5} for step in (2, 4, 5)]
-    sizes = {"ptpc.batch_size": 3, "ptpc.old_batch_size": 1, "seed": 7}
-    settings = [
-        {"checkpoint": "x", "setting": name, "value": size}
-        for name, size in sizes.items()
-    ]
-    tables = {"run_losses": losses, "run_settings": settings}
-    shown = disclosed(small[0].model_copy(update={"tables": tables})).tables
-    assert [(r["ul"], r["old"]) for r in shown["run_losses"]] == [
-        (1.5, None),
-        (1.5, None),
-        (None, None),
-    ]
-    assert shown["run_settings"] == settings[:2]
-    assert losses[2]["ul"] == 1.5
 
 
 def test_a_usual_report_loses_nothing_but_digits(

@@ -6,16 +6,12 @@ in another way, is left out.
 
 from __future__ import annotations
 
-import contextlib
-import math
 from collections.abc import Iterator, Mapping
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     StrictBool,
     StrictFloat,
@@ -33,12 +29,7 @@ from spark_audit.files import SETTINGS_BYTES, open_regular, parse_json, read_reg
 RECORD, STATE = "run.json", "state.safetensors"
 """What a run is, and where one that goes on stands: both hold checksums of the rest."""
 UNCHECKED = "not checked: the run folder carries no checksums"
-WINDOWS = 20
-"""Points that a report keeps of each stage's losses."""
-_NO_TERM = ("stage", "part", "step", "probe")
 _MOST = 1e300
-_LARGEST = 1 << 26
-"""Bytes of a file of metrics beyond which it is not read."""
 
 Records = list[dict[str, Any]]
 
@@ -70,18 +61,6 @@ class _Run(BaseModel):
     identity: Told[_Identity] = None
     settings: Told[dict[str, Setting]] = None
     seconds: Told[dict[str, Told[dict[str, Told[Number]]]]] = None
-
-
-class _Line(BaseModel):
-    """One line of ``metrics.jsonl``: where it is of, and terms of the loss."""
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, Told[Number]]
-
-    stage: StrictStr
-    part: StrictStr
-    step: Number
-    probe: Any = None
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -207,7 +186,7 @@ def trained_order(path: Path) -> tuple[str, ...]:
 
 
 def run_tables(folders: Mapping[str, Path]) -> dict[str, Records]:
-    """Settings, time and losses of the runs among some checkpoints.
+    """Settings and time of the runs among some checkpoints.
 
     Parameters
     ----------
@@ -217,9 +196,8 @@ def run_tables(folders: Mapping[str, Path]) -> dict[str, Records]:
     Returns
     -------
     dict
-        ``run_settings`` (one record a setting), ``run_time`` (seconds by kind of work)
-        and ``run_losses`` (terms of the loss, as means over windows of steps, and of
-        the probe). Without any run it is empty.
+        ``run_settings`` (one record per setting) and ``run_time`` (seconds by kind of
+        work). Without any run it is empty.
     """
     runs = {name: read_run(path) for name, path in folders.items()}
     told = {name: _Run.model_validate(run) for name, run in runs.items() if run}
@@ -228,11 +206,6 @@ def run_tables(folders: Mapping[str, Path]) -> dict[str, Records]:
     return {
         "run_settings": [r for name, run in told.items() for r in _settings(name, run)],
         "run_time": [r for name, run in told.items() for r in _time(name, run)],
-        "run_losses": [
-            {"checkpoint": name, **record}
-            for name in told
-            for record in _losses(_home(folders[name]) / "metrics.jsonl")
-        ],
     }
 
 
@@ -260,55 +233,3 @@ def _time(name: str, run: _Run) -> Iterator[dict[str, Any]]:
         for work, seconds in (works or {}).items():
             if seconds is not None:
                 yield {**place, "work": work, "seconds": round(float(seconds), 3)}
-
-
-def _losses(path: Path) -> Iterator[dict[str, Any]]:
-    """Terms by stage and part: means over windows of steps, then the probe."""
-    lines = list(_lines(path))
-    for (stage, part), group in groupby(
-        lines, key=lambda line: (line["stage"], line["part"])
-    ):
-        mine = list(group)
-        steps = [line for line in mine if not line.get("probe")]
-        size = max(math.ceil(len(steps) / WINDOWS), 1)
-        for at in range(0, len(steps), size):
-            window = steps[at : at + size]
-            yield _record(stage, part, "steps", window)
-        for line in mine:
-            if line.get("probe"):
-                yield _record(stage, part, "probe", [line])
-
-
-def _record(stage: str, part: str, kind: str, window: Records) -> dict[str, Any]:
-    """Means of each term over the steps that had a position for it."""
-    terms = [
-        key
-        for key in window[-1]
-        if key not in _NO_TERM and key not in ("lr", "grad_norm") and key[:2] != "n_"
-    ]
-    means: dict[str, float | None] = {}
-    for term in terms:
-        found = [
-            float(line[term])
-            for line in window
-            if line.get(term) is not None and line.get(f"n_{term}", 1)
-        ]
-        means[term] = math.fsum(found) / len(found) if found else None
-    return {
-        "stage": stage,
-        "part": part,
-        "kind": kind,
-        "step": window[-1]["step"],
-        **means,
-    }
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        lines = read_regular(path, most=_LARGEST).splitlines()
-    except OSError:
-        return
-    for line in lines:
-        with contextlib.suppress(InputError, ValidationError):
-            told = parse_json(line, place=str(path), finite=False)
-            yield _Line.model_validate(told).model_dump()

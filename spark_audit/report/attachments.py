@@ -24,15 +24,11 @@ from spark_audit.scoring.table import TokenTable, read_parquet, write_parquet
 
 Records = list[dict[str, Any]]
 
-MATCHING = ("matching_by_type", "balance", "pair_shares")
-RUNS = ("run_settings", "run_time", "run_losses")
+MATCHING = ("matching_by_type", "balance")
+RUNS = ("run_settings", "run_time")
 NLL = "nll/"
 """Before the name of a checkpoint: a column of :func:`cases`."""
 
-DISTANCE_BINS = 20
-"""Steps of a pair's distance from 0 to the caliper."""
-NLL_STEP = 0.5
-"""Nats: a step of the mean NLL of a pair's sides."""
 CASES = 4
 """Examples whose tokens a report shows, at most one a task while there are more."""
 CASE_TOKENS = 256
@@ -60,42 +56,7 @@ def matching(manifest: Manifest) -> dict[str, Records]:
             for kind in sorted({*matched, *unmatched})
         ],
         "balance": [row.model_dump() for row in manifest.balance],
-        "pair_shares": _shares(manifest),
     }
-
-
-def _shares(manifest: Manifest) -> Records:
-    """Shares of the pairs up to some nats on the reference: of distance and sides.
-
-    They are counted in steps: a quantile would be one span's own figure.
-    """
-    train = [
-        (pair.distance, pair.pii.nll, pair.control.nll)
-        for pair in manifest.pairs
-        if manifest.by_id[pair.example].split == "train"
-    ]
-    caliper = manifest.settings.caliper
-    found: Records = []
-    for of, step, given in (
-        ("distance", caliper / DISTANCE_BINS, [one[0] for one in train]),
-        ("nll_pii", NLL_STEP, [one[1] for one in train]),
-        ("nll_control", NLL_STEP, [one[2] for one in train]),
-    ):
-        values = np.array(given, dtype=float)
-        if not len(values) or not step:
-            continue
-        # A distance that is the caliper to the last digit is no step beyond it.
-        steps = np.ceil(values / step - 1e-9)
-        found += [
-            {
-                "of": of,
-                "nats": round(k * step, 6),
-                "share": round(float((steps <= k).mean()), 6),
-                "caliper_nats": caliper,
-            }
-            for k in range(int(max(steps.max(), 0)) + 1)
-        ]
-    return found
 
 
 def case_ids(manifest: Manifest) -> list[str]:

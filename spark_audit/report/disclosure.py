@@ -79,7 +79,7 @@ DIFFERENCES = ("AUC", "points", "clusters")
 """Units of what a finding claims beyond its row: none is a score of a text."""
 EXTRACTED = ("extract_counts", "extract_prompts")
 """Tables of how many identifiers come back; the second's floats are points."""
-NEEDED = ("pair_shares", "rank_distribution", "mia_roc")
+NEEDED = ("rank_distribution", "mia_roc")
 """Tables whose records say nothing without a figure."""
 
 
@@ -357,13 +357,9 @@ def _said(
 # --- tables ---------------------------------------------------------------------------
 
 Record = dict[str, Any]
-RUN = ("checkpoint", "stage", "part", "kind")
 
 
 def _table(name: str, records: list[Record], report: Report) -> Iterator[Record]:
-    if name == "run_losses":
-        yield from _losses(records, report)
-        return
     audit = report.origins.get(name, "")
     pooled = (r for r in report.results if (r.audit, r.group) == (audit, "pooled"))
     sizes = (row.clusters for row in pooled if row.clusters)
@@ -413,27 +409,3 @@ def _record(name: str, record: Record, clusters: int) -> Iterator[Record]:
     if alone:
         found |= dict.fromkeys(alone) | {"note": ONE_CLUSTER}
     yield found
-
-
-def _losses(records: list[Record], report: Report) -> Iterator[Record]:
-    """Points of at least so many rows; a probe always has as many of each kind."""
-    sizes = {
-        (r["checkpoint"], r["setting"]): r.get("value")
-        for r in report.tables.get("run_settings", [])
-    }
-    before: dict[tuple[Any, ...], int] = {}
-    for given in records:
-        record = dict(given)
-        place = tuple(record.get(k) for k in ("checkpoint", "stage", "part"))
-        probe = record.get("kind") == "probe"
-        step = int(record.get("step") or 0)
-        steps = step - before.get(place, 0)
-        if not probe:
-            before[place] = step
-            for term in record.keys() - {*RUN, "step"}:
-                kind = "old_batch_size" if term == "old" else "batch_size"
-                part = "ptpc." if record.get("part") == "priv" else ""
-                size = sizes.get((record["checkpoint"], part + kind))
-                if not isinstance(size, int) or steps * size < FEWEST:
-                    record[term] = None
-        yield record

@@ -27,7 +27,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.report.cells import Table
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures.gallery import drawings
-from spark_audit.report.writers import RETIRED, WRITERS
+from spark_audit.report.writers import WRITERS
 from spark_audit.results import Report
 from spark_audit.terminal.hints import instead
 
@@ -107,7 +107,7 @@ def read_report(folder: str | Path) -> Report:
     # Strictly first: pydantic takes NaN and any depth.
     parse_json(text, place=str(path))
     try:
-        report = Report.model_validate_json(text)
+        return Report.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         field = field_path(first["loc"], Report.model_json_schema())
@@ -116,8 +116,6 @@ def read_report(folder: str | Path) -> Report:
             where=str(path),
             fix="run the audit again with this version",
         ) from error
-    kept = {name: t for name, t in report.tables.items() if name not in RETIRED}
-    return report.model_copy(update={"tables": kept})
 
 
 def write_report(
@@ -203,17 +201,6 @@ def _before(folder: Path) -> Report | None:
         return None
 
 
-def _named(report: Report) -> dict[str, list[str]]:
-    """The files of a report; of one of an earlier version those that it would have."""
-    if "files" in report.model_fields_set:
-        return report.files
-    return {
-        entry.name: entry.part("earlier")(report)
-        for entry in WRITERS
-        if "earlier" in entry.parts
-    }
-
-
 def _settled(
     folder: Path, before: Report | None, now: Report, made: Mapping[str, Sequence[Path]]
 ) -> Report:
@@ -226,7 +213,7 @@ def _settled(
     made
         The files of each format that was written.
     """
-    old = {} if before is None else _named(before)
+    old = {} if before is None else before.files
     # Formats that were not written stay where the report is the one that they tell of.
     same = (
         before is not None and now.model_copy(update={"files": before.files}) == before

@@ -36,10 +36,8 @@ METHODS = {
 DRAWN = (
     "rank_distribution",
     "mia_roc",
-    "pair_shares",
     "run_settings",
     "run_time",
-    "run_losses",
 )
 """Further tables that are there to be drawn: no reader is shown them as tables."""
 
@@ -47,7 +45,7 @@ DRAWN = (
 PRIVATE = (
     "As private as the data are `scores/` (with the base model, a text can be read "
     "from its tokens' scores), the manifest, and whatever shows words of examples; "
-    "`report.json` tells the seeds and losses of runs. All of these are for their "
+    "`report.json` tells the seeds of runs. All of these are for their "
     "owner only. Tables, figures, and pages without words hold no figure of a single "
     "token or span: those of few clusters are withheld, all others rounded."
 )

@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field
 
 from spark_audit.errors import visible
 from spark_audit.results.rows import (
     LISTS,
-    Claim,
     Contrast,
     Count,
     Finding,
@@ -116,13 +115,9 @@ def _of_a_report(files: dict[str, list[str]]) -> dict[str, list[str]]:
 _DRAWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "matching_by_type": (("type", "reasons"), ("matched", "unmatched")),
     "balance": (("covariate",), ()),
-    "pair_shares": (("of",), ("nats", "share")),
     "rank_distribution": (("checkpoint", "of"), ("rank", "share")),
     "canary_by_dose": (("checkpoint", "part"), ("dose",)),
     "mia_roc": (("checkpoint", "of"), ("fpr", "tpr", "chance_low", "chance_high")),
-    "run_time": (("checkpoint", "stage", "part", "work"), ("seconds",)),
-    "run_losses": (("checkpoint", "stage", "part", "kind"), ("step",)),
-    "run_settings": (("checkpoint", "setting"), ()),
     "accuracy_matrix": (("checkpoint",), ("stage",)),
     "stages_states": (("checkpoint", "task", "state"), ("stage",)),
 }
@@ -267,65 +262,3 @@ class Report(Strict):
     def verdict(self) -> list[str]:
         """The sentences of the findings, the most severe first."""
         return [finding.sentence for finding in by_severity(self.findings)]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read(cls, data: Any) -> Any:
-        return upgraded(data)
-
-
-# --- reports of earlier versions ------------------------------------------------------
-
-SAID: dict[str, Claim] = {
-    "training text is extracted": "verbatim",
-    "REMEMBERED": "memory",
-    "remembers identifiers": "memory",
-    "membership was detected": "membership",
-    "over-suppression": "betrays",
-}
-"""How reports of version 1 told of what was detected."""
-_MADE = {
-    "balance": "manifest",
-    "matching": "manifest",
-    "pair": "manifest",
-    "accuracy": "utility",
-    "run": "training",
-}
-"""What made a table, by its name's first word, where it is not an audit's."""
-
-
-def upgraded(data: Any) -> Any:
-    """The content of a report of any version, as this one has it.
-
-    Version 1 had sentences, "audit | sentence", where findings are now; the first
-    reports of version 2 did not say what made their tables.
-    """
-    if not isinstance(data, dict):
-        return data
-    if data.get("schema_version") == 1:
-        rest = {key: value for key, value in data.items() if key != "verdict"}
-        data = {**rest, "schema_version": 2, "findings": list(_findings(data))}
-    if "origins" not in data and isinstance(data.get("tables"), dict):
-        first = {name: str(name).partition("_")[0] for name in data["tables"]}
-        origins = {name: _MADE.get(word, word) for name, word in first.items()}
-        data = {**data, "origins": origins}
-    return data
-
-
-def _findings(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    # What is of another kind is refused behind.
-    lists = (data.get(key) for key in ("checkpoints", "results", "verdict"))
-    checkpoints, rows, lines = (v if isinstance(v, list) else [] for v in lists)
-    names = [one.get("name") for one in checkpoints if isinstance(one, dict)]
-    only = next((row.get("audit") for row in rows if isinstance(row, dict)), "")
-    for line in lines:
-        audit, bar, text = str(line).partition(" | ")
-        sentence = text if bar else str(line)
-        claims = [claim for words, claim in SAID.items() if words in sentence]
-        subject = sentence.partition(": ")[0].partition(" against ")[0]
-        yield {
-            "audit": audit if bar else only,
-            "checkpoint": subject if subject in names else "",
-            "claim": claims[0] if claims else "moved",
-            "sentence": sentence,
-        }

@@ -8,15 +8,10 @@ from typing import Any
 
 import pytest
 
-from spark_audit.checkpoints.run_folder import (
-    WINDOWS,
-    read_run,
-    run_tables,
-    trained_order,
-)
+from spark_audit.checkpoints.run_folder import read_run, run_tables, trained_order
 
 
-def make_run(folder: Path, *, steps: int = 45, **changes: Any) -> Path:
+def make_run(folder: Path, **changes: Any) -> Path:
     folder.mkdir(parents=True)
     record = {
         "kind": "spark-train-run",
@@ -27,23 +22,6 @@ def make_run(folder: Path, *, steps: int = 45, **changes: Any) -> Path:
         **changes,
     }
     (folder / "run.json").write_text(json.dumps(record))
-    lines = [{"stage": "1-fomc", "part": "priv", "step": 0, "ul": 9.0, "probe": True}]
-    for step in range(1, steps + 1):
-        lines.append(
-            {
-                "stage": "1-fomc",
-                "part": "priv",
-                "step": step,
-                "lr": 0.1,
-                "loss": step * 1.0,
-                "ul": step * 2.0,
-                "old": 5.0 if step % 2 else 0.0,
-                "n_old": step % 2,
-                "grad_norm": 3.0,
-            }
-        )
-    text = "\n".join(json.dumps(line) for line in lines)
-    (folder / "metrics.jsonl").write_text(text + "\n")
     return folder
 
 
@@ -70,28 +48,6 @@ def test_settings_and_time_stand_as_records(tmp_path: Path) -> None:
     ]
 
 
-def test_losses_are_means_over_windows_of_steps(tmp_path: Path) -> None:
-    found = run_tables({"ours": make_run(tmp_path / "run")})["run_losses"]
-    steps = [r for r in found if r["kind"] == "steps"]
-    (probe,) = [r for r in found if r["kind"] == "probe"]
-    assert (probe["step"], probe["ul"]) == (0, 9.0)
-    assert len(steps) <= WINDOWS
-    assert [r["step"] for r in steps][:3] == [3, 6, 9]
-    assert steps[-1]["step"] == 45
-    assert [r["loss"] for r in steps][:2] == [2.0, 5.0]
-    assert steps[0]["ul"] == 4.0
-    # Steps without a position for a term are no part of its mean.
-    assert steps[0]["old"] == 5.0
-    assert set(steps[0]) == {
-        "checkpoint", "stage", "part", "kind", "step", "loss", "ul", "old",
-    }  # fmt: skip
-
-
-def test_a_window_without_positions_has_no_mean(tmp_path: Path) -> None:
-    found = run_tables({"ours": make_run(tmp_path / "run", steps=4)})["run_losses"]
-    assert [r["old"] for r in found if r["kind"] == "steps"] == [5.0, None, 5.0, None]
-
-
 def test_a_run_is_known_by_its_stages_folder_too(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     (run / "stages").mkdir()
@@ -114,12 +70,9 @@ def test_broken_parts_are_left_out(tmp_path: Path) -> None:
         seconds={"a/b": {"c": "x", "d": True}, "e": 3},
         tasks=None,
     )
-    (run / "metrics.jsonl").write_bytes(b'{"step": 1}\n[]\nnope\n{"step": "1"}\n')
     tables = run_tables({"ours": run})
     assert [r["setting"] for r in tables["run_settings"]] == ["method"]
-    assert tables["run_time"] == tables["run_losses"] == []
-    (run / "metrics.jsonl").unlink()
-    assert run_tables({"ours": run})["run_losses"] == []
+    assert tables["run_time"] == []
 
 
 def test_the_order_is_what_the_run_says(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from spark_audit.report.attachments import (
     case_ids,
     cases,
     cases_file,
-    matching,
     read_cases,
     united,
     united_cases,
@@ -36,27 +35,6 @@ def places_of(case: Any, keys: list[str]) -> dict[str, tuple[np.ndarray, np.ndar
         count = len(case.manifest.by_id[key].reference_unll)
         found[key] = (2 * np.arange(count), 2 * np.arange(count) + 2)
     return found
-
-
-def test_shares_of_train_pairs_are_counted_in_steps(make_case: Make) -> None:
-    manifest = make_case(sources=30, tests=5).manifest
-    found = matching(manifest)["pair_shares"]
-    pairs = [p for p in manifest.pairs if manifest.by_id[p.example].split == "train"]
-    assert len(pairs) < len(manifest.pairs)
-    caliper = manifest.settings.caliper
-    for name, step, values in (
-        ("distance", caliper / 20, [p.distance for p in pairs]),
-        ("nll_pii", 0.5, [p.pii.nll for p in pairs]),
-        ("nll_control", 0.5, [p.control.nll for p in pairs]),
-    ):
-        mine = [r for r in found if r["of"] == name]
-        assert mine[-1]["share"] == 1
-        for k, record in enumerate(mine):
-            # No span's own figure: the steps are the same for all manifests.
-            assert record["nats"] == pytest.approx(k * step, abs=1e-6)
-            below = np.mean(np.array(values) <= k * step + 1e-9)
-            assert record["share"] == pytest.approx(below, abs=1e-6)
-    assert {r["caliper_nats"] for r in found} == {caliper}
 
 
 def test_examples_are_chosen_before_anything_is_scored(make_case: Make) -> None:
@@ -151,7 +129,6 @@ def test_of_a_long_text_the_tokens_around_an_identifier_are_shown(
 
 def test_without_pairs_there_is_nothing_to_show(make_case: Make) -> None:
     manifest = make_case(sources=5).manifest.model_copy(update={"pairs": []})
-    assert matching(manifest)["pair_shares"] == []
     assert case_ids(manifest) == []
     assert cases(manifest, {}, {}) == []
 

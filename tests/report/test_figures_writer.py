@@ -11,7 +11,11 @@ from spark_audit.report.folder import write_report
 from spark_audit.results import ManifestFacts, Report
 
 BALANCE = [{"covariate": "length", "smd_before": 0.5, "smd_after": 0.05}]
-DISTANCES = [{"of": "distance", "share": q / 4, "nats": q / 8} for q in range(5)]
+RANKS = [
+    {"checkpoint": "x", "of": of, "rank": 2.0**q, "share": q / 4, "n": 9}
+    for q in range(5)
+    for of in ("pii", "control")
+]
 
 
 def report(**tables: list[dict[str, float | str]]) -> Report:
@@ -37,12 +41,12 @@ def written(folder: Path) -> set[str]:
 
 
 def test_every_drawing_is_written_in_three_formats(tmp_path: Path) -> None:
-    one = report(balance=BALANCE, pair_shares=DISTANCES)
+    one = report(balance=BALANCE, rank_distribution=RANKS)
     paths = write_report(one, tmp_path, formats=["figures"])
     assert {path.name for path in paths} == written(tmp_path)
     assert written(tmp_path) == {
         f"{name}.{form}"
-        for name in ("balance", "pair_distances")
+        for name in ("balance", "ranks")
         for form in ("png", "svg", "pdf")
     }
     starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
@@ -51,7 +55,7 @@ def test_every_drawing_is_written_in_three_formats(tmp_path: Path) -> None:
 
 
 def test_figures_of_an_earlier_report_go_and_other_files_stay(tmp_path: Path) -> None:
-    both = report(balance=BALANCE, pair_shares=DISTANCES)
+    both = report(balance=BALANCE, rank_distribution=RANKS)
     write_report(both, tmp_path, formats=["figures", "json"])
     mine = tmp_path / "figures" / "mine.png"
     mine.write_bytes(b"kept")

@@ -173,11 +173,6 @@ def a_report(**columns: Any) -> Report:
                 {"type": "SSN", "matched": 4, "unmatched": 2, "reasons": "2 too far"}
             ],
             "matched_placebo": [{"checkpoint": n, "draws": 7} for n in NAMES],
-            "pair_shares": [
-                {"of": of, "nats": q / 10, "share": q / 4, "caliper_nats": None}
-                for q in range(5)
-                for of in ("distance", "nll_pii", "nll_control")
-            ],
         },
         "timing": {"loading": 1.25},
     }

@@ -112,19 +112,6 @@ def test_json_is_read_back_unchanged_and_fits_its_schema(
     jsonschema.validate(json.loads((tmp_path / "report.json").read_text()), schema)
 
 
-def test_a_report_of_version_1_is_read(report: Report) -> None:
-    old = report.model_dump(mode="json")
-    del old["findings"]
-    old |= {"schema_version": 1, "verdict": ["nll | x: said.", "alone: said."]}
-    old["verdict"] += ["canary | a|b: canaries are REMEMBERED: 8 of 12."]
-    findings = Report.model_validate(old).findings
-    assert [f.sentence for f in findings[:2]] == ["x: said.", "alone: said."]
-    assert [f.audit for f in findings] == ["nll", "matched", "canary"]
-    # What was detected then is not folded now.
-    assert [f.detected for f in findings] == [False, False, True]
-    assert findings[2].checkpoint == "a|b"
-
-
 REGENERATE = """run, from the repository root:
 python -c "import json; from spark_audit.results import Report as R;
 print(json.dumps(R.model_json_schema(mode='serialization'), indent=1, sort_keys=True))
@@ -373,22 +360,6 @@ def test_what_an_earlier_report_named_goes_and_nothing_else(
     assert not (tmp_path / "report.md").exists()
 
 
-def test_what_a_report_of_an_earlier_version_left_goes(
-    report: Report, tmp_path: Path
-) -> None:
-    write_report(report, tmp_path, formats=["json", "csv", "md"])
-    old = json.loads((tmp_path / "report.json").read_text())
-    del old["files"]
-    (tmp_path / "report.json").write_text(json.dumps(old))
-    for name in ("cases", "mine"):  # a version before wrote the first
-        (tmp_path / "tables" / f"{name}.csv").write_text("")
-    other = report.model_copy(update={"tables": {}})
-    write_report(other, tmp_path, formats=["json", "csv"])
-    left = {path.name for path in (tmp_path / "tables").iterdir()}
-    assert left == {"results.csv", "contrasts.csv", "guards.csv", "mine.csv"}
-    assert not (tmp_path / "report.md").exists()
-
-
 def test_files_of_a_writer_that_is_gone_go(report: Report, tmp_path: Path) -> None:
     write_report(report, tmp_path, formats=["json", "md"])
     (tmp_path / "report.odt").write_text("")
@@ -465,8 +436,7 @@ def test_a_report_that_is_a_link_out_of_its_folder_is_not_read(
 @pytest.mark.parametrize(
     ("table", "record", "message"),
     [
-        ("run_settings", {"checkpoint": "x", "value": 1}, "lacks setting"),
-        ("run_losses", {"checkpoint": "x", "step": 1}, "lacks stage"),
+        ("rank_distribution", {"checkpoint": "x", "rank": 1}, "lacks of"),
         ("noise_draws", {"checkpoint": True}, "holds text for a number, or otherwise"),
         ("canary_by_dose", {"checkpoint": "x", "part": "p", "canaries": None}, "dose"),
     ],

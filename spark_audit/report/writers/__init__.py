@@ -3,9 +3,8 @@
 A writer registers ``write(report, folder, *, manifest, show_text)`` and returns the
 files it wrote: ``report.EXTENSION``, or files in ``tables/`` or ``figures/``. They are
 named in ``report.json``, and go with the report that they tell of, or with the writer.
-Its part ``earlier(report)`` names those that it left beside a report of an earlier
-version, which named none; its part ``unasked(report)`` says whether it writes where no
-format was named (default: yes; :func:`only_named`: no).
+Its part ``unasked(report)`` says whether it writes where no format was named (default:
+yes; :func:`only_named`: no).
 """
 
 from __future__ import annotations
@@ -20,9 +19,6 @@ Writer: TypeAlias = Callable[..., list[Path]]
 WRITERS: Registry[Writer] = Registry(
     "spark_audit.report.writers", kind="report format", folder=Path(__file__).parent
 )
-
-RETIRED = ("cases", "pair_distances")
-"""Tables of older reports with figures of single tokens or spans: text, in effect."""
 
 
 def only_named(_: object) -> bool:

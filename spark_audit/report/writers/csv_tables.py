@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from spark_audit.files import write_atomically, write_text
 from spark_audit.manifest.schema import Manifest
-from spark_audit.report.writers import RETIRED, WRITERS
+from spark_audit.report.writers import WRITERS
 from spark_audit.results import Contrast, Guard, Report, Row
 
 Record = dict[str, Any]
@@ -42,13 +42,7 @@ ANNOTATION = "/annotation"
 of the variant itself, and would stand here twice."""
 
 
-def earlier(report: Report) -> list[str]:
-    """Files of a report that does not name its files."""
-    names = ("results", "contrasts", "guards", *report.tables, *RETIRED)
-    return [f"tables/{name}.csv" for name in names]
-
-
-@WRITERS.register(earlier=earlier)
+@WRITERS.register()
 def write(
     report: Report,
     folder: Path,
@@ -72,9 +66,6 @@ def write(
         write_text(path, csv_text(columns, [_named(row.model_dump()) for row in rows]))
         written.append(path)
     for name, records in report.tables.items():
-        # Losses of a step are those of a few rows, and no DP-SGD covers them.
-        if name == "run_losses":
-            continue
         long = _long(records) if name == "accuracy_matrix" else map(_named, records)
         lines = list(long)
         columns = list(dict.fromkeys(column for line in lines for column in line))

@@ -5,20 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from spark_audit.manifest.schema import Manifest
-from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.gallery import each, save
-from spark_audit.report.figures.theme import FORMATS, Drawn, file_name
-from spark_audit.report.writers import RETIRED, WRITERS
+from spark_audit.report.figures.theme import Drawn
+from spark_audit.report.writers import WRITERS
 from spark_audit.results import Report
 
 
-def earlier(_: Report) -> list[str]:
-    """Files of a report that does not name its files."""
-    names = (*FIGURES.names(), *RETIRED)
-    return [f"figures/{file_name(name, form)}" for name in names for form in FORMATS]
-
-
-@WRITERS.register(earlier=earlier)
+@WRITERS.register()
 def write(
     report: Report,
     folder: Path,

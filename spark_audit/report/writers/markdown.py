@@ -44,12 +44,7 @@ PARTIAL = (
 )
 
 
-def earlier(_: Report) -> list[str]:
-    """Files of a report that does not name its files."""
-    return ["report.md"]
-
-
-@WRITERS.register(earlier=earlier)
+@WRITERS.register()
 def write(
     report: Report,
     folder: Path,

@@ -170,23 +170,8 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
 
 def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
     """The further tables, in the form in which audits and the pipeline write them."""
-    quantiles = np.linspace(0, 1, 41)
     trained = [name for name in names if name != "base"]
     fpr = np.geomspace(1 / 200, 1, 30)
-    settings = {
-        "method": "spark",
-        "ptpc.alpha_ul": 2.0,
-        "ptpc.steps": 200,
-        "ptpc.dkl": True,
-    }
-    varied: list[dict[str, Any]] = [
-        {},
-        {"ptpc.alpha_ul": 1.0},
-        {"ptpc.alpha_ul": 4.0},
-        {"ptpc.steps": 100},
-        {"ptpc.steps": 400},
-        {"ptpc.dkl": False},
-    ]
     return {
         "balance": [
             {
@@ -199,15 +184,6 @@ def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
         + [
             {"covariate": "chars_per_token", "smd_before": -4.6, "smd_after": -4.2},
             {"covariate": "in_prompt_share", "smd_before": None, "smd_after": None},
-        ],
-        "pair_shares": [
-            {"of": of, "nats": nats, "share": float(q), "caliper_nats": 0.55}
-            for q in quantiles
-            for of, nats in (
-                ("distance", float(0.5 * q**2)),
-                ("nll_pii", float(2 + 3 * q)),
-                ("nll_control", float(1.9 + 3 * q)),
-            )
         ],
         "rank_distribution": [
             {
@@ -273,50 +249,6 @@ def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
             for name in dict.fromkeys(map(entry_of, trained))
             for place, task in enumerate(TASKS[:3], start=1)
             for stage in (1, 2, 3)
-        ],
-        "run_settings": [
-            {"checkpoint": name, "setting": key, "value": value}
-            for place, name in enumerate(trained)
-            for key, value in (
-                settings | varied[place % len(varied)] | {"seed": place}
-            ).items()
-        ],
-        "run_time": [
-            {
-                "checkpoint": name,
-                "stage": f"{stage}-{task}",
-                "part": part,
-                "work": work,
-                "seconds": float(random.uniform(0.5, 1.5) * seconds),
-            }
-            for place, name in enumerate(trained)
-            for stage, task in enumerate(TASKS, start=1)
-            for part, work, seconds in (
-                ("task", "task", 300),
-                ("task", "replay", 150),
-                ("task", "optimizer", 60),
-                ("task", "start", 2),
-                ("priv", "correction", 15),
-            )
-            if part == "task" or place
-        ],
-        "run_losses": [
-            {
-                "checkpoint": name,
-                "stage": f"{stage}-{task}",
-                "part": "priv",
-                "kind": kind,
-                "step": step,
-                "loss": 3.0,
-                "ul": float(2 * np.exp(-step / 100) + 0.1),
-                "dkl": float(0.02 + step / 2000),
-                "anchor": float(0.01 + step / 5000),
-                "old": None if stage == 1 else float(0.02 + step / 4000),
-            }
-            for name in trained
-            for stage, task in enumerate(TASKS, start=1)
-            for kind, steps in (("steps", range(10, 201, 10)), ("probe", (0, 200)))
-            for step in steps
         ],
     }
 

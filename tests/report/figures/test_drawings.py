@@ -116,12 +116,7 @@ def members(report: Report, name: str) -> list[str]:
 def test_a_full_report_has_every_figure_in_order(made: Made) -> None:
     _, found = made(4)
     assert set(found) == ALL
-    assert list(found)[:4] == [
-        "balance",
-        "pair_distances",
-        "selectivity",
-        "selectivity_by_type",
-    ]
+    assert list(found)[:2] == ["balance", "selectivity"]
     for name, drawing in found.items():
         assert drawing.name == name
         assert drawing.alt.endswith(".")
@@ -208,7 +203,7 @@ def test_an_interval_that_is_missing_is_not_drawn(made: Made) -> None:
 
 def test_statuses_are_told_in_words_and_marks(made: Made) -> None:
     _, found = made(8)
-    for name in ("selectivity", "top1", "noise"):
+    for name in ("selectivity", "noise"):
         figure = found[name].figure
         (legend,) = figure.legends
         notes = [t.get_text() for t in legend.get_texts() if "hollow" in t.get_text()]
@@ -218,48 +213,6 @@ def test_statuses_are_told_in_words_and_marks(made: Made) -> None:
             for word in ("invalid", "insensitive", "not resolvable")
         )
         assert "Hollow marks" in found[name].caption
-    by_type = found["selectivity_by_type"].figure
-    (phone,) = [a for a in by_type.axes if a.get_title(loc="left") == "PHONE, n 40"]
-    gone = [t for t in phone.texts if t.get_text() == "not estimable"]
-    assert [t.get_gid() for t in gone] == [f"{CHECKPOINT}er"]
-    assert not marks(phone, "er")
-    assert "Not estimable for er: it cannot be estimated." in (
-        found["selectivity_by_type"].caption
-    )
-
-
-def test_an_interval_that_leaves_the_axis_ends_in_an_arrow(made: Made) -> None:
-    report, found = made(8)
-    by_type = found["selectivity_by_type"].figure
-    (ssn,) = [a for a in by_type.axes if a.get_title(loc="left") == "SSN, n 40"]
-    wide = row(report, "matched", "delta_sel", "er", of="change", group="type:SSN")
-    assert wide is not None
-    assert wide.low is not None
-    assert wide.high is not None
-    left, right = ssn.get_xlim()
-    assert wide.low < left
-    assert wide.high > right
-    assert close(bars(ssn, "er"), [(left, right)])
-    heads = {line.get_marker(): x for x, _, line in marks(ssn, "er")}
-    assert close([heads["<"], heads[">"]], [left, right])
-    assert "An arrow marks" in found["selectivity_by_type"].caption
-    assert "An arrow marks" not in found["selectivity"].caption
-    limits = {axes.get_xlim() for axes in by_type.axes}
-    assert len(limits) == 1
-
-
-def test_top1_is_in_percent_with_its_control(made: Made) -> None:
-    report, found = made(8)
-    (axes,) = found["top1"].figure.axes
-    for name in entries(report):
-        rows = [
-            row(report, "rank", "top1_rate", name, of=o) for o in ("pii", "control")
-        ]
-        known = [r for r in rows if r is not None and r.value is not None]
-        values = [100 * (r.value or 0.0) for r in known]
-        assert close(sorted(x for x, _, _ in marks(axes, name)), sorted(values))
-        ends = [(100 * (r.low or 0.0), 100 * (r.high or 0.0)) for r in known]
-        assert close(sorted(bars(axes, name)), sorted(ends))
 
 
 def test_drift_is_the_change_since_the_base(made: Made) -> None:
@@ -327,18 +280,6 @@ def test_love_plot_shows_absolute_differences_and_the_usual_line(made: Made) -> 
                 assert close(points[at, colour], abs(record[key]))
     line = [x for x in axes.lines if x.get_linestyle() == "--"]
     assert close(line[0].get_xdata(), [0.1, 0.1])
-
-
-def test_pair_distances_are_an_ecdf_with_the_caliper(made: Made) -> None:
-    report, found = made(1)
-    left, right = found["pair_distances"].figure.axes
-    curve, caliper = left.lines
-    assert close(caliper.get_xdata(), [0.55, 0.55])
-    drawn = (curve, *right.lines[:2])
-    for line, of in zip(drawn, ("distance", "nll_pii", "nll_control"), strict=True):
-        records = table(report, "pair_shares", of=of)
-        assert close(line.get_xdata(), [r["nats"] for r in records])
-        assert close(line.get_ydata(), [r["share"] for r in records])
 
 
 @pytest.mark.parametrize("count", [4, 8])
@@ -538,97 +479,6 @@ def test_utility_bars_have_length_and_interval(made: Made) -> None:
             assert close(bars(axes, name), [(shown.low, shown.high)])
 
 
-def test_losses_run_through_their_stages_with_probe_marks(made: Made) -> None:
-    report, found = made(1)
-    assert "losses" not in found
-    report, found = made(8)
-    panels = [a for a in found["losses"].figure.axes]
-    assert [a.get_title(loc="left") for a in panels] == entries(report)[1:]
-    lines = owned(panels[0], "er")
-    records = table(report, "run_losses", checkpoint="er", stage="1-fomc")
-    steps = [r for r in records if r["kind"] == "steps"]
-    probes = [r for r in records if r["kind"] == "probe"]
-    assert any(
-        close(x.get_xdata(), [r["step"] for r in steps])
-        and close(x.get_ydata(), [r["ul"] for r in steps])
-        for x in lines
-    )
-    marked = [x for x in lines if x.get_linestyle() == "None"]
-    assert any(
-        close(x.get_xdata()[:2], [0, 200])
-        and close(x.get_ydata()[:2], [r["dkl"] for r in probes])
-        for x in marked
-    )
-    assert min(min(x.get_xdata()) for x in marked) == 0
-    assert all(max(x.get_xdata()) > 1200 for x in marked)
-
-
-def test_time_adds_up_and_tells_the_share_of_the_correction(made: Made) -> None:
-    report, found = made(8)
-    (axes,) = found["time"].figure.axes
-    for name in entries(report)[1:]:
-        records = table(report, "run_time", checkpoint=name)
-        total = sum(r["seconds"] for r in records)
-        mine = [p for p in axes.patches if p.get_gid() == CHECKPOINT + name]
-        assert close(sum(p.get_width() for p in mine), total / 60)
-        ends = [(p.get_x(), p.get_x() + p.get_width()) for p in mine]
-        assert close([a for a, _ in ends[1:]], [b for _, b in ends[:-1]])
-        correction = sum(r["seconds"] for r in records if r["part"] == "priv")
-        (text,) = [t for t in axes.texts if t.get_gid() == CHECKPOINT + name]
-        if correction:
-            share = float(text.get_text().partition("%")[0])
-            assert abs(share - 100 * correction / total) < 0.051
-        else:
-            assert text.get_text() == "no correction"
-
-
-def test_time_names_what_a_method_does_beside_its_steps(made: Made) -> None:
-    report, _ = made(2)
-    other = {"replay": "gradients", "optimizer": "end"}
-    records = [
-        record | {"work": other.get(record["work"], record["work"])}
-        for record in report.tables["run_time"]
-    ]
-    (drawing,) = drawings(
-        report.model_copy(update={"tables": {"run_time": records}}), only=["time"]
-    )
-    (legend,) = drawing.figure.legends
-    shown = {text.get_text() for text in legend.get_texts()}
-    assert {"gradients of the memory", "importance of weights"} <= shown
-    assert not shown & set(other.values())
-
-
-def test_sweep_pairs_runs_that_differ_in_one_setting(made: Made) -> None:
-    report, found = made(8)
-    grid = found["sweep"].figure.axes
-    columns = {axes.get_xlabel(): axes for axes in grid if axes.get_xlabel()}
-    assert list(columns) == ["ptpc.alpha_ul", "ptpc.steps", "ptpc.dkl"]
-    settings: dict[str, dict[str, Any]] = {}
-    for record in report.tables["run_settings"]:
-        settings.setdefault(record["checkpoint"], {})[record["setting"]] = record[
-            "value"
-        ]
-    centre = {"ptpc.alpha_ul": 2.0, "ptpc.steps": 200, "ptpc.dkl": True}
-    for setting, axes in columns.items():
-        for name, run in settings.items():
-            others = all(run[k] == v for k, v in centre.items() if k != setting)
-            shown = marks(axes, name)
-            if not others:
-                assert not shown
-                continue
-            nll = row(report, "nll", "nll", name, of="pii")
-            assert nll is not None
-            ((x, y, _),) = shown
-            assert close(y, nll.value)
-            if setting != "ptpc.dkl":
-                assert x == run[setting]
-        (dashed,) = [line for line in axes.lines if line.get_linestyle() == "--"]
-        wanted = 1 if setting == "ptpc.dkl" else centre[setting]
-        assert close(dashed.get_xdata(), [wanted, wanted])
-    dkl = columns["ptpc.dkl"]
-    assert [t.get_text() for t in dkl.get_xticklabels()] == ["off", "on"]
-
-
 # ------------------------------------------------------------------ nothing to show
 
 
@@ -636,15 +486,11 @@ def test_without_its_table_a_figure_is_not_there(made: Made) -> None:
     report, _ = made(4)
     needs = {
         "balance": "balance",
-        "pair_shares": "pair_distances",
         "rank_distribution": "ranks",
         "mia_roc": "roc",
         "canary_by_dose": "exposure",
         "accuracy_matrix": "accuracy",
         "stages_states": "stages",
-        "run_settings": "sweep",
-        "run_losses": "losses",
-        "run_time": "time",
     }
     for table_name, figure in needs.items():
         for tables in (
@@ -904,14 +750,14 @@ def test_inline_svg_is_themable_and_its_parts_are_named(made: Made) -> None:
             if str(artist.get_gid()).startswith(CHECKPOINT)
         }
         assert owners == drawn
-        if name not in ("balance", "pair_distances"):
+        if name != "balance":
             assert owners <= set(entries(report))
             assert owners
 
 
 def test_every_checkpoint_can_be_switched_off_with_its_label(made: Made) -> None:
     report, found = made(4)
-    for name in ("selectivity", "top1", "ranks", "exposure", "roc", "noise", "utility"):
+    for name in ("selectivity", "ranks", "exposure", "roc", "noise", "utility"):
         root = ElementTree.fromstring(inline_svg(found[name]))
         for entry in entries(report):
             mine = [e for e in root.iter() if e.get("data-checkpoint") == entry]
@@ -922,7 +768,7 @@ def test_every_checkpoint_can_be_switched_off_with_its_label(made: Made) -> None
 
 
 def test_inline_svg_is_the_same_every_time(made: Made) -> None:
-    drawing = made(4)[1]["top1"]
+    drawing = made(4)[1]["selectivity"]
     assert inline_svg(drawing) == inline_svg(drawing)
 
 

@@ -157,12 +157,7 @@ class Switch:
     outline: str
 
 
-def earlier(_: Report) -> list[str]:
-    """Files of a report that does not name its files."""
-    return ["report.html"]
-
-
-@WRITERS.register(earlier=earlier)
+@WRITERS.register()
 def write(
     report: Report,
     folder: Path,
