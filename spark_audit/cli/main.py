@@ -36,7 +36,7 @@ GROUPS = {
     "manifest": "Build and look at manifests.",
 }
 """Commands with commands of their own, each a module here."""
-TRAINING = ("run", "methods", "relearn", "score", "claims")
+TRAINING = ("run", "methods", "relearn", "score")
 """Commands of `spark-train`, which people look for here."""
 COMPLETED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 """Where a shell that completes a command line says what was typed of it."""
@@ -50,7 +50,8 @@ def run(arguments: Sequence[str]) -> int:
         app=_app,
         several=SEVERAL,
         others={"audit": f"{PROGRAM} {ALL}"}
-        | {name: f"spark-train {name}" for name in TRAINING},
+        | {name: f"spark-train {name}" for name in TRAINING}
+        | {"claims": "python benchmarks/claims"},
     )
 
 

@@ -54,7 +54,7 @@ MISTAKES = [
     ("gate 'man*/*'", 2, "it is a manifest: `spark-audit all"),
     ("report '*.*'", 2, " files; give one"),
     # commands in each other's place
-    ("claims", 2, "No such command 'claims'; did you mean `spark-train claims`?"),
+    ("claims", 2, "No such command 'claims'; did you mean `python benchmarks/claims`?"),
     ("gate one", 2, "there is no such folder; did you mean reports/one?"),
     # rules of the gate
     ("gate reports/one --fail-if 'mia.acu.loss.low > 1'", 2, "did you mean 'auc'?"),
