@@ -260,7 +260,7 @@ def _finding(finding: Finding, report: Report, shown: Mapping[int, Row]) -> Find
     shown = {**shown, id(claimed): _row(claimed, {})}
     # Of two figures that are written alike, what it is about is meant.
     rows.sort(key=lambda row: row.checkpoint != finding.checkpoint)
-    same = _same_figures([claimed, *own, *rows], shown)
+    same = _same_figures([*own, claimed, *rows], shown)
     sentence = finding.sentence
     gone = any(withheld(shown[id(row)]) for row in own or alike)
     if gone:
