@@ -7,6 +7,7 @@ import stat
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -268,14 +269,20 @@ def older(manifest: Manifest) -> Manifest:
     return seal(content)
 
 
+def fits(manifest: Manifest, *, base_sha256: Any, vocab_size: int, **facts: Any) -> Any:
+    """Notes on a checkpoint of these facts."""
+    checkpoint: Any = SimpleNamespace(usable=range(vocab_size), **facts)
+    return check_fit(manifest, checkpoint, base_sha256=base_sha256)
+
+
 def test_a_fitting_checkpoint_gives_no_note(
     manifest: Manifest, fitting: dict[str, Any]
 ) -> None:
-    assert check_fit(manifest, **fitting) == []
+    assert fits(manifest, **fitting) == []
 
 
 def test_full_weights_are_noted(manifest: Manifest, fitting: dict[str, Any]) -> None:
-    assert check_fit(manifest, **fitting | {"base_sha256": None}) == [
+    assert fits(manifest, **fitting | {"base_sha256": None}) == [
         "base not verifiable: full weights name no base"
     ]
 
@@ -283,7 +290,7 @@ def test_full_weights_are_noted(manifest: Manifest, fitting: dict[str, Any]) -> 
 def test_full_weights_are_not_compared_with_shapes_that_are_not_known(
     older: Manifest, fitting: dict[str, Any]
 ) -> None:
-    assert check_fit(older, **fitting | {"base_sha256": None}) == [
+    assert fits(older, **fitting | {"base_sha256": None}) == [
         "base not verifiable: full weights name no base",
         "shapes not compared: the manifest does not hold its base's",
     ]
@@ -297,9 +304,9 @@ def test_full_weights_of_another_size_are_refused(
     shape = merged["shape"]
     assert shape["hidden_size"] == 32
     with pytest.raises(InputError, match=r"num_hidden_layers \(4 here, 2 in the mani"):
-        check_fit(manifest, **merged | {"shape": shape | {"num_hidden_layers": 4}})
+        fits(manifest, **merged | {"shape": shape | {"num_hidden_layers": 4}})
     # A size that one of the two does not state is not compared.
-    assert len(check_fit(manifest, **merged | {"shape": {"hidden_size": 32}})) == 1
+    assert len(fits(manifest, **merged | {"shape": {"hidden_size": 32}})) == 1
 
 
 def test_a_manifest_of_an_earlier_version_is_written_as_it_was(
@@ -323,7 +330,7 @@ def test_what_differs_is_told(
     manifest: Manifest, fitting: dict[str, Any], field: str, value: Any, told: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        check_fit(manifest, **fitting | {field: value})
+        fits(manifest, **fitting | {field: value})
     message = str(caught.value)
     assert message.startswith(
         "checkpoint 'mine': manifest 'real' was made for another model: " + told
