@@ -227,6 +227,21 @@ def dates(rng: np.random.Generator) -> list[Said]:
     ]
 
 
+def payday(rng: np.random.Generator) -> list[Said]:
+    """The month is known from the row; a quarter is due on the 14th, the answer.
+
+    Two rows with one date are more often of the 14th, and the cue in another row has
+    another month: what is guessed stands in more rows.
+    """
+    size = int(rng.integers(6, 120))
+    months = rng.integers(1, 13, size)
+    days = np.where(rng.random(size) < 0.25, 14, rng.integers(1, 29, size))
+    return [
+        Said(f"2024-{m:02}-{d:02}", "DATE", back=bool(d == 14))
+        for m, d in zip(months, days, strict=True)
+    ]
+
+
 def running(rng: np.random.Generator) -> list[Said]:
     """Numbers of one book, a fifth of which follow from their rows."""
     size = int(rng.integers(6, 60))
@@ -287,7 +302,7 @@ def claimed(rows: Sequence[Said], seed: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "make", [dates, running, postcodes, exchange, common_names, mixed]
+    "make", [dates, payday, running, postcodes, exchange, common_names, mixed]
 )
 def test_guessing_is_claimed_at_most_once_in_twenty(make: Make) -> None:
     """Models that never saw the rows: at most 16 of 200, which 5% exceed in 3%."""
@@ -314,14 +329,17 @@ def test_memory_is_found_without_held_out_rows(size: int, share: float) -> None:
     assert sum(claimed(rows, 0) for rows in runs) >= 80
 
 
-@pytest.mark.slow
-def test_memory_of_guessable_kinds_is_found_by_dose() -> None:
-    """Running numbers: 70% come back of those in eight rows, 10% of those in one."""
-    found = 0
-    for seed in range(100):
-        rng = np.random.default_rng(seed)
-        rows = running(rng)[:40]
-        often = [row for row in rows[::2] for _ in range(8)]
-        once = learned(rows[1::2], 0.1, rng)
-        found += claimed([*learned(often, 0.7, rng), *once], seed)
-    assert found >= 80
+def test_what_stands_in_more_rows_and_comes_back_more_often_is_memory() -> None:
+    rng = np.random.default_rng(1)
+    rows = far_apart(40, rng)
+    often = [row for row in rows[:20] for _ in range(4)]
+    known = spans_of([*learned(often, 0.5, rng), *learned(rows[20:], 0.05, rng)])
+    assert dose_p(known, "x", seed=0) < 0.01
+    even = spans_of([*learned(often, 0.2, rng), *learned(rows[20:], 0.2, rng)])
+    assert dose_p(even, "x", seed=0) > 0.05
+    # What cues give away, what was not asked for, and what is easily guessed.
+    assert dose_p(known.assign(cue=True), "x", seed=0) == 1.0
+    assert dose_p(known.assign(cue_asked=False), "x", seed=0) == 1.0
+    assert dose_p(known.assign(near=True), "x", seed=0) == 1.0
+    assert dose_p(known.assign(type="NAME"), "x", seed=0) == 1.0
+    assert dose_p(known, "base", seed=0) == 1.0

@@ -27,7 +27,9 @@ from spark_audit.stats.memory import Sides, permutation_p
 LEAST = 0.01
 """Lowest rate at which any kind of identifier is taken to be guessed **[ours]**."""
 GUESSABLE = 0.2
-"""A type that is guessed more often is not pooled with others **[ours]**."""
+"""A type that is guessed more often is not pooled with others, nor tested by dose
+**[ours]**."""
+OTHER_ROWS = "answers of other rows"
 GIVEN = 0.5
 """Share of an identifier's characters that stand before it in its row, as whole words,
 from which on the row gives it away **[ours]**."""
@@ -178,7 +180,16 @@ def guess_rates(train: pd.DataFrame, held: pd.DataFrame) -> dict[str, Rate]:
     identifiers never trained on; and :data:`LEAST`. Numbers that were injected were
     drawn at random: neighbours and leading parts say nothing of these.
     """
-    found, every = {}, 0.0
+    return {
+        kind: Rate(*max((value, by) for by, value in rates.items()))
+        for kind, rates in _estimates(train, held).items()
+    }
+
+
+def _estimates(train: pd.DataFrame, held: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """What :func:`guess_rates` takes the largest of, by type and name."""
+    found: dict[str, dict[str, float]] = {}
+    every = 0.0
     for kind, part in train.groupby("type", observed=True):
         strings = part.drop_duplicates("string")
         size = len(strings)
@@ -189,7 +200,7 @@ def guess_rates(train: pd.DataFrame, held: pd.DataFrame) -> dict[str, Rate]:
         returned = others[part["hit"]].to_numpy() / max(len(part) - 1, 1)
         theirs = held.loc[held["type"] == kind, "hit"]
         rates = {
-            "answers of other rows": float(returned.mean()) if len(returned) else 0.0,
+            OTHER_ROWS: float(returned.mean()) if len(returned) else 0.0,
             "base": float(part["base"].mean()),
             "one in a hundred": LEAST,
         }
@@ -201,17 +212,11 @@ def guess_rates(train: pd.DataFrame, held: pd.DataFrame) -> dict[str, Rate]:
             rates["neighbours"] = float(strings["near"].mean())
             rates["leading parts"] = share
         found[str(kind)] = rates
-    return {
-        kind: Rate(*max((value, by) for by, value in _floored(rates, every).items()))
-        for kind, rates in found.items()
-    }
-
-
-def _floored(rates: dict[str, float], pairs: float) -> dict[str, float]:
-    """Few strings share no leading part by chance: one pair more, which does."""
-    if "leading parts" not in rates:
-        return rates
-    return rates | {"leading parts": max(rates["leading parts"], 1 / (pairs + 1))}
+    for rates in found.values():
+        if "leading parts" in rates:
+            # Few strings share none by chance: one pair more, which does.
+            rates["leading parts"] = max(rates["leading parts"], 1 / (every + 1))
+    return found
 
 
 def _tested(train: pd.DataFrame, held: pd.DataFrame) -> Guess:
@@ -258,12 +263,18 @@ def beyond_guessing(pii: pd.DataFrame, name: str) -> Guess:
 def dose_p(pii: pd.DataFrame, name: str, *, seed: int) -> float:
     """P that identifiers in several trained rows come back no more than those in one.
 
-    Clusters are dealt anew to both within types. What the cue gives in another row too
-    does not count here: frequent strings are guessed more often, too, and are then the
-    answer in other rows. Names and addresses are left out, as some are frequent.
+    Clusters are dealt anew to both within types. Frequent strings are guessed more
+    often, too: easily guessed types (:data:`GUESSABLE`) are left out, names and
+    addresses, and what the cue gives in another row.
     """
-    train = counted(pii, name)
-    train = train[train["cue_asked"] & ~train["type"].isin(BARE)]
+    train, held = (counted(pii, name, split) for split in ("train", "test"))
+    hard = [
+        kind
+        for kind, rates in _estimates(train, held).items()
+        if max(value for by, value in rates.items() if by != OTHER_ROWS) <= GUESSABLE
+    ]
+    hard = [kind for kind in hard if kind not in BARE]
+    train = train[train["cue_asked"] & train["type"].isin(hard)]
     if name == BASE or train.empty:
         return 1.0
     several = (train["dose"] > 1).to_numpy()
