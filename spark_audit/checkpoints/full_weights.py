@@ -16,7 +16,7 @@ from spark_audit.checkpoints.tokenizer import (
     read_tokenizer,
     tokenizer_sha256,
 )
-from spark_audit.errors import CheckpointError
+from spark_audit.errors import CheckpointError, shown
 
 NOT_VERIFIABLE = "base not verifiable: full weights name no base"
 
@@ -104,7 +104,7 @@ def _outline(folder: Path, given: Given) -> tuple[dict[str, str], dict[str, str]
     """What a configuration says, and each tensor's shape (none for own code)."""
     named = read_json(folder / "config.json", where=given.where)
     model = read_architecture(folder, named, given)
-    listed = [str(name) for name in named.get("architectures") or ["own code"]]
+    listed = [shown(name) for name in named.get("architectures") or ["own code"]]
     said = {
         "architecture": listed[0] if model.cls is None else model.cls.__name__,
         "vocabulary": f"{getattr(model.text, 'vocab_size', 0)} rows",

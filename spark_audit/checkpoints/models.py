@@ -111,7 +111,7 @@ def read_architecture(
         )
     except Exception as error:  # unknown types, wrong fields: no common class
         raise _foreign("config.json is not understood", error, where) from error
-    name = listed[0] if listed else type(config).__name__
+    name = shown(listed[0]) if listed else type(config).__name__
     positions = getattr(config.get_text_config(), "max_position_embeddings", None) or 1
     if not isinstance(positions, int) or positions < 1:
         raise CheckpointError(

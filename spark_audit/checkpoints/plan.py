@@ -93,7 +93,7 @@ class Plan:
             rows=known.rows,
             raw=known.raw,
             dtype=dtype,
-            eos=_eos(shared.weights.folder, model),
+            eos=_eos(shared.weights.folder, model, where=shared.given.where),
             is_base=name == BASE or self.is_base(item),
             quantize=quantize,
             tokenizers=self.tokenizers,
@@ -150,12 +150,16 @@ class Plan:
         yield from alone
 
 
-def _eos(folder: Path | None, model: Any) -> object:
+def _eos(folder: Path | None, model: Any, *, where: str) -> object:
     """What ends an answer of a model, once transformers has opened its folder."""
-    settings = model.generation_config
-    if folder is not None and (folder / "generation_config.json").exists():
-        settings = type(settings).from_pretrained(folder, local_files_only=True)
-    return getattr(settings, "eos_token_id", None)
+    if folder is not None and (path := folder / "generation_config.json").exists():
+        eos = read_json(path, where=where).get("eos_token_id")
+        ids = eos if isinstance(eos, list) else [0 if eos is None else eos]
+        if not all(type(i) is int for i in ids):
+            what = f"{path.name}: eos_token_id is no token's id"
+            raise CheckpointError(what, where=where)
+        return eos
+    return getattr(model.generation_config, "eos_token_id", None)
 
 
 def _dress(item: Recipe, base: Recipe) -> Rehearsal:

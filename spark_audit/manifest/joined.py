@@ -83,7 +83,9 @@ def check_joined(manifest: Any) -> None:
     for field, key, at in _places(manifest):
         _check_place(known, field, key, at)
     for field, split in (("members", "train"), ("non_members", "test")):
-        for key in getattr(manifest.membership, field):
+        keys = getattr(manifest.membership, field)
+        _once(f"membership.{field}", keys)
+        for key in keys:
             i = known.index.get(key, -1)
             if i < 0 or known.train[i] != (split == "train"):
                 raise ValueError(f"membership.{field} holds no {split} row's id")

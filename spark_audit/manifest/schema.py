@@ -334,11 +334,6 @@ class Membership(_Part):
     members: Annotated[list[str], *packing(str, "membership.members")]
     non_members: Annotated[list[str], *packing(str, "membership.non_members")]
 
-    @model_validator(mode="after")
-    def _apart(self) -> Membership:
-        _once([*self.members, *self.non_members])
-        return self
-
 
 class BalanceRow(_Part):
     """One covariate before and after matching (Love-plot data)."""

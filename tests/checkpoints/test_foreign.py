@@ -559,6 +559,32 @@ def test_a_file_of_holes(
     assert inspect_checkpoint(str(folder), base=str(tiny_base)).problems
 
 
+def test_a_long_name_is_cut_where_it_is_said(
+    tiny_base: Path, copied: Callable[..., Path]
+) -> None:
+    folder = copied(tiny_base)
+    change(folder / "config.json", architectures=["a" * 70_000])
+    (said,) = inspect_checkpoint(str(folder)).problems
+    assert "is not a causal language model" in said
+    assert len(said) < 1000
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\xff\xfe{\x00}\x00", "generation_config.json cannot be read"),
+        (b'{"eos_token_id": "</s>"}', "eos_token_id is no token's id"),
+        (b'{"eos_token_id": [1, null]}', "eos_token_id is no token's id"),
+    ],
+)
+def test_settings_of_generation_that_are_none(
+    content: bytes, said: str, tiny_base: Path, copied: Callable[..., Path]
+) -> None:
+    folder = copied(tiny_base)
+    (folder / "generation_config.json").write_bytes(content)
+    refused(folder, said)
+
+
 @pytest.mark.usefixtures("measured")
 def test_a_file_of_holes_as_data(tmp_path: Path) -> None:
     from spark_audit.checkpoints.run_folder import read_run

@@ -91,7 +91,7 @@ def manifest(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     yield ["manifest", one(rng, ("show", "show")), path, *one(rng, ([], ["--json"]))]
 
 
-@family(38)
+@family(22)
 def sealed_manifest(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """A manifest of nonsense with a digest that fits."""
     content = json.loads(scene.manifest.read_bytes())
@@ -311,7 +311,7 @@ def flaws(content: dict[str, Any]) -> Iterator[str]:
 # --- data -----------------------------------------------------------------------------
 
 
-@family(20)
+@family(16)
 def data(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """Rows of the project's own format."""
     lines = scene.data.read_bytes().splitlines()
@@ -346,7 +346,7 @@ def data(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         yield ["data", "inject", path, "-o", path.with_name("more"), "--canaries", 1]
 
 
-@family(14)
+@family(10)
 def csv(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """Somebody else's CSV, JSON or Parquet."""
     rows = [json.loads(line) for line in scene.data.read_bytes().splitlines()]
@@ -502,7 +502,7 @@ def _checkpoint(
     return False
 
 
-@family(20)
+@family(16)
 def adapter(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """A PEFT adapter from somebody else."""
     folder = scene.copy(scene.lora)
@@ -514,7 +514,7 @@ def adapter(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         raise Silent("other weights were opened as an adapter")
 
 
-@family(20)
+@family(16)
 def model(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """A model's folder: configuration, tokenizer, weights."""
     folder = scene.copy(scene.base)
@@ -563,7 +563,7 @@ def run(scene: Scene, rng: Rng, said: list[str]) -> Commands:
 # --- reports --------------------------------------------------------------------------
 
 
-@family(24)
+@family(20)
 def report(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """A report.json from somebody else."""
     folder = scene.copy(scene.report)
@@ -599,7 +599,7 @@ def report(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         yield ["@draw", folder, one(rng, FIGURES.names())]
 
 
-@family(18)
+@family(14)
 def evidence(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """Evidence in a report folder, which comparisons conclude from."""
     folder = scene.copy(scene.report)

@@ -6,8 +6,11 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from gguf_files import written
 
 from spark_audit.cli.main import run as audit
 from spark_audit.data.examples import write_examples
@@ -37,6 +40,15 @@ class Scene:
     @property
     def lora(self) -> Path:
         return self.folder / "lora"
+
+    @property
+    def gguf(self) -> Path:
+        return self.folder / "m.gguf"
+
+    @cached_property
+    def gguf_header(self) -> int:
+        """Bytes before its tensors: it has 64 a number at least behind them."""
+        return self.gguf.read_bytes().index(b"blk.0.attn_q.weight") + 200
 
     @property
     def report(self) -> Path:
@@ -75,6 +87,7 @@ def make_scene(folder: Path, base: Path, make_adapter: Callable[..., Path]) -> S
 
     shutil.copytree(base, folder / "base")
     make_adapter(folder / "lora")
+    gguf_of(base, folder / "m.gguf")
     rows = demo.make_examples(6, split="train", seed=2)
     rows += demo.make_examples(3, split="test", seed=2)
     write_examples(
@@ -115,6 +128,15 @@ def make_scene(folder: Path, base: Path, make_adapter: Callable[..., Path]) -> S
         *("--format", "json"),
     )
     return Scene(folder, folder / "room")
+
+
+def gguf_of(base: Path, file: Path) -> None:
+    """The base as llama.cpp's converter would write it."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    written(file, AutoModelForCausalLM.from_pretrained(base), list(tokens))
 
 
 def sealed(content: dict[str, Any]) -> bytes:

@@ -2,6 +2,7 @@
 
     SPARK_FUZZ=manifest:17 pytest tests/fuzz        one mutant, by its number
     SPARK_FUZZ=manifest:0-999 pytest tests/fuzz     a thousand of a family
+    SPARK_FUZZ=all:5000-5999 pytest tests/fuzz      a thousand of each
     pytest tests/fuzz -m slow                       10,000 of all families
 
 A mutant follows from its family's name and its number alone, as long as the mutations
@@ -12,13 +13,17 @@ and the small audit they are made of stay what they are. The short run takes the
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import tempfile
+import threading
 import unicodedata
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import fuzz.foreign  # noqa: F401
 import numpy as np
 import pytest
 from clocks import Hung, limited
@@ -126,6 +131,49 @@ def _store(scene: Scene, folder: str) -> None:
                 raise Silent(f"{name} is no number")
 
 
+def _served(scene: Scene, answer: str) -> None:
+    """Ask a server that answers every request with the same bytes for scores."""
+    from spark_audit.checkpoints import server
+
+    raw = Path(answer).read_bytes()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as line,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(server, "PAUSES", ())
+        patch.setattr(server, "SECONDS", 2)
+        patch.setattr(server, "SOON", 2)
+
+        def answers() -> None:
+            with suppress(OSError):
+                while True:
+                    with line.accept()[0] as other, suppress(OSError):
+                        other.settimeout(2)
+                        other.recv(1 << 16)
+                        other.sendall(raw)
+
+        threading.Thread(target=answers, daemon=True).start()
+        one = server.Server(f"http://127.0.0.1:{line.getsockname()[1]}/v1", "m")
+        try:
+            found = one.nll([5, 6, 7], _Tokenizer())
+            assert found.shape == (2,)
+            if not (np.isfinite(found) & (found > -1e-2)).all():
+                raise Silent("scores that are none")
+            one.reach()
+        finally:
+            line.shutdown(socket.SHUT_RDWR)
+
+
+class _Tokenizer:
+    """Of three tokens."""
+
+    def decode(self, ids: Sequence[int], **_: object) -> str:
+        return "abc"
+
+    def __call__(self, text: str, **_: object) -> dict[str, list[int]]:
+        return {"input_ids": [5, 6, 7]}
+
+
 ACTS: dict[str, Callable[..., None]] = {
     "@audit": _audit,
     "@draw": _draw,
@@ -133,6 +181,7 @@ ACTS: dict[str, Callable[..., None]] = {
     "@tables": _tables,
     "@resume": _resume,
     "@store": _store,
+    "@served": _served,
 }
 
 
@@ -212,7 +261,7 @@ def numbers(family: str, *, times: int = 1) -> range:
     named, _, some = asked.partition(":")
     if not asked:
         return range(FAMILIES[family][1] * times)
-    if named != family:
+    if named not in (family, "all"):
         return range(0)
     low, _, high = some.partition("-")
     return range(int(low), int(high or low) + 1)

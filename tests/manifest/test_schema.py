@@ -459,6 +459,10 @@ def test_what_a_notebook_prints_is_short_and_without_text(manifest: Manifest) ->
             "field canaries.0.candidates: holds something twice",
         ),
         (
+            lambda m: m["membership"]["members"].append(m["membership"]["members"][0]),
+            "membership.members.6 stands twice",
+        ),
+        (
             lambda m: m["membership"]["members"].append("nobody"),
             "membership.members holds no train row's id",
         ),

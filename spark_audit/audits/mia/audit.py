@@ -32,7 +32,7 @@ from spark_audit.audits.mia.guards import (
     findings,
     sides_of,
 )
-from spark_audit.audits.mia.metrics import COLUMNS, LATER, METRICS, flaw
+from spark_audit.audits.mia.metrics import COLUMNS, METRICS, flaw
 from spark_audit.audits.mia.rows import (
     all_rows_table,
     contrasts_of,
@@ -269,8 +269,7 @@ def frames(
     order=6,
     about=About(
         METRICS,
-        columns={k: one for k, one in COLUMNS.items() if k not in LATER},
-        later=LATER,
+        columns=COLUMNS,
         flaw=flaw,
         nothing=NO_ROWS,
         unscored=UNSCORED,

@@ -64,8 +64,6 @@ COLUMNS = {
     **dict.fromkeys(("blind_null", "blind_null_low", "blind_null_high"), MAYBE),
     **dict.fromkeys(("blind_permutations", "blind_rows", "texts", "dose"), MAYBE),
 }
-LATER = {k: COLUMNS[k] for k in (*ATTACKS, "texts", "dose") if k != "loss"}
-"""Reports that were made before a score was there lack it."""
 
 
 def flaw(evidence: pd.DataFrame) -> str:

@@ -1,0 +1,176 @@
+"""Families of mutants of what comes from elsewhere: GGUF, servers, TOML, headers."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+from fuzz.families import Commands, Silent, family
+from fuzz.mutations import STEERING, Rng, mutate, mutate_bytes, one, written
+from fuzz.scene import Scene
+
+SIZES = (0, 1, 255, 2**16, 2**31, 2**32 - 1, 2**40, 2**63, 2**64 - 1)
+
+
+@family(8)
+def gguf(scene: Scene, rng: Rng, said: list[str]) -> Commands:
+    """A GGUF file: a count, length or offset in its header, or any of its bytes."""
+    raw = scene.gguf.read_bytes()
+    if rng.random() < 0.3:
+        raw, what = mutate_bytes(raw, rng)
+    else:
+        changed, what = bytearray(raw), ""
+        for _ in range(1 + int(rng.random() < 0.3)):
+            code = one(rng, ("<Q", "<Q", "<I"))
+            # The header's own fields, its keys, or what is said of its tensors.
+            at = int(rng.integers(4, one(rng, (24, 400, scene.gguf_header))))
+            size = one(rng, SIZES) & ((1 << 8 * struct.calcsize(code)) - 1)
+            struct.pack_into(code, changed, at, size)
+            what += f" {size} at byte {at}"
+        raw = bytes(changed)
+    said.append(what)
+    path = scene.file("m.gguf", raw)
+    seen = yield ["inspect", path, "--base", scene.base]
+    if seen == 0 and (yield ["@open", path, scene.base]) == 0:
+        if what.startswith(("cut", "empty", "zeros", "list", "null", "deep")):
+            raise Silent("a file without its end was opened")
+
+
+@family(8)
+def header(scene: Scene, rng: Rng, said: list[str]) -> Commands:
+    """The header of a safetensors file, written anew over the same tensors."""
+    given, name = one(
+        rng,
+        (
+            (scene.base, "model.safetensors"),
+            (scene.lora, "adapter_model.safetensors"),
+        ),
+    )
+    folder = scene.copy(given)
+    path = folder / name
+    raw = path.read_bytes()
+    (long,) = struct.unpack_from("<Q", raw)
+    content, what = mutate(json.loads(raw[8 : 8 + long]), rng)
+    new = written(content, line=True)
+    told = len(new) if rng.random() < 0.8 else one(rng, SIZES)
+    said.append(f"{name}: {what}; of {told} bytes")
+    path.write_bytes(struct.pack("<Q", told) + new + raw[8 + long :])
+    base = "" if given == scene.base else scene.base
+    seen = yield ["inspect", folder, *(["--base", base] if base else [])]
+    if seen == 0:
+        yield ["@open", folder, base]
+
+
+@family(8)
+def peft(scene: Scene, rng: Rng, said: list[str]) -> Commands:
+    """An adapter's configuration of another type, with fields that PEFT knows."""
+    from peft import PEFT_TYPE_TO_CONFIG_MAPPING
+
+    folder = scene.copy(scene.lora)
+    path = folder / "adapter_config.json"
+    content = json.loads(path.read_bytes())
+    kinds = {str(k.value): v for k, v in PEFT_TYPE_TO_CONFIG_MAPPING.items()}
+    fields = sorted(kinds["LORA"].__dataclass_fields__)
+    if rng.random() < 0.4:
+        kind = one(rng, sorted(kinds))
+        fields = sorted(kinds[kind].__dataclass_fields__)
+        content = {k: v for k, v in content.items() if k in fields}
+        content |= {"peft_type": kind, "task_type": "CAUSAL_LM"}
+        said.append(kind)
+    values = (
+        *(True, 1, -1, 0, "all", "all-linear", "(a+)+$", "gaussian", "../x", STEERING),
+        *({"q_proj": 10**9}, {"(x+x+)+y": 1}, ["lm_head"], ["embed_tokens"], [""], [0]),
+        *({"auto_map": {}}, "https://h/x", "hf:a/b", [[0, 10**6]], {"loftq_bits": 4}),
+    )
+    for _ in range(1 + int(rng.integers(3))):
+        name, value = one(rng, fields), one(rng, values)
+        content[name] = value
+        said.append(f"{name} is {str(value)[:30]!a}")
+    path.write_bytes(written(content))
+    seen = yield ["inspect", folder, "--base", scene.base]
+    if seen == 0:
+        yield ["@open", folder, scene.base]
+
+
+@family(6)
+def config(scene: Scene, rng: Rng, said: list[str]) -> Commands:
+    """A file of options."""
+    content: dict[str, Any] = {
+        "ckpt": [f"ours={scene.lora}"],
+        "base": str(scene.base),
+        "manifest": str(scene.manifest),
+        "seed": 1,
+        "limit": 3,
+        "batch-size": 2,
+        "format": ["json"],
+        "formats": ["json"],
+        "trust_remote_code": True,
+        "task": "dining",
+        "help": True,
+        "config": "x",
+        "dry-run": False,
+    }
+    wanted = [k for k in content if k in ("ckpt", "manifest") or rng.random() < 0.4]
+    content, what = mutate({k: content[k] for k in wanted}, rng)
+    lines = (
+        [f"{json.dumps(k)} = {_toml(v)}" for k, v in content.items()]
+        if isinstance(content, dict)
+        else ["x"]
+    )
+    raw = "\n".join(lines).encode("utf-8", "surrogatepass")
+    if rng.random() < 0.2:
+        raw, what = mutate_bytes(raw, rng)
+    said.append(what)
+    path = scene.file("c.toml", raw)
+    # Nothing is scored: the report's folder is a file.
+    code = yield ["nll", "--config", path, "-o", path, "--device", "cpu"]
+    if code == 0:
+        raise Silent("a report was written over a file")
+    if b'trust_remote_code" = true' in raw and code != 2:
+        raise Silent("code of a checkpoint was trusted by a file")
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it, where it can; else as it comes."""
+    if value is None:
+        return "nan"
+    if isinstance(value, dict):
+        inner = ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items())
+        return f"{{{inner}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=bool(isinstance(value, str)))
+
+
+@family(10)
+def server(scene: Scene, rng: Rng, said: list[str]) -> Commands:
+    """What a server answers where it is asked for scores."""
+    body: Any = {
+        "choices": [{"text": "", "logprobs": {"token_logprobs": [None, -1.0, -2.5]}}],
+        "usage": {"prompt_tokens": 3},
+    }
+    kind = one(rng, ("json", "json", "bytes", "head"))
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
+    if kind == "json":
+        body, what = mutate(body, rng)
+        raw = head + written(body, line=True)
+    elif kind == "bytes":
+        raw, what = mutate_bytes(head + written(body), rng)
+    else:
+        status = one(rng, (100, 200, 204, 301, 307, 400, 401, 413, 422, 503, 999, -1))
+        lines = (
+            *(b"Content-Length: -1", b"Content-Length: 99999999999999"),
+            *(b"Transfer-Encoding: chunked", b"X: " + b"a" * 70_000, b": ", b"\x00"),
+            *(b"Location: file:///etc/passwd", b"Content-Encoding: gzip"),
+        )
+        line, what = one(rng, lines), ""
+        reason = one(
+            rng, (b"OK", STEERING.encode("utf-8", "replace"), b"", b"a" * 9999)
+        )
+        first = b"HTTP/1.1 %d %b\r\n" % (status, reason)
+        raw = first + line + b"\r\n\r\n" + written(body)
+        what = f"{status} {line[:30]!r}"
+    said.append(f"{kind}: {what}")
+    path = scene.file("answer", raw)
+    yield ["@served", path]
