@@ -55,6 +55,7 @@ PATTERNS = {
     "spark_audit.report.figures.picture": "where names of checkpoints break",
     "spark_audit.report.figures.svg": "drawings",
     "spark_audit.report.gate": "rules that somebody typed",
+    "spark_audit.report.origins": "folders of a path",
     "spark_audit.report.writers.html_page.drawings": "drawings",
     "spark_audit.report.writers.html_page.page": "ids of the page",
     "spark_audit.report.writers.latex.text": "names of letters",

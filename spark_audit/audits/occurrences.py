@@ -17,12 +17,39 @@ from spark_audit.data.injection import FRAMES
 from spark_audit.data.occurrences import doses, folded
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 from spark_audit.results import Estimate
-from spark_audit.stats.memory import Sides, memory
+from spark_audit.results.rows import Power
+from spark_audit.stats.memory import Memory, Sides, memory
 
 TOLD_APART = (
     "trained and held-out identifiers differ in their text, or too few can be compared"
 )
 OLD = "evidence of an earlier version does not say what stands in rows never trained on"
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How identifiers of one group moved, and what they rest on.
+
+    Attributes
+    ----------
+    own
+        Change of their NLL, on either side, and the difference: memory.
+    beyond
+        The same of the change minus that of their controls, where they have one: on
+        the never-trained side, of the kind; the difference is specific selectivity.
+    reach
+        Nats by which the sides were clearly unequally hard on the reference.
+    p
+        Of no difference; two-sided.
+    power
+        What the smallest difference that is detected follows from.
+    """
+
+    own: Memory
+    beyond: Memory
+    reach: float = 0.0
+    p: float | None = None
+    power: tuple[Power, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from spark_audit.audits.matched.contrasts import REFERENCE
 from spark_audit.audits.matched.words import NO_LOW
-from spark_audit.audits.occurrences import OLD, comparable, sides_of
+from spark_audit.audits.occurrences import OLD, Moved, comparable, sides_of
 from spark_audit.audits.strata import ENOUGH
 from spark_audit.data.occurrences import dose_group
 from spark_audit.results import Contrast, Estimate, Row, number
@@ -26,32 +25,6 @@ from spark_audit.stats.memory import (
 )
 
 PERMUTATIONS = 9999
-
-
-@dataclass(frozen=True)
-class Moved:
-    """How identifiers of one group moved, and what they rest on.
-
-    Attributes
-    ----------
-    own
-        Change of their NLL, on either side, and the difference: memory.
-    beyond
-        The same of the change minus that of their controls, where they have one: on
-        the never-trained side, of the kind; the difference is specific selectivity.
-    reach
-        Nats by which the sides were clearly unequally hard on the reference.
-    p
-        Of no difference; two-sided.
-    power
-        What the smallest difference that is detected follows from.
-    """
-
-    own: Memory
-    beyond: Memory
-    reach: float = 0.0
-    p: float | None = None
-    power: tuple[Power, ...] = ()
 
 
 def occurrences(part: pd.DataFrame) -> pd.DataFrame | None:
