@@ -24,7 +24,6 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.run import Request, run
-from spark_audit.report.attachments import read_cases
 from spark_audit.report.disclosure import (
     BESIDE,
     FEWEST,
@@ -183,24 +182,6 @@ def test_a_redacted_manifest_is_shown_and_not_audited_with(
         capsys.readouterr()
         assert command_line(audit) == 2
         assert wanted in capsys.readouterr().err
-
-
-def test_a_report_of_an_earlier_version_loses_its_token_scores(
-    audited: Path, attacker: Attacker, tmp_path: Path
-) -> None:
-    texts = texts_of(load_manifest(audited / "m.json"))
-    folder = tmp_path / "report"
-    shutil.copytree(audited / "report", folder)
-    report = json.loads((folder / "report.json").read_bytes())
-    report["tables"]["cases"] = read_cases(folder)
-    report["tables"]["pair_distances"] = [{"quantile": 0.5, "distance": 0.1}]
-    (folder / "report.json").write_text(json.dumps(report))
-    assert attacker.recovered(folder / "report.json", texts)
-    assert command_line(["report", str(folder), "--format", "csv,html,json"]) == 0
-    assert not (folder / "tables" / "cases.csv").exists()
-    assert not (folder / "tables" / "pair_distances.csv").exists()
-    for name in ("report.json", "report.html"):
-        assert attacker.recovered(folder / name, texts) == set(), name
 
 
 def singled_out(
