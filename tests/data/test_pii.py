@@ -372,7 +372,7 @@ def test_presidio_not_installed(monkeypatch):
     for name in [m for m in sys.modules if m.startswith("presidio")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(InputError, match=r"pip install 'spark-audit\[presidio\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[presidio\]'"):
         annotate("x", detector="presidio-patterns")
 
 
