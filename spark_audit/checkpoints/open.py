@@ -89,8 +89,11 @@ def open_checkpoint(
     TypeError
         If it is neither a path nor a checkpoint.
     """
-    if isinstance(source, Loaded) or hasattr(source, "tokenizer_sha256"):
-        return source  # open already, or what stands in for one
+    if isinstance(source, Loaded):
+        return source
+    if hasattr(source, "usable"):
+        stand_in: Any = source  # what has a checkpoint's parts is as good as one
+        return stand_in
     if not isinstance(source, str | Path):
         kind = type(source).__name__
         raise TypeError(f"checkpoint: {kind} is no path and no open checkpoint")

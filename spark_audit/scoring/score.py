@@ -97,10 +97,9 @@ def score(
     OutputError
         If the store cannot be written; what was stored before stays valid.
     """
-    if isinstance(loaded, str | Path):
-        from spark_audit.checkpoints.open import open_checkpoint
+    from spark_audit.checkpoints.open import open_checkpoint
 
-        loaded = open_checkpoint(loaded)
+    loaded = open_checkpoint(loaded)
     store = Store(None) if store is None else store
     tables: dict[Pass, TokenTable] = {}
     notes: dict[str, None] = {}

@@ -569,7 +569,7 @@ def test_without_opacus_what_to_install_is_said(
     stream: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "opacus.accountants", None)
-    with pytest.raises(InputError, match=r"pip install 'spark-audit\[dp\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[dp\]'"):
         dpsgd(stream(), METHODS.get("seqft"))
 
 

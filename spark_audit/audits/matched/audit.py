@@ -21,7 +21,6 @@ import pandas as pd
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import About, Plan, Tables
 from spark_audit.audits.matched.changes import (
-    Moved,
     low_contrast,
     low_drift,
     low_row,
@@ -38,6 +37,7 @@ from spark_audit.audits.matched.rematch import (
     placebo_table,
     sensitivity_table,
 )
+from spark_audit.audits.occurrences import Moved
 from spark_audit.audits.spans import SumsOf, audited_spans
 from spark_audit.audits.turns import joined
 from spark_audit.errors import InputError

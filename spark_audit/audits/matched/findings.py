@@ -18,6 +18,7 @@ from spark_audit.audits.matched.words import (
     memory_findings,
     selectivity_finding,
 )
+from spark_audit.audits.occurrences import Moved
 from spark_audit.names import entry_of
 from spark_audit.results import Contrast, Finding, Row
 
