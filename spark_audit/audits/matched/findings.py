@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 import pandas as pd
 
 from spark_audit.audits.matched.changes import (
-    Moved,
     confounded,
     left_out,
     own_change,
