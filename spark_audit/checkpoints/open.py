@@ -92,7 +92,7 @@ def open_checkpoint(
     if isinstance(source, Loaded):
         return source
     if hasattr(source, "usable"):
-        stand_in: Any = source  # what has a checkpoint's parts is as good as one
+        stand_in: Loaded = source  # what has a checkpoint's parts is as good as one
         return stand_in
     if not isinstance(source, str | Path):
         kind = type(source).__name__
