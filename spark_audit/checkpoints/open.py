@@ -92,8 +92,10 @@ def open_checkpoint(
     if isinstance(source, Loaded):
         return source
     if hasattr(source, "usable"):
-        stand_in: Loaded = source  # what has a checkpoint's parts is as good as one
-        return stand_in
+        # What has a checkpoint's parts is as good as one.
+        stand_in: Any = source
+        opened: Loaded = stand_in
+        return opened
     if not isinstance(source, str | Path):
         kind = type(source).__name__
         raise TypeError(f"checkpoint: {kind} is no path and no open checkpoint")
