@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints.adapter_fields import resolve
-from spark_audit.checkpoints.spread import materialise, whole
+from spark_audit.checkpoints.spread import materialise
 from spark_audit.errors import CheckpointError, first_line, shown
 
 State = dict[str, torch.Tensor]
@@ -155,7 +155,7 @@ class AdapterHost:
             if name in own and own[name].shape == tensor.shape:
                 if own[name].is_meta or tensor.is_meta:
                     return True
-                base = whole(own[name]).cpu()
+                base = own[name].cpu()
                 return torch.equal(base, tensor.to(device="cpu", dtype=base.dtype))
         return False
 

@@ -40,7 +40,7 @@ from spark_audit.checkpoints.models import (
 from spark_audit.checkpoints.quantise import rounded, swapped
 from spark_audit.checkpoints.recipe import Given, Loaded, Recipe
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.checkpoints.spread import here, offloaded, release
+from spark_audit.checkpoints.spread import offloaded, release
 from spark_audit.checkpoints.tokenizer import (
     has_tokenizer,
     has_vocabulary,
@@ -89,19 +89,17 @@ class LoadedBase:
             state=None if weights.folder else weights.read(False),
             dtype=dtype,
             device=self.device,
-            places=placed(
-                loading, self.device, config=self.architecture.config, folder=disk
-            ),
+            places=placed(loading, self.device, folder=disk),
             safetensors=weights.files[0].suffix == ".safetensors",
             trust_remote_code=loading.trust_remote_code,
             where=where,
         )
         if disk is not None:
             weakref.finalize(self.model, shutil.rmtree, disk, ignore_errors=True)
-        check_finite(dict(here(self.model)), where=where)
+        held = {k: t for k, t in self.model.state_dict().items() if not t.is_meta}
+        check_finite(held, where=where)
         if offloaded(self.model):
             check_finite(weights.read(False), where=where)
-        self.shared_model = loading.tp > 1
         self._tokenizers: dict[Path, Read] = {} if tokenizers is None else tokenizers
         self.rows = head_rows(self.model)
         usable = usable_rows(self._tokenizer(shared)[0], self.rows, where=where)
@@ -150,7 +148,6 @@ class LoadedBase:
             device=self.device,
             notes=tuple(notes),
             activate=partial(_activated, self.host, on, noise),
-            shared=self.shared_model,
         )
         yield first
         for kind, other in zip(quantize, others, strict=True):

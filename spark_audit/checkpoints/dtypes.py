@@ -35,7 +35,7 @@ def computed_in(
     kinds = (tensor.dtype for tensor in weights.read(True).values())
     if next((one for one in kinds if one.is_floating_point), None) != torch.bfloat16:
         return loading.dtype, []
-    if not loading.probe or loading.tp > 1:
+    if not loading.probe:
         return "bfloat16", []
     sizes = (
         getattr(architecture.text, name, most)

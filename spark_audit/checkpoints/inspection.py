@@ -7,7 +7,7 @@ from typing import Any
 
 from spark_audit.checkpoints.base_model import LoadedBase, remarks, tokenizer_of
 from spark_audit.checkpoints.detect import recipe
-from spark_audit.checkpoints.fit import check_room, check_shared
+from spark_audit.checkpoints.fit import check_room
 from spark_audit.checkpoints.full_weights import NOT_VERIFIABLE, compare_with_base
 from spark_audit.checkpoints.locate import printable
 from spark_audit.checkpoints.offline import quiet
@@ -79,7 +79,6 @@ def _look(
     facts |= rehearsal.facts
     if made.weights is None:
         check_base(made, base)
-    check_shared(made, rehearsal, where=source)
     facts["memory"] = check_room(base, rehearsal, where=source)
     tokenizer, digest, more = tokenizer_of(made, base, known={})
     usable = usable_rows(tokenizer, rehearsal.rows, where=source)
@@ -96,7 +95,7 @@ def _look(
     # What is quantised may open on a GPU only, which others may be using.
     if not small or rehearsal.architecture.quantised:
         return False
-    module = LoadedBase(base, replace(loading, device="cpu", tp=1, device_map=None))
+    module = LoadedBase(base, replace(loading, device="cpu", device_map=None))
     next(module.load(source, made, is_base=False))
     module.release()
     return True

@@ -14,7 +14,6 @@ from spark_audit.checkpoints.quantise import check_kinds
 from spark_audit.checkpoints.recipe import Loaded, Recipe
 from spark_audit.checkpoints.server import local, served
 from spark_audit.checkpoints.specs import BASE, Loading, Spec, default_name
-from spark_audit.checkpoints.together import opened_together
 from spark_audit.checkpoints.tokenizer import read_tokenizer
 from spark_audit.errors import InputError
 from spark_audit.names import CheckpointName
@@ -134,14 +133,7 @@ def open_checkpoints(
     CheckpointError
         As :func:`open_checkpoint`; also when adapters name different bases.
     """
-    loading = replace(loading or Loading(), **options)
-    if loading.tp > 1:
-        return opened_together(_opened, specs, loading)
-    return _opened(specs, loading)
-
-
-def _opened(specs: Sequence[Spec], loading: Loading) -> Iterator[Loaded]:
-    yield from Opening(specs, loading).each()
+    yield from Opening(specs, replace(loading or Loading(), **options)).each()
 
 
 class Opening:

@@ -19,7 +19,7 @@ from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.base_model import Read, described, tokenizer_of
 from spark_audit.checkpoints.beside import NOISE, NOISE_ADDED, frozen_noise
 from spark_audit.checkpoints.detect import recipe
-from spark_audit.checkpoints.fit import check_room, check_shared
+from spark_audit.checkpoints.fit import check_room
 from spark_audit.checkpoints.locate import HUB, locate, read_json
 from spark_audit.checkpoints.models import (
     Rehearsal,
@@ -165,7 +165,6 @@ def _eos(folder: Path | None, model: Any, *, where: str) -> object:
 def _dress(item: Recipe, base: Recipe) -> Rehearsal:
     """Rehearse, and refuse what would not be held by what is here."""
     rehearsal = rehearse(item, base)
-    check_shared(item, rehearsal, where=item.given.where)
     check_room(base, rehearsal, where=base.given.where)
     return rehearsal
 

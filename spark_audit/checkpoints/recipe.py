@@ -61,8 +61,6 @@ class Loaded:
         What a reader of the report must know (decisions taken while loading).
     quantised_from
         Name of the checkpoint that this is with rounded weights.
-    shared
-        Whether other processes hold parts of the model, and must compute with this.
     served
         The server that scores it; ``model`` is then what its scores must agree with.
     """
@@ -84,7 +82,6 @@ class Loaded:
     model_id: str
     notes: tuple[str, ...] = ()
     quantised_from: str | None = None
-    shared: bool = False
     served: Server | None = None
     activate: Callable[[], AbstractContextManager[None]] = field(
         default=nullcontext, repr=False

@@ -290,9 +290,8 @@ def served(specs: Sequence[Spec], loading: Loading) -> dict[str, Server]:
     if others or len(spec.paths) > 1:
         fix = "audit one at a time, and compare the reports"
         raise InputError("one served checkpoint at most", where="--ckpt", fix=fix)
-    if loading.quantize or loading.tp > 1:
-        flag = "--quantize" if loading.quantize else "--tp"
-        raise InputError("does not go with a server", where=flag)
+    if loading.quantize:
+        raise InputError("does not go with a server", where="--quantize")
     agree = Path(str(loading.agree)).expanduser()
     table = agree if agree.suffix == ".parquet" else None
     if table is not None and loading.base is None:

@@ -37,8 +37,6 @@ class Loading:
     dtype
         ``float32``, ``bfloat16``, ``float16``, or ``auto`` for what was saved, and for
         float32 where bfloat16 was saved and float32 is faster here.
-    tp
-        Processes of this launch that hold a share of each layer (tensor parallel).
     device_map
         ``auto``: layers go to GPUs, then the CPU, then the disk, as far as each holds.
     tokenizer
@@ -76,9 +74,6 @@ class Loading:
             env="SPARK_AUDIT_DTYPE",
         ),
     ] = "float32"
-    tp: Annotated[
-        int, Flag("Processes, by torchrun, that share each model.", min=1)
-    ] = 1
     device_map: Annotated[
         str | None,
         Flag("Spread each model over GPUs, CPU and disk.", choices=("auto",)),
@@ -115,13 +110,9 @@ class Loading:
                 where="--dtype",
                 fix=choose(self.dtype, DTYPES),
             )
-        spread = "--tp" if self.tp > 1 else "--device-map" if self.device_map else ""
-        if self.tp > 1 and self.device_map:
-            raise InputError("stands in place of --device-map", where="--tp")
-        if spread and self.quantize:
-            raise InputError(
-                f"rounds whole models, not what {spread} has spread", where="--quantize"
-            )
+        if self.device_map and self.quantize:
+            what = "rounds whole models, not what --device-map has spread"
+            raise InputError(what, where="--quantize")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
-"""Weights that lie in several places: shares of several processes, CPU, disk."""
+"""Weights that lie in several places: GPUs, CPU, disk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,55 +15,19 @@ def entry_device(model: Any) -> torch.device:
 
 
 def weight_of(layer: Any, name: str = "weight") -> torch.Tensor | None:
-    """A layer's whole tensor, from wherever its parts are; ``None`` if it has none.
-
-    Where processes share it, all must ask for it.
-    """
-    tensor = getattr(layer, name, None)
+    """A layer's tensor, from wherever it lies; ``None`` if it has none."""
+    tensor: torch.Tensor | None = getattr(layer, name, None)
     if tensor is None:
         return None
     hook = _hook(layer)
     if tensor.is_meta and getattr(hook, "weights_map", None) is not None:
         tensor = hook.weights_map[name].to(hook.execution_device)
-    found: torch.Tensor = whole(tensor).detach()
-    return found
-
-
-def whole(tensor: Any) -> Any:
-    """A tensor with all shares of it; collective where there are several."""
-    full = getattr(tensor, "full_tensor", None)
-    if full is None:
-        return tensor
-    # Shares are views, which tensors of inference mode do not allow.
-    with torch.inference_mode(False), torch.no_grad():
-        return full()
-
-
-def own_share(tensor: Any) -> Any:
-    """What of a tensor lies in this process."""
-    local = getattr(tensor, "to_local", None)
-    if local is None:
-        return tensor
-    with torch.inference_mode(False), torch.no_grad():
-        return local()
-
-
-def shared(tensor: Any) -> bool:
-    """Whether processes hold rows of a tensor each, the first process the first."""
-    places: Any = getattr(tensor, "placements", ())
-    return len(places) == 1 and bool(places[0].is_shard(0))
+    return tensor.detach()
 
 
 def offloaded(model: Any) -> bool:
     """Whether some weights are fetched from CPU or disk each time."""
     return any(tensor.is_meta for tensor in model.parameters())
-
-
-def here(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors, by name, whose numbers lie in this process."""
-    for name, tensor in model.state_dict().items():
-        if not tensor.is_meta:
-            yield name, own_share(tensor)
 
 
 def materialise(model: Any, adapter: str) -> None:
@@ -97,10 +60,7 @@ def release(model: Any) -> None:
         if getattr(hook, "weights_map", None) is not None:
             hook.weights_map = None
     for tensor in (*model.parameters(), *model.buffers()):
-        if hasattr(tensor, "to_local"):
-            tensor._local_tensor = tensor._local_tensor.new_empty(0)
-        else:
-            tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
 
 
 def _hook(layer: Any) -> Any:

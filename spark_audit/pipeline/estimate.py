@@ -394,7 +394,7 @@ def told(estimate: Estimate) -> Iterator[str]:
         listed = ", ".join(f"{size / 1e9:.1f} GB {place}" for place, size in free)
         yield f"Free: {listed}."
         if estimate.memory_bytes > max(estimate.free_bytes.values()):
-            yield "It may not fit: see --dtype bfloat16, --tp and --device-map auto."
+            yield "It may not fit: see --dtype bfloat16 and --device-map auto."
     yield "Right within a factor of two while this machine is as busy as now. What"
     yield "several audits read is counted with the first; what is there, not again."
     longest = max(estimate.audits, key=lambda one: one.seconds)

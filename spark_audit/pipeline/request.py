@@ -199,25 +199,15 @@ class Request:
             raise InputError(
                 "stands in place of a manifest", where="--data", fix="leave one out"
             )
-        if self.loading.tp > 1 and self.shard[1] > 1:
-            if self.shard != shard_of(None):
-                raise InputError(
-                    "has every process on the same part", where="--tp and --shard"
-                )
-            object.__setattr__(self, "shard", (0, 1))
         if self.jobs not in ("auto", 1) and self.way != "jobs":
             raise InputError(
                 "shares the CPU of one machine, in one process a model",
                 where="--jobs",
-                fix="leave it out with --shard, launchers, Ray, --tp and --device-map",
+                fix="leave it out with --shard, launchers, Ray and --device-map",
             )
         if self.address is not None and self.engine != "ray":
             raise InputError(
                 "is that of a Ray cluster", where="--address", fix="add --engine ray"
-            )
-        if self.engine == "ray" and self.loading.tp > 1:
-            raise InputError(
-                "each worker of Ray has a model of its own", where="--engine ray, --tp"
             )
         # A batch script of SLURM says that it is the first of all tasks.
         if self.engine == "ray" and self.shard[0]:
@@ -236,5 +226,5 @@ class Request:
             return "shard"
         # What `--dtype auto` measures must be the same for all.
         auto = self.jobs == "auto" and self.loading.dtype == "auto"
-        spread = self.loading.tp > 1 or self.loading.device_map
-        return "local" if self.jobs == 1 or auto or spread else "jobs"
+        alone = self.jobs == 1 or auto or self.loading.device_map
+        return "local" if alone else "jobs"

@@ -90,7 +90,7 @@ def _lasting(request: Request) -> bool:
     named = [*request.ckpt, request.base or "", loading.tokenizer or ""]
     named += [one.partition("=")[2] for one in request.ckpt]
     away = any(one.lstrip("[").startswith(HUB) or is_server(one) for one in named)
-    return request.way != "shard" and loading.tp == 1 and not away
+    return request.way != "shard" and not away
 
 
 def _hash(request: Request) -> str:

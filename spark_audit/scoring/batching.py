@@ -10,7 +10,6 @@ from typing import Generic, TypeVar
 import numpy as np
 import torch
 
-from spark_audit.checkpoints.together import joined
 from spark_audit.errors import IncompleteError
 from spark_audit.memory import out_of_memory
 
@@ -170,13 +169,6 @@ class Batches(Generic[T]):
             except Exception as error:
                 if not out_of_memory(error):
                     raise
-                if joined():
-                    # Others that share the model would go on with the larger batch.
-                    raise IncompleteError(
-                        f"out of memory on {len(batch)} texts",
-                        where="--tp",
-                        fix="give a smaller --batch-size",
-                    ) from error
             else:
                 yield batch, result
                 start += sizes.pop(0)

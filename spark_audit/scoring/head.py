@@ -13,12 +13,10 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import torch
 
-from spark_audit.checkpoints.spread import own_share, shared
 from spark_audit.scoring.table import COLUMNS
 
 MASKED = -1e30
@@ -339,8 +337,7 @@ class Head:
     weight, bias
         Shapes ``(V, H)`` and ``(V,)`` or ``None``: the checkpoint's own tensors. A
         float32 copy is kept of a small weight only; a large one of half precision is
-        converted some rows at a time. Of a weight whose rows processes share, each
-        computes the logits of its own, and all must be called alike.
+        converted some rows at a time.
     transform
         What the model does to the logits behind the linear map.
     columns
@@ -359,13 +356,7 @@ class Head:
         transform: Transform,
         columns: Columns,
     ) -> None:
-        self._group: Any = None
-        if shared(weight):
-            self._group = weight.device_mesh.get_group()  # type: ignore[attr-defined]
-            # As rows are dealt: as many to each, fewer to the last.
-            self._each = -(-len(weight) // self._group.size())
-            weight = own_share(weight)
-        self._weight = weight if self._group else weight[: columns.vocabulary]
+        self._weight = weight[: columns.vocabulary]
         if not weight.is_cuda and self._weight.numel() <= self.COPIED:
             self._weight = self._weight.float()
         self._bias = None if bias is None else bias[: columns.vocabulary].float()
@@ -414,18 +405,6 @@ class Head:
         self._transform.apply_(logits)
 
     def _project(self, hidden: torch.Tensor, out: torch.Tensor) -> None:
-        if self._group is None:
-            self._multiply(hidden, out)
-            return
-        own = out.new_zeros(len(hidden), self._each)
-        self._multiply(hidden, own[:, : len(self._weight)])
-        parts = [torch.empty_like(own) for _ in range(self._group.size())]
-        torch.distributed.all_gather(parts, own, group=self._group)
-        for rank, part in enumerate(parts):
-            place = out[:, rank * self._each :][:, : self._each]
-            place.copy_(part[:, : place.shape[1]])
-
-    def _multiply(self, hidden: torch.Tensor, out: torch.Tensor) -> None:
         weight = self._weight
         if weight.dtype == torch.float32:
             torch.mm(hidden.float(), weight.T, out=out)

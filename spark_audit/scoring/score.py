@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from spark_audit.checkpoints.together import together
 from spark_audit.data.encoding import Encoding
 from spark_audit.errors import InputError, OutputError
 from spark_audit.scoring.items import (
@@ -205,21 +204,15 @@ def score_keys(
     return keys, [*store.remarks(keys.values()), *store.notes]
 
 
-def _nothing(*_: Any) -> None:
-    """What other processes that share a model do with scores: the first keeps them."""
-
-
-@together(here=("emit", "note"))
 def _run(
     loaded: Loaded,
     items: Sequence[AnyItem],
     kind: Pass,
     batch_size: int | None,
     *,
-    emit: Callable[[AnyItem, dict[str, np.ndarray]], None] = _nothing,
-    note: Callable[[str], None] = _nothing,
+    emit: Callable[[AnyItem, dict[str, np.ndarray]], None],
+    note: Callable[[str], None],
 ) -> None:
-    """Run a pass, in all processes that share the model."""
     if loaded.served is not None:
         from spark_audit.scoring.served import run
 
@@ -256,7 +249,6 @@ def missing(
     return sum(key in lacking for keys in asked for key in keys)
 
 
-@together()
 def drift(loaded: Loaded, items: Sequence[Item], *, k: int = 8, seed: int = 0) -> float:
     """Largest difference in NLL, in nats, between texts scored together and alone.
 
@@ -276,7 +268,6 @@ def drift(loaded: Loaded, items: Sequence[Item], *, k: int = 8, seed: int = 0) -
     return max((float(one.max()) for one in apart), default=0.0)
 
 
-@together()
 def dtype_drift(
     loaded: Loaded, items: Sequence[Item], *, k: int = 8, seed: int = 0
 ) -> tuple[float, float] | None:

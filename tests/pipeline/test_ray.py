@@ -302,7 +302,6 @@ def test_without_ray_the_line_to_install_it_is_told(
     [
         ({"address": "here:1"}, "--address: .*add --engine ray"),
         ({"engine": "ray", "shard": (1, 2)}, "leave --shard out"),
-        ({"engine": "ray", "loading": Loading(tp=2)}, "a model of its own"),
     ],
 )
 def test_what_does_not_go_together(

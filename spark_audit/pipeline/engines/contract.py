@@ -193,8 +193,8 @@ class Engine:
 
     @property
     def described(self) -> list[Loaded]:
-        """The checkpoints as headers tell of them; none where processes share one."""
-        return [] if self.loading.tp > 1 else self.opening.described
+        """The checkpoints as headers tell of them."""
+        return self.opening.described
 
     def group_of(self, checkpoint: str) -> int:
         """Which module a checkpoint is on, as :meth:`Opening.open` counts them."""
@@ -202,13 +202,7 @@ class Engine:
 
     def checkpoints(self) -> Iterator[Loaded]:
         """Each checkpoint; a task of the one before may not be given any more."""
-        from spark_audit.checkpoints.open import open_checkpoints
-
-        opened = (
-            open_checkpoints(self.call.specs, self.loading)
-            if self.loading.tp > 1
-            else self.opening.each()
-        )
+        opened = self.opening.each()
         while True:
             with self.call.clock("loading"):
                 checkpoint = next(opened, None)

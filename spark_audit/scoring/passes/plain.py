@@ -17,12 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from spark_audit.checkpoints.spread import (
-    entry_device,
-    offloaded,
-    shared,
-    weight_of,
-)
+from spark_audit.checkpoints.spread import entry_device, offloaded, weight_of
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.head import Columns, Head, Transform
@@ -149,7 +144,7 @@ class Scorer:
         self.device = entry_device(model)
         self.room = room(self.device)
         self.exact = weight.dtype in (torch.float32, torch.float64)
-        self._alone = not loaded.shared and not offloaded(model)
+        self._alone = not offloaded(model)
         base = unwrapped(model)
         found = own_head(base, rows=len(loaded.usable))
         if isinstance(found, str):
@@ -364,8 +359,7 @@ def own_head(
         return "its body is not where its class says"
     if head.weight.shape[0] != rows:
         return "its output head has another number of rows than its vocabulary"
-    # Where processes share it, each applies its own rows.
-    weight = head.weight if shared(head.weight) else weight_of(head)
+    weight = weight_of(head)
     assert weight is not None
     return weight, weight_of(head, "bias"), transform
 
