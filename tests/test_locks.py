@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from spark_audit import locks
 from spark_audit.errors import OutputError
-from spark_audit.locks import DEAD, Lease, alone, held, locked
+from spark_audit.locks import alone, locked
 
 
 def test_who_waits_takes_the_file_that_is_there_then(tmp_path: Path) -> None:
@@ -71,86 +67,6 @@ def test_a_lock_that_is_a_fifo_blocks_nothing(wait: bool, tmp_path: Path) -> Non
     os.mkfifo(tmp_path / ".lock")
     with pytest.raises(OutputError, match="cannot be written"):
         locked(tmp_path / ".lock", wait=wait)
-
-
-def test_a_lease_is_held_by_one_and_tells(tmp_path: Path) -> None:
-    path = tmp_path / "leases" / "unit"
-    first = Lease.take(path, "told")
-    assert first is not None
-    assert Lease.take(path) is None
-    found = held(path)
-    assert found is not None
-    assert (found.told, found.alive, found.here) == ("told", True, True)
-    first.release()
-    assert held(path) is None
-    second = Lease.take(path)
-    assert second is not None
-    path.unlink()
-    assert second.lost
-    third = Lease.take(path)
-    assert third is not None
-    second.release()  # not the third's
-    assert held(path) is not None
-    third.release()
-
-
-def test_a_lease_of_the_dead_on_this_machine_is_free_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "unit"
-    code = (
-        "import os, sys\nfrom pathlib import Path\n"
-        "from spark_audit.locks import Lease\n"
-        "Lease.take(Path(sys.argv[1]))\nos._exit(9)\n"
-    )
-    run = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
-    assert run.returncode == 9
-    assert path.exists()
-    lease = Lease.take(path)
-    assert lease is not None
-    lease.release()
-
-
-@pytest.mark.parametrize("locked_there", [True, False])
-def test_a_lease_elsewhere_lasts_as_long_as_its_heart_beats(
-    locked_there: bool, tmp_path: Path
-) -> None:
-    """Locks of another machine may be unknown here, or outlive it."""
-    path = tmp_path / "unit"
-    path.write_text("another machine\ntold")
-    with path.open() as file:
-        if locked_there:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        assert Lease.take(path) is None
-        then = time.time() - DEAD - 1
-        os.utime(path, (then, then))
-        lease = Lease.take(path, "mine")
-        assert lease is not None
-        found = held(path)
-        assert found is not None
-        assert found.told == "mine"
-        lease.release()
-
-
-def test_a_heart_beats_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(locks, "BEAT", 0.01)
-    path = tmp_path / "unit"
-    lease = Lease.take(path)
-    assert lease is not None
-    os.utime(path, (0, 0))
-    end = time.monotonic() + 120
-    while path.stat().st_mtime < 1 and time.monotonic() < end:
-        time.sleep(0.01)
-    assert path.stat().st_mtime > 1
-    lease.release()
-
-
-def test_a_lease_is_no_way_out_of_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "theirs").write_text("kept")
-    os.symlink(tmp_path / "theirs", tmp_path / "unit")
-    with pytest.raises(OutputError, match="cannot be written"):
-        Lease.take(tmp_path / "unit")
-    assert (tmp_path / "theirs").read_text() == "kept"
 
 
 def test_a_folder_that_another_takes_along_is_made_anew(

@@ -148,7 +148,11 @@ def _audit(request: Request, way: _Way) -> Path | None:
     with progress(quiet=way.quiet or request.shard[0] > 0) as show:
         outcome = run(request, progress=show)
     if outcome.report is None:
-        say("done; another worker has written the report")
+        part, parts = request.shard
+        say(
+            f"part {part + 1} of {parts} is scored; {outcome.missing} items of others "
+            "are missing: the worker that ends last writes the report"
+        )
         return None
     if not outcome.anew:
         say(

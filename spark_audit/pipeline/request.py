@@ -175,7 +175,7 @@ class Request:
         Flag(
             "What scores: this process (and workers of --shard or a launcher), or Ray.",
             # Workers that share a folder or a machine are known by their numbers.
-            choices=tuple(n for n in ENGINES.names() if n not in ("jobs", "shard")),
+            choices=tuple(n for n in ENGINES.names() if n != "jobs"),
         ),
     ] = "local"
     address: Annotated[
@@ -222,9 +222,7 @@ class Request:
         """The engine that scores."""
         if self.engine != "local":
             return self.engine
-        if self.shard[1] > 1:
-            return "shard"
         # What `--dtype auto` measures must be the same for all.
         auto = self.jobs == "auto" and self.loading.dtype == "auto"
-        alone = self.jobs == 1 or auto or self.loading.device_map
+        alone = self.jobs == 1 or self.shard[1] > 1 or auto or self.loading.device_map
         return "local" if alone else "jobs"

@@ -2,8 +2,7 @@
 
 The union of the passes that the audits need is scored once per checkpoint into a
 store that resumes, by an engine: here, by workers that share a folder, or elsewhere.
-Of several workers with the same flags the first that finds nothing missing writes the
-report.
+Of several workers with the same flags one that finds nothing missing writes the report.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ from spark_audit.pipeline.lineup import (
 from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.score import Scored, Work
 from spark_audit.pipeline.unchanged import Inputs, unchanged
-from spark_audit.pipeline.workers import NOT_GIVEN, Worker
 from spark_audit.report.folder import check_formats, folder_of, read_report
 from spark_audit.results import Report
 from spark_audit.terminal.console import say
@@ -46,25 +44,22 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
     from spark_audit.scoring.store import Store
 
-PLACE = (
-    *("device", "device_map", "tp", "probe"),
-    *("trust_remote_code", "base", "include_base"),
-)
-"""Options of opening that may differ from one worker to another."""
 LOCK = ".report.lock"
 """Held in a report folder by whoever writes the report."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to; ``report`` is ``None`` where another worker wrote it.
+    """What a run came to.
 
-    ``anew`` is false where the folder held that report, and nothing had changed.
+    ``report`` is ``None`` while ``missing`` items of other workers are not scored.
+    ``anew`` is false where the folder held the report, and nothing had changed.
     """
 
     folder: Path
     report: Report | None
     anew: bool = True
+    missing: int = 0
 
 
 def run(
@@ -238,35 +233,34 @@ def _run(
     inputs = Inputs.of(engine) if concludes else None
     work = _work(engine, order, learned, manifest, folder)
     request, store = work.request, work.store
-    worker = _worker(folder, request, manifest, told=concludes)
-    with worker.at_work():
-        if concludes:
-            _say_there(work)
-        scored: list[Scored] = []
-        checkpoint = checkpoint or next(stream, None)
-        while checkpoint is not None:
-            if order.scores(checkpoint.name):
-                scored.append(work.score(checkpoint))
-            # Let go of full weights before the next checkpoint is loaded.
-            checkpoint = None
-            checkpoint = next(stream, None)
-        names = [*order.names, *(one.facts.name for one in scored)]
-        check_baseline(request.baseline, names)
-        scored = work.settle(scored)
-        if not concludes:
-            return Outcome(folder, None)
-        with clock("gathering"):
-            missing = _missing(store, scored)
-        if missing:
-            raise IncompleteError(f"{missing} items could not be scored")
-        # Commands, and workers of one, wait for one another.
-        with alone(folder / LOCK):
-            if worker.ended:
-                return Outcome(folder, None)
-            report = conclude(work, folder, scored)
-            worker.finish()
-            if inputs is not None:
-                inputs.keep(folder, report)
+    if concludes:
+        _say_there(work)
+    scored: list[Scored] = []
+    checkpoint = checkpoint or next(stream, None)
+    while checkpoint is not None:
+        if order.scores(checkpoint.name):
+            scored.append(work.score(checkpoint))
+        # Let go of full weights before the next checkpoint is loaded.
+        checkpoint = None
+        checkpoint = next(stream, None)
+    names = [*order.names, *(one.facts.name for one in scored)]
+    check_baseline(request.baseline, names)
+    scored = work.settle(scored)
+    if not concludes:
+        return Outcome(folder, None)
+    with clock("gathering"):
+        missing = _missing(store, scored)
+    if missing and request.shard[1] > 1:
+        return Outcome(folder, None, missing=missing)
+    if missing:
+        raise IncompleteError(f"{missing} items could not be scored")
+    # Commands, and workers of one, wait for one another.
+    with alone(folder / LOCK):
+        if request.shard[1] > 1 and unchanged(request) is not None:
+            return Outcome(folder, read_report(folder), anew=False)
+        report = conclude(work, folder, scored)
+        if inputs is not None:
+            inputs.keep(folder, report)
     return Outcome(folder, report)
 
 
@@ -284,43 +278,6 @@ def _missing(store: Store, scored: Sequence[Scored]) -> int:
     asked = (list(keys().values()) for one in scored for keys in one.keys.values())
     lacking = ((keys, store.lacking(keys)) for keys in asked)
     return sum(key in lost for keys, lost in lacking for key in keys)
-
-
-def _worker(
-    folder: Path, request: Request, manifest: Manifest, *, told: bool
-) -> Worker:
-    part = "/".join(map(str, request.shard))
-    return Worker(
-        folder / "scores" / "workers",
-        "+".join(request.audits),
-        part if told and request.way == "shard" else None,
-        _flags(request, manifest),
-    )
-
-
-def _flags(request: Request, manifest: Manifest) -> dict[str, str]:
-    """What all workers of a report must have alike: all that shapes it, by its flag."""
-    texts = "data" if request.data else "manifest"
-    flags = {
-        **request.audit_options,
-        **{k: v for k, v in vars(request.loading).items() if k not in PLACE},
-        "ckpt": request.ckpt,
-        "base": request.base,
-        "baseline": request.baseline,
-        texts: f"{manifest.name} {manifest.digest[:12]}",
-        "preset": request.preset or manifest.settings.preset,
-        "seed": request.seed,
-        "limit": request.limit,
-        "scores": request.scores,
-        "format": request.formats,
-        "show-text": request.show_text,
-    }
-    return {
-        f"--{name.replace('_', '-')}": " ".join(map(str, value))
-        if isinstance(value, tuple)
-        else str(NOT_GIVEN if value is None else value)
-        for name, value in sorted(flags.items())
-    }
 
 
 def _plans(manifest: Manifest, request: Request) -> tuple[Manifest, Plans]:

@@ -85,12 +85,12 @@ class Inputs:
 
 
 def _lasting(request: Request) -> bool:
-    """Whether files alone say what a request reads: no server, no hub, no workers."""
+    """Whether files alone say what a request reads: no server and no hub."""
     loading = request.loading
     named = [*request.ckpt, request.base or "", loading.tokenizer or ""]
     named += [one.partition("=")[2] for one in request.ckpt]
     away = any(one.lstrip("[").startswith(HUB) or is_server(one) for one in named)
-    return request.way != "shard" and not away
+    return not away
 
 
 def _hash(request: Request) -> str:
@@ -98,8 +98,11 @@ def _hash(request: Request) -> str:
     source, digest = Path(__file__).parents[1], hashlib.sha256()
     for path in sorted(source.rglob("*.py")):
         digest.update(path.read_bytes())
-    asked = repr(replace(request, command=()))
-    return sha256_json([asked, os.getcwd(), versions(), digest.hexdigest()])
+    # Workers of one report are asked for the same.
+    asked = repr(replace(request, command=(), shard=(0, 1)))
+    return sha256_json(
+        [asked, request.way, os.getcwd(), versions(), digest.hexdigest()]
+    )
 
 
 def _states(places: Iterable[str]) -> States | None:

@@ -37,7 +37,6 @@ FOLDERS = (
     "scores",
     "scores/store",
     "scores/tables",
-    "scores/workers",
 )
 """What a report folder holds besides files; never a link out of it."""
 

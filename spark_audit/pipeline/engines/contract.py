@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -82,11 +81,6 @@ class Task:
     def items(self) -> Sequence[AnyItem]:
         """What is to be scored."""
         return self.keys.items
-
-    @cached_property
-    def id(self) -> str:
-        """What leases call it: it tells no more than the store's keys do."""
-        return hashlib.sha256("".join(self.keys().values()).encode()).hexdigest()[:32]
 
     @property
     def what(self) -> str:
@@ -181,7 +175,7 @@ class Engine:
             base=request.base,
             include_base=request.base is not None,
             # Of several that measure what is faster, each would find its own.
-            probe=request.way == "local",
+            probe=request.way == "local" and request.shard[1] == 1,
         )
 
     @cached_property
@@ -214,37 +208,27 @@ class Engine:
             del checkpoint
 
     def score(self, task: Task, checkpoint: Loaded) -> None:
-        """Have a pass of a checkpoint scored, by :meth:`finish` at the latest."""
-        with self.call.clock(f"scoring: {task.kind.kind}"):
-            self.here(task, checkpoint)
+        """Have a pass of a checkpoint scored, by :meth:`finish` at the latest.
 
-    def finish(self) -> None:
-        """Return when all that was asked is in the store."""
-
-    def here(
-        self, task: Task, checkpoint: Loaded, *, done: int = 0, total: int = 0
-    ) -> None:
-        """Score what the store lacks of a task in this process.
-
-        Parameters
-        ----------
-        done, total
-            Of a unit: tokens of its pass that were done before, and that there are.
+        Of several workers each scores the items whose keys fall to it.
         """
         from spark_audit.scoring.score import score_keys
 
         request, store = self.call.request, task.store
         store.refresh()
-        lacking = task.lacks
-        if lacking:
-            for remark in drift_told(checkpoint, task.probes(request.seed)):
-                store.remark(remark)
-        what, all_ = task.what, total or lacking
-        score_keys(
-            checkpoint,
-            task.items,
-            kind=task.kind,
-            store=store,
-            batch_size=request.batch_size,
-            progress=lambda now, _: self.call.show(what, done + now, all_),
-        )
+        with self.call.clock(f"scoring: {task.kind.kind}"):
+            if not request.shard[0] and task.lacks:
+                for remark in drift_told(checkpoint, task.probes(request.seed)):
+                    store.remark(remark)
+            score_keys(
+                checkpoint,
+                task.items,
+                kind=task.kind,
+                store=store,
+                batch_size=request.batch_size,
+                shard=request.shard,
+                progress=lambda done, total: self.call.show(task.what, done, total),
+            )
+
+    def finish(self) -> None:
+        """Return when all that was asked is in the store."""

@@ -1,9 +1,9 @@
 """Processes of this machine that share a call: this one, and some that help it.
 
 Products of small matrices do not keep several cores busy: two processes of one thread
-score 1.2 to 1.6 times what one of two threads does. Those that help lease units as
-workers of ``--shard`` do, and end with this one, which alone tells and concludes. What
-one had when it died is taken over.
+score 1.2 to 1.6 times what one of two threads does. Those that help score their parts
+as workers of ``--shard`` do; this one waits for them, does what one that died has left,
+and alone tells and concludes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from spark_audit.errors import InputError
 from spark_audit.memory import free_bytes
 from spark_audit.pipeline.engines import ENGINES
 from spark_audit.pipeline.engines.contract import Call, Engine, Task
-from spark_audit.pipeline.engines.shard import Shard
 from spark_audit.pipeline.request import Request
 from spark_audit.scoring.speed import cores, use_threads
 from spark_audit.terminal.console import say
@@ -72,10 +71,11 @@ def processes(request: Request, *, work: float, size: float, free: int | None) -
     return max(min(cores(), MOST, room), 1)
 
 
-class _Jobs(Shard):
+class _Jobs(Engine):
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self._helpers: list[subprocess.Popen[bytes]] = []
+        self._asked: list[Task] = []
         self._threads = 0
 
     def __exit__(self, *_: object) -> None:
@@ -96,19 +96,33 @@ class _Jobs(Shard):
     def score(self, task: Task, checkpoint: Loaded) -> None:
         if not self._helpers:
             self._begin(task, checkpoint)
-        if self._helpers:
-            super().score(task, checkpoint)
-        else:
-            Engine.score(self, task, checkpoint)
+        super().score(task, checkpoint)
+        if self._helpers and task.lacks:
+            self._asked.append(task)
 
     def finish(self) -> None:
-        super().finish()
-        codes = [one.poll() for one in self._helpers]
+        """Wait for those that help, and do what one that died has left."""
+        with self.call.clock("waiting"):
+            for number, one in enumerate(self._helpers, start=1):
+                self.call.show(
+                    "waiting for other processes", number, len(self._helpers)
+                )
+                one.wait()
+        codes = [one.returncode for one in self._helpers]
         if ended := [code for code in codes if code]:
             say(
                 f"{len(ended)} of {len(codes) + 1} processes ended early (code "
-                f"{ended[0]}; for want of memory?): the others did what it had to do"
+                f"{ended[0]}; for want of memory?): this one does what they had to do"
             )
+        self.call = replace(self.call, request=replace(self.call.request, shard=(0, 1)))
+        for task in self._asked:
+            task.store.refresh()
+        left = {task.checkpoint: task for task in self._asked if task.lacks}
+        for group in sorted({self.group_of(name) for name in left}):
+            for checkpoint in self.opening.open(group):
+                for task in self._asked:
+                    if task.checkpoint == checkpoint.name:
+                        super().score(task, checkpoint)
 
     def _begin(self, task: Task, checkpoint: Loaded) -> None:
         """Start those that help, once a pass is worth it."""
