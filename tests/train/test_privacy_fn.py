@@ -251,7 +251,7 @@ def test_a_start_that_was_killed_before_its_record_is_forgotten(
     mine = tmp_path / "mine" / "carried" / "notes.txt"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
-    with pytest.raises(InputError, match="holds something else than a run"):
+    with pytest.raises(InputError, match="holds files of a run"):
         start(tmp_path / "mine")
     assert mine.read_text() == "mine"
 
