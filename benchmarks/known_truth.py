@@ -150,7 +150,8 @@ def concluded(
     claims = [
         {name: getattr(finding, name, None) for name in fields}
         for finding in report.findings
-        if finding.checkpoint == checkpoint
+        # What a guard voids is no claim, whatever it would have been.
+        if finding.checkpoint == checkpoint and finding.status != "invalid"
     ]
     figures = {
         row.group: [row.value, row.low, row.high]

@@ -30,6 +30,13 @@ GIVE = (
     "Run `matched` with held-out rows that hold identifiers, run `twins`, or plant "
     "canaries before training (`spark-audit data inject`)"
 )
+GIVE_ALIKE = (
+    "What was measured may be the texts' doing. Take held-out rows that were drawn at "
+    "random from where the trained ones come from, identifiers of the same types, "
+    "forms and places in 10 rows or more; or plant canaries before the next training "
+    "(`spark-audit data inject`)"
+)
+"""What helps where held-out rows are no control, or what came back can be guessed."""
 
 HELD_OUT_BACK, BASE_READ, BROKEN = "held_out_back", "base_read_rows", "broken_model"
 """Setup guards: where one fails, the checkpoint's memory was not tested."""
@@ -163,6 +170,12 @@ def remembers(finding: Finding) -> bool:
     return finding.audit in REMEMBERS and (tested or finding.metric == "memory")
 
 
+def unclear(finding: Finding) -> bool:
+    """Whether what a finding tells may be memory, and cannot be told from the texts."""
+    of_memory = finding.audit in (*REMEMBERS, "extract")
+    return finding.claim == "confounded" and of_memory and finding.checkpoint != BASE
+
+
 def faults(guards: Iterable[Guard], name: str) -> list[Guard]:
     """The setup guards that failed for a checkpoint, the first of each name.
 
@@ -219,7 +232,8 @@ def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]
     entries = [k for k in dict.fromkeys(map(_entry, names)) if k != BASE]
     lacking = [name for name in entries if name not in tested]
     if lacking and len(lacking) == len(entries):
-        text = f"{UNTESTED[0].upper()}{UNTESTED[1:]}. {GIVE}."
+        give = GIVE_ALIKE if any(map(unclear, findings)) else GIVE
+        text = f"{UNTESTED[0].upper()}{UNTESTED[1:]}. {give}."
         return [Finding(audit=OF_REPORT, claim="not_tested", sentence=text)]
     return [
         Finding(

@@ -15,11 +15,13 @@ from spark_audit.audits.claims import (
     BASE_READ,
     BROKEN,
     GIVE,
+    GIVE_ALIKE,
     HELD_OUT_BACK,
     TESTS,
     faults,
     level_of,
     remembers,
+    unclear,
 )
 from spark_audit.audits.contract import About
 from spark_audit.audits.matched.guards import BALANCE
@@ -157,6 +159,11 @@ class Standing:
         return self.led_by.audit if self.led_by else ""
 
     @property
+    def unclear(self) -> bool:
+        """Whether something was measured that the texts may have caused."""
+        return any(one.finding and unclear(one.finding) for one in self.tried)
+
+    @property
     def tally(self) -> dict[Outcome, list[Tried]]:
         """The attacks by what they came to, what was found first."""
         parts = {
@@ -212,7 +219,11 @@ def advice(found: Sequence[Standing]) -> dict[State, str]:
         told["NOT SHOWN"] = ". ".join([told["NOT SHOWN"], *more]) + "."
     if "NOT TESTED" in told:
         lacking = [one for one in found if one.state == "NOT TESTED"]
-        parts = [NEXT["NOT TESTED"]] if not all(one.faults for one in lacking) else []
+        parts = [
+            f"{give}."
+            for give in (GIVE, GIVE_ALIKE)
+            if any(not k.faults and k.unclear == (give == GIVE_ALIKE) for k in lacking)
+        ]
         for name, mended in MENDED.items():
             of = [k.name for k in lacking if name in {guard.name for guard in k.faults}]
             whose = f"{', '.join(of)}: " if len(of) < len(lacking) else ""

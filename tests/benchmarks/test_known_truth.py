@@ -6,9 +6,12 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from spark_audit.results import Finding
 
 SOME = "untouched base|never saw|1, 4, 16$|^rows by heart|swapped"
 
@@ -73,6 +76,28 @@ def test_states_gates_and_false_alarms_are_counted(known_truth: Any) -> None:
     assert (held["false alarms"], held["of"]) == (1, 3)
     assert (guards["broken_model"]["false alarms"], guards["any"]["of"]) == (0, 5)
     assert guards["any"]["where"] == {"weights with noise": 1}
+
+
+def test_what_a_guard_voids_is_no_claim(known_truth: Any) -> None:
+    told = [
+        Finding(
+            audit=audit,
+            checkpoint="x",
+            claim=claim,
+            sentence="x: told.",
+            otherwise="x: not told.",
+            family="primary",
+            p=0.001,
+            status=status,
+        )
+        for audit, claim, status in (
+            ("matched", "memory", "invalid"),
+            ("mia", "membership", "ok"),
+        )
+    ]
+    report = SimpleNamespace(findings=told, results=[], guards=[], checkpoints=[])
+    found = known_truth.concluded(report, "x", "", [])
+    assert [one["claim"] for one in found["claims"]] == ["membership"]
 
 
 def test_limits_are_those_of_clopper_and_pearson(known_truth: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_audit.audits.claims import REMAINS, faults
+from spark_audit.audits.claims import REMAINS, faults, untested
 from spark_audit.cli.show import show_report
 from spark_audit.report.assemble import assemble
 from spark_audit.report.disclosure import disclosed
@@ -242,6 +242,21 @@ def test_a_mistaken_setup_is_not_tested_or_leaks(
     # Assembled once more, as when another audit is added, nothing changes.
     again = with_fault(fault, *given.findings, names=("base", "a"))
     assert standings(again) == [one]
+
+
+def test_who_cannot_be_told_from_the_texts_is_not_sent_for_what_is_there() -> None:
+    """Held-out rows that are no control are there: which ones would be is said."""
+    told = [finding("matched", "a", "confounded"), finding("mia", "b", "confounded")]
+    given = report(*told, names=("base", "a", "b"))
+    a, b = sorted(standings(given), key=lambda one: one.name)
+    alone, other = advice([a])["NOT TESTED"], advice([b])["NOT TESTED"]
+    assert "held-out rows that were drawn at random from where" in alone
+    assert "Run `matched`" not in alone
+    assert "Run `matched`" in other
+    assert "drawn at random" not in other
+    assert advice([a, b])["NOT TESTED"] == f"{other} {alone}"
+    (said,) = untested(told[:1], ["base", "a"])
+    assert said.sentence.endswith(alone)
 
 
 def test_a_fault_is_of_its_checkpoint_its_seeds_and_everybodys_base() -> None:
