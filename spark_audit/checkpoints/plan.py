@@ -35,7 +35,7 @@ from spark_audit.checkpoints.models import (
 from spark_audit.checkpoints.quantise import check_mergeable
 from spark_audit.checkpoints.recipe import Loaded, Recipe, State
 from spark_audit.checkpoints.specs import BASE, Loading, Spec
-from spark_audit.checkpoints.weight_files import content_sha256
+from spark_audit.checkpoints.weight_files import check_stored, content_sha256
 from spark_audit.errors import CheckpointError, InputError, shown
 from spark_audit.names import seeds_of
 
@@ -67,6 +67,10 @@ class Plan:
         for name, item in ([(BASE, self.base)] if self.base else []) + self.items:
             shared = item if item.weights else self._needed()
             self._describe(name, item, shared, _dress(item, shared))
+        # What takes longer, and still before hours of scoring: every number, once.
+        for item in [self.base] * bool(self.base) + [item for _, item in self.items]:
+            if item.weights is not None:
+                check_stored(item.weights.files, where=item.given.where)
 
     def _describe(
         self, name: str, item: Recipe, shared: Recipe, known: Rehearsal

@@ -45,8 +45,6 @@ _DTYPES = {
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
 }
-FEW = 1 << 22
-"""Elements that are looked at at a time."""
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -281,15 +279,34 @@ def check_floats(
 def check_finite(state: Mapping[str, torch.Tensor], *, where: str) -> None:
     """Refuse NaN and infinite numbers, by the tensor's name."""
     for name, tensor in state.items():
-        # In parts: of a whole embedding matrix the test takes more than the matrix.
-        parts = torch.split(tensor.flatten(), FEW) if tensor.is_floating_point() else ()
-        if not all(bool(torch.isfinite(part).all()) for part in parts):
+        if not tensor.is_floating_point() or not tensor.numel():
+            continue
+        # Either end is NaN where any number is: 20 times as fast as to ask each.
+        if not bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all()):
             kind = "NaN" if bool(torch.isnan(tensor).any()) else "infinite numbers"
             raise CheckpointError(
                 f"tensor {shown(name)} holds {kind}",
                 where=where,
-                fix="training diverged or the dtype is too narrow: try --dtype float32",
+                fix="training diverged, or the dtype is too narrow: leave it out, give "
+                "an earlier checkpoint, or try --dtype float32",
             )
+
+
+def check_stored(files: Iterable[Path], *, where: str) -> None:
+    """Refuse NaN and infinite numbers in safetensors files, a tensor at a time.
+
+    Of parameters only: a buffer that no model uses may hold infinity. Other files are
+    not read: they take decoding, or are held whole.
+    """
+    from safetensors import safe_open
+
+    for path in files:
+        if path.suffix != ".safetensors":
+            continue
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():
+                if name.endswith((".weight", ".bias")):
+                    check_finite({name: file.get_tensor(name)}, where=where)
 
 
 def content_sha256(files: Iterable[Path], config: Mapping[str, Any]) -> str:

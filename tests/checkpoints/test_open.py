@@ -14,7 +14,10 @@ import torch
 from spark_audit.checkpoints.formats import FORMATS
 from spark_audit.checkpoints.open import Opening, open_checkpoint, open_checkpoints
 from spark_audit.checkpoints.specs import Loading, Spec, parse_specs
+from spark_audit.checkpoints.weight_files import check_stored
 from spark_audit.errors import CheckpointError, InputError
+
+NAN, INF = float("nan"), float("inf")
 
 
 @pytest.fixture
@@ -211,6 +214,26 @@ def test_replicates_have_numbered_names(
     spec = Spec("spark", (str(adapters["one"]), str(adapters["two"])))
     opened = open_checkpoints([spec], base=str(tiny_base), device="cpu")
     assert [loaded.name for loaded in opened] == ["base", "spark[1]", "spark[2]"]
+
+
+def test_a_checkpoint_that_diverged_is_refused_before_another_is_loaded(
+    tiny_base: Path,
+    copied: Callable[..., Path],
+    edited: Callable[..., None],
+    loads: list[str],
+) -> None:
+    sound, folder, name = copied(tiny_base, "sound"), copied(tiny_base), "model.norm"
+    edited(folder / "model.safetensors", lambda s: s[f"{name}.weight"][:1].fill_(NAN))
+    specs = [Spec("a", (str(sound),)), Spec("b", (str(folder),))]
+    said = f"copy: tensor {name}.weight holds NaN; training diverged, "
+    said += "or the dtype is too narrow: leave it out"
+    with pytest.raises(CheckpointError, match=said):
+        Opening(specs, Loading(base=str(tiny_base), device="cpu"))
+    assert not loads
+    Opening(specs[:1], Loading(base=str(tiny_base), device="cpu"))
+    # A buffer that no model uses may hold infinity.
+    edited(sound / "model.safetensors", lambda s: s.update(mask=torch.tensor(-INF)))
+    check_stored([sound / "model.safetensors"], where="sound")
 
 
 def test_headers_tell_what_is_opened(
