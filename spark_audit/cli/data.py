@@ -69,7 +69,7 @@ def import_(
     from spark_audit.data.importers import import_file
     from spark_audit.terminal.progress import SETTLED, progress
 
-    keep_apart([output], [Path(source)])
+    _check_file(output, [Path(source)])
     replaced = _replaced(output)
     start = time.monotonic()
     with progress(quiet=quiet) as show:
@@ -106,7 +106,7 @@ def annotate(
     from spark_audit.data.pii import NAMES_MISSED, annotate_examples
 
     files = data_files([data])
-    keep_apart([output], files)
+    _check_file(output, files)
     examples = read_examples(*files)
     annotated = annotate_examples(examples, detector=detector)  # type: ignore[arg-type]
     _write(output, annotated)
@@ -239,6 +239,14 @@ def _pieces(
         wanted = 2 * PIECES * max(min(canaries, room), 0) + SPARE
         return encode, sampled_pieces(open_checkpoint(model), wanted, seed=seed)
     return encode, []
+
+
+def _check_file(output: Path, inputs: Sequence[Path]) -> None:
+    """Refuse to write over what is read, and a folder where a file is meant."""
+    keep_apart([output], inputs)
+    if output.is_dir():
+        fix = f"name a file, such as -o {output / 'rows.jsonl'}"
+        raise InputError("is a folder", where=str(output), fix=fix)
 
 
 def _replaced(path: Path) -> str:

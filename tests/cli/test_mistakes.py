@@ -81,6 +81,8 @@ MISTAKES = [
         2,
         "'txt': is no column (columns: text, label)",
     ),
+    ("data import t.csv --task t --split train -o runs", 2, "is a folder; name a file"),
+    ("data annotate d.jsonl -o runs", 2, "name a file, such as -o runs/rows.jsonl"),
     ("data import t.csv --task t -o x.jsonl --map text", 2, "write it as FIELD=COLUMN"),
     ("data inject d.jsonl -o out --doses '1;4'", 2, "write it as 1,4,16"),
     ("data inject d.jsonl -o out --kind high-temperature", 2, "give --model MODEL"),

@@ -465,7 +465,7 @@ def test_bad_rows(tmp_path, row, message):
         (b'[{"a": NaN}]', "SOURCE: holds NaN, Infinity"),
         (b'[\n{"a": Rates}]', "SOURCE: is not JSON (line 2, column 7)"),
         (b"PAR1 Rates", "SOURCE: is not a readable Parquet file"),
-        (b'{"text": "Rates', "SOURCE:1: is not JSON (column 10)"),
+        (b'{"text": "Rates', "SOURCE:1: is not JSON (column 10); its end is missing"),
     ],
 )
 def test_bad_files(tmp_path, content, message):

@@ -138,7 +138,10 @@ def test_another_name_is_no_change(file: Path) -> None:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (b"{", "is not JSON (column 2)"),
+        (
+            b"{",
+            "is not JSON (column 2); its end is missing: make or copy the file again",
+        ),
         (b"\xff\xfe{", "begins with a byte order mark; save as UTF-8 without it"),
         (
             b"[" * 100_000,
