@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from spark_audit.audits.turns import Evidence
     from spark_audit.manifest.schema import Manifest
     from spark_audit.results import AuditResult, CheckpointFacts, Finding, Row
-    from spark_audit.scoring.table import Column, Pass, TokenTable
+    from spark_audit.scoring.table import Pass, TokenTable
 
 Tables: TypeAlias = "Mapping[str, Mapping[Pass, TokenTable]]"
 Plan: TypeAlias = "dict[Pass, list[str]]"
@@ -133,9 +133,8 @@ class About:
     ----------
     metrics
         What it gives, in the order of reports.
-    columns, later, flaw
-        What a file of its evidence must hold; columns that earlier versions had not:
-        all of them, or none; what is wrong between rows and columns.
+    columns
+        Of its evidence.
     nothing, unscored
         Why a checkpoint has no figure: the manifest holds nothing to score (a string,
         or a function of the manifest and the options); its tables are missing. Of
@@ -162,9 +161,7 @@ class About:
     """
 
     metrics: tuple[Metric, ...] = ()
-    columns: Mapping[str, Column] = field(default_factory=dict)
-    later: Mapping[str, Column] = field(default_factory=dict)
-    flaw: Callable[[pd.DataFrame], str] | None = None
+    columns: tuple[str, ...] = ("checkpoint",)
     nothing: str | Callable[..., str] = "the manifest holds nothing for it"
     unscored: str = "its texts were not scored"
     alone: str = ""

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.columns import POSITIVE, texts
 from spark_audit.audits.contract import (
     About,
     Metric,
@@ -34,7 +33,7 @@ from spark_audit.audits.turns import framed, joined
 from spark_audit.audits.wording import figure, reason, unseen
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.results import AuditResult, Contrast, Finding, Row, number
-from spark_audit.scoring.table import Column, Pass, TokenTable
+from spark_audit.scoring.table import Pass, TokenTable
 
 NAMES = {"pii": "identifiers", "low": "low-sensitivity text", "canary": "canaries"}
 METRICS = (
@@ -50,11 +49,7 @@ METRICS = (
     ),
 )
 NOTHING = "the manifest has no scored token of this kind"
-COLUMNS = {
-    **texts("checkpoint", "of", "split", "task", "type", "cluster"),
-    "num": POSITIVE,
-    "den": Column("number", low=1e-9),
-}
+COLUMNS = ("checkpoint", "of", "split", "task", "type", "cluster", "num", "den")
 
 SCOPE = (
     "Unmatched NLLs differ between identifiers and other text in any model; a change "

@@ -16,7 +16,7 @@ import pandas as pd
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import BASE, About, Metric, Plan, Tables, by_name
 from spark_audit.audits.occurrences import since_base
-from spark_audit.audits.rank_tokens import COLUMNS, LATER, TAKEN, frames, ranges
+from spark_audit.audits.rank_tokens import COLUMNS, TAKEN, frames, ranges
 from spark_audit.audits.ratio_rows import (
     by_group,
     ratio_contrasts,
@@ -180,9 +180,7 @@ def _to_top(shares: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 @AUDITS.register(
     order=2,
-    about=About(
-        METRICS, columns=COLUMNS, later=LATER, nothing=NOTHING, unscored=NO_SPANS
-    ),
+    about=About(METRICS, columns=COLUMNS, nothing=NOTHING, unscored=NO_SPANS),
     plan=plan,
     conclude=conclude,
     frames=frames,
@@ -195,8 +193,7 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
     ``pii_all`` the tokens of every annotated identifier, whose ``dose``, ``form``,
     ``cue`` and ``stratum`` are those of :class:`~spark_audit.audits.occurrences.Facts`.
     """
-    columns = [*COLUMNS, *LATER]
-    return joined(frames(tables, manifest), columns).astype(dict.fromkeys(TAKEN, int))
+    return joined(frames(tables, manifest), COLUMNS).astype(dict.fromkeys(TAKEN, int))
 
 
 def _cells(evidence: pd.DataFrame) -> pd.DataFrame:

@@ -9,23 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.columns import COUNT, texts
 from spark_audit.audits.contract import Tables
 from spark_audit.audits.occurrences import identifier_facts
 from spark_audit.audits.turns import framed
 from spark_audit.manifest.schema import Manifest
-from spark_audit.scoring.table import Column, Pass
+from spark_audit.scoring.table import Pass
 
-COLUMNS = {
-    **texts("checkpoint", "set", "split", "task", "type", "cluster"),
-    "rank": Column("whole", low=1),
-    "ties": COUNT,
-}
-LATER = {
-    **dict.fromkeys(("dose", "form", "cue"), Column("number", low=-1, null=True)),
-    "stratum": Column("number", null=True),
-}
-FACTS = ["set", "split", "task", "type", "cluster", *LATER]
+FACTS = ["set", "split", "task", "type", "cluster", "dose", "form", "cue", "stratum"]
+COLUMNS = ("checkpoint", *FACTS[:5], "rank", "ties", *FACTS[5:])
 TAKEN = {"rank": "rank_lo", "ties": "ties"}
 
 
@@ -45,7 +36,7 @@ def frames(tables: Tables, manifest: Manifest) -> Iterator[pd.DataFrame]:
             [np.zeros(0, np.int64), *(np.arange(s.start, s.stop) for s in spans)]
         )
         taken = {k: table.columns[c][rows].astype(np.int64) for k, c in TAKEN.items()}
-        yield tokens.assign(checkpoint=name, **taken)[[*COLUMNS, *LATER]]
+        yield tokens.assign(checkpoint=name, **taken)[[*COLUMNS]]
 
 
 def _facts(manifest: Manifest) -> Iterator[tuple[Any, ...]]:

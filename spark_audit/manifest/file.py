@@ -140,7 +140,6 @@ def _placed(
     for path, part in lists.items():
         above, _, name = path.rpartition(".")
         place = content.get(above) if above else content
-        # Manifests of earlier versions have no twins, and stay as they were.
         if isinstance(place, dict) and (len(part) or path != "twins"):
             place[name] = part
     return content

@@ -60,22 +60,12 @@ def check_fit(
             where=f"checkpoint {checkpoint.name!r}",
             fix="build a manifest from this checkpoint's base",
         )
-    notes = units_of(manifest)
+    notes: list[str] = []
     if base_sha256 is None:
         notes.append("base not verifiable: full weights name no base")
         if not shape.keys() & known.keys():
             notes.append("shapes not compared: the manifest does not hold its base's")
     return notes
-
-
-def units_of(manifest: Manifest) -> list[str]:
-    """A note on a manifest whose clusters an earlier version made; else nothing."""
-    if "joined_by_string" in manifest.counts or not manifest.counts.get("clusters"):
-        return []
-    return [
-        "the manifest is of an earlier version, to which rows that share an identifier "
-        "were not one cluster: intervals may be too narrow, build it again"
-    ]
 
 
 def _short(value: object) -> str:

@@ -40,7 +40,7 @@ FILE_ROWS = 50_000
 GROUP_ROWS = 2_000
 """Rows that are in memory at once as records."""
 WHOLE = "as_json"
-"""Column of what its columns do not hold: fields of later versions, for one."""
+"""Column of what the others do not hold, such as fields of other programs."""
 _OURS = re.compile(r"[a-z_.]+-[0-9a-f]{12}-[0-9]{5}\.parquet")
 _FIX = "build it again, or get the original folder"
 _LEAVES = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
@@ -240,7 +240,7 @@ def _back(table: Any, kind: type[Any]) -> Iterator[Any]:
     """The records that a table was made of."""
     names = [n for n in table.schema.names if n != WHOLE]
     columns = [table.column(name).to_pylist() for name in names]
-    # A field of later versions has a default, and is not written where it is that.
+    # A field with a default is not written where it is that.
     absent = () if kind is str else _absent(kind)
     texts = table.column(WHOLE).to_pylist()
     for text, *values in zip(texts, *columns, strict=True):

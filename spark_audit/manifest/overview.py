@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from spark_audit.errors import NotEstimableError
-from spark_audit.manifest.fit import units_of
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestPair
 from spark_audit.stats.balance import effective_clusters
 from spark_audit.stats.matching import NO_WINDOW, non_overlapping_windows
@@ -109,7 +108,7 @@ def describe(manifest: Manifest) -> Description:
             "effects to expect": _effects(manifest, train),
             "canaries": _canaries(manifest),
         },
-        notes=(*manifest.notes, *units_of(manifest)),
+        notes=tuple(manifest.notes),
     )
 
 

@@ -181,7 +181,6 @@ def row_counts(rows: Sequence[Layout], unll: np.ndarray) -> Counter[str]:
             "spans": len(spans),
             "spans_of_canaries": sum(span.part is not None for span, _ in spans),
             "spans_partial": sum(bool(at and at.partial) for _, at in spans),
-            "unmarked": sum(map(_unmarked, rows)),
         }
     )
 
@@ -276,16 +275,4 @@ class Facts:
         for side in ("members", "non_members"):
             if not self.members[side]:
                 found.append(f"there are no {side.replace('_', '-')}")
-        if unmarked := self.counted.get("unmarked", 0):
-            found.append(
-                f"{unmarked} rows hold injected identifiers and do not say which "
-                "sentence was injected, as earlier versions wrote them: controls may "
-                "lie on its words, which many rows share; inject again"
-            )
         return [*found, *self.units.notes]
-
-
-def _unmarked(row: Layout) -> bool:
-    example = row.example
-    injected = any(span.origin == "injected" for span in example.spans)
-    return injected and not example.frames

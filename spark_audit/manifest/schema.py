@@ -59,8 +59,7 @@ class _Part(BaseModel):
 class Reference(_Part):
     """The model that difficulty was measured on.
 
-    ``shape`` holds sizes of its configuration, such as ``hidden_size``; manifests of
-    earlier versions have none, and are written again as they were.
+    ``shape`` holds sizes of its configuration, such as ``hidden_size``.
     """
 
     name: str
@@ -370,7 +369,6 @@ class Manifest(Shown, _Part):
     pairs: Annotated[list[ManifestPair], *packing(ManifestPair, "pairs")]
     unmatched: Annotated[list[UnmatchedSpan], *packing(UnmatchedSpan, "unmatched")]
     canaries: Annotated[list[ManifestCanary], *packing(ManifestCanary, "canaries")]
-    # Manifests of earlier versions have none, and are written again as they were.
     twins: Annotated[list[ManifestTwins], *packing(ManifestTwins, "twins")] = Field(
         default=[], exclude_if=lambda v: not v
     )

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.claims import REMAINS
-from spark_audit.audits.columns import columns_of
 from spark_audit.audits.contract import BASE, baselines_of, originals, replicates, taken
 from spark_audit.audits.seeds import with_entries
 from spark_audit.errors import InputError, OutputError, choose
@@ -32,7 +31,7 @@ from spark_audit.report.attachments import (
 )
 from spark_audit.report.folder import FOLDERS, read_report
 from spark_audit.results import AuditResult, CheckpointFacts, Guard, Report
-from spark_audit.scoring.table import check_columns, read_parquet, write_parquet
+from spark_audit.scoring.table import read_parquet, write_parquet
 
 FREE = ("replicates", "placebo_draws", "rematched", "blind_permutations")
 """Options that change nothing that is compared."""
@@ -82,10 +81,7 @@ def compare(
     preset = preset or str(first.settings.get("preset"))
     facts = _facts(reports, names)
     audits, left_out = _comparable(folders, reports)
-    unchecked = [
-        file for audit in audits for file in _unchecked(audit, folders, reports)
-    ]
-    evidence = {audit: _evidence(audit, folders, names) for audit in audits}
+    evidence = {a: _evidence(a, folders, reports, names) for a in audits}
     entries = {audit: _entries(audit, frame) for audit, frame in evidence.items()}
     results = {
         audit: _concluded(
@@ -115,7 +111,7 @@ def compare(
         | {"compared": [str(folder.name) for folder in folders]},
         manifest=first.manifest,
         checkpoints=list(facts.values()),
-        guards=[*_told(left_out, unchecked), *_setup(reports, names)],
+        guards=[*_told(left_out), *_setup(reports, names)],
         tables=united([(r.tables, new) for r, new in zip(reports, names, strict=True)]),
         evidence=sums,
         files={} if output is None else {"scores": [f"scores/{n}" for n in kept]},
@@ -217,17 +213,9 @@ def _differing(audit: str, reports: Sequence[Report]) -> list[str]:
     ]
 
 
-def _told(left_out: Sequence[str], unchecked: Sequence[str]) -> list[Guard]:
-    found = []
-    if left_out:
-        said = f"left out, as some reports lack them or differ: {', '.join(left_out)}"
-        found.append(Guard(name="audits compared", passed=None, detail=said))
-    if unchecked:
-        said = (
-            f"not checked, as no checksum stands in the report: {', '.join(unchecked)}"
-        )
-        found.append(Guard(name="evidence as written", passed=None, detail=said))
-    return found
+def _told(left_out: Sequence[str]) -> list[Guard]:
+    said = f"left out, as some reports lack them or differ: {', '.join(left_out)}"
+    return [Guard(name="audits compared", passed=None, detail=said)] if left_out else []
 
 
 def _setup(reports: Sequence[Report], names: Sequence[dict[str, str]]) -> list[Guard]:
@@ -303,42 +291,37 @@ def _path(folder: Path, audit: str) -> Path:
     return folder / "scores" / AUDITS.evidence_file(audit)
 
 
-def _unchecked(
-    audit: str, folders: Sequence[Path], reports: Sequence[Report]
-) -> list[str]:
-    """Refuse evidence that is not as it was written; name what no report tells of."""
-    found = []
-    for folder, report in zip(folders, reports, strict=True):
+def _evidence(
+    audit: str,
+    folders: Sequence[Path],
+    reports: Sequence[Report],
+    names: Sequence[dict[str, str]],
+) -> pd.DataFrame:
+    """The evidence of an audit from all reports, each checkpoint once.
+
+    Raises
+    ------
+    OutputError
+        If a file is not as its report says that it was written.
+    """
+    parts: list[pd.DataFrame] = []
+    seen: set[str] = set()
+    for folder, report, renamed in zip(folders, reports, names, strict=True):
         path = _path(folder, audit)
-        told = report.evidence.get(path.name)
-        if told is None:
-            found.append(f"{folder.name}/{path.name}")
-        elif sha256_file(path) != told:
+        if report.evidence.get(path.name) != sha256_file(path):
             raise OutputError(
                 "is not the file that the report was made from",
                 where=str(path),
                 fix="copy the report's folder again, or audit again",
             )
-    return found
-
-
-def _evidence(
-    audit: str, folders: Sequence[Path], names: Sequence[dict[str, str]]
-) -> pd.DataFrame:
-    """The evidence of an audit from all reports, each checkpoint once."""
-    parts: list[pd.DataFrame] = []
-    seen: set[str] = set()
-    for folder, renamed in zip(folders, names, strict=True):
-        path = _path(folder, audit)
-        table = read_parquet(path)
-        about = AUDITS.about(audit)
-        columns = columns_of(about, table.column_names)
-        check_columns(table, columns, where=str(path))
-        frame = table.to_pandas()
+        frame = read_parquet(path).to_pandas()
+        if lacking := sorted({*AUDITS.about(audit).columns} - {*frame}):
+            raise OutputError(
+                f"lacks the columns {', '.join(lacking)}",
+                where=str(path),
+                fix="audit again with this version",
+            )
         frame["checkpoint"] = frame["checkpoint"].map(lambda n, r=renamed: r.get(n, n))
         parts.append(frame[~frame["checkpoint"].isin(seen)])
         seen |= set(frame["checkpoint"])
-        # With those before: what two files tell of the same rows must fit, too.
-        if about.flaw is not None and (flaw := about.flaw(pd.concat(parts))):
-            raise OutputError(flaw, where=str(path), fix="audit again")
     return pd.concat(parts, ignore_index=True)

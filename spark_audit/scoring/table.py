@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import IO, Literal, TypeVar
+from typing import IO, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -318,71 +318,6 @@ class Pass:
 def write_parquet(table: pa.Table, path: Path) -> None:
     """Write a Parquet file whole or not at all: temporary name, fsync, rename."""
     write_atomically(path, lambda file: pq.write_table(table, file), mode=0o600)
-
-
-@dataclass(frozen=True)
-class Column:
-    """What a column of a file holds.
-
-    Parameters
-    ----------
-    low, high
-        Least and largest number; NaN is none.
-    null
-        Whether values may be missing.
-    """
-
-    kind: Literal["text", "whole", "number", "flag"]
-    low: float = -1e12
-    high: float = 1e12
-    null: bool = False
-
-    def flaw(self, values: pa.ChunkedArray) -> str:
-        """What is wrong with some values; nothing, if all is well."""
-        type, is_a = values.type, pa.types
-        if is_a.is_dictionary(type):
-            type = type.value_type
-        known = {
-            "text": is_a.is_string(type) or is_a.is_large_string(type),
-            "whole": is_a.is_integer(type),
-            "number": is_a.is_floating(type) or is_a.is_integer(type),
-            "flag": is_a.is_boolean(type),
-        }
-        # All missing: Arrow writes no type then.
-        if not (known[self.kind] or (self.null and is_a.is_null(type))):
-            return f"is no column of {self.kind}s"
-        if values.null_count and not self.null:
-            return "has missing values"
-        if self.kind == "text":
-            names = values.drop_null().unique().to_pylist()
-            return "" if all(n.isprintable() for n in names) else "holds control marks"
-        if self.kind == "flag" or is_a.is_null(type):
-            return ""
-        numbers = values.drop_null().to_numpy().astype(np.float64)
-        if self.null:
-            numbers = numbers[~np.isnan(numbers)]
-        inside = bool(((numbers >= self.low) & (numbers <= self.high)).all())
-        return "" if inside else "holds a number that cannot be"
-
-
-def check_columns(
-    table: pa.Table, columns: Mapping[str, Column], *, where: str
-) -> None:
-    """Make sure that a table has these columns, once and as they are described.
-
-    Files of scores and evidence are looked at here, when they are read, and nowhere
-    behind. Other columns may stand beside them.
-
-    Raises
-    ------
-    OutputError
-        Naming the column.
-    """
-    for name, column in columns.items():
-        at = table.schema.get_all_field_indices(name)
-        flaw = column.flaw(table.column(at[0])) if len(at) == 1 else "is not there once"
-        if flaw:
-            raise OutputError(f"column {name} {flaw}", where=where, fix="audit again")
 
 
 def read_parquet(path: Path) -> pa.Table:

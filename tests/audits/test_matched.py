@@ -646,34 +646,6 @@ def test_contrasts_claim_nothing_where_other_text_drifted_unequally(
     assert pooled(result, "apart", "low_change").value == pytest.approx(0.3, abs=1e-6)
 
 
-def test_evidence_of_an_earlier_version_is_read_and_claims_nothing(
-    make_case: Make,
-) -> None:
-    from spark_audit.audits.matched.audit import conclude
-    from spark_audit.audits.matched.metrics import LATER
-
-    case = make_case(sources=40, tests=30, seed=37)
-    plain = moved(case, trained=0.0, never=0, other=0, spread=0.2)
-    ours = moved(case, trained=-0.8, never=0, other=0, spread=0.2, seed=1)
-    frame = evidence(case.tables(plain=plain, ours=ours), case.manifest)
-    old = frame[~frame["role"].isin(["low", "alike"])].drop(columns=[*LATER])
-    options: dict[str, Any] = {"paper": False, "seed": 0, "replicates": 100}
-    new = conclude(frame, baselines={"ours": "plain"}, **options)
-    assert "memory" in claims(new)["ours"]
-    result = conclude(old, baselines={"ours": "plain"}, **options)
-    assert claims(result)["ours"] == {"moved", "not_tested", "nothing_shown"}
-    line = next(x for x in result.verdict if "against plain" in x)
-    assert "The drift of low-sensitivity text is not known." in line
-    assert "nothing is claimed" in line
-    # One report of each version side by side.
-    both = pd.concat(
-        [old[old["checkpoint"] == "plain"], frame[frame["checkpoint"] == "ours"]]
-    )
-    mixed = conclude(both, baselines={"ours": "plain"}, **options)
-    assert "memory" in claims(mixed)["ours"]
-    assert any("earlier version" in x for x in mixed.verdict if "plain:" in x)
-
-
 def test_sentence_and_table_have_one_number(make_case: Make) -> None:
     """R1 and the smallest effect of a change stand in the table as in the sentence."""
     from spark_audit.report.tables import audit_tables

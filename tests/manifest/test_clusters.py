@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from spark_audit.data.examples import Example
-from spark_audit.data.injection import inject
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.clusters import WIDESPREAD_ROWS, Clusters, clusters
-from spark_audit.manifest.fit import units_of
 from spark_audit.manifest.layout import layouts
 from spark_audit.manifest.overview import describe
 from spark_audit.manifest.selection import duplicates
@@ -160,32 +158,3 @@ def test_a_manifest_holds_the_clusters_and_says_what_joined_them(
     assert (facts["joined by source"], facts["joined by canary"]) == (0, 2)
     names = list(facts)
     assert names.index("joined by string") == names.index("clusters") + 5
-
-
-def test_a_manifest_of_an_earlier_version_is_told(
-    rows: list[Example], reference: Any, made_scores: Any
-) -> None:
-    manifest = build_manifest(rows, reference, name="m", n_candidates=4)
-    assert units_of(manifest) == []
-    older = {k: n for k, n in manifest.counts.items() if "joined" not in k}
-    (note,) = units_of(manifest.model_copy(update={"counts": older}))
-    assert "rows that share an identifier were not one cluster" in note
-    again = describe(manifest.model_copy(update={"counts": older}))
-    assert again.notes == (*manifest.notes, note)
-
-
-def test_injected_rows_that_are_not_marked_are_told(
-    make_example: Callable[..., Example], reference: Any, made_scores: Any
-) -> None:
-    plain = [
-        make_example(f"e{i}", f"The food {i} was fine. It was {i}.") for i in range(9)
-    ]
-    marked, _ = inject(plain, seed=0, rate=1, canaries=0)
-    said = "9 rows hold injected identifiers and do not say which sentence was injected"
-    for examples, told in (
-        (plain, False),
-        (marked, False),
-        ([replace(row, frames=()) for row in marked], True),
-    ):
-        manifest = build_manifest(examples, reference, name="m", n_candidates=4)
-        assert any(note.startswith(said) for note in manifest.notes) == told

@@ -179,7 +179,7 @@ def test_no_control_lies_on_an_injected_sentence(
         return int((eligible & np.concatenate(on)).sum()), sum(touching)
 
     assert on_a_frame(marked) == (0, 0)
-    # Without the marks they may, as in what an earlier version injected.
+    # Without the marks they may.
     assert on_a_frame([replace(example, frames=()) for example in marked])[0] > 100
 
 

@@ -27,7 +27,7 @@ from spark_audit.audits.canary.findings import (
     findings,
 )
 from spark_audit.audits.canary.guards import guards, rankable
-from spark_audit.audits.canary.metrics import COLUMNS, LATER, METRICS, flaw
+from spark_audit.audits.canary.metrics import COLUMNS, METRICS
 from spark_audit.audits.canary.ranks import ranked, trained
 from spark_audit.audits.canary.rows import (
     TOP,
@@ -210,8 +210,6 @@ def further(
     about=About(
         METRICS,
         columns=COLUMNS,
-        later=LATER,
-        flaw=flaw,
         nothing=NONE,
         unscored=UNSCORED,
         chance=True,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.canary.metrics import COLUMNS, LATER
+from spark_audit.audits.canary.metrics import COLUMNS
 from spark_audit.audits.contract import Plan, Tables
 from spark_audit.audits.turns import joined
 from spark_audit.manifest.schema import CanaryContext, Manifest, ManifestCanary
@@ -56,7 +56,7 @@ def evidence(
     string's; ``extrapolated`` is given to canaries at rank 1.
     """
     made = frames(tables, manifest, preset=preset)
-    return joined(made, [*COLUMNS, *LATER]).astype(_TYPES)
+    return joined(made, COLUMNS).astype(_TYPES)
 
 
 def frames(
@@ -92,7 +92,7 @@ def frames(
                 records.append(head | {"kind": "unscored"})
                 continue
             records += _records(head, contexts, keys, canary.true_index, table)
-        frame = pd.DataFrame.from_records(records, columns=[*COLUMNS, *LATER])
+        frame = pd.DataFrame.from_records(records, columns=[*COLUMNS])
         empty = frame.astype(dict.fromkeys(_FILLED, object)).fillna(_FILLED)
         yield empty.astype(_TYPES)
 

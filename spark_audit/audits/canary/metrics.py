@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
-from spark_audit.audits.columns import FLAG, MAYBE, counts, held_twice, texts
 from spark_audit.audits.contract import Metric
 from spark_audit.data.canaries import RANKED
-from spark_audit.scoring.table import Column
 
 OFS = (*RANKED, *(f"{part}/annotation" for part in RANKED))
 
@@ -63,27 +60,9 @@ METRICS = (
 )
 """Ranks and exposures are bounded by the number of candidates, once it is known."""
 
-COLUMNS = {
-    **texts("checkpoint", "kind", "canary_id", "part", "example", "format"),
-    **counts("dose", "contexts", "n_candidates", "ties"),
-    "rank": Column("number", low=0),
-    "held_out": FLAG,
-    **dict.fromkeys(("nll_sum", "nll_mean", "posterior_bits"), MAYBE),
-    **dict.fromkeys(("extrapolated", "extrapolated_ks"), MAYBE),
-    "extrapolated_clipped": FLAG,
-}
-
-LATER = texts("pair")
-"""Columns that older files lack; no pair: none was told."""
-
-
-def flaw(evidence: pd.DataFrame) -> str:
-    """What is wrong between rows and columns of the evidence."""
-    keys = ("checkpoint", "kind", "canary_id", "part", "example")
-    if said := held_twice(evidence, keys):
-        return said
-    ranked = evidence[evidence["kind"].isin(["canary", "context"])]
-    # A missing rank fails the comparison too.
-    behind = ranked["n_candidates"] - ranked["ties"]
-    inside = ranked["rank"].between(1, behind).all()
-    return "" if inside else "holds a rank that is none of the candidates'"
+COLUMNS = (
+    *("checkpoint", "kind", "canary_id", "part", "example", "format", "dose"),
+    *("contexts", "n_candidates", "ties", "rank", "held_out"),
+    *("nll_sum", "nll_mean", "posterior_bits", "extrapolated", "extrapolated_ks"),
+    *("extrapolated_clipped", "pair"),
+)

@@ -26,7 +26,7 @@ from spark_audit.audits.extract.findings import (
     guards,
 )
 from spark_audit.audits.extract.guesses import guess_table, string_facts
-from spark_audit.audits.extract.metrics import COLUMNS, LATER, METRICS, flaw
+from spark_audit.audits.extract.metrics import COLUMNS, METRICS
 from spark_audit.audits.extract.prompts import (
     DEFAULT,
     FULL,
@@ -136,8 +136,7 @@ def turn(
     replicates: int,
 ) -> AuditResult:
     """:func:`conclude` without what rests on all checkpoints."""
-    every = evidence.reindex(columns=[*COLUMNS, *LATER]).fillna({"prompt": FULL})
-    every = every[every["set"] == "pii"]
+    every = evidence[evidence["set"] == "pii"]
     pii = every[every["prompt"] == FULL]
     # What stands in a trained row is no guess, whatever row it is read in.
     every = every[(every["split"] == "train") | (every["dose"] == 0)]
@@ -247,7 +246,7 @@ def frames(
             for number, (example, span, tokens) in enumerate(_spans(manifest))
             for scores in _asked(example, span, tokens, table, others, asked)
         )
-        yield framed(records, [*COLUMNS, *LATER])
+        yield framed(records, COLUMNS)
 
 
 def _asked(
@@ -278,8 +277,6 @@ def _asked(
     about=About(
         METRICS,
         columns=COLUMNS,
-        later=LATER,
-        flaw=flaw,
         nothing=NOTHING,
         unscored=UNSCORED,
         attack="extraction",
@@ -314,8 +311,7 @@ def evidence(
     ``parts`` and ``parts_right`` are those of :func:`graded`, the columns of strings
     those of :class:`~spark_audit.audits.extract.guesses.String`.
     """
-    columns = [*COLUMNS, *LATER]
-    return joined(frames(tables, manifest, prompts=prompts), columns)
+    return joined(frames(tables, manifest, prompts=prompts), COLUMNS)
 
 
 def _cells(part: pd.DataFrame, group: str) -> pd.DataFrame:
@@ -334,8 +330,6 @@ def _count_table(pii: pd.DataFrame) -> list[dict[str, Any]]:
     for (name, split), part in pii.groupby(["checkpoint", "split"], sort=False):
         for of in ("t1", "top40", "cold"):
             logp = part[f"logp_{of}"].to_numpy(np.float64)
-            if np.isnan(logp).any():  # evidence of an earlier version
-                continue
             counts = n_p_counts(n_p(logp))
             found.append(
                 {

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
-from spark_audit.audits.columns import COUNT, FLAG, texts
 from spark_audit.audits.contract import Metric
 from spark_audit.audits.extract.tries import SAMPLERS
-from spark_audit.scoring.table import Column
 
 METRICS = (
     Metric(
@@ -35,33 +31,9 @@ METRICS = (
     ),
 )
 
-COLUMNS = {
-    **texts("checkpoint", "set", "split", "task", "type", "origin", "cluster"),
-    **texts("canary_id", "part"),
-    "dose": COUNT,
-    "first": FLAG,
-    "n_tokens": Column("whole", low=1),
-    **dict.fromkeys(("greedy", "greedy_sure"), FLAG),
-    "logp_t1": Column("number", high=0),
-    # Minus infinity where sampling cannot give it.
-    "logp_top40": Column("number", low=float("-inf"), high=1e-3),
-}
-
-LATER = {
-    "logp_cold": Column("number", low=float("-inf"), high=1e-3, null=True),
-    "prompt": Column("text", null=True),
-    **{
-        name: Column("whole", low=0, null=True)
-        for name in ("span", "parts", "parts_right")
-    },
-    **{name: Column("whole", low=-1, null=True) for name in ("string", "lead", "home")},
-    "stratum": Column("number", null=True),
-    **{name: Column("flag", null=True) for name in ("near", "given", "elsewhere")},
-}
-
-
-def flaw(evidence: pd.DataFrame) -> str:
-    """What is wrong between rows of the evidence."""
-    planted = evidence[evidence["canary_id"] != ""]
-    first = planted.groupby(["checkpoint", "canary_id", "part"])["first"].any()
-    return "" if first.all() else "holds a canary without its first row"
+COLUMNS = (
+    *("checkpoint", "set", "split", "task", "type", "origin", "cluster", "canary_id"),
+    *("part", "dose", "first", "n_tokens", "greedy", "greedy_sure"),
+    *("logp_t1", "logp_top40", "logp_cold", "prompt", "span", "parts", "parts_right"),
+    *("string", "lead", "home", "stratum", "near", "given", "elsewhere"),
+)

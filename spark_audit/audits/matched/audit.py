@@ -27,11 +27,12 @@ from spark_audit.audits.matched.changes import (
     memory_rows,
 )
 from spark_audit.audits.matched.contrasts import adjusted, by_group, missing_rows
+from spark_audit.audits.matched.evidence import COLUMNS
 from spark_audit.audits.matched.evidence import frames as span_frames
 from spark_audit.audits.matched.findings import contrast_findings, findings
 from spark_audit.audits.matched.guards import alike_guard, pair_guards, reproduced_guard
 from spark_audit.audits.matched.lookalikes import own_contrasts
-from spark_audit.audits.matched.metrics import COLUMNS, LATER, METRICS, flaw
+from spark_audit.audits.matched.metrics import METRICS
 from spark_audit.audits.matched.rematch import (
     diagnostics,
     placebo_table,
@@ -47,8 +48,6 @@ from spark_audit.results import AuditResult
 from spark_audit.scoring.table import Pass
 
 NOTHING = "the manifest has no identifier to audit"
-OF_EXAMPLES = ("low", "alike")
-"""Roles of rows that earlier versions had not: each is of an example, not of a span."""
 FEWEST_REPLICATES = 100
 TESTS = "_tests"
 """A table that no report holds: per-cluster sums that the tests of contrasts rest on.
@@ -135,10 +134,6 @@ def turn(
 ) -> AuditResult:
     """:func:`conclude` without what rests on all checkpoints; :data:`TESTS` tell it."""
     del null
-    # Earlier versions left some columns out.
-    spans = spans.reindex(
-        columns=[*spans, *(name for name in LATER if name not in spans)]
-    )
     spans, baselines = _with_entries(spans, baselines)
     names = list(dict.fromkeys(spans["checkpoint"])) if len(spans) else []
     pairs = by_group(
@@ -237,8 +232,6 @@ def frames(tables: Tables, manifest: Manifest) -> Iterator[pd.DataFrame]:
     about=About(
         METRICS,
         columns=COLUMNS,
-        later=LATER,
-        flaw=flaw,
         nothing=NOTHING,
         wide=True,
         file="spans.parquet",
@@ -280,8 +273,6 @@ def _with_entries(
     parts, pairs = [spans], dict(baselines)
     for entry, names in members.items():
         each = [spans[spans["checkpoint"] == name] for name in names]
-        if len({len(part) for part in each}) > 1:  # some are of an earlier version
-            each = [part[~part["role"].isin(OF_EXAMPLES)] for part in each]
         sums = np.mean([part["nll_sum"].to_numpy() for part in each], axis=0)
         parts.append(each[0].assign(checkpoint=entry, nll_sum=sums))
         if (other := baselines.get(names[0])) is not None:

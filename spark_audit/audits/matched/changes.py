@@ -9,7 +9,7 @@ import pandas as pd
 
 from spark_audit.audits.matched.contrasts import REFERENCE
 from spark_audit.audits.matched.words import NO_LOW
-from spark_audit.audits.occurrences import OLD, Moved, comparable, sides_of
+from spark_audit.audits.occurrences import Moved, comparable, sides_of
 from spark_audit.audits.strata import ENOUGH
 from spark_audit.data.occurrences import dose_group
 from spark_audit.results import Contrast, Estimate, Row, number
@@ -27,14 +27,9 @@ from spark_audit.stats.memory import (
 PERMUTATIONS = 9999
 
 
-def occurrences(part: pd.DataFrame) -> pd.DataFrame | None:
-    """Identifiers of trained rows, and those that stand in no trained row.
-
-    ``None`` where the evidence does not tell them apart.
-    """
+def occurrences(part: pd.DataFrame) -> pd.DataFrame:
+    """Identifiers of trained rows, and those that stand in no trained row."""
     spans = part[part["role"].isin(["pii", "unmatched"])]
-    if spans[["dose", "stratum"]].isna().any(axis=None):
-        return None
     spans = spans[(spans["split"] == "train") | (spans["dose"] == 0)]
     return comparable(spans)[0]
 
@@ -43,8 +38,6 @@ def left_out(part: pd.DataFrame) -> str:
     """How many trained identifiers have no control, in a sentence, if there are any."""
     spans = part[part["role"].isin(["pii", "unmatched"]) & (part["split"] == "train")]
     used = occurrences(part)
-    if used is None:
-        return ""
     told = len(spans) - int((used["split"] == "train").sum())
     sides = sides_of(used)
     alone = int((sides.trained & (cells_of(sides) < 0)).sum())
@@ -63,7 +56,7 @@ def left_out(part: pd.DataFrame) -> str:
 def confounded(part: pd.DataFrame) -> str:
     """Why no difference of the sides can be called memory; empty: nothing is known."""
     spans = occurrences(part)
-    if spans is None or not (spans["stratum"] < 0).any():
+    if not (spans["stratum"] < 0).any():
         return ""
     auc = spans["text_auc"].max()
     if np.isnan(auc):
@@ -114,8 +107,6 @@ def unequal(before: Estimate) -> float:
 def sides_before(part: pd.DataFrame) -> Estimate:
     """Trained against never trained on the reference, nats a token."""
     spans = occurrences(part)
-    if spans is None:
-        return Estimate.missing(OLD)
     return memory(spans["ref_sum"].to_numpy(), sides_of(spans)).difference
 
 
@@ -154,10 +145,9 @@ def memory_rows(
         Of no memory, by group.
     """
     spans = occurrences(part)
-    if spans is None or reference:
-        reason = REFERENCE if reference else OLD
-        lost = Moved(Memory.missing(reason), Memory.missing(reason))
-        missing = Estimate.missing(reason)
+    if reference:
+        lost = Moved(Memory.missing(REFERENCE), Memory.missing(REFERENCE))
+        missing = Estimate.missing(REFERENCE)
         return [*_rows(name, "pooled", lost), _trend_row(name, missing)], {}
     control = part[part["role"] == "control"]
     controls = pd.Series(_change(control), index=control["pair"])

@@ -18,6 +18,12 @@ from spark_audit.stats.matching import non_overlapping_windows
 CLASSES = {"d": "digits", "A": "capitals", "a": "letters", "-": "marks"}
 """Classes of tokens, and the columns that count an identifier's tokens of each."""
 
+COLUMNS = (
+    *("checkpoint", "example", "cluster", "task", "split", "role", "type", "pair"),
+    *("start", "n_tokens", "trained", "dose", "form", "cue", "stratum"),
+    *(*CLASSES.values(), "text_auc", "ref_sum", "nll_sum"),
+)
+
 
 def evidence(manifest: Manifest, sums: Mapping[str, Sums]) -> pd.DataFrame:
     """What the matched audit concludes from, for every checkpoint in ``sums``.

@@ -40,7 +40,7 @@ def alike_guard(part: pd.DataFrame) -> list[Guard]:
         )
     ]
     spans = occurrences(part)
-    if spans is None or (spans["form"] > 0).all():
+    if (spans["form"] > 0).all():
         return found
     return [*found, _balance(spans[spans["form"] == 0])]
 

@@ -19,7 +19,6 @@ from spark_audit.results import Contrast, Estimate
 from spark_audit.stats.intervals import estimate_of, ratio_estimate
 
 NONE_ALIKE = "no other text has tokens of the identifiers' classes"
-OLD = "evidence of an earlier version does not count the classes of tokens"
 FEWEST = 2
 """Clusters that must hold other tokens of a class."""
 
@@ -56,13 +55,10 @@ def own_contrasts(
 
 def _beyond(both: pd.DataFrame, pii: pd.DataFrame) -> Estimate:
     """Mean over identifiers' tokens minus that over other tokens of their classes."""
-    counts = list(CLASSES.values())
-    if pii[counts].isna().any(axis=None):
-        return Estimate.missing(OLD)
     alike = both[both["role"] == "alike"]
     held = alike.groupby("type")["cluster"].nunique()
     known = {n: held.get(letter, 0) >= FEWEST for letter, n in CLASSES.items()}
-    used = pii[~(pii[[n for n in counts if not known[n]]] > 0).any(axis=1)]
+    used = pii[~(pii[[n for n in known if not known[n]]] > 0).any(axis=1)]
     if used.empty:
         return Estimate.missing(NONE_ALIKE)
     letters = [letter for letter, name in CLASSES.items() if known[name]]

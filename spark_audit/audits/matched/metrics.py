@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
-from spark_audit.audits.columns import MAYBE, POSITIVE, held_twice, texts, uneven
 from spark_audit.audits.contract import Metric
-from spark_audit.audits.matched.evidence import CLASSES
-from spark_audit.scoring.table import Column
 from spark_audit.stats.selectivity import UNLIKE
 
 _SIDES = "change since the reference, in trained rows and in rows never trained on"
@@ -135,33 +131,3 @@ METRICS = (
         },
     ),
 )
-
-COLUMNS = {
-    **texts("example", "cluster", "task", "split", "role", "type", "checkpoint"),
-    **dict.fromkeys(("pair", "start"), Column("whole", low=-1)),
-    "n_tokens": Column("whole", low=1),
-    "ref_sum": POSITIVE,
-    "nll_sum": POSITIVE,
-}
-LATER = {
-    "trained": Column("number", low=-1, high=1, null=True),
-    **dict.fromkeys(
-        ("dose", "form", "cue", *CLASSES.values()),
-        Column("number", low=-1, null=True),
-    ),
-    "stratum": Column("number", null=True),
-    "text_auc": MAYBE,
-}
-KEYS = ("example", "role", "pair", "start", "n_tokens", "type")
-
-
-def flaw(evidence: pd.DataFrame) -> str:
-    """What is wrong between rows of the evidence."""
-    facts = (*KEYS, "cluster", "task", "split")
-    # A checkpoint of an earlier version has no rows of the role `low`, or it has all.
-    low = evidence["role"].isin(["low", "alike"])
-    return (
-        held_twice(evidence, ("checkpoint", *KEYS))
-        or uneven(evidence[low], facts)
-        or uneven(evidence[~low], facts)
-    )

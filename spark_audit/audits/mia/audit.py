@@ -32,7 +32,7 @@ from spark_audit.audits.mia.guards import (
     findings,
     sides_of,
 )
-from spark_audit.audits.mia.metrics import COLUMNS, METRICS, flaw
+from spark_audit.audits.mia.metrics import COLUMNS, METRICS
 from spark_audit.audits.mia.rows import (
     all_rows_table,
     contrasts_of,
@@ -147,9 +147,6 @@ def conclude(
     20 members and 20 non-members.
     """
     frame = evidence.drop_duplicates(["checkpoint", "example"])
-    # Evidence of an earlier version has the guard's classifier alone.
-    frame = frame.assign(texts=frame.get("texts", frame["blind"]))
-    frame = frame.assign(dose=frame.get("dose", np.nan))
     names = list(dict.fromkeys(frame["checkpoint"]))
     facts = frame[frame["checkpoint"] == names[0]].reset_index(drop=True)
     scores = {
@@ -270,7 +267,6 @@ def frames(
     about=About(
         METRICS,
         columns=COLUMNS,
-        flaw=flaw,
         nothing=NO_ROWS,
         unscored=UNSCORED,
         over="train rows against test rows",

@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
-from spark_audit.audits.columns import (
-    FLAG,
-    MAYBE,
-    NUMBER,
-    counts,
-    held_twice,
-    texts,
-    uneven,
-)
 from spark_audit.audits.contract import ANY, Metric
 from spark_audit.audits.mia.scores import ATTACKS
 
@@ -54,20 +43,9 @@ METRICS = (
     ),
 )
 
-COLUMNS = {
-    **texts("checkpoint", "example", "task", "cluster"),
-    **counts("label", "length", "zlib_bytes", "duplicates_left", "duplicates_removed"),
-    "member": FLAG,
-    "loss": NUMBER,
-    **{name: MAYBE for name in ATTACKS if name != "loss"},
-    **dict.fromkeys(("blind", "blind_auc", "blind_p"), MAYBE),
-    **dict.fromkeys(("blind_null", "blind_null_low", "blind_null_high"), MAYBE),
-    **dict.fromkeys(("blind_permutations", "blind_rows", "texts", "dose"), MAYBE),
-}
-
-
-def flaw(evidence: pd.DataFrame) -> str:
-    """What is wrong between rows of the evidence."""
-    return held_twice(evidence, ("checkpoint", "example")) or uneven(
-        evidence, ("example", "task", "cluster", "member")
-    )
+COLUMNS = (
+    *("checkpoint", "example", "task", "cluster", "label", "length", "zlib_bytes"),
+    *("duplicates_left", "duplicates_removed", "member", *ATTACKS),
+    *("blind", "blind_auc", "blind_p", "blind_null", "blind_null_low"),
+    *("blind_null_high", "blind_permutations", "blind_rows", "texts", "dose"),
+)

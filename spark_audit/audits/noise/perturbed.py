@@ -9,11 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.columns import COUNT, POSITIVE, texts
 from spark_audit.audits.contract import ANY, Metric, Tables
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
-from spark_audit.scoring.table import Column, Pass, TokenTable
+from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.intervals import Statistic
 
 TokenSet: TypeAlias = tuple[ManifestExample, str, np.ndarray]
@@ -46,15 +45,10 @@ METRICS = (
         headline={"0.1": "gap under noise of 0.1"},
     ),
 )
-COLUMNS = {
-    **texts("checkpoint", "kind", "task", "cluster"),
-    "sigma": POSITIVE,
-    "draw": COUNT,
-    "relative": POSITIVE,
-    "n": Column("whole", low=1),
-    "clean": POSITIVE,
-    "noisy": POSITIVE,
-}
+COLUMNS = (
+    *("checkpoint", "kind", "task", "cluster", "sigma", "draw", "relative", "n"),
+    *("clean", "noisy"),
+)
 KINDS = {"dp_pii": ("pii",), "dp_nonpii": ("low",), "gap": ("pii", "low")}
 
 

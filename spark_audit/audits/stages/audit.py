@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.columns import COUNT, MAYBE, POSITIVE, held_twice, texts
 from spark_audit.audits.contract import ANY, About, Metric, Plan, Tables
 from spark_audit.audits.matched.audit import plan as of_identifiers
 from spark_audit.audits.occurrences import identifier_facts
@@ -28,7 +27,7 @@ from spark_audit.data.occurrences import folded, standing
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import CheckpointName
 from spark_audit.results import AuditResult, Estimate, Row
-from spark_audit.scoring.table import Column, Pass
+from spark_audit.scoring.table import Pass
 
 METRICS = (
     Metric(
@@ -59,14 +58,11 @@ METRICS = (
         },
     ),
 )
-COLUMNS = {
-    **texts("checkpoint", "example", "cluster", "task", "split", "type"),
-    **dict.fromkeys(("start", "dose", "form", "cue", "elsewhere", "place"), COUNT),
-    "stratum": Column("whole"),
-    "text_auc": MAYBE,
-    "n_tokens": Column("whole", low=1),
-    **dict.fromkeys(("ref_sum", "nll_sum"), POSITIVE),
-}
+COLUMNS = (
+    *("checkpoint", "example", "cluster", "task", "split", "type", "start", "dose"),
+    *("form", "cue", "elsewhere", "place", "stratum", "text_auc", "n_tokens"),
+    *("ref_sum", "nll_sum"),
+)
 SCOPE = (
     "By stage and task: exploratory, corrected (Holm) over all of them in the report. "
     "It says when; whether a checkpoint remembers is told by the other audits.",
@@ -76,11 +72,6 @@ SCOPE = (
 )
 FEWEST_TOLD = 3
 """Clusters of a figure whose p is told."""
-
-
-def flaw(evidence: pd.DataFrame) -> str:
-    """What is wrong between rows of the evidence."""
-    return held_twice(evidence, ("checkpoint", "example", "start", "n_tokens"))
 
 
 def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
@@ -208,7 +199,6 @@ def frames(
     about=About(
         METRICS,
         columns=COLUMNS,
-        flaw=flaw,
         # A report without a series has nothing of it, and is told nothing.
         nothing="",
         unscored="",

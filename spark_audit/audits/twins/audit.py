@@ -22,7 +22,7 @@ from spark_audit.audits.occurrences import identifier_facts
 from spark_audit.audits.ratio_rows import ratio_contrasts
 from spark_audit.audits.turns import framed, joined
 from spark_audit.audits.twins.findings import findings
-from spark_audit.audits.twins.metrics import COLUMNS, METRICS, flaw
+from spark_audit.audits.twins.metrics import COLUMNS, METRICS
 from spark_audit.audits.twins.rows import marked, rank_cells, ranked, rows_of
 from spark_audit.manifest.schema import Manifest, ManifestTwins
 from spark_audit.manifest.slots import twins_key
@@ -116,7 +116,6 @@ def frames(tables: Tables, manifest: Manifest) -> Iterator[pd.DataFrame]:
     about=About(
         METRICS,
         columns=COLUMNS,
-        flaw=flaw,
         nothing=nothing,
         unscored="the twins of identifiers were not scored",
         over="exposure among twins",

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
-from spark_audit.audits.columns import FLAG, counts, held_twice, texts, uneven
 from spark_audit.audits.contract import Metric
-from spark_audit.scoring.table import Column
 
 TRAINED, NEVER = "trained", "never-trained"
 SIDES = (TRAINED, NEVER)
@@ -73,22 +70,7 @@ METRICS = (
     ),
 )
 
-COLUMNS = {
-    **texts("checkpoint", "twins_id", "type", "cluster"),
-    **counts("dose", "contexts", "n_candidates", "ties"),
-    "rank": Column("whole", low=1),
-    "injected": FLAG,
-    "stratum": Column("whole"),
-}
-
-
-def flaw(evidence: pd.DataFrame) -> str:
-    """What is wrong between rows and columns of the evidence."""
-    facts = ("twins_id", "type", "cluster", "dose", "contexts", "n_candidates")
-    if said := held_twice(evidence, ("checkpoint", "twins_id")) or uneven(
-        evidence, facts
-    ):
-        return said
-    last = evidence["rank"] + evidence["ties"]
-    inside = (last <= evidence["n_candidates"]).all()
-    return "" if inside else "holds a rank that is none of the candidates'"
+COLUMNS = (
+    *("checkpoint", "twins_id", "type", "cluster", "dose", "contexts"),
+    *("n_candidates", "ties", "rank", "injected", "stratum"),
+)

@@ -22,7 +22,6 @@ from spark_audit.audits.utility.series import (
     Series,
     all_series,
     asked_rows,
-    flaw,
     frames,
     listed,
     tasks_in_order,
@@ -214,7 +213,6 @@ def further(
     about=About(
         METRICS,
         columns=COLUMNS,
-        flaw=flaw,
         nothing=_nothing,
         unscored="no answer of it was scored",
         over="over test rows",

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.columns import held_twice, texts
 from spark_audit.audits.contract import Tables
 from spark_audit.audits.turns import framed, joined
 from spark_audit.errors import InputError
@@ -18,27 +17,14 @@ from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import CheckpointName, series_of
 from spark_audit.scoring.answers import normalised, stripped
-from spark_audit.scoring.table import Column, Pass, TokenTable
+from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.accuracy import Answers, reason_against
 from spark_audit.stats.bootstrap import cluster_codes
 
-COLUMNS = {
-    **texts("checkpoint", "example", "task"),
-    "place": Column("whole", low=-1),
-    **texts("cluster"),
-    "correct": Column("whole", low=-1, high=1),
-    "empty": Column("whole", low=-1),
-    "chance": Column("number", low=0, high=1),
-    **texts("scorer", "reason"),
-}
-
-
-def flaw(evidence: pd.DataFrame) -> str:
-    """What is wrong between rows of the evidence."""
-    asked = evidence[evidence["correct"] >= 0]  # what was not asked has no example
-    return held_twice(asked, ("checkpoint", "example"))
-
-
+COLUMNS = (
+    *("checkpoint", "example", "task", "place", "cluster", "correct", "empty"),
+    *("chance", "scorer", "reason"),
+)
 NEWLINE = 1
 """The code of the column ``stop`` for an answer that a newline ended."""
 NO_ROWS = "has no test row without a canary"
