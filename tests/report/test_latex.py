@@ -31,11 +31,6 @@ COLUMNS: dict[str, list[tuple[str, str, str, str]]] = {
         ("matched", "delta_sel", "", "pooled"),
         ("matched", "delta_sel", "change", "pooled"),
     ],
-    "memory": [
-        ("matched", "pii_change", "trained", "pooled"),
-        ("matched", "pii_change", "never-trained", "pooled"),
-        ("matched", "memory", "", "pooled"),
-    ],
     "rank": [
         ("rank", metric, "pii", "pooled")
         for metric in (
@@ -45,9 +40,6 @@ COLUMNS: dict[str, list[tuple[str, str, str, str]]] = {
             "top5_rate",
             "top10_rate",
         )
-    ],
-    "canary_nll": [
-        ("canary", "nll", part, "pooled") for part in ("full", "password", "ssn")
     ],
     "canary_rank": [
         ("canary", metric, "full", "pooled")
@@ -67,28 +59,10 @@ COLUMNS: dict[str, list[tuple[str, str, str, str]]] = {
 }
 UTILITY = [("utility", metric, "", "pooled") for metric in ("last", "avg", "bwt")]
 NLL = [("nll", "nll", kind, "pooled") for kind in ("pii", "low", "canary")]
-COLUMNS["ablations"] = COLUMNS["backbones"] = [*UTILITY, *NLL]
-COLUMNS["task_orders"] = [*UTILITY, *NLL, ("mia", "auc", "loss", "pooled")]
+COLUMNS["ablations"] = [*UTILITY, *NLL]
 COLUMNS["utility"] = [
     *(("utility", "accuracy", "2", f"task:{task}") for task in TASKS),
     *(UTILITY[k] for k in (2, 0, 1)),
-]
-COLUMNS["twins"] = [
-    ("twins", "exposure_mean", "trained", "pooled"),
-    ("twins", "exposure_mean", "never-trained", "pooled"),
-    ("twins", "rise", "trained", "pooled"),
-    ("twins", "rise", "never-trained", "pooled"),
-    ("twins", "beyond", "rise", "pooled"),
-]
-COLUMNS["extract"] = [
-    ("extract", "greedy_rate", "", "pooled"),
-    ("extract", "n50_median", "t1", "pooled"),
-    ("extract", "n50_median", "top40", "pooled"),
-]
-COLUMNS["noise"] = [
-    ("noise", metric, sigma, "pooled")
-    for sigma in ("0.01", "0.5")
-    for metric in ("dp_pii", "dp_nonpii", "gap")
 ]
 PLACES = list(dict.fromkeys(place for part in COLUMNS.values() for place in part))
 MISSING: dict[str, Any] = {"value": None, "low": None, "high": None, "interval": "none"}
@@ -136,7 +110,7 @@ def a_report(rows: list[Row], **columns: Any) -> Report:
                 name=name,
                 source=f"runs/{k}",
                 format="peft-adapter",
-                base="models/one_b" if k < 3 else "models/two",
+                base="models/one_b",
                 weights_sha256="0" * 64,
                 model_id=f"{k}" * 64,
                 dtype="float32",
@@ -172,12 +146,7 @@ def report() -> Report:
                 }
                 rows.append(a_row(name, place, **first))
     rows.append(a_row(NAMES[1], COLUMNS["matched"][2], 0.5, over="seeds"))
-    matrix = [
-        {"checkpoint": name, "stage": t + 1, "after": task}
-        for k, name in enumerate(NAMES[1:])
-        for t, task in enumerate(TASKS if k % 2 else reversed(TASKS))
-    ]
-    return a_report(rows, tables={"accuracy_matrix": matrix})
+    return a_report(rows)
 
 
 # --- LaTeX read back ------------------------------------------------------------------
@@ -207,13 +176,12 @@ def numbers(cell: str) -> list[float]:
 
 def figures(name: str, text: str) -> dict[str, list[list[float]]]:
     """Numbers of every checkpoint's line, column by column, with those below it."""
-    labels = 1 if name == "task_orders" else 0
     found: dict[str, list[list[float]]] = {}
     last = ""
     for cells in body(text):
-        own = [numbers(cell) for cell in cells[labels + 1 :]]
-        if cells[labels]:
-            last = cells[labels]
+        own = [numbers(cell) for cell in cells[1:]]
+        if cells[0]:
+            last = cells[0]
             found[last] = own
         else:
             found[last] = [a + b for a, b in zip(found[last], own, strict=True)]
@@ -242,8 +210,7 @@ def test_a_table_holds_the_figures_of_its_rows(report: Report, name: str) -> Non
             if r.over == "sources"
         }
     assert set(shown) == {escaped(checkpoint) for checkpoint in NAMES}
-    if name != "task_orders":
-        assert list(shown) == [escaped(checkpoint) for checkpoint in NAMES]
+    assert list(shown) == [escaped(checkpoint) for checkpoint in NAMES]
     for checkpoint in NAMES:
         for place, found in zip(COLUMNS[name], shown[escaped(checkpoint)], strict=True):
             row = own[(*place, checkpoint)]
@@ -340,7 +307,7 @@ def test_tables_without_figures_are_not_written(tmp_path: Path) -> None:
     gone = {**MISSING, "status": "not_estimable", "note": "the manifest has no canary"}
     rows = [
         a_row("run", NLL[0], 3.0),
-        a_row("run", COLUMNS["canary_nll"][0], **gone),
+        a_row("run", COLUMNS["canary_rank"][0], **gone),
     ]
     write_report(a_report(rows), tmp_path, formats=["latex"])
     names = {path.name for path in (tmp_path / "tables").iterdir()}
@@ -350,28 +317,6 @@ def test_tables_without_figures_are_not_written(tmp_path: Path) -> None:
     nothing = tmp_path / "nothing"
     assert write_report(a_report([]), nothing, formats=["latex"])
     assert "figures of none" in (nothing / "tables/all.tex").read_text()
-
-
-def test_task_orders_need_a_series(report: Report) -> None:
-    without = report.model_copy(update={"tables": {}})
-    assert set(render(report)) - set(render(without)) == {"task_orders"}
-    text = render(report)["task_orders"]
-    first = [cells[0] for cells in body(text) if cells[0]]
-    assert first == ["--", "Order 1", "Order 2"], "the base was trained in none"
-    assert r"Order 1: b\&w, task\_a." in text
-    assert r"Order 2: task\_a, b\&w." in text
-
-
-def test_what_was_not_varied_has_no_table(report: Report) -> None:
-    one = [c.model_copy(update={"base": "models/one"}) for c in report.checkpoints]
-    order = [
-        {"checkpoint": NAMES[1], "stage": t + 1, "after": task}
-        for t, task in enumerate(TASKS)
-    ]
-    same = report.model_copy(
-        update={"checkpoints": one, "tables": {"accuracy_matrix": order}}
-    )
-    assert set(COLUMNS) - set(render(same)) == {"task_orders", "backbones"}
 
 
 def test_membership_shows_declared_scores_and_the_rates_of_those_that_claim() -> None:
@@ -389,19 +334,14 @@ def test_membership_shows_declared_scores_and_the_rates_of_those_that_claim() ->
     assert names[3:] == ["Texts alone AUC", r"zlib TPR@5\% FPR"]
 
 
-def test_base_models_have_panels(report: Report) -> None:
-    text = render(report)["backbones"]
-    assert re.findall(r"Base model: ([^}]*)\}", text) == [r"one\_b", "two"]
-
-
 def test_paper_preset_averages_over_annotations() -> None:
-    often = ("canary", "nll", "full/annotation", "pooled")
-    rows = [a_row("run", COLUMNS["canary_nll"][0], 1.0), a_row("run", often, 2.0)]
-    plain = figures("canary_nll", render(a_report(rows))["canary_nll"])
+    often = ("canary", "rank_mean", "full/annotation", "pooled")
+    rows = [a_row("run", COLUMNS["canary_rank"][0], 1.0), a_row("run", often, 2.0)]
+    plain = figures("canary_rank", render(a_report(rows))["canary_rank"])
     paper = a_report(rows, settings={"preset": "paper"})
     assert plain["run"][0][0] == 1.0
-    text = render(paper)["canary_nll"]
-    assert figures("canary_nll", text)["run"][0][0] == 2.0
+    text = render(paper)["canary_rank"]
+    assert figures("canary_rank", text)["run"][0][0] == 2.0
     assert "Over 90 annotations of 12 canaries." in text
 
 

@@ -23,7 +23,6 @@ from spark_audit.report.writers.latex.tables import (
     Column,
     Layout,
     Line,
-    Panel,
     tables_of,
 )
 from spark_audit.report.writers.latex.text import escaped
@@ -124,9 +123,6 @@ def _render(table: Layout, report: Report, cells: _Cells) -> str | None:
         for line in dict.fromkeys((r.checkpoint, r.over) for r in report.results)
         if line in known
     ]
-    panels = [Panel(tuple(lines))]
-    if table.split is not None:
-        panels = table.split(report, lines)
     notes = _Notes()
     common = {
         column: _common(list(rows.values())) for column, rows in by_column.items()
@@ -137,18 +133,14 @@ def _render(table: Layout, report: Report, cells: _Cells) -> str | None:
         + (notes.mark(common[c]) if common[c] else "")
         for c in columns
     ]
-    first = [rf"\textbf{{{table.labels}}}"] if table.labels else []
-    body = [_joined([*first, r"\textbf{Checkpoint}", *headers]) + r" \\"]
-    for panel in panels:
-        body += _lines(panel, by_column, common, notes, labelled=bool(table.labels))
+    body = [_joined([r"\textbf{Checkpoint}", *headers]) + r" \\"]
+    body += _lines(lines, by_column, common, notes)
     told = [*_legend(by_column), *notes.told()]
-    if table.remark:
-        told.append(table.remark)
     failed = dict.fromkeys(g.name for g in report.guards if g.passed is False)
     if failed:
         told.append(f"Guards of this report that failed: {escaped(', '.join(failed))}.")
     caption = _caption(table, report, by_column)
-    shape = "l" * (len(first) + 1) + "c" * len(columns)
+    shape = "l" + "c" * len(columns)
     return _floating(table.name, caption, shape, body, told)
 
 
@@ -182,35 +174,28 @@ def _floating(
 
 
 def _lines(
-    panel: Panel,
+    lines: Sequence[Line],
     by_column: Mapping[Column, Mapping[Line, Row]],
     common: Mapping[Column, str],
     notes: _Notes,
-    *,
-    labelled: bool,
 ) -> list[str]:
-    """A panel's lines; in wide tables intervals have a line of their own."""
+    """The lines; in wide tables intervals have a line of their own."""
     found = [r"\midrule"]
-    if panel.heading:
-        width = len(by_column) + 1
-        title = rf"\textit{{{panel.heading}}}"
-        found.append(rf"\multicolumn{{{width}}}{{@{{}}l}}{{{title}}} \\")
-    for k, line in enumerate(panel.lines):
+    for k, line in enumerate(lines):
         pairs = [
             _cell(own.get(line), notes, known=common[column])
             for column, own in by_column.items()
         ]
-        lead = [panel.label if k == 0 else ""] if labelled else []
         name = escaped(line[0] if line[1] == "sources" else ", ".join(line))
         if len(by_column) <= INLINE:
             texts = [" ".join(filter(None, pair)) for pair in pairs]
-            found.append(rf"{_joined([*lead, name, *texts])} \\")
+            found.append(rf"{_joined([name, *texts])} \\")
             continue
-        found.append(rf"{_joined([*lead, name, *(value for value, _ in pairs)])} \\")
+        found.append(rf"{_joined([name, *(value for value, _ in pairs)])} \\")
         if any(interval for _, interval in pairs):
             below = [rf"{{\scriptsize {text}}}" if text else "" for _, text in pairs]
-            found.append(rf"{_joined([*('' for _ in lead), '', *below])} \\")
-        if k + 1 < len(panel.lines):
+            found.append(rf"{_joined(['', *below])} \\")
+        if k + 1 < len(lines):
             found.append(r"\addlinespace")
     return found
 

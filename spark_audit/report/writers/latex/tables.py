@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from spark_audit.audits.contract import carriers
-from spark_audit.names import entry_of, series_of
 from spark_audit.report.writers.latex.text import escaped
 from spark_audit.results import Report
 
@@ -38,19 +35,9 @@ Line = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Panel:
-    """Lines that belong together, under a heading or beside a label (both TeX)."""
-
-    lines: tuple[Line, ...]
-    heading: str = ""
-    label: str = ""
-
-
-@dataclass(frozen=True)
 class Layout:
     """A table that may be written; ``needs`` are audits that must give a figure.
 
-    ``split`` makes panels of the lines, ``labels`` heads a column for their labels;
     ``by_task`` puts the accuracy of every task before its columns.
     """
 
@@ -58,9 +45,6 @@ class Layout:
     lead: str
     columns: tuple[Column, ...]
     needs: tuple[str, ...]
-    split: Callable[[Report, Sequence[Line]], list[Panel]] | None = None
-    labels: str = ""
-    remark: str = ""
     by_task: bool = False
 
 
@@ -98,73 +82,6 @@ def _tasks(report: Report) -> list[str]:
     return list(dict.fromkeys(name for kind, name in groups if kind == "task"))
 
 
-# --- panels ---------------------------------------------------------------------------
-
-
-def _orders(report: Report) -> dict[str, tuple[str, ...]]:
-    """Order of the tasks by series, of those that have all their stages."""
-    found: dict[str, tuple[str, ...]] = {}
-    for record in report.tables.get("accuracy_matrix", ()):
-        if record.get("after"):
-            name = str(record["checkpoint"])
-            found[name] = (*found.get(name, ()), str(record["after"]))
-    return found
-
-
-def _order_of(report: Report, checkpoint: str) -> tuple[str, ...]:
-    """Order that a series was trained in; empty where the report has none."""
-    for name, order in _orders(report).items():
-        if checkpoint in (name, entry_of(name)):
-            return order
-    return ()
-
-
-def _numbered(report: Report) -> dict[tuple[str, ...], int]:
-    """All orders of the report's series, numbered as they come."""
-    orders = dict.fromkeys(_orders(report).values())
-    return {order: k for k, order in enumerate(orders, start=1)}
-
-
-def _by_order(report: Report, lines: Sequence[Line]) -> list[Panel]:
-    parts: dict[tuple[str, ...], list[Line]] = {}
-    for line in lines:
-        parts.setdefault(_order_of(report, line[0]), []).append(line)
-    numbers = _numbered(report)
-    return [
-        Panel(tuple(part), label=f"Order {numbers[order]}" if order else "--")
-        for order, part in parts.items()
-    ]
-
-
-def _orders_told(report: Report) -> str:
-    return " ".join(
-        f"Order {k}: {escaped(', '.join(order))}."
-        for order, k in _numbered(report).items()
-    )
-
-
-def _by_base(report: Report, lines: Sequence[Line]) -> list[Panel]:
-    parts: dict[str, list[Line]] = {}
-    for line in lines:
-        parts.setdefault(_base_of(report, line[0]), []).append(line)
-    short = {base: base.rstrip("/").rpartition("/")[2] or base for base in parts}
-    if len(set(short.values())) < len(short):
-        short = {base: base for base in parts}
-    return [
-        Panel(tuple(part), heading=f"Base model: {escaped(short[base])}")
-        for base, part in parts.items()
-    ]
-
-
-def _base_of(report: Report, checkpoint: str) -> str:
-    """The base model as the report names it; of full weights, the checkpoint itself."""
-    for one in report.checkpoints:
-        series = series_of(one.name)
-        if checkpoint in (one.name, series, entry_of(series)):
-            return one.base or one.source
-    return checkpoint
-
-
 # --- the tables -----------------------------------------------------------------------
 
 LAYOUTS = (
@@ -184,20 +101,6 @@ LAYOUTS = (
         ("matched",),
     ),
     Layout(
-        "memory",
-        "Change of the NLL (nats a token) of annotated identifiers since the "
-        "reference, in trained rows and, of the same kinds, in rows never trained "
-        "on; their difference is below 0 where trained ones are likelier than "
-        "others of their kind.",
-        _columns(
-            "matched",
-            ("Trained", "", "pii_change", "trained"),
-            ("Never trained", "", "pii_change", "never-trained"),
-            ("Difference", "", "memory"),
-        ),
-        ("matched",),
-    ),
-    Layout(
         "rank",
         "Ranks of the identifiers' tokens in the vocabulary, after their true "
         "prefix (1 = likeliest), and shares of tokens within the first ranks.",
@@ -211,19 +114,6 @@ LAYOUTS = (
             of="pii",
         ),
         ("rank",),
-    ),
-    Layout(
-        "canary_nll",
-        f"NLL (nats a token) of the planted canaries, over {PER}. It says nothing "
-        "of their rank among other candidates.",
-        _columns(
-            "canary",
-            ("Full NLL", UP, "nll", "full"),
-            ("Password NLL", UP, "nll", "password"),
-            ("SSN NLL", UP, "nll", "ssn"),
-            counted="canaries",
-        ),
-        ("canary",),
     ),
     Layout(
         "canary_rank",
@@ -241,22 +131,6 @@ LAYOUTS = (
         ("canary",),
     ),
     Layout(
-        "twins",
-        "Identifiers that nobody planted, ranked among fresh strings of their kind in "
-        "their own context: exposure (bits) of trained ones and of those never trained "
-        "on, what each rose since the base, and how much more trained ones did.",
-        _columns(
-            "twins",
-            ("Exposure, trained", DOWN, "exposure_mean", "trained"),
-            ("Exposure, never trained", "", "exposure_mean", "never-trained"),
-            ("Rise, trained", DOWN, "rise", "trained"),
-            ("Rise, never trained", "", "rise", "never-trained"),
-            ("Rise beyond", DOWN, "beyond", "rise"),
-            counted="identifiers",
-        ),
-        ("twins",),
-    ),
-    Layout(
         "mia",
         "Membership inference: AUC of every score, and of a classifier that sees "
         "the texts alone (0.5 = chance), and the share of members found at 5\\% "
@@ -268,51 +142,10 @@ LAYOUTS = (
         ("mia",),
     ),
     Layout(
-        "extract",
-        "Extraction of identifiers after their true prefix: share written verbatim by "
-        "greedy decoding, and the median number of tries until one is written with a "
-        "chance of one half, by sampling plainly and from the 40 likeliest tokens.",
-        _columns(
-            "extract",
-            ("Verbatim", DOWN, "greedy_rate"),
-            ("Tries, plain", UP, "n50_median", "t1"),
-            ("Tries, top 40", UP, "n50_median", "top40"),
-            counted="identifiers",
-        ),
-        ("extract",),
-    ),
-    Layout(
-        "noise",
-        r"Relative change (\%) of the mean probability of identifiers and of "
-        r"low-sensitivity text under Gaussian noise of standard deviation $\sigma$ on "
-        "the input embeddings, and the gap between both (percentage points).",
-        (),
-        ("noise",),
-    ),
-    Layout(
         "ablations",
         f"Utility and likelihoods of all checkpoints. {UNMATCHED}",
         (LAST, AVG, BWT, *LIKELIHOODS),
         ("nll",),
-    ),
-    Layout(
-        "task_orders",
-        "Utility, likelihoods and membership inference (by loss) by the order of "
-        f"the tasks. {UNMATCHED}",
-        (
-            *(LAST, AVG, BWT, *LIKELIHOODS),
-            *_columns("mia", ("MIA AUC", CHANCE, "auc", "loss"), counted="rows"),
-        ),
-        ("utility", "nll"),
-        split=_by_order,
-        labels="Order",
-    ),
-    Layout(
-        "backbones",
-        f"Utility and likelihoods by base model. {UNMATCHED}",
-        (LAST, AVG, BWT, *LIKELIHOODS),
-        ("utility", "nll"),
-        split=_by_base,
     ),
     Layout(
         "utility",
@@ -358,40 +191,9 @@ def _membership(report: Report) -> tuple[Column, ...]:
     return _columns("mia", *auc, *tpr, counted="rows")
 
 
-def _noises(report: Report) -> tuple[Column, ...]:
-    """Both kinds of text and their gap at each size of the noise."""
-    sigmas = sorted(_variants(report, "noise", "gap"), key=_size)
-    kinds = (("PII", "dp_pii"), ("low-sens.", "dp_nonpii"), ("gap", "gap"))
-    return _columns(
-        "noise",
-        *(
-            (rf"$\sigma$ {escaped(sigma)}, {kind}", "", metric, sigma)
-            for sigma in sigmas
-            for kind, metric in kinds
-        ),
-    )
-
-
-def _size(sigma: str) -> float:
-    try:
-        return float(sigma)
-    except ValueError:
-        return math.inf
-
-
 def _variants(report: Report, audit: str, metric: str) -> list[str]:
     rows = (r for r in report.results if (r.audit, r.metric) == (audit, metric))
     return list(dict.fromkeys(row.of for row in rows if row.group == "pooled"))
-
-
-def _varied(layout: Layout, report: Report) -> bool:
-    """Whether the report differs in what a table is split by."""
-    if layout.split is _by_order:
-        return len(_numbered(report)) > 1
-    if layout.split is _by_base:
-        names = {row.checkpoint for row in report.results}
-        return len({_base_of(report, name) for name in names}) > 1
-    return True
 
 
 def tables_of(report: Report) -> list[Layout]:
@@ -403,15 +205,11 @@ def tables_of(report: Report) -> list[Layout]:
         Column(escaped(t), UP, "utility", "accuracy", "last", f"task:{t}", "answers")
         for t in _tasks(report)
     )
-    own = {"mia": _membership(report), "noise": _noises(report)}
     return [
-        replace(
-            one,
-            columns=own.get(one.name, (*tasks * one.by_task, *one.columns)),
-            remark=_orders_told(report) if one.split is _by_order else "",
-        )
+        replace(one, columns=_membership(report))
+        if one.name == "mia"
+        else replace(one, columns=(*tasks * one.by_task, *one.columns))
         for one in tables
-        if _varied(one, report)
     ]
 
 
