@@ -166,8 +166,8 @@ def parse_json(raw: bytes, *, place: str, finite: bool = True) -> Any:
         if error.lineno == 1:
             what = f"is not JSON (column {error.colno})"
         cut = error.msg.startswith("Unterminated") or error.pos >= len(error.doc)
-        fix = "its end is missing: make or copy the file again" if cut else None
-        raise InputError(what, where=place, fix=fix) from error
+        again = "its end is missing: make or copy the file again" if cut else None
+        raise InputError(what, where=place, fix=again) from error
     except KeyError as error:
         what = "holds an object in which a key stands twice"
         raise InputError(what, where=place, fix="keep the one that is meant") from error

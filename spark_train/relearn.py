@@ -22,11 +22,11 @@ import numpy as np
 from safetensors import SafetensorError
 
 from spark_audit.checkpoints.adapter_config import changes_base
-from spark_audit.checkpoints.beside import NOISE
 from spark_audit.checkpoints.detect import recipe
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.recipe import Loaded, Recipe
+from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checkpoints.tokenizer import has_tokenizer, has_vocabulary
 from spark_audit.data.examples import Example, data_files, read_examples
 from spark_audit.data.occurrences import identifier_ranges

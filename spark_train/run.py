@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.beside import NOISE
 from spark_audit.checkpoints.detect import recipe
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.checkpoints.run_folder import UNCHECKED, check_files
+from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError, choose
 from spark_audit.files import check_writable

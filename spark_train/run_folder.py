@@ -25,8 +25,8 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from spark_audit.checkpoints.beside import NOISE, check_whole
 from spark_audit.checkpoints.run_folder import RECORD, STATE, check_files, read_state
+from spark_audit.checkpoints.sidecar import NOISE, check_whole
 from spark_audit.checksums import BLANK, DAMAGED, Fact, fact_of, intact, sealed
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import (

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints.adapter_fields import resolve
-from spark_audit.checkpoints.spread import materialise
+from spark_audit.checkpoints.placement import materialise
 from spark_audit.errors import CheckpointError, first_line, shown
 
 State = dict[str, torch.Tensor]

@@ -22,9 +22,7 @@ from spark_audit.checkpoints.adapter_config import (
     prepared,
 )
 from spark_audit.checkpoints.adapters import AdapterHost, input_noise
-from spark_audit.checkpoints.beside import NOISE, NOISE_ADDED, frozen_noise
 from spark_audit.checkpoints.dtypes import computed_in
-from spark_audit.checkpoints.fit import placed
 from spark_audit.checkpoints.locate import locate, read_json
 from spark_audit.checkpoints.models import (
     Architecture,
@@ -32,15 +30,15 @@ from spark_audit.checkpoints.models import (
     check_probe,
     head_rows,
     logits,
-    pick_device,
     probe_ids,
     read_architecture,
     untied,
 )
+from spark_audit.checkpoints.placement import offloaded, pick_device, placed, release
 from spark_audit.checkpoints.quantise import rounded, swapped
 from spark_audit.checkpoints.recipe import Given, Loaded, Recipe
+from spark_audit.checkpoints.sidecar import NOISE, NOISE_ADDED, frozen_noise
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.checkpoints.spread import offloaded, release
 from spark_audit.checkpoints.tokenizer import (
     has_tokenizer,
     has_vocabulary,

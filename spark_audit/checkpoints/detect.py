@@ -10,7 +10,7 @@ from spark_audit.checkpoints.recipe import Given, Recipe, Stage
 from spark_audit.checkpoints.server import is_server
 from spark_audit.checkpoints.specs import Loading, split_stage
 from spark_audit.errors import CheckpointError
-from spark_audit.terminal.hints import instead
+from spark_audit.terminal.suggestions import instead
 
 
 def recipe(source: str, loading: Loading) -> Recipe:

@@ -7,10 +7,10 @@ from typing import Any
 
 from spark_audit.checkpoints.base_model import LoadedBase, remarks, tokenizer_of
 from spark_audit.checkpoints.detect import recipe
-from spark_audit.checkpoints.fit import check_room
 from spark_audit.checkpoints.full_weights import NOT_VERIFIABLE, compare_with_base
 from spark_audit.checkpoints.locate import printable
 from spark_audit.checkpoints.offline import quiet
+from spark_audit.checkpoints.placement import check_room
 from spark_audit.checkpoints.plan import (
     base_recipe,
     bytes_of,

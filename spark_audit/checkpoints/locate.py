@@ -13,7 +13,7 @@ from typing import Any
 from spark_audit.checkpoints.offline import online
 from spark_audit.errors import CheckpointError, InputError, one_line, shown
 from spark_audit.files import SETTINGS_BYTES, lies_inside, parse_json, read_regular
-from spark_audit.terminal.hints import elsewhere, nearest
+from spark_audit.terminal.suggestions import elsewhere, nearest
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 

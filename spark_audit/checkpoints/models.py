@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,13 +12,12 @@ import numpy as np
 import torch
 
 from spark_audit.checkpoints.locate import walk
+from spark_audit.checkpoints.placement import entry_device
 from spark_audit.checkpoints.recipe import Given
-from spark_audit.checkpoints.spread import entry_device
 from spark_audit.checkpoints.weight_files import check_floats
 from spark_audit.errors import (
     CheckpointError,
     IncompleteError,
-    InputError,
     SparkError,
     one_line,
     shown,
@@ -403,25 +401,6 @@ def head_rows(model: Any) -> int:
     if head is not None and hasattr(head, "weight"):
         return int(head.weight.shape[0])
     return int(model.config.get_text_config().vocab_size)
-
-
-def pick_device(device: str) -> str:
-    """``auto`` is CUDA when there is one, else the CPU.
-
-    Workers that a launcher started on one machine each take a GPU of their own.
-    """
-    if device == "auto" and torch.cuda.is_available():
-        rank = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", ""))
-        if rank.isdecimal():
-            return f"cuda:{int(rank) % torch.cuda.device_count()}"
-        return "cuda"
-    if device == "auto":
-        return "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(
-            "there is no CUDA device here", where="--device", fix="use --device cpu"
-        )
-    return device
 
 
 def _foreign(what: str, error: Exception, where: str) -> SparkError:

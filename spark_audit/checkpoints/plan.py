@@ -17,9 +17,7 @@ from spark_audit.checkpoints.adapter_config import (
 )
 from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.base_model import Read, described, tokenizer_of
-from spark_audit.checkpoints.beside import NOISE, NOISE_ADDED, frozen_noise
 from spark_audit.checkpoints.detect import recipe
-from spark_audit.checkpoints.fit import check_room
 from spark_audit.checkpoints.locate import HUB, locate, read_json
 from spark_audit.checkpoints.models import (
     Rehearsal,
@@ -29,11 +27,12 @@ from spark_audit.checkpoints.models import (
     check_quantised,
     check_weights,
     head_rows,
-    pick_device,
     read_architecture,
 )
+from spark_audit.checkpoints.placement import check_room, pick_device
 from spark_audit.checkpoints.quantise import check_mergeable
 from spark_audit.checkpoints.recipe import Loaded, Recipe, State
+from spark_audit.checkpoints.sidecar import NOISE, NOISE_ADDED, frozen_noise
 from spark_audit.checkpoints.specs import BASE, Loading, Spec
 from spark_audit.checkpoints.weight_files import check_stored, content_sha256
 from spark_audit.errors import CheckpointError, InputError, shown
@@ -68,9 +67,9 @@ class Plan:
             shared = item if item.weights else self._needed()
             self._describe(name, item, shared, _dress(item, shared))
         # What takes longer, and still before hours of scoring: every number, once.
-        for item in [self.base] * bool(self.base) + [item for _, item in self.items]:
-            if item.weights is not None:
-                check_stored(item.weights.files, where=item.given.where)
+        for one in (self.base, *(item for _, item in self.items)):
+            if one is not None and one.weights is not None:
+                check_stored(one.weights.files, where=one.given.where)
 
     def _describe(
         self, name: str, item: Recipe, shared: Recipe, known: Rehearsal

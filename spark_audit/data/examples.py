@@ -33,7 +33,7 @@ from spark_audit.files import (
     read_regular,
     write_atomically,
 )
-from spark_audit.terminal.hints import TABLES, instead, nearest
+from spark_audit.terminal.suggestions import TABLES, instead, nearest
 
 Split = Literal["train", "test"]
 Origin = Literal["natural", "injected"]

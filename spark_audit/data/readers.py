@@ -19,7 +19,7 @@ from spark_audit.data.examples import (
 )
 from spark_audit.errors import InputError, SparkError
 from spark_audit.files import check_regular, open_regular, parse_json
-from spark_audit.terminal.hints import nearest
+from spark_audit.terminal.suggestions import nearest
 
 Row: TypeAlias = dict[str, Any]
 HUB = "hf:"

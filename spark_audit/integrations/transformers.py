@@ -17,7 +17,7 @@ import transformers
 from accelerate.utils import extract_model_from_parallel
 
 from spark_audit.audits.contract import BASE
-from spark_audit.checkpoints.live import live, undisturbed
+from spark_audit.checkpoints.from_module import live, undisturbed
 from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.errors import InputError, SparkError
 from spark_audit.integrations.probe import PREFIX, Look, Probe

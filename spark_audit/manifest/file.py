@@ -30,7 +30,7 @@ from spark_audit.manifest.schema import (
     UnmatchedSpan,
 )
 from spark_audit.provenance import canonical_json
-from spark_audit.terminal.hints import goes, instead
+from spark_audit.terminal.suggestions import goes, instead
 
 NOT_SHOWN = "not shown"
 """Stands in a redacted copy for the digest of its original."""

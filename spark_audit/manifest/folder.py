@@ -32,7 +32,7 @@ from spark_audit.files import (
 )
 from spark_audit.manifest.packed import Packed
 from spark_audit.provenance import canonical_json
-from spark_audit.terminal.hints import instead
+from spark_audit.terminal.suggestions import instead
 
 HEAD = "manifest.json"
 FILE_ROWS = 50_000

@@ -193,7 +193,7 @@ def _cpu_flags() -> str:
 
 def _free(on_gpu: bool) -> dict[str, int]:
     if on_gpu:  # nothing heavy is loaded elsewhere
-        from spark_audit.checkpoints.fit import rooms
+        from spark_audit.checkpoints.placement import rooms
 
         return rooms("cuda")
     here = free_bytes()

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
-from spark_audit.pipeline.engines import ENGINES
+from spark_audit.pipeline.engines import CHOICES
 from spark_audit.terminal.flags import Flag, Seed, ShowText
 
 
@@ -175,7 +175,7 @@ class Request:
         Flag(
             "What scores: this process (and workers of --shard or a launcher), or Ray.",
             # Workers that share a folder or a machine are known by their numbers.
-            choices=tuple(n for n in ENGINES.names() if n != "jobs"),
+            choices=CHOICES,
         ),
     ] = "local"
     address: Annotated[

@@ -20,9 +20,10 @@ from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.fit import check_fit
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.conclude import conclude
-from spark_audit.pipeline.engines import ENGINES
+from spark_audit.pipeline.engines import engine_of
 from spark_audit.pipeline.engines.contract import Call, Clock, Engine, Progress
 from spark_audit.pipeline.folders import check_folder, default_folder, manifest_for
+from spark_audit.pipeline.inputs import Inputs, unchanged
 from spark_audit.pipeline.lineup import (
     Lineup,
     Plans,
@@ -35,7 +36,6 @@ from spark_audit.pipeline.lineup import (
 )
 from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.score import Scored, Work
-from spark_audit.pipeline.unchanged import Inputs, unchanged
 from spark_audit.report.folder import check_formats, folder_of, read_report
 from spark_audit.results import Report
 from spark_audit.terminal.console import say
@@ -101,7 +101,7 @@ def _asked(
             progress(what, done, total)
 
     call = Call(order.specs, request, Clock(), show)
-    return ENGINES.get(request.way).run(call), order, learned
+    return engine_of(call), order, learned
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.writers import WRITERS
 from spark_audit.results import Report
-from spark_audit.terminal.hints import instead
+from spark_audit.terminal.suggestions import instead
 
 FOLDERS = (
     "tables",

@@ -21,7 +21,7 @@ from typer.core import TyperCommand
 from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.files import read_regular, write_text
 from spark_audit.terminal.flags import panel_of, with_parameters
-from spark_audit.terminal.hints import elsewhere, expanded, nearest
+from spark_audit.terminal.suggestions import elsewhere, expanded, nearest
 
 PATHS = ("ckpt", "base", "tokenizer", "source")
 """Options that are paths, though they may be something else too."""

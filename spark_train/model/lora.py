@@ -20,7 +20,7 @@ from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save
 from transformers.pytorch_utils import Conv1D
 
-from spark_audit.checkpoints.beside import NOISE
+from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checksums import BLANK, fact, sealed
 from spark_audit.errors import CheckpointError, InputError, OutputError
 from spark_audit.files import check_regular, write_atomically, write_text

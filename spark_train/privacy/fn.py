@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from spark_audit.checkpoints.adapters import input_noise
-from spark_audit.checkpoints.beside import NOISE
+from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.provenance import seed_for
 from spark_train.privacy import PRIVACY, Method
 from spark_train.privacy.protected import Protected

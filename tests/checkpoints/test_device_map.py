@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from spark_audit import memory
-from spark_audit.checkpoints import fit, weight_files
+from spark_audit.checkpoints import placement, weight_files
 from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.open import open_checkpoint, open_checkpoints
+from spark_audit.checkpoints.placement import offloaded
 from spark_audit.checkpoints.specs import Spec
-from spark_audit.checkpoints.spread import offloaded
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
@@ -71,8 +71,8 @@ def test_spread_to_disk_scores_are_those_of_one_place(
 
     plain = scored()
     size = sum(path.stat().st_size for path in base.glob("*.safetensors"))
-    free = {"cpu": fit.BESIDE + size // 2, "disk": 10**12}
-    monkeypatch.setattr(fit, "rooms", lambda _: free)
+    free = {"cpu": placement.BESIDE + size // 2, "disk": 10**12}
+    monkeypatch.setattr(placement, "rooms", lambda _: free)
     for loaded in open_checkpoints([Spec("base", (str(base),))], device_map="auto"):
         assert offloaded(loaded.model)
     spread = scored(device_map="auto")
@@ -100,11 +100,11 @@ def test_what_fits_nowhere_is_refused_before_it_is_read(
         ({"cpu": 10, "disk": 10}, {"device_map": "auto"}, "a machine with"),
     ]
     for free, options, fix in cases:
-        monkeypatch.setattr(fit, "rooms", lambda _, free=free: free)
+        monkeypatch.setattr(placement, "rooms", lambda _, free=free: free)
         with pytest.raises(CheckpointError, match="does not fit") as caught:
             open_checkpoint(folder, **options)
         assert fix in str(caught.value)
-    monkeypatch.setattr(fit, "rooms", lambda _: {"disk": 10**12})
+    monkeypatch.setattr(placement, "rooms", lambda _: {"disk": 10**12})
     assert not inspect_checkpoint(folder).problems
 
 

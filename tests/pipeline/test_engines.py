@@ -16,7 +16,7 @@ import pytest
 from spark_audit.checkpoints.specs import Loading, parse_specs
 from spark_audit.errors import CheckpointError, InputError, OutputError
 from spark_audit.pipeline.engines.contract import UNIT_TOKENS, Call, Clock, Task
-from spark_audit.pipeline.engines.ray.engine import _Group, _Hand, _Job, _Ray
+from spark_audit.pipeline.engines.ray.engine import Ray, _Group, _Hand, _Job
 from spark_audit.pipeline.engines.ray.holder import Holder, Unit
 from spark_audit.pipeline.request import Request
 from spark_audit.provenance import versions
@@ -70,9 +70,9 @@ def test_what_is_stored_or_stands_twice_is_not_lacking(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def driver() -> _Ray:
+def driver() -> Ray:
     request = Request(audits=("nll",), ckpt=("a=x",), loading=Loading(device="cpu"))
-    return _Ray(Call((), request, Clock(), lambda *_: None))
+    return Ray(Call((), request, Clock(), lambda *_: None))
 
 
 def units(group: int, count: int) -> deque[_Job]:
@@ -80,7 +80,7 @@ def units(group: int, count: int) -> deque[_Job]:
 
 
 def test_each_module_is_read_once_where_there_are_as_many_as_holders(
-    driver: _Ray,
+    driver: Ray,
 ) -> None:
     """Six modules of eight units over three holders, at unequal speeds."""
     driver._groups = [_Group(deque([f"c{n}"])) for n in range(6)]
@@ -109,7 +109,7 @@ def test_each_module_is_read_once_where_there_are_as_many_as_holders(
     assert len(reads) <= 6 + 2
 
 
-def test_a_last_unit_is_left_to_who_has_its_module(driver: _Ray) -> None:
+def test_a_last_unit_is_left_to_who_has_its_module(driver: Ray) -> None:
     driver._groups = [_Group(deque()), _Group(deque())]
     first, second = (_Hand(None, ("node", n), ready=True, group=n) for n in range(2))
     driver._hands = [first, second]
@@ -129,7 +129,7 @@ class Gone(Exception):
     actor_init_failed = False
 
 
-def test_what_a_holder_had_goes_to_another_but_not_for_ever(driver: _Ray) -> None:
+def test_what_a_holder_had_goes_to_another_but_not_for_ever(driver: Ray) -> None:
     driver._groups = [_Group(deque(["c0"]), opening=True)]
     hand: Any = _Hand(None, ("node", 0), job=_Job(0, "c0"))
     driver._hands = [hand]
@@ -144,7 +144,7 @@ def test_what_a_holder_had_goes_to_another_but_not_for_ever(driver: _Ray) -> Non
         driver._bury(_Hand(None, ("node", 0), job=job), Gone())
 
 
-def known_to(driver: _Ray) -> Any:
+def known_to(driver: Ray) -> Any:
     """Ray's errors, as far as they are looked at."""
     kinds: dict[str, Any] = {"RayError": type("RayError", (Exception,), {})}
     for name in ("ObjectStoreFullError", "OutOfDiskError"):
@@ -153,7 +153,7 @@ def known_to(driver: _Ray) -> Any:
     return driver._ray.exceptions
 
 
-def test_errors_of_a_node_are_told_in_one_line(driver: _Ray) -> None:
+def test_errors_of_a_node_are_told_in_one_line(driver: Ray) -> None:
     known = known_to(driver)
     full = driver._told(known.OutOfDiskError("three\nlong\nlines"))
     assert isinstance(full, OutputError)
@@ -164,7 +164,7 @@ def test_errors_of_a_node_are_told_in_one_line(driver: _Ray) -> None:
     assert driver._told(ours) is ours
 
 
-def test_nodes_have_the_same_version_installed(driver: _Ray) -> None:
+def test_nodes_have_the_same_version_installed(driver: Ray) -> None:
     driver._check_versions(versions())
     with pytest.raises(InputError, match=r"a node has spark-audit 9\.9, not"):
         driver._check_versions({**versions(), "spark-audit": "9.9"})

@@ -25,7 +25,7 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
-from spark_audit.pipeline.engines.ray.engine import _Ray
+from spark_audit.pipeline.engines.ray.engine import Ray
 from spark_audit.pipeline.run import Request, run
 from spark_audit.results import Report
 from spark_audit.scoring.store import Store
@@ -169,13 +169,13 @@ def test_nodes_that_die_cost_less_than_a_unit_each(
             killers.append(threading.Timer(later, nodes.kill, [chance]))
             killers[-1].start()
 
-    def hand_out(self: _Ray, hand: Any) -> None:
+    def hand_out(self: Ray, hand: Any) -> None:
         given(self, hand)
         if hand.job is not None and hand.job.task is not None:
             handed.append(hand.job.task.id + hand.job.checkpoint)
 
-    given = _Ray._hand_out
-    monkeypatch.setattr(_Ray, "_hand_out", hand_out)
+    given = Ray._hand_out
+    monkeypatch.setattr(Ray, "_hand_out", hand_out)
     request = request_of(engine="ray", address=nodes.address, output=tmp_path / "r")
     report = run(request, progress=told).report
     for killer in killers:

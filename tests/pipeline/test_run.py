@@ -29,9 +29,9 @@ from spark_audit.pipeline import conclude as pipeline
 from spark_audit.pipeline.engines import jobs
 from spark_audit.pipeline.engines.contract import Engine
 from spark_audit.pipeline.estimate import estimate
+from spark_audit.pipeline.inputs import FILE
 from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.pipeline.run import Request, run
-from spark_audit.pipeline.unchanged import FILE
 from spark_audit.provenance import sha256_file
 from spark_audit.report.attachments import read_cases
 from spark_audit.report.folder import read_report
@@ -160,7 +160,7 @@ def test_the_same_command_opens_nothing_until_something_changed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from spark_audit.pipeline import unchanged
+    from spark_audit.pipeline import inputs
 
     lora, base = tmp_path / "lora", tmp_path / "base"
     shutil.copytree(workshop / "lora", lora)
@@ -176,14 +176,14 @@ def test_the_same_command_opens_nothing_until_something_changed(
     assert (done.anew, again.anew) == (True, False)
     assert again.report == done.report
     for other in ({"seed": 1}, {"formats": ("md",)}, {"audit_options": {}}):
-        assert unchanged.unchanged(replace(request, **other)) is None
+        assert inputs.unchanged(replace(request, **other)) is None
 
     def touched(path: Path) -> bool:
         """Whether a file with other bytes of the same size and time is noticed."""
         kept, raw = path.stat(), path.read_bytes()
         path.write_bytes(raw[:-1] + b"?")
         os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
-        noticed = unchanged.unchanged(request) is None
+        noticed = inputs.unchanged(request) is None
         path.write_bytes(raw)
         return noticed
 
@@ -200,7 +200,7 @@ def test_the_same_command_opens_nothing_until_something_changed(
         source = workshop / "lora" if gone.parent == lora else tiny_base
         shutil.copy(source / gone.name, gone)
     assert run(request).anew
-    monkeypatch.setattr(unchanged, "versions", lambda: {"torch": "another"})
+    monkeypatch.setattr(inputs, "versions", lambda: {"torch": "another"})
     assert run(request).anew
 
 
@@ -306,7 +306,7 @@ def test_processes_end_with_the_one_that_asked_and_without_one_all_is_done(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """These help with nothing: one waits to be ended, the other fails at once."""
-    begin, score, begun = jobs._Jobs._start, Engine.score, []
+    begin, score, begun = jobs.Jobs._start, Engine.score, []
 
     def start(self: Any, *given: int) -> Any:
         begun.append(begin(self, *given))
@@ -318,7 +318,7 @@ def test_processes_end_with_the_one_that_asked_and_without_one_all_is_done(
         begun[1].wait(10)
         score(self, *given, **options)
 
-    monkeypatch.setattr(jobs._Jobs, "_start", start)
+    monkeypatch.setattr(jobs.Jobs, "_start", start)
     monkeypatch.setattr(Engine, "score", then)
     code = "import os, sys\nsys.stdin.buffer.read()\nos._exit(9)"
     monkeypatch.setattr(jobs, "HELP", code)
@@ -340,7 +340,7 @@ def test_a_process_that_dies_is_told_and_its_part_is_done(
 ) -> None:
     alone = run(request_of(output=tmp_path / "alone", jobs=1)).report
     store = tmp_path / "report" / "scores" / "store"
-    begin, score, begun = jobs._Jobs._start, Engine.score, []
+    begin, score, begun = jobs.Jobs._start, Engine.score, []
 
     def start(self: Any, *given: int) -> Any:
         begun.append(begin(self, *given))
@@ -354,7 +354,7 @@ def test_a_process_that_dies_is_told_and_its_part_is_done(
         begun[1].kill()
         score(self, *given, **options)
 
-    monkeypatch.setattr(jobs._Jobs, "_start", start)
+    monkeypatch.setattr(jobs.Jobs, "_start", start)
     monkeypatch.setattr(Engine, "score", after_the_other)
     with pytest.raises(KeyboardInterrupt):
         run(request_of(jobs=2))

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints.adapters import PREFIX
-from spark_audit.checkpoints.beside import written_down
 from spark_audit.checkpoints.formats import FORMATS
 from spark_audit.checkpoints.locate import (
     WEIGHT_SUFFIXES,
@@ -23,6 +22,7 @@ from spark_audit.checkpoints.locate import (
     refuse_redirects,
 )
 from spark_audit.checkpoints.recipe import Adapter, Given, Recipe, Weights
+from spark_audit.checkpoints.sidecar import written_down
 from spark_audit.checkpoints.weight_files import (
     NO_WEIGHTS,
     check_dense,

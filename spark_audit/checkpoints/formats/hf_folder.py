@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from spark_audit.checkpoints.beside import written_down
 from spark_audit.checkpoints.formats import FORMATS
 from spark_audit.checkpoints.locate import (
     WEIGHT_SUFFIXES,
@@ -15,6 +14,7 @@ from spark_audit.checkpoints.locate import (
     refuse_redirects,
 )
 from spark_audit.checkpoints.recipe import Given, Recipe, Weights
+from spark_audit.checkpoints.sidecar import written_down
 from spark_audit.checkpoints.weight_files import (
     check_filled,
     has_weights,

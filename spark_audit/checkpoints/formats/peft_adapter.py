@@ -7,7 +7,6 @@ import re
 from functools import partial
 from pathlib import Path, PurePath
 
-from spark_audit.checkpoints.beside import written_down
 from spark_audit.checkpoints.formats import FORMATS
 from spark_audit.checkpoints.locate import (
     check_inside,
@@ -16,6 +15,7 @@ from spark_audit.checkpoints.locate import (
     refuse_code,
 )
 from spark_audit.checkpoints.recipe import Adapter, Given, Recipe
+from spark_audit.checkpoints.sidecar import written_down
 from spark_audit.checkpoints.weight_files import has_weights, merged, weight_files
 from spark_audit.errors import CheckpointError, shown
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 from spark_audit.errors import InputError
 from spark_audit.memory import free_bytes
-from spark_audit.pipeline.engines import ENGINES
 from spark_audit.pipeline.engines.contract import Call, Engine, Task
 from spark_audit.pipeline.request import Request
 from spark_audit.scoring.speed import cores, use_threads
@@ -40,12 +39,6 @@ seconds of a core, about, where one needs 6 to begin."""
 GRACE = 10.0
 """Seconds that a process has to keep what it has scored, before it is ended."""
 HELP = "from spark_audit.pipeline.engines.jobs import helped; helped()"
-
-
-@ENGINES.register()
-def jobs(call: Call) -> Engine:
-    """All of a call on the cores of this machine."""
-    return _Jobs(call)
 
 
 def processes(request: Request, *, work: float, size: float, free: int | None) -> int:
@@ -71,7 +64,9 @@ def processes(request: Request, *, work: float, size: float, free: int | None) -
     return max(min(cores(), MOST, room), 1)
 
 
-class _Jobs(Engine):
+class Jobs(Engine):
+    """All of a call on the cores of this machine."""
+
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self._helpers: list[subprocess.Popen[bytes]] = []
@@ -94,6 +89,7 @@ class _Jobs(Engine):
             use_threads(self._threads)
 
     def score(self, task: Task, checkpoint: Loaded) -> None:
+        """Score this process's part, with helpers once a pass is worth them."""
         if not self._helpers:
             self._begin(task, checkpoint)
         super().score(task, checkpoint)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from spark_audit.checkpoints.spread import weight_of
+from spark_audit.checkpoints.placement import weight_of
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.batching import Batches

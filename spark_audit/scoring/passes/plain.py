@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from spark_audit.checkpoints.spread import entry_device, offloaded, weight_of
+from spark_audit.checkpoints.placement import entry_device, offloaded, weight_of
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.batching import Batches, room
+from spark_audit.scoring.float32_body import widened
 from spark_audit.scoring.head import Columns, Head, Transform
 from spark_audit.scoring.passes import PASSES
 from spark_audit.scoring.table import COLUMNS, Pass
-from spark_audit.scoring.wide import widened
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded

@@ -17,9 +17,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from spark_audit.errors import IncompleteError, InputError, OutputError, one_line
-from spark_audit.pipeline.engines import ENGINES
 from spark_audit.pipeline.engines.contract import Call, Engine, Task
-from spark_audit.pipeline.engines.ray.cluster import check, connected
+from spark_audit.pipeline.engines.ray.cluster import connected
 from spark_audit.pipeline.engines.ray.holder import Holder, Unit
 from spark_audit.provenance import versions
 
@@ -34,13 +33,6 @@ LONELY = 60.0
 """Seconds without any holder, after which none is awaited."""
 LIVES = 3
 """Holders that may end while they do the same thing, or at the same place."""
-
-
-@ENGINES.register()
-def ray(call: Call) -> Engine:
-    """All nodes of a Ray cluster, or this machine's cores."""
-    check(call.request.address)
-    return _Ray(call)
 
 
 @dataclass
@@ -74,7 +66,7 @@ class _Hand:
     job: _Job | None = None
 
 
-class _Ray(Engine):
+class Ray(Engine):
     """The driver: it owns the store, and hands out what is to be done."""
 
     def __init__(self, call: Call) -> None:
@@ -104,9 +96,8 @@ class _Ray(Engine):
             for hand in self._hands:
                 self._ray.kill(hand.actor)
 
-    # --- what the pipeline asks -------------------------------------------------------
-
     def checkpoints(self) -> Iterator[Loaded]:
+        """Each checkpoint, as soon as a holder has opened it."""
         self._groups = [_Group(deque(names)) for names in self.opening.groups]
         self.order = [name for names in self.opening.groups for name in names]
         for _ in range(sum(len(group.unopened) for group in self._groups)):
@@ -115,6 +106,7 @@ class _Ray(Engine):
             yield self._opened.popleft()
 
     def score(self, task: Task, checkpoint: Loaded) -> None:
+        """Cut what is lacking into units, which holders are given in turn."""
         self._store = task.store
         task = task.lacking
         number = self.group_of(task.checkpoint)
@@ -124,6 +116,7 @@ class _Ray(Engine):
             self._groups[number].units.append(job)
 
     def finish(self) -> None:
+        """Hand out units until all have come back."""
         while any(group.units for group in self._groups) or any(
             hand.job is not None for hand in self._hands
         ):
