@@ -303,32 +303,6 @@ def _shared(
     return dict(zip(sums, total[len(total) - len(sums) :].tolist(), strict=True))
 
 
-def other_gradient(
-    student: Student,
-    loss_of: Callable[[str, Sequence[TrainRow]], Sums],
-    chosen: Step,
-    *,
-    processes: Processes,
-) -> Tensor:
-    """The gradient of a batch that is not the step's, at the weights as they are.
-
-    Returns
-    -------
-    Tensor
-        Shape ``(P,)``, float64: as :func:`flat_gradient`, whose own gradients stay.
-    """
-    weights = list(student.trainable.values())
-    own = [weight.grad for weight in weights]
-    try:
-        for weight in weights:
-            weight.grad = None
-        accumulate(student, loss_of, chosen, processes=processes)
-        return flat_gradient(student)
-    finally:
-        for weight, gradient in zip(weights, own, strict=True):
-            weight.grad = gradient
-
-
 def flat_gradient(student: Student) -> Tensor:
     """The gradients of all trained weights, one after the other: ``(P,)``, float64."""
     weights = student.trainable.values()

@@ -232,16 +232,7 @@ def described(
     assert weights is not None
     named = read_json(weights.config / "config.json", where=where)
     base_sha256 = content_sha256(weights.files, named)
-    adapter_sha256 = noise_sha256 = None
-    if item.adapter is not None and raw is not None:
-        kept = {
-            key: sorted(value) if key in _SETS and isinstance(value, list) else value
-            for key, value in raw.items()
-            if key not in _NO_EFFECT
-        }
-        adapter_sha256 = content_sha256(item.adapter.files, kept)
-    if os.path.lexists(item.folder / NOISE):
-        noise_sha256 = content_sha256([item.folder / NOISE], {})
+    adapter_sha256, noise_sha256 = _own_hashes(item, raw)
     borrowed = item.weights is None
     own_sha256 = adapter_sha256 if borrowed else base_sha256
     assert own_sha256 is not None
@@ -289,6 +280,23 @@ def described(
             for kind in quantize
         ),
     ]
+
+
+def _own_hashes(
+    item: Recipe, raw: Mapping[str, Any] | None
+) -> tuple[str | None, str | None]:
+    """Hashes of a checkpoint's adapter and of its frozen noise, if it has them."""
+    adapter = noise = None
+    if item.adapter is not None and raw is not None:
+        kept = {
+            key: sorted(value) if key in _SETS and isinstance(value, list) else value
+            for key, value in raw.items()
+            if key not in _NO_EFFECT
+        }
+        adapter = content_sha256(item.adapter.files, kept)
+    if os.path.lexists(item.folder / NOISE):
+        noise = content_sha256([item.folder / NOISE], {})
+    return adapter, noise
 
 
 @contextmanager

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from spark_audit.checkpoints.models import head_rows
-from spark_audit.checkpoints.placement import entry_device
+from spark_audit.checkpoints.models import entry_device, head_rows
 from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.checkpoints.tokenizer import tokenizer_sha256, usable_rows
 from spark_audit.errors import CheckpointError

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from spark_audit.checkpoints.locate import walk
-from spark_audit.checkpoints.placement import entry_device
 from spark_audit.checkpoints.recipe import Given
 from spark_audit.checkpoints.weight_files import check_floats
 from spark_audit.errors import (
@@ -401,6 +400,22 @@ def head_rows(model: Any) -> int:
     if head is not None and hasattr(head, "weight"):
         return int(head.weight.shape[0])
     return int(model.config.get_text_config().vocab_size)
+
+
+def entry_device(model: Any) -> torch.device:
+    """Where a model takes token ids."""
+    embeddings = model.get_input_embeddings()
+    found = getattr(offload_hook(embeddings), "execution_device", None)
+    return torch.device(embeddings.weight.device if found is None else found)
+
+
+def offload_hook(layer: Any) -> Any:
+    """Accelerate's hook that brings a layer's weights, among those it has."""
+    hook = getattr(layer, "_hf_hook", None)
+    for one in (hook, *getattr(hook, "hooks", ())):
+        if hasattr(one, "execution_device"):
+            return one
+    return None
 
 
 def _foreign(what: str, error: Exception, where: str) -> SparkError:

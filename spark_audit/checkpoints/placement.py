@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from spark_audit.checkpoints.models import Rehearsal, offload_hook
 from spark_audit.checkpoints.recipe import Recipe
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.memory import free_bytes
-
-if TYPE_CHECKING:
-    from spark_audit.checkpoints.models import Rehearsal
 
 BESIDE = 1_500_000_000
 """Bytes beside the weights, for what is computed."""
@@ -135,19 +133,12 @@ def _gb(size: float) -> str:
     return f"{size / 1e9:.1f} GB"
 
 
-def entry_device(model: Any) -> torch.device:
-    """Where a model takes token ids."""
-    embeddings = model.get_input_embeddings()
-    found = getattr(_hook(embeddings), "execution_device", None)
-    return torch.device(embeddings.weight.device if found is None else found)
-
-
 def weight_of(layer: Any, name: str = "weight") -> torch.Tensor | None:
     """A layer's tensor, from wherever it lies; ``None`` if it has none."""
     tensor: torch.Tensor | None = getattr(layer, name, None)
     if tensor is None:
         return None
-    hook = _hook(layer)
+    hook = offload_hook(layer)
     if tensor.is_meta and getattr(hook, "weights_map", None) is not None:
         tensor = hook.weights_map[name].to(hook.execution_device)
     return tensor.detach()
@@ -176,7 +167,7 @@ def _computes(model: Any, path: str) -> torch.device:
     while path:
         path = path.rpartition(".")[0]
         base = getattr(model.get_submodule(path), "base_layer", None)
-        if base is not None and (hook := _hook(base)) is not None:
+        if base is not None and (hook := offload_hook(base)) is not None:
             return torch.device(hook.execution_device)
     return torch.device("cpu")
 
@@ -184,17 +175,8 @@ def _computes(model: Any, path: str) -> torch.device:
 def release(model: Any) -> None:
     """Free a module's memory, whoever still holds the module."""
     for layer in model.modules():
-        hook = _hook(layer)
+        hook = offload_hook(layer)
         if getattr(hook, "weights_map", None) is not None:
             hook.weights_map = None
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-
-
-def _hook(layer: Any) -> Any:
-    """Accelerate's hook that brings a layer's weights, among those it has."""
-    hook = getattr(layer, "_hf_hook", None)
-    for one in (hook, *getattr(hook, "hooks", ())):
-        if hasattr(one, "execution_device"):
-            return one
-    return None

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
-from spark_audit.pipeline.engines import CHOICES
 from spark_audit.terminal.flags import Flag, Seed, ShowText
 
 
@@ -175,7 +174,7 @@ class Request:
         Flag(
             "What scores: this process (and workers of --shard or a launcher), or Ray.",
             # Workers that share a folder or a machine are known by their numbers.
-            choices=CHOICES,
+            choices=("local", "ray"),
         ),
     ] = "local"
     address: Annotated[

@@ -8,7 +8,7 @@ Of several workers with the same flags one that finds nothing missing writes the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,6 @@ from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.fit import check_fit
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.conclude import conclude
-from spark_audit.pipeline.engines import engine_of
 from spark_audit.pipeline.engines.contract import Call, Clock, Engine, Progress
 from spark_audit.pipeline.folders import check_folder, default_folder, manifest_for
 from spark_audit.pipeline.inputs import Inputs, unchanged
@@ -101,7 +100,23 @@ def _asked(
             progress(what, done, total)
 
     call = Call(order.specs, request, Clock(), show)
-    return engine_of(call), order, learned
+    return _engine(call), order, learned
+
+
+def _engine(call: Call) -> Engine:
+    """The engine that a request asks for."""
+    way = call.request.way
+    if way == "jobs":
+        from spark_audit.pipeline.engines.jobs import Jobs
+
+        return Jobs(call)
+    if way == "ray":
+        from spark_audit.pipeline.engines.ray.cluster import check
+        from spark_audit.pipeline.engines.ray.engine import Ray
+
+        check(call.request.address)
+        return Ray(call)
+    return Engine(call)
 
 
 @dataclass(frozen=True)
@@ -115,8 +130,8 @@ class Checked:
         nobody can know yet.
     """
 
-    manifest: Manifest
-    checkpoints: tuple[str, ...]
+    work: Work
+    folder: Path
     store: Path
     there: tuple[int, int] | None
 
@@ -124,20 +139,25 @@ class Checked:
 def checked(request: Request) -> Checked:
     """Refuse what :func:`run` would refuse, from headers; nothing is written.
 
+    Of scores that are nowhere the work has a store in memory.
+
     Raises
     ------
     SparkError
         As :func:`run` before it scores.
     """
+    from spark_audit.scoring.store import Store
+
     asked, order, learned = _asked(request, None)
     engine = Engine(asked.call)
     manifest, folder = _fitting(engine, order)
     work = _work(engine, order, learned, manifest, folder)
-    known, place = engine.described, work.store.folder
+    place = work.store.folder
     assert place is not None
     # A store that is made gets a salt; there is nothing in one that is not.
-    there = work.passes_there(known) if (place / "salt").exists() else None
-    return Checked(manifest, tuple(one.name for one in known), place, there)
+    if not (place / "salt").exists():
+        return Checked(replace(work, store=Store(None)), folder, place, None)
+    return Checked(work, folder, place, work.passes_there(engine.described))
 
 
 def _fitting(

@@ -16,6 +16,7 @@ from spark_audit.pipeline.lineup import Lineup, Plans
 from spark_audit.pipeline.request import Request
 from spark_audit.report.attachments import case_ids
 from spark_audit.results import CheckpointFacts
+from spark_audit.scoring.items import AnyItem
 from spark_audit.scoring.served import KINDS
 from spark_audit.scoring.table import Pass
 
@@ -104,6 +105,17 @@ class Work:
             for named in self._keys(one).values()
         ]
         return lacking.count(False), len(lacking)
+
+    def lacking(self, checkpoint: Loaded) -> dict[Pass, dict[str, AnyItem]]:
+        """By pass, the items that a checkpoint lacks, by their keys."""
+        found = {}
+        for wanted, named in self._keys(checkpoint).items():
+            names = named()
+            left = self.store.lacking(names.values())
+            found[wanted] = {
+                item.key: item for item in named.items if names[item.key] in left
+            }
+        return found
 
     def _keys(self, checkpoint: Loaded) -> dict[Pass, Keys]:
         """What the store calls what is wanted of a checkpoint."""

@@ -54,10 +54,6 @@ SALT_BYTES = 32
 Rows = tuple[np.ndarray, dict[str, np.ndarray]]
 
 
-class _OtherVersion(ValueError):
-    """A whole shard, but with the columns of no pass of this version."""
-
-
 class Store:
     """A folder of scores, or with ``None`` a store in memory.
 
@@ -70,8 +66,7 @@ class Store:
     Attributes
     ----------
     notes
-        What was left out while reading: a line a damaged shard, one for all that are
-        another version's.
+        What was left out while reading: a line per shard.
     """
 
     def __init__(self, folder: Path | None, *, own: bool = False) -> None:
@@ -142,17 +137,9 @@ class Store:
     def add(
         self, key: str, position: np.ndarray, columns: Mapping[str, np.ndarray]
     ) -> None:
-        """Take one item's rows; they are on disk after the next flush at the latest.
+        """Take an item's rows, ``(n,)`` each; the next flush brings them to disk.
 
-        Rows with other columns than those that wait, those of another pass, begin a
-        shard of their own.
-
-        Parameters
-        ----------
-        position
-            Shape ``(n,)``: the rows' positions in the full tokenisation.
-        columns
-            Name -> array of shape ``(n,)``.
+        Rows with other columns, those of another pass, begin a shard of their own.
         """
         layout = [(name, values.dtype) for name, values in columns.items()]
         if layout != self._layout:
@@ -217,38 +204,28 @@ class Store:
         """Find shards that this or other workers have written since."""
         if self.folder is None:
             return
-        others = 0
         for path in sorted(self.folder.glob("*.parquet")):
             if path in self._seen:
                 continue
             try:
                 _, spans, remarks = _read_shard(path, whole=True)
                 numbers = _numbers(key for key, _ in spans)
-            except _OtherVersion:
-                others += 1
             except (OSError, ValueError, KeyError, pa.ArrowException) as error:
                 if out_of_memory(error):
                     raise
                 self.notes.append(
-                    f"score shard {path.name} is damaged; its items are scored again"
+                    f"score shard {path.name} is damaged or of another version; its "
+                    "items are scored again"
                 )
             else:
                 self._shards[path] = numbers
                 self._shard_remarks[path] = remarks
             self._seen.add(path)
-        if others:
-            self.notes.append(
-                f"{others} score shard{'s' * (others > 1)} of another version of"
-                " spark-audit, with other columns: not used, scored again as needed"
-            )
 
     def gather(self, keys: Mapping[str, str], *, kind: Pass) -> TokenTable:
         """The table of items, by their own keys; what is not stored yet is left out.
 
-        Parameters
-        ----------
-        keys
-            As :meth:`keys` gave them for ``kind``.
+        ``keys`` are as :meth:`keys` gave them for ``kind``.
         """
         (table,) = self.parts(keys, kind=kind, most=None)
         return table
@@ -408,8 +385,7 @@ def _read_shard(
 def _check_layout(file: pq.ParquetFile) -> None:
     """A shard has the columns of one pass, of its types, and nothing is missing.
 
-    Its name fits its bytes, whoever wrote them. One that is whole but for the columns
-    is another version's.
+    Its name fits its bytes, whoever wrote them.
     """
     schema = file.schema_arrow
     given = {field.name: field.type for field in schema}
@@ -419,10 +395,8 @@ def _check_layout(file: pq.ParquetFile) -> None:
         for layout in LAYOUTS.values()
     )
     whole = len(schema) == len(given) + 2 and pa.types.is_dictionary(key)
-    if not whole or position != pa.int32():
+    if not whole or position != pa.int32() or given not in layouts:
         raise ValueError("is no shard")
-    if given not in layouts:
-        raise _OtherVersion("has other columns")
     for name in schema.names:
         values = file.read([name])[name]
         unknown = 0

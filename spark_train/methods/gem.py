@@ -16,13 +16,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from spark_train.loop import (
     Phase,
     Step,
     Term,
+    accumulate,
     flat_gradient,
-    other_gradient,
     set_gradient,
 )
 from spark_train.losses.projection import dual
@@ -58,10 +59,7 @@ def _phase(stream: Stream, k: int) -> Phase:
         if not stored:
             return {}
         own = flat_gradient(student)
-        others = [
-            other_gradient(student, phase.loss, batch, processes=processes)
-            for batch in stored
-        ]
+        others = [_gradient_of(batch, phase=phase, stream=stream) for batch in stored]
         table = torch.stack([*others, own])
         products = table @ table.T
         against = int((products[-1, :-1] < 0).sum())
@@ -77,3 +75,18 @@ def _phase(stream: Stream, k: int) -> Phase:
         return {"violated": against}
 
     return replace(phase, gradients=gradients)
+
+
+def _gradient_of(batch: Step, *, phase: Phase, stream: Stream) -> Tensor:
+    """The gradient of a batch that is not the step's, whose own stays: ``(P,)``."""
+    student = stream.student
+    weights = list(student.trainable.values())
+    own = [weight.grad for weight in weights]
+    try:
+        for weight in weights:
+            weight.grad = None
+        accumulate(student, phase.loss, batch, processes=stream.processes)
+        return flat_gradient(student)
+    finally:
+        for weight, gradient in zip(weights, own, strict=True):
+            weight.grad = gradient

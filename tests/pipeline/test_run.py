@@ -747,8 +747,7 @@ def test_dry_run_counts_and_writes_nothing(
     assert command_line(arguments) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["manifest"] == "m"
-    assert [*facts["weights"]] == ["base", "ours"]
-    assert facts["weights"]["ours"] == facts["weights"]["base"] > 1000
+    assert facts["checkpoints"] == ["base", "ours"]
     (part,) = facts["audits"]
     assert part["audit"] == "matched"
     assert part["tokens"] > 100
@@ -771,10 +770,9 @@ def test_a_dry_run_counts_the_tokens_that_are_scored(
     plan = union((plans.whole, plans.stages))
     items = items_for(manifest, checkpoint, plan)
     read = sum(one.tokens for some in items.values() for one in some)
-    assert sum(one.tokens for one in found.audits) == pytest.approx(read, rel=0.15)
-    assert {"base", "ours"} == {*found.weights}
-    own = sum(one.numel() for one in {*checkpoint.model.parameters()})
-    assert found.weights["base"] == pytest.approx(own, rel=0.3)
+    told = sum(one.tokens for one in found.audits)
+    assert told == pytest.approx(2 * read, rel=0.01)
+    assert found.checkpoints == ("base", "ours")
     assert found.seconds > max(one.seconds for one in found.audits)
     with pytest.raises(SparkError, match="did you mean"):
         estimate(replace(request, ckpt=(str(workshop / "loar"),)))

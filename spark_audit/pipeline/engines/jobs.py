@@ -38,7 +38,11 @@ WORTH = 5e11
 seconds of a core, about, where one needs 6 to begin."""
 GRACE = 10.0
 """Seconds that a process has to keep what it has scored, before it is ended."""
-HELP = "from spark_audit.pipeline.engines.jobs import helped; helped()"
+HELP = """
+from spark_audit.pipeline.engines.jobs import asked
+from spark_audit.pipeline.run import run
+run(asked(), concludes=False)
+"""
 
 
 def processes(request: Request, *, work: float, size: float, free: int | None) -> int:
@@ -171,14 +175,12 @@ class Jobs(Engine):
         return helper
 
 
-def helped() -> None:
-    """One that helps: what is asked comes by stdin, whose end is an interrupt."""
+def asked() -> Request:
+    """What one that helps is asked comes by stdin, whose end is an interrupt."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    request = pickle.load(sys.stdin.buffer)
+    request: Request = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
-    from spark_audit.pipeline.run import run
-
-    run(request, concludes=False)
+    return request
 
 
 def _end_with_stdin() -> NoReturn:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from spark_audit.checkpoints.placement import entry_device
+from spark_audit.checkpoints.models import entry_device
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.memory import out_of_memory
 from spark_audit.scoring.answers import begins_with, normalised, stripped

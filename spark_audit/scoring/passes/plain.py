@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from spark_audit.checkpoints.placement import entry_device, offloaded, weight_of
+from spark_audit.checkpoints.models import entry_device
+from spark_audit.checkpoints.placement import offloaded, weight_of
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.float32_body import widened
