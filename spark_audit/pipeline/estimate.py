@@ -213,7 +213,8 @@ def told(estimate: Estimate) -> Iterator[str]:
     free = estimate.free_bytes
     beside = "" if free is None else f" of {free / 1e9:.1f} GB that are free"
     whole = duration(estimate.seconds)
-    yield f"In all about {whole}{by}; memory: {memory}{beside}."
+    yield f"In all about {whole}{by}."
+    yield f"Memory: {memory}{beside}."
     yield "Some items of each pass were timed on one checkpoint of each shape. What"
     yield "several audits read is counted with the first; what is there, not again."
     longest = max(estimate.audits, key=lambda one: one.seconds)
