@@ -42,6 +42,12 @@ LONGEST = (
 """Files that take longest, to be run first: none is left to one worker at the end."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--accept", action="store_true", help="write the files of tests/golden anew"
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.name, len(place)))

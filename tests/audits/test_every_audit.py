@@ -2,8 +2,8 @@
 
 Three checkpoints are scored over one manifest without a model: ``base`` as the
 reference, ``clean`` with noise, ``leaky`` with noise and knowing what it was trained on
-by heart. How that is planted follows from the pass (:data:`PLANTED`), never from the
-audit, and which way a figure must move from its :class:`Metric`.
+by heart. How that is planted follows from the pass (:data:`planted.PLANTED`),
+never from the audit, and which way a figure must move from its :class:`Metric`.
 """
 
 from __future__ import annotations
@@ -11,191 +11,67 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 import pytest
+from planted import PLANTED, World
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import taken
 from spark_audit.audits.turns import StoredEvidence
-from spark_audit.manifest.file import seal
-from spark_audit.manifest.prompts import asked_place
-from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.slots import canary_key, place_of, twins_key
 from spark_audit.names import series_of
-from spark_audit.provenance import seed_for
 from spark_audit.results import AuditResult, Contrast, Row
 from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
 
-Columns: TypeAlias = dict[str, np.ndarray]
 Key: TypeAlias = tuple[str, ...]
 
 AUDITED = AUDITS.names()
 CHECKPOINTS = ("base", "clean", "leaky")
 QUICK = {"placebo_draws": 5, "blind_permutations": 20, "replicates": 200}
 """What audits draw at random and nothing here rests on, for those that ask."""
-KNOWN = 0.9
-"""Share of what it was trained on that ``leaky`` knows by heart."""
 EVERY = pytest.mark.parametrize("audit", AUDITED)
 
 # ------------------------------------------------------------------ what is scored
 
 
-@dataclass(frozen=True)
-class World:
-    """A manifest, the reference's NLL by example, and tables that fit both."""
-
-    content: Mapping[str, Any]
-    reference: Mapping[str, np.ndarray]
-
-    @cached_property
-    def manifest(self) -> Manifest:
-        return seal(dict(self.content))
-
-    def tables(self, audit: str, *, shuffled: bool = False) -> dict[str, Any]:
-        """Checkpoint -> pass -> table, of all that the audit's plan asks for."""
-        plan = AUDITS.get(audit).part("plan")
-        wanted = plan(self.manifest)
-        assert wanted, (
-            f"{audit} finds nothing to score here: give this world some of it"
-        )
-        names = [*CHECKPOINTS]
-        if AUDITS.of_stages(audit):
-            names[1:] = [f"{name}@{stage}" for name in names[1:] for stage in (1, 2)]
-        return {
-            name: {
-                each: self.table(name, each, keys, shuffled=shuffled)
-                for each, keys in wanted.items()
-            }
-            for name in names
+def tables_of(world: World, audit: str, *, shuffled: bool = False) -> dict[str, Any]:
+    """Checkpoint -> pass -> table, of all that the audit's plan asks for."""
+    plan = AUDITS.get(audit).part("plan")
+    wanted = plan(world.manifest)
+    assert wanted, f"{audit} finds nothing to score here: give this world some of it"
+    names = [*CHECKPOINTS]
+    if AUDITS.of_stages(audit):
+        names[1:] = [f"{name}@{stage}" for name in names[1:] for stage in (1, 2)]
+    return {
+        name: {
+            each: table(world, name, each, keys, shuffled=shuffled)
+            for each, keys in wanted.items()
         }
-
-    def table(
-        self, name: str, wanted: Pass, keys: list[str], *, shuffled: bool
-    ) -> TokenTable:
-        scored = [(key, *PLANTED[wanted.kind](self, name, wanted, key)) for key in keys]
-        if not shuffled:
-            return TokenTable.from_items(scored, kind=wanted.kind)
-        # As a table of another writer could be: in no order of its own.
-        np.random.default_rng(0).shuffle(scored)
-        counts = [len(positions) for _, positions, _ in scored]
-        return TokenTable(
-            tuple(key for key, *_ in scored),
-            np.concatenate([[0], np.cumsum(counts)]),
-            np.concatenate([positions for _, positions, _ in scored]),
-            {
-                column: np.concatenate([columns[column] for *_, columns in scored])
-                for column in LAYOUTS[wanted.kind]
-            },
-        )
-
-    def nll(self, name: str, key: str) -> np.ndarray:
-        """Nats of every token: what ``leaky`` was trained on it knows."""
-        nll: np.ndarray = self.reference[key].copy()
-        if name == "base":
-            return nll
-        nll += luck(name, key).normal(0, 0.15, len(nll))
-        if series_of(name) == "leaky" and self.manifest.by_id[key].split == "train":
-            nll -= 0.4
-            if luck(key).random() < KNOWN:
-                nll[self.identifiers(key)] = 0.05
-        return nll.clip(0.01)
-
-    def identifiers(self, key: str) -> np.ndarray:
-        return self.manifest.by_id[key].identifier_tokens()
-
-
-def luck(*what: str) -> np.random.Generator:
-    """Numbers that follow from what they are for: a copy of an example has the same."""
-    return np.random.default_rng(seed_for(1, *(part.rstrip("'") for part in what)))
-
-
-def plain(world: World, name: str, _: Pass, key: str) -> tuple[np.ndarray, Columns]:
-    """Trained rows are likelier, the identifiers in them the model's first guess."""
-    nll = world.nll(name, key)[1:]
-    return np.arange(1, len(nll) + 1, dtype=np.int32), {
-        "nll": nll.astype(np.float32),
-        "rank_lo": np.maximum(np.rint(np.exp(nll)), 1 + (nll > 0.1)).astype(np.int32),
-        "ties": np.zeros(len(nll), np.int32),
-        "mean_logp": np.full(len(nll), -2, np.float32),
-        "sd_logp": np.ones(len(nll), np.float32),
-        "top1_margin": (0.1 - nll).astype(np.float32),
-        "top40_logp": np.full(len(nll), -0.02, np.float32),
-        "top40_cold": np.full(len(nll), -0.04, np.float32),
+        for name in names
     }
 
 
-def prompted(
-    world: World, name: str, own: Pass, key: str
-) -> tuple[np.ndarray, Columns]:
-    """Other prompts bring out what the true prefix does, the cue alone nothing."""
-    prompt, start, example = asked_place(key)
-    who = "base" if prompt == "cue" else name
-    positions, columns = plain(world, who, own, example)
-    span = next(s for s in world.manifest.by_id[example].spans if s.start == start)
-    first, last = span.tokens or (0, 0)
-    rows = np.isin(positions, np.arange(first, last))
-    written = np.arange(1, rows.sum() + 1, dtype=np.int32)
-    return written, {k: columns[k][rows] for k in LAYOUTS["prompted"]}
-
-
-def noise(world: World, name: str, own: Pass, key: str) -> tuple[np.ndarray, Columns]:
-    """What was learned by heart loses more under noise than other text."""
-    nll = world.nll(name, key)
-    lost = np.abs(luck(key, str(own.draw)).normal(1, 0.2, len(nll)))
-    if name == "leaky":
-        lost[world.identifiers(key)] *= 4
-    nll = (nll + own.sigma * lost)[1:].astype(np.float32)
-    positions = np.arange(1, len(nll) + 1, dtype=np.int32)
-    return positions, {"nll": nll, "relative": np.full_like(nll, own.sigma)}
-
-
-def candidates(
-    world: World, name: str, _: Pass, key: str
-) -> tuple[np.ndarray, Columns]:
-    """The true string of a canary or twin that was trained on is the likeliest."""
-    of = place_of(key)[0]
-    content = world.manifest
-    held = {
-        place_of(canary_key(c.canary_id, c.part, ""))[0]: c for c in content.canaries
-    }
-    twins = {place_of(twins_key(one.id, ""))[0]: one for one in content.twins}
-    one = held.get(of) or twins[of]
-    who = of.split("/")[0]
-    count = len(one.candidates)
-    mean = 4 + luck(name, of).normal(0, 0.5, count)
-    assert one.true_index is not None
-    if name == "leaky" and one.dose and luck(who).random() < KNOWN:
-        mean[one.true_index] = 1.0
-    mean = mean.astype(np.float32)
-    return np.arange(count, dtype=np.int32), {"nll_mean": mean, "nll_sum": 6 * mean}
-
-
-def generate(_: World, name: str, own: Pass, key: str) -> tuple[np.ndarray, Columns]:
-    """What was learned is answered."""
-    known = KNOWN if series_of(name) == "leaky" else 0.5
-    right = luck(name, key).random(1) < known
-    return np.zeros(1, np.int32), {
-        "strict": right.astype(np.int8),
-        "normalised": right.astype(np.int8),
-        "stop": np.zeros(1, np.int8),
-        "n_tokens": np.ones(1, np.int32),
-    }
-
-
-PLANTED: dict[str, Callable[..., tuple[np.ndarray, Columns]]] = {
-    "plain": plain,
-    "prompted": prompted,
-    "noise": noise,
-    "candidates": candidates,
-    "generate": generate,
-}
-"""By pass, what each checkpoint scores of an item: its positions and columns."""
+def table(
+    world: World, name: str, wanted: Pass, keys: list[str], *, shuffled: bool
+) -> TokenTable:
+    scored = [(key, *PLANTED[wanted.kind](world, name, wanted, key)) for key in keys]
+    if not shuffled:
+        return TokenTable.from_items(scored, kind=wanted.kind)
+    # As a table of another writer could be: in no order of its own.
+    np.random.default_rng(0).shuffle(scored)
+    counts = [len(positions) for _, positions, _ in scored]
+    return TokenTable(
+        tuple(key for key, *_ in scored),
+        np.concatenate([[0], np.cumsum(counts)]),
+        np.concatenate([positions for _, positions, _ in scored]),
+        {
+            column: np.concatenate([columns[column] for *_, columns in scored])
+            for column in LAYOUTS[wanted.kind]
+        },
+    )
 
 
 @pytest.fixture(scope="module")
@@ -283,7 +159,7 @@ def usual(world: World) -> Run:
 
     def run(audit: str) -> AuditResult:
         if audit not in known:
-            known[audit] = audited(audit, world, world.tables(audit))
+            known[audit] = audited(audit, world, tables_of(world, audit))
         return known[audit]
 
     return run
@@ -375,7 +251,9 @@ def test_the_order_of_rows_changes_nothing(
     places = {key: place for place, key in enumerate(reversed(first.values()))}
     content["examples"].sort(key=lambda one: places.get(one["id"], math.inf))
     other = World(content, world.reference)
-    assert_same(usual(audit), audited(audit, other, other.tables(audit, shuffled=True)))
+    assert_same(
+        usual(audit), audited(audit, other, tables_of(other, audit, shuffled=True))
+    )
 
 
 @EVERY
@@ -384,7 +262,7 @@ def test_names_and_order_of_checkpoints_change_names_and_order_alone(
 ) -> None:
     new = {"clean": "zulu", "leaky": "alpha"}
     tables = {}
-    for name, scored in world.tables(audit).items():
+    for name, scored in tables_of(world, audit).items():
         series = series_of(name)
         tables[name.replace(series, new.get(series, series))] = scored
     names = sorted(tables, key=lambda name: (series_of(name) != "alpha", name))
@@ -406,7 +284,7 @@ def test_what_is_concluded_in_turns_is_what_is_concluded_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Replicates, ties and several baselines; tables and sentences too."""
-    own = world.tables(audit)
+    own = tables_of(world, audit)
     whose = {"clean": "clean", "alone": "clean"}
     whose |= {"method[1]": "leaky", "method[2]": "clean"}
     # A series is of several checkpoints.
@@ -465,7 +343,7 @@ def test_a_row_that_stands_twice_is_no_second_cluster(
         content["membership"][side].append(f"{key}'")
     other = World(content, reference)
     ours = figures(usual(audit), {})
-    theirs = figures(audited(audit, other, other.tables(audit)), {})
+    theirs = figures(audited(audit, other, tables_of(other, audit)), {})
 
     def doseless(found: Any) -> set[Any]:
         # What stands in a row more has another dose.
