@@ -27,6 +27,9 @@ from spark_audit.data.injection import inject
 from spark_audit.demo.text import make_examples
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
+from spark_audit.report.figures.gallery import drawings
+from spark_audit.report.folder import read_report
+from spark_audit.results import Report
 from spark_audit.scoring import score as scoring
 
 HERE = Path(__file__).parent
@@ -156,6 +159,19 @@ def findings(report: Mapping[str, Any]) -> Iterator[str]:
     yield from map(str, (*report["guards"], *report["scope"]))
 
 
+def drawn(report: Report) -> Iterator[str]:
+    """What every drawing says of itself, and where its lines go."""
+    for drawing in drawings(report):
+        yield f"{drawing.name}: {drawing.title} | alt={drawing.alt}"
+        yield f"{drawing.name}: caption | caption={drawing.caption}"
+        for panel, axes in enumerate(drawing.figure.axes):
+            for place, line in enumerate(axes.lines):
+                points = np.ma.filled(np.asarray(line.get_xydata(), float), np.nan)
+                texts = (" ".join(f"{each:.6g}" for each in one) for one in points.T)
+                key = (drawing.name, str(panel), str(place), str(line.get_gid()))
+                yield written(key, dict(zip("xy", texts, strict=True)))
+
+
 class Page(HTMLParser):
     """The text of a page, a line for each paragraph and each row of a table."""
 
@@ -210,6 +226,7 @@ def made(scene: Path) -> dict[str, str]:
     lines: dict[str, Iterable[str]] = {
         "figures.txt": sorted(figures(report)),
         "tables.txt": records(report),
+        "drawings.txt": drawn(read_report(folder)),
         "findings.txt": findings(report),
         "terminal.txt": [(scene / "terminal.txt").read_text("utf-8")],
         "report.md": [read("report.md")],
@@ -237,12 +254,15 @@ def parsed(text: str) -> dict[str, dict[str, str]]:
 
 
 def near(one: str, other: str) -> bool:
-    """Whether two values are the same, or numbers that are apart by rounding alone."""
+    """Whether texts are the same but for numbers that are apart by rounding alone."""
+    if one == other:
+        return True
+    words, others = one.split(), other.split()
     try:
-        a, b = float(one), float(other)
+        pairs = [(float(a), float(b)) for a, b in zip(words, others, strict=True)]
     except ValueError:
-        return one == other
-    return abs(a - b) <= LOOSE * max(1, abs(a))
+        return False
+    return all(abs(a - b) <= LOOSE * max(1, abs(a)) for a, b in pairs)
 
 
 def changed(kept: str, now: str) -> list[str]:
@@ -266,7 +286,7 @@ def test_the_report_is_the_one_kept(
         if accept:
             (HERE / name).write_text(now, "utf-8")
         kept = (HERE / name).read_text("utf-8")
-        if name in ("figures.txt", "tables.txt"):
+        if name in ("figures.txt", "tables.txt", "drawings.txt"):
             differs = changed(kept, now)
         else:
             lines = kept.splitlines(), now.splitlines()
