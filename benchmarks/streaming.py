@@ -31,6 +31,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import turns
+from spark_audit.audits.contract import Context
 from spark_audit.manifest.file import (
     assembled,
     digest,
@@ -301,20 +302,17 @@ def from_evidence(
     path, names = folder / f"evidence-{rows}-{count}.parquet", names_of(count)
     conclude = AUDITS.get("nll").part("conclude")
 
-    def turn(evidence: pd.DataFrame, **options: Any) -> Any:
+    def turn(evidence: pd.DataFrame, context: Context) -> Any:
         print(f"{peak():.0f} MB before a turn", file=sys.stderr, flush=True)
-        return conclude(evidence, **options)
+        return conclude(evidence, context)
 
     first, start = peak(), time.monotonic()
     frames = (evidence_of(name, number, rows) for number, name in enumerate(names))
     turns.TOGETHER = 0
     evidence = turns.stored(frames, lambda: path)
     print(f"{peak():.0f} MB after evidence", file=sys.stderr, flush=True)
-    options = {"paper": True, "seed": 0, "replicates": 2000}
-    held = {name: "c1" for name in names[2:]}
-    parts = {"conclude": turn}
-    options |= {"always": "base", "baselines": held, "coded": True}
-    turns.concluded(evidence, parts, **options)
+    context = Context({name: "c1" for name in names[2:]}, paper=True, replicates=2000)
+    turns.concluded(evidence, {"conclude": turn}, AUDITS.about("nll"), context)
     cells = f"{first:.0f}|{peak():.0f}|{time.monotonic() - start:.0f}"
     print(f"|{rows:,}|{count}|{cells}|")
     path.unlink()

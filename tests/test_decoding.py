@@ -16,6 +16,7 @@ from decoding import Attacker, Figure, figure, left_over, lines_of, tables_of
 from synthetic import Case
 
 from spark_audit.audits import matched
+from spark_audit.audits.contract import Context
 from spark_audit.audits.matched.audit import conclude
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
@@ -262,7 +263,7 @@ def small(make_case: Callable[..., Case]) -> tuple[Report, pd.DataFrame]:
     sizes = train["cluster"].value_counts()
     alone = spans["cluster"] == sizes[sizes == 1].index[0]
     spans = spans.assign(type=spans["type"].where(~alone, "SSN"))
-    again = conclude(spans, baselines={}, paper=False, seed=0, replicates=100)
+    again = conclude(spans, Context(replicates=100))
     report = Report(
         status="complete",
         command=["spark-audit", "demo", "--seed", "4711"],

@@ -7,12 +7,12 @@ An audit registers how its evidence is made, with what it needs and gives::
 
 ``plan(manifest, *, preset, ...)`` says which sequences each pass must score.
 ``tables`` maps checkpoint name -> pass -> token table; ``evidence`` is a table without
-text, and ``conclude(evidence, *, baselines, paper, seed, replicates)`` turns it into
-figures: reports are compared from evidence alone. An optional ``check(...)`` refuses
-options before anything is scored, an optional ``further(result, tables, manifest,
-...)`` adds what needs the manifest. Options that these take by keyword are flags of the
-command line. One runner does the rest for all of them: what to hold checkpoints
-against, the preset, and rows with the reason where nothing was scored.
+text, and ``conclude(evidence, context)`` turns it into figures: reports are compared
+from evidence alone. An optional ``check(...)`` refuses options before anything is
+scored, an optional ``further(result, tables, manifest, ...)`` adds what needs the
+manifest. Options that these take by keyword are flags of the command line. One runner
+does the rest for all of them: what to hold checkpoints against, the preset, and rows
+with the reason where nothing was scored.
 No audit sees a model.
 """
 
@@ -118,6 +118,26 @@ class Metric:
         """Least and largest difference of two values."""
         low, high = self.range
         return low - high, high - low
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an audit concludes under.
+
+    Attributes
+    ----------
+    baselines
+        Checkpoint -> the one that it is compared with.
+    paper
+        Take percentile intervals for the decision, as SPARK does.
+    replicates
+        Of the bootstrap.
+    """
+
+    baselines: Mapping[str, str] = field(default_factory=dict)
+    paper: bool = False
+    seed: int = 0
+    replicates: int = 9999
 
 
 def by_name(metrics: Iterable[Metric]) -> dict[str, Metric]:
@@ -370,15 +390,10 @@ class Audits(Registry[Audit]):
         if len(frame):
             seen = set(names_in(frame))
             seen |= set(map(series_of, seen)) if about.stages else set()
-            known: dict[str, Any] = {
-                "baselines": baselines_of(baseline, (n for n in names if n in seen)),
-                "paper": preset == "paper",
-                "seed": seed,
-                "replicates": count,
-            }
-            known = taken(parts["conclude"], options) | known
-            known |= {"stages": about.stages, "coded": about.coded}
-            result = concluded(frame, parts, always=BASE, **known)
+            held = baselines_of(baseline, (n for n in names if n in seen))
+            context = Context(held, preset == "paper", seed, count)
+            known = taken(parts["conclude"], options)
+            result = concluded(frame, parts, about, context, **known)
         told = {row.checkpoint for row in result.rows}
         if absent := [each for each in names if each not in told]:
             reason = getattr(tables.get(absent[0]), "lacks", about.unscored)

@@ -16,6 +16,7 @@ import pandas as pd
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import (
     About,
+    Context,
     Metric,
     Plan,
     Tables,
@@ -64,24 +65,18 @@ def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
     return {Pass(): ids} if ids else {}
 
 
-def conclude(
-    evidence: pd.DataFrame,
-    *,
-    baselines: Mapping[str, str],
-    paper: bool,
-    seed: int,
-    replicates: int,
-) -> AuditResult:
+def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
     """Rows, contrasts and verdict from :func:`evidence`."""
-    options: dict[str, Any] = {"paper": paper, "seed": seed, "replicates": replicates}
+    metrics = by_name(METRICS)
     rows, contrasts = list[Row](), list[Contrast]()
     # Group by group: of many rows their cells would not fit in memory together.
     for group, part in by_group(evidence):
         own = {"group": group, "metric": "nll"}
         cells = part.assign(**{k: _same(v, len(part)) for k, v in own.items()})
-        found = _figures(cells, baselines, options)
-        rows += found[0]
-        contrasts += found[1]
+        told: Any = {"audit": "nll", "metrics": metrics}
+        told["summed"] = [*summed_groups(cells, context)]
+        rows += ratio_rows(cells, context, **told)
+        contrasts += ratio_contrasts(cells, context, **told)
     known = {*evidence.loc[evidence["split"] == "train", "of"].unique()}
     absent = tuple(which for which in NAMES if which not in known)
     missing = [replace(metric, missing=absent) for metric in METRICS]
@@ -107,19 +102,6 @@ def conclude(
 def _same(value: str, n: int) -> Any:
     """A column of one value, a byte a row."""
     return pd.Categorical.from_codes(np.zeros(n, np.int8), pd.Index([value]))
-
-
-def _figures(
-    cells: pd.DataFrame, baselines: Mapping[str, str], options: Mapping[str, Any]
-) -> tuple[list[Row], list[Contrast]]:
-    """Rows and contrasts of a group, from the same sums and draws."""
-    drawn = {name: options[name] for name in ("seed", "replicates")}
-    told: dict[str, Any] = {"audit": "nll", "metrics": by_name(METRICS), **options}
-    told["summed"] = [*summed_groups(cells, **drawn)]
-    return (
-        ratio_rows(cells, **told),
-        ratio_contrasts(cells, baselines=baselines, **told),
-    )
 
 
 def frames(tables: Tables, manifest: Manifest) -> Iterator[pd.DataFrame]:

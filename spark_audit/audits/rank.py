@@ -14,7 +14,15 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import BASE, About, Metric, Plan, Tables, by_name
+from spark_audit.audits.contract import (
+    BASE,
+    About,
+    Context,
+    Metric,
+    Plan,
+    Tables,
+    by_name,
+)
 from spark_audit.audits.occurrences import since_base
 from spark_audit.audits.rank_tokens import COLUMNS, TAKEN, frames, ranges
 from spark_audit.audits.ratio_rows import (
@@ -129,23 +137,15 @@ def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
     return {Pass(): ids} if ids else {}
 
 
-def conclude(
-    evidence: pd.DataFrame,
-    *,
-    baselines: Mapping[str, str],
-    paper: bool,
-    seed: int,
-    replicates: int,
-) -> AuditResult:
+def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
     """Rows, contrasts and verdict from :func:`evidence`."""
-    options: dict[str, Any] = {"paper": paper, "seed": seed, "replicates": replicates}
     cells = _cells(evidence)
-    options["metrics"] = by_name(METRICS)
-    rows = ratio_rows(cells, audit="rank", **options)
-    rows += _medians(evidence, seed=seed, replicates=replicates)
+    options: Any = {"audit": "rank", "metrics": by_name(METRICS)}
+    rows = ratio_rows(cells, context, **options)
+    rows += _medians(evidence, context)
     rows = with_nulls(rows, of="pii", null_of="control")
     rows += _memory_rows(evidence)
-    contrasts = ratio_contrasts(cells, audit="rank", baselines=baselines, **options)
+    contrasts = ratio_contrasts(cells, context, **options)
     ties = _ties(evidence)
     return AuditResult(
         rows=rows,
@@ -156,9 +156,9 @@ def conclude(
     )
 
 
-def finish(result: AuditResult, **options: Any) -> AuditResult:
+def finish(result: AuditResult, context: Context) -> AuditResult:
     """The result of checkpoints told in turns, with what is said of all of them."""
-    del options
+    del context
     ties, shares = (result.tables[f"rank_{k}"] for k in ("ties", "distribution"))
     own = [one for one in result.findings if one.checkpoint]
     return replace(
@@ -244,12 +244,14 @@ def _memory_rows(evidence: pd.DataFrame) -> list[Row]:
     ]
 
 
-def _medians(evidence: pd.DataFrame, *, seed: int, replicates: int) -> list[Row]:
+def _medians(evidence: pd.DataFrame, context: Context) -> list[Row]:
     rows = []
     for group, chosen in by_group(evidence):
         names = sorted(set(chosen["cluster"]))
         code = {name: i for i, name in enumerate(names)}
-        weights = draw_weights(len(names), replicates=replicates, seed=seed)
+        weights = draw_weights(
+            len(names), replicates=context.replicates, seed=context.seed
+        )
         for (checkpoint, which), part in chosen.groupby(
             ["checkpoint", "set"], sort=False
         ):

@@ -21,8 +21,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.contract import BASE, Metric
-from spark_audit.results import Contrast, Estimate, Row
+from spark_audit.audits.contract import BASE, Context, Metric
+from spark_audit.results import Contrast, Row
 from spark_audit.stats.bootstrap import cluster_sums, sign_flip
 from spark_audit.stats.intervals import (
     estimate_of,
@@ -65,34 +65,27 @@ Summed: TypeAlias = tuple[str, Weights, dict[tuple[str, str, str], np.ndarray]]
 """A group, its bootstrap weights, and its sums ``(C, 2)`` by figure."""
 
 
-def ratio_estimates(
+def ratio_rows(
     frame: pd.DataFrame,
+    context: Context,
     *,
+    audit: str,
     metrics: Mapping[str, Metric],
-    paper: bool,
-    seed: int,
-    replicates: int,
     summed: Iterable[Summed] | None = None,
-) -> dict[tuple[str, str, str, str], Estimate]:
-    """Estimate of every ``(checkpoint, group, metric, of)``.
+) -> list[Row]:
+    """Rows of an audit, in the order in which the cells name them.
 
     Parameters
     ----------
     frame
         Cells.
-    summed
-        What :func:`summed_groups` made of the cells, where it is needed again.
     metrics
         By name: how they are estimated.
-    paper
-        Take the percentile interval for the decision one.
-    replicates
-        Of the cluster bootstrap; its draws are shared by all figures of a group.
+    summed
+        What :func:`summed_groups` made of the cells, where it is needed again.
     """
-    found: dict[tuple[str, str, str, str], Estimate] = {}
-    if summed is None:
-        summed = summed_groups(frame, seed=seed, replicates=replicates)
-    for group, weights, sums in summed:
+    found: dict[tuple[str, str, str, str], Row] = {}
+    for group, weights, sums in summed or summed_groups(frame, context):
         for (checkpoint, metric, of), pair in sums.items():
             known = metrics[metric]
             if known.rate:
@@ -102,63 +95,31 @@ def ratio_estimates(
             estimate = with_mde(estimate)
             if known.note:
                 estimate = estimate.noting(known.note)
-            found[checkpoint, group, metric, of] = estimate.decided(paper=paper)
-    return found
-
-
-def ratio_rows(
-    frame: pd.DataFrame,
-    *,
-    audit: str,
-    metrics: Mapping[str, Metric],
-    paper: bool,
-    seed: int,
-    replicates: int,
-    summed: Iterable[Summed] | None = None,
-) -> list[Row]:
-    """Rows of an audit, in the order in which the cells name them.
-
-    Parameters are those of :func:`ratio_estimates`.
-    """
-    options: Any = {"paper": paper, "seed": seed, "replicates": replicates}
-    estimates = ratio_estimates(frame, metrics=metrics, summed=summed, **options)
-    rows = []
-    for key in _order(frame):
-        checkpoint, group, metric, of = key
-        rows.append(
-            Row.of_estimate(
-                estimates[key],
+            found[checkpoint, group, metric, of] = Row.of_estimate(
+                estimate.decided(paper=context.paper),
                 audit=audit,
                 checkpoint=checkpoint,
                 group=group,
                 metric=metric,
                 of=of,
-                unit=metrics[metric].unit,
-                null=metrics[metric].null,
+                unit=known.unit,
+                null=known.null,
             )
-        )
-    return rows
+    order = frame[["checkpoint", *KEYS]].drop_duplicates()
+    return [found[key] for key in order.itertuples(index=False, name=None)]
 
 
 def ratio_contrasts(
     frame: pd.DataFrame,
+    context: Context,
     *,
     audit: str,
     metrics: Mapping[str, Metric],
-    baselines: Mapping[str, str],
-    paper: bool,
-    seed: int,
-    replicates: int,
     summed: Iterable[Summed] | None = None,
 ) -> list[Contrast]:
     """Checkpoint minus baseline of every figure, paired by cluster.
 
-    Parameters
-    ----------
-    baselines
-        Checkpoint -> the one it is held against.
-
-    The others are those of :func:`ratio_estimates`.
+    Parameters are those of :func:`ratio_rows`.
 
     Notes
     -----
@@ -166,31 +127,33 @@ def ratio_contrasts(
     sides to count the same, as they do on one manifest.
     """
     found: list[Contrast] = []
-    if summed is None:
-        summed = summed_groups(frame, seed=seed, replicates=replicates)
-    for group, weights, sums in summed:
+    for group, weights, sums in summed or summed_groups(frame, context):
         for (checkpoint, metric, of), ours in sums.items():
-            baseline = baselines.get(checkpoint)
+            baseline = context.baselines.get(checkpoint)
             theirs = sums.get((str(baseline), metric, of))
             if baseline is None or theirs is None:
                 continue
-            both = np.concatenate([ours, theirs], axis=1)
             estimate = estimate_of(
-                both, _difference, n=round(float(ours[:, 1].sum())), weights=weights
+                np.concatenate([ours, theirs], axis=1),
+                lambda both: np.asarray(ratio(both[..., :2]) - ratio(both[..., 2:])),
+                n=round(float(ours[:, 1].sum())),
+                weights=weights,
             )
-            columns = {
-                "audit": audit,
-                "checkpoint": checkpoint,
-                "baseline": baseline,
-                "group": group,
-                "metric": metric,
-                "of": of,
-                "unit": metrics[metric].unit,
-                "null": 0.0,
-                "p": None if estimate.value is None else _p(ours, theirs, seed),
-            }
-            estimate = with_mde(estimate, null=0.0).decided(paper=paper)
-            found.append(Contrast.of_estimate(estimate, **columns))
+            none = estimate.value is None
+            found.append(
+                Contrast.of_estimate(
+                    with_mde(estimate, null=0.0).decided(paper=context.paper),
+                    audit=audit,
+                    checkpoint=checkpoint,
+                    baseline=baseline,
+                    group=group,
+                    metric=metric,
+                    of=of,
+                    unit=metrics[metric].unit,
+                    null=0.0,
+                    p=None if none else _p(ours, theirs, context.seed),
+                )
+            )
     return found
 
 
@@ -239,16 +202,16 @@ def _with_nulls(
     return made
 
 
-def summed_groups(
-    frame: pd.DataFrame, *, seed: int, replicates: int
-) -> Iterator[Summed]:
+def summed_groups(frame: pd.DataFrame, context: Context) -> Iterator[Summed]:
     """The groups of cells, one after the other."""
     groups = frame["group"].unique().tolist()
     for group in groups:
         # Without a copy where it is all there is.
         part = frame if len(groups) == 1 else frame[frame["group"] == group]
         codes, clusters = pd.factorize(part["cluster"], sort=True)
-        weights = draw_weights(len(clusters), replicates=replicates, seed=seed)
+        weights = draw_weights(
+            len(clusters), replicates=context.replicates, seed=context.seed
+        )
         values = part[["num", "den"]].to_numpy(np.float64)
         # Positions, not frames: a report has thousands of figures.
         figures = part[["checkpoint", "metric", "of"]]
@@ -258,16 +221,6 @@ def summed_groups(
             at = where[key]
             sums[key] = cluster_sums(values[at], codes[at], len(clusters))
         yield str(group), weights, sums
-
-
-def _order(frame: pd.DataFrame) -> list[tuple[str, str, str, str]]:
-    columns = ["checkpoint", *KEYS]
-    return list(frame[columns].drop_duplicates().itertuples(index=False, name=None))
-
-
-def _difference(sums: np.ndarray) -> np.ndarray:
-    """Difference of two ratios of totals ``(..., 4)``."""
-    return np.asarray(ratio(sums[..., :2]) - ratio(sums[..., 2:]))
 
 
 def _p(ours: np.ndarray, theirs: np.ndarray, seed: int) -> float | None:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from spark_audit.audits.contract import BASE, About, Context, taken
 from spark_audit.files import cannot_write
 from spark_audit.names import entry_of, series_of
 from spark_audit.results import AuditResult
@@ -182,11 +183,8 @@ def _pieces(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 def concluded(
     evidence: Evidence,
     parts: Mapping[str, Callable[..., Any]],
-    *,
-    always: str,
-    baselines: Mapping[str, str],
-    stages: bool = False,
-    coded: bool = False,
+    about: About,
+    context: Context,
     **options: Any,
 ) -> AuditResult:
     """What an audit concludes, in turns where the evidence is not held at once.
@@ -195,21 +193,14 @@ def concluded(
     ----------
     parts
         Of the audit: ``conclude``; of what is told in turns, ``turn`` in its place
-        where ``finish`` needs more than is told in the end, and ``common``, which
-        makes further options of all evidence, that is looked at part by part.
-    always
-        The checkpoint that every turn sees.
-    stages
-        Whether baselines and figures are of whole series.
-    coded
-        Whether it takes columns of text as categories.
+        where ``finish`` needs more than is told in the end.
     """
     if not isinstance(evidence, StoredEvidence):
-        whole: AuditResult = parts["conclude"](evidence, baselines=baselines, **options)
+        whole: AuditResult = parts["conclude"](evidence, context, **options)
         return whole
     turn, made = parts.get("turn") or parts["conclude"], AuditResult()
-    common: dict[str, Any] = parts["common"](evidence) if "common" in parts else {}
-    whose = series_of if stages else str
+    own = taken(turn, options)
+    whose, baselines = series_of if about.stages else str, context.baselines
     for unit in _units(evidence.names, whose):
         told = dict.fromkeys(map(whose, unit))
         held = {name: baselines[name] for name in told if name in baselines}
@@ -218,13 +209,12 @@ def concluded(
         seen = {n for n in evidence.names if n in unit or entry_of(whose(n)) in others}
         # Without a name: what a turn saw is gone before the next is read.
         result = turn(
-            evidence.of({*seen, always}, coded=coded),
-            baselines=held,
-            **common,
-            **options,
+            evidence.of({*seen, BASE}, coded=about.coded),
+            replace(context, baselines=held),
+            **own,
         )
         made = _with(made, result, {*unit, *told, *map(entry_of, told)})
-    return parts["finish"](made, **options) if "finish" in parts else made
+    return parts["finish"](made, context, **options) if "finish" in parts else made
 
 
 def _units(names: Iterable[str], whose: Callable[[str], str]) -> Iterator[list[str]]:

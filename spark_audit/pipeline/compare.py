@@ -16,7 +16,14 @@ import pyarrow as pa
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.claims import REMAINS
-from spark_audit.audits.contract import BASE, baselines_of, originals, replicates, taken
+from spark_audit.audits.contract import (
+    BASE,
+    Context,
+    baselines_of,
+    originals,
+    replicates,
+    taken,
+)
 from spark_audit.audits.seeds import with_entries
 from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.files import check_links
@@ -87,11 +94,13 @@ def compare(
         audit: _concluded(
             audit,
             frame,
-            baselines=baselines_of(chosen, entries[audit]) | originals(facts.values()),
-            paper=preset == "paper",
-            seed=seed,
-            replicates=replicates(preset),
-            null=null,
+            Context(
+                baselines_of(chosen, entries[audit]) | originals(facts.values()),
+                preset == "paper",
+                seed,
+                replicates(preset),
+            ),
+            null,
         )
         for audit, frame in evidence.items()
     }
@@ -119,12 +128,12 @@ def compare(
 
 
 def _concluded(
-    audit: str, frame: pd.DataFrame, *, null: str | None, **options: Any
+    audit: str, frame: pd.DataFrame, context: Context, null: str | None
 ) -> AuditResult:
     """An audit's figures from evidence, the means of several seeds among them."""
     conclude = AUDITS.get(audit).part("conclude")
     own = taken(conclude, {"null": null})
-    return with_entries(conclude(frame, **options, **own))
+    return with_entries(conclude(frame, context, **own))
 
 
 def _check_usable(

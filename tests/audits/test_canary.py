@@ -22,6 +22,7 @@ from spark_audit.audits.canary.chance import control_tests
 from spark_audit.audits.canary.epsilon import one_run_table
 from spark_audit.audits.canary.findings import INSENSITIVE
 from spark_audit.audits.canary.ranks import ranked
+from spark_audit.audits.contract import Context
 from spark_audit.audits.ratio_rows import bounded, moved
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
@@ -611,10 +612,6 @@ def test_no_coin_no_bound_of_one_run(plant: Callable[..., Planted]) -> None:
     assert (
         "canary_one_run" not in canary(planted.tables(a=9.0), planted.manifest).tables
     )
-    # Nor of evidence from before there were pairs.
-    frame = evidence(planted.tables(a=9.0), planted.manifest).drop(columns="pair")
-    options: dict[str, Any] = {"paper": False, "seed": 0, "replicates": 99}
-    assert "canary_one_run" not in conclude(frame, baselines={}, **options).tables
 
 
 def test_guesses_do_not_know_how_the_coins_fell(plant: Callable[..., Planted]) -> None:
@@ -711,9 +708,8 @@ def test_a_verdict_line_is_short(plant: Callable[..., Planted]) -> None:
         base = frame[frame["checkpoint"] == "quiet_as_a_base"]
         if format == "login":
             frame = pd.concat([base.assign(checkpoint="base"), frame])
-        options = {"paper": False, "seed": 0, "replicates": 100}
         against = {"spark_of_seed_17": "quiet_as_a_base"}
-        lines += conclude(frame, baselines=against, **options).verdict
+        lines += conclude(frame, Context(against, replicates=100)).verdict
     told = " ".join(lines)
     for words in ("REMEMBERED", "not detected", "FURTHER BACK", "eps-DP", "most rows"):
         assert words in told
@@ -931,7 +927,7 @@ def test_a_part_that_no_canary_has_candidates_for(
 
 def test_empty_evidence_concludes_nothing(plant: Callable[..., Planted]) -> None:
     empty = evidence({}, plant(n=0, held=0).manifest)
-    result = conclude(empty, baselines={}, paper=False, seed=0, replicates=100)
+    result = conclude(empty, Context())
     assert (result.rows, result.guards) == ([], [])
     assert "no canary" in result.verdict[0]
 
@@ -1007,10 +1003,7 @@ def test_conclusions_from_stored_evidence_are_the_same(
     write_parquet(pa.Table.from_pandas(direct.evidence, preserve_index=False), path)
     again = conclude(
         pd.read_parquet(path),
-        baselines={"ours": "plain"},
-        paper=False,
-        seed=0,
-        replicates=9999,
+        Context({"ours": "plain"}),
     )
     assert again.rows == direct.rows
     assert again.contrasts == direct.contrasts

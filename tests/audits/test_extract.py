@@ -15,6 +15,7 @@ import pytest
 from scipy import stats
 
 from spark_audit.audits import extract
+from spark_audit.audits.contract import Context
 from spark_audit.audits.extract.apart import comparable, train_minus_test
 from spark_audit.audits.extract.audit import conclude, evidence, plan
 from spark_audit.manifest.file import seal
@@ -478,7 +479,7 @@ def test_nothing_to_extract_is_said(make_case: Make) -> None:
 
 def test_empty_evidence_concludes_nothing(make_case: Make) -> None:
     empty = evidence({}, make_case(sources=2).manifest)
-    result = conclude(empty, baselines={}, paper=False, seed=0, replicates=100)
+    result = conclude(empty, Context())
     assert result.rows == []
     assert "Not estimable" in result.verdict[0]
 
@@ -518,10 +519,7 @@ def test_conclusions_from_stored_evidence_are_the_same(
     write_parquet(pa.Table.from_pandas(direct.evidence, preserve_index=False), path)
     again = conclude(
         pd.read_parquet(path),
-        baselines={"ours": "plain"},
-        paper=False,
-        seed=0,
-        replicates=9999,
+        Context({"ours": "plain"}),
     )
     assert again.rows == direct.rows
     assert again.contrasts == direct.contrasts
@@ -667,8 +665,8 @@ def test_natural_identifiers_are_compared_within_strata(make_case: Make) -> None
     assert apart is not None
     assert apart.value == pytest.approx(expected)
     assert apart.low < 0 < apart.high
-    options: Any = {"baselines": {}, "paper": False, "seed": 0, "replicates": 200}
-    told = conclude(forms, **options)
+    context = Context(replicates=200)
+    told = conclude(forms, context)
     assert "verbatim" not in claims(told, "ours")
     # Without strata, the mix of forms is taken for memory.
     mixed = train_minus_test(comparable(forms.assign(stratum=1), "ours")[0])
@@ -677,7 +675,7 @@ def test_natural_identifiers_are_compared_within_strata(make_case: Make) -> None
     # All trained ones of one form, all held-out ones of another: no control.
     other = forms.assign(stratum=1 + train)
     assert train_minus_test(comparable(other, "ours")[0]) is None
-    found = conclude(other, **options).findings
+    found = conclude(other, context).findings
     (said,) = (f.sentence for f in found if "held-out ones are" in f.sentence)
     assert "of other forms" in said
     assert comparable(forms.assign(stratum=-1), "ours")[0].empty

@@ -13,7 +13,7 @@ from scipy import stats
 from synthetic import Case
 
 from spark_audit.audits import matched
-from spark_audit.audits.contract import baselines_of
+from spark_audit.audits.contract import Context, baselines_of
 from spark_audit.audits.matched.audit import evidence, plan
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
@@ -362,10 +362,7 @@ def test_conclusions_from_stored_evidence_are_the_same(make_case: Make) -> None:
     direct = matched(tables, case.manifest, baseline="plain", placebo_draws=0)
     again = conclude(
         evidence(tables, case.manifest),
-        baselines=baselines_of("plain", tables),
-        paper=False,
-        seed=0,
-        replicates=9999,
+        Context(baselines_of("plain", tables)),
     )
     assert again.rows == direct.rows
     assert again.contrasts == direct.contrasts
@@ -716,10 +713,9 @@ def test_by_dose_memory_and_kind_are_what_loops_over_occurrences_give(
     many = {c for i, c in enumerate(sorted(set(frame["cluster"]))) if i % 2}
     raised = pii & (frame["split"] == "train") & frame["cluster"].isin(many)
     frame.loc[raised, "dose"] = 5
-    options: dict[str, Any] = {"paper": False, "seed": 0, "replicates": 100}
     from spark_audit.audits.matched.audit import conclude
 
-    result = conclude(frame, baselines={}, **options)
+    result = conclude(frame, Context(replicates=100))
     own = frame[frame["checkpoint"] == "ours"]
     control = own[own["role"] == "control"].set_index("pair")
     sums: dict[tuple[str, str, str], list[float]] = {}

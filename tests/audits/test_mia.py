@@ -12,6 +12,7 @@ import pytest
 
 import spark_audit.audits.mia.audit as mia_module
 from spark_audit.audits import AUDITS, mia
+from spark_audit.audits.contract import Context
 from spark_audit.audits.mia.audit import check, conclude, evidence, plan
 from spark_audit.audits.mia.estimates import Group
 from spark_audit.audits.mia.scores import ATTACKS, DECLARED, RELATIVE
@@ -694,8 +695,8 @@ def test_conclusions_from_stored_evidence_are_the_same(
     assert direct.evidence is not None
     path = tmp_path / "mia.parquet"
     direct.evidence.to_parquet(path)
-    options: dict[str, Any] = {"paper": False, "seed": 0, "replicates": 9999}
-    again = conclude(pd.read_parquet(path), baselines={"ours": "other"}, **options)
+    context = Context({"ours": "other"})
+    again = conclude(pd.read_parquet(path), context)
     assert again.rows == direct.rows
     assert again.contrasts == direct.contrasts
     assert again.guards == direct.guards
@@ -703,7 +704,7 @@ def test_conclusions_from_stored_evidence_are_the_same(
     # Two reports over one manifest hold the base twice.
     frame = pd.read_parquet(path)
     halves = [frame[frame["checkpoint"].isin(["base", n])] for n in ("ours", "other")]
-    joined = conclude(pd.concat(halves), baselines={"ours": "other"}, **options)
+    joined = conclude(pd.concat(halves), context)
     assert {r.value for r in joined.rows} == {r.value for r in direct.rows}
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from spark_audit.audits import noise
+from spark_audit.audits.contract import Context
 from spark_audit.audits.noise.audit import check, conclude, evidence, plan
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
@@ -455,6 +456,6 @@ def test_conclusions_from_stored_evidence_are_the_same(case: Case) -> None:
     )
     assert not {"prompt", "response", "ids"} & set(one.columns)
     both = pd.concat([one, two], ignore_index=True)
-    again = conclude(both, baselines={"y": "x"}, paper=False, seed=0, replicates=9999)
+    again = conclude(both, Context({"y": "x"}))
     assert again.rows == direct.rows
     assert again.contrasts == direct.contrasts

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from spark_audit.audits.contract import Metric, missing_rows
+from spark_audit.audits.contract import Context, Metric, missing_rows
 from spark_audit.audits.ratio_rows import (
     cells,
     ratio_contrasts,
@@ -21,7 +21,7 @@ METRICS = {
     "nll": Metric("nll", unit="nats", null=1.0, note="a note"),
     "hit": Metric("hit", rate=True),
 }
-OPTIONS: dict[str, Any] = {"audit": "x", "metrics": METRICS, "seed": 0}
+OPTIONS: dict[str, Any] = {"audit": "x", "metrics": METRICS}
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def sums(frame: Any, name: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_rows_are_the_ratio_with_scipys_bootstrap_beside_it(frame: Any) -> None:
-    rows = ratio_rows(frame, paper=True, replicates=999, **OPTIONS)
+    rows = ratio_rows(frame, Context(paper=True, replicates=999), **OPTIONS)
     row = next(r for r in rows if (r.checkpoint, r.metric) == ("a", "nll"))
     num, den = sums(frame, "a", "nll")
     assert row.value == pytest.approx(num.sum() / den.sum())
@@ -68,7 +68,7 @@ def test_rows_are_the_ratio_with_scipys_bootstrap_beside_it(frame: Any) -> None:
 
 
 def test_decisions_are_by_jackknife_and_rates_never_without_width(frame: Any) -> None:
-    rows = ratio_rows(frame, paper=False, replicates=199, **OPTIONS)
+    rows = ratio_rows(frame, Context(replicates=199), **OPTIONS)
     by_name = {(r.checkpoint, r.metric): r for r in rows}
     assert by_name["a", "nll"].interval == "jackknife-t"
     none = by_name["b", "hit"]
@@ -80,7 +80,7 @@ def test_decisions_are_by_jackknife_and_rates_never_without_width(frame: Any) ->
 
 def test_contrasts_are_paired_by_cluster(frame: Any) -> None:
     found = ratio_contrasts(
-        frame, baselines={"b": "a", "c": "a"}, paper=False, replicates=199, **OPTIONS
+        frame, Context({"b": "a", "c": "a"}, replicates=199), **OPTIONS
     )
     assert [(c.checkpoint, c.baseline, c.metric) for c in found] == [
         ("b", "a", "nll"),
@@ -99,7 +99,7 @@ def test_contrasts_are_paired_by_cluster(frame: Any) -> None:
 
 def test_a_group_of_one_cluster_is_not_estimable() -> None:
     one = cells([("a", "pooled", "nll", "", "c", 1.0, 2.0)])
-    (row,) = ratio_rows(one, paper=False, replicates=99, **OPTIONS)
+    (row,) = ratio_rows(one, Context(replicates=99), **OPTIONS)
     assert row.status == "not_estimable"
     assert "1 cluster" in row.note
 
@@ -119,9 +119,7 @@ def test_a_variant_can_be_anothers_null_value(frame: Any) -> None:
     control = control[control["metric"] == "nll"]
     import pandas as pd
 
-    rows = ratio_rows(
-        pd.concat([frame, control]), paper=False, replicates=99, **OPTIONS
-    )
+    rows = ratio_rows(pd.concat([frame, control]), Context(replicates=99), **OPTIONS)
     rows = with_nulls(rows, of="pii", null_of="control")
     by_of = {(r.checkpoint, r.of): r for r in rows}
     assert by_of["a", "pii"].null == by_of["a", "control"].value

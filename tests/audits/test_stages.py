@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from spark_audit.audits import AUDITS
+from spark_audit.audits.contract import Context
 from spark_audit.audits.stages.audit import COLUMNS, conclude
 from spark_audit.audits.stages.audit import evidence as evidence_of
 from spark_audit.audits.stages.cells import Cell, Found
@@ -22,7 +23,6 @@ from spark_audit.stats.memory import Memory
 Course: TypeAlias = Mapping[str, Sequence[float]]
 TASKS = ("a", "b", "c")
 NONE: Course = {task: (0.0, 0.0, 0.0) for task in TASKS}
-BLANK: dict[str, Any] = {"baselines": {}, "paper": False, "seed": 0, "replicates": 0}
 
 
 def made(
@@ -78,7 +78,7 @@ def made(
 
 
 def told(*frames: pd.DataFrame) -> AuditResult:
-    return conclude(pd.concat(frames, ignore_index=True), **BLANK)
+    return conclude(pd.concat(frames, ignore_index=True), Context())
 
 
 def states(result: AuditResult, name: str = "er") -> dict[str, list[str]]:

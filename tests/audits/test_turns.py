@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from spark_audit.audits import turns
+from spark_audit.audits.contract import About, Context
 from spark_audit.audits.turns import (
     StoredEvidence,
     concluded,
@@ -108,7 +109,7 @@ Say = Callable[..., AuditResult]
 def said() -> tuple[list[set[str]], Say]:
     seen: list[set[str]] = []
 
-    def conclude(evidence: pd.DataFrame, **options: Any) -> AuditResult:
+    def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
         names = list(dict.fromkeys(evidence["checkpoint"]))
         seen.append(set(names))
         where: Any = {"audit": "x", "status": "not_estimable", "note": "none"}
@@ -140,9 +141,7 @@ def test_a_turn_sees_its_own_its_baseline_and_the_base(
     names = "base plain m[1] m[2] o[1] o[2] alone"
     found = stored(frames(names), lambda: tmp_path / "evidence.parquet")
     baselines = {"plain": "alone", "m[1]": "o[1]", "m[2]": "o[2]"}
-    result = concluded(
-        found, {"conclude": conclude}, always="base", baselines=baselines
-    )
+    result = concluded(found, {"conclude": conclude}, About(), Context(baselines))
     assert seen == [
         {"base"},
         {"base", "plain", "alone"},

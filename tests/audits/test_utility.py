@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from spark_audit.audits import AUDITS, utility
+from spark_audit.audits.contract import Context
 from spark_audit.audits.utility.audit import check, conclude, evidence, plan
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
@@ -532,12 +533,11 @@ def test_conclusions_from_stored_evidence_are_the_same(
     assert frame is not None
     assert frame.equals(evidence(tables, manifest))
     assert not {"prompt", "response"} & set(frame.columns)
-    options: dict[str, Any] = {"paper": False, "seed": 0, "replicates": 9999}
-    again = conclude(frame, baselines={"y": "x"}, **options)
+    again = conclude(frame, Context({"y": "x"}))
     assert again.rows == direct.rows
     assert again.contrasts == direct.contrasts
     other = frame.assign(checkpoint=["there/" + c for c in frame["checkpoint"]])
-    renamed = conclude(other, baselines={"there/y": "there/x"}, **options)
+    renamed = conclude(other, Context({"there/y": "there/x"}))
     assert [r.value for r in renamed.rows] == [r.value for r in direct.rows]
     assert {r.checkpoint for r in renamed.rows} == {"there/x", "there/y"}
 
@@ -551,7 +551,7 @@ def test_series_that_were_asked_otherwise_are_not_compared(
     ours = evidence(series(manifest, "x", LEARNING), manifest, scorer="strict")
     theirs = evidence(series(manifest, "y", STEADY), manifest)
     both = pd.concat([ours, theirs], ignore_index=True)
-    result = conclude(both, baselines={"y": "x"}, paper=False, seed=0, replicates=200)
+    result = conclude(both, Context({"y": "x"}, replicates=200))
     assert all(c.status == "not_estimable" for c in result.contrasts)
     assert "scored apart" in result.contrasts[0].note
 

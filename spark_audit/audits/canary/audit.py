@@ -8,16 +8,15 @@ that stand in most rows are found in any checkpoint, nothing can be concluded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.canary.candidates import evidence as candidate_ranks
-from spark_audit.audits.canary.candidates import frames, plan
+from spark_audit.audits.canary.candidates import plan
 from spark_audit.audits.canary.chance import Judged
 from spark_audit.audits.canary.epsilon import epsilon_table, one_run_table
 from spark_audit.audits.canary.findings import (
@@ -46,13 +45,8 @@ from spark_audit.audits.canary.tables import (
     trend_table,
     uniformity_table,
 )
-from spark_audit.audits.contract import (
-    About,
-    Tables,
-    missing_rows,
-)
+from spark_audit.audits.contract import About, Context, Tables, missing_rows
 from spark_audit.audits.ratio_rows import bounded
-from spark_audit.audits.turns import Evidence, joined, names_in, part_of
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import (
@@ -73,68 +67,19 @@ SCOPE = (
 )
 
 
-def conclude(
-    evidence: pd.DataFrame,
-    *,
-    baselines: Mapping[str, str],
-    paper: bool,
-    seed: int,
-    replicates: int,
-) -> AuditResult:
+def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
     """Rows, contrasts, guards and verdict from :func:`evidence`."""
-    return turn(
-        evidence,
-        baselines=baselines,
-        paper=paper,
-        seed=seed,
-        replicates=replicates,
-        **common(evidence),
-    )
-
-
-def common(evidence: Evidence) -> dict[str, Any]:
-    """What holds before any checkpoint is spoken of, from the ranks of all of them.
-
-    Bounds of epsilon are corrected over all checkpoints, and belong there too.
-    """
-    frame = joined(ranked(part_of(evidence, name)) for name in names_in(evidence))
-    if frame.empty or trained(frame).empty:
-        return {"judged": None, "bounds": {}}
-    judged, bounds, one_run = Judged.of(frame), list[Record](), list[Record]()
-    # Without a uniform draw the bounds have no ground.
-    if judged.uniform:
-        ground = {"sensitive": judged.sensitive, "lifted": judged.lifted}
-        bounds = epsilon_table(frame, **ground)
-        one_run = one_run_table(frame, **ground)
-    tables = {"canary_epsilon": bounds, "canary_one_run": one_run}
-    return {"judged": replace(judged, frame=frame[:0]), "bounds": tables}
-
-
-def turn(
-    evidence: pd.DataFrame,
-    *,
-    baselines: Mapping[str, str],
-    paper: bool,
-    seed: int,
-    replicates: int,
-    judged: Judged | None,
-    bounds: Mapping[str, list[Record]],
-) -> AuditResult:
-    """What is said of some checkpoints, with what holds of all of them."""
     names = list(dict.fromkeys(evidence["checkpoint"]))
     frame = ranked(evidence)
     ours = trained(frame)
-    if judged is None or ours.empty:
+    if ours.empty:
         return _nothing(evidence, names)
-    options: dict[str, Any] = {"seed": seed, "replicates": replicates}
     in_contexts = trained(ranked(evidence, "context"))
     cells = rank_cells(ours, in_contexts)
-    judged = replace(judged, frame=frame)
-    marked = partial(_marked, judged=judged)
-    rows = marked(canary_rows(cells, ours, in_contexts, paper=paper, **options))
-    contrasts = canary_contrasts(cells, baselines, paper=paper, **options)
-    contrasts = marked(bounded(contrasts, TOP))
-    tables = _tables(frame, baselines, bounds, seed=seed)
+    judged = Judged.of(frame)
+    rows = _marked(canary_rows(cells, ours, in_contexts, context), judged)
+    contrasts = _marked(bounded(canary_contrasts(cells, context), TOP), judged)
+    tables = _tables(frame, judged, context)
     known = set(zip(ours["checkpoint"], ours["part"], strict=True))
     unscored = [name for name in names if name not in {name for name, _ in known}]
     absent = [
@@ -159,25 +104,25 @@ def turn(
     )
 
 
-def _marked(rows: Sequence[Any], *, judged: Judged) -> list[Any]:
+def _marked(rows: Sequence[Any], judged: Judged) -> list[Any]:
     """The rows, with the status that what holds of all canaries gives them."""
     return without_ranks(without_control(rows, judged.sensitive), judged.tied)
 
 
 def _tables(
-    frame: pd.DataFrame,
-    baselines: Mapping[str, str],
-    bounds: Mapping[str, list[Record]],
-    *,
-    seed: int,
+    frame: pd.DataFrame, judged: Judged, context: Context
 ) -> dict[str, list[Record]]:
+    ground = {"sensitive": judged.sensitive, "lifted": judged.lifted}
+    # Without a uniform draw bounds of epsilon have no ground.
+    drawn = frame if judged.uniform else frame[:0]
     return {
         "canary_by_dose": dose_table(frame),
         "canary_uniformity": uniformity_table(frame),
         "canary_streisand": streisand_table(frame),
-        "canary_dose_trend": trend_table(frame, seed=seed),
-        "canary_paired": paired_table(frame, baselines, seed=seed),
-        **bounds,
+        "canary_dose_trend": trend_table(frame, seed=context.seed),
+        "canary_paired": paired_table(frame, context.baselines, seed=context.seed),
+        "canary_epsilon": epsilon_table(drawn, **ground),
+        "canary_one_run": one_run_table(drawn, **ground),
         "canary_extrapolated": extrapolated_table(frame),
     }
 
@@ -218,9 +163,6 @@ def further(
     ),
     plan=plan,
     conclude=conclude,
-    turn=turn,
-    common=common,
-    frames=frames,
     further=further,
 )
 def evidence(

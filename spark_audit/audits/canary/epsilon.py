@@ -116,11 +116,9 @@ def one_run_table(
     Half of the pairs are guessed, those whose ranks lie furthest apart; that number was
     fixed beforehand. Withheld and corrected as in :func:`epsilon_table`, with one bound
     declared. All bounds of a row are thresholds of one count, and hold together.
-    Evidence without pairs gives none. ``*_at_delta`` are at :data:`DELTA` a record,
+    ``*_at_delta`` are at :data:`DELTA` a record,
     ``gaussian_mu`` is what a Gaussian mechanism would have.
     """
-    if "pair" not in frame:
-        return []
     found: list[Record] = []
     tossed = frame[frame["format"].isin(list(FORMATS)) & (frame["pair"] != "")]
     for name, part, whole in by_part(tossed[tossed["checkpoint"] != BASE]):

@@ -16,9 +16,7 @@ from spark_audit.audits.canary.ranks import (
     resolved,
     tied_note,
 )
-from spark_audit.audits.contract import (
-    by_name,
-)
+from spark_audit.audits.contract import Context, by_name
 from spark_audit.audits.ratio_rows import (
     CELLS,
     ratio_contrasts,
@@ -66,14 +64,9 @@ def _cells(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def canary_rows(
-    cells: pd.DataFrame,
-    ours: pd.DataFrame,
-    often: pd.DataFrame,
-    *,
-    paper: bool,
-    **options: Any,
+    cells: pd.DataFrame, ours: pd.DataFrame, often: pd.DataFrame, context: Context
 ) -> list[Row]:
-    """The rows beside what chance gives; ``options`` are those of the bootstrap."""
+    """The rows beside what chance gives."""
     size = int(ours["n_candidates"].iloc[0])
     # A percentile interval of a mean rank covers far too rarely: never a decision.
     heavy = cells["metric"] == "rank_mean"
@@ -83,10 +76,11 @@ def canary_rows(
         for each in METRICS
     }
     rows: list[Row] = []
-    for part, by_percentile in ((cells[~heavy], paper), (cells[heavy], False)):
-        rows += ratio_rows(
-            part, audit="canary", metrics=metrics, paper=by_percentile, **options
-        )
+    for part, how in (
+        (cells[~heavy], context),
+        (cells[heavy], replace(context, paper=False)),
+    ):
+        rows += ratio_rows(part, how, audit="canary", metrics=metrics)
     order = {metric: i for i, metric in enumerate(metrics)}
     # Cut once for the rows of all metrics.
     once, each = (cache(partial(_of_part, frame)) for frame in (ours, often))
@@ -156,23 +150,17 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
     return row.model_copy(update=change)
 
 
-def canary_contrasts(
-    cells: pd.DataFrame, baselines: Mapping[str, str], *, paper: bool, **options: Any
-) -> list[Contrast]:
+def canary_contrasts(cells: pd.DataFrame, context: Context) -> list[Contrast]:
     """Contrasts of all metrics but Top-1, which so few canaries cannot tell."""
     wanted = cells[cells["metric"] != "top1_rate"]
     heavy = wanted["metric"] == "rank_mean"
     return [
         row
-        for part, by_percentile in ((wanted[~heavy], paper), (wanted[heavy], False))
-        for row in ratio_contrasts(
-            part,
-            audit="canary",
-            metrics=by_name(METRICS),
-            baselines=baselines,
-            paper=by_percentile,
-            **options,
+        for part, how in (
+            (wanted[~heavy], context),
+            (wanted[heavy], replace(context, paper=False)),
         )
+        for row in ratio_contrasts(part, how, audit="canary", metrics=by_name(METRICS))
     ]
 
 

@@ -9,7 +9,7 @@ What is claimed is of the true prefix; other prompts stand in a table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -17,7 +17,14 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import About, Plan, Tables, by_name, missing_rows
+from spark_audit.audits.contract import (
+    About,
+    Context,
+    Plan,
+    Tables,
+    by_name,
+    missing_rows,
+)
 from spark_audit.audits.extract.canaries import canary_findings, canary_table
 from spark_audit.audits.extract.findings import (
     NOTHING,
@@ -114,37 +121,21 @@ def _scores(table: TokenTable, rows: slice) -> dict[str, Any]:
     }
 
 
-def conclude(
-    evidence: pd.DataFrame,
-    *,
-    baselines: Mapping[str, str],
-    paper: bool,
-    seed: int,
-    replicates: int,
-) -> AuditResult:
+def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
     """Rows, contrasts and verdict from :func:`evidence`."""
-    options: Any = {"paper": paper, "seed": seed, "replicates": replicates}
-    return finish(turn(evidence, baselines=baselines, **options))
+    return finish(turn(evidence, context), context)
 
 
-def turn(
-    evidence: pd.DataFrame,
-    *,
-    baselines: Mapping[str, str],
-    paper: bool,
-    seed: int,
-    replicates: int,
-) -> AuditResult:
+def turn(evidence: pd.DataFrame, context: Context) -> AuditResult:
     """:func:`conclude` without what rests on all checkpoints."""
     every = evidence[evidence["set"] == "pii"]
     pii = every[every["prompt"] == FULL]
     # What stands in a trained row is no guess, whatever row it is read in.
     every = every[(every["split"] == "train") | (every["dose"] == 0)]
     names = list(dict.fromkeys(evidence["checkpoint"]))
-    options: dict[str, Any] = {"seed": seed, "replicates": replicates}
     tables = {
         "extract_counts": _count_table(pii),
-        PROMPTS_TABLE: prompt_table(every, seed=seed),
+        PROMPTS_TABLE: prompt_table(every, seed=context.seed),
         "extract_canaries": canary_table(evidence[evidence["set"] == "canary"]),
     }
     tables = {name: table for name, table in tables.items() if table}
@@ -162,16 +153,13 @@ def turn(
             tables=tables,
         )
     cells = pd.concat([_cells(part, group) for group, part in by_group(pii)])
-    ratios = {**options, "metrics": by_name(METRICS), "paper": paper}
-    rows = ratio_rows(cells, audit="extract", **ratios)
-    contrasts = bounded(
-        ratio_contrasts(cells, audit="extract", baselines=baselines, **ratios),
-        ("greedy_rate",),
-    )
+    ratios: Any = {"audit": "extract", "metrics": by_name(METRICS)}
+    rows = ratio_rows(cells, context, **ratios)
+    contrasts = bounded(ratio_contrasts(cells, context, **ratios), ("greedy_rate",))
     for group, part in by_group(pii):
-        medians = Medians(part, group, **options)
+        medians = Medians(part, group, context)
         rows += medians.rows()
-        contrasts += medians.contrasts(baselines)
+        contrasts += medians.contrasts()
     rows = beside_base(rows)
     held = cue_alone(every)
     if guesses := guess_table(held):
@@ -181,7 +169,7 @@ def turn(
         contrasts=contrasts,
         guards=guards(held),
         findings=[
-            *findings(held, rows, seed=seed),
+            *findings(held, rows, seed=context.seed),
             *canary_findings(tables.get("extract_canaries", [])),
             *contrast_findings(contrasts),
         ],
@@ -190,9 +178,9 @@ def turn(
     )
 
 
-def finish(result: AuditResult, **options: Any) -> AuditResult:
+def finish(result: AuditResult, context: Context) -> AuditResult:
     """The result with what other prompts bring out corrected over all checkpoints."""
-    del options
+    del context
     tables = dict(result.tables)
     if prompts := tables.get(PROMPTS_TABLE):
         tables[PROMPTS_TABLE] = shown_prompts(prompts)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits.contract import Context
 from spark_audit.results import Contrast, Estimate, Row
 from spark_audit.stats.bootstrap import (
     cluster_sums,
@@ -38,8 +39,7 @@ class Medians:
 
     part: pd.DataFrame
     group: str
-    seed: int
-    replicates: int
+    context: Context
 
     def rows(self) -> list[Row]:
         """A row for each group whose spans can be drawn."""
@@ -66,11 +66,11 @@ class Medians:
                 )
         return found
 
-    def contrasts(self, baselines: Mapping[str, str]) -> list[Contrast]:
+    def contrasts(self) -> list[Contrast]:
         """Differences of median log10 tries, with a test of the spans' own changes."""
         code, weights = self._clusters()
         found = []
-        for name, baseline in baselines.items():
+        for name, baseline in self.context.baselines.items():
             pair = [self.part[self.part["checkpoint"] == n] for n in (name, baseline)]
             if not all(map(len, pair)):
                 continue
@@ -94,7 +94,9 @@ class Medians:
 
     def _clusters(self) -> tuple[dict[str, int], Weights]:
         names = sorted(set(self.part["cluster"]))
-        weights = draw_weights(len(names), replicates=self.replicates, seed=self.seed)
+        weights = draw_weights(
+            len(names), replicates=self.context.replicates, seed=self.context.seed
+        )
         return {name: i for i, name in enumerate(names)}, weights
 
     def _difference(
@@ -131,7 +133,7 @@ class Medians:
         if np.array_equal(codes[0], codes[1]):
             apart = cluster_sums(ours - theirs, codes[0], len(code))
             if np.count_nonzero(apart) > 1:
-                p = sign_flip(apart, seed=self.seed)
+                p = sign_flip(apart, seed=self.context.seed)
         return estimate, p
 
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import About, Plan, Tables
+from spark_audit.audits.contract import About, Context, Plan, Tables
 from spark_audit.audits.matched.changes import (
     low_contrast,
     low_drift,
@@ -102,11 +102,8 @@ def check(
 
 def conclude(
     spans: pd.DataFrame,
+    context: Context,
     *,
-    baselines: Mapping[str, str],
-    paper: bool,
-    seed: int,
-    replicates: int,
     null: Annotated[
         str | None, "NAME,NAME,...: ordinary runs, whose DiD a correction must clear"
     ] = None,
@@ -119,26 +116,14 @@ def conclude(
     Needs no model, no manifest: evidence of several reports over one manifest can be
     concatenated.
     """
-    options: Any = {"paper": paper, "seed": seed, "replicates": replicates}
-    return finish(turn(spans, baselines=baselines, **options), seed=seed, null=null)
+    return finish(turn(spans, context), context, null=null)
 
 
-def turn(
-    spans: pd.DataFrame,
-    *,
-    baselines: Mapping[str, str],
-    paper: bool,
-    seed: int,
-    replicates: int,
-    null: str | None = None,
-) -> AuditResult:
+def turn(spans: pd.DataFrame, context: Context) -> AuditResult:
     """:func:`conclude` without what rests on all checkpoints; :data:`TESTS` tell it."""
-    del null
-    spans, baselines = _with_entries(spans, baselines)
+    spans, baselines = _with_entries(spans, context.baselines)
     names = list(dict.fromkeys(spans["checkpoint"])) if len(spans) else []
-    pairs = by_group(
-        spans, names, baselines, paper=paper, seed=seed, replicates=replicates
-    )
+    pairs = by_group(spans, names, replace(context, baselines=baselines))
     rows, references = pairs.rows, pairs.references
     if not any(row.group == "pooled" for row in rows):
         rows = [*missing_rows(names, "pooled"), *rows]
@@ -146,7 +131,7 @@ def turn(
     tested: dict[str, dict[str, Moved]] = {}
     for name, part in scored.items():
         told, tested[name] = memory_rows(
-            name, part, reference=name in references, seed=seed
+            name, part, reference=name in references, seed=context.seed
         )
         rows += told
     low = {name: low_drift(part) for name, part in scored.items()}
@@ -173,13 +158,12 @@ def turn(
 
 
 def finish(
-    result: AuditResult, *, seed: int, null: str | None = None, **options: Any
+    result: AuditResult, context: Context, *, null: str | None = None
 ) -> AuditResult:
     """The result with p values corrected over all contrasts, and their sentences."""
-    del options
     tables = dict(result.tables)
     tests = {one["checkpoint"]: one["sums"] for one in tables.pop(TESTS)}
-    contrasts = adjusted(result.contrasts, tests, seed)
+    contrasts = adjusted(result.contrasts, tests, context.seed)
     names = {row.checkpoint for row in result.rows}
     told = contrast_findings(
         result.rows,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits.contract import Context
 from spark_audit.audits.matched.words import NO_PAIRS
 from spark_audit.audits.spans import Group, group_of, groups
 from spark_audit.names import entry_of, original_of
@@ -43,15 +44,7 @@ class OfPairs:
     references: set[str] = field(default_factory=set)
 
 
-def by_group(
-    spans: pd.DataFrame,
-    names: Sequence[str],
-    baselines: Mapping[str, str],
-    *,
-    paper: bool,
-    seed: int,
-    replicates: int,
-) -> OfPairs:
+def by_group(spans: pd.DataFrame, names: Sequence[str], context: Context) -> OfPairs:
     """Figures of the matched pairs in every group of train and of test rows."""
     made = OfPairs()
     for split in ("train", "test"):
@@ -59,7 +52,9 @@ def by_group(
         if not len(part):
             continue
         clusters = sorted(set(part["cluster"]))
-        weights = draw_weights(len(clusters), replicates=replicates, seed=seed)
+        weights = draw_weights(
+            len(clusters), replicates=context.replicates, seed=context.seed
+        )
         for group, chosen in groups(part, split):
             of_name = {
                 name: group_of(chosen[chosen["checkpoint"] == name], clusters)
@@ -68,10 +63,10 @@ def by_group(
             if group == "pooled":
                 made.references |= {n for n, one in of_name.items() if one.is_reference}
             for name in names:
-                made.rows += pair_rows(name, group, of_name[name], weights, paper=paper)
-            for name, baseline in baselines.items():
+                made.rows += pair_rows(name, group, of_name[name], weights, context)
+            for name, baseline in context.baselines.items():
                 contrasts, scores = pair_contrast(
-                    name, baseline, group, of_name, weights, seed=seed, paper=paper
+                    name, baseline, group, of_name, weights, context
                 )
                 made.contrasts += contrasts
                 if scores is not None and any(map(is_primary, contrasts)):
@@ -97,7 +92,7 @@ def missing_rows(names: Sequence[str], group: str) -> list[Row]:
 
 
 def pair_rows(
-    name: str, group: str, found: Group, weights: Weights, *, paper: bool
+    name: str, group: str, found: Group, weights: Weights, context: Context
 ) -> list[Row]:
     """NLL of either side, Delta_sel, its change, and R1 of both."""
     columns: dict[str, Any] = {
@@ -129,7 +124,9 @@ def pair_rows(
     if found.is_reference:
         change = Estimate.missing(REFERENCE)
     rows = [
-        Row.of_estimate(estimate.decided(paper=paper), metric=metric, **columns, **more)
+        Row.of_estimate(
+            estimate.decided(paper=context.paper), metric=metric, **columns, **more
+        )
         for metric, estimate, more in (
             ("nll_pii", sides[0], {}),
             ("nll_control", sides[1], {}),
@@ -143,7 +140,7 @@ def pair_rows(
         return rows
     return rows + [
         Row.of_estimate(
-            with_mde(estimate).decided(paper=paper),
+            with_mde(estimate).decided(paper=context.paper),
             metric="delta_sel",
             of=of,
             **columns,
@@ -179,9 +176,7 @@ def pair_contrast(
     group: str,
     found: dict[str, Group],
     weights: Weights,
-    *,
-    seed: int,
-    paper: bool,
+    context: Context,
 ) -> tuple[list[Contrast], np.ndarray | None]:
     """DiD and its R1; the per-cluster sums that its test rests on."""
     ours, theirs = found[name], found[baseline]
@@ -224,14 +219,16 @@ def pair_contrast(
     )
     return [
         Contrast.of_estimate(
-            estimate.decided(paper=paper),
+            estimate.decided(paper=context.paper),
             metric="did",
-            p=float(sign_flip(scores, seed=seed)) if testable else None,
+            p=float(sign_flip(scores, seed=context.seed)) if testable else None,
             null=0.0,
             note=note,
             **columns,
         ),
-        Contrast.of_estimate(bias.decided(paper=paper), metric="rtm_bias", **columns),
+        Contrast.of_estimate(
+            bias.decided(paper=context.paper), metric="rtm_bias", **columns
+        ),
     ], scores if testable else None
 
 

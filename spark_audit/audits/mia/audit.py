@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import BASE, About, Plan, Tables
+from spark_audit.audits.contract import BASE, About, Context, Plan, Tables
 from spark_audit.audits.contract import replicates as preset_replicates
 from spark_audit.audits.mia.attacks.zlib import compressed_bytes
 from spark_audit.audits.mia.competitor import best_guess
@@ -133,14 +133,7 @@ def check(
         )
 
 
-def conclude(
-    evidence: pd.DataFrame,
-    *,
-    baselines: Mapping[str, str],
-    paper: bool,
-    seed: int,
-    replicates: int,
-) -> AuditResult:
+def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
     """Rows, contrasts, guards and verdict from :func:`evidence`.
 
     ``auc`` and the rates are taken by task and averaged over the tasks with at least
@@ -157,7 +150,8 @@ def conclude(
         .T
         for name in names
     }
-    known = Known(facts, scores, seed, min(replicates, MOST_REPLICATES), paper)
+    fewer = min(context.replicates, MOST_REPLICATES)
+    known = Known(facts, scores, replace(context, replicates=fewer))
     groups = {
         group: Group(known, group, rows) for group, rows in rows_by_group(facts).items()
     }
@@ -165,7 +159,7 @@ def conclude(
     used = facts.iloc[pooled.rows]
     if BASE in names:
         base = {attack: pooled.auc(BASE, attack) for attack in DECLARED}
-    judged = findings(used, base, seed=seed)
+    judged = findings(used, base, seed=context.seed)
     rows = [
         row
         for group in groups.values()
@@ -176,7 +170,7 @@ def conclude(
     contrasts = [
         row
         for group in groups.values()
-        for name, other in pairs_of(names, baselines)
+        for name, other in pairs_of(names, context.baselines)
         for attack in DECLARED
         if other != BASE or attack not in RELATIVE
         for row in contrasts_of(group, name, other, attack, judged)

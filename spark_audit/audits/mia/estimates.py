@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.contract import BASE
+from spark_audit.audits.contract import BASE, Context
 from spark_audit.audits.mia.attacks.ez import LIMIT
 from spark_audit.audits.mia.metrics import FPRS
 from spark_audit.audits.mia.scores import ATTACKS, BESIDE, FEWEST, RELATIVE
@@ -60,9 +60,7 @@ class Known:
 
     facts: pd.DataFrame
     scores: Mapping[str, np.ndarray]
-    seed: int
-    replicates: int
-    paper: bool
+    context: Context
 
     def of(self, name: str, attack: str) -> np.ndarray:
         """Scores of all examples, shape ``(n,)``, NaN where there is none."""
@@ -143,8 +141,8 @@ class Group:
         if key not in self._drawn:
             rows = self.rows[kept]
             design = self.known.design(rows)
-            seed = seed_for(self.known.seed, "mia", self.name)
-            weights = design.draw(replicates=self.known.replicates, seed=seed)
+            seed = seed_for(self.known.context.seed, "mia", self.name)
+            weights = design.draw(replicates=self.known.context.replicates, seed=seed)
             self._drawn[key] = Drawn(rows, design, weights)
         return self._drawn[key]
 
@@ -187,7 +185,7 @@ class Group:
             estimate = estimate.noting(f"{lacking} rows have no such score")
         if attack == "ez" and (top := int((values[drawn.rows] >= LIMIT).sum())):
             estimate = estimate.noting(f"{top} rows at its limit: no token fell")
-        return with_mde(estimate).decided(paper=self.known.paper)
+        return with_mde(estimate).decided(paper=self.known.context.paper)
 
     def tpr(self, name: str, attack: str, metric: str) -> Estimate:
         """TPR at a budget of false positives with its interval."""
@@ -201,7 +199,7 @@ class Group:
             FPRS[metric],
             replicates=self.resampled(name, attack, drawn)[PLACES[metric]],
         )
-        return with_mde(estimate).decided(paper=self.known.paper)
+        return with_mde(estimate).decided(paper=self.known.context.paper)
 
     def chance(self, name: str, attack: str, metric: str) -> dict[str, float | None]:
         """Chance value of a TPR as columns of a row."""
@@ -215,7 +213,7 @@ class Group:
         """TPR at a budget of a score that knows nothing; ``None``: no such band."""
         key = (fpr, drawn.rows.tobytes())
         if key not in self._chance:
-            seed = seed_for(self.known.seed, "mia", "chance")
+            seed = seed_for(self.known.context.seed, "mia", "chance")
             try:
                 self._chance[key] = chance(drawn.design, fpr, seed=seed)
             except NotEstimableError:
@@ -338,7 +336,7 @@ class Group:
                 )
             ]
         for metric, each, p in found:
-            shown = with_mde(each, null=0.0).decided(paper=self.known.paper)
+            shown = with_mde(each, null=0.0).decided(paper=self.known.context.paper)
             yield metric, shown, p
 
 

@@ -16,7 +16,15 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import BASE, About, Plan, Tables, by_name, missing_rows
+from spark_audit.audits.contract import (
+    BASE,
+    About,
+    Context,
+    Plan,
+    Tables,
+    by_name,
+    missing_rows,
+)
 from spark_audit.audits.noise.perturbed import (
     COLUMNS,
     DRAWS,
@@ -97,32 +105,23 @@ def check(*, sigmas: str = SIGMAS, draws: int = DRAWS) -> None:
         )
 
 
-def conclude(
-    evidence: pd.DataFrame,
-    *,
-    baselines: Mapping[str, str],
-    paper: bool,
-    seed: int,
-    replicates: int,
-) -> AuditResult:
+def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
     """Rows, contrasts, guards and verdict from :func:`evidence`."""
     rows: list[Row] = []
     contrasts: list[Contrast] = []
     for group, part in _grouped(evidence):
         clusters = sorted(set(part["cluster"]))
-        weights = draw_weights(len(clusters), replicates=replicates, seed=seed)
+        weights = draw_weights(
+            len(clusters), replicates=context.replicates, seed=context.seed
+        )
         found = {place: Sums(chosen, clusters) for place, chosen in _by_scale(part)}
         for (name, sigma), sums in found.items():
             place = {"checkpoint": name, "of": f"{sigma:g}", "group": group}
-            rows += _rows(sums, weights, place, paper=paper)
-            for other in _others(name, baselines):
+            rows += _rows(sums, weights, place, context)
+            for other in _others(name, context.baselines):
                 if (theirs := found.get((other, sigma))) is not None:
                     against = {**place, "baseline": other}
-                    contrasts.append(
-                        _contrast(
-                            sums, theirs, weights, against, seed=seed, paper=paper
-                        )
-                    )
+                    contrasts.append(_contrast(sums, theirs, weights, against, context))
     rows = beside_base(rows)
     contrasts = _insensitive(contrasts, rows)
     names, draws = _names(evidence), _draws_table(evidence)
@@ -140,9 +139,9 @@ def conclude(
     )
 
 
-def finish(result: AuditResult, **options: Any) -> AuditResult:
+def finish(result: AuditResult, context: Context) -> AuditResult:
     """The result of checkpoints told in turns, with what rests on all of them."""
-    del options
+    del context
     return replace(result, guards=_guards(result.tables["noise_draws"]))
 
 
@@ -194,7 +193,7 @@ def evidence(
 
 
 def _rows(
-    found: Sums, weights: Weights, place: Mapping[str, Any], *, paper: bool
+    found: Sums, weights: Weights, place: Mapping[str, Any], context: Context
 ) -> list[Row]:
     metrics, estimates = by_name(METRICS), dict[str, Estimate]()
     for metric, statistic in STATISTICS.items():
@@ -216,7 +215,7 @@ def _rows(
     is_base = place["checkpoint"] == BASE
     return [
         Row.of_estimate(
-            estimate.decided(paper=paper),
+            estimate.decided(paper=context.paper),
             audit="noise",
             metric=metric,
             unit=metrics[metric].unit,
@@ -257,9 +256,7 @@ def _contrast(
     theirs: Sums,
     weights: Weights,
     place: Mapping[str, Any],
-    *,
-    seed: int,
-    paper: bool,
+    context: Context,
 ) -> Contrast:
     """The gap minus the baseline's gap, paired by cluster.
 
@@ -276,8 +273,8 @@ def _contrast(
             sums, gap_difference, n=ours.of("gap")[1], weights=weights
         )
         if estimate.low is not None:
-            p = _pseudo_p(sums, seed)
-    estimate = with_mde(estimate, null=0.0).decided(paper=paper)
+            p = _pseudo_p(sums, context.seed)
+    estimate = with_mde(estimate, null=0.0).decided(paper=context.paper)
     columns = {"audit": "noise", "metric": "gap", "unit": "points", "null": 0.0}
     found: Contrast = Contrast.of_estimate(estimate, p=p, **columns, **place)
     return found

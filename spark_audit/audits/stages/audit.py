@@ -9,13 +9,13 @@ and corrected over all stages and tasks of a report.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import ANY, About, Metric, Plan, Tables
+from spark_audit.audits.contract import ANY, About, Context, Metric, Plan, Tables
 from spark_audit.audits.matched.audit import plan as of_identifiers
 from spark_audit.audits.occurrences import identifier_facts
 from spark_audit.audits.spans import Sums, audited_spans
@@ -79,36 +79,13 @@ def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
     return of_identifiers(manifest, preset=preset)
 
 
-def conclude(
-    evidence: pd.DataFrame,
-    *,
-    baselines: Mapping[str, str],
-    paper: bool,
-    seed: int,
-    replicates: int,
-) -> AuditResult:
+def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
     """Rows, states and sentences; nothing is drawn at random, and no baseline used."""
-    del baselines, paper, seed, replicates
-    return finish(turn(evidence))
-
-
-def turn(evidence: pd.DataFrame, **options: Any) -> AuditResult:
-    """The cells of some series: what is said of them needs those of all."""
-    del options
-    cells = [
-        {"checkpoint": name, "task": task, "stage": stage, "cell": cell}
-        for name, stages in all_series(evidence).items()
-        for task, stage, cell in cells_of(stages)
-    ]
-    return AuditResult(tables={"cells": cells})
-
-
-def finish(result: AuditResult, **options: Any) -> AuditResult:
-    """What is concluded from the cells of all series."""
-    del options
+    del context
     found = Found()
-    for one in result.tables["cells"]:
-        found.cells[one["checkpoint"], one["task"], one["stage"]] = one["cell"]
+    for name, stages in all_series(evidence).items():
+        for task, stage, cell in cells_of(stages):
+            found.cells[name, task, stage] = cell
     found.conclude()
     names = list(dict.fromkeys(key[0] for key in found.cells))
     rows = [row for key, cell in found.cells.items() for row in _rows(key, cell)]
@@ -208,9 +185,6 @@ def frames(
     ),
     plan=plan,
     conclude=conclude,
-    turn=turn,
-    finish=finish,
-    frames=frames,
 )
 def evidence(
     tables: Tables,

@@ -8,7 +8,7 @@ that stand in no trained row. The idea is that of natural identifiers, ICLR 2026
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import About, Plan, Tables, by_name
+from spark_audit.audits.contract import About, Context, Plan, Tables, by_name
 from spark_audit.audits.occurrences import identifier_facts
 from spark_audit.audits.ratio_rows import ratio_contrasts
 from spark_audit.audits.turns import framed, joined
@@ -52,32 +52,22 @@ def nothing(manifest: Manifest) -> str:
     return "the manifest was built without twins: build it again"
 
 
-def conclude(
-    evidence: pd.DataFrame,
-    *,
-    baselines: Mapping[str, str],
-    paper: bool,
-    seed: int,
-    replicates: int,
-) -> AuditResult:
+def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
     """Rows, contrasts and verdict from :func:`evidence`."""
     frame = ranked(evidence)
-    options: dict[str, Any] = {"seed": seed, "replicates": replicates}
-    rows = rows_of(frame, paper=paper, **options)
+    rows = rows_of(frame, context)
     cells = rank_cells(frame)
     contrasts = ratio_contrasts(
         # The rise against a baseline is the difference of exposures.
         cells[cells["metric"] != "rise"],
+        context,
         audit="twins",
         metrics=by_name(METRICS),
-        baselines=baselines,
-        paper=paper,
-        **options,
     )
     return AuditResult(
         rows=rows,
         contrasts=marked(contrasts, frame),
-        findings=findings(frame, rows, seed=seed),
+        findings=findings(frame, rows, seed=context.seed),
         scope=list(SCOPE),
     )
 

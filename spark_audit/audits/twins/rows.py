@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.canary.ranks import COLLAPSED, resolved
-from spark_audit.audits.contract import BASE, by_name, missing_rows
+from spark_audit.audits.contract import BASE, Context, by_name, missing_rows
 from spark_audit.audits.ratio_rows import CELLS, beside_base, ratio_rows
 from spark_audit.audits.twins.metrics import METRICS, NEVER, SIDES, TRAINED
 from spark_audit.data.occurrences import DOSES, dose_group
@@ -85,17 +85,15 @@ def rank_cells(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def rows_of(frame: pd.DataFrame, *, paper: bool, **options: Any) -> list[Row]:
-    """All rows, those of a collapsed model marked; ``options``: of the bootstrap."""
+def rows_of(frame: pd.DataFrame, context: Context) -> list[Row]:
+    """All rows, those of a collapsed model marked."""
     most = float(np.log2(frame["n_candidates"].max()))
     metrics = by_name(
         replace(one, bounds=(0.0, most)) if one.name == "exposure_mean" else one
         for one in METRICS
     )
     rows = beside_base_exposure(
-        ratio_rows(
-            rank_cells(frame), audit="twins", metrics=metrics, paper=paper, **options
-        )
+        ratio_rows(rank_cells(frame), context, audit="twins", metrics=metrics)
     )
     names = list(dict.fromkeys(frame["checkpoint"]))
     if not (frame["side"] == TRAINED).any():

@@ -7,7 +7,7 @@ stage ``t`` was trained on the ``t``-th task of the order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import ANY, About, Metric, Plan, Tables
+from spark_audit.audits.contract import ANY, About, Context, Metric, Plan, Tables
 from spark_audit.audits.utility.findings import contrast_line, finding
 from spark_audit.audits.utility.series import (
     COLUMNS,
@@ -120,14 +120,7 @@ def check(*, order: str | None = None, scorer: str = "normalised") -> None:
         )
 
 
-def conclude(
-    evidence: pd.DataFrame,
-    *,
-    baselines: Mapping[str, str],
-    paper: bool,
-    seed: int,
-    replicates: int,
-) -> AuditResult:
+def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
     """Rows, contrasts and verdict from :func:`evidence`; names are those of series."""
     if not (evidence["correct"] >= 0).any():
         reasons = dict(zip(evidence["task"], evidence["reason"], strict=True))
@@ -142,26 +135,20 @@ def conclude(
             ]
         )
     found = dict(all_series(evidence))
-    draws = _Draws(seed, replicates)
+    draws = _Draws(context)
     rows: list[Row] = []
     contrasts: list[Contrast] = []
     matrices: list[dict[str, Any]] = []
     for name, series in found.items():
         answers = series.answers()
         weights = draws(answers.strata())
-        rows += _rows(name, series, answers, weights, paper=paper)
+        rows += _rows(name, series, answers, weights, context)
         matrices += _matrix_records(name, series, answers)
     for name, series in found.items():
-        other = baselines.get(name)
+        other = context.baselines.get(name)
         if other in found:
-            contrasts += _contrasts(
-                (name, str(other)),
-                series,
-                found[str(other)],
-                draws,
-                seed=seed,
-                paper=paper,
-            )
+            names = (name, str(other))
+            contrasts += _contrasts(names, series, found[str(other)], draws, context)
     return AuditResult(
         rows=rows,
         contrasts=contrasts,
@@ -247,21 +234,21 @@ def evidence(
 class _Draws:
     """Bootstrap weights, the same ones for all series over the same questions."""
 
-    def __init__(self, seed: int, replicates: int) -> None:
-        self._seed, self._replicates = seed, replicates
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._known: dict[bytes, Weights] = {}
 
     def __call__(self, strata: np.ndarray) -> Weights:
         key = strata.tobytes()
         if key not in self._known:
             self._known[key] = draw_in_strata(
-                strata, replicates=self._replicates, seed=self._seed
+                strata, replicates=self._context.replicates, seed=self._context.seed
             )
         return self._known[key]
 
 
 def _rows(
-    name: str, series: Series, answers: Answers, weights: Weights, *, paper: bool
+    name: str, series: Series, answers: Answers, weights: Weights, context: Context
 ) -> list[Row]:
     columns: dict[str, Any] = {"audit": "utility", "checkpoint": name}
     rows = []
@@ -278,7 +265,10 @@ def _rows(
             estimate = estimate.noting(BIASED)
         rows.append(
             Row.of_estimate(
-                estimate.decided(paper=paper), metric=metric, null=null, **columns
+                estimate.decided(paper=context.paper),
+                metric=metric,
+                null=null,
+                **columns,
             )
         )
     for t, stage in enumerate(series.stages):
@@ -295,7 +285,7 @@ def _rows(
                 )
             rows.append(
                 Row.of_estimate(
-                    estimate.decided(paper=paper),
+                    estimate.decided(paper=context.paper),
                     metric="accuracy",
                     of=str(stage),
                     group=f"task:{task}",
@@ -311,9 +301,7 @@ def _contrasts(
     ours: Series,
     theirs: Series,
     draws: _Draws,
-    *,
-    seed: int,
-    paper: bool,
+    context: Context,
 ) -> list[Contrast]:
     """Last, Avg and BWT minus the baseline's, over the questions that both answered."""
     columns: dict[str, Any] = {
@@ -336,8 +324,12 @@ def _contrasts(
         else:
             weights = draws(first.strata())
             estimate = accuracy_difference(first, second, metric, weights=weights)
-            p = _p(first, second, metric, seed) if estimate.value is not None else None
-        estimate = with_mde(estimate, null=0.0).decided(paper=paper)
+            p = (
+                _p(first, second, metric, context.seed)
+                if estimate.value is not None
+                else None
+            )
+        estimate = with_mde(estimate, null=0.0).decided(paper=context.paper)
         rows.append(Contrast.of_estimate(estimate, metric=metric, p=p, **columns))
     return rows
 
