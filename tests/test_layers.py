@@ -41,7 +41,7 @@ TRAIN_LAYERS = (
 )
 TRAINING_STANDS_ON = "manifest"
 DOORS = {
-    ("spark_audit.results.report", "spark_audit.report.figures.axes"),
+    ("spark_audit.results.report", "spark_audit.report.figures.gallery"),
     ("spark_audit.results.report", "spark_audit.report.standing"),
 }
 """Methods for Python's users that open what stands above, when they are called."""
@@ -55,8 +55,7 @@ PATTERNS = {
     "spark_audit.report.figures.picture": "where names of checkpoints break",
     "spark_audit.report.figures.svg": "drawings",
     "spark_audit.report.gate": "rules that somebody typed",
-    "spark_audit.report.origins": "folders of a path",
-    "spark_audit.report.writers.html_page.drawings": "drawings",
+    "spark_audit.report.rounding": "folders of a path",
     "spark_audit.report.writers.html_page.page": "ids of the page",
     "spark_audit.report.writers.latex.text": "names of letters",
     "spark_audit.report.writers.markdown": "what is escaped",

@@ -18,9 +18,8 @@ from spark_audit.files import (
     read_regular,
     write_atomically,
 )
-from spark_audit.manifest.compact import MOST
 from spark_audit.manifest.joined import check_joined
-from spark_audit.manifest.packed import Packed, as_packed, canonical
+from spark_audit.manifest.packed import MOST, Packed, as_packed, canonical
 from spark_audit.manifest.schema import (
     Manifest,
     ManifestCanary,

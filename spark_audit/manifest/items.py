@@ -16,9 +16,8 @@ import numpy as np
 from spark_audit.data.encoding import TOGETHER, Encoding, encode
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import load_manifest, original
-from spark_audit.manifest.prompts import asked_items, asked_place
+from spark_audit.manifest.prompts import asked_items, asked_place, place_of, slot_items
 from spark_audit.manifest.schema import Manifest, ManifestExample
-from spark_audit.manifest.slots import place_of, slot_items
 from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt, Texts
 from spark_audit.scoring.score import item
 from spark_audit.scoring.table import ITEMS, Pass

@@ -17,14 +17,96 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
-from typing import IO, Any, Generic, TypeVar, cast, overload
+from pathlib import Path
+from typing import IO, Annotated, Any, Generic, TypeVar, cast, overload
 from weakref import finalize
 
-from pydantic import AfterValidator, BaseModel, PlainSerializer, TypeAdapter
+import numpy as np
+from pydantic import AfterValidator, BaseModel, Field, PlainSerializer, TypeAdapter
 from pydantic import ValidationError as Invalid
 
+from spark_audit.data.examples import (
+    Example,
+    as_json,
+    from_json,
+    id_twice,
+    placed_examples,
+)
 from spark_audit.files import field_path
 from spark_audit.provenance import canonical_json
+
+_SETS: dict[frozenset[str], set[str]] = {}
+_NONE: dict[str, Any] = {}
+
+
+class Scores(Sequence[int | None]):
+    """Micro-nats of a text's tokens, 8 bytes each; ``None`` where none was scored.
+
+    Attributes
+    ----------
+    array
+        Shape ``(T,)``, int64, read-only; -1 stands for ``None``.
+    """
+
+    __slots__ = ("array",)
+
+    def __init__(self, values: Sequence[int | None]) -> None:
+        known = (-1 if value is None else value for value in values)
+        self.array = np.fromiter(known, np.int64, len(values))
+        self.array.flags.writeable = False
+
+    @overload
+    def __getitem__(self, at: int) -> int | None: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[int | None]: ...
+    def __getitem__(self, at: int | slice) -> int | None | list[int | None]:
+        if isinstance(at, slice):
+            return self.tolist()[at]
+        value = int(self.array[at])
+        return None if value < 0 else value
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __iter__(self) -> Iterator[int | None]:
+        return iter(self.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Scores):
+            return np.array_equal(self.array, other.array)
+        return isinstance(other, list) and self.tolist() == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def tolist(self) -> list[int | None]:
+        """As it stands in the file."""
+        return [None if value < 0 else value for value in self.array.tolist()]
+
+
+MOST = 10**9
+"""No count, position or dose is larger: it is beyond any text or vocabulary."""
+MOST_NATS = 1e4
+"""No token is this unlikely to a model whose logits are finite."""
+MicroNats = Annotated[int, Field(ge=0, le=round(1e6 * MOST_NATS))]
+Unlls = Annotated[
+    list[MicroNats | None],
+    AfterValidator(Scores),
+    PlainSerializer(Scores.tolist, return_type=list[int | None]),
+]
+
+
+def share(part: BaseModel) -> None:
+    """Let a part, which nobody may change, share what pydantic keeps of each of them.
+
+    That are the names of the fields that were given, and fields that are not known:
+    most of what a span takes.
+    """
+    given = part.model_fields_set
+    own = _SETS.setdefault(frozenset(given), given)
+    object.__setattr__(part, "__pydantic_fields_set__", own)
+    if not part.model_extra:
+        object.__setattr__(part, "__pydantic_extra__", _NONE)
+
 
 SLICE = 128
 """Parts that are packed, and made, together."""
@@ -300,3 +382,53 @@ def as_packed(kind: type[P], parts: Sequence[P], *, name: str) -> Packed[P]:
     if isinstance(parts, Packed):
         return cast(Packed[P], parts)
     return Packed.of(kind, parts, name=name)
+
+
+class Stored(Sequence[Example]):
+    """The rows of data files by id; in memory is of each its id and its place.
+
+    Parameters
+    ----------
+    paths
+        As :func:`spark_audit.data.examples.read_examples` takes them.
+
+    Raises
+    ------
+    InputError, OutputError
+        As that one does.
+
+    Attributes
+    ----------
+    ids
+        The rows' ids, rising.
+    """
+
+    def __init__(self, *paths: Path) -> None:
+        self._file, self._ends = Scratch(), array("q", [0])
+        number: dict[str, int] = {}
+        for i, (place, example) in enumerate(placed_examples(*paths)):
+            if number.setdefault(example.id, i) != i:
+                before = islice(placed_examples(*paths), number[example.id], None)
+                raise id_twice(place, next(before)[0])
+            line = as_json(example)
+            self._file.write(self._ends[-1], line)
+            self._ends.append(self._ends[-1] + len(line))
+        self.ids = sorted(number)
+        self._order = array("q", map(number.__getitem__, self.ids))
+
+    @overload
+    def __getitem__(self, at: int) -> Example: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Example]: ...
+    def __getitem__(self, at: int | slice) -> Example | list[Example]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        row = self._order[at]
+        start, end = self._ends[row], self._ends[row + 1]
+        return from_json(self._file.read(start, end - start))
+
+    def __iter__(self) -> Iterator[Example]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __len__(self) -> int:
+        return len(self.ids)

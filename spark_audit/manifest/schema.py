@@ -16,9 +16,8 @@ from typing import Annotated, Any, Literal, cast
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from spark_audit.manifest.compact import MOST, MOST_NATS, Scores, Unlls, share
 from spark_audit.manifest.joined import ById, check_inside, check_joined
-from spark_audit.manifest.packed import packing
+from spark_audit.manifest.packed import MOST, MOST_NATS, Scores, Unlls, packing, share
 from spark_audit.results.shown import Shown
 
 Preset = Literal["robust", "paper"]

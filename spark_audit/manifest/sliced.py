@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from spark_audit.manifest.covariates import Likelihoods, corpus
-from spark_audit.manifest.layout import Layout, Rows
+from spark_audit.manifest.layout import Layout, Reference, Rows
 from spark_audit.manifest.packed import Packer
 from spark_audit.manifest.records import Balance, example_records, row_counts
-from spark_audit.manifest.reference import Reference
 from spark_audit.manifest.schema import ManifestExample, ManifestPair, UnmatchedSpan
 from spark_audit.manifest.selection import (
     CUT_OFF,

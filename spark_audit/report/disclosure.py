@@ -18,27 +18,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from spark_audit.checkpoints.specs import BASE
-from spark_audit.report.origins import (
-    checkpoint_facts,
-    command_line,
-    manifest_facts,
-)
 from spark_audit.report.rounding import (
     APART,
+    checkpoint_facts,
+    command_line,
     count_of,
     count_step,
     decade,
+    manifest_facts,
     rounded,
     step_above,
     step_of,
 )
-from spark_audit.results import (
-    Contrast,
-    Finding,
-    Report,
-    Row,
-    number,
-)
+from spark_audit.results import Contrast, Finding, Report, Row, number
 from spark_audit.results.rows import Power
 
 R = TypeVar("R", bound=Row)

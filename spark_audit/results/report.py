@@ -254,7 +254,7 @@ class Report(Strict):
         InputError
             If there is no such figure, or the report holds nothing for it.
         """
-        from spark_audit.report.figures.axes import plot
+        from spark_audit.report.figures.gallery import plot
 
         return plot(self, name)
 

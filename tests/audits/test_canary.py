@@ -18,15 +18,14 @@ from scipy import stats
 from spark_audit.audits import canary
 from spark_audit.audits.canary.audit import conclude
 from spark_audit.audits.canary.candidates import evidence, plan
-from spark_audit.audits.canary.chance import control_tests
 from spark_audit.audits.canary.epsilon import one_run_table
 from spark_audit.audits.canary.findings import INSENSITIVE
-from spark_audit.audits.canary.ranks import ranked
+from spark_audit.audits.canary.ranks import control_tests, ranked
 from spark_audit.audits.contract import Context
 from spark_audit.audits.ratio_rows import bounded, moved
 from spark_audit.manifest.file import seal
+from spark_audit.manifest.prompts import canary_key
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.slots import canary_key
 from spark_audit.results import AuditResult, Contrast, Row
 from spark_audit.scoring.table import Pass, TokenTable, write_parquet
 from spark_audit.stats.chance_ranks import chance_mde, null_moments

@@ -11,10 +11,12 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from spark_audit.audits.mia import texts as texts_alone
-from spark_audit.audits.mia.attacks.ez import LIMIT
-from spark_audit.audits.mia.attacks.mink10 import lowest_mean
-from spark_audit.audits.mia.attacks.minkpp10 import z_scores
-from spark_audit.audits.mia.attacks.zlib import compressed_bytes
+from spark_audit.audits.mia.attacks import (
+    LIMIT,
+    compressed_bytes,
+    lowest_mean,
+    z_scores,
+)
 from spark_audit.audits.mia.competitor import best_guess
 from spark_audit.audits.mia.scores import (
     ATTACKS,

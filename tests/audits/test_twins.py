@@ -15,12 +15,12 @@ import pytest
 from spark_audit.audits import AUDITS
 from spark_audit.audits.twins.audit import plan
 from spark_audit.audits.twins.findings import _still
-from spark_audit.audits.twins.metrics import TRAINED
+from spark_audit.audits.twins.rows import TRAINED
 from spark_audit.manifest.file import redact, seal
 from spark_audit.manifest.fit import limited
 from spark_audit.manifest.items import example_of
+from spark_audit.manifest.prompts import twins_key
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.slots import twins_key
 from spark_audit.results import AuditResult, Row
 from spark_audit.scoring.table import Pass, TokenTable
 

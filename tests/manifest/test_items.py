@@ -22,8 +22,8 @@ from spark_audit.manifest.items import (
     items_for,
     row_prompts,
 )
+from spark_audit.manifest.prompts import canary_key
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.slots import canary_key
 from spark_audit.scoring.items import Candidates, Item
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass

@@ -23,11 +23,11 @@ from spark_audit.manifest.hidden import rewritten
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.attachments import write_cases
 from spark_audit.report.cells import Cell, Line, Table, figure
+from spark_audit.report.figures.svg import compact, css_string
 from spark_audit.report.folder import write_report
 from spark_audit.report.tables import DRAWN, tables
 from spark_audit.report.writers.html_page import page as html_page
 from spark_audit.report.writers.html_page.cases import EDGES, cases, shade
-from spark_audit.report.writers.html_page.drawings import compact, css_string
 from spark_audit.report.writers.markdown import render as markdown
 from spark_audit.results import (
     CheckpointFacts,

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.canary.metrics import COLUMNS
 from spark_audit.audits.contract import Plan, Tables
 from spark_audit.audits.turns import joined
+from spark_audit.manifest.prompts import canary_key
 from spark_audit.manifest.schema import CanaryContext, Manifest, ManifestCanary
-from spark_audit.manifest.slots import canary_key
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.exposure import (
     candidate_ranks,
@@ -21,6 +20,12 @@ from spark_audit.stats.exposure import (
 )
 
 CANDIDATES = Pass("candidates")
+COLUMNS = (
+    *("checkpoint", "kind", "canary_id", "part", "example", "format", "dose"),
+    *("contexts", "n_candidates", "ties", "rank", "held_out"),
+    *("nll_sum", "nll_mean", "posterior_bits", "extrapolated", "extrapolated_ks"),
+    *("extrapolated_clipped", "pair"),
+)
 _FILLED = {"rank": 0, "ties": 0, "extrapolated_clipped": False}
 _TYPES: dict[str, Any] = {
     **dict.fromkeys("dose contexts n_candidates rank ties".split(), np.int64),

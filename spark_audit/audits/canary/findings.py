@@ -11,29 +11,23 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.canary.chance import (
+from spark_audit.audits.canary.epsilon import STATED
+from spark_audit.audits.canary.ranks import (
     LEVEL,
     Judged,
     Tested,
-    p_risen,
-    risen_power,
-    two_ended,
-)
-from spark_audit.audits.canary.epsilon import STATED
-from spark_audit.audits.canary.ranks import (
     changes,
     held_out,
     hits_of,
+    p_risen,
     resolved,
+    risen_power,
     tied_note,
     trained,
+    two_ended,
 )
-from spark_audit.audits.contract import (
-    BASE,
-)
-from spark_audit.audits.ratio_rows import (
-    moved,
-)
+from spark_audit.audits.contract import BASE
+from spark_audit.audits.ratio_rows import moved
 from spark_audit.audits.wording import (
     adjusted_p,
     change_finding,
@@ -45,14 +39,7 @@ from spark_audit.audits.wording import (
     unseen,
 )
 from spark_audit.data.canaries import RANKED
-from spark_audit.results import (
-    Claim,
-    Contrast,
-    Family,
-    Finding,
-    Row,
-    number,
-)
+from spark_audit.results import Claim, Contrast, Family, Finding, Row, number
 from spark_audit.results.rows import Power
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.chance_ranks import null_mean, null_moments

@@ -10,14 +10,28 @@ against the attacker.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 import pandas as pd
+import scipy
 
-from spark_audit.data.canaries import RANKED
+from spark_audit.audits.contract import BASE
+from spark_audit.audits.wording import adjusted_p
+from spark_audit.data.canaries import FORMATS, RANKED
 from spark_audit.errors import InputError
-from spark_audit.stats.chance_ranks import TopK, top_k
+from spark_audit.results.rows import Power
+from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.chance_ranks import (
+    TopK,
+    Uniformity,
+    null_mean,
+    top_k,
+    uniformity,
+)
 from spark_audit.stats.exposure import exposure_bits, lower_tail_exposure
+from spark_audit.stats.intervals import ratio_estimate
 
 MOST_TIED = 0.9
 COLLAPSED = "a collapsed model or logits of too little precision"
@@ -108,3 +122,221 @@ def hits_of(frame: pd.DataFrame, *, k: int) -> TopK:
         n_candidates=int(frame["n_candidates"].iloc[0]),
         ties=frame["ties"].to_numpy(),
     )
+
+
+LEVEL = 0.95
+
+
+def p_remembered(frame: pd.DataFrame) -> float:
+    """Chance of a mean exposure as high under uniform ranks."""
+    null = null_mean(frame["n_candidates"].to_numpy())
+    return null.above(float(frame["exposure"].mean()))
+
+
+def p_suppressed(frame: pd.DataFrame) -> float:
+    """Chance of a mean lower-tail exposure as high under uniform ranks."""
+    # The mirrored rank is uniform too: one distribution serves both ends.
+    null = null_mean(frame["n_candidates"].to_numpy())
+    return null.above(float(frame["lower_tail"].mean()))
+
+
+def p_risen(frame: pd.DataFrame, base: pd.DataFrame) -> float:
+    """Wilcoxon's one-sided p value that exposure rose since the base model."""
+    change, _ = changes(frame, base, "exposure")
+    if not change.any():
+        return 1.0
+    return float(scipy.stats.wilcoxon(change, alternative="greater").pvalue)
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Adjusted one-sided p value of one test, with what it was taken on."""
+
+    checkpoint: str
+    part: str
+    n: int
+    value: float
+    p: float
+    over: int = 1
+    """Tests that the p value is adjusted over."""
+
+    @property
+    def detected(self) -> bool:
+        """Whether it is significant."""
+        return self.p <= 1 - LEVEL
+
+    @property
+    def said(self) -> str:
+        """The p value in words."""
+        return adjusted_p(self.p, self.over)
+
+
+def adjusted(tests: list[Tested]) -> list[Tested]:
+    """The tests with Holm's correction, smallest p value first."""
+    if not tests:
+        return []
+    ps = holm([test.p for test in tests])
+    made = [
+        replace(t, p=float(p), over=len(ps)) for t, p in zip(tests, ps, strict=True)
+    ]
+    return sorted(made, key=lambda test: test.p)
+
+
+def base_tests(frame: pd.DataFrame) -> list[Tested]:
+    """Tests that the base model's ranks are uniform, over parts by Holm.
+
+    The base saw none of the canaries, held out or not. Parts in which it ranks nothing
+    (:func:`unresolved`) are not tested.
+    """
+    return _uniform_tests(frame[frame["checkpoint"] == BASE])
+
+
+def kinds_moved(frame: pd.DataFrame) -> dict[str, set[str]]:
+    """Checkpoint -> ``ahead``, ``behind``: where its held-out canaries left chance.
+
+    By the test of :func:`base_tests`, over a checkpoint's parts by Holm. No model was
+    trained on them, so that strings of their kind moved, and chance is no null there.
+    """
+    found: dict[str, set[str]] = {}
+    never = held_out(frame)
+    for name in dict.fromkeys(frame["checkpoint"]):
+        chosen = never[never["checkpoint"] == name]
+        found[str(name)] = {
+            "ahead" if t.value < (chosen["n_candidates"].iloc[0] + 1) / 2 else "behind"
+            for t in _uniform_tests(chosen)
+            if t.detected
+        }
+    return found
+
+
+def _uniform_tests(frame: pd.DataFrame) -> list[Tested]:
+    found = []
+    lost = unresolved(frame)
+    for name, part, chosen in by_part(frame):
+        if (name, part) in lost:
+            continue
+        test = rank_uniformity(chosen)
+        # Two looks at the same ranks: Bonferroni.
+        p = min(1.0, 2 * min(test.z_p, test.ks_p))
+        found.append(Tested(name, part, len(chosen), float(chosen["mid"].mean()), p))
+    return adjusted(found)
+
+
+def rank_uniformity(frame: pd.DataFrame) -> Uniformity:
+    """Two-sided tests that ranks are uniform."""
+    columns = (frame[name].to_numpy() for name in ("rank", "n_candidates"))
+    return uniformity(*columns, ties=frame["ties"].to_numpy())
+
+
+def control_tests(frame: pd.DataFrame, *, uniform_base: bool) -> list[Tested]:
+    """Whether the canaries of the highest dose were found, in any checkpoint and part.
+
+    Corrected by Holm over checkpoints and parts, since one success is enough for a
+    part (and for that part alone). Where the base's own ranks are not uniform, the
+    rise since the base is tested instead.
+    """
+    found = []
+    whole = trained(frame)
+    if not len(whole):
+        return []
+    most = whole[whole["dose"] == whole["dose"].max()]
+    base = {part: chosen for name, part, chosen in by_part(most) if name == BASE}
+    for name, part, chosen in by_part(most):
+        if name == BASE:
+            continue
+        value = float(chosen["exposure"].mean())
+        if uniform_base or part not in base:
+            p = p_remembered(chosen)
+        else:
+            p = p_risen(chosen, base[part])
+        found.append(Tested(name, part, len(chosen), value, p))
+    return adjusted(found)
+
+
+def two_ended(frame: pd.DataFrame) -> tuple[list[Tested], list[Tested]]:
+    """Tests of one checkpoint's trained canaries at both ends, by Holm over all six.
+
+    The remembered end, then the suppressed one, the smallest p value first.
+    """
+    chosen = list(by_part(trained(frame)))
+    tests = [
+        Tested(name, part, len(some), float(some[column].mean()), p(some))
+        for column, p in (("exposure", p_remembered), ("lower_tail", p_suppressed))
+        for name, part, some in chosen
+    ]
+    ps = holm([test.p for test in tests]).tolist() if tests else []
+    ends = [replace(t, p=p, over=len(ps)) for t, p in zip(tests, ps, strict=True)]
+    remembered, suppressed = ends[: len(chosen)], ends[len(chosen) :]
+    smallest = attrgetter("p", "part")
+    return sorted(remembered, key=smallest), sorted(suppressed, key=smallest)
+
+
+def risen_power(parts: pd.DataFrame, name: str, best: Tested) -> list[Power]:
+    """Of the one-sided signed-rank test of the canaries that stand in most rows."""
+    most = parts[parts["dose"] == parts["dose"].max()]
+    ours, base = (most[most["checkpoint"] == one] for one in (name, BASE))
+    change, both = changes(ours, base, "exposure")
+    found = ratio_estimate(change, np.ones(len(both)))
+    if not found.se:
+        return []
+    # Against Student's t its efficiency is 3 / pi; one-sided is half of two sides.
+    se, n = found.se * np.sqrt(np.pi / 3), len(both)
+    least, over = 2.0 ** (1 - n), best.over / 2
+    return [Power(test="sign-flip", se=se, df=n - 1, n=n, least_p=least, over=over)]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """All ranked canaries, and what holds before any checkpoint is spoken of.
+
+    Attributes
+    ----------
+    base, control
+        Tests of the base's ranks, and of the canaries that stand in most rows.
+    tied
+        Checkpoint and part of which nothing can be ranked -> why.
+    kinds
+        Where the held-out canaries of a checkpoint left chance.
+    """
+
+    frame: pd.DataFrame
+    base: list[Tested]
+    control: list[Tested]
+    tied: dict[tuple[str, str], str]
+    kinds: dict[str, set[str]]
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame) -> Judged:
+        """From the ranks of all checkpoints."""
+        base = base_tests(frame)
+        uniform = not (base and base[0].detected)
+        control = control_tests(frame, uniform_base=uniform)
+        tied = unresolved(trained(frame))
+        return cls(frame, base, control, tied, kinds_moved(frame))
+
+    @property
+    def uniform(self) -> bool:
+        """Whether nothing speaks against chance as the null."""
+        return not (self.base and self.base[0].detected)
+
+    @property
+    def sensitive(self) -> set[str]:
+        """Parts whose positive control was found in some checkpoint."""
+        return {test.part for test in self.control if test.detected}
+
+    @property
+    def lost(self) -> list[str]:
+        """Parts whose positive control was found in none."""
+        missed = {test.part for test in self.control} - self.sensitive
+        return [part for part in RANKED if part in missed]
+
+    @property
+    def supposed(self) -> bool:
+        """Whether neither the base nor a draw of ours tells that chance is uniform."""
+        drawn = set(trained(self.frame)["format"]) <= set(FORMATS)
+        return not self.base and not drawn
+
+    @property
+    def lifted(self) -> set[str]:
+        """Checkpoints whose held-out canaries rank ahead of chance."""
+        return {name for name, ways in self.kinds.items() if "ahead" in ways}

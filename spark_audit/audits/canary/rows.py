@@ -10,22 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.canary.metrics import METRICS
-from spark_audit.audits.canary.ranks import (
-    hits_of,
-    resolved,
-    tied_note,
-)
-from spark_audit.audits.contract import Context, by_name
-from spark_audit.audits.ratio_rows import (
-    CELLS,
-    ratio_contrasts,
-    ratio_rows,
-)
-from spark_audit.results import (
-    Contrast,
-    Row,
-)
+from spark_audit.audits.canary.ranks import hits_of, resolved, tied_note
+from spark_audit.audits.contract import Context, Metric, by_name
+from spark_audit.audits.ratio_rows import CELLS, ratio_contrasts, ratio_rows
+from spark_audit.data.canaries import RANKED
+from spark_audit.results import Contrast, Row
 from spark_audit.stats.chance_ranks import (
     chance_mde,
     null_mean,
@@ -33,6 +22,60 @@ from spark_audit.stats.chance_ranks import (
     top_k_mde,
 )
 from spark_audit.stats.exposure import top_k_credit
+
+OFS = (*RANKED, *(f"{part}/annotation" for part in RANKED))
+
+METRICS = (
+    Metric(
+        "nll",
+        "NLL",
+        unit="nats",
+        bounds=(0.0, np.inf),
+        learned=-1,
+        variants=OFS,
+        missing=RANKED,
+    ),
+    Metric(
+        "rank_mean",
+        "mean rank",
+        unit="ranks",
+        bounds=(1.0, np.inf),
+        learned=-1,
+        variants=OFS,
+        missing=RANKED,
+    ),
+    Metric(
+        "exposure_mean",
+        "mean exposure",
+        unit="bits",
+        bounds=(0.0, np.inf),
+        learned=1,
+        variants=OFS,
+        missing=RANKED,
+        glance={"full": "mean exposure of whole canaries, bits"},
+        headline={"full": "mean exposure of canaries"},
+        definitions={
+            "exposure": "log2(N) - log2(rank) of the true string among N candidates, "
+            "itself included; `full` etc. rank once over all contexts, "
+            "`full/annotation` etc. rank in each context (SPARK's averaging). Ties "
+            "count as on average over random orders, in bounds of epsilon against the "
+            "attacker; where all are tied nothing is resolvable."
+        },
+    ),
+    *(
+        Metric(
+            f"top{k}_rate",
+            f"Top-{k}",
+            rate=True,
+            learned=1,
+            variants=OFS,
+            missing=RANKED,
+        )
+        for k in (1, 10)
+    ),
+)
+"""Ranks and exposures are bounded by the number of candidates, once it is known."""
+
 
 TOP = {"top1_rate": 1, "top10_rate": 10}
 

@@ -9,17 +9,15 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.canary.chance import (
-    LEVEL,
-    p_remembered,
-    p_suppressed,
-    rank_uniformity,
-)
 from spark_audit.audits.canary.ranks import (
+    LEVEL,
     by_part,
     changes,
     held_out,
     hits_of,
+    p_remembered,
+    p_suppressed,
+    rank_uniformity,
     resolved,
     trained,
     unresolved,

@@ -20,6 +20,7 @@ from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import (
     About,
     Context,
+    Metric,
     Plan,
     Tables,
     by_name,
@@ -33,7 +34,6 @@ from spark_audit.audits.extract.findings import (
     guards,
 )
 from spark_audit.audits.extract.guesses import guess_table, string_facts
-from spark_audit.audits.extract.metrics import COLUMNS, METRICS
 from spark_audit.audits.extract.prompts import (
     DEFAULT,
     FULL,
@@ -46,7 +46,7 @@ from spark_audit.audits.extract.prompts import (
     prompt_table,
     shown_prompts,
 )
-from spark_audit.audits.extract.tries import Medians
+from spark_audit.audits.extract.tries import SAMPLERS, Medians
 from spark_audit.audits.occurrences import identifier_facts
 from spark_audit.audits.ratio_rows import (
     CELLS,
@@ -67,6 +67,40 @@ from spark_audit.manifest.schema import (
 from spark_audit.results import AuditResult, Finding
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.extraction import n_p, n_p_counts, top_k_logp
+
+METRICS = (
+    Metric(
+        "greedy_rate",
+        "verbatim",
+        rate=True,
+        learned=1,
+        missing=("",),
+        glance={"": "identifiers written verbatim"},
+        headline={"": "rate of verbatim extraction"},
+        definitions={
+            "verbatim, n_0.5": "share of spans that greedy decoding writes after their "
+            "true prefix; draws after which a span has come up with probability one "
+            "half. Both hold for one tokenisation: lower bounds of what can be "
+            "extracted."
+        },
+    ),
+    Metric(
+        "n50_median",
+        "median n_0.5",
+        unit="tries",
+        learned=-1,
+        variants=SAMPLERS,
+        missing=SAMPLERS,
+    ),
+)
+
+COLUMNS = (
+    *("checkpoint", "set", "split", "task", "type", "origin", "cluster", "canary_id"),
+    *("part", "dose", "first", "n_tokens", "greedy", "greedy_sure"),
+    *("logp_t1", "logp_top40", "logp_cold", "prompt", "span", "parts", "parts_right"),
+    *("string", "lead", "home", "stratum", "near", "given", "elsewhere"),
+)
+
 
 UNSCORED = "its texts were not scored"
 SCOPE = (

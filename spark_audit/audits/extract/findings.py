@@ -19,11 +19,7 @@ from spark_audit.audits.extract.apart import (
     spans_of,
     train_against_test,
 )
-from spark_audit.audits.extract.guesses import (
-    beyond_guessing,
-    counted,
-    dose_p,
-)
+from spark_audit.audits.extract.guesses import beyond_guessing, counted, dose_p
 from spark_audit.audits.extract.tries import MOST
 from spark_audit.audits.ratio_rows import moved
 from spark_audit.audits.wording import (

@@ -19,20 +19,10 @@ import pandas as pd
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import BASE, About, Context, Plan, Tables
 from spark_audit.audits.contract import replicates as preset_replicates
-from spark_audit.audits.mia.attacks.zlib import compressed_bytes
+from spark_audit.audits.mia.attacks import compressed_bytes
 from spark_audit.audits.mia.competitor import best_guess
-from spark_audit.audits.mia.estimates import (
-    NO_ROWS,
-    Group,
-    Known,
-    rows_by_group,
-)
-from spark_audit.audits.mia.guards import (
-    covariate_table,
-    findings,
-    sides_of,
-)
-from spark_audit.audits.mia.metrics import COLUMNS, METRICS
+from spark_audit.audits.mia.estimates import NO_ROWS, Group, Known, rows_by_group
+from spark_audit.audits.mia.guards import covariate_table, findings, sides_of
 from spark_audit.audits.mia.rows import (
     all_rows_table,
     contrasts_of,
@@ -43,7 +33,9 @@ from spark_audit.audits.mia.rows import (
 from spark_audit.audits.mia.scores import (
     ATTACKS,
     BESIDE,
+    COLUMNS,
     DECLARED,
+    METRICS,
     RELATIVE,
     membership_scores,
     reference_table,
@@ -62,10 +54,7 @@ from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import listed
 from spark_audit.provenance import seed_for
-from spark_audit.results import (
-    AuditResult,
-    Guard,
-)
+from spark_audit.results import AuditResult, Guard
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.duplicates import duplicate_groups
 

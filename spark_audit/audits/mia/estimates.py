@@ -12,9 +12,8 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.contract import BASE, Context
-from spark_audit.audits.mia.attacks.ez import LIMIT
-from spark_audit.audits.mia.metrics import FPRS
-from spark_audit.audits.mia.scores import ATTACKS, BESIDE, FEWEST, RELATIVE
+from spark_audit.audits.mia.attacks import LIMIT
+from spark_audit.audits.mia.scores import ATTACKS, BESIDE, FEWEST, FPRS, RELATIVE
 from spark_audit.data.occurrences import dose_group
 from spark_audit.errors import NotEstimableError
 from spark_audit.provenance import seed_for

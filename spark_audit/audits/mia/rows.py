@@ -9,21 +9,11 @@ from typing import Any
 import numpy as np
 
 from spark_audit.audits.contract import BASE
-from spark_audit.audits.mia.estimates import (
-    Group,
-    Known,
-)
-from spark_audit.audits.mia.guards import (
-    Findings,
-)
-from spark_audit.audits.mia.metrics import METRICS
-from spark_audit.audits.mia.scores import DECLARED
+from spark_audit.audits.mia.estimates import Group, Known
+from spark_audit.audits.mia.guards import Findings
+from spark_audit.audits.mia.scores import DECLARED, METRICS
 from spark_audit.audits.wording import p_value
-from spark_audit.results import (
-    Contrast,
-    Estimate,
-    Row,
-)
+from spark_audit.results import Contrast, Estimate, Row
 from spark_audit.stats.power import NOT_DETECTED
 from spark_audit.stats.roc import tost
 from spark_audit.stats.roc_clusters import auc_estimate

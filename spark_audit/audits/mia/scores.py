@@ -7,24 +7,21 @@ classifier and the label test look at the texts without any model to check that.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from spark_audit.audits.mia.attacks import SCORES, Scored, Untrained
-from spark_audit.audits.mia.blocks import Chosen
+from spark_audit.audits.contract import ANY, Metric
+from spark_audit.audits.mia.attacks import ALONE, Chosen, Scored, Untrained
+from spark_audit.audits.mia.attacks import RELATIVE as AGAINST_BASE
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.scoring.table import TokenTable
 
-_SCORES = sorted(SCORES, key=lambda one: one.order)
-RELATIVE = frozenset(
-    one.name for one in _SCORES if len(inspect.signature(one.run).parameters) > 1
-) | {"combined"}
+RELATIVE = frozenset((*AGAINST_BASE, "combined"))
 """Scores against the untrained model: it has none of its own."""
 COMBINED = ("reference", "wbc", "ez", "rmia")
 """Scores whose ranks among all texts ``combined`` is the mean of."""
-ATTACKS = (*(one.name for one in _SCORES), "combined")
+ATTACKS = (*ALONE, *AGAINST_BASE, "combined")
 DECLARED = ("loss", "response", "minkpp10", "reference", "wbc", "combined")
 """Scores that claims may rest on, one of each kind, chosen before any audit: only they
 are one family, and only they are told of changes, tasks, doses and curves. The others
@@ -91,18 +88,15 @@ def membership_scores(
             columns=Chosen(table.columns, rows),
             texts=[texts[i] for i in at],
         )
-        for score in _SCORES:
-            if score.name not in RELATIVE:
-                found[score.name][at] = score.run(block)
+        for name, alone in ALONE.items():
+            found[name][at] = alone(block)
         if beside is None:
             continue
         logp, mean = (each[rows].astype(np.float64) for each in beside[:2])
         own = Untrained(logp, mean, beside[2])
         known = np.isfinite(own.mean).all(axis=1)
-        for score in _SCORES if known.any() else ():
-            if score.name in RELATIVE:
-                values = score.run(block, own)
-                found[score.name][at] = np.where(known, values, np.nan)
+        for name, against in AGAINST_BASE.items() if known.any() else ():
+            found[name][at] = np.where(known, against(block, own), np.nan)
     found["combined"] = mean_rank([found[name] for name in COMBINED])
     return found
 
@@ -186,3 +180,49 @@ def reference_table(manifest: Manifest, ids: Sequence[str]) -> TokenTable:
         nll = (unll[position] / 1e6).astype(np.float32)
         items.append((key, position.astype(np.int32), {"nll": nll}))
     return TokenTable.from_items(items)
+
+
+OFS = (*ATTACKS, "blind")
+FPRS = {"tpr_at_fpr_5": 0.05, "tpr_at_fpr_1": 0.01, "tpr_at_fpr_0.1": 0.001}
+
+METRICS = (
+    Metric(
+        "auc",
+        "AUC",
+        bounds=(0.0, 1.0),
+        learned=1,
+        variants=OFS,
+        missing=ATTACKS,
+        null=0.5,
+        glance={ANY: "membership AUC, of the score that the verdict rests on"},
+        headline={"loss": "AUC of loss", "reference": "AUC of reference"},
+        definitions={
+            "AUC, TPR at FPR": "every score is higher for a more likely member; the "
+            "threshold is the last whose false positive rate stays within the budget.",
+            "texts alone": "the best of classifiers over words, character n-grams, "
+            "length, and the untrained model's scores of a text, out of fold; which is "
+            "best is chosen inside each fold. Membership is claimed only of a score "
+            "whose AUC rose since the untrained model and is above that and above 0.5, "
+            "over the same rows, by more than chance. `blind` is the first of them, "
+            "tested by permutations. `invalid` is a figure only where labels differ "
+            "between the sides, or many near-duplicates stand on both.",
+        },
+    ),
+    *(
+        Metric(
+            name,
+            f"TPR at {100 * fpr:g}% FPR",
+            bounds=(0.0, 1.0),
+            learned=1,
+            variants=OFS,
+        )
+        for name, fpr in FPRS.items()
+    ),
+)
+
+COLUMNS = (
+    *("checkpoint", "example", "task", "cluster", "label", "length", "zlib_bytes"),
+    *("duplicates_left", "duplicates_removed", "member", *ATTACKS),
+    *("blind", "blind_auc", "blind_p", "blind_null", "blind_null_low"),
+    *("blind_null_high", "blind_permutations", "blind_rows", "texts", "dose"),
+)

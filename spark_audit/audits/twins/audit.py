@@ -22,10 +22,16 @@ from spark_audit.audits.occurrences import identifier_facts
 from spark_audit.audits.ratio_rows import ratio_contrasts
 from spark_audit.audits.turns import framed, joined
 from spark_audit.audits.twins.findings import findings
-from spark_audit.audits.twins.metrics import COLUMNS, METRICS
-from spark_audit.audits.twins.rows import marked, rank_cells, ranked, rows_of
+from spark_audit.audits.twins.rows import (
+    COLUMNS,
+    METRICS,
+    marked,
+    rank_cells,
+    ranked,
+    rows_of,
+)
+from spark_audit.manifest.prompts import twins_key
 from spark_audit.manifest.schema import Manifest, ManifestTwins
-from spark_audit.manifest.slots import twins_key
 from spark_audit.results import AuditResult, Guard
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.duplicates import connected_components

@@ -11,10 +11,11 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.contract import BASE
-from spark_audit.audits.twins.metrics import NEVER, TRAINED
 from spark_audit.audits.twins.rows import (
     CONTROL,
+    NEVER,
     TIED,
+    TRAINED,
     beyond,
     by_dose,
     collapsed,

@@ -16,12 +16,13 @@ import pandas as pd
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import ANY, About, Context, Metric, Plan, Tables
-from spark_audit.audits.utility.findings import contrast_line, finding
 from spark_audit.audits.utility.series import (
     COLUMNS,
     Series,
     all_series,
     asked_rows,
+    contrast_line,
+    finding,
     frames,
     listed,
     tasks_in_order,

@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
+from spark_audit.errors import InputError
 from spark_audit.files import write_atomically
 from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.entries import void_said
-from spark_audit.report.figures.svg import inline, rendered
+from spark_audit.report.figures.svg import rendered
 from spark_audit.report.figures.theme import (
     FORMATS,
     Drawing,
@@ -20,6 +21,9 @@ from spark_audit.report.figures.theme import (
     styled,
 )
 from spark_audit.results import Report
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def drawings(report: Report, *, only: Collection[str] | None = None) -> list[Drawing]:
@@ -55,16 +59,6 @@ def each(report: Report, *, only: Collection[str] | None = None) -> Iterator[Dra
         yield drawing
 
 
-def inline_svg(drawing: Drawing) -> str:
-    """The figure as ``<svg>`` for a page, in the page's colours and font.
-
-    Ink, grid, paper, muted text and series are ``var(--ink)``, ``var(--grid)``,
-    ``var(--paper)``, ``var(--muted)`` and ``var(--c0)`` ... ``var(--c7)``. What belongs
-    to a checkpoint has ``data-checkpoint``. Ids begin with the drawing's name.
-    """
-    return inline(drawing)
-
-
 def save(drawing: Drawing, folder: Path) -> list[Path]:
     """Write ``NAME.png``, ``NAME.svg`` and ``NAME.pdf``, the same bytes every time."""
     written = []
@@ -77,3 +71,12 @@ def save(drawing: Drawing, folder: Path) -> list[Path]:
 
 def _put(file: IO[bytes], *, data: bytes) -> None:
     file.write(data)
+
+
+def plot(report: Report, name: str) -> Axes:
+    """Draw a figure; see :meth:`spark_audit.results.Report.plot`."""
+    entry = FIGURES.get(name)
+    drawn = drawings(report, only=[entry.name])
+    if not drawn:
+        raise InputError(f"the report holds nothing for the figure {entry.name}")
+    return drawn[0].figure.axes[0]

@@ -12,7 +12,6 @@ from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import series_of
 from spark_audit.report.cells import Table
-from spark_audit.report.definitions import definitions
 from spark_audit.report.standing import (
     SHAPES,
     Standing,
@@ -27,6 +26,7 @@ from spark_audit.report.standing import (
 from spark_audit.report.tables import (
     NO_VERDICT,
     PRIVATE,
+    definitions,
     entries,
     further_tables,
     glance,

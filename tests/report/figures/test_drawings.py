@@ -25,7 +25,8 @@ from matplotlib.text import Text
 
 from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.entries import palette
-from spark_audit.report.figures.gallery import drawings, inline_svg
+from spark_audit.report.figures.gallery import drawings
+from spark_audit.report.figures.svg import inline_svg, picture
 from spark_audit.report.figures.theme import (
     CHECKPOINT,
     DARK,
@@ -37,7 +38,6 @@ from spark_audit.report.figures.theme import (
     Drawing,
     styled,
 )
-from spark_audit.report.writers.html_page.drawings import picture
 from spark_audit.results import Finding, Report, Row
 
 Made = Callable[..., tuple[Report, dict[str, Drawing]]]

@@ -26,9 +26,9 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, series_of
 from spark_audit.report.attachments import read_cases
 from spark_audit.report.cells import FURTHER, VOID, Line, Table
-from spark_audit.report.definitions import GENERAL, definitions_of, intervals
 from spark_audit.report.figures.entries import palette
 from spark_audit.report.figures.gallery import drawings
+from spark_audit.report.figures.svg import Picture, css_string, picture
 from spark_audit.report.figures.theme import DARK, LIGHT, Drawing, Drawn
 from spark_audit.report.standing import (
     MEANT,
@@ -43,28 +43,19 @@ from spark_audit.report.standing import (
     standings,
 )
 from spark_audit.report.tables import (
+    GENERAL,
     NO_VERDICT,
     PRIVATE,
+    definitions_of,
     entries,
     further_tables,
     glance,
+    intervals,
     tables,
 )
 from spark_audit.report.writers import WRITERS
 from spark_audit.report.writers.html_page.cases import EDGES, Cases, cases, shade
-from spark_audit.report.writers.html_page.drawings import (
-    Picture,
-    css_string,
-    picture,
-)
-from spark_audit.results import (
-    OF_REPORT,
-    Finding,
-    Report,
-    Row,
-    Status,
-    by_severity,
-)
+from spark_audit.results import OF_REPORT, Finding, Report, Row, Status, by_severity
 
 TITLES: Mapping[str, tuple[str, str]] = {
     "matched": (
