@@ -210,10 +210,11 @@ def timed(texts: int) -> str:
         tables.append(TokenTable(ids, ends, position, columns))
     blank = SimpleNamespace(text="", kept=(0, 1), reference_unll=[0], response_token=15)
     manifest: Any = SimpleNamespace(by_id=dict.fromkeys(ids, blank))
-    alone, relative, seconds = scores.ALONE, scores.AGAINST_BASE, []
+    held, seconds = vars(scores), list[float]()
+    every = {name: held[name] for name in ("ALONE", "AGAINST_BASE")}
     for names in (EARLIER, ATTACKS) * 3:
-        scores.ALONE = {k: run for k, run in alone.items() if k in names}
-        scores.AGAINST_BASE = {k: run for k, run in relative.items() if k in names}
+        for kind, own in every.items():
+            held[kind] = {k: run for k, run in own.items() if k in names}
         start = time.process_time()
         scores.membership_scores(tables[0], manifest, ids, base=tables[1])
         seconds.append(time.process_time() - start)

@@ -47,7 +47,6 @@ DOORS = {
 """Methods for Python's users that open what stands above, when they are called."""
 
 PATTERNS = {
-    "spark_audit.audits.contract": "the order of audits, in their files",
     "spark_audit.audits.extract.guesses": "parts of identifiers",
     "spark_audit.audits.setup": "parts of identifiers",
     "spark_audit.audits.strata": "forms of identifiers",

@@ -2,7 +2,7 @@
 
 An audit registers how its evidence is made, with what it needs and gives::
 
-    @AUDITS.register(order=2, about=About(METRICS), plan=plan, conclude=conclude)
+    @AUDITS.register(about=About(METRICS), plan=plan, conclude=conclude)
     def evidence(tables, manifest, *, option=...) -> pd.DataFrame: ...
 
 ``plan(manifest, *, preset, ...)`` says which sequences each pass must score.
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -51,9 +50,11 @@ BASE = "base"
 """Name of the reference model when it is scored too."""
 ANY = "*"
 """Stands for any variant of a metric."""
-LAST = 1000
-"""Place of an audit that does not say its own."""
-_ORDER = re.compile(r"^@AUDITS\.register\((?:[^@]*?\W)?order=([\d.]+)", re.MULTILINE)
+ORDER = (
+    *("matched", "rank", "nll", "canary", "twins", "mia", "extract", "noise"),
+    *("stages", "utility"),
+)
+"""The audits as reports have them; any other stands behind, by name."""
 
 
 @dataclass(frozen=True)
@@ -291,15 +292,14 @@ class Audits(Registry[Audit]):
         self._about: dict[str, About] = {}
 
     def register(  # type: ignore[override]
-        self, *, order: float = LAST, about: About | None = None, **parts: Any
+        self, *, about: About | None = None, **parts: Any
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Decorator for the one audit of a file or folder; see :class:`Registry`.
 
         With a part ``conclude`` the function makes the evidence, and the runner does
         the rest; without one it is the whole audit, tables in and result out.
-        ``order`` is its place in reports, a number that is read without importing it.
         """
-        inner = super().register(order=order, **parts)
+        inner = super().register(**parts)
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             stem = self.stem_of(function)
@@ -437,12 +437,9 @@ class Audits(Registry[Audit]):
 
     def in_order(self, audits: Iterable[str] | None = None) -> list[str]:
         """Audits, all unless told, in the order of a report; nothing is imported."""
-        places = {}
-        for name, path in self._files().items():
-            match = _ORDER.search(path.read_text(encoding="utf-8"))
-            places[name] = float(match[1]) if match else LAST
-        chosen = places if audits is None else audits
-        return sorted(chosen, key=lambda name: (places.get(name, LAST), name))
+        chosen = self.names() if audits is None else audits
+        places = {name: place for place, name in enumerate(ORDER)}
+        return sorted(chosen, key=lambda name: (places.get(name, len(ORDER)), name))
 
 
 def _said(reason: str | Callable[..., str], manifest: Any, options: Any) -> str:

@@ -137,7 +137,6 @@ def _record(
 
 
 @AUDITS.register(
-    order=3,
     about=About(
         METRICS, columns=COLUMNS, nothing=NOTHING, unscored=NOTHING, coded=True
     ),

@@ -179,7 +179,6 @@ def _to_top(shares: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 @AUDITS.register(
-    order=2,
     about=About(METRICS, columns=COLUMNS, nothing=NOTHING, unscored=NO_SPANS),
     plan=plan,
     conclude=conclude,

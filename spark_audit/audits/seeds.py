@@ -48,8 +48,7 @@ _WORST = ("not_resolvable", "insensitive", "invalid")
 
 def with_entries(result: AuditResult) -> AuditResult:
     """The result with rows and contrasts of every method that has replicates."""
-    rows = _entries(result.rows, _row_key, _plain)
-    contrasts = _entries(result.contrasts, _contrast_key, _against)
+    rows, contrasts = _entries(result.rows), _entries(result.contrasts)
     if not rows and not contrasts:
         return result
     names = {row.checkpoint for row in result.rows}
@@ -62,53 +61,37 @@ def with_entries(result: AuditResult) -> AuditResult:
     )
 
 
-def _row_key(row: Row) -> tuple[str, ...]:
-    return (row.metric, row.of, row.group)
+def _key(row: Row) -> tuple[str, ...]:
+    against = entry_of(row.baseline) if isinstance(row, Contrast) else ""
+    return (row.metric, row.of, row.group, against)
 
 
-def _contrast_key(row: Contrast) -> tuple[str, ...]:
-    return (*_row_key(row), entry_of(row.baseline))
-
-
-def _plain(rows: Sequence[Row]) -> dict[str, Any]:
-    return {}
-
-
-def _against(rows: Sequence[Contrast]) -> dict[str, Any]:
-    """Baseline of an entry's contrast, and the t test of its null over seeds."""
+def _against(rows: Sequence[Row]) -> dict[str, Any]:
+    """The t test of a contrast's null over seeds."""
     apart = np.array([(row.value or 0.0) - (row.null or 0.0) for row in rows])
     spread = float(np.std(apart, ddof=1)) / np.sqrt(len(apart))
     p: float | None = None
     if spread > 0:
         t = abs(float(np.mean(apart))) / spread
         p = float(2 * scipy.special.stdtr(len(apart) - 1, -t))
-    return {"baseline": entry_of(rows[0].baseline), "p": p}
+    return {"p": p}
 
 
-def _entries(
-    rows: Sequence[R],
-    key: Callable[[R], tuple[str, ...]],
-    further: Callable[[Sequence[R]], dict[str, Any]],
-) -> list[R]:
+def _entries(rows: Sequence[R]) -> list[R]:
     groups: dict[tuple[str, ...], list[R]] = {}
-    own = {(row.checkpoint, *key(row)): row for row in rows}
+    own = {(row.checkpoint, *_key(row)): row for row in rows}
     for row in rows:
         entry = entry_of(row.checkpoint)
         if entry != row.checkpoint:
-            groups.setdefault((entry, *key(row)), []).append(row)
+            groups.setdefault((entry, *_key(row)), []).append(row)
     made: list[R] = []
     for place, members in groups.items():
         if len(members) > 1:
-            made += _entry(place[0], members, own.get(place), further)
+            made += _entry(place[0], members, own.get(place))
     return made
 
 
-def _entry(
-    name: str,
-    members: Sequence[R],
-    own: R | None,
-    further: Callable[[Sequence[R]], dict[str, Any]],
-) -> list[R]:
+def _entry(name: str, members: Sequence[R], own: R | None) -> list[R]:
     """Rows of one figure: over sources (unless it is there), over seeds, over both."""
     first = members[0]
     columns: dict[str, Any] = {
@@ -142,7 +125,7 @@ def _entry(
     seeds = with_mde(replace(seeds, value=mean)).noting(f"over {len(values)} seeds")
     both = _quadrature(sources, seeds)
     bounds_met = dict.fromkeys(row.note for row in members if "that bound" in row.note)
-    more = further(members)
+    more = _against(members) if isinstance(first, Contrast) else {}
     found: list[tuple[Estimate, str, dict[str, Any]]] = []
     if own is None:
         found.append((sources, "sources", {}))

@@ -19,16 +19,13 @@ class Interval(Protocol):
     """What has a value with limits: a row, a contrast, an estimate."""
 
     @property
-    def value(self) -> float | None:
-        """The estimate."""
+    def value(self) -> float | None: ...  # noqa: D102
 
     @property
-    def low(self) -> float | None:
-        """Its lower limit."""
+    def low(self) -> float | None: ...  # noqa: D102
 
     @property
-    def high(self) -> float | None:
-        """Its upper limit."""
+    def high(self) -> float | None: ...  # noqa: D102
 
 
 def limits(

@@ -10,7 +10,6 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from inspect import signature
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -27,7 +26,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.report.cells import Table
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures.gallery import drawings
-from spark_audit.report.writers import WRITERS
+from spark_audit.report.writers import WRITERS, Rendering
 from spark_audit.results import Report
 from spark_audit.terminal.suggestions import instead
 
@@ -155,20 +154,12 @@ def write_report(
     check_formats(formats)
     shared = disclosed(report)
     before = _before(folder)
-    options = {
-        "manifest": manifest,
-        "show_text": show_text,
-        "further": further,
-        "prepared_by": prepared_by,
-        # Drawing takes longest: the page and the files share what is drawn.
-        "drawn": cache(lambda: drawings(shared)),
-    }
+    # Drawing takes longest: the page and the files share what is drawn.
+    drawn = cache(lambda: drawings(shared))
+    how = Rendering(manifest, show_text, further, prepared_by, drawn)
 
     def run(name: str, told: Report) -> list[Path]:
-        entry = WRITERS.get(name)
-        taken = signature(entry.run).parameters
-        own = {key: value for key, value in options.items() if key in taken}
-        return entry.run(told, folder, **own)
+        return WRITERS.get(name).run(told, folder, how)
 
     asked = dict.fromkeys(known[name] for name in formats) or _usual(report)
     made = {name: run(name, shared) for name in asked if name != JSON}

@@ -212,7 +212,6 @@ def further(
 
 
 @AUDITS.register(
-    order=4,
     about=About(
         METRICS,
         columns=COLUMNS,

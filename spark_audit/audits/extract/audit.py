@@ -295,7 +295,6 @@ def _asked(
 
 
 @AUDITS.register(
-    order=7,
     about=About(
         METRICS,
         columns=COLUMNS,

@@ -347,7 +347,6 @@ def frames(tables: Tables, manifest: Manifest) -> Iterator[pd.DataFrame]:
 
 
 @AUDITS.register(
-    order=1,
     about=About(
         METRICS,
         columns=COLUMNS,

@@ -246,7 +246,6 @@ def frames(
 
 
 @AUDITS.register(
-    order=6,
     about=About(
         METRICS,
         columns=COLUMNS,

@@ -165,7 +165,6 @@ def missing_scales(
 
 
 @AUDITS.register(
-    order=8,
     about=About(
         METRICS, columns=COLUMNS, nothing=NOTHING, unscored=NOT_SCORED, asked=True
     ),

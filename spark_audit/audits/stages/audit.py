@@ -312,7 +312,6 @@ def frames(
 
 
 @AUDITS.register(
-    order=8.5,
     about=About(
         METRICS,
         columns=COLUMNS,

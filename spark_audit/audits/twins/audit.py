@@ -108,7 +108,6 @@ def frames(tables: Tables, manifest: Manifest) -> Iterator[pd.DataFrame]:
 
 
 @AUDITS.register(
-    order=5,
     about=About(
         METRICS,
         columns=COLUMNS,

@@ -197,7 +197,6 @@ def further(
 
 
 @AUDITS.register(
-    order=9,
     about=About(
         METRICS,
         columns=COLUMNS,

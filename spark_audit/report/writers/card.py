@@ -9,9 +9,8 @@ from typing import Any
 from spark_audit.checkpoints.specs import BASE
 from spark_audit.errors import visible
 from spark_audit.files import write_text
-from spark_audit.manifest.schema import Manifest
 from spark_audit.report.tables import main_rows
-from spark_audit.report.writers import WRITERS, only_named
+from spark_audit.report.writers import WRITERS, Rendering, only_named
 from spark_audit.report.writers.markdown import summary
 from spark_audit.results import Report, Row
 
@@ -20,13 +19,7 @@ LIMITS = ("low", "high", "null", "null_low", "null_high", "level")
 
 
 @WRITERS.register(unasked=only_named)
-def write(
-    report: Report,
-    folder: Path,
-    *,
-    manifest: Manifest | None = None,
-    show_text: bool = False,
-) -> list[Path]:
+def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     """Write ``card.md``: metadata with the main figures, then a section; no text."""
     import huggingface_hub.utils
     from huggingface_hub.repocard_data import eval_results_to_model_index

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_audit.files import write_atomically, write_text
-from spark_audit.manifest.schema import Manifest
-from spark_audit.report.writers import WRITERS
+from spark_audit.report.writers import WRITERS, Rendering
 from spark_audit.results import Contrast, Guard, Report, Row
 
 Record = dict[str, Any]
@@ -43,13 +42,7 @@ of the variant itself, and would stand here twice."""
 
 
 @WRITERS.register()
-def write(
-    report: Report,
-    folder: Path,
-    *,
-    manifest: Manifest | None = None,
-    show_text: bool = False,
-) -> list[Path]:
+def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     """Write results, contrasts, guards and the report's further tables as CSV."""
     place = folder / "tables"
     contrasts = list(_once(report.contrasts))

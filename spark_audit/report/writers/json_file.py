@@ -5,19 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from spark_audit.files import write_text
-from spark_audit.manifest.schema import Manifest
-from spark_audit.report.writers import WRITERS
+from spark_audit.report.writers import WRITERS, Rendering
 from spark_audit.results import Report
 
 
 @WRITERS.register()
-def write(
-    report: Report,
-    folder: Path,
-    *,
-    manifest: Manifest | None = None,
-    show_text: bool = False,
-) -> list[Path]:
+def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     """Write ``report.json`` (schema: ``schemas/report.json`` of the package)."""
     path = folder / "report.json"
     # It tells seeds and losses of runs, which undo what DP-SGD promises.

@@ -32,7 +32,7 @@ from spark_audit.report.tables import (
     glance,
     tables,
 )
-from spark_audit.report.writers import WRITERS
+from spark_audit.report.writers import WRITERS, Rendering
 from spark_audit.results import OF_REPORT, Report, by_severity, number
 
 LONGEST = 60_000
@@ -45,20 +45,13 @@ PARTIAL = (
 
 
 @WRITERS.register()
-def write(
-    report: Report,
-    folder: Path,
-    *,
-    manifest: Manifest | None = None,
-    show_text: bool = False,
-    further: Sequence[Table] = (),
-) -> list[Path]:
+def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     """Write ``report.md``; identifiers appear only with ``show_text``."""
     path = folder / "report.md"
-    shown = manifest if show_text else None
+    shown = how.manifest if how.show_text else None
     # With text it is as private as the manifest.
     mode = 0o644 if shown is None else 0o600
-    write_text(path, render(report, manifest=shown, further=further), mode=mode)
+    write_text(path, render(report, manifest=shown, further=how.further), mode=mode)
     return [path]
 
 

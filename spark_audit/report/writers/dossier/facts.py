@@ -75,7 +75,7 @@ def attacks(report: Report, found: Sequence[Standing]) -> list[Attack]:
                 state=state,
                 why=why,
                 on=on.get(tried.attack, "") if state in ("tested", "void") else "",
-                least=_least(report, each, unit),
+                least=_least(each, unit),
                 open=_open(by_name) if state == "tested" else "",
             )
         )
@@ -111,12 +111,12 @@ def _open(each: Mapping[str, Tried]) -> str:
     return "; ".join(parts)
 
 
-def _least(report: Report, each: Sequence[Tried], unit: str) -> str:
+def _least(each: Sequence[Tried], unit: str) -> str:
     """The smallest effects that were not shown; where all was found, those of it."""
     for outcome in ("not shown", "FOUND"):
         told = [t.finding for t in each if t.finding and t.outcome == outcome]
         never = next((one.why for f in told for one in f.power if f.mde is None), "")
-        named = {mde: f for f in told if (mde := _smallest(report, f)) is not None}
+        named = {f.mde: f for f in told if f.mde is not None}
         if never and not named:
             return f"cannot be detected {never}"
         if named:
@@ -126,18 +126,6 @@ def _least(report: Report, each: Sequence[Tried], unit: str) -> str:
             ]
             return f"{' to '.join(dict.fromkeys(ends))} {unit}".strip()
     return ""
-
-
-def _smallest(report: Report, finding: Finding) -> float | None:
-    """The smallest effect of a finding; reports made earlier have it in rows alone."""
-    place = (finding.audit, finding.checkpoint, finding.metric, finding.of)
-    rows = (
-        row.mde
-        for row in report.results
-        if (row.audit, row.checkpoint, row.metric, row.of) == place
-        if row.group == finding.group
-    )
-    return finding.mde if finding.power or finding.mde is not None else next(rows, None)
 
 
 def outcome(tried: Tried) -> Outcome:

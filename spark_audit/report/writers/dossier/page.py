@@ -32,7 +32,7 @@ from spark_audit.report.standing import (
     answer,
     standings,
 )
-from spark_audit.report.writers import WRITERS, only_named
+from spark_audit.report.writers import WRITERS, Rendering, only_named
 from spark_audit.report.writers.dossier import words
 from spark_audit.report.writers.dossier.exposed import exposed
 from spark_audit.report.writers.dossier.facts import attacks, data, limits, outcome
@@ -45,24 +45,17 @@ NO_ATTACK = "No audit of this report attacks a checkpoint: it says nothing on me
 
 
 @WRITERS.register(unasked=only_named)
-def write(
-    report: Report,
-    folder: Path,
-    *,
-    manifest: Manifest | None = None,
-    show_text: bool = False,
-    prepared_by: str = "",
-) -> list[Path]:
+def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     """Write ``dossier.html``; a browser prints it on A4."""
     page = render(
         report,
         folder,
-        manifest=manifest,
-        show_text=show_text,
-        prepared_by=prepared_by or os.environ.get(PREPARED_BY, ""),
+        manifest=how.manifest,
+        show_text=how.show_text,
+        prepared_by=how.prepared_by or os.environ.get(PREPARED_BY, ""),
     )
     # With identifiers it is as private as the manifest.
-    mode = 0o600 if show_text and manifest is not None else 0o644
+    mode = 0o600 if how.show_text and how.manifest is not None else 0o644
     path = folder / "dossier.html"
     write_text(path, page, mode=mode)
     return [path]

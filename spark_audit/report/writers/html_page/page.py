@@ -29,7 +29,7 @@ from spark_audit.report.cells import FURTHER, VOID, Line, Table
 from spark_audit.report.figures.entries import palette
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.figures.svg import Picture, css_string, picture
-from spark_audit.report.figures.theme import DARK, LIGHT, Drawing, Drawn
+from spark_audit.report.figures.theme import DARK, LIGHT, Drawing
 from spark_audit.report.standing import (
     MEANT,
     SHAPES,
@@ -53,7 +53,7 @@ from spark_audit.report.tables import (
     intervals,
     tables,
 )
-from spark_audit.report.writers import WRITERS
+from spark_audit.report.writers import WRITERS, Rendering
 from spark_audit.report.writers.html_page.cases import EDGES, Cases, cases, shade
 from spark_audit.results import OF_REPORT, Finding, Report, Row, Status, by_severity
 
@@ -149,20 +149,12 @@ class Switch:
 
 
 @WRITERS.register()
-def write(
-    report: Report,
-    folder: Path,
-    *,
-    manifest: Manifest | None = None,
-    show_text: bool = False,
-    further: Sequence[Table] = (),
-    drawn: Drawn | None = None,
-) -> list[Path]:
+def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     """Write ``report.html``; identifiers appear only with ``show_text``."""
     path = folder / "report.html"
-    records = [] if manifest is None else read_cases(folder)
-    heat = cases(report, records, manifest, show_text=show_text)
-    text = _page(report, heat, drawn, show_text=show_text, further=further)
+    records = [] if how.manifest is None else read_cases(folder)
+    heat = cases(report, records, how.manifest, show_text=how.show_text)
+    text = _page(report, heat, how)
     # With words of an example it is as private as the manifest.
     write_text(path, text, mode=0o600 if heat.cases else 0o644)
     return [path]
@@ -190,24 +182,17 @@ def render(
         Tables of a section "Beside the paper".
     """
     heat = cases(report, tokens, manifest, show_text=show_text)
-    return _page(report, heat, None, show_text=show_text, further=further)
+    return _page(report, heat, Rendering(show_text=show_text, further=further))
 
 
-def _page(
-    report: Report,
-    heat: Cases,
-    drawn: Drawn | None,
-    *,
-    show_text: bool,
-    further: Sequence[Table],
-) -> str:
+def _page(report: Report, heat: Cases, how: Rendering) -> str:
     colours = palette(report)
     switches = [
         Switch(name, colour, MARKERS.get(marker, MARKERS["o"]))
         for name, (colour, marker) in colours.items()
         if entry_of(name) == name
     ]
-    pictures = drawings(report) if drawn is None else drawn()
+    pictures = drawings(report) if how.drawn is None else how.drawn()
     first = glance(report)
     stand, sections = standings(report), list(_sections(report, pictures))
     return (
@@ -240,12 +225,12 @@ def _page(
             switched=set(colours),
             edges=EDGES,
             shade=shade,
-            show_text=show_text,
+            show_text=how.show_text,
             slug=_slug,
             private=PRIVATE,
             beside=[
                 (table.lead, list(_grids(table, id=f"beside-{k}")))
-                for k, table in enumerate(further)
+                for k, table in enumerate(how.further)
             ],
         )
     )

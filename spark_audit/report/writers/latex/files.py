@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_audit.files import write_text
-from spark_audit.manifest.schema import Manifest
 from spark_audit.report.cells import VOID, shown
 from spark_audit.report.tables import METHODS
-from spark_audit.report.writers import WRITERS
+from spark_audit.report.writers import WRITERS, Rendering
 from spark_audit.report.writers.latex.tables import (
     DOWN,
     INLINE,
@@ -30,13 +29,7 @@ from spark_audit.results import Report, Row
 
 
 @WRITERS.register()
-def write(
-    report: Report,
-    folder: Path,
-    *,
-    manifest: Manifest | None = None,
-    show_text: bool = False,
-) -> list[Path]:
+def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     """Write ``tables/*.tex``; no text of an example is ever in them."""
     found = render(report)
     found["all"] = _document(list(found))
