@@ -6,16 +6,11 @@ in another way, is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import (
     BaseModel,
-    Field,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
     StrictStr,
     ValidationError,
     ValidatorFunctionWrapHandler,
@@ -29,9 +24,6 @@ from spark_audit.files import SETTINGS_BYTES, open_regular, parse_json, read_reg
 RECORD, STATE = "run.json", "state.safetensors"
 """What a run is, and where one that goes on stands: both hold checksums of the rest."""
 UNCHECKED = "not checked: the run folder carries no checksums"
-_MOST = 1e300
-
-Records = list[dict[str, Any]]
 
 
 def _or_nothing(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
@@ -44,23 +36,12 @@ def _or_nothing(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
 T = TypeVar("T")
 Told: TypeAlias = Annotated[T | None, WrapValidator(_or_nothing)]
 """What a record says in another way is left out."""
-# Also no whole number that no float holds.
-Number: TypeAlias = Annotated[StrictInt | StrictFloat, Field(ge=-_MOST, le=_MOST)]
-Setting: TypeAlias = Told[StrictBool | StrictStr | Number]
-
-
-class _Identity(BaseModel):
-    dp: Setting = None
 
 
 class _Run(BaseModel):
     """What reports read of ``run.json``."""
 
-    method: Setting = None
     tasks: Told[tuple[StrictStr, ...]] = None
-    identity: Told[_Identity] = None
-    settings: Told[dict[str, Setting]] = None
-    seconds: Told[dict[str, Told[dict[str, Told[Number]]]]] = None
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -185,51 +166,5 @@ def trained_order(path: Path) -> tuple[str, ...]:
     return _Run.model_validate(read_run(path)).tasks or ()
 
 
-def run_tables(folders: Mapping[str, Path]) -> dict[str, Records]:
-    """Settings and time of the runs among some checkpoints.
-
-    Parameters
-    ----------
-    folders
-        Name of a checkpoint -> where it lies; those that are no run are passed over.
-
-    Returns
-    -------
-    dict
-        ``run_settings`` (one record per setting) and ``run_time`` (seconds by kind of
-        work). Without any run it is empty.
-    """
-    runs = {name: read_run(path) for name, path in folders.items()}
-    told = {name: _Run.model_validate(run) for name, run in runs.items() if run}
-    if not told:
-        return {}
-    return {
-        "run_settings": [r for name, run in told.items() for r in _settings(name, run)],
-        "run_time": [r for name, run in told.items() for r in _time(name, run)],
-    }
-
-
 def _home(path: Path) -> Path:
     return path.resolve().parent if path.resolve().name == "stages" else path
-
-
-def _settings(name: str, run: _Run) -> Iterator[dict[str, Any]]:
-    values = {
-        "method": run.method,
-        # Where there is a privacy option.
-        "dp": run.identity and run.identity.dp,
-        "order": None if run.tasks is None else ",".join(run.tasks),
-        **(run.settings or {}),
-    }
-    for setting, value in values.items():
-        if value is not None:
-            yield {"checkpoint": name, "setting": setting, "value": value}
-
-
-def _time(name: str, run: _Run) -> Iterator[dict[str, Any]]:
-    for key, works in (run.seconds or {}).items():
-        stage, _, part = key.rpartition("/")
-        place = {"checkpoint": name, "stage": stage, "part": part}
-        for work, seconds in (works or {}).items():
-            if seconds is not None:
-                yield {**place, "work": work, "seconds": round(float(seconds), 3)}

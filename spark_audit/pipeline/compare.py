@@ -121,7 +121,7 @@ def compare(
         manifest=first.manifest,
         checkpoints=list(facts.values()),
         guards=[*_told(left_out), *_setup(reports, names)],
-        tables=united([(r.tables, new) for r, new in zip(reports, names, strict=True)]),
+        tables=united([report.tables for report in reports]),
         evidence=sums,
         files={} if output is None else {"scores": [f"scores/{n}" for n in kept]},
     )

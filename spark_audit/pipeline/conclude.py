@@ -17,13 +17,12 @@ from spark_audit.audits.contract import BASE, Tables, baselines_of, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup import setup_guards
 from spark_audit.audits.turns import StoredEvidence
-from spark_audit.checkpoints.run_folder import run_tables
 from spark_audit.errors import IncompleteError
 from spark_audit.files import cannot_write, temporary
 from spark_audit.manifest.hidden import ids_identify
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.folders import check_folder, safe, table_stem
-from spark_audit.pipeline.lineup import Lineup, folders_of, known
+from spark_audit.pipeline.lineup import Lineup, known
 from spark_audit.pipeline.merge import accumulated, audits_of
 from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.score import Scored, Work
@@ -238,7 +237,7 @@ def _report(
         manifest=manifest_facts(view),
         checkpoints=[one.facts for one in scored],
         guards=_setup(work, scored, tables),
-        tables={**matching(view), **run_tables(folders_of(work.order))},
+        tables=matching(view),
         timing={k: round(seconds, 3) for k, seconds in work.clock.seconds.items()},
     )
 

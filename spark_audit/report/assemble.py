@@ -15,7 +15,7 @@ from spark_audit.audits.claims import (
     without_void,
 )
 from spark_audit.provenance import now, versions
-from spark_audit.report.attachments import MATCHING, RUNS
+from spark_audit.report.attachments import MATCHING
 from spark_audit.results import AuditResult, Guard, Report, by_severity
 
 SCOPE = (
@@ -61,7 +61,6 @@ def assemble(
     findings += untested(findings, audited)
     settings = {**facts.pop("settings", {}), TESTS: len(family(findings))}
     given = tables or {}
-    places = {"manifest": MATCHING, "training": RUNS}
     own = {n: (audit, t) for audit, r in results.items() for n, t in r.tables.items()}
     return Report.model_validate(
         {
@@ -77,7 +76,7 @@ def assemble(
             ),
             "tables": {**given, **{name: table for name, (_, table) in own.items()}},
             "origins": {
-                **{n: k for k, names in places.items() for n in names if n in given},
+                **{name: "manifest" for name in MATCHING if name in given},
                 **{name: audit for name, (audit, _) in own.items()},
             },
             **facts,

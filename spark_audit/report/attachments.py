@@ -25,7 +25,6 @@ from spark_audit.scoring.table import TokenTable, read_parquet, write_parquet
 Records = list[dict[str, Any]]
 
 MATCHING = ("matching_by_type", "balance")
-RUNS = ("run_settings", "run_time")
 NLL = "nll/"
 """Before the name of a checkpoint: a column of :func:`cases`."""
 
@@ -120,31 +119,19 @@ def cases(
     return records
 
 
-def united(
-    reports: Sequence[tuple[Mapping[str, Records], Mapping[str, str]]],
-) -> dict[str, Records]:
-    """These tables of several reports over one manifest, each checkpoint once.
-
-    Parameters
-    ----------
-    reports
-        Tables of a report, and the new name of each of its checkpoints.
-    """
-    found: dict[str, Records] = {}
-    for tables, names in reports:
-        for key in MATCHING:
-            found[key] = found.get(key) or tables.get(key, [])
-        for key in RUNS:
-            known = {record["checkpoint"] for record in found.setdefault(key, [])}
-            for record in tables.get(key, []):
-                name = names.get(record["checkpoint"], record["checkpoint"])
-                if name not in known:
-                    found[key].append({**record, "checkpoint": name})
+def united(reports: Sequence[Mapping[str, Records]]) -> dict[str, Records]:
+    """The tables on the matching, of several reports over one manifest."""
+    found = {
+        key: next(filter(None, (t.get(key) for t in reports)), []) for key in MATCHING
+    }
     return {key: records for key, records in found.items() if records}
 
 
 def united_cases(reports: Sequence[tuple[Records, Mapping[str, str]]]) -> Records:
-    """The :func:`cases` of several reports over one manifest, as :func:`united`."""
+    """The :func:`cases` of several reports over one manifest, each checkpoint once.
+
+    ``reports`` are records, and the new name of each of their checkpoints.
+    """
     tokens: dict[tuple[str, int], dict[str, Any]] = {}
     for records, names in reports:
         columns = {f"{NLL}{old}": f"{NLL}{new}" for old, new in names.items()}

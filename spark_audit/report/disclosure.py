@@ -58,10 +58,8 @@ COUNTED = (
     "mia_covariates",
     "accuracy_matrix",
     "stages_states",
-    "run_settings",
-    "run_time",
 )
-"""Tables of counts, of ranks of planted strings, of texts, of states, and of runs."""
+"""Tables of counts, of ranks of planted strings, of texts, and of states."""
 RELATED = (("memory", "pii_change"), ("kind", "specific"), ("rise", "beyond"))
 """Metrics of sides and of their difference: of some of them follow the others."""
 PLACES = ("nats", "caliper_nats", "sigma", "relative", "rank", "fpr")
@@ -357,8 +355,6 @@ def _table(name: str, records: list[Record], report: Report) -> Iterator[Record]
     sizes = (row.clusters for row in pooled if row.clusters)
     size = min(sizes, default=report.manifest.n_clusters)
     for record in records:
-        if name == "run_settings" and record.get("setting") == "seed":
-            continue
         if name in COUNTED:
             yield record
         elif name == "canary_by_dose":

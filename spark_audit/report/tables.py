@@ -33,19 +33,14 @@ METHODS = {
 """What readers see for the method of an interval."""
 
 
-DRAWN = (
-    "rank_distribution",
-    "mia_roc",
-    "run_settings",
-    "run_time",
-)
+DRAWN = ("rank_distribution", "mia_roc")
 """Further tables that are there to be drawn: no reader is shown them as tables."""
 
 
 PRIVATE = (
     "As private as the data are `scores/` (with the base model, a text can be read "
     "from its tokens' scores), the manifest, and whatever shows words of examples; "
-    "`report.json` tells the seeds of runs. All of these are for their "
+    "`report.json` holds figures that are not rounded. All of these are for their "
     "owner only. Tables, figures, and pages without words hold no figure of a single "
     "token or span: those of few clusters are withheld, all others rounded."
 )

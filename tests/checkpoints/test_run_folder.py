@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_audit.checkpoints.run_folder import read_run, run_tables, trained_order
+from spark_audit.checkpoints.run_folder import read_run, trained_order
 
 
 def make_run(folder: Path, **changes: Any) -> Path:
@@ -25,29 +25,6 @@ def make_run(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def test_settings_and_time_stand_as_records(tmp_path: Path) -> None:
-    tables = run_tables({"ours": make_run(tmp_path / "run"), "none": tmp_path})
-    settings = {
-        (r["checkpoint"], r["setting"]): r["value"] for r in tables["run_settings"]
-    }
-    assert settings == {
-        ("ours", "method"): "spark",
-        ("ours", "order"): "fomc,yelp",
-        ("ours", "lr"): 0.1,
-        ("ours", "ptpc.ul"): False,
-        ("ours", "loss.scope"): "response",
-    }
-    # The method's name alone would be another's under a privacy option.
-    private = make_run(tmp_path / "private", identity={"dp": "fn"})
-    records = run_tables({"fn": private})["run_settings"]
-    assert {"checkpoint": "fn", "setting": "dp", "value": "fn"} in records
-    assert [tuple(r.values()) for r in tables["run_time"]] == [
-        ("ours", "1-fomc", "task", "task", 2.5),
-        ("ours", "1-fomc", "task", "end", 0.0),
-        ("ours", "1-fomc", "priv", "c", 1.0),
-    ]
-
-
 def test_a_run_is_known_by_its_stages_folder_too(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     (run / "stages").mkdir()
@@ -60,19 +37,7 @@ def test_a_run_is_known_by_its_stages_folder_too(tmp_path: Path) -> None:
 )
 def test_what_is_no_run_is_passed_over(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "run.json").write_bytes(content)
-    assert run_tables({"x": tmp_path, "y": tmp_path / "run.json"}) == {}
-
-
-def test_broken_parts_are_left_out(tmp_path: Path) -> None:
-    run = make_run(
-        tmp_path / "run",
-        settings=[1],
-        seconds={"a/b": {"c": "x", "d": True}, "e": 3},
-        tasks=None,
-    )
-    tables = run_tables({"ours": run})
-    assert [r["setting"] for r in tables["run_settings"]] == ["method"]
-    assert tables["run_time"] == []
+    assert read_run(tmp_path) == read_run(tmp_path / "run.json") == {}
 
 
 def test_the_order_is_what_the_run_says(tmp_path: Path) -> None:

@@ -94,10 +94,10 @@ def _open(scene: Scene, folder: str, base: str) -> None:
 
 
 def _tables(scene: Scene, folder: str) -> None:
-    from spark_audit.checkpoints.run_folder import run_tables, trained_order
+    from spark_audit.checkpoints.run_folder import read_run, trained_order
 
     trained_order(Path(folder))
-    run_tables({"run": Path(folder)})
+    read_run(Path(folder))
 
 
 def _resume(scene: Scene, folder: str) -> None:

@@ -197,21 +197,6 @@ def test_csv_is_tidy_and_no_column_is_a_word_of_sql(
     assert list(tasks) == list(tables["contrasts"])
 
 
-def test_a_runs_seed_stands_in_a_private_file_alone(
-    report: Report, tmp_path: Path
-) -> None:
-    told = [("lr", 0.5), ("seed", 987654321)]
-    runs = [{"checkpoint": "x", "setting": k, "value": v} for k, v in told]
-    write_report(report.model_copy(update={"tables": {"run_settings": runs}}), tmp_path)
-    telling = {
-        path.name
-        for path in tmp_path.rglob("*")
-        if path.is_file() and b"987654321" in path.read_bytes()
-    }
-    assert telling == {"report.json"}
-    assert (tmp_path / "report.json").stat().st_mode & 0o077 == 0
-
-
 def test_markdown_says_verdict_guard_and_missing_figures(
     report: Report, tmp_path: Path
 ) -> None:

@@ -13,6 +13,6 @@ from spark_audit.results import Report
 def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     """Write ``report.json`` (schema: ``schemas/report.json`` of the package)."""
     path = folder / "report.json"
-    # It tells seeds and losses of runs, which undo what DP-SGD promises.
+    # Its figures are not rounded, and its findings not withheld.
     write_text(path, report.model_dump_json(indent=1) + "\n", mode=0o600)
     return [path]

@@ -75,7 +75,6 @@ TITLES: Mapping[str, tuple[str, str]] = {
     "stages": ("By stage and task", "When was what remembered, when forgotten?"),
     "utility": ("Utility", "Are the tasks still solved?"),
     "manifest": ("Matched pairs", "Were identifiers and their controls equally hard?"),
-    "training": ("Training", "How were the checkpoints made?"),
     FURTHER: ("Further tables", ""),
 }
 """Heading and question of a section; any other audit goes by its own name."""
@@ -311,7 +310,7 @@ def _ticked(text: str) -> Markup:
 def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[Section]:
     rows = (*report.results, *report.contrasts)
     audits = list(dict.fromkeys(row.audit for row in rows))
-    order = [*audits, "manifest", "training", FURTHER]
+    order = [*audits, "manifest", FURTHER]
     grids: dict[str, list[Grid]] = {name: [] for name in order}
     given = [(f"table-{k}", table) for k, table in enumerate(tables(report))]
     given += [(f"table-{_slug(one.key)}", one) for one in further_tables(report)]
