@@ -140,7 +140,7 @@ class Row(Strict):
         return kind, name
 
     @classmethod
-    def of_estimate(cls, estimate: Estimate, **columns: Any) -> Any:
+    def of_estimate(cls, estimate: Estimate, **columns: Any) -> Self:
         """A row with the estimate's figures and the given identifying columns."""
         note = "; ".join(t for t in (estimate.note, columns.pop("note", "")) if t)
         shared = {k: v for k, v in vars(estimate).items() if k in cls.model_fields}

@@ -189,7 +189,7 @@ def _rows(name: str, group: str, found: Moved) -> list[Row]:
 
 
 def _trend_row(name: str, trend: Estimate) -> Row:
-    row: Row = Row.of_estimate(
+    return Row.of_estimate(
         trend,
         audit="matched",
         checkpoint=name,
@@ -198,7 +198,6 @@ def _trend_row(name: str, trend: Estimate) -> Row:
         unit="nats",
         null=0.0,
     )
-    return row
 
 
 def low_drift(part: pd.DataFrame) -> pd.DataFrame:
@@ -219,10 +218,9 @@ def low_row(name: str, low: pd.DataFrame, *, reference: bool) -> Row:
     found = _low_estimate(low["change"], low["n_tokens"])
     if reference:
         found = Estimate.missing(REFERENCE)
-    row: Row = Row.of_estimate(
+    return Row.of_estimate(
         found, audit="matched", checkpoint=name, metric="low_change", unit="nats"
     )
-    return row
 
 
 def low_contrast(name: str, baseline: str, low: dict[str, pd.DataFrame]) -> Contrast:
@@ -231,7 +229,7 @@ def low_contrast(name: str, baseline: str, low: dict[str, pd.DataFrame]) -> Cont
     found = _low_estimate(ours["change"], ours["n_tokens"][:0])
     if len(ours) and len(theirs):
         found = _low_estimate(ours["change"] - theirs["change"], ours["n_tokens"])
-    row: Contrast = Contrast.of_estimate(
+    return Contrast.of_estimate(
         found,
         audit="matched",
         checkpoint=name,
@@ -239,7 +237,6 @@ def low_contrast(name: str, baseline: str, low: dict[str, pd.DataFrame]) -> Cont
         metric="low_change",
         unit="nats",
     )
-    return row
 
 
 def own_change(spans: pd.DataFrame) -> Estimate:

@@ -28,7 +28,7 @@ def row_of(
     name: str, group: str, metric: str, of: str, estimate: Estimate, **more: Any
 ) -> Row:
     """A row of the membership audit."""
-    row: Row = Row.of_estimate(
+    return Row.of_estimate(
         estimate,
         audit="mia",
         checkpoint=name,
@@ -37,7 +37,6 @@ def row_of(
         of=of,
         **{"null": 0.5 if metric == "auc" else None, **more},
     )
-    return row
 
 
 def rows_of(group: Group, name: str, attack: str, judged: Findings) -> Iterator[Row]:

@@ -275,8 +275,7 @@ def _contrast(
             p = _pseudo_p(sums, context.seed)
     estimate = with_mde(estimate, null=0.0).decided(paper=context.paper)
     columns = {"audit": "noise", "metric": "gap", "unit": "points", "null": 0.0}
-    found: Contrast = Contrast.of_estimate(estimate, p=p, **columns, **place)
-    return found
+    return Contrast.of_estimate(estimate, p=p, **columns, **place)
 
 
 def _pseudo_p(sums: np.ndarray, seed: int) -> float | None:

@@ -256,8 +256,7 @@ def _rows(key: Key, cell: Cell) -> list[Row]:
 
     def row(metric: str, estimate: Estimate, reach: float) -> Row:
         band = {"null_low": -reach, "null_high": reach}
-        made: Row = Row.of_estimate(estimate, metric=metric, **columns, **band)
-        return made
+        return Row.of_estimate(estimate, metric=metric, **columns, **band)
 
     made = [row("memory", cell.own.difference, cell.reach)]
     # Nothing stands before the first stage but the reference.
