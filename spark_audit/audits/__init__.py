@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from spark_audit.audits.contract import Audits
+from spark_audit.audits.runner import Audits
 
 AUDITS = Audits("spark_audit.audits", kind="audit", folder=Path(__file__).parent)
 

@@ -2,7 +2,8 @@
 
 from typing import Protocol
 
-from spark_audit.audits.contract import Audits, Baseline, Tables
+from spark_audit.audits.contract import Baseline, Tables
+from spark_audit.audits.runner import Audits
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult
 

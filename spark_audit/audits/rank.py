@@ -6,7 +6,7 @@ is strictly greater than the target's. The controls' own ranks are the chance va
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -152,30 +152,16 @@ def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
         contrasts=contrasts,
         findings=[*_findings(rows, contrasts), *_tie_findings(ties)],
         scope=list(SCOPE),
-        tables={"rank_ties": ties, "rank_distribution": _distribution(evidence)},
+        tables={"rank_ties": ties},
     )
 
 
 def finish(result: AuditResult, context: Context) -> AuditResult:
     """The result of checkpoints told in turns, with what is said of all of them."""
     del context
-    ties, shares = (result.tables[f"rank_{k}"] for k in ("ties", "distribution"))
+    ties = result.tables["rank_ties"]
     own = [one for one in result.findings if one.checkpoint]
-    return replace(
-        result,
-        findings=[*own, *_tie_findings(ties)],
-        tables={**result.tables, "rank_distribution": [*_to_top(shares)]},
-    )
-
-
-def _to_top(shares: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The shares, of every checkpoint up to the largest rank of all of them."""
-    top = max((record["rank"] for record in shares), default=0)
-    for record, after in zip(shares, [*shares[1:], None], strict=True):
-        yield record
-        while (after is None or after["rank"] == 1) and record["rank"] < top:
-            record = {**record, "rank": 2 * record["rank"], "share": 1.0}
-            yield record
+    return replace(result, findings=[*own, *_tie_findings(ties)])
 
 
 @AUDITS.register(
@@ -292,27 +278,6 @@ def _ties(evidence: pd.DataFrame) -> list[dict[str, object]]:
             }
         )
     return found
-
-
-def _distribution(evidence: pd.DataFrame) -> list[dict[str, object]]:
-    """Share of tokens whose rank is at most 1, 2, 4, ...: what the figure draws."""
-    train = evidence[evidence["split"] == "train"]
-    if train.empty:
-        return []
-    top = int(np.ceil(np.log2(train["rank"].max())))
-    return [
-        {
-            "checkpoint": checkpoint,
-            "of": which,
-            "rank": rank,
-            "share": float((part["rank"] <= rank).mean()),
-            "n": len(part),
-        }
-        for (checkpoint, which), part in train.groupby(
-            ["checkpoint", "set"], sort=False
-        )
-        for rank in (2**k for k in range(top + 1))
-    ]
 
 
 def _tie_findings(ties: Sequence[Mapping[str, object]]) -> list[Finding]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_audit.report.disclosure import withheld
 from spark_audit.results import Row, Status, number
+
+if TYPE_CHECKING:
+    from spark_audit.manifest.schema import Manifest
+    from spark_audit.report.figures.theme import Drawn
 
 HUGE = 1e6
 """Values from which powers of ten are shown."""
@@ -169,3 +173,26 @@ def records_table(
         short=short,
         key=key,
     )
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """What a writer is given beside the report.
+
+    Attributes
+    ----------
+    manifest, show_text
+        For the words of examples; whether identifiers among them may be shown.
+    further
+        Tables for people that are not the report's own.
+    prepared_by
+        Who hands it over.
+    drawn
+        Draws the figures, once for all writers.
+    """
+
+    manifest: Manifest | None = None
+    show_text: bool = False
+    further: Sequence[Table] = ()
+    prepared_by: str = ""
+    drawn: Drawn | None = None

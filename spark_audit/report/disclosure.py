@@ -69,7 +69,7 @@ DIFFERENCES = ("AUC", "points", "clusters")
 """Units of what a finding claims beyond its row: none is a score of a text."""
 EXTRACTED = ("extract_counts", "extract_prompts")
 """Tables of how many identifiers come back; the second's floats are points."""
-NEEDED = ("rank_distribution", "mia_roc")
+NEEDED = ("mia_roc",)
 """Tables whose records say nothing without a figure."""
 
 

@@ -23,10 +23,10 @@ from spark_audit.files import (
     read_regular,
 )
 from spark_audit.manifest.schema import Manifest
-from spark_audit.report.cells import Table
+from spark_audit.report.cells import Rendering, Table
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures.gallery import drawings
-from spark_audit.report.writers import WRITERS, Rendering
+from spark_audit.report.writers import WRITERS
 from spark_audit.results import Report
 from spark_audit.terminal.suggestions import instead
 

@@ -33,7 +33,7 @@ METHODS = {
 """What readers see for the method of an interval."""
 
 
-DRAWN = ("rank_distribution", "mia_roc")
+DRAWN = ("mia_roc",)
 """Further tables that are there to be drawn: no reader is shown them as tables."""
 
 

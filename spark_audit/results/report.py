@@ -115,7 +115,6 @@ def _of_a_report(files: dict[str, list[str]]) -> dict[str, list[str]]:
 _DRAWN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "matching_by_type": (("type", "reasons"), ("matched", "unmatched")),
     "balance": (("covariate",), ()),
-    "rank_distribution": (("checkpoint", "of"), ("rank", "share")),
     "canary_by_dose": (("checkpoint", "part"), ("dose",)),
     "mia_roc": (("checkpoint", "of"), ("fpr", "tpr", "chance_low", "chance_high")),
     "accuracy_matrix": (("checkpoint",), ("stage",)),

@@ -119,25 +119,6 @@ def test_ties_are_shown_and_said_when_they_matter(
     assert not any("ties matter" in line for line in clear.verdict)
 
 
-def test_distribution_counts_tokens_at_each_power_of_two(
-    make_case: Callable[..., Any],
-) -> None:
-    case = make_case(sources=20, tests=8)
-    table = ranked(case, 1)
-    found = audit(case, ours=table).tables["rank_distribution"]
-    mine = [record for record in found if record["of"] == "pii"]
-    ranks = pii_ranks(case, table, "train")
-    assert [record["rank"] for record in mine] == [2**k for k in range(len(mine))]
-    for record in mine:
-        assert record["share"] == pytest.approx(np.mean(ranks <= record["rank"]))
-        assert record["n"] == len(ranks)
-    assert mine[-1]["share"] == 1
-    # One grid for all sets: the highest rank of any.
-    assert {r["rank"] for r in found if r["of"] == "control"} == {
-        r["rank"] for r in mine
-    }
-
-
 def test_plan_asks_for_rows_with_an_identifier(make_case: Callable[..., Any]) -> None:
     case = make_case(sources=5, tests=2)
     assert plan(case.manifest) == {PLAIN: sorted(case.reference)}

@@ -10,11 +10,13 @@ from spark_audit.report.figures import theme as figures
 from spark_audit.report.folder import write_report
 from spark_audit.results import ManifestFacts, Report
 
-BALANCE = [{"covariate": "length", "smd_before": 0.5, "smd_after": 0.05}]
-RANKS = [
-    {"checkpoint": "x", "of": of, "rank": 2.0**q, "share": q / 4, "n": 9}
-    for q in range(5)
-    for of in ("pii", "control")
+BALANCE: list[dict[str, float | str]] = [
+    {"covariate": "length", "smd_before": 0.5, "smd_after": 0.05}
+]
+ROC: list[dict[str, float | str]] = [
+    {"checkpoint": "x", "of": "loss", "fpr": at, "tpr": at, "chance_low": 0.0}
+    | {"chance_high": 1.0}
+    for at in (0.1, 0.5, 0.9)
 ]
 
 
@@ -41,12 +43,12 @@ def written(folder: Path) -> set[str]:
 
 
 def test_every_drawing_is_written_in_three_formats(tmp_path: Path) -> None:
-    one = report(balance=BALANCE, rank_distribution=RANKS)
+    one = report(balance=BALANCE, mia_roc=ROC)
     paths = write_report(one, tmp_path, formats=["figures"])
     assert {path.name for path in paths} == written(tmp_path)
     assert written(tmp_path) == {
         f"{name}.{form}"
-        for name in ("balance", "ranks")
+        for name in ("balance", "roc")
         for form in ("png", "svg", "pdf")
     }
     starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
@@ -55,7 +57,7 @@ def test_every_drawing_is_written_in_three_formats(tmp_path: Path) -> None:
 
 
 def test_figures_of_an_earlier_report_go_and_other_files_stay(tmp_path: Path) -> None:
-    both = report(balance=BALANCE, rank_distribution=RANKS)
+    both = report(balance=BALANCE, mia_roc=ROC)
     write_report(both, tmp_path, formats=["figures", "json"])
     mine = tmp_path / "figures" / "mine.png"
     mine.write_bytes(b"kept")

@@ -170,9 +170,6 @@ def test_csv_is_tidy_and_no_column_is_a_word_of_sql(
     matrix = {"checkpoint": "x", "stage": 1, "after": "a", "a": 0.5, "b": 0.25}
     records: dict[str, list[dict[str, object]]] = {
         "accuracy_matrix": [matrix],
-        "rank_distribution": [
-            {"checkpoint": "x", "of": "pii", "rank": 1, "share": 0.5, "n": 2}
-        ],
         "matched_sensitivity": [{"variant": "v", "checkpoint": "x", "change": 0.5}],
         "extract_counts": [{"checkpoint": "x", "rows": "test", "of": "t1"}],
     }
@@ -421,7 +418,7 @@ def test_a_report_that_is_a_link_out_of_its_folder_is_not_read(
 @pytest.mark.parametrize(
     ("table", "record", "message"),
     [
-        ("rank_distribution", {"checkpoint": "x", "rank": 1}, "lacks of"),
+        ("mia_roc", {"checkpoint": "x", "fpr": 1}, "lacks of"),
         ("noise_draws", {"checkpoint": True}, "holds text for a number, or otherwise"),
         ("canary_by_dose", {"checkpoint": "x", "part": "p", "canaries": None}, "dose"),
     ],

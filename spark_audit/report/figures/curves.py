@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -125,26 +124,6 @@ def first(curve: Curve) -> list[float]:
 def last(curve: Curve) -> list[float]:
     """The value at the highest x."""
     return [y for _, y, _, _ in curve.points[-1:]]
-
-
-def ends(curve: Curve) -> list[float]:
-    """The first and the last value."""
-    return first(curve) + last(curve)
-
-
-def widest(curve: Curve) -> list[float]:
-    """The value farthest from 0."""
-    return [max((y for _, y, _, _ in curve.points), key=abs)]
-
-
-def position(curve: Curve) -> list[float]:
-    """Both coordinates of a point."""
-    return list(curve.points[-1][:2])
-
-
-def half(curve: Curve) -> list[float]:
-    """The x at which the values reach a half."""
-    return [x for x, y, _, _ in curve.points if y >= 0.5][:1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,28 +259,3 @@ def _bounds(at: Value) -> list[float]:
     if isinstance(at, Row) and at.low is not None and at.high is not None:
         return [at.low, at.high]
     return []
-
-
-def wide(values: Sequence[float], *, ratio: float) -> bool:
-    """Whether positive values reach so far that their axis should be logarithmic."""
-    return min(values) > 0 and max(values) / min(values) > ratio
-
-
-def apart(values: Iterable[float], *, room: float) -> dict[float, str]:
-    """Ticks of a logarithmic axis at those values whose labels do not touch.
-
-    Powers of ten come first; a label takes ``room``, a share of the axis.
-    """
-    known = sorted(values, key=lambda v: (math.log10(v) % 1 > 1e-9, v))
-    least = room * math.log10(max(known) / min(known))
-    ticks: dict[float, str] = {}
-    for value in known:
-        if all(abs(math.log10(value / at)) > least for at in ticks):
-            ticks[value] = f"{value:g}"
-    return ticks
-
-
-def powers(most: int) -> dict[float, str]:
-    """Ticks at powers of two up to a largest count, no more than eight."""
-    ticks = [2**k for k in range(0, most.bit_length() + 1, 2)]
-    return {at: f"{at}" for at in (ticks if len(ticks) <= 8 else ticks[::2])}

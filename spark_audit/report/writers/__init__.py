@@ -9,41 +9,15 @@ A writer registers ``write(report, folder, how)`` and returns the files it wrote
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from spark_audit.registry import Registry
 
 if TYPE_CHECKING:
-    from spark_audit.manifest.schema import Manifest
-    from spark_audit.report.cells import Table
-    from spark_audit.report.figures.theme import Drawn
+    from spark_audit.report.cells import Rendering
     from spark_audit.results import Report
-
-
-@dataclass(frozen=True)
-class Rendering:
-    """What a writer is given beside the report.
-
-    Attributes
-    ----------
-    manifest, show_text
-        For the words of examples; whether identifiers among them may be shown.
-    further
-        Tables for people that are not the report's own.
-    prepared_by
-        Who hands it over.
-    drawn
-        Draws the figures, once for all writers.
-    """
-
-    manifest: Manifest | None = None
-    show_text: bool = False
-    further: Sequence[Table] = ()
-    prepared_by: str = ""
-    drawn: Drawn | None = None
 
 
 Writer: TypeAlias = "Callable[[Report, Path, Rendering], list[Path]]"

@@ -9,8 +9,9 @@ from typing import Any
 from spark_audit.checkpoints.specs import BASE
 from spark_audit.errors import visible
 from spark_audit.files import write_text
+from spark_audit.report.cells import Rendering
 from spark_audit.report.tables import main_rows
-from spark_audit.report.writers import WRITERS, Rendering, only_named
+from spark_audit.report.writers import WRITERS, only_named
 from spark_audit.report.writers.markdown import summary
 from spark_audit.results import Report, Row
 

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_audit.files import write_atomically, write_text
-from spark_audit.report.writers import WRITERS, Rendering
+from spark_audit.report.cells import Rendering
+from spark_audit.report.writers import WRITERS
 from spark_audit.results import Contrast, Guard, Report, Row
 
 Record = dict[str, Any]

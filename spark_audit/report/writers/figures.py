@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from spark_audit.report.cells import Rendering
 from spark_audit.report.figures.gallery import each, save
-from spark_audit.report.writers import WRITERS, Rendering
+from spark_audit.report.writers import WRITERS
 from spark_audit.results import Report
 
 

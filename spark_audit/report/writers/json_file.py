@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from spark_audit.files import write_text
-from spark_audit.report.writers import WRITERS, Rendering
+from spark_audit.report.cells import Rendering
+from spark_audit.report.writers import WRITERS
 from spark_audit.results import Report
 
 

@@ -11,7 +11,7 @@ from spark_audit.errors import visible
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import series_of
-from spark_audit.report.cells import Table
+from spark_audit.report.cells import Rendering, Table
 from spark_audit.report.standing import (
     SHAPES,
     Standing,
@@ -32,7 +32,7 @@ from spark_audit.report.tables import (
     glance,
     tables,
 )
-from spark_audit.report.writers import WRITERS, Rendering
+from spark_audit.report.writers import WRITERS
 from spark_audit.results import OF_REPORT, Report, by_severity, number
 
 LONGEST = 60_000

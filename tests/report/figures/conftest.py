@@ -185,19 +185,6 @@ def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
             {"covariate": "chars_per_token", "smd_before": -4.6, "smd_after": -4.2},
             {"covariate": "in_prompt_share", "smd_before": None, "smd_after": None},
         ],
-        "rank_distribution": [
-            {
-                "checkpoint": name,
-                "of": of,
-                "rank": 2**k,
-                "share": float(1 - (1 - at) * np.exp(-k / 4)) if k < 15 else 1.0,
-                "n": 100,
-            }
-            for name in names
-            for of in ("pii", "control", "pii_all")
-            for at in [random.uniform(0.1, 0.5)]
-            for k in range(16)
-        ],
         "mia_roc": [
             {
                 "checkpoint": name,

@@ -203,7 +203,7 @@ def test_an_interval_that_is_missing_is_not_drawn(made: Made) -> None:
 
 def test_statuses_are_told_in_words_and_marks(made: Made) -> None:
     _, found = made(8)
-    for name in ("selectivity", "noise"):
+    for name in ("selectivity", "utility"):
         figure = found[name].figure
         (legend,) = figure.legends
         notes = [t.get_text() for t in legend.get_texts() if "hollow" in t.get_text()]
@@ -213,52 +213,6 @@ def test_statuses_are_told_in_words_and_marks(made: Made) -> None:
             for word in ("invalid", "insensitive", "not resolvable")
         )
         assert "Hollow marks" in found[name].caption
-
-
-def test_drift_is_the_change_since_the_base(made: Made) -> None:
-    report, found = made(4)
-    (axes,) = found["drift"].figure.axes
-    for name in entries(report)[1:]:
-        at = {}
-        for of in ("low", "pii"):
-            own, base = (row(report, "nll", "nll", n, of=of) for n in (name, "base"))
-            assert own is not None
-            assert base is not None
-            assert base.value is not None
-            at[of] = [(v or 0.0) - base.value for v in (own.value, own.low, own.high)]
-        ((x, y, _),) = marks(axes, name)
-        assert close([x, y], [at["low"][0], at["pii"][0]])
-        assert close(bars(axes, name), [at["low"][1:]])
-        assert close(bars(axes, name, along="y"), [at["pii"][1:]])
-    (diagonal,) = [
-        line
-        for line in axes.lines
-        if line.get_linestyle() == "--" and len(line.get_xdata()) == 2
-    ]
-    assert close(diagonal.get_xdata(), diagonal.get_ydata())
-
-
-def test_drift_takes_the_paired_change_where_the_baseline_is_the_base(
-    made: Made,
-) -> None:
-    report, _ = made(4)
-    contrast = report.contrasts[0].model_dump()
-    paired = [
-        {"audit": "nll", "metric": "nll", "of": of, "checkpoint": "er"}
-        | {"baseline": "base", "value": v, "low": v - 0.1, "high": v + 0.1}
-        for of, v in (("low", 0.25), ("pii", 0.75))
-    ]
-    kind = type(report.contrasts[0])
-    more = [kind.model_validate(contrast | one) for one in paired]
-    (drawing,) = drawings(
-        report.model_copy(update={"contrasts": [*report.contrasts, *more]}),
-        only=["drift"],
-    )
-    (axes,) = drawing.figure.axes
-    ((x, y, _),) = marks(axes, "er")
-    assert close([x, y], [0.25, 0.75])
-    assert close(bars(axes, "er"), [(0.15, 0.35)])
-    assert "held fixed" not in drawing.caption
 
 
 def test_love_plot_shows_absolute_differences_and_the_usual_line(made: Made) -> None:
@@ -280,26 +234,6 @@ def test_love_plot_shows_absolute_differences_and_the_usual_line(made: Made) -> 
                 assert close(points[at, colour], abs(record[key]))
     line = [x for x in axes.lines if x.get_linestyle() == "--"]
     assert close(line[0].get_xdata(), [0.1, 0.1])
-
-
-@pytest.mark.parametrize("count", [4, 8])
-def test_rank_curves_are_those_of_the_table(made: Made, count: int) -> None:
-    report, found = made(count)
-    figure = found["ranks"].figure
-    for name in entries(report):
-        curves = [line for axes in figure.axes for line in owned(axes, name)]
-        assert len(curves) == 2
-        for curve, of in zip(curves, ("pii", "control"), strict=True):
-            shares = [
-                [
-                    r["share"]
-                    for r in table(report, "rank_distribution", checkpoint=m, of=of)
-                ]
-                for m in members(report, name)
-            ]
-            assert close(curve.get_ydata(), np.mean(shares, axis=0))
-            assert close(curve.get_xdata(), 2.0 ** np.arange(16))
-            assert (curve.get_linestyle() == "-") == (of == "pii")
 
 
 def test_exposure_stands_at_its_dose_with_the_chance_band(made: Made) -> None:
@@ -370,23 +304,6 @@ def test_the_score_that_a_verdict_rests_on_is_drawn_in_colour(
     assert f"The verdict rests on loss by zlib's size ({name})." in drawing.caption
     left, right = (len(axes.lines) for axes in drawing.figure.axes)
     assert right == left + 1, "the base's curve of the same score"
-
-
-def test_noise_curves_stand_near_their_sigma(made: Made) -> None:
-    report, found = made(4)
-    metrics = ("dp_pii", "dp_nonpii", "gap")
-    for axes, metric in zip(found["noise"].figure.axes, metrics, strict=True):
-        for name in entries(report):
-            curve = max(owned(axes, name), key=lambda line: len(line.get_xdata()))
-            rows = [
-                row(report, "noise", metric, name, of=of)
-                for of in ("0.001", "0.01", "0.05", "0.1", "0.5")
-            ]
-            known = [r for r in rows if r is not None and r.value is not None]
-            assert close(curve.get_ydata(), [r.value for r in known])
-            shift = np.asarray(curve.get_xdata()) / [float(r.of) for r in known]
-            assert np.all((shift > 0.8) & (shift < 1.25))
-            assert close(bars(axes, name, along="y"), [(r.low, r.high) for r in known])
 
 
 def test_accuracies_are_written_in_cells_that_darken_with_them(made: Made) -> None:
@@ -486,7 +403,6 @@ def test_without_its_table_a_figure_is_not_there(made: Made) -> None:
     report, _ = made(4)
     needs = {
         "balance": "balance",
-        "rank_distribution": "ranks",
         "mia_roc": "roc",
         "canary_by_dose": "exposure",
         "accuracy_matrix": "accuracy",
@@ -757,7 +673,7 @@ def test_inline_svg_is_themable_and_its_parts_are_named(made: Made) -> None:
 
 def test_every_checkpoint_can_be_switched_off_with_its_label(made: Made) -> None:
     report, found = made(4)
-    for name in ("selectivity", "ranks", "exposure", "roc", "noise", "utility"):
+    for name in ("selectivity", "exposure", "roc", "utility"):
         root = ElementTree.fromstring(inline_svg(found[name]))
         for entry in entries(report):
             mine = [e for e in root.iter() if e.get("data-checkpoint") == entry]

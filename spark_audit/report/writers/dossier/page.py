@@ -22,6 +22,7 @@ from spark_audit.errors import visible
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import series_of
+from spark_audit.report.cells import Rendering
 from spark_audit.report.standing import (
     NEXT,
     SHAPES,
@@ -32,7 +33,7 @@ from spark_audit.report.standing import (
     answer,
     standings,
 )
-from spark_audit.report.writers import WRITERS, Rendering, only_named
+from spark_audit.report.writers import WRITERS, only_named
 from spark_audit.report.writers.dossier import words
 from spark_audit.report.writers.dossier.exposed import exposed
 from spark_audit.report.writers.dossier.facts import attacks, data, limits, outcome

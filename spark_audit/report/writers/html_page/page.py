@@ -25,7 +25,7 @@ from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, series_of
 from spark_audit.report.attachments import read_cases
-from spark_audit.report.cells import FURTHER, VOID, Line, Table
+from spark_audit.report.cells import FURTHER, VOID, Line, Rendering, Table
 from spark_audit.report.figures.entries import palette
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.figures.svg import Picture, css_string, picture
@@ -53,7 +53,7 @@ from spark_audit.report.tables import (
     intervals,
     tables,
 )
-from spark_audit.report.writers import WRITERS, Rendering
+from spark_audit.report.writers import WRITERS
 from spark_audit.report.writers.html_page.cases import EDGES, Cases, cases, shade
 from spark_audit.results import OF_REPORT, Finding, Report, Row, Status, by_severity
 
@@ -114,7 +114,7 @@ class Grid:
     folded: bool = False
 
 
-UNCLAIMED = ("noise", "stages")
+UNCLAIMED = ("stages",)
 """Audits whose pictures are folded: nothing is claimed from them."""
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_audit.files import write_text
-from spark_audit.report.cells import VOID, shown
+from spark_audit.report.cells import VOID, Rendering, shown
 from spark_audit.report.tables import METHODS
-from spark_audit.report.writers import WRITERS, Rendering
+from spark_audit.report.writers import WRITERS
 from spark_audit.report.writers.latex.tables import (
     DOWN,
     INLINE,
