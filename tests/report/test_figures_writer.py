@@ -14,9 +14,9 @@ BALANCE: list[dict[str, float | str]] = [
     {"covariate": "length", "smd_before": 0.5, "smd_after": 0.05}
 ]
 ROC: list[dict[str, float | str]] = [
-    {"checkpoint": "x", "of": "loss", "fpr": at, "tpr": at, "chance_low": 0.0}
-    | {"chance_high": 1.0}
-    for at in (0.1, 0.5, 0.9)
+    dict(zip(("fpr", "tpr", "chance_low", "chance_high"), at, strict=True))
+    | {"checkpoint": "x", "of": "loss"}
+    for at in ((0.1, 0.2, 0.0, 0.3), (0.5, 0.6, 0.4, 0.7), (0.9, 1.0, 0.8, 1.0))
 ]
 
 
