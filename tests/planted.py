@@ -13,9 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from spark_audit.manifest.file import seal
-from spark_audit.manifest.prompts import asked_place
+from spark_audit.manifest.prompts import asked_place, canary_key, place_of, twins_key
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.slots import canary_key, place_of, twins_key
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.table import LAYOUTS, Pass
 
