@@ -59,11 +59,6 @@ def _names() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return plain(Provider.first_names), plain(Provider.last_names)
 
 
-def name_parts() -> list[str]:
-    """Every first and last name that may be drawn."""
-    return sorted({name for names in _names() for name in names})
-
-
 def _pick(rng: np.random.Generator, choices: Sequence[str], n: int) -> list[str]:
     return [choices[i] for i in rng.integers(len(choices), size=n)]
 

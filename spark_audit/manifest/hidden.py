@@ -99,30 +99,6 @@ def hidden_ranges(
     return [(start, end, _type(start, end, typed)) for start, end in ranges]
 
 
-def masked(text: str, ranges: Iterable[tuple[int, int, str]], start: int = 0) -> str:
-    """A text with ``[TYPE]`` in the place of what is hidden.
-
-    Parameters
-    ----------
-    ranges
-        As :func:`hidden_ranges` gives them.
-    start
-        Where in the example's text this part of it begins.
-    """
-    joined: list[tuple[int, int, str]] = []
-    for low, high, kind in sorted(ranges):
-        low, high = max(low - start, 0), min(high - start, len(text))
-        if low >= high:
-            continue
-        if joined and low < joined[-1][1]:
-            first, last, kind = joined.pop()
-            low, high = first, max(last, high)
-        joined.append((low, high, kind))
-    for low, high, kind in reversed(joined):
-        text = f"{text[:low]}[{kind}]{text[high:]}"
-    return text
-
-
 def rewritten(
     text: str, ranges: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:

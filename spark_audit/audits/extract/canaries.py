@@ -16,7 +16,6 @@ from spark_audit.results import Claim, Finding
 from spark_audit.stats.extraction import n_p, n_p_counts
 from spark_audit.stats.intervals import clopper_pearson
 
-OTHERWISE = "No more than chance once all tests of the report count."
 CANARY_P = 0.05
 """One-sided level at which canaries come back more often than held-out ones."""
 

@@ -128,44 +128,36 @@ def last(curve: Curve) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Curves(Picture):
-    """Panels of ``tall`` inches, up to ``most`` side by side; ``None`` is a gap.
+    """Panels of ``tall`` inches, up to ``most`` side by side, on one scale of y.
 
     Parameters
     ----------
     tells
         What the alt text tells of each curve.
-    share
-        Which panels have one scale of y: "none", those of a "row", or "all".
     dodge
-        Width over which the checkpoints' points stand side by side, of a logarithmic
-        axis in decades.
+        Width over which the checkpoints' points stand side by side.
     grid
         The axis with grid lines, or "both".
     """
 
-    panels: Sequence[Panel | None]
+    panels: Sequence[Panel]
     tells: Callable[[Curve], list[float]] = last
     most: int = 3
     tall: float = 1.75
-    share: Literal["none", "row", "all"] = "none"
     dodge: float = 0.0
     grid: str = "both"
-
-    @property
-    def _drawn(self) -> list[Panel]:
-        return [panel for panel in self.panels if panel is not None]
 
     @property
     def height(self) -> float:
         """Inches, less the legend."""
         down, _ = grid_of(len(self.panels), most=self.most)
-        titles = TITLE * lines_of(panel.title for panel in self._drawn)
-        labels = max(lines_of([panel.x.label]) for panel in self._drawn)
+        titles = TITLE * lines_of(panel.title for panel in self.panels)
+        labels = max(lines_of([panel.x.label]) for panel in self.panels)
         return down * (self.tall + titles) + 0.3 + 0.1 * labels
 
     def shown(self) -> Iterator[tuple[Look, Row | None]]:
         """Whose each point is, and its rows."""
-        for panel in self._drawn:
+        for panel in self.panels:
             for curve in panel.curves:
                 yield curve.look, None
                 for at in (*curve.x, *curve.y):
@@ -174,7 +166,7 @@ class Curves(Picture):
 
     def told(self) -> Iterator[tuple[str, list[Told]]]:
         """Of each curve with a name what ``tells`` gives."""
-        for panel in self._drawn:
+        for panel in self.panels:
             values: list[Told] = []
             for curve in panel.curves:
                 label = curve.label or curve.look.name
@@ -187,12 +179,12 @@ class Curves(Picture):
     def paint(self, figure: Figure) -> None:
         """Draw all panels."""
         down, across = grid_of(len(self.panels), most=self.most)
-        grid = figure.subplots(down, across, squeeze=False, sharey=self.share)
+        grid = figure.subplots(down, across, squeeze=False, sharey="all")
         for place, axes in enumerate(grid.flat):
-            panel = self.panels[place] if place < len(self.panels) else None
-            if panel is None:
+            if place >= len(self.panels):
                 axes.remove()
                 continue
+            panel = self.panels[place]
             axes.set(xscale=panel.x.scale, yscale=panel.y.scale)
             self._panel(axes, panel)
             panel.owner.owns(axes.set_title(panel.title))
@@ -200,9 +192,8 @@ class Curves(Picture):
             panel.x.set(axes, "x")
             panel.y.set(axes, "y")
             below = self.panels[place + across : place + across + 1]
-            under = below[0] if below else None
             # The same axis is labelled below the lowest panel alone.
-            if under is not None and replace(under.x, label=panel.x.label) == panel.x:
+            if below and replace(below[0].x, label=panel.x.label) == panel.x:
                 axes.tick_params(axis="x", labelbottom=False)
                 axes.set_xlabel("")
 
@@ -215,7 +206,7 @@ class Curves(Picture):
         log = panel.x.scale == "log"
         for curve in panel.curves:
             place = (names.index(curve.look.name) + 0.5) / len(names) - 0.5
-            _curve(axes, curve, shift=self.dodge * place, log=log)
+            _curve(axes, curve, shift=self.dodge * place)
         for kind, at, look in panel.references:
             style = look.line | {"zorder": 1.5}
             if kind == "diagonal":
@@ -224,14 +215,14 @@ class Curves(Picture):
                 look.owns((axes.axvline if kind == "x" else axes.axhline)(at, **style))
 
 
-def _curve(axes: Axes, curve: Curve, *, shift: float, log: bool) -> None:
+def _curve(axes: Axes, curve: Curve, *, shift: float) -> None:
     look, points = curve.look, curve.points
     hollow = {
         place
         for place, (_, _, *made) in enumerate(points)
         if any(isinstance(at, Row) and at.status in HOLLOW for at in made)
     }
-    at_x = [x * 10**shift if log else x + shift for x, _, _, _ in points]
+    at_x = [x + shift for x, _, _, _ in points]
     marked = range(len(points))[curve.every]
     line = axes.plot(
         at_x,

@@ -92,12 +92,6 @@ def _ordered(report: Report, rows: dict[tuple[str, ...], R]) -> dict[Any, R]:
     return dict(sorted(rows.items(), key=place))
 
 
-def groups_of(report: Report, audit: str, prefix: str) -> list[str]:
-    """Values of a grouping, such as the PII types of ``type:SSN``, sorted."""
-    found = (row.group.partition(":") for row in report.results if row.audit == audit)
-    return sorted({value for kind, _, value in found if kind == prefix})
-
-
 def records_of(
     report: Report, table: str
 ) -> dict[str, dict[str, list[dict[str, Any]]]]:

@@ -62,7 +62,6 @@ def draw(report: Report) -> Curves | None:
         "the canaries are few.",
         shows="Mean exposure by dose; at the highest dose, in bits",
         panels=panels,
-        share="all",
         dodge=0.72 * gap,
         most=1,
         tall=1.5,

@@ -90,7 +90,6 @@ def draw(report: Report) -> Curves | None:
         shows="ROC curves on log axes; the first true positive rate above 0",
         tells=first,
         panels=panels,
-        share="all",
         tall=(width - 0.6) / across - 0.1,
         keys=keys,
         label="false positive rate",

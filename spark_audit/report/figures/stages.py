@@ -56,7 +56,6 @@ def draw(report: Report) -> Curves | None:
         "after the last stage",
         panels=panels,
         most=4,
-        share="all",
         dodge=0.3,
         tall=1.6,
         grid="y",
