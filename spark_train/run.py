@@ -15,7 +15,7 @@ from spark_audit.checkpoints.detect import recipe
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.recipe import Loaded
-from spark_audit.checkpoints.run_folder import UNCHECKED, check_files
+from spark_audit.checkpoints.run_folder import check_files
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError, choose
@@ -185,8 +185,6 @@ def _resumed(
     folder.check(old, new)
     for text in old.notes:
         tell(text)
-    if not old.seal:
-        tell(UNCHECKED)
     if old.status == "complete":
         folder.check_left(old.seconds)
         check_files(folder.path, old.files, grows=False)

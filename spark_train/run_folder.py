@@ -101,7 +101,7 @@ class Folder:
                 where=str(self._run),
                 fix="give another -o",
             ) from error
-        if intact(data) is False:
+        if not intact(data):
             raise OutputError(DAMAGED, where=str(self._run), fix="give another -o")
         return record
 
@@ -293,15 +293,12 @@ class Folder:
                 where=str(self._state),
                 fix="remove the run folder and train again",
             ) from error
-        if "files" in meta:
-            files = meta["files"]
-        else:  # of an earlier version
-            files = {self.metrics.name: {"bytes": meta["metrics_bytes"]}}
+        files = meta["files"]
         check_files(self.path, files, grows=True)
         for path in (self.metrics, self.accuracy):
             if path.name in files:
                 self._cut(path, files[path.name]["bytes"])
-            elif "files" in meta:
+            else:
                 path.unlink(missing_ok=True)
         with self.metrics.open("rb") as lines:
             self._hashed = hashlib.file_digest(lines, "sha256")

@@ -64,7 +64,7 @@ class RunRecord(Start):
     files
         Size and SHA-256 of what a complete run left beside its adapters.
     seal
-        Checksum of the record; empty in those of earlier versions.
+        Checksum of the record.
     """
 
     kind: Literal["spark-train-run"] = "spark-train-run"
@@ -112,7 +112,7 @@ class RunRecord(Start):
             "lora_targets": ",".join(request.lora_targets),
             DATA: hashes,
         }
-        if dp != NONE:  # run folders of before privacy options say nothing of them
+        if dp != NONE:
             identity["dp"] = dp
         return cls(
             method=method,

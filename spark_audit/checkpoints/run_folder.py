@@ -7,15 +7,7 @@ in another way, is left out.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
-
-from pydantic import (
-    BaseModel,
-    StrictStr,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-)
+from typing import Any
 
 from spark_audit.checksums import DAMAGED, fault, intact, intact_file
 from spark_audit.errors import InputError, OutputError
@@ -23,25 +15,6 @@ from spark_audit.files import SETTINGS_BYTES, open_regular, parse_json, read_reg
 
 RECORD, STATE = "run.json", "state.safetensors"
 """What a run is, and where one that goes on stands: both hold checksums of the rest."""
-UNCHECKED = "not checked: the run folder carries no checksums"
-
-
-def _or_nothing(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
-    try:
-        return read(value)
-    except ValidationError:
-        return None
-
-
-T = TypeVar("T")
-Told: TypeAlias = Annotated[T | None, WrapValidator(_or_nothing)]
-"""What a record says in another way is left out."""
-
-
-class _Run(BaseModel):
-    """What reports read of ``run.json``."""
-
-    tasks: Told[tuple[StrictStr, ...]] = None
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -65,22 +38,17 @@ def read_run(path: Path) -> dict[str, Any]:
         if (place.parent / "stages").is_dir():
             raise _damaged(place, DAMAGED) from None
         return {}
-    if intact(data) is False:
+    if not intact(data):
         raise _damaged(place, DAMAGED)
     known = isinstance(found, dict) and found.get("kind") == "spark-train-run"
     return found if known else {}
 
 
-def check_run(path: Path) -> list[str]:
+def check_run(path: Path) -> None:
     """Hold the files of a run folder against their checksums.
 
     Of a run that goes on, what its last state tells of is held against it. Adapters
     have checksums of their own, which are looked at when they are opened.
-
-    Returns
-    -------
-    list of str
-        A note where there is nothing to hold them against.
 
     Raises
     ------
@@ -89,7 +57,7 @@ def check_run(path: Path) -> list[str]:
     """
     run, home = read_run(path), _home(path)
     if not run:
-        return []
+        return
     complete, told = run.get("status") == "complete", run
     if not complete:
         try:
@@ -97,7 +65,6 @@ def check_run(path: Path) -> list[str]:
         except FileNotFoundError:  # it has only begun, or has just ended
             told = {"files": {}}
     check_files(home, told.get("files"), grows=not complete)
-    return [] if run.get("seal") and "files" in told else [UNCHECKED]
 
 
 def check_files(home: Path, files: object, *, grows: bool) -> None:
@@ -163,7 +130,9 @@ def _damaged(path: Path, what: str) -> OutputError:
 
 def trained_order(path: Path) -> tuple[str, ...]:
     """The tasks of a run as it learned them; nothing where the folder is no run."""
-    return _Run.model_validate(read_run(path)).tasks or ()
+    tasks = read_run(path).get("tasks")
+    known = isinstance(tasks, list) and all(isinstance(task, str) for task in tasks)
+    return tuple(tasks) if known else ()
 
 
 def _home(path: Path) -> Path:

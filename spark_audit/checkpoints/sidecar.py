@@ -22,13 +22,8 @@ NOISE_ADDED = "the frozen noise beside it is added to input embeddings"
 _TOLD = "trained_on.json"  # as spark-train calls it
 
 
-def check_whole(folder: Path, *, where: str) -> bool:
+def check_whole(folder: Path, *, where: str) -> None:
     """Hold an adapter's files against the checksums that spark-train put beside them.
-
-    Returns
-    -------
-    bool
-        ``False`` for files of an earlier version, which left none.
 
     Raises
     ------
@@ -37,11 +32,9 @@ def check_whole(folder: Path, *, where: str) -> bool:
     """
     place = folder / _TOLD
     if not os.path.lexists(place):
-        return True  # of another maker: there is nothing to hold them against
+        return  # of another maker: there is nothing to hold them against
     told = read_json(place, where=where)
     seal, files = intact(read_regular(place)), told.get("files")
-    if seal is None and files is None:
-        return False
     found: dict[str, str | None]
     if seal and isinstance(files, dict) and all(Path(n).name == n for n in files):
         found = {name: fault(folder / name, fact) for name, fact in files.items()}
@@ -54,12 +47,11 @@ def check_whole(folder: Path, *, where: str) -> bool:
                 where=where,
                 fix="copy the adapter's folder again, or train again",
             )
-    return True
 
 
 def written_down(
     folder: Path, files: Iterable[Path], *, where: str
-) -> tuple[str | None, str | None, list[str]]:
+) -> tuple[str | None, str | None]:
     """What spark-train writes down with a checkpoint, ``None`` where it did not.
 
     Parameters
@@ -71,9 +63,8 @@ def written_down(
     Returns
     -------
     tuple
-        ``weights_sha256`` of the base that an adapter was trained on, the SHA-256 of
-        the ``frozen_noise.safetensors`` that belongs to the checkpoint, and a note
-        where its files carry no checksums.
+        ``weights_sha256`` of the base that an adapter was trained on, and the SHA-256
+        of the ``frozen_noise.safetensors`` that belongs to the checkpoint.
 
     Raises
     ------
@@ -81,7 +72,7 @@ def written_down(
         If a file is not as it was written.
     """
     noise: Any = None
-    checked = check_whole(folder, where=where)
+    check_whole(folder, where=where)
     if (folder / _TOLD).exists():
         noise = read_json(folder / _TOLD, where=where).get("noise_sha256")
         if noise is not None and not isinstance(noise, str):
@@ -91,8 +82,7 @@ def written_down(
     for path in files:
         if noise is None and path.suffix == ".safetensors":
             noise = metadata(path, where=where).get("noise_sha256")
-    notes = [] if checked else ["not checked: its files carry no checksums"]
-    return _trained_on(folder, where=where), noise, notes
+    return _trained_on(folder, where=where), noise
 
 
 def _trained_on(folder: Path, *, where: str) -> str | None:

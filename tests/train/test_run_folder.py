@@ -22,12 +22,9 @@ from typing import Any
 import pytest
 import torch
 from run_training import train
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 
 from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.checkpoints.run_folder import UNCHECKED
 from spark_audit.checksums import DAMAGED
 from spark_audit.errors import CheckpointError, InputError, OutputError, SparkError
 from spark_audit.files import temporary
@@ -585,44 +582,6 @@ def test_what_is_written_after_the_state_may_be_anything(
     assert inspect_checkpoint(str(stopped), base=str(tiny_base)).problems == ()
     start(stopped)
     assert left(stopped) == left(undisturbed)
-
-
-def without_checksums(run: Path) -> None:
-    """Make a run folder what an earlier version would have left."""
-    for path in (run / "run.json", *run.glob("stages/*/*/trained_on.json")):
-        told = json.loads(path.read_text())
-        path.write_text(
-            json.dumps({k: v for k, v in told.items() if k not in ("files", "seal")})
-        )
-    state = run / "state.safetensors"
-    if state.exists():
-        with safe_open(state, framework="pt") as file:
-            meta = json.loads(file.metadata()["state"])
-        meta["metrics_bytes"] = meta.pop("files")["metrics.jsonl"]["bytes"]
-        save_file(load_file(state), state, metadata={"state": json.dumps(meta)})
-
-
-def test_a_run_of_an_earlier_version_goes_on_and_is_told(
-    start: Callable[..., Outcome],
-    undisturbed: Path,
-    stopped: Path,
-    tiny_base: Path,
-    tmp_path: Path,
-) -> None:
-    complete = Path(shutil.copytree(undisturbed, tmp_path / "complete"))
-    for run in (stopped, complete):
-        without_checksums(run)
-        found = inspect_checkpoint(str(run), base=str(tiny_base))
-        assert found.problems == ()
-        assert len([note for note in found.notes if "not checked" in note]) == 2
-        assert UNCHECKED in start(run).notes
-    said = {k: v for k, v in left(stopped).items() if "trained_on" not in k}
-    assert said.items() <= left(undisturbed).items()
-    # What it left since is checked.
-    metrics = stopped / "metrics.jsonl"
-    metrics.write_bytes(damaged(metrics.read_bytes(), "bit"))
-    with pytest.raises(OutputError, match=r"metrics.jsonl: is damaged"):
-        start(stopped)
 
 
 # --- what is said of the starts, and what is left of a refused one --------------------

@@ -100,8 +100,7 @@ def bare_weights(path: Path, given: Given) -> Recipe:
                 "holds LoRA weights without their base", where=where, fix="give --base"
             )
     # The file of an adapter's folder is what the folder is.
-    trained_on, noise_sha256, more = written_down(file.parent, [file], where=where)
-    notes += more if adapter is not None else []
+    trained_on, noise_sha256 = written_down(file.parent, [file], where=where)
     return Recipe(
         format="bare-weights",
         source=printable(where),

@@ -50,8 +50,8 @@ def peft_adapter(path: Path, given: Given) -> Recipe:
     if not isinstance(named, str | None):
         raise CheckpointError("base_model_name_or_path is no text", where=where)
     base = given.base or named
-    trained_on, noise_sha256, notes = written_down(path, files, where=where)
-    notes += _beside(path, where=where)
+    trained_on, noise_sha256 = written_down(path, files, where=where)
+    notes = _beside(path, where=where)
     if given.base is None and named is not None:
         notes.append(f"base: {shown(PurePath(named).name)}, as the adapter names it")
     elif named is not None and PurePath(named).name != PurePath(str(base)).name:

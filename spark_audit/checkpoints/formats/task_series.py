@@ -107,7 +107,8 @@ def task_series(path: Path, given: Given) -> Recipe:
     note = f"stage {number} of {len(found)}: {stage.label}"
     if stage.task is not None:
         note += f" ({chosen.name}/)"
-    run, unchecked = read_run(path), check_run(path)
+    run = read_run(path)
+    check_run(path)
     _check_finished(run, found, where=given.where)
     if part != "task" and stage.label not in corrected:
         if corrected:
@@ -119,7 +120,7 @@ def task_series(path: Path, given: Given) -> Recipe:
         inner,
         source=source + (f"@{given.stage}" if given.stage else ""),
         given=replace(inner.given, where=given.where, stage=given.stage),
-        notes=(note, *_gaps(path), *_unfinished(run, found), *unchecked, *inner.notes),
+        notes=(note, *_gaps(path), *_unfinished(run, found), *inner.notes),
         stages=tuple(stage.label for stage in found),
     )
 
