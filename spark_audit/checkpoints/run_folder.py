@@ -38,7 +38,7 @@ def read_run(path: Path) -> dict[str, Any]:
         if (place.parent / "stages").is_dir():
             raise _damaged(place, DAMAGED) from None
         return {}
-    if not intact(data):
+    if intact(data) is False:
         raise _damaged(place, DAMAGED)
     known = isinstance(found, dict) and found.get("kind") == "spark-train-run"
     return found if known else {}
@@ -132,7 +132,7 @@ def trained_order(path: Path) -> tuple[str, ...]:
     """The tasks of a run as it learned them; nothing where the folder is no run."""
     tasks = read_run(path).get("tasks")
     known = isinstance(tasks, list) and all(isinstance(task, str) for task in tasks)
-    return tuple(tasks) if known else ()
+    return tuple(tasks or ()) if known else ()
 
 
 def _home(path: Path) -> Path:

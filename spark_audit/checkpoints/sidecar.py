@@ -35,6 +35,8 @@ def check_whole(folder: Path, *, where: str) -> None:
         return  # of another maker: there is nothing to hold them against
     told = read_json(place, where=where)
     seal, files = intact(read_regular(place)), told.get("files")
+    if seal is None and files is None:
+        return
     found: dict[str, str | None]
     if seal and isinstance(files, dict) and all(Path(n).name == n for n in files):
         found = {name: fault(folder / name, fact) for name, fact in files.items()}

@@ -36,7 +36,7 @@ class Loading:
         ``auto`` (CUDA when there is one), ``cpu``, ``cuda``.
     dtype
         ``float32``, ``bfloat16``, ``float16``, or ``auto`` for what was saved, and for
-        float32 where bfloat16 was saved and float32 is faster here.
+        float32 where bfloat16 was saved and a CPU has no instructions for it.
     device_map
         ``auto``: layers go to GPUs, then the CPU, then the disk, as far as each holds.
     tokenizer
@@ -52,9 +52,6 @@ class Loading:
         adapter names, never a model on the hub.
     include_base
         Open the base that is given also where no adapter needs it.
-    probe
-        ``auto`` may try which is faster; workers that share scores must choose alike,
-        and take what was saved.
 
     Raises
     ------
@@ -95,7 +92,6 @@ class Loading:
     ] = None
     base: str | None = None
     include_base: bool = False
-    probe: bool = True
 
     def __post_init__(self) -> None:
         if self.device.partition(":")[0] not in DEVICES:

@@ -221,7 +221,5 @@ class Request:
         """The engine that scores."""
         if self.engine != "local":
             return self.engine
-        # What `--dtype auto` measures must be the same for all.
-        auto = self.jobs == "auto" and self.loading.dtype == "auto"
-        alone = self.jobs == 1 or self.shard[1] > 1 or auto or self.loading.device_map
+        alone = self.jobs == 1 or self.shard[1] > 1 or self.loading.device_map
         return "local" if alone else "jobs"

@@ -23,7 +23,6 @@ GB = 10**9
         ({}, {"size": 2 * GB}, 2),
         ({}, {"size": 8 * GB}, 1),
         ({"loading": Loading(quantize=("int8",))}, {"size": GB}, 2),
-        ({"loading": Loading(dtype="auto")}, {}, 1),
         ({"jobs": 1}, {}, 1),
         ({"jobs": 7}, {"work": 1.0, "size": 8 * GB}, 7),
         ({"jobs": 7}, {"work": 0.0}, 1),

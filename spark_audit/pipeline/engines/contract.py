@@ -174,8 +174,6 @@ class Engine:
             request.loading,
             base=request.base,
             include_base=request.base is not None,
-            # Of several that measure what is faster, each would find its own.
-            probe=request.way == "local" and request.shard[1] == 1,
         )
 
     @cached_property
