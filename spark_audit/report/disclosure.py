@@ -335,8 +335,9 @@ def _said(
         return f"{rounded(float(found[0]), step):.{places}f}"
 
     def count(found: re.Match[str]) -> str:
-        step = count_step(int(found[1]), clusters)
-        return f"about {rounded(int(found[0]), step):.0f}"
+        total = int(found[1])
+        step = count_step(total, clusters)
+        return f"about {min(rounded(int(found[0]), step), total):.0f}"
 
     text = _COUNT.sub(count, _FIGURE.sub(figure, text))
     text = _TOKENS.sub(lambda found: str(count_of(int(found[0]), clusters)), text)

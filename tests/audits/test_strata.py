@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from spark_audit.audits.strata import mask, strata
+from spark_audit.audits.mia.texts import dealt
+from spark_audit.audits.strata import mask, strata, told_apart
 from spark_audit.stats.memory import Sides, memory
 
 WORDS = "the man went home and the order was late so please help us".split()
@@ -129,6 +132,22 @@ def test_too_few_held_out_ones_are_no_control() -> None:
     few = found(made(rng, 1, 30), made(rng, 0, 9))
     assert (few["stratum"] < 0).all()
     assert few["text_auc"].isna().all()
+
+
+def test_folds_are_no_fixed_ones_of_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One seed for all would favour every data set of a size, or none of them."""
+    orders = []
+
+    def spied(sides: Any, member: np.ndarray, order: np.ndarray) -> np.ndarray:
+        orders.append(tuple(order))
+        return dealt(sides, member, order)
+
+    monkeypatch.setattr("spark_audit.audits.strata.dealt", spied)
+    for seed in (1, 2):
+        rng = np.random.default_rng(seed)
+        both = [made(rng, 1, 12), made(rng, 0, 12)]
+        told_apart(pd.concat(both, ignore_index=True).assign(stratum=1))
+    assert len(orders) == len(set(orders)) == 2
 
 
 def claims(rng: np.random.Generator, *, years: bool, effect: float) -> bool:

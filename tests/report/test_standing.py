@@ -109,6 +109,13 @@ def report(*findings: Finding, names: tuple[str, ...] = ("base", "a", "b")) -> R
     )
 
 
+def test_a_count_is_rounded_to_no_more_than_there_are() -> None:
+    told = "a: WRITES OUT 15 of 15 trained identifiers word for word."
+    one = finding("extract", "a", "verbatim").model_copy(update={"sentence": told})
+    (said,) = (one.sentence for one in disclosed(report(one)).findings)
+    assert said == told.replace("15 of", "about 15 of")
+
+
 @pytest.mark.parametrize(
     ("claims", "state"),
     [

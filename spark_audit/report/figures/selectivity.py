@@ -10,7 +10,7 @@ from spark_audit.report.figures.forest_marks import Line, Mark, Section
 from spark_audit.report.figures.picture import AREA, Look, looks, wrapped
 from spark_audit.results import Report
 
-PHONE = 3.1
+PHONE = 3.0
 """Inches: on a page a screen of 390 px, letters as large as the page's."""
 REGRESSION = "regression to the mean, if all text drifted alike"
 CHANGED = {
