@@ -143,7 +143,7 @@ def concluded(
     report: Any, original: str, rounding: str, tripped: Sequence[str]
 ) -> dict[str, Any]:
     """Findings, figures of memory, state, gate and failed guards of one checkpoint."""
-    from spark_audit.report.standing import standings
+    from spark_audit.report.states import standings
 
     checkpoint = original + rounding
     fields = ("audit", "claim", "alone", "metric", "of", "group", "p", "p_adjusted")

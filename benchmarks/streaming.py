@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits import turns
+from spark_audit.audits import stored_evidence
 from spark_audit.audits.contract import Context
 from spark_audit.manifest.file import (
     assembled,
@@ -259,7 +259,8 @@ def scores(row: int, number: int) -> dict[str, np.ndarray]:
 def measured(folder: Path, rows: int, count: int, given: argparse.Namespace) -> None:
     """Conclude, and print a line of the table; on stderr the peak by stage."""
     limit(given)
-    turns.TOGETHER = turns.TOGETHER if given.together is None else given.together
+    if given.together is not None:
+        stored_evidence.TOGETHER = given.together
     shutil.rmtree(folder / f"report-{rows}-{count}", ignore_errors=True)
     first, start, clock = peak(), time.monotonic(), Clock()
     names = names_of(count)
@@ -308,11 +309,13 @@ def from_evidence(
 
     first, start = peak(), time.monotonic()
     frames = (evidence_of(name, number, rows) for number, name in enumerate(names))
-    turns.TOGETHER = 0
-    evidence = turns.stored(frames, lambda: path)
+    stored_evidence.TOGETHER = 0
+    evidence = stored_evidence.stored(frames, lambda: path)
     print(f"{peak():.0f} MB after evidence", file=sys.stderr, flush=True)
     context = Context({name: "c1" for name in names[2:]}, paper=True, replicates=2000)
-    turns.concluded(evidence, {"conclude": turn}, AUDITS.about("nll"), context)
+    stored_evidence.concluded(
+        evidence, {"conclude": turn}, AUDITS.about("nll"), context
+    )
     cells = f"{first:.0f}|{peak():.0f}|{time.monotonic() - start:.0f}"
     print(f"|{rows:,}|{count}|{cells}|")
     path.unlink()

@@ -21,7 +21,7 @@ _PLACES = {
     "pipeline.request": ("Request",),
     "pipeline.run": ("run",),
     "report.folder": ("read_report",),
-    "report.standing": ("standings",),
+    "report.states": ("standings",),
     "results": ("AuditResult", "Estimate", "Report"),
     "scoring.score": ("score",),
     "scoring.table": ("Pass", "TokenTable"),

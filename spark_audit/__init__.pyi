@@ -15,7 +15,7 @@ from spark_audit.manifest.schema import Manifest as Manifest
 from spark_audit.pipeline.request import Request as Request
 from spark_audit.pipeline.run import run as run
 from spark_audit.report.folder import read_report as read_report
-from spark_audit.report.standing import standings as standings
+from spark_audit.report.states import standings as standings
 from spark_audit.results import AuditResult as AuditResult
 from spark_audit.results import Estimate as Estimate
 from spark_audit.results import Report as Report

@@ -17,7 +17,7 @@ from synthetic import Case
 
 from spark_audit.audits import matched
 from spark_audit.audits.contract import Context
-from spark_audit.audits.matched.audit import conclude
+from spark_audit.audits.matched.selectivity import conclude
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
 from spark_audit.data.examples import Example, Span, write_examples

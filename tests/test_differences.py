@@ -20,7 +20,7 @@ from spark_audit.cli.main import run as command_line
 from spark_audit.data.examples import Example, Span
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, redact, seal, write_manifest
-from spark_audit.manifest.hidden import ids_identify
+from spark_audit.manifest.redaction import ids_identify
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.conclude import manifest_facts
 from spark_audit.pipeline.run import Request, run

@@ -14,7 +14,7 @@ from claims.__main__ import parser as claims_parser
 
 from spark_audit.cli.main import SEVERAL, run
 from spark_audit.data.examples import read_examples
-from spark_audit.report.standing import STATES
+from spark_audit.report.states import STATES
 from spark_audit.terminal.console import spread
 from spark_train.cli import run as train_run
 

@@ -42,13 +42,13 @@ TRAIN_LAYERS = (
 TRAINING_STANDS_ON = "manifest"
 DOORS = {
     ("spark_audit.results.report", "spark_audit.report.figures.gallery"),
-    ("spark_audit.results.report", "spark_audit.report.standing"),
+    ("spark_audit.results.report", "spark_audit.report.states"),
 }
 """Methods for Python's users that open what stands above, when they are called."""
 
 PATTERNS = {
     "spark_audit.audits.extract.guesses": "parts of identifiers",
-    "spark_audit.audits.setup": "parts of identifiers",
+    "spark_audit.audits.setup_guards": "parts of identifiers",
     "spark_audit.audits.strata": "forms of identifiers",
     "spark_audit.report.disclosure": "figures that are taken out of sentences",
     "spark_audit.report.figures.picture": "where names of checkpoints break",

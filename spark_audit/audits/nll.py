@@ -30,7 +30,7 @@ from spark_audit.audits.ratio_rows import (
     ratio_rows,
     summed_groups,
 )
-from spark_audit.audits.turns import framed, joined
+from spark_audit.audits.stored_evidence import framed, joined
 from spark_audit.audits.wording import figure, reason, unseen
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.results import AuditResult, Contrast, Finding, Row, number

@@ -23,7 +23,7 @@ from spark_audit.audits.contract import (
     Tables,
     by_name,
 )
-from spark_audit.audits.occurrences import since_base
+from spark_audit.audits.identifier_facts import since_base
 from spark_audit.audits.rank_tokens import COLUMNS, TAKEN, frames, ranges
 from spark_audit.audits.ratio_rows import (
     by_group,
@@ -31,7 +31,7 @@ from spark_audit.audits.ratio_rows import (
     ratio_rows,
     with_nulls,
 )
-from spark_audit.audits.turns import joined
+from spark_audit.audits.stored_evidence import joined
 from spark_audit.audits.wording import figure, percent, points, reason, share, unseen
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row, number
@@ -176,7 +176,7 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
 
     ``pii`` are the tokens of matched spans, ``control`` those of their controls,
     ``pii_all`` the tokens of every annotated identifier, whose ``dose``, ``form``,
-    ``cue`` and ``stratum`` are those of :class:`~spark_audit.audits.occurrences.Facts`.
+    ``cue`` and ``stratum`` are those of ``Facts`` in ``identifier_facts``.
     """
     return joined(frames(tables, manifest), COLUMNS).astype(dict.fromkeys(TAKEN, int))
 

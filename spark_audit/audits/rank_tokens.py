@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.contract import Tables
-from spark_audit.audits.occurrences import identifier_facts
-from spark_audit.audits.turns import framed
+from spark_audit.audits.identifier_facts import identifier_facts
+from spark_audit.audits.stored_evidence import framed
 from spark_audit.manifest.schema import Manifest
 from spark_audit.scoring.table import Pass
 

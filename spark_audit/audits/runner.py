@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from spark_audit.audits.turns import Evidence
+    from spark_audit.audits.stored_evidence import Evidence
     from spark_audit.manifest.schema import Manifest
     from spark_audit.results import AuditResult
 
@@ -206,7 +206,7 @@ class Audits(Registry[Audit]):
         **options: Any,
     ) -> AuditResult:
         """Check, make the evidence, conclude, and say of whom nothing can be said."""
-        from spark_audit.audits.turns import concluded, names_in, stored
+        from spark_audit.audits.stored_evidence import concluded, names_in, stored
         from spark_audit.results import AuditResult, Finding
 
         about, parts = self._about[name], self.get(name).parts

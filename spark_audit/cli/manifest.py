@@ -49,7 +49,7 @@ def build(
     from spark_audit.data.examples import data_files
     from spark_audit.files import check_writable
     from spark_audit.manifest.build import build_manifest
-    from spark_audit.manifest.packed import Stored
+    from spark_audit.manifest.packed_lists import Stored
     from spark_audit.scoring.store import Store
     from spark_audit.terminal.progress import progress
 

@@ -73,8 +73,8 @@ def report(
     # Before anything is written: a name that is unknown leaves the folder as it is.
     further = []
     if against is not None:
-        from spark_audit.report.against import against as compared
-        from spark_audit.report.against import parse_named
+        from spark_audit.report.comparison import against as compared
+        from spark_audit.report.comparison import parse_named
 
         other = read_report(folder_of(against))
         further = [compared(content, other, named=parse_named(named))]

@@ -10,7 +10,7 @@ from spark_audit.audits import AUDITS
 from spark_audit.audits.claims import TESTS, level_of
 from spark_audit.report.cells import Table, records_table
 from spark_audit.report.disclosure import disclosed
-from spark_audit.report.standing import (
+from spark_audit.report.states import (
     SHAPES,
     Standing,
     advice,

@@ -18,8 +18,8 @@ import numpy as np
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import ANY, BASE
 from spark_audit.errors import InputError, choose
+from spark_audit.manifest.compatibility import check_fit, limited
 from spark_audit.manifest.file import original
-from spark_audit.manifest.fit import check_fit, limited
 from spark_audit.manifest.items import example_of, items_for
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.conclude import manifest_facts

@@ -19,17 +19,17 @@ from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.clusters import clusters
+from spark_audit.manifest.compatibility import check_fit
 from spark_audit.manifest.file import redact as redact
 from spark_audit.manifest.file import seal
-from spark_audit.manifest.fit import check_fit
 from spark_audit.manifest.layout import Reference, Rows
 from spark_audit.manifest.overview import describe as describe
-from spark_audit.manifest.packed import Stored
+from spark_audit.manifest.packed_lists import Stored
 from spark_audit.manifest.records import Facts
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.selection import Record, canary_sets, duplicates, membership
 from spark_audit.manifest.settings import BuildSettings
-from spark_audit.manifest.sliced import Found, Tokens, gone_through, tokenised
+from spark_audit.manifest.slices import Found, Tokens, gone_through, tokenised
 from spark_audit.manifest.twins import twin_sets
 from spark_audit.provenance import sha256_file, versions
 from spark_audit.scoring.score import BatchSize

@@ -18,8 +18,8 @@ from spark_audit.files import (
     read_regular,
     write_atomically,
 )
-from spark_audit.manifest.joined import check_joined
-from spark_audit.manifest.packed import MOST, Packed, as_packed, canonical
+from spark_audit.manifest.consistency import check_joined
+from spark_audit.manifest.packed_lists import MOST, Packed, as_packed, canonical
 from spark_audit.manifest.schema import (
     Manifest,
     ManifestCanary,
@@ -186,7 +186,7 @@ def redact(manifest: Manifest) -> Manifest:
     then rows, sources and clusters are numbered. The original's digest is left out,
     since a guess of the text could be tried out against it.
     """
-    from spark_audit.manifest.hidden import ids_identify
+    from spark_audit.manifest.redaction import ids_identify
 
     names: list[dict[str, str]] = [{}, {}, {}]
     if ids_identify(manifest):

@@ -30,7 +30,7 @@ from spark_audit.files import (
     read_regular,
     write_atomically,
 )
-from spark_audit.manifest.packed import Packed
+from spark_audit.manifest.packed_lists import Packed
 from spark_audit.provenance import canonical_json
 from spark_audit.terminal.suggestions import instead
 

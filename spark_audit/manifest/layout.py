@@ -14,7 +14,7 @@ from spark_audit.data.examples import Example, Ranges
 from spark_audit.data.occurrences import identifier_ranges
 from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import InputError
-from spark_audit.manifest.packed import Scratch
+from spark_audit.manifest.packed_lists import Scratch
 from spark_audit.scoring.table import COLUMNS, TokenTable
 from spark_audit.stats.matching import dilate
 

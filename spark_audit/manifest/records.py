@@ -21,7 +21,7 @@ from spark_audit.manifest.covariates import (
     token_classes,
 )
 from spark_audit.manifest.layout import Layout, Outline
-from spark_audit.manifest.packed import Scratch
+from spark_audit.manifest.packed_lists import Scratch
 from spark_audit.manifest.selection import Pairs, Record
 
 COUNTED = (

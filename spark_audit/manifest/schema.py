@@ -16,9 +16,16 @@ from typing import Annotated, Any, Literal, cast
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from spark_audit.manifest.joined import ById, check_inside, check_joined
-from spark_audit.manifest.packed import MOST, MOST_NATS, Scores, Unlls, packing, share
-from spark_audit.results.shown import Shown
+from spark_audit.manifest.consistency import ById, check_inside, check_joined
+from spark_audit.manifest.packed_lists import (
+    MOST,
+    MOST_NATS,
+    Scores,
+    Unlls,
+    packing,
+    share,
+)
+from spark_audit.results.notebook import Shown
 
 Preset = Literal["robust", "paper"]
 Split = Literal["train", "test"]

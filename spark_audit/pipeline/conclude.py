@@ -15,11 +15,11 @@ import pyarrow as pa
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import BASE, Tables, baselines_of, originals
 from spark_audit.audits.seeds import with_entries
-from spark_audit.audits.setup import setup_guards
-from spark_audit.audits.turns import StoredEvidence
+from spark_audit.audits.setup_guards import setup_guards
+from spark_audit.audits.stored_evidence import StoredEvidence
 from spark_audit.errors import IncompleteError
 from spark_audit.files import cannot_write, temporary
-from spark_audit.manifest.hidden import ids_identify
+from spark_audit.manifest.redaction import ids_identify
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.folders import check_folder, safe, table_stem
 from spark_audit.pipeline.lineup import Lineup, known

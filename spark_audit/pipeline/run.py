@@ -16,8 +16,8 @@ from spark_audit.checkpoints.specs import parse_specs
 from spark_audit.errors import IncompleteError, InputError
 from spark_audit.files import check_writable
 from spark_audit.locks import alone
+from spark_audit.manifest.compatibility import check_fit
 from spark_audit.manifest.file import load_manifest, original
-from spark_audit.manifest.fit import check_fit
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.conclude import conclude
 from spark_audit.pipeline.engines.contract import Call, Clock, Engine, Progress

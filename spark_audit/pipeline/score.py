@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from spark_audit.manifest.fit import check_fit
+from spark_audit.manifest.compatibility import check_fit
 from spark_audit.manifest.items import items_for, token_places
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.engines.contract import Clock, Engine, Progress, Task

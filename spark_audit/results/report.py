@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from spark_audit.errors import visible
+from spark_audit.results.notebook import frame, table_html
 from spark_audit.results.rows import (
     LISTS,
     Contrast,
@@ -21,7 +22,6 @@ from spark_audit.results.rows import (
     by_severity,
     findings_html,
 )
-from spark_audit.results.shown import frame, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -212,7 +212,7 @@ class Report(Strict):
 
     def _repr_html_(self) -> str:
         """Where each checkpoint stands, and the findings, as tables."""
-        from spark_audit.report.standing import SHAPES, standings
+        from spark_audit.report.states import SHAPES, standings
 
         title = f"Report on {self.manifest.name}, {self.status}"
         lines = [

@@ -21,7 +21,7 @@ from pydantic import (
 
 from spark_audit.errors import visible
 from spark_audit.results.estimate import Estimate, Interval, Status
-from spark_audit.results.shown import frame, table_html
+from spark_audit.results.notebook import frame, table_html
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,10 +16,10 @@ import pytest
 from scipy import stats
 
 from spark_audit.audits import canary
-from spark_audit.audits.canary.audit import conclude
+from spark_audit.audits.canary.canary_findings import INSENSITIVE
 from spark_audit.audits.canary.candidates import evidence, plan
 from spark_audit.audits.canary.epsilon import one_run_table
-from spark_audit.audits.canary.findings import INSENSITIVE
+from spark_audit.audits.canary.exposure import conclude
 from spark_audit.audits.canary.ranks import control_tests, ranked
 from spark_audit.audits.contract import Context
 from spark_audit.audits.ratio_rows import bounded, moved

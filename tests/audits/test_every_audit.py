@@ -21,7 +21,7 @@ from planted import PLANTED, World
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import taken
-from spark_audit.audits.turns import StoredEvidence
+from spark_audit.audits.stored_evidence import StoredEvidence
 from spark_audit.names import series_of
 from spark_audit.results import AuditResult, Contrast, Row
 from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
@@ -307,7 +307,7 @@ def test_what_is_concluded_in_turns_is_what_is_concluded_at_once(
             }
     baselines = {"method[1]": "clean", "method[2]": "clean", "alone": "method[1]"}
     whole = audited(audit, world, tables, baselines)
-    monkeypatch.setattr("spark_audit.audits.turns.TOGETHER", 0)
+    monkeypatch.setattr("spark_audit.audits.stored_evidence.TOGETHER", 0)
     file = {"evidence_file": lambda: tmp_path / "evidence.parquet"}
     told = audited(audit, world, tables, baselines, **file)
     assert isinstance(told.evidence, StoredEvidence)

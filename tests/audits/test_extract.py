@@ -16,8 +16,8 @@ from scipy import stats
 
 from spark_audit.audits import extract
 from spark_audit.audits.contract import Context
-from spark_audit.audits.extract.apart import comparable, train_minus_test
-from spark_audit.audits.extract.audit import conclude, evidence, plan
+from spark_audit.audits.extract.extraction import conclude, evidence, plan
+from spark_audit.audits.extract.rate_difference import comparable, train_minus_test
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Row

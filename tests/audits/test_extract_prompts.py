@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from spark_audit.audits import extract
-from spark_audit.audits.extract.audit import check, evidence, plan
+from spark_audit.audits.extract.extraction import check, evidence, plan
 from spark_audit.audits.extract.prompts import (
     PROMPTED,
     graded,

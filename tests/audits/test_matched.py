@@ -14,7 +14,7 @@ from synthetic import Case
 
 from spark_audit.audits import matched
 from spark_audit.audits.contract import Context, baselines_of
-from spark_audit.audits.matched.audit import evidence, plan
+from spark_audit.audits.matched.selectivity import evidence, plan
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.results import AuditResult, Row, number
@@ -355,7 +355,7 @@ def test_weightings_follow_their_definitions(make_case: Make) -> None:
 
 def test_conclusions_from_stored_evidence_are_the_same(make_case: Make) -> None:
     """`compare` reads the evidence back and needs neither model nor manifest."""
-    from spark_audit.audits.matched.audit import conclude
+    from spark_audit.audits.matched.selectivity import conclude
 
     case = make_case(sources=20, seed=17)
     tables = case.tables(plain=same, ours=shifted(case, 0.3))
@@ -428,7 +428,7 @@ def test_direction_of_a_contrast_is_said(make_case: Make) -> None:
 
 
 def test_options_are_refused_before_anything_is_scored() -> None:
-    from spark_audit.audits.matched.audit import check
+    from spark_audit.audits.matched.selectivity import check
     from spark_audit.errors import InputError
 
     with pytest.raises(InputError, match="--replicates: 1 replicates give no interval"):
@@ -713,7 +713,7 @@ def test_by_dose_memory_and_kind_are_what_loops_over_occurrences_give(
     many = {c for i, c in enumerate(sorted(set(frame["cluster"]))) if i % 2}
     raised = pii & (frame["split"] == "train") & frame["cluster"].isin(many)
     frame.loc[raised, "dose"] = 5
-    from spark_audit.audits.matched.audit import conclude
+    from spark_audit.audits.matched.selectivity import conclude
 
     result = conclude(frame, Context(replicates=100))
     own = frame[frame["checkpoint"] == "ours"]
@@ -816,7 +816,7 @@ def test_formats_are_not_learned_where_other_text_alone_drifted(
 
 
 def test_an_ordinary_run_that_there_is_not_is_refused_before_scoring() -> None:
-    from spark_audit.audits.matched.audit import check
+    from spark_audit.audits.matched.selectivity import check
 
     check(null="a,b", names=("a", "b"))
     check(null="four")  # names are not known yet

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import spark_audit.audits.mia.audit as mia_module
+import spark_audit.audits.mia.membership as mia_module
 from spark_audit.audits import AUDITS, mia
 from spark_audit.audits.contract import Context
-from spark_audit.audits.mia.audit import check, conclude, evidence, plan
 from spark_audit.audits.mia.estimates import Group
+from spark_audit.audits.mia.membership import check, conclude, evidence, plan
 from spark_audit.audits.mia.scores import ATTACKS, DECLARED, RELATIVE
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import redact, seal
@@ -31,7 +31,7 @@ Make = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def _few_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_audit.audits.mia.audit.MOST_REPLICATES", 200)
+    monkeypatch.setattr("spark_audit.audits.mia.membership.MOST_REPLICATES", 200)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 
 from spark_audit.audits import noise
 from spark_audit.audits.contract import Context
-from spark_audit.audits.noise.audit import check, conclude, evidence, plan
+from spark_audit.audits.noise.embedding_noise import check, conclude, evidence, plan
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_audit.audits.matched.evidence import evidence
 from spark_audit.audits.matched.rematch import (
     VARIANTS,
     diagnostics,
@@ -17,6 +16,7 @@ from spark_audit.audits.matched.rematch import (
     rematch,
     sensitivity_table,
 )
+from spark_audit.audits.matched.span_scores import evidence
 from spark_audit.audits.spans import Sums, group_of
 
 Make = Callable[..., Any]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spark_audit.audits.claims import ALARM
-from spark_audit.audits.setup import setup_guards
+from spark_audit.audits.setup_guards import setup_guards
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.scoring.table import COLUMNS, Pass, TokenTable

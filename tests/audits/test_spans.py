@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_audit.audits.matched.evidence import evidence
+from spark_audit.audits.matched.span_scores import evidence
 from spark_audit.audits.spans import Sums, audited_spans, group_of, groups
 
 Make = Callable[..., Any]

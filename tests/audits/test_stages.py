@@ -12,9 +12,9 @@ from scipy import stats
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import Context
-from spark_audit.audits.stages.audit import COLUMNS, conclude, remembered
-from spark_audit.audits.stages.audit import evidence as evidence_of
 from spark_audit.audits.stages.cells import Cell, Found
+from spark_audit.audits.stages.stage_memory import COLUMNS, conclude, remembered
+from spark_audit.audits.stages.stage_memory import evidence as evidence_of
 from spark_audit.errors import InputError
 from spark_audit.results import AuditResult, Estimate, Row
 from spark_audit.stats.memory import Memory

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_audit.audits import turns
+from spark_audit.audits import stored_evidence
 from spark_audit.audits.contract import About, Context
-from spark_audit.audits.turns import (
+from spark_audit.audits.stored_evidence import (
     StoredEvidence,
     concluded,
     framed,
@@ -50,7 +50,7 @@ def test_small_evidence_stays_a_frame_and_makes_no_file() -> None:
 def test_large_evidence_is_read_by_checkpoint(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "TOGETHER", most)
+    monkeypatch.setattr(stored_evidence, "TOGETHER", most)
     empty = next(frames("a", rows=0))
     given = [empty, *frames("b a"), empty, next(frames("c", rows=1)), *frames("b")]
     found = stored(iter(given), lambda: tmp_path / "evidence.parquet")
@@ -71,7 +71,7 @@ def test_one_frame_is_in_memory_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is written before the next is made."""
-    monkeypatch.setattr(turns, "TOGETHER", 100)
+    monkeypatch.setattr(stored_evidence, "TOGETHER", 100)
     path, sizes = tmp_path / "evidence.parquet", []
 
     def made() -> Iterator[pd.DataFrame]:
@@ -85,7 +85,7 @@ def test_one_frame_is_in_memory_at_a_time(
 
 
 def test_a_full_disk_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "TOGETHER", 0)
+    monkeypatch.setattr(stored_evidence, "TOGETHER", 0)
     with pytest.raises(OutputError, match="^/dev: cannot be written .*No space left"):
         stored(frames("a b", rows=5000), lambda: Path("/dev/full"))
 
@@ -94,7 +94,7 @@ def test_records_become_the_frame_that_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     records = [{"a": i, "c": f"{i}"} for i in range(7)]
-    monkeypatch.setattr(turns, "RECORDS", 3)
+    monkeypatch.setattr(stored_evidence, "RECORDS", 3)
     found = framed(iter(records), ["c", "b", "a"])
     assert found.columns.tolist() == ["c", "b", "a"]
     assert found["a"].tolist() == [*range(7)]
@@ -137,7 +137,7 @@ def test_a_turn_sees_its_own_its_baseline_and_the_base(
     said: tuple[list[set[str]], Say], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, conclude = said
-    monkeypatch.setattr(turns, "TOGETHER", 0)
+    monkeypatch.setattr(stored_evidence, "TOGETHER", 0)
     names = "base plain m[1] m[2] o[1] o[2] alone"
     found = stored(frames(names), lambda: tmp_path / "evidence.parquet")
     baselines = {"plain": "alone", "m[1]": "o[1]", "m[2]": "o[2]"}

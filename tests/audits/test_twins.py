@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.twins.audit import plan
-from spark_audit.audits.twins.findings import _still
-from spark_audit.audits.twins.rows import TRAINED
+from spark_audit.audits.twins.rise import plan
+from spark_audit.audits.twins.twin_findings import _still
+from spark_audit.audits.twins.twin_rows import TRAINED
+from spark_audit.manifest.compatibility import limited
 from spark_audit.manifest.file import redact, seal
-from spark_audit.manifest.fit import limited
 from spark_audit.manifest.items import example_of
 from spark_audit.manifest.prompts import twins_key
 from spark_audit.manifest.schema import Manifest

@@ -11,7 +11,7 @@ import pytest
 
 from spark_audit.audits import AUDITS, utility
 from spark_audit.audits.contract import Context
-from spark_audit.audits.utility.audit import check, conclude, evidence, plan
+from spark_audit.audits.utility.task_accuracy import check, conclude, evidence, plan
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.items import labels_key, task_labels

@@ -21,7 +21,7 @@ from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest, verify
 from spark_audit.manifest.file import load_manifest, redact, write_manifest
 from spark_audit.manifest.items import manifest_items
-from spark_audit.manifest.packed import Stored
+from spark_audit.manifest.packed_lists import Stored
 from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import canonical_json
 from spark_audit.scoring.score import item, score

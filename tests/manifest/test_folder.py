@@ -15,7 +15,7 @@ import pytest
 
 from spark_audit.errors import InputError, SparkError
 from spark_audit.manifest import folder as folders
-from spark_audit.manifest import packed
+from spark_audit.manifest import packed_lists
 from spark_audit.manifest.file import (
     check_output,
     digest,
@@ -25,7 +25,7 @@ from spark_audit.manifest.file import (
     write_manifest,
 )
 from spark_audit.manifest.folder import HEAD
-from spark_audit.manifest.packed import Packed
+from spark_audit.manifest.packed_lists import Packed
 from spark_audit.manifest.schema import Manifest, ManifestExample
 
 
@@ -38,9 +38,9 @@ def manifest(make_case: Callable[..., Any]) -> Manifest:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows make several slices, files and groups."""
-    monkeypatch.setattr(packed, "SLICE", 7)
-    monkeypatch.setattr(packed, "HELD", 2)
-    monkeypatch.setattr(packed, "FEW", 1)
+    monkeypatch.setattr(packed_lists, "SLICE", 7)
+    monkeypatch.setattr(packed_lists, "HELD", 2)
+    monkeypatch.setattr(packed_lists, "FEW", 1)
     monkeypatch.setattr(folders, "FILE_ROWS", 20)
     monkeypatch.setattr(folders, "GROUP_ROWS", 9)
 
@@ -256,10 +256,10 @@ def test_packed_parts_are_a_sequence(manifest: Manifest, small: None) -> None:
         with pytest.raises(IndexError):
             found[outside]
     # Only what was asked for last is held.
-    assert len(found._held) == packed.FEW
+    assert len(found._held) == packed_lists.FEW
     few = Packed.of(str, [f"{k}" for k in range(14)], name="ids")
     assert len(list(few)) == 14
-    assert len(few._held) == packed.HELD
+    assert len(few._held) == packed_lists.HELD
     again = Packed.of(str, (f"é{k}" for k in range(20)), name="ids")
     assert json.loads(b"".join(again.json())) == list(again)
     assert b"".join(Packed.of(str, (), name="ids").json()) == b"[]"
@@ -269,7 +269,7 @@ def test_packed_parts_are_a_sequence(manifest: Manifest, small: None) -> None:
 def test_many_parts_lie_in_a_file_while_there_is_room(
     room: int, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, written = packed._put, 0
+    real, written = packed_lists._put, 0
 
     def put(file: Any, data: bytes) -> None:
         nonlocal written
@@ -278,8 +278,8 @@ def test_many_parts_lie_in_a_file_while_there_is_room(
             raise OSError(28, "No space left on device")
         real(file, data)
 
-    monkeypatch.setattr(packed, "IN_MEMORY", 100)
-    monkeypatch.setattr(packed, "_put", put)
+    monkeypatch.setattr(packed_lists, "IN_MEMORY", 100)
+    monkeypatch.setattr(packed_lists, "_put", put)
     names = [f"row {k}" for k in range(500)]
     found = Packed.of(str, iter(names), name="ids")
     assert list(found) == names

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_audit.errors import InputError
-from spark_audit.manifest.hidden import Secrets, hidden_ranges
+from spark_audit.manifest.redaction import Secrets, hidden_ranges
 
 
 def test_a_row_that_cannot_be_read_is_not_called_by_its_id() -> None:

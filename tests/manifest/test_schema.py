@@ -18,6 +18,7 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import Example, Span
 from spark_audit.errors import InputError, OutputError
 from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.compatibility import check_fit, limited
 from spark_audit.manifest.file import (
     digest,
     json_schema,
@@ -26,7 +27,6 @@ from spark_audit.manifest.file import (
     seal,
     write_manifest,
 )
-from spark_audit.manifest.fit import check_fit, limited
 from spark_audit.manifest.schema import Manifest
 
 REGENERATE = """run, from the repository root:

@@ -15,8 +15,8 @@ import pytest
 from spark_audit.audits import AUDITS
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
+from spark_audit.manifest.compatibility import check_fit
 from spark_audit.manifest.file import digest, load_manifest, write_manifest
-from spark_audit.manifest.fit import check_fit
 from spark_audit.manifest.items import MORE_TOKENS, items_for, labels_key, task_labels
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.tasks import task_manifest

@@ -11,7 +11,7 @@ import pytest
 from spark_audit.audits import AUDITS
 from spark_audit.cli.main import run
 from spark_audit.errors import InputError
-from spark_audit.report.against import LEAD, against, parse_named
+from spark_audit.report.comparison import LEAD, against, parse_named
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import CheckpointFacts, ManifestFacts, Report, Row
 

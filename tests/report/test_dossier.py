@@ -23,8 +23,9 @@ from spark_audit.names import seeds_of
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.folder import read_report, write_report
-from spark_audit.report.standing import OUTCOMES, STATES, standings
-from spark_audit.report.writers.dossier import page, words
+from spark_audit.report.states import OUTCOMES, STATES, standings
+from spark_audit.report.writers.dossier import page
+from spark_audit.report.writers.dossier import sentences as words
 from spark_audit.report.writers.dossier.exposed import MOST, exposed
 from spark_audit.report.writers.dossier.facts import attacks
 from spark_audit.results import (

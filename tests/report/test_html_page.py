@@ -19,7 +19,7 @@ import pytest
 from synthetic import make_case  # noqa: F401
 
 from spark_audit.manifest.file import redact, seal
-from spark_audit.manifest.hidden import rewritten
+from spark_audit.manifest.redaction import rewritten
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.attachments import write_cases
 from spark_audit.report.cells import Cell, Line, Table, figure

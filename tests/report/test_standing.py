@@ -11,7 +11,7 @@ from spark_audit.cli.show import show_report
 from spark_audit.report.assemble import assemble
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.gate import DEFAULT, check, parse_rule
-from spark_audit.report.standing import (
+from spark_audit.report.states import (
     MENDED,
     NEXT,
     READING,

@@ -11,7 +11,11 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
-from spark_audit.audits.extract.apart import exact_p, hits_power, train_against_test
+from spark_audit.audits.extract.rate_difference import (
+    exact_p,
+    hits_power,
+    train_against_test,
+)
 from spark_audit.results.rows import Power
 from spark_audit.stats.bootstrap import correlated, independent, sign_flip
 from spark_audit.stats.chance_ranks import null_mean

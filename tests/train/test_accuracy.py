@@ -209,7 +209,7 @@ def test_a_runs_matrix_is_what_the_audit_says_of_its_folder(
 def test_prompts_are_those_of_the_manifest(
     tiny_base: Path, tiny_tokenizer: Any
 ) -> None:
-    from spark_audit.audits.utility.audit import plan
+    from spark_audit.audits.utility.task_accuracy import plan
     from spark_audit.manifest.items import items_for
     from spark_audit.manifest.tasks import task_manifest
     from spark_audit.scoring.table import Pass

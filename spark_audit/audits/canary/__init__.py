@@ -1,3 +1,3 @@
 """Planted canaries ranked among strings that they could as well have been."""
 
-from spark_audit.audits.canary import audit as audit
+from spark_audit.audits.canary import exposure as exposure

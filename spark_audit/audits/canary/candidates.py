@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.contract import Plan, Tables
-from spark_audit.audits.turns import joined
+from spark_audit.audits.stored_evidence import joined
 from spark_audit.manifest.prompts import canary_key
 from spark_audit.manifest.schema import CanaryContext, Manifest, ManifestCanary
 from spark_audit.scoring.table import Pass, TokenTable

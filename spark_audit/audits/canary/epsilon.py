@@ -15,8 +15,8 @@ from collections.abc import Collection
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits.canary.canary_tables import KS, Record
 from spark_audit.audits.canary.ranks import LEVEL, by_part, held_out, trained
-from spark_audit.audits.canary.tables import KS, Record
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.wording import confidence
 from spark_audit.data.canaries import FORMATS

@@ -10,7 +10,7 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.contract import BASE
-from spark_audit.audits.extract.findings import ALL_TIED, hits
+from spark_audit.audits.extract.extraction_findings import ALL_TIED, hits
 from spark_audit.audits.wording import share
 from spark_audit.results import Claim, Finding
 from spark_audit.stats.extraction import n_p, n_p_counts

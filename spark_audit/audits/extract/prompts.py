@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.contract import BASE
-from spark_audit.audits.extract.apart import (
+from spark_audit.audits.extract.rate_difference import (
     EXACT,
     PARTS,
     Apart,

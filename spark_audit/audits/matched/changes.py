@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits.identifier_facts import Moved, comparable, sides_of
 from spark_audit.audits.matched.contrasts import REFERENCE
-from spark_audit.audits.matched.words import NO_LOW
-from spark_audit.audits.occurrences import Moved, comparable, sides_of
+from spark_audit.audits.matched.matched_sentences import NO_LOW
 from spark_audit.audits.strata import ENOUGH
 from spark_audit.data.occurrences import dose_group
 from spark_audit.results import Contrast, Estimate, Row, number

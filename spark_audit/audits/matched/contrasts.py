@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.contract import Context
-from spark_audit.audits.matched.evidence import CLASSES
-from spark_audit.audits.matched.words import NO_PAIRS
+from spark_audit.audits.matched.matched_sentences import NO_PAIRS
+from spark_audit.audits.matched.span_scores import CLASSES
 from spark_audit.audits.spans import Group, group_of, groups
 from spark_audit.names import entry_of, original_of
 from spark_audit.results import Contrast, Estimate, Family, Row

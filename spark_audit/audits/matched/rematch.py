@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.spans import Group, Sums, audited_spans, group_of
-from spark_audit.audits.turns import Evidence, part_of
+from spark_audit.audits.stored_evidence import Evidence, part_of
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.provenance import seed_for
 from spark_audit.results import Estimate

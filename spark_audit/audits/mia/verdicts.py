@@ -11,7 +11,7 @@ import numpy as np
 from spark_audit.audits.claims import ALARM, BASE_READ
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.mia.estimates import NO_ROWS, AboveTexts, Group
-from spark_audit.audits.mia.guards import ALL, APART, Findings
+from spark_audit.audits.mia.membership_guards import ALL, APART, Findings
 from spark_audit.audits.mia.scores import ATTACKS, DECLARED, FPRS
 from spark_audit.audits.wording import figure, p_value
 from spark_audit.results import Claim, Contrast, Finding, Guard, Row, number

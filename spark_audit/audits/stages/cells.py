@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.claims import LEVEL
+from spark_audit.audits.identifier_facts import sides_of
 from spark_audit.audits.matched.changes import unequal
-from spark_audit.audits.occurrences import sides_of
 from spark_audit.names import CheckpointName
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.memory import Memory, memory

@@ -1,3 +1,3 @@
 """Identifiers that nobody planted, ranked among fresh strings of their kind."""
 
-from spark_audit.audits.twins import audit as audit
+from spark_audit.audits.twins import rise as rise

@@ -1,3 +1,3 @@
 """What the tasks' accuracy is after every stage: Last, Avg, BWT, forgetting."""
 
-from spark_audit.audits.utility import audit as audit
+from spark_audit.audits.utility import task_accuracy as task_accuracy

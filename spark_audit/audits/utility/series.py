@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.contract import Tables
-from spark_audit.audits.turns import framed, joined
+from spark_audit.audits.stored_evidence import framed, joined
 from spark_audit.audits.wording import percent, points, reason, share, unseen
 from spark_audit.errors import InputError
 from spark_audit.manifest.items import labels_key, task_labels

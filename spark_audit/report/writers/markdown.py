@@ -12,7 +12,7 @@ from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import series_of
 from spark_audit.report.cells import Rendering, Table
-from spark_audit.report.standing import (
+from spark_audit.report.states import (
     SHAPES,
     Standing,
     advice,

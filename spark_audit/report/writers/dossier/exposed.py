@@ -15,7 +15,7 @@ from spark_audit.audits import AUDITS
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of
 from spark_audit.provenance import sha256_file
-from spark_audit.report.standing import Standing
+from spark_audit.report.states import Standing
 from spark_audit.results import Report
 from spark_audit.scoring.table import read_parquet
 

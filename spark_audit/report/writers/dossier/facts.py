@@ -11,8 +11,8 @@ from spark_audit.audits.wording import figure, percent
 from spark_audit.checkpoints.specs import BASE
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.assemble import SCOPE
-from spark_audit.report.standing import Standing, Tried, covered
-from spark_audit.report.writers.dossier.words import OUTCOMES, PLAIN
+from spark_audit.report.states import Standing, Tried, covered
+from spark_audit.report.writers.dossier.sentences import OUTCOMES, PLAIN
 from spark_audit.results import Finding, Report, number
 
 _DIGITS = {"bits": 2, "points": 1}

@@ -1,7 +1,7 @@
 """dossier.html: a few sheets for a data-protection officer.
 
 It is written where it is asked for by name. Its order follows what templates of impact
-assessments ask (see ``words.py``); like the report's page it needs no network, and it
+assessments ask (``sentences.py``); like the report's page it needs no network, and it
 has no script.
 """
 
@@ -23,7 +23,7 @@ from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import series_of
 from spark_audit.report.cells import Rendering
-from spark_audit.report.standing import (
+from spark_audit.report.states import (
     NEXT,
     SHAPES,
     STATES,
@@ -34,7 +34,7 @@ from spark_audit.report.standing import (
     standings,
 )
 from spark_audit.report.writers import WRITERS, only_named
-from spark_audit.report.writers.dossier import words
+from spark_audit.report.writers.dossier import sentences
 from spark_audit.report.writers.dossier.exposed import exposed
 from spark_audit.report.writers.dossier.facts import attacks, data, limits, outcome
 from spark_audit.results import Claim, Report
@@ -85,7 +85,7 @@ def render(
     return _template().render(
         report=report,
         style=Markup(_asset("dossier.css")),
-        words=words,
+        words=sentences,
         answer=answer(found) if found else NO_ATTACK,
         standings=found,
         level=level_of(int(report.settings.get(TESTS, 0))),

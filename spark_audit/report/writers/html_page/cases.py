@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_audit.errors import visible
-from spark_audit.manifest.hidden import Secrets, hidden_ranges
+from spark_audit.manifest.redaction import Secrets, hidden_ranges
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import entry_of
 from spark_audit.report.attachments import NLL

@@ -30,7 +30,7 @@ from spark_audit.report.figures.entries import palette
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.figures.svg import Picture, css_string, picture
 from spark_audit.report.figures.theme import DARK, LIGHT, Drawing
-from spark_audit.report.standing import (
+from spark_audit.report.states import (
     MEANT,
     SHAPES,
     STATES,

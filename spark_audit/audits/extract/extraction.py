@@ -27,7 +27,7 @@ from spark_audit.audits.contract import (
     missing_rows,
 )
 from spark_audit.audits.extract.canaries import canary_findings, canary_table
-from spark_audit.audits.extract.findings import (
+from spark_audit.audits.extract.extraction_findings import (
     NOTHING,
     contrast_findings,
     findings,
@@ -47,7 +47,7 @@ from spark_audit.audits.extract.prompts import (
     shown_prompts,
 )
 from spark_audit.audits.extract.tries import SAMPLERS, Medians
-from spark_audit.audits.occurrences import identifier_facts
+from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.ratio_rows import (
     CELLS,
     beside_base,
@@ -56,7 +56,7 @@ from spark_audit.audits.ratio_rows import (
     ratio_contrasts,
     ratio_rows,
 )
-from spark_audit.audits.turns import framed, joined
+from spark_audit.audits.stored_evidence import framed, joined
 from spark_audit.manifest.prompts import asked_key, asked_keys
 from spark_audit.manifest.schema import (
     Manifest,

@@ -12,7 +12,7 @@ import numpy as np
 
 from spark_audit.manifest.covariates import Likelihoods, corpus
 from spark_audit.manifest.layout import Layout, Reference, Rows
-from spark_audit.manifest.packed import Packer
+from spark_audit.manifest.packed_lists import Packer
 from spark_audit.manifest.records import Balance, example_records, row_counts
 from spark_audit.manifest.schema import ManifestExample, ManifestPair, UnmatchedSpan
 from spark_audit.manifest.selection import (

@@ -15,7 +15,7 @@ from spark_audit.stats.memory import claim_of
 from spark_audit.stats.selectivity import unlike_drift
 
 if TYPE_CHECKING:
-    from spark_audit.audits.occurrences import Moved
+    from spark_audit.audits.identifier_facts import Moved
 
 NO_PAIRS = "there is no matched span in this group"
 NO_LOW = "the drift of low-sensitivity text is not known"

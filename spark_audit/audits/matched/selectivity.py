@@ -20,6 +20,7 @@ import pandas as pd
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import About, Context, Metric, Plan, Tables
+from spark_audit.audits.identifier_facts import Moved
 from spark_audit.audits.matched.changes import (
     low_contrast,
     low_drift,
@@ -32,9 +33,7 @@ from spark_audit.audits.matched.contrasts import (
     missing_rows,
     own_contrasts,
 )
-from spark_audit.audits.matched.evidence import COLUMNS
-from spark_audit.audits.matched.evidence import frames as span_frames
-from spark_audit.audits.matched.findings import (
+from spark_audit.audits.matched.matched_findings import (
     alike_guard,
     contrast_findings,
     findings,
@@ -46,9 +45,10 @@ from spark_audit.audits.matched.rematch import (
     placebo_table,
     sensitivity_table,
 )
-from spark_audit.audits.occurrences import Moved
+from spark_audit.audits.matched.span_scores import COLUMNS
+from spark_audit.audits.matched.span_scores import frames as span_frames
 from spark_audit.audits.spans import SumsOf, audited_spans
-from spark_audit.audits.turns import joined
+from spark_audit.audits.stored_evidence import joined
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, listed

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_audit.report.standing import Outcome, State
+from spark_audit.report.states import Outcome, State
 from spark_audit.results import Claim
 
 PLAIN: Mapping[str, tuple[str, str, str]] = {

@@ -24,7 +24,7 @@ from spark_audit.audits.claims import (
     unclear,
 )
 from spark_audit.audits.contract import About
-from spark_audit.audits.matched.findings import BALANCE
+from spark_audit.audits.matched.matched_findings import BALANCE
 from spark_audit.checkpoints.specs import BASE
 from spark_audit.names import entry_of, series_of
 from spark_audit.report.tables import entries

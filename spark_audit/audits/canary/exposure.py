@@ -15,17 +15,13 @@ from typing import Any
 import pandas as pd
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.canary.candidates import COLUMNS, plan
-from spark_audit.audits.canary.candidates import evidence as candidate_ranks
-from spark_audit.audits.canary.epsilon import epsilon_table, one_run_table
-from spark_audit.audits.canary.findings import (
+from spark_audit.audits.canary.canary_findings import (
     absent,
     contrast_findings,
     finding,
     findings,
 )
-from spark_audit.audits.canary.ranks import Judged, ranked, trained
-from spark_audit.audits.canary.rows import (
+from spark_audit.audits.canary.canary_rows import (
     METRICS,
     TOP,
     canary_contrasts,
@@ -34,7 +30,7 @@ from spark_audit.audits.canary.rows import (
     without_control,
     without_ranks,
 )
-from spark_audit.audits.canary.tables import (
+from spark_audit.audits.canary.canary_tables import (
     Record,
     dose_table,
     extrapolated_table,
@@ -43,6 +39,10 @@ from spark_audit.audits.canary.tables import (
     trend_table,
     uniformity_table,
 )
+from spark_audit.audits.canary.candidates import COLUMNS, plan
+from spark_audit.audits.canary.candidates import evidence as candidate_ranks
+from spark_audit.audits.canary.epsilon import epsilon_table, one_run_table
+from spark_audit.audits.canary.ranks import Judged, ranked, trained
 from spark_audit.audits.contract import BASE, About, Context, Tables, missing_rows
 from spark_audit.audits.ratio_rows import bounded
 from spark_audit.data.canaries import RANKED

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from spark_audit.audits.contract import BASE
-from spark_audit.audits.extract.apart import (
+from spark_audit.audits.extract.guesses import beyond_guessing, counted, dose_p
+from spark_audit.audits.extract.rate_difference import (
     Apart,
     against_base,
     comparable,
@@ -19,7 +20,6 @@ from spark_audit.audits.extract.apart import (
     spans_of,
     train_against_test,
 )
-from spark_audit.audits.extract.guesses import beyond_guessing, counted, dose_p
 from spark_audit.audits.extract.tries import MOST
 from spark_audit.audits.ratio_rows import moved
 from spark_audit.audits.wording import (

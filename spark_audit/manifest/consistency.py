@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from spark_audit.manifest.packed import MOST
+from spark_audit.manifest.packed_lists import MOST
 
 E = TypeVar("E")
 """What an example is: the schema's, which is checked by this."""

@@ -18,11 +18,11 @@ import pandas as pd
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import About, Context, Plan, Tables, by_name
-from spark_audit.audits.occurrences import identifier_facts
+from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.ratio_rows import ratio_contrasts
-from spark_audit.audits.turns import framed, joined
-from spark_audit.audits.twins.findings import findings
-from spark_audit.audits.twins.rows import (
+from spark_audit.audits.stored_evidence import framed, joined
+from spark_audit.audits.twins.twin_findings import findings
+from spark_audit.audits.twins.twin_rows import (
     COLUMNS,
     METRICS,
     marked,
@@ -130,7 +130,7 @@ def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
     ``rank`` counts ties behind, ``ties`` are twins with exactly its NLL; ``dose`` 0
     stands in no trained row; identifiers that share a cluster of rows share theirs;
     ``injected`` were drawn as their twins are; for ``stratum`` see
-    :class:`~spark_audit.audits.occurrences.Facts`.
+    :class:`~spark_audit.audits.identifier_facts.Facts`.
     """
     return joined(frames(tables, manifest), [*COLUMNS])
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.contract import BASE
+from spark_audit.audits.identifier_facts import Moved, sides_of
 from spark_audit.audits.matched.changes import (
     confounded,
     left_out,
@@ -17,14 +18,13 @@ from spark_audit.audits.matched.changes import (
     unequal,
 )
 from spark_audit.audits.matched.contrasts import has_sentence
-from spark_audit.audits.matched.words import (
+from spark_audit.audits.matched.matched_sentences import (
     contrast_finding,
     memory_findings,
     selectivity_finding,
 )
-from spark_audit.audits.occurrences import Moved, sides_of
 from spark_audit.audits.spans import REPRODUCED
-from spark_audit.audits.turns import Evidence, part_of
+from spark_audit.audits.stored_evidence import Evidence, part_of
 from spark_audit.audits.wording import figure
 from spark_audit.names import entry_of
 from spark_audit.results import Contrast, Finding, Guard, Row, number

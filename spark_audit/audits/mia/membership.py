@@ -22,8 +22,8 @@ from spark_audit.audits.contract import replicates as preset_replicates
 from spark_audit.audits.mia.attacks import compressed_bytes
 from spark_audit.audits.mia.competitor import best_guess
 from spark_audit.audits.mia.estimates import NO_ROWS, Group, Known, rows_by_group
-from spark_audit.audits.mia.guards import covariate_table, findings, sides_of
-from spark_audit.audits.mia.rows import (
+from spark_audit.audits.mia.membership_guards import covariate_table, findings, sides_of
+from spark_audit.audits.mia.membership_rows import (
     all_rows_table,
     contrasts_of,
     curve_table,
@@ -49,7 +49,7 @@ from spark_audit.audits.mia.texts import (
     own_text,
 )
 from spark_audit.audits.mia.verdicts import base_read, verdict, verdicts
-from spark_audit.audits.turns import joined, names_in
+from spark_audit.audits.stored_evidence import joined, names_in
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import listed

@@ -17,8 +17,8 @@ import pandas as pd
 from spark_audit.audits import AUDITS
 from spark_audit.audits.claims import LEVEL
 from spark_audit.audits.contract import ANY, About, Context, Metric, Plan, Tables
-from spark_audit.audits.matched.audit import plan as of_identifiers
-from spark_audit.audits.occurrences import identifier_facts
+from spark_audit.audits.identifier_facts import identifier_facts
+from spark_audit.audits.matched.selectivity import plan as of_identifiers
 from spark_audit.audits.spans import Sums, audited_spans
 from spark_audit.audits.stages.cells import (
     Cell,
@@ -28,7 +28,7 @@ from spark_audit.audits.stages.cells import (
     all_series,
     cells_of,
 )
-from spark_audit.audits.turns import joined
+from spark_audit.audits.stored_evidence import joined
 from spark_audit.audits.utility.series import listed, tasks_in_order
 from spark_audit.audits.wording import adjusted_p, figure, unseen
 from spark_audit.data.occurrences import folded, standing

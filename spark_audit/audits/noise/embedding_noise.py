@@ -39,7 +39,7 @@ from spark_audit.audits.noise.perturbed import (
     token_sets,
 )
 from spark_audit.audits.ratio_rows import beside_base
-from spark_audit.audits.turns import joined
+from spark_audit.audits.stored_evidence import joined
 from spark_audit.audits.wording import figure, reason, unseen
 from spark_audit.errors import InputError, NotEstimableError
 from spark_audit.manifest.schema import Manifest

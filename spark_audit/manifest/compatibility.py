@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_audit.errors import InputError
-from spark_audit.manifest.packed import Packed
+from spark_audit.manifest.packed_lists import Packed
 from spark_audit.manifest.schema import (
     Manifest,
     ManifestCanary,

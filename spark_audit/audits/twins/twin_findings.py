@@ -11,7 +11,7 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.contract import BASE
-from spark_audit.audits.twins.rows import (
+from spark_audit.audits.twins.twin_rows import (
     CONTROL,
     NEVER,
     TIED,

@@ -10,7 +10,7 @@ import numpy as np
 
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.mia.estimates import Group, Known
-from spark_audit.audits.mia.guards import Findings
+from spark_audit.audits.mia.membership_guards import Findings
 from spark_audit.audits.mia.scores import DECLARED, METRICS
 from spark_audit.audits.wording import p_value
 from spark_audit.results import Contrast, Estimate, Row

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.occurrences import identifier_facts
+from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.spans import Sums, audited_spans
-from spark_audit.audits.turns import framed, joined
+from spark_audit.audits.stored_evidence import framed, joined
 from spark_audit.manifest.schema import Manifest, TokenRange
 from spark_audit.stats.matching import non_overlapping_windows
 
@@ -35,7 +35,7 @@ def evidence(manifest: Manifest, sums: Mapping[str, Sums]) -> pd.DataFrame:
     ``ref_sum`` the reference's, both in nats. ``dose`` is the number of trained rows
     that the identifier's string stands in, whichever row it is read in, and ``trained``
     1 where that is any; ``form``, ``cue``, ``stratum`` and ``text_auc`` are those of
-    :class:`~spark_audit.audits.occurrences.Facts`, 0 for any other text. ``alike``
+    :class:`~spark_audit.audits.identifier_facts.Facts`, 0 for any other text. ``alike``
     rows hold the eligible tokens of one class (``type``: see
     :class:`~spark_audit.manifest.schema.ManifestExample`) of an example, and columns
     :data:`CLASSES` how many tokens of each an identifier has.
