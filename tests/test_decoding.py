@@ -25,6 +25,7 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.run import Request, run
+from spark_audit.report.cells import Rendering
 from spark_audit.report.disclosure import (
     BESIDE,
     FEWEST,
@@ -301,7 +302,7 @@ def test_a_small_group_is_not_what_the_pooled_figure_leaves(
     report, spans = small
     (ssn,) = spans[(spans["type"] == "SSN") & (spans["role"] == "pii")].itertuples()
     truth = ssn.nll_sum / ssn.n_tokens
-    lines = csv_tables.write(report, tmp_path / "raw")
+    lines = csv_tables.write(report, tmp_path / "raw", Rendering())
     assert lines
     raw = [row for row in own_rows(tmp_path / "raw") if row["group"] != "type:SSN"]
     found = left_over(raw, "type")

@@ -25,6 +25,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.conclude import manifest_facts
 from spark_audit.pipeline.run import Request, run
 from spark_audit.provenance import canonical_json
+from spark_audit.report.cells import Rendering
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.rounding import step_of
@@ -251,7 +252,7 @@ def test_two_figures_leave_many_numbers_open(
     secret, shown = number_of(int(SECRET[-2:])), []
     for i, folder in enumerate(folders):
         report = read_report(folder)
-        csv_tables.write(report, tmp_path / f"raw-{i}")
+        csv_tables.write(report, tmp_path / f"raw-{i}", Rendering())
         write_report(report, tmp_path / f"shared-{i}", formats=("csv",))
     left = {}
     for kind in ("raw", "shared"):
