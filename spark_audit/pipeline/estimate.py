@@ -193,7 +193,8 @@ def told(estimate: Estimate) -> Iterator[str]:
     named = ", ".join(estimate.checkpoints)
     listed = named if len(named) <= 40 else f"{named[:37]}..."
     yield f"Reads    {estimate.manifest[:40]}, {estimate.rows:,} rows"
-    yield f"with     {len(estimate.checkpoints)} checkpoints ({listed})"
+    plural = "s" * (len(estimate.checkpoints) > 1)
+    yield f"with     {len(estimate.checkpoints)} checkpoint{plural} ({listed})"
     yield "         tokenizer, vocabulary, shapes and base of each were checked"
     if estimate.passes is not None:
         there, every = estimate.passes

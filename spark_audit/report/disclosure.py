@@ -337,7 +337,9 @@ def _said(
     def count(found: re.Match[str]) -> str:
         total = int(found[1])
         step = count_step(total, clusters)
-        return f"about {min(rounded(int(found[0]), step), total):.0f}"
+        first = found.string[: found.start()].endswith(". ")
+        about = "About" if first else "about"
+        return f"{about} {min(rounded(int(found[0]), step), total):.0f}"
 
     text = _COUNT.sub(count, _FIGURE.sub(figure, text))
     text = _TOKENS.sub(lambda found: str(count_of(int(found[0]), clusters)), text)
