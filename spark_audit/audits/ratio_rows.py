@@ -32,11 +32,6 @@ CELLS = ("checkpoint", "group", "metric", "of", "cluster", "num", "den")
 KEYS = ["group", "metric", "of"]
 
 
-def cells(records: list[tuple[Any, ...]]) -> pd.DataFrame:
-    """Cells from records in the order of :data:`CELLS`."""
-    return pd.DataFrame.from_records(records, columns=list(CELLS))
-
-
 def by_group(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """A frame with ``split``, ``task`` and ``type`` by the groups of a report.
 

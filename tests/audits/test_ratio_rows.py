@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 from spark_audit.audits.contract import Context, Metric, missing_rows
 from spark_audit.audits.ratio_rows import (
-    cells,
+    CELLS,
     ratio_contrasts,
     ratio_rows,
     with_nulls,
@@ -22,6 +23,10 @@ METRICS = {
     "hit": Metric("hit", rate=True),
 }
 OPTIONS: dict[str, Any] = {"audit": "x", "metrics": METRICS}
+
+
+def cells(records: list[Any]) -> pd.DataFrame:
+    return pd.DataFrame.from_records(records, columns=list(CELLS))
 
 
 @pytest.fixture
@@ -117,8 +122,6 @@ def test_a_variant_can_be_anothers_null_value(frame: Any) -> None:
     control = control.assign(num=control["num"] * 2)
     frame = frame[frame["metric"] == "nll"]
     control = control[control["metric"] == "nll"]
-    import pandas as pd
-
     rows = ratio_rows(pd.concat([frame, control]), Context(replicates=99), **OPTIONS)
     rows = with_nulls(rows, of="pii", null_of="control")
     by_of = {(r.checkpoint, r.of): r for r in rows}

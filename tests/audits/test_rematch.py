@@ -16,8 +16,9 @@ from spark_audit.audits.matched.rematch import (
     rematch,
     sensitivity_table,
 )
-from spark_audit.audits.matched.span_scores import evidence
+from spark_audit.audits.matched.span_scores import frames
 from spark_audit.audits.spans import Sums, group_of
+from spark_audit.audits.stored_evidence import joined
 
 Make = Callable[..., Any]
 
@@ -106,7 +107,7 @@ def test_placebo_table_centres_on_zero_and_checks_r1(make_case: Make) -> None:
         return 2.0 + 0.7 * (nll - 2.0) + rng.normal(0, 0.02, len(nll))
 
     sums = {"a": Sums.of_table(case.manifest, case.table(shrunk))}
-    spans = evidence(case.manifest, sums)
+    spans = joined(frames(case.manifest, sums))
     anyone, alike = placebo_table(case.manifest, sums, spans, draws=40, seed=1)
     assert anyone["draws"] == alike["draws"] == 40
     assert anyone["mean"] == pytest.approx(0.0, abs=0.03)
@@ -119,7 +120,7 @@ def test_leave_one_out_range_is_that_of_a_loop(make_case: Make) -> None:
     rng = np.random.default_rng(0)
     noise = {key: rng.normal(0, 1, 60) for key in case.reference}
     table = case.table(lambda key, nll: nll + noise[key])
-    spans = evidence(case.manifest, {"a": Sums.of_table(case.manifest, table)})
+    spans = joined(frames(case.manifest, {"a": Sums.of_table(case.manifest, table)}))
     (record,) = diagnostics(spans)
     found = group_of(spans, sorted(set(spans["cluster"])))
     keep = ~np.eye(12, dtype=bool)

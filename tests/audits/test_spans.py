@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_audit.audits.matched.span_scores import evidence
+from spark_audit.audits.matched.span_scores import frames
 from spark_audit.audits.spans import Sums, audited_spans, group_of, groups
+from spark_audit.audits.stored_evidence import joined
 
 Make = Callable[..., Any]
 
@@ -70,7 +71,7 @@ def test_audited_spans_are_the_matched_and_the_unmatched(make_case: Make) -> Non
 def test_evidence_holds_each_role_once(make_case: Make) -> None:
     case = make_case(sources=12, seed=4, caliper=0.1)
     sums = {"a": Sums.of_table(case.manifest, case.table(doubled))}
-    frame = evidence(case.manifest, sums)
+    frame = joined(frames(case.manifest, sums))
     counts = frame["role"].value_counts()
     assert counts["pii"] == counts["control"] == len(case.manifest.pairs)
     assert counts["unmatched"] == len(case.manifest.unmatched)
@@ -87,7 +88,7 @@ def test_evidence_holds_each_role_once(make_case: Make) -> None:
 def test_groups_keep_the_windows_of_their_own_cells(make_case: Make) -> None:
     case = make_case(sources=20, seed=5)
     sums = {"a": Sums.of_reference(case.manifest)}
-    frame = evidence(case.manifest, sums)
+    frame = joined(frames(case.manifest, sums))
     clusters = sorted(set(frame["cluster"]))
     for name, part in groups(frame, "train"):
         spans = part[part["role"].isin(["pii", "unmatched"])]

@@ -11,7 +11,7 @@ import pandas as pd
 
 from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.spans import Sums, audited_spans
-from spark_audit.audits.stored_evidence import framed, joined
+from spark_audit.audits.stored_evidence import framed
 from spark_audit.manifest.schema import Manifest, TokenRange
 from spark_audit.stats.matching import non_overlapping_windows
 
@@ -25,8 +25,10 @@ COLUMNS = (
 )
 
 
-def evidence(manifest: Manifest, sums: Mapping[str, Sums]) -> pd.DataFrame:
-    """What the matched audit concludes from, for every checkpoint in ``sums``.
+def frames(manifest: Manifest, sums: Mapping[str, Sums]) -> Iterator[pd.DataFrame]:
+    """What the matched audit concludes from, checkpoint by checkpoint.
+
+    Without a span it is one empty frame.
 
     Roles: ``pii`` and ``control`` (the two sides of ``pair``), ``unmatched`` (PII
     without a control), ``window`` (eligible non-PII text of a span's length, the
@@ -40,11 +42,6 @@ def evidence(manifest: Manifest, sums: Mapping[str, Sums]) -> pd.DataFrame:
     :class:`~spark_audit.manifest.schema.ManifestExample`) of an example, and columns
     :data:`CLASSES` how many tokens of each an identifier has.
     """
-    return joined(frames(manifest, sums))
-
-
-def frames(manifest: Manifest, sums: Mapping[str, Sums]) -> Iterator[pd.DataFrame]:
-    """:func:`evidence`, checkpoint by checkpoint; without a span one empty frame."""
     skeleton = _frame(_spans(manifest))
     if not len(skeleton):
         yield skeleton
