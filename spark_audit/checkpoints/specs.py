@@ -219,6 +219,13 @@ def _draft(text: str) -> tuple[str | None, tuple[str, ...], str | None]:
     match = _NAMED.fullmatch(value)
     if match and not exists(value):
         name, value = match[1], match[2].strip()
+    given, _, path = value.partition("=")
+    if name is None and exists(path.strip()) and not exists(value):
+        raise InputError(
+            f"{given!r} is no name for a checkpoint",
+            where="--ckpt",
+            fix="write a name of letters, digits and . _ + - alone",
+        )
     listed = value.startswith("[") and value.endswith("]") and not exists(value)
     parts = [p.strip() for p in value[1:-1].split(",")] if listed else [value]
     if not all(parts):

@@ -280,7 +280,8 @@ def show_facts(facts: Mapping[str, Any], *, as_json: bool = False) -> None:
         return
     width = max(map(len, facts), default=0)
     for key, value in facts.items():
-        tell(f"{key:<{width}}  {value}")
+        told = f"{value:.4g}" if isinstance(value, float) else value
+        tell(f"{key:<{width}}  {told}")
 
 
 def show_table(

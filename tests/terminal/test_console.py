@@ -259,10 +259,11 @@ def test_an_unknown_value_lists_the_known_ones() -> None:
 
 
 def test_facts_are_aligned_or_json(capsys: pytest.CaptureFixture[str]) -> None:
-    show_facts({"a": 1, "long": "x"})
-    assert capsys.readouterr().out == "a     1\nlong  x\n"
-    show_facts({"a": 1}, as_json=True)
-    assert json.loads(capsys.readouterr().out) == {"a": 1}
+    share = 50.77970960880422
+    show_facts({"a": share, "long": "x"})
+    assert capsys.readouterr().out == "a     50.78\nlong  x\n"
+    show_facts({"a": share}, as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"a": share}
 
 
 def test_a_table_holds_every_cell_and_no_markup(
