@@ -20,6 +20,8 @@ from spark_audit.data.examples import Example, Span
 
 SEED = int(os.environ.get("FAULTS_SEED", "0"))
 """Another one tries other operations and times."""
+KILLS = int(os.environ.get("FAULTS_KILLS", "6"))
+"""How often a command is interrupted at a random time."""
 NAMES = ("Maria Jones", "John Smith", "Peter Brown", "Alice Green", "Robert White")
 WORDS = "the service food good cold said customer paid dollars rate news".split()
 
@@ -132,6 +134,7 @@ LINES = {
     "build": "spark-audit manifest build --base base --data data/yelp.jsonl "
     "-o built/m.json --caliper 2 --device cpu --quiet",
     "audit": AUDIT.format("nll"),
+    "all": AUDIT.format("all") + " --placebo-draws 0 --jobs 1",
     "render": "spark-audit report report --format md,html,csv,latex",
     "compare": "spark-audit compare report other -o both",
     "train": TRAIN,

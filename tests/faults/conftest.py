@@ -77,7 +77,7 @@ def fresh(workshop: Path, tmp_path: Path) -> Callable[[str], Path]:
     def make(name: str) -> Path:
         folder = tmp_path / str(next(numbers)) / "work"
         shutil.copytree(workshop, folder)
-        if name == "audit":
+        if name in ("audit", "all"):
             shutil.rmtree(folder / "report")
         return folder
 

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from disturbed import LINES, SEED, Commands, kill, left, rows
+from disturbed import KILLS, LINES, SEED, Commands, kill, left, rows
 
 from spark_audit.data.examples import write_examples
 
-RESUMED = ("build", "audit", "train", "relearn")
+RESUMED = ("build", "audit", "all", "render", "train", "relearn")
 
 
 def undisturbed(commands: Commands, fresh: Callable[[str], Path], name: str) -> Path:
@@ -74,7 +74,7 @@ def test_an_audit_interrupted_at_random_times(
 def test_commands_interrupted_at_random_times(
     name: str, commands: Commands, fresh: Callable[[str], Path]
 ) -> None:
-    at_random_times(commands, fresh, name, 6)
+    at_random_times(commands, fresh, name, KILLS)
 
 
 # --- a disk that is full --------------------------------------------------------------
