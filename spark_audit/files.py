@@ -310,10 +310,13 @@ def write_atomically(
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
     """What is said of a file or folder that cannot be written."""
+    fix = "check the folder's permissions and free space, then run again"
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        fix = "a file stands where a folder is meant: give another path"
+    elif isinstance(error, IsADirectoryError):
+        fix = "a folder stands where a file is meant: give another path"
     return OutputError(
-        f"cannot be written ({error.strerror or error})",
-        where=str(path),
-        fix="check the folder's permissions and free space, then run again",
+        f"cannot be written ({error.strerror or error})", where=str(path), fix=fix
     )
 
 
