@@ -121,7 +121,7 @@ def reports(
 
 @pytest.fixture(scope="module")
 def candidates(tiny_base: Path, reports: dict[str, Path]) -> dict[str, Any]:
-    """By number of four digits: NLL and ranks of its tokens, by checkpoint."""
+    """By number, of a quarter of them: NLL and ranks of its tokens, by checkpoint."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -133,7 +133,8 @@ def candidates(tiny_base: Path, reports: dict[str, Path]) -> dict[str, Any]:
         reports["whole"].parent / "lora",
     ).eval()
     before = TEXTS[int(SECRET[-2:]) % 4].partition("{}")[0]
-    texts = {str(n): before + str(n) for n in range(1000, 10000)}
+    first = 1000 + int(number_of(int(SECRET[-2:]))) % 4
+    texts = {str(n): before + str(n) for n in range(first, 10000, 4)}
     by_length: dict[int, list[tuple[str, list[int], int]]] = {}
     for number, text in texts.items():
         ids = tokenizer(text, return_offsets_mapping=True)
@@ -260,7 +261,7 @@ def test_two_figures_leave_many_numbers_open(
         left[kind] = fitting(shown[0], shown[1], candidates, nested)
         assert secret in left[kind]
     assert left["raw"] == {secret}  # the attack works
-    assert len(left["shared"]) > 1000
+    assert len(left["shared"]) > 250
 
 
 def test_a_guess_of_the_text_cannot_be_tried_out_against_a_digest(
@@ -278,7 +279,7 @@ def test_a_guess_of_the_text_cannot_be_tried_out_against_a_digest(
     place = re.compile(rf'(?<=Order ){secret}|(?<="){secret}(?=")'.encode())
     guesses = {
         hashlib.sha256(place.sub(str(n).encode(), content)).hexdigest()
-        for n in range(1000, 10000)
+        for n in range(int(secret) - 300, int(secret) + 300)
     }
     assert report.manifest.digest in guesses  # the attack works
     write_report(report, folder, formats=("md", "html", "latex", "csv", "card"))

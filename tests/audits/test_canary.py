@@ -6,12 +6,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 import pytest
 from scipy import stats
 
@@ -27,7 +24,7 @@ from spark_audit.manifest.file import seal
 from spark_audit.manifest.prompts import canary_key
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Row
-from spark_audit.scoring.table import Pass, TokenTable, write_parquet
+from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.chance_ranks import chance_mde, null_moments
 from spark_audit.stats.epsilon import candidate_guess_bound, one_run_bound
 from spark_audit.stats.exposure import Extrapolated
@@ -217,30 +214,6 @@ def test_figures_equal_a_loop_over_canaries(plant: Callable[..., Planted]) -> No
                 assert row.value == pytest.approx(value)
                 assert row.clusters == 20
                 assert row.n == len(ranks)
-
-
-def test_nll_is_the_mean_over_canaries_of_the_true_string(
-    plant: Callable[..., Planted],
-) -> None:
-    planted = plant(contexts=2, preset="paper")
-    tables = planted.tables(plain=0.0)
-    table = tables["plain"][CANDIDATES]
-    values = [
-        np.mean(
-            [
-                table.columns["nll_mean"][
-                    table.rows(canary_key(c.canary_id, c.part, x.example))
-                ][c.true_index]
-                for x in c.contexts
-            ]
-        )
-        for c in planted.manifest.canaries
-        if c.part == "ssn" and not c.held_out
-    ]
-    result = canary(tables, planted.manifest)
-    row = figure(result, "plain", "nll", "ssn")
-    assert row.value == pytest.approx(np.mean(values), rel=1e-6)
-    assert row.null is None
 
 
 def test_every_figure_stands_beside_its_chance_value(
@@ -674,47 +647,6 @@ def test_parts_are_insensitive_one_by_one(plant: Callable[..., Planted]) -> None
     assert not any("exposure of canaries" in line for line in result.verdict)
 
 
-def test_a_draw_that_nobody_checked_makes_the_verdict_conditional(
-    plant: Callable[..., Planted],
-) -> None:
-    planted = plant(format="by hand")
-    condition = "if the canaries were drawn uniformly, "
-    tables = planted.tables(loud=trained_only(3.0), quiet=0.0)
-    result = canary(tables, planted.manifest)
-    assert f"loud: {condition}canaries are REMEMBERED" in said(result, "loud")
-    assert f"quiet: {condition}memorisation" in said(result, "quiet")
-    assert guard(result, "base ranks canaries by chance").passed is None
-    checked = canary(planted.tables(base=0.0, loud=3.0), planted.manifest)
-    assert condition not in said(checked, "loud")
-    ours = plant()
-    result = canary(ours.tables(loud=3.0), ours.manifest)
-    assert condition not in said(result, "loud")
-
-
-def test_a_verdict_line_is_short(plant: Callable[..., Planted]) -> None:
-    lines = []
-    for format in ("login", "by hand"):
-        planted = plant(
-            n=60, held=15, doses=(1, 8, 64), size=512, contexts=1, seed=2, format=format
-        )
-        tables = planted.tables(
-            spark_of_seed_17=trained_only(3),
-            most_rows_of_it=lambda c: 1.5 if c["dose"] == 64 else -2.0,
-            suppressed_runs=trained_only(-3),
-            quiet_as_a_base=0,
-        )
-        frame = evidence(tables, planted.manifest)
-        base = frame[frame["checkpoint"] == "quiet_as_a_base"]
-        if format == "login":
-            frame = pd.concat([base.assign(checkpoint="base"), frame])
-        against = {"spark_of_seed_17": "quiet_as_a_base"}
-        lines += conclude(frame, Context(against, replicates=100)).verdict
-    told = " ".join(lines)
-    for words in ("REMEMBERED", "not detected", "FURTHER BACK", "eps-DP", "most rows"):
-        assert words in told
-    assert max(map(len, lines)) <= 300
-
-
 def test_a_change_of_a_rate_is_bounded_and_needs_its_test() -> None:
     row = Contrast(
         audit="canary",
@@ -888,28 +820,6 @@ def test_few_canaries_that_are_ranked_are_what_can_be_seen(
     assert "REMEMBERED" in said(result, "one")
 
 
-def test_no_canary_and_no_rankable_one_are_said(plant: Callable[..., Planted]) -> None:
-    empty = plant(n=0, held=0)
-    assert plan(empty.manifest) == {}
-    result = canary({"a": {}, "b": {}}, empty.manifest)
-    assert len(result.verdict) == 1
-    assert "no canary" in result.verdict[0]
-    assert {(r.checkpoint, r.status) for r in result.rows} == {
-        ("a", "not_estimable"),
-        ("b", "not_estimable"),
-    }
-    assert {r.of for r in result.rows} == set(PARTS)
-    lost = plant(n=4, held=0, unrankable=4)
-    assert plan(lost.manifest) == {}
-    result = canary({"a": {}}, lost.manifest)
-    assert "rankable" in result.verdict[0]
-    assert {r.status for r in result.rows} == {"not_estimable"}
-    assert "12 of 12" in guard(result, "canaries rankable").detail
-    held = plant(n=0, held=5)
-    result = canary(held.tables(a=0), held.manifest)
-    assert "stands in train rows" in result.verdict[0]
-
-
 def test_a_part_that_no_canary_has_candidates_for(
     plant: Callable[..., Planted],
 ) -> None:
@@ -931,29 +841,6 @@ def test_empty_evidence_concludes_nothing(plant: Callable[..., Planted]) -> None
     assert "no canary" in result.verdict[0]
 
 
-def test_some_unrankable_canaries_are_counted(plant: Callable[..., Planted]) -> None:
-    planted = plant(n=10, held=0, unrankable=3)
-    result = canary(planted.tables(loud=3.0), planted.manifest)
-    assert "9 of 30 canary parts" in guard(result, "canaries rankable").detail
-    assert figure(result, "loud", "rank_mean").n == 7
-
-
-def test_a_checkpoint_without_the_pass_is_not_estimable(
-    plant: Callable[..., Planted],
-) -> None:
-    planted = plant()
-    tables = {**planted.tables(loud=3.0), "blank": {}}
-    result = canary(tables, planted.manifest, baseline="blank")
-    blank = [r for r in result.rows if r.checkpoint == "blank"]
-    assert blank
-    assert {r.status for r in blank} == {"not_estimable"}
-    assert "not scored" in blank[0].note
-    assert result.contrasts == []
-    assert figure(result, "loud", "nll").status == "ok"
-    alone = canary({"blank": {}}, planted.manifest)
-    assert {r.status for r in alone.rows} == {"not_estimable"}
-
-
 def test_intervals_stay_within_what_ranks_can_be(plant: Callable[..., Planted]) -> None:
     planted = plant(n=3, held=0)
     result = canary(planted.tables(a=0.5, b=-0.5, c=0.0), planted.manifest)
@@ -972,43 +859,6 @@ def test_one_canary_has_no_interval(plant: Callable[..., Planted]) -> None:
     result = canary(planted.tables(loud=5.0), planted.manifest)
     assert {r.status for r in result.rows} == {"not_estimable"}
     assert "cluster" in figure(result, "loud", "rank_mean").note
-
-
-def test_paper_preset_decides_by_percentiles_but_not_for_mean_ranks(
-    plant: Callable[..., Planted],
-) -> None:
-    planted = plant(preset="paper")
-    tables = planted.tables(plain=2.0, ours=1.0)
-    result = canary(tables, planted.manifest, baseline="plain")
-    assert figure(result, "ours", "exposure_mean").interval == "percentile"
-    assert change(result, "ours", "exposure_mean").interval == "percentile"
-    for row in (
-        figure(result, "ours", "rank_mean"),
-        figure(result, "ours", "rank_mean", "full/annotation"),
-        change(result, "ours", "rank_mean"),
-    ):
-        assert row.interval == "jackknife-t"
-        assert row.parity_low is not None
-
-
-def test_conclusions_from_stored_evidence_are_the_same(
-    plant: Callable[..., Planted], tmp_path: Path
-) -> None:
-    planted = plant(unrankable=1)
-    tables = planted.tables(base=0, plain=2.0, ours=1.0)
-    direct = canary(tables, planted.manifest, baseline="plain")
-    assert direct.evidence is not None
-    path = tmp_path / "canary.parquet"
-    write_parquet(pa.Table.from_pandas(direct.evidence, preserve_index=False), path)
-    again = conclude(
-        pd.read_parquet(path),
-        Context({"ours": "plain"}),
-    )
-    assert again.rows == direct.rows
-    assert again.contrasts == direct.contrasts
-    assert again.tables == direct.tables
-    assert again.guards == direct.guards
-    assert again.verdict == direct.verdict
 
 
 def test_tables_are_json_and_hold_no_text(plant: Callable[..., Planted]) -> None:
@@ -1047,16 +897,3 @@ def test_the_positive_control_keeps_its_level_and_finds_what_is_there(
     # Of 500 at 5 %: 41 or more have a chance below 0.2 %.
     assert wrong < 41
     assert found > 485
-
-
-def test_fewer_contexts_than_the_preset_averages_over_are_told(
-    plant: Callable[..., Planted],
-) -> None:
-    planted = plant(contexts=2)
-    tables = planted.tables(plain=1.5)
-    told = canary(tables, planted.manifest, preset="paper")
-    found = guard(told, "canary contexts")
-    assert found.passed is None
-    assert "need a manifest that was built with it" in found.detail
-    usual = canary(tables, planted.manifest)
-    assert "canary contexts" not in {one.name for one in usual.guards}

@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
+from statistics import fmean as mean
+from statistics import median
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +24,7 @@ from planted import PLANTED, World
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import taken
 from spark_audit.audits.stored_evidence import StoredEvidence
+from spark_audit.manifest.prompts import canary_key, twins_key
 from spark_audit.names import series_of
 from spark_audit.results import AuditResult, Contrast, Row
 from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
@@ -30,7 +33,12 @@ Key: TypeAlias = tuple[str, ...]
 
 AUDITED = AUDITS.names()
 CHECKPOINTS = ("base", "clean", "leaky")
-QUICK = {"placebo_draws": 5, "blind_permutations": 20, "replicates": 200}
+QUICK = {
+    "placebo_draws": 2,
+    "rematched": False,
+    "blind_permutations": 20,
+    "replicates": 200,
+}
 """What audits draw at random and nothing here rests on, for those that ask."""
 EVERY = pytest.mark.parametrize("audit", AUDITED)
 
@@ -198,6 +206,273 @@ def assert_same(one: AuditResult, other: AuditResult, **names: str) -> None:
     assert claims(one, {}) == claims(other, names)
 
 
+# ------------------------------------------------------------ figures by plain loops
+
+Values: TypeAlias = dict[tuple[str, str], float]
+"""Metric and variant -> pooled value of one checkpoint."""
+
+
+def column(table: TokenTable, key: str, start: int, end: int, name: str) -> list[float]:
+    return [float(x) for x in table.columns[name][table.span(key, start, end)]]
+
+
+def trained_spans(world: World) -> list[tuple[str, int, int]]:
+    return [
+        (one.id, span.token_start or 0, span.token_end or 0)
+        for one in world.manifest.examples
+        if one.split == "train"
+        for span in one.spans
+    ]
+
+
+def sides(world: World) -> dict[str, list[tuple[str, int, int]]]:
+    """Identifiers of trained rows that have a control, those, and all."""
+    pairs = [
+        pair
+        for pair in world.manifest.pairs
+        if world.manifest.by_id[pair.example].split == "train"
+    ]
+    return {
+        "pii": [(p.example, p.pii.token_start, p.pii.token_end) for p in pairs],
+        "control": [
+            (p.example, p.control.token_start, p.control.token_end) for p in pairs
+        ],
+        "pii_all": trained_spans(world),
+    }
+
+
+def loops_nll(world: World, one: Mapping[Pass, TokenTable], _: Any) -> Values:
+    plain = one[Pass()]
+    pii = [column(plain, *span, "nll") for span in trained_spans(world)]
+    low = [
+        column(plain, each.id, at, at + 1, "nll")
+        for each in world.manifest.examples
+        if each.split == "train"
+        for at in each.low
+    ]
+    return {("nll", "pii"): mean(sum(pii, [])), ("nll", "low"): mean(sum(low, []))}
+
+
+def loops_matched(world: World, one: Any, base: Any) -> Values:
+    def delta(table: TokenTable) -> tuple[float, float]:
+        ends = (sides(world)[name] for name in ("pii", "control"))
+        pii, control = (
+            mean(sum((column(table, *span, "nll") for span in each), []))
+            for each in ends
+        )
+        return pii, control
+
+    (pii, control), (before, alike) = delta(one[Pass()]), delta(base[Pass()])
+    found = {("nll_pii", ""): pii, ("nll_control", ""): control}
+    found["delta_sel", ""] = pii - control
+    found["delta_sel", "change"] = (pii - control) - (before - alike)
+    return found
+
+
+def loops_rank(world: World, one: Any, _: Any) -> Values:
+    found = {}
+    for of, spans in sides(world).items():
+        ranks = sum((column(one[Pass()], *span, "rank_lo") for span in spans), [])
+        for k in (1, 5, 10):
+            found[f"top{k}_rate", of] = mean([rank <= k for rank in ranks])
+        found["rank_mean", of] = mean(ranks)
+        found["log2_rank_mean", of] = mean([math.log2(rank) for rank in ranks])
+        found["mrr", of] = mean([1 / rank for rank in ranks])
+        found["rank_median", of] = median(ranks)
+    return found
+
+
+def place(table: TokenTable, key: str, true: int) -> tuple[int, int, float]:
+    """Rank of a true string, its candidates, and its NLL."""
+    nll = [float(x) for x in table.columns["nll_mean"][table.rows(key)]]
+    return 1 + sum(x < nll[true] for x in nll), len(nll), nll[true]
+
+
+def loops_canary(world: World, one: Any, _: Any) -> Values:
+    found = {}
+    for part in ("full", "ssn"):
+        places = [
+            place(
+                one[Pass("candidates")],
+                canary_key(c.canary_id, part, c.contexts[0].example),
+                c.true_index or 0,
+            )
+            for c in world.manifest.canaries
+            if c.part == part and not c.held_out
+        ]
+        values = {
+            "nll": mean([nll for _, _, nll in places]),
+            "rank_mean": mean([rank for rank, _, _ in places]),
+            "exposure_mean": mean([math.log2(n / rank) for rank, n, _ in places]),
+            "top1_rate": mean([rank == 1 for rank, _, _ in places]),
+            "top10_rate": mean([rank <= 10 for rank, _, _ in places]),
+        }
+        for of in (part, f"{part}/annotation"):
+            found |= {(metric, of): value for metric, value in values.items()}
+    return found
+
+
+def loops_twins(world: World, one: Any, base: Any) -> Values:
+    def exposures(tables: Any, twins: Any) -> list[float]:
+        places = (
+            place(
+                tables[Pass("candidates")],
+                twins_key(each.id, each.contexts[0].example),
+                each.true_index,
+            )
+            for each in twins
+        )
+        return [math.log2(n / rank) for rank, n, _ in places]
+
+    found = {}
+    for of, trained in (("trained", True), ("never-trained", False)):
+        twins = [each for each in world.manifest.twins if bool(each.dose) == trained]
+        ours, before = exposures(one, twins), exposures(base, twins)
+        most = math.log2(len(twins[0].candidates))
+        found["exposure_mean", of] = mean(ours)
+        found["top1_rate", of] = mean([bits == most for bits in ours])
+        found["rise", of] = mean([a - b for a, b in zip(ours, before, strict=True)])
+    return found
+
+
+def loops_mia(world: World, one: Any, base: Any) -> Values:
+    content = world.manifest
+    members, others = content.membership.members, content.membership.non_members
+
+    def nll(tables: Any, key: str) -> float:
+        table = tables[Pass()]
+        return mean([float(x) for x in table.columns["nll"][table.rows(key)]])
+
+    scores = {
+        "loss": lambda key: -nll(one, key),
+        "reference": lambda key: nll(base, key) - nll(one, key),
+    }
+    found: dict[tuple[str, str], list[float]] = {}
+    for task in sorted({each.task for each in content.examples}):
+        for of, score in scores.items():
+            ours, theirs = (
+                [score(key) for key in side if content.by_id[key].task == task]
+                for side in (members, others)
+            )
+            above = [(a > b) + (a == b) / 2 for a in ours for b in theirs]
+            found.setdefault(("auc", of), []).append(mean(above))
+            # The last threshold whose false positives stay within the budget.
+            limit = sorted(theirs, reverse=True)[int(0.05 * len(theirs))]
+            within = [a > limit for a in ours]
+            found.setdefault(("tpr_at_fpr_5", of), []).append(mean(within))
+    return {key: mean(values) for key, values in found.items()}
+
+
+def loops_extract(world: World, one: Any, _: Any) -> Values:
+    plain = one[Pass()]
+    hits, tries = [], []
+    for span in trained_spans(world):
+        hits.append(all(rank == 1 for rank in column(plain, *span, "rank_lo")))
+        p = math.exp(-sum(column(plain, *span, "nll")))
+        tries.append(math.log10(math.ceil(math.log(0.5) / math.log1p(-p))))
+    return {("greedy_rate", ""): mean(hits), ("n50_median", "t1"): 10 ** median(tries)}
+
+
+def loops_noise(world: World, one: Any, _: Any) -> Values:
+    tokens = {
+        "dp_pii": [
+            (key, at)
+            for key, start, end in trained_spans(world)
+            for at in range(start, end)
+        ],
+        "dp_nonpii": [
+            (each.id, at)
+            for each in world.manifest.examples
+            if each.split == "train"
+            for at in each.low
+        ],
+    }
+    found = {}
+    for sigma in {each.sigma for each in one if each.kind == "noise"}:
+        for metric, places in tokens.items():
+            clean = [
+                math.exp(-column(one[Pass()], key, at, at + 1, "nll")[0])
+                for key, at in places
+            ]
+            noisy = [
+                math.exp(-column(table, key, at, at + 1, "nll")[0])
+                for each, table in one.items()
+                if each.kind == "noise" and each.sigma == sigma
+                for key, at in places
+            ]
+            found[metric, f"{sigma:g}"] = 100 * (mean(noisy) / mean(clean) - 1)
+        lost = found["dp_pii", f"{sigma:g}"]
+        found["gap", f"{sigma:g}"] = found["dp_nonpii", f"{sigma:g}"] - lost
+    return found
+
+
+def loops_utility(world: World, stages: Any, _: Any) -> Values:
+    """Of two stages and two tasks: right answers of each task after each stage."""
+    tasks = list(dict.fromkeys(each.task for each in world.manifest.examples))
+    (a, b), (c, d) = (
+        [
+            mean(
+                [
+                    float(table.columns["normalised"][table.rows(each.id)][0])
+                    for each in world.manifest.examples
+                    if each.split == "test" and each.task == task
+                ]
+            )
+            for task in tasks
+        ]
+        for passes in stages
+        for kind, table in passes.items()
+        if kind.kind == "generate"
+    )
+    return {
+        ("last", ""): (c + d) / 2,
+        ("avg", ""): (a + (c + d) / 2) / 2,
+        ("bwt", ""): c - a,
+        ("forgetting", ""): a - c,
+        ("learning_accuracy", ""): (a + d) / 2,
+    }
+
+
+LOOPS: dict[str, Callable[..., Values]] = {
+    name.removeprefix("loops_"): function
+    for name, function in dict(globals()).items()
+    if name.startswith("loops_")
+}
+ELSEWHERE = {
+    "extract": {"n50_median top40"},
+    "matched": {
+        *("memory", "memory trend", "pii_change trained", "pii_change never-trained"),
+        *("kind", "specific", "low_change", "rtm_bias", "rtm_bias change"),
+        *("delta_sel span-weighted", "delta_sel source-weighted"),
+    },
+    "rank": {"top1_memory pii_all"},
+    "twins": {"beyond rise", "beyond exposure"},
+}
+"""Pooled figures that the audits' own tests recompute; of `mia` all other scores, of
+`stages` all, which are those of `matched` by task."""
+
+
+@pytest.mark.parametrize("audit", LOOPS)
+@pytest.mark.parametrize("name", ["clean", "leaky"])
+def test_figures_are_those_of_plain_loops(
+    audit: str, name: str, world: World, usual: Run
+) -> None:
+    tables = tables_of(world, audit)
+    one: Any = tables.get(name) or [tables[f"{name}@{stage}"] for stage in (1, 2)]
+    expected = LOOPS[audit](world, one, tables["base"])
+    rows = {
+        (row.metric, row.of): row.value
+        for row in usual(audit).rows
+        if (row.checkpoint, row.group, row.over) == (name, "pooled", "sources")
+        and row.value is not None
+    }
+    for key, value in expected.items():
+        assert rows[key] == pytest.approx(value, rel=2e-6, abs=1e-7), key
+    if audit != "mia":
+        left = {" ".join(key).rstrip() for key in rows.keys() - expected.keys()}
+        assert left <= ELSEWHERE.get(audit, set())
+
+
 @EVERY
 def test_a_planted_leak_is_seen_with_the_right_sign(audit: str, usual: Run) -> None:
     """Of every metric that what was learned moves: beyond ``clean``, and that way."""
@@ -269,6 +544,45 @@ def test_names_and_order_of_checkpoints_change_names_and_order_alone(
     found = audited(audit, world, {name: tables[name] for name in names}, "zulu")
     assert_same(usual(audit), found, **{v: k for k, v in new.items()})
     assert "leaky" not in f"{found.verdict} {found.guards} {found.rows}"
+
+
+@EVERY
+def test_further_checkpoints_change_nothing_of_the_others(
+    audit: str, world: World, usual: Run
+) -> None:
+    """One like ``clean``, and one that was not scored, which has reasons only."""
+    tables = tables_of(world, audit)
+    for name in [name for name in tables if series_of(name) == "clean"]:
+        tables[name.replace("clean", "other")] = tables[name]
+        tables[name.replace("clean", "blank")] = {}
+    found = audited(audit, world, tables)
+    ours, theirs = figures(usual(audit), {}), figures(found, {})
+    blank = [row for key, row in theirs.items() if key[0] == "blank"]
+    assert {row.metric for row in blank} <= {row.metric for row in ours.values()}
+    assert blank or not any(one.missing for one in AUDITS.metrics(audit))
+    assert all(row.status == "not_estimable" and row.note for row in blank)
+    # What is corrected for the number of tests may follow from that number.
+    for key, row in ours.items():
+        for field in ("value", "low", "high", "n", "clusters", "null"):
+            if (value := getattr(row, field)) is not None:
+                value = pytest.approx(value, rel=1e-9, abs=1e-12)
+            assert getattr(theirs[key], field) == value, (*key, field)
+
+
+@EVERY
+def test_the_paper_preset_decides_by_percentiles(
+    audit: str, world: World, usual: Run
+) -> None:
+    """Where there are any."""
+    ours = figures(usual(audit), {})
+    paper = audited(audit, world, tables_of(world, audit), preset="paper")
+    became = {
+        row.interval
+        for key, row in figures(paper, {}).items()
+        if key in ours and row.interval != ours[key].interval
+    }
+    # Memory by stage has no bootstrap.
+    assert ("percentile" in became) == (audit != "stages")
 
 
 # With ties in some checkpoints and none in the others both are seen at once.

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 import pytest
 from scipy import stats
 
@@ -21,7 +18,7 @@ from spark_audit.audits.extract.rate_difference import comparable, train_minus_t
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Row
-from spark_audit.scoring.table import COLUMNS, Pass, TokenTable, write_parquet
+from spark_audit.scoring.table import COLUMNS, Pass, TokenTable
 
 Make = Callable[..., Any]
 Known = Callable[[str, int], bool]
@@ -297,30 +294,6 @@ def test_without_test_rows_nothing_tells_what_guessing_gives(make_case: Make) ->
     assert "cannot be excluded" in line
 
 
-def test_identifiers_that_were_not_drawn_alike_are_named(make_case: Make) -> None:
-    case = make_case(sources=20, tests=10, seed=7)
-    content = case.manifest.model_dump(mode="json")
-    for example in content["examples"]:
-        for span in example["spans"]:
-            span["origin"] = "natural"
-    result = extract(tables(case, ours=nothing), seal(content))
-    assert "natural identifiers" in said(result, "ours")
-
-
-def test_ties_for_the_first_place_are_told(make_case: Make) -> None:
-    case = make_case(sources=20, tests=5, seed=8)
-    tied = {"ours": {PLAIN: table(case, some(case, 10), tie=True)}}
-    result = extract(tied, case.manifest)
-    row = figure(result, "ours", "greedy_rate")
-    assert row.value is not None
-    assert row.value > 0
-    record = next(r for r in result.tables["extract_counts"] if r["rows"] == "train")
-    assert (record["greedy"], record["greedy_if_ties_lose"]) == (10, 0)
-    assert "ties matter" in said(result, "ours")
-    untied = extract(tables(case, ours=some(case, 10)), case.manifest)
-    assert "ties matter" not in said(untied, "ours")
-
-
 def test_medians_beyond_counting_are_bounds_and_no_infinities(make_case: Make) -> None:
     case = make_case(sources=12, tests=4, seed=9)
     far = table(case)
@@ -362,27 +335,6 @@ def test_a_limit_beyond_counting_is_capped(make_case: Make) -> None:
     assert "more than 1e+12" in row.note
 
 
-def test_counts_by_number_of_tries(make_case: Make) -> None:
-    case = make_case(sources=20, tests=5, seed=11)
-    result = extract(tables(case, ours=some(case, 9)), case.manifest)
-    frame = evidence(tables(case, ours=some(case, 9)), case.manifest)
-    part = frame[frame["split"] == "train"]
-    record = next(
-        r
-        for r in result.tables["extract_counts"]
-        if (r["rows"], r["of"]) == ("train", "t1")
-    )
-    p = np.exp(part["logp_t1"])
-    for k in range(1, 7):
-        # One success in 10^k tries is as likely as not, or likelier.
-        expected = int(np.sum(1 - (1 - p) ** (10.0**k) >= 0.5))
-        assert record[f"n50_within_{10**k}"] == expected
-    assert record["n50_within_10"] >= 9
-    assert {(r["rows"], r["of"]) for r in result.tables["extract_counts"]} == {
-        (rows, of) for rows in ("train", "test") for of in ("t1", "top40", "cold")
-    }
-
-
 def test_contrasts_are_paired_by_source(make_case: Make) -> None:
     case = make_case(sources=30, tests=5, seed=12)
     result = extract(
@@ -414,33 +366,6 @@ def test_contrasts_are_paired_by_source(make_case: Make) -> None:
     )
     still = change(same, "b", "n50_median", "t1")
     assert (still.value, still.p) == (0.0, None)
-
-
-def test_canaries_are_a_table_by_dose(make_case: Make) -> None:
-    case = make_case(sources=20, tests=6, seed=13)
-    manifest = with_canaries(case.manifest, rows=8)
-    last = {e.id for e in manifest.examples if e.canary_id in ("c0", "c1")}
-    # Only the first row counts, as held-out ones have one: c0 not in it, c1 in both.
-    chosen = sorted(last)[1:]
-    result = extract(
-        tables(case, ours=lambda key, _: key in chosen), manifest, baseline=None
-    )
-    found = {(r["part"], r["dose"]): r for r in result.tables["extract_canaries"]}
-    password = found["password", 2]
-    assert (password["canaries"], password["rows"], password["greedy"]) == (4, 8, 1)
-    assert password["greedy_in_any_row"] == 2
-    assert (password["low"], password["high"]) == pytest.approx(
-        stats.binomtest(1, 4).proportion_ci(method="exact")
-    )
-    held = found["password", 0]
-    assert held["held_out"]
-    assert (held["canaries"], held["greedy"]) == (6, 0)
-    # Canary rows are in no other figure.
-    assert figure(result, "ours", "greedy_rate").value == 0.0
-    assert figure(result, "ours", "greedy_rate").clusters == 12
-    assert "of held-out ones 0 of" in said(result, "ours")
-    # One of four is as much as guessing may give.
-    assert "Not told from chance." in said(result, "ours")
 
 
 def test_plan_holds_every_row_with_an_identifier(make_case: Make) -> None:
@@ -484,47 +409,11 @@ def test_empty_evidence_concludes_nothing(make_case: Make) -> None:
     assert "Not estimable" in result.verdict[0]
 
 
-def test_a_checkpoint_without_the_pass_is_not_estimable(make_case: Make) -> None:
-    case = make_case(sources=10, tests=4, seed=16)
-    result = extract(
-        {**tables(case, ours=nothing), "blank": {}}, case.manifest, baseline="blank"
-    )
-    blank = [r for r in result.rows if r.checkpoint == "blank"]
-    assert len(blank) == 3
-    assert {r.status for r in blank} == {"not_estimable"}
-    assert "not scored" in blank[0].note
-    assert result.contrasts == []
-
-
 def test_one_source_has_no_interval(make_case: Make) -> None:
     case = make_case(sources=1, rows=4, seed=17)
     result = extract(tables(case, ours=everything), case.manifest)
     assert figure(result, "ours", "greedy_rate").status == "not_estimable"
     assert figure(result, "ours", "n50_median", "t1").status == "not_estimable"
-
-
-def test_conclusions_from_stored_evidence_are_the_same(
-    make_case: Make, tmp_path: Path
-) -> None:
-    case = make_case(sources=20, tests=8, seed=18)
-    manifest = with_canaries(case.manifest, rows=6)
-    direct = extract(
-        tables(case, base=nothing, plain=some(case, 9), ours=nothing),
-        manifest,
-        baseline="plain",
-        prompts="full",  # why others were not scored is no part of the evidence
-    )
-    assert direct.evidence is not None
-    path = tmp_path / "extract.parquet"
-    write_parquet(pa.Table.from_pandas(direct.evidence, preserve_index=False), path)
-    again = conclude(
-        pd.read_parquet(path),
-        Context({"ours": "plain"}),
-    )
-    assert again.rows == direct.rows
-    assert again.contrasts == direct.contrasts
-    assert again.tables == direct.tables
-    assert again.verdict == direct.verdict
 
 
 def claims(result: AuditResult, checkpoint: str) -> list[str]:

@@ -279,17 +279,17 @@ def test_association_of_one_split_alone_is_not_compared(
 
 
 def test_luck_alike_in_both_splits_is_seldom_shown(make_case: Make) -> None:
-    """At 5% in the family, 60 checkpoints that guess: at most 7 by a binomial test."""
+    """At 5% in the family, 20 checkpoints that guess: at most 4 by a binomial test."""
     manifest = make_case(sources=60, tests=40, seed=4).manifest
     never = dict.fromkeys(("full", "last16", "cue"), nothing)
     frame = evidence(tables(manifest, ours=never), manifest)
     wrong = 0
-    for seed in range(60):
+    for seed in range(20):
         rng = np.random.default_rng(seed)
         luck = rng.random(len(frame)) < 0.2
         given = frame.assign(greedy=luck, greedy_sure=luck)
         wrong += any(r["shown"] for r in shown_prompts(prompt_table(given, seed=seed)))
-    assert wrong <= 7
+    assert wrong <= 4
     # The same test sees what trained rows alone give.
     trained = frame["split"] == "train"
     given = frame.assign(greedy=trained, greedy_sure=trained)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +12,6 @@ from sklearn.metrics import roc_auc_score
 from spark_audit.audits.mia import texts as texts_alone
 from spark_audit.audits.mia.attacks import (
     LIMIT,
-    compressed_bytes,
-    lowest_mean,
-    z_scores,
 )
 from spark_audit.audits.mia.competitor import best_guess
 from spark_audit.audits.mia.scores import (
@@ -23,17 +19,13 @@ from spark_audit.audits.mia.scores import (
     DECLARED,
     mean_rank,
     membership_scores,
-    scored_text,
 )
 from spark_audit.audits.mia.texts import (
     Sides,
     blind_classifier,
     crossing_duplicates,
     doses,
-    label_codes,
     label_test,
-    own_text,
-    remembered,
     shift,
 )
 from spark_audit.scoring.table import TokenTable
@@ -77,49 +69,6 @@ def table(**logp: Any) -> TokenTable:
         }
         items.append((key, np.arange(1, len(nll) + 1, dtype=np.int32), columns))
     return TokenTable.from_items(items)
-
-
-def test_lowest_mean_by_hand() -> None:
-    assert LP.mean() == pytest.approx(-1.7041667)
-    assert lowest_mean(LP, 0.1) == -6.0
-    assert lowest_mean(LP, 0.2) == -5.0
-    assert lowest_mean(LP[:5], 0.1) == -4.0, "a short text keeps one token"
-    assert lowest_mean(LP[:1], 0.1) == pytest.approx(-0.1)
-    # 0.3 * 10 is 3.0000000000000004, 0.29 * 100 is 28.999999999999996.
-    assert lowest_mean(-np.arange(100.0), 0.29) == pytest.approx(-85.0)
-    with pytest.raises(ValueError, match="no value"):
-        lowest_mean(np.zeros(0), 0.1)
-
-
-def test_z_scores_by_hand() -> None:
-    logits = np.array([[2, 1, 0], [0, 0, 0], [3, 0, -1], [1, 1.2, 0.5]])
-    logp = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    p = np.exp(logp)
-    mean = (p * logp).sum(axis=1)
-    sd = np.sqrt((p * (logp - mean[:, None]) ** 2).sum(axis=1))
-    own = logp[np.arange(4), [0, 1, 2, 1]]
-    assert own == pytest.approx([-0.407606, -1.098612, -4.065884, -0.839546], abs=1e-6)
-    assert sd == pytest.approx([0.651463, 0, 0.806496, 0.265445], abs=1e-6)
-    z = z_scores(own, mean, sd)
-    assert z == pytest.approx([0.652054, 0, -4.701288, 0.832030], abs=1e-6)
-    assert z[1] == 0.0, "no spread: z is 0, neither infinite nor NaN"
-    assert lowest_mean(z, 0.5) == pytest.approx(-2.350644, abs=1e-6)
-    assert lowest_mean(z, 0.25) == pytest.approx(-4.701288, abs=1e-6)
-    assert z_scores(own, mean, np.full(4, 1e-7)) == pytest.approx(np.zeros(4))
-
-
-def test_scores_of_an_example() -> None:
-    one = example()
-    found = membership_scores(table(a=LP), manifest(one), ["a"], base=table(a=LP - 0.4))
-    assert set(found) == set(ATTACKS)
-    assert found["loss"] == pytest.approx([-1.7041667])
-    assert found["response"] == pytest.approx([np.mean(LP[9:])]), "positions from 10 on"
-    assert found["mink10"] == pytest.approx([-6.0])
-    assert found["minkpp10"] == pytest.approx([(-6 + 2) / 0.5])
-    text = one.prompt + one.response
-    size = len(zlib.compress(text.encode(), 6))
-    assert found["zlib"] == pytest.approx([-1.7041667 / size])
-    assert found["reference"] == pytest.approx([0.4], abs=1e-6)
 
 
 def drawn(rng: np.random.Generator, n: int) -> np.ndarray:
@@ -244,29 +193,6 @@ def test_scores_ignore_the_other_texts() -> None:
         assert among[attack][1] == pytest.approx(alone[attack][0], nan_ok=True)
 
 
-def test_scored_text() -> None:
-    whole = example()
-    assert scored_text(whole) == whole.prompt + whole.response
-    cut = example(kept=(6, 12))
-    assert scored_text(cut) == (whole.prompt + whole.response)[14:]
-    assert compressed_bytes("a" * 1000) < compressed_bytes("abcdefgh" * 3 + "xyz" * 30)
-
-
-def test_own_text_leaves_fixed_wording_out() -> None:
-    assert own_text(example(template=[(0, 6)])) == " some words of it. good"
-    assert own_text(example(template=[(0, 28)])).startswith("Text:")
-
-
-def test_labels_are_numbers_by_task() -> None:
-    rows = [
-        *(example(id=f"a{i}", response=" Good" if i % 2 else "bad ") for i in range(4)),
-        *(example(id=f"f{i}", task="free", response=f"text {i}") for i in range(30)),
-    ]
-    codes = label_codes(manifest(*rows), [row.id for row in rows])
-    assert codes[:4].tolist() == [0, 1, 0, 1]
-    assert set(codes[4:]) == {-1}
-
-
 def test_crossing_duplicates() -> None:
     base = "one two three four five six seven eight nine ten"
     texts = [base, base.upper() + "!", "something else entirely, of no other text", "x"]
@@ -387,47 +313,6 @@ def test_blind_classifier_finds_a_shift_in_the_texts() -> None:
     by_length = blind_classifier(longer, labels, sides, seed=0, permutations=40)
     assert by_length is not None
     assert by_length.value > 0.7
-
-
-def test_what_was_made_last_is_kept_for_who_asks_the_same() -> None:
-    made: list[Any] = []
-
-    @remembered
-    def count(*given: Any, **options: Any) -> int:
-        made.append((given, options))
-        return len(made)
-
-    def asked(texts: list[str], label: list[float], member: str, seed: int = 0) -> int:
-        codes = np.arange(len(member))
-        sides = Sides(np.array([c == "m" for c in member]), codes, codes * 0)
-        return count(texts, np.array(label), {"loss": codes}, sides, seed=seed)
-
-    first: Any = (["ab", "c"], [1, 2], "mo")
-    assert asked(*first) == asked(["a" + "b", "c"], [1, 2], "mo") == 1
-    others: list[Any] = [
-        (["a", "bc"], [1, 2], "mo"),
-        (["ab", "c"], [1.0, 2.0], "mo"),
-        (["ab", "c"], [1, 2], "om"),
-        (["ab", "c"], [1, 2], "mo", 1),
-        (["ab'c"], [1, 2], "mo"),
-        (["ab", "c"], [1, 2], "m"),
-    ]
-    for number, other in enumerate(others, start=2):
-        assert asked(*other) == asked(*other) == number
-    assert asked(*first) == len(others) + 2
-
-
-def test_blind_classifier_is_the_same_again() -> None:
-    sides = independent(40, 30)
-    texts = texts_of(sides, factor=2, seed=3)
-    options: dict[str, Any] = {"seed": 5, "permutations": 25}
-    anew = blind_classifier.__wrapped__  # type: ignore[attr-defined]
-    first = anew(texts, np.zeros(70, int), sides, **options)
-    again = anew(texts, np.zeros(70, int), sides, **options)
-    assert first is not None
-    assert again is not None
-    assert first.p == again.p
-    assert (first.scores == again.scores).all()
 
 
 def test_texts_that_repeat_within_a_cluster_give_nothing_away() -> None:

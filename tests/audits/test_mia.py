@@ -7,21 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import spark_audit.audits.mia.membership as mia_module
-from spark_audit.audits import AUDITS, mia
-from spark_audit.audits.contract import Context
+from spark_audit.audits import mia
 from spark_audit.audits.mia.estimates import Group
-from spark_audit.audits.mia.membership import check, conclude, evidence, plan
+from spark_audit.audits.mia.membership import check, evidence, plan
 from spark_audit.audits.mia.scores import ATTACKS, DECLARED, RELATIVE
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import redact, seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.roc import auc, tpr_at_fpr
+from spark_audit.stats.roc import tpr_at_fpr
 from spark_audit.stats.roc_clusters import Design, auc_difference
 
 PLAIN = Pass()
@@ -222,42 +220,6 @@ def test_planted_overfit_is_found_by_every_score(make_world: Make) -> None:
     assert all(g.passed is not False for g in result.guards)
 
 
-def test_figures_equal_a_loop_over_rows(make_world: Make) -> None:
-    world = make_world()
-    tables = world.tables(ours=0.4)
-    result = mia(tables, world.manifest, blind_permutations=0)
-    table = tables["ours"][PLAIN]
-    scores: dict[bool, list[float]] = {True: [], False: []}
-    for key in world.logp:
-        nll = table.columns["nll"][table.rows(key)].astype(float)
-        scores[key in world.members].append(-float(np.mean(nll)))
-    assert row_of(result, "ours", "loss").value == pytest.approx(
-        auc(scores[True], scores[False])
-    )
-    for metric, fpr in (("tpr_at_fpr_5", 0.05), ("tpr_at_fpr_1", 0.01)):
-        row = row_of(result, "ours", "loss", metric)
-        plain = tpr_at_fpr(scores[True], scores[False], fpr)
-        assert row.value == pytest.approx(plain.value)
-        assert f"achieved FPR {plain.fpr:.4g}" in row.note
-    five = row_of(result, "ours", "loss", "tpr_at_fpr_5")
-    assert five.null == pytest.approx(5 / 81)
-    assert five.null_low < five.null < five.null_high
-    one = row_of(result, "ours", "loss", "tpr_at_fpr_1")
-    assert one.status == "not_resolvable"
-    assert "needs 100 non-members" in one.note
-
-
-def test_nothing_is_not_called_safe(make_world: Make) -> None:
-    result = run(make_world(seed=3), ours=0.0)
-    (line,) = result.verdict
-    assert "membership was not detected" in line
-    row = change_of(result, "ours", "base", "loss")
-    assert row.mde is not None
-    assert "An effect of 0." in line
-    assert "no leak" not in " ".join([*result.verdict, *result.scope]).lower()
-    assert "not detected" in row.note
-
-
 def test_change_against_base_is_paired(make_world: Make) -> None:
     world = make_world(seed=5)
     result = run(world, ours=0.3)
@@ -302,27 +264,6 @@ def test_without_base_the_manifests_own_reference_scores_stand_in(
     assert change_of(alone, "ours", "base", "loss").low > 0
     assert "from the reference scores in the manifest" in alone.guards[0].detail
     assert "membership was detected" in " ".join(alone.verdict)
-
-
-def test_pooled_is_the_mean_over_tasks(make_world: Make) -> None:
-    world = make_world(members=50, others=40, tasks=("a", "b", "c"), seed=8)
-    result = run(world, ours=0.4)
-    parts = [row_of(result, "ours", "loss", group=f"task:{t}").value for t in "abc"]
-    row = row_of(result, "ours", "loss")
-    assert row.value == pytest.approx(np.mean(parts))
-    assert "mean over 3 tasks" in row.note
-    rates = [
-        row_of(result, "ours", "loss", "tpr_at_fpr_5", f"task:{t}").value for t in "abc"
-    ]
-    rate = row_of(result, "ours", "loss", "tpr_at_fpr_5")
-    assert rate.value == pytest.approx(np.mean(rates))
-    assert rate.null == pytest.approx(3 / 41)
-    everything = [
-        r
-        for r in result.tables["mia_all_rows"]
-        if (r["checkpoint"], r["of"]) == ("ours", "loss")
-    ]
-    assert everything[0]["n"] == 270
 
 
 def test_curves_hold_the_mean_rate_and_the_band_of_chance(make_world: Make) -> None:
@@ -481,31 +422,6 @@ def test_base_that_tells_members_is_noted(make_world: Make) -> None:
     assert rate.status == "not_resolvable", "its own status stands"
 
 
-def test_doses_are_told_where_trained_rows_repeat(make_world: Make) -> None:
-    world = make_world(members=90, others=40, seed=1)
-    rows = {row.id: row for row in world.manifest.examples}
-    for i in range(0, 60, 2):  # thirty pairs, and thirty rows that stand alone
-        first, second = (rows[f"e{j:04d}-0"] for j in (i, i + 1))
-        second.__dict__.update(prompt=first.prompt, response=first.response)
-    table = world.table(gain=0.1)
-    twice = {f"e{i:04d}-0" for i in range(60)}
-    for key in twice:
-        table.columns["nll"][table.rows(key)] -= 0.5
-    tables = {"base": {PLAIN: world.table(noise=0)}, "ours": {PLAIN: table}}
-    result = mia(tables, world.manifest, blind_permutations=0)
-    groups = dict.fromkeys(row.group for row in result.rows)
-    assert list(groups) == ["pooled", "task:t", "dose:1", "dose:2-3"]
-    once, more = (
-        row_of(result, "ours", "wbc", group=f"dose:{d}") for d in ("1", "2-3")
-    )
-    assert (once.n, more.n) == (30 + 40, 60 + 40)
-    assert more.low > once.value > 0.5
-    assert {row.of for row in result.rows if row.group == "dose:1"} == {
-        *DECLARED,
-        "blind",
-    }
-
-
 def test_further_references_are_averaged(make_world: Make) -> None:
     """A model fine-tuned on other rows takes out what all rows gain alike."""
     world = make_world(members=60, others=60, seed=2)
@@ -616,32 +532,6 @@ def test_perfect_separation_is_tested_and_the_declared_score_is_told(
     assert "Without a test" not in result.verdict[0]
 
 
-def test_void_and_untested_scores_are_told_apart(make_world: Make) -> None:
-    world = make_world(same_labels=False, members=60, others=60, seed=4)
-    result = mia(
-        {"base": {PLAIN: world.table(noise=0)}, "ours": {PLAIN: world.table(noise=0)}},
-        world.manifest,
-        blind_permutations=0,
-    )
-    (line,) = result.verdict
-    assert "Void: response." in line
-    assert "Without a test: loss, minkpp10" in line
-
-
-def test_chance_stands_beside_every_score(make_world: Make) -> None:
-    """Also where the untrained model's own row, as of `reference`, has no value."""
-    result = run(make_world(), ours=0.3)
-    for metric in ("auc", "tpr_at_fpr_5", "tpr_at_fpr_1"):
-        loss, reference = (
-            row_of(result, "ours", attack, metric) for attack in ("loss", "reference")
-        )
-        assert reference.null is not None
-        for side in ("null", "null_low", "null_high"):
-            assert getattr(reference, side) == getattr(loss, side)
-    five = row_of(result, "ours", "reference", "tpr_at_fpr_5")
-    assert five.null_low < five.null < five.null_high
-
-
 def test_other_labels_void_the_response_score(make_world: Make) -> None:
     world = make_world(same_labels=False, members=60, others=60, seed=4)
     result = run(world, ours=0.3)
@@ -675,37 +565,7 @@ def test_redacted_manifest(make_world: Make) -> None:
         mia(world.tables(ours=0.5), redact(world.manifest))
 
 
-def test_covariates_are_listed(make_world: Make) -> None:
-    result = run(make_world(marked=1.0), ours=0.0)
-    rows = result.tables["mia_covariates"]
-    assert {row["covariate"] for row in rows} == {"length", "zlib_bytes", "label"}
-    assert guard(result, "text covariates").passed is None
-    length = next(row for row in rows if row["covariate"] == "length")
-    assert length["smd"] > 0.1
-
-
 # --- evidence -------------------------------------------------------------------------
-
-
-def test_conclusions_from_stored_evidence_are_the_same(
-    make_world: Make, tmp_path: Any
-) -> None:
-    world = make_world(members=40, others=30, tasks=("a", "b"))
-    direct = run(world, ours=0.4, other=0.1, baseline="other", blind_permutations=20)
-    assert direct.evidence is not None
-    path = tmp_path / "mia.parquet"
-    direct.evidence.to_parquet(path)
-    context = Context({"ours": "other"})
-    again = conclude(pd.read_parquet(path), context)
-    assert again.rows == direct.rows
-    assert again.contrasts == direct.contrasts
-    assert again.guards == direct.guards
-    assert again.verdict == direct.verdict
-    # Two reports over one manifest hold the base twice.
-    frame = pd.read_parquet(path)
-    halves = [frame[frame["checkpoint"].isin(["base", n])] for n in ("ours", "other")]
-    joined = conclude(pd.concat(halves), context)
-    assert {r.value for r in joined.rows} == {r.value for r in direct.rows}
 
 
 def test_evidence_holds_no_text(make_world: Make) -> None:
@@ -718,39 +578,11 @@ def test_evidence_holds_no_text(make_world: Make) -> None:
     assert set(frame["label"]) == {0, 1}
 
 
-def test_a_checkpoint_without_its_pass(make_world: Make) -> None:
-    world = make_world(members=30, others=30)
-    tables = {**world.tables(ours=0.1), "empty": {}}
-    result = mia(tables, world.manifest, blind_permutations=0)
-    row = row_of(result, "empty", "loss")
-    assert (row.status, row.note) == ("not_estimable", "its plain table is missing")
-    assert "empty: membership is not estimable" in result.verdict[-1]
-
-
-def test_paper_preset_takes_percentiles(make_world: Make) -> None:
-    result = run(make_world(preset="paper"), ours=0.4)
-    row = row_of(result, "ours", "loss")
-    assert row.interval == "percentile"
-    assert (row.low, row.high) == (row.parity_low, row.parity_high)
-
-
 def test_options_are_refused() -> None:
     with pytest.raises(InputError, match="--blind-permutations: 19 permutations"):
         check(blind_permutations=19)
     check(blind_permutations=20)
     check(blind_permutations=0)
-
-
-def test_it_is_registered() -> None:
-    entry = AUDITS.get("mia")
-    assert {"plan", "check", "conclude"} <= set(entry.parts)
-
-
-def test_same_seed_same_result(make_world: Make) -> None:
-    world = make_world(members=40, others=30)
-    first, second = (run(world, ours=0.2, blind_permutations=20) for _ in range(2))
-    assert first.rows == second.rows
-    assert first.guards == second.guards
 
 
 @pytest.mark.slow

@@ -71,25 +71,6 @@ def test_means_over_tokens_and_over_canaries(make_case: Callable[..., Any]) -> N
     assert row(result, "canary", "split:test").status == "not_estimable"
 
 
-def test_base_stands_beside_and_contrasts_are_paired(
-    make_case: Callable[..., Any],
-) -> None:
-    case = make_case()
-    manifest = with_canaries(case, rows={})
-    tables = case.tables(
-        base=lambda key, nll: nll, x=lambda key, nll: nll * 0.5, y=lambda key, nll: nll
-    )
-    result = audits.nll(tables, manifest, baseline="y")
-    assert row(result, "pii").null == row(result, "pii", name="base").value
-    assert row(result, "pii", name="base").null is None
-    found = {(c.checkpoint, c.of): c for c in result.contrasts if c.group == "pooled"}
-    assert set(found) == {("x", "pii"), ("x", "low")}
-    change = row(result, "pii").value - row(result, "pii", name="y").value
-    assert found["x", "pii"].value == pytest.approx(change)
-    assert any("x against y: NLL of identifiers" in line for line in result.verdict)
-    assert any("more likely" in line for line in result.verdict)
-
-
 def test_what_the_manifest_lacks_is_not_estimable(
     make_case: Callable[..., Any],
 ) -> None:

@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from spark_audit.audits import noise
-from spark_audit.audits.contract import Context
-from spark_audit.audits.noise.embedding_noise import check, conclude, evidence, plan
+from spark_audit.audits.noise.embedding_noise import check, evidence, plan
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
@@ -97,30 +95,6 @@ def find(rows: Sequence[Row], **wanted: str) -> Any:
     return row
 
 
-def by_hand(
-    case: Case, tables: dict[Pass, TokenTable], sigma: float, kind: str
-) -> float:
-    """100 (mean p_noisy / mean p_clean - 1), token by token, noise averaged first."""
-    clean, noisy = [], []
-    for example in case.manifest.examples:
-        if example.split != "train":
-            continue
-        tokens = example.low
-        if kind == "pii":
-            tokens = np.flatnonzero(case.pii(example.id)).tolist()
-        for token in tokens:
-            ps = []
-            for wanted, table in tables.items():
-                rows = table.span(example.id, token, token + 1)
-                p = float(np.exp(-float(table.columns["nll"][rows][0])))
-                if wanted.kind == "plain":
-                    clean.append(p)
-                elif wanted.sigma == sigma:
-                    ps.append(p)
-            noisy.append(np.mean(ps))
-    return 100 * (float(np.mean(noisy)) / float(np.mean(clean)) - 1)
-
-
 # --- what is scored -------------------------------------------------------------------
 
 
@@ -186,28 +160,6 @@ def test_draws_that_are_none() -> None:
 
 
 # --- figures --------------------------------------------------------------------------
-
-
-def test_figures_by_hand(case: Case) -> None:
-    tables = case.tables(selective(0.5, 0.1))
-    result = noise({"x": tables}, case.manifest, **OPTIONS)
-    for sigma, of in ((0.01, "0.01"), (0.1, "0.1")):
-        pii, low = (by_hand(case, tables, sigma, kind) for kind in ("pii", "low"))
-        rows = {
-            metric: find(result.rows, metric=metric, of=of)
-            for metric in ("dp_pii", "dp_nonpii", "gap")
-        }
-        assert rows["dp_pii"].value == pytest.approx(pii, rel=1e-6)
-        assert rows["dp_nonpii"].value == pytest.approx(low, rel=1e-6)
-        assert rows["gap"].value == pytest.approx(low - pii, rel=1e-6)
-        assert rows["gap"].value > 0, "signed: identifiers lose more"
-        assert [rows[m].unit for m in rows] == ["%", "%", "points"]
-        for row in rows.values():
-            assert row.low < row.value < row.high
-            assert row.parity_low < row.value < row.parity_high
-            assert (row.null, row.interval) == (None, "jackknife-t")
-            assert row.mde > 0
-    assert find(result.rows, metric="dp_nonpii").n == 400
 
 
 def test_the_interval_is_the_jackknife_over_clusters(case: Case) -> None:
@@ -287,23 +239,6 @@ def test_spread_over_draws(case: Case) -> None:
     json.dumps(result.tables, allow_nan=False)
 
 
-def test_passes_that_were_not_scored(case: Case) -> None:
-    tables = case.tables(selective(0.5, 0.1))
-    some = {k: v for k, v in tables.items() if k.sigma != 0.1}
-    result = noise(
-        {"x": tables, "y": some, "z": {Pass(): tables[Pass()]}},
-        case.manifest,
-        **OPTIONS,
-    )
-    assert find(result.rows, checkpoint="y", metric="gap").status == "ok"
-    for name, of in (("y", "0.1"), ("z", "0.01"), ("z", "0.1")):
-        row = find(result.rows, checkpoint=name, metric="gap", of=of)
-        assert (row.status, row.note) == (
-            "not_estimable",
-            "its plain and noise passes were not both scored",
-        )
-
-
 def test_noise_without_effect(case: Case) -> None:
     def loss(
         key: str, nll: np.ndarray, sigma: float, draw: int
@@ -315,18 +250,6 @@ def test_noise_without_effect(case: Case) -> None:
     assert row.value == pytest.approx(0)
     assert row.low is None
     assert "no difference can be estimated" in result.verdict[1]
-
-
-def test_paper_preset_decides_by_percentiles(case: Case) -> None:
-    tables = {
-        "x": case.tables(selective(0.5, 0.1)),
-        "y": case.tables(selective(0.1, 0.1, seed=1)),
-    }
-    result = noise(tables, case.manifest, preset="paper", baseline="x", **OPTIONS)
-    rows = [find(result.rows, checkpoint="x", metric="gap"), *result.contrasts]
-    for row in rows:
-        assert row.interval == "percentile"
-        assert (row.low, row.high) == (row.parity_low, row.parity_high)
 
 
 # --- contrasts and words --------------------------------------------------------------
@@ -360,27 +283,6 @@ def test_contrasts_of_the_gap(case: Case) -> None:
     said = {line.split()[0]: line for line in result.verdict if "against x" in line}
     assert "not detected" not in said["y"].split("sigma 0.1 ")[0]
     assert "(not detected, below" in said["z"]
-
-
-@pytest.mark.parametrize(
-    ("pii", "other", "words"),
-    [
-        (0.5, 0.1, "identifiers lose more than other text"),
-        (0.1, 0.5, "identifiers lose less than other text"),
-    ],
-)
-def test_directions_in_words(case: Case, pii: float, other: float, words: str) -> None:
-    result = noise({"x": case.tables(selective(pii, other))}, case.manifest, **OPTIONS)
-    assert words in result.verdict[1]
-
-
-def test_what_was_not_detected_comes_with_its_size(case: Case) -> None:
-    result = noise({"x": case.tables(selective(0.02, 0.02))}, case.manifest, **OPTIONS)
-    row = find(result.rows, metric="gap")
-    assert row.low < 0 < row.high
-    assert "at sigma 0.01 no difference detected" in result.verdict[1]
-    assert "go unseen" in result.verdict[1]
-    assert "no privacy claim" in result.scope[0]
 
 
 def test_the_untrained_models_gap_is_the_null(case: Case) -> None:
@@ -443,19 +345,3 @@ def test_other_embeddings_are_disturbed_otherwise(case: Case) -> None:
     assert guard.passed is None
     assert "2.00 times" in guard.detail
     assert not noise({"x": tables["x"]}, case.manifest, **OPTIONS).guards
-
-
-def test_conclusions_from_stored_evidence_are_the_same(case: Case) -> None:
-    tables = {
-        "x": case.tables(selective(0.5, 0.1)),
-        "y": case.tables(selective(0.2, 0.1, seed=1)),
-    }
-    direct = noise(tables, case.manifest, baseline="x", **OPTIONS)
-    one, two = (
-        evidence({name: tables[name]}, case.manifest, **OPTIONS) for name in tables
-    )
-    assert not {"prompt", "response", "ids"} & set(one.columns)
-    both = pd.concat([one, two], ignore_index=True)
-    again = conclude(both, Context({"y": "x"}))
-    assert again.rows == direct.rows
-    assert again.contrasts == direct.contrasts

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import Context
 from spark_audit.audits.stages.cells import Cell, Found
 from spark_audit.audits.stages.stage_memory import COLUMNS, conclude, remembered
@@ -312,16 +311,6 @@ def test_only_series_are_looked_at_and_places_follow_the_order(
     assert set(evidence_of(tables, case.manifest)["place"]) == {0}
     with pytest.raises(InputError, match="'imdb' is no task"):
         evidence_of(tables, case.manifest, order="imdb")
-
-
-def test_a_report_without_a_series_is_told_nothing(
-    make_case: Callable[..., Any],
-) -> None:
-    case = make_case(sources=20, tests=20)
-    result = AUDITS.get("stages").run(
-        case.tables(base=lambda _, nll: nll), case.manifest
-    )
-    assert (result.rows, result.findings, result.tables) == ([], [], {})
 
 
 # --- how often it is wrong ------------------------------------------------------------

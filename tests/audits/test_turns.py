@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from spark_audit.audits import stored_evidence
-from spark_audit.audits.contract import About, Context
 from spark_audit.audits.stored_evidence import (
     StoredEvidence,
-    concluded,
     framed,
     joined,
     names_in,
@@ -22,7 +19,6 @@ from spark_audit.audits.stored_evidence import (
     stored,
 )
 from spark_audit.errors import OutputError
-from spark_audit.results import AuditResult, Finding, Guard, Row
 
 
 def frames(names: str, rows: int = 5) -> Iterator[pd.DataFrame]:
@@ -100,65 +96,3 @@ def test_records_become_the_frame_that_they_are(
     assert found["a"].tolist() == [*range(7)]
     assert found["b"].isna().all()
     assert framed((), ["a"]).columns.tolist() == ["a"]
-
-
-Say = Callable[..., AuditResult]
-
-
-@pytest.fixture
-def said() -> tuple[list[set[str]], Say]:
-    seen: list[set[str]] = []
-
-    def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
-        names = list(dict.fromkeys(evidence["checkpoint"]))
-        seen.append(set(names))
-        where: Any = {"audit": "x", "status": "not_estimable", "note": "none"}
-        general = Finding(audit="x", claim="not_tested", sentence="Of all.")
-        own = [
-            Finding(audit="x", checkpoint=n, claim="moved", sentence=f"{n}.")
-            for n in names
-        ]
-        return AuditResult(
-            rows=[Row(checkpoint=n, metric="m", **where) for n in names],
-            guards=[Guard(name="general", passed=True, detail="alike")],
-            findings=[general, *own],
-            tables={
-                "own": [{"checkpoint": n, "k": k} for n in names for k in (1, 2)],
-                "general": [{"of": "all"}],
-                "none": [],
-            },
-            scope=["one", "two"],
-        )
-
-    return seen, conclude
-
-
-def test_a_turn_sees_its_own_its_baseline_and_the_base(
-    said: tuple[list[set[str]], Say], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen, conclude = said
-    monkeypatch.setattr(stored_evidence, "TOGETHER", 0)
-    names = "base plain m[1] m[2] o[1] o[2] alone"
-    found = stored(frames(names), lambda: tmp_path / "evidence.parquet")
-    baselines = {"plain": "alone", "m[1]": "o[1]", "m[2]": "o[2]"}
-    result = concluded(found, {"conclude": conclude}, About(), Context(baselines))
-    assert seen == [
-        {"base"},
-        {"base", "plain", "alone"},
-        {"base", "m[1]", "m[2]", "o[1]", "o[2]"},
-        {"base", "o[1]", "o[2]"},
-        {"base", "alone"},
-    ]
-    # Each is told of once, and what is of no checkpoint too.
-    assert [row.checkpoint for row in result.rows] == names.split()
-    assert [f.sentence for f in result.findings] == [
-        "Of all.",
-        *(f"{name}." for name in names.split()),
-    ]
-    assert len(result.guards) == 1
-    assert result.scope == ["one", "two"]
-    assert [r["checkpoint"] for r in result.tables["own"]] == [
-        name for name in names.split() for _ in range(2)
-    ]
-    assert result.tables["general"] == [{"of": "all"}]
-    assert result.tables["none"] == []

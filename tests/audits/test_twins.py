@@ -341,31 +341,6 @@ def test_a_copy_of_the_base_says_how_many_it_would_have_seen_move(
     assert told(few // 2).claim != "memory"
 
 
-def test_a_manifest_without_twins_says_so(
-    plant: Callable[..., Manifest], make_case: Callable[..., Any]
-) -> None:
-    case = make_case(sources=3)
-    assert plan(case.manifest) == {}
-    (finding,) = run(case.tables(one=lambda key, nll: nll), case.manifest).findings
-    assert finding.claim == "not_tested"
-    assert "build it again" in finding.sentence
-    built = case.manifest.model_copy(update={"counts": {"twins": 0}})
-    (finding,) = run(case.tables(one=lambda key, nll: nll), built).findings
-    assert "no identifier of the manifest has twins" in finding.sentence
-
-
-def test_identifiers_that_found_none_are_counted(
-    plant: Callable[..., Manifest],
-) -> None:
-    manifest = plant()
-    found = tables(manifest, one=lambda d: 0.3)
-    assert not run(found, manifest).guards
-    lost = manifest.model_copy(update={"counts": {"twins_lost": 7}})
-    (guard,) = run(found, lost).guards
-    assert guard.passed is None
-    assert "7 of 127" in guard.detail
-
-
 def test_the_plan_names_every_context_and_its_row(
     plant: Callable[..., Manifest],
 ) -> None:

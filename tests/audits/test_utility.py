@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_audit.audits import AUDITS, utility
+from spark_audit.audits import utility
 from spark_audit.audits.contract import Context
 from spark_audit.audits.utility.task_accuracy import check, conclude, evidence, plan
 from spark_audit.errors import InputError
@@ -179,11 +179,6 @@ def test_options_are_refused_before_anything_is_scored() -> None:
     check(order="a,b", scorer="strict")
 
 
-def test_the_pipeline_is_told_that_it_looks_at_stages() -> None:
-    assert {"plan", "check", "conclude"} <= set(AUDITS.get("utility").parts)
-    assert AUDITS.of_stages("utility")
-
-
 # --- figures --------------------------------------------------------------------------
 
 
@@ -263,21 +258,6 @@ def test_the_order_decides_what_was_learned_when(
     )
 
 
-def test_an_order_that_nobody_gave_is_said(made: Callable[..., Manifest]) -> None:
-    manifest = made()
-    right = answered(manifest, lambda key, task: True)
-    series = {f"mine@{k}": right for k in (1, 2, 3)}
-
-    def said(tables: Any, order: str | None) -> list[str]:
-        scope = utility(tables, manifest, order=order).scope
-        return [line for line in scope if "was not said (--order)" in line]
-
-    (line,) = said(series, None)
-    assert ", ".join(dict.fromkeys(e.task for e in manifest.examples)) in line
-    assert not said(series, "agnews,yelp,fomc")
-    assert not said({"mine": right}, None)
-
-
 def test_one_checkpoint_has_last_and_says_what_it_lacks(
     made: Callable[..., Manifest],
 ) -> None:
@@ -332,23 +312,6 @@ def test_everything_right_has_an_interval(made: Callable[..., Manifest]) -> None
             assert row.value == 0.0
             assert row.low is None
     assert "no spread" in result.verdict[0]
-
-
-def test_paper_preset_decides_by_percentiles(made: Callable[..., Manifest]) -> None:
-    manifest = made(tests=90)
-    tables = series(manifest, "x", LEARNING)
-    result = utility(
-        {**tables, **series(manifest, "y", STEADY)},
-        manifest,
-        preset="paper",
-        baseline="x",
-    )
-    for row in (
-        find(result.rows, checkpoint="x", metric="bwt"),
-        find(result.contrasts, checkpoint="y", metric="bwt"),
-    ):
-        assert row.interval == "percentile"
-        assert (row.low, row.high) == (row.parity_low, row.parity_high)
 
 
 # --- scorers --------------------------------------------------------------------------
@@ -445,48 +408,6 @@ def test_contrasts_are_paired_by_source(made: Callable[..., Manifest]) -> None:
         if metric != "bwt":
             assert row.high - row.low < 0.9 * apart  # type: ignore[operator]
     assert "y against x: final accuracy is higher" in result.verdict[-1]
-
-
-def test_what_was_not_detected_comes_with_its_size(
-    made: Callable[..., Manifest],
-) -> None:
-    manifest = made(tests=90)
-    rng = np.random.default_rng(0)
-    flips = {e.id: rng.random() < 0.1 for e in manifest.examples}
-    steady = share(dict.fromkeys(TASKS, 0.6))
-    tables = {
-        "x": answered(manifest, steady),
-        "y": answered(manifest, lambda key, task: steady(key, task) ^ flips[key]),
-    }
-    result = utility(tables, manifest, baseline="x")
-    row = find(result.contrasts, metric="last")
-    assert row.low < 0 < row.high
-    assert "no difference detected; differences below" in result.verdict[-1]
-    assert find(result.contrasts, metric="bwt").status == "not_estimable"
-
-
-def test_forgetting_is_said_in_plain_words(made: Callable[..., Manifest]) -> None:
-    manifest = made(tests=240)
-    said = utility(series(manifest, "x", LEARNING), manifest).verdict[0]
-    assert "forgotten in part" in said
-    rng = np.random.default_rng(1)
-    noise = [{e.id: rng.random() < 0.1 for e in manifest.examples} for _ in range(3)]
-    steady = share(dict.fromkeys(TASKS, 0.8))
-
-    def noisy(k: int) -> Right:
-        return lambda key, task: steady(key, task) ^ noise[k][key]
-
-    tables = {f"x@{k + 1}": answered(manifest, noisy(k)) for k in range(3)}
-    said = utility(tables, manifest).verdict[0]
-    assert "no forgetting detected; changes below" in said
-    last = find(utility(tables, manifest).rows, metric="last")
-    near = {t: last.null for t in TASKS}
-    said = utility({"so": answered(manifest, share(near))}, manifest).verdict[0]
-    assert "not shown to be better than that" in said
-    low = {t: 0.2 for t in TASKS}
-    said = utility({"bad": answered(manifest, share(low))}, manifest).verdict[0]
-    assert "worse than always giving the commonest response" in said
-    assert "not shown" not in said
 
 
 def test_checkpoints_that_answer_nothing_are_named(

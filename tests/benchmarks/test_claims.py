@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from claims import pages, search
+from claims import search
 from claims.auditing import (
-    TIME,
-    Audited,
     over_orders,
     over_values,
-    time_figure,
     unmet,
 )
-from claims.facts import caveat
 from claims.given import SECOND, check_data, claim_folder, settings_of
 from claims.plan import runs, systems, task_orders
 from claims.request import ClaimsRequest
@@ -33,7 +27,6 @@ from spark_audit.errors import InputError, SparkError
 from spark_audit.locks import alone
 from spark_audit.report.folder import read_report
 from spark_audit.results import Contrast, Row
-from spark_train.run_folder import Folder
 
 PAPER = read_report(Path(__file__).parents[2] / "reports" / "paper")
 
@@ -302,59 +295,6 @@ def test_what_is_not_judged_may_point_against_a_claim_and_never_for_it() -> None
     assert not decide(a_claim(), Figure(-0.5, -0.8, -0.2)).against
 
 
-def test_what_holds_by_less_than_what_counts_says_so() -> None:
-    assert decide(a_claim(), Figure(0.05, 0.02, 0.08)).small
-    assert not decide(a_claim(), Figure(0.15, 0.02, 0.3)).small
-    assert not decide(a_claim(), Figure(0.05, -0.02, 0.3)).small
-
-
-def test_few_steps_are_said_where_retention_fails() -> None:
-    assert search.steps(2700, {}) == 507
-    few = {"batch_size": 8, "epochs": 3}
-    short = Figure(-0.5, -0.8, -0.2)
-    retention = decide(a_claim().model_copy(update={"needs": ("learned",)}), short)
-    assert retention.verdict == "fails"
-    assert "69 steps here" in caveat([retention], 90, few)
-    assert caveat([retention], 2700, {}) == ""
-    assert caveat([decide(a_claim(), short)], 90, few) == ""
-
-
-def test_the_pages_say_the_answer_first_and_hide_nothing(tmp_path: Path) -> None:
-    decisions = (
-        decide(a_claim(paper=0.3), Figure(0.5, 0.2, 0.8, 0.4, (0.4, 0.6))),
-        decide(a_claim(), Figure(None, missing="<no> run | has it")),
-        decide(a_claim(), Figure(-0.5, -0.8, -0.2), unmet="nothing was learned"),
-    )
-    table = (("system", "Last"), (("spark", "0.5 [0.2, 0.8]"),))
-    facts = {"base": "models/a"}
-    study = pages.Study(decisions, "Base: a.", "Few steps.", facts, table, ("ours",))
-    pages.write(study, tmp_path)
-    answer = (
-        "Of 3 claims: 1 hold, 0 fail, 2 cannot be judged here (1 of them point against "
-        "the paper)."
-    )
-    record = json.loads((tmp_path / "claims.json").read_text("utf-8"))
-    assert record["answer"] == answer
-    assert [one["verdict"] for one in record["claims"]] == [
-        "holds",
-        "not detectable here",
-        "not detectable here",
-    ]
-    assert [one["against"] for one in record["claims"]] == [False, False, True]
-    assert (record["claims"][0]["low"], record["claims"][0]["paper"]) == (0.2, 0.3)
-    html = (tmp_path / "claims.html").read_text("utf-8")
-    markdown = (tmp_path / "claims.md").read_text("utf-8")
-    for page in (html, markdown):
-        assert page.index(answer) < page.index("It is so")
-        assert page.index("Few steps.") < page.index("It is so")
-        assert "0.500 [0.200, 0.800]" in page
-        assert "above 0; fails if instead below 0.1" in page
-        assert "not estimable" in page
-        against = page.index("Against the paper, but not judged: nothing was learned")
-        assert page.index("Hold (1)") < against < page.index("Cannot be judged: ")
-    assert "<no>" not in html
-
-
 def test_a_folder_is_of_one_study_and_takes_a_second_base_later(tmp_path: Path) -> None:
     mine: dict[str, Any] = {"data": {"a": "1"}, SECOND: None, "settings": []}
     for again in (mine, mine, mine | {SECOND: "b"}, mine | {SECOND: "b"}):
@@ -362,35 +302,6 @@ def test_a_folder_is_of_one_study_and_takes_a_second_base_later(tmp_path: Path) 
     for other in (mine, mine | {SECOND: "b", "settings": ["lr=1"]}):
         with pytest.raises(InputError, match="holds a study with other"):
             claim_folder(tmp_path, other)
-
-
-def test_time_is_told_of_runs_alone_or_timed_by_the_processor(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    planned = [
-        run
-        for run in runs(systems(), {1: ("a", "b")}, seeds=2)
-        if run.system.name in ("spark", "er")
-    ]
-    audited = Audited(planned, "base", tmp_path, tmp_path, tmp_path, "cpu", None)
-    seconds = {"spark": {"task": 9.0, "correction": 1.0}, "er": {"task": 8.0}}
-    clocks = {0: "wall", 1: "processor"}
-
-    def read(folder: Folder) -> Any:
-        seed, name = folder.path.parts[-2:]
-        spent = {"p": {k: v * (1 + int(seed[4:])) for k, v in seconds[name].items()}}
-        spent["p/answers"] = {"answers": 100.0}
-        return SimpleNamespace(seconds=spent, clock=clocks[int(seed[4:])])
-
-    monkeypatch.setattr(Folder, "read", read)
-    ratio, share = (one for one in claims() if one.audit == TIME)
-    assert time_figure(audited, ratio, alone=True).by_seed == (1.25, 1.25)
-    assert time_figure(audited, share, alone=True).by_seed == (0.1, 0.1)
-    assert time_figure(audited, ratio, alone=False).by_seed == (1.25,)
-    clocks[1] = "wall"
-    shared = time_figure(audited, share, alone=False)
-    assert shared.value is None
-    assert "shared the machine" in shared.missing
 
 
 def test_time_is_not_judged_where_correction_is_out_of_proportion() -> None:

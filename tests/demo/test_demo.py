@@ -24,7 +24,7 @@ from spark_audit.audits import AUDITS
 from spark_audit.data.examples import read_examples
 from spark_audit.data.pii import annotate
 from spark_audit.demo import run as demo
-from spark_audit.demo.text import TASKS, make_examples, unlabelled
+from spark_audit.demo.text import TASKS, make_examples
 from spark_audit.demo.workers import workers
 from spark_audit.errors import IncompleteError, InputError, OutputError
 from spark_audit.manifest.file import load_manifest
@@ -126,18 +126,6 @@ def test_runs_are_those_of_the_trainer(outcome: Outcome) -> None:
     parts = {p.name for stage in stages.iterdir() for p in stage.iterdir()}
     assert parts == {"task", "priv"}
     assert len(list(stages.iterdir())) == len(TASKS)
-
-
-def test_what_leaves_the_paper_is_a_setting_with_its_reason() -> None:
-    from spark_train.settings import Settings
-
-    defaults = Settings().flat()
-    for key, (value, reason) in demo.SETTINGS.items():
-        assert defaults[key] != value
-        assert len(reason) > 5
-        assert key != "replay.lambda", "one weight of replay for all runs"
-    for _, differs in demo.RUNS.values():
-        assert differs.keys() <= defaults.keys()
 
 
 def test_the_manifest_is_that_of_the_files_in_the_folder(outcome: Outcome) -> None:
@@ -258,15 +246,6 @@ def test_text_has_variety_labels_and_no_identifiers() -> None:
         assert not annotate(row.text), row.task
     assert rows == make_examples(40, split="train", seed=3)
     assert rows != make_examples(40, split="train", seed=4)
-
-
-def test_text_without_its_label_is_the_text_before_it() -> None:
-    for row in make_examples(5, split="train", seed=3):
-        bare = unlabelled(row)
-        assert row.text.startswith(bare.text)
-        assert row.text[len(bare.text)] == "\n"
-        assert "\n" not in bare.text
-        assert bare.response.strip()
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from difflib import unified_diff
@@ -45,6 +46,13 @@ COMMAND = (
     *("--placebo-draws", "10", "--blind-permutations", "39", "-o", "report"),
     *("--verbose", "--format", "html,md,csv,latex,json,dossier,card"),
 )
+FURTHER = (
+    (0, "manifest", "show", "golden.json"),
+    (0, "inspect", "leak", "--base", "base"),
+    (1, "gate", "report"),
+    (1, "gate", "report", "--fail-if", "matched.memory.value < -1"),
+)
+"""What else is asked of the folder, with the exit code."""
 LOOSE = 1e-6
 """How far a figure may be from the one kept, relative to 1 or its size."""
 
@@ -110,8 +118,12 @@ def scene(
             Opening, "_kinds", lambda _, name, __: ("int8",) * (name == "leak")
         )
         patch.chdir(folder)
+        patch.setenv("COLUMNS", "200")
         with redirect_stdout(StringIO()) as said:
             assert command_line(COMMAND) == 0
+            for code, *words in FURTHER:
+                said.write(f"$ spark-audit {shlex.join(words)}\n")
+                assert command_line(words) == code, words
     (folder / "terminal.txt").write_text(said.getvalue(), "utf-8")
     return folder
 
@@ -207,11 +219,12 @@ VARYING = {
     r"(?m)^(\W*Versions:? ).*": r"\1...",
     r"\d{4}-\d\d-\d\d[T ][\d:]+(\+00:00)?": "DATE",
     r"hmac-sha256:[0-9a-f]+": "DIGEST",
+    r"(\.\d{6})\d{6,}": r"\1",
     r"\b[0-9a-f]{12,64}\b": "HASH",
     r"(?m)^loading [\d.]+ s, .*": "loading ... s",
     r"differ by at most \S+ nats": "differ by at most DRIFT nats",
 }
-"""Dates, times, hashes and what a machine's own arithmetic gives."""
+"""Dates, times, hashes, digits, and what a machine's own arithmetic gives."""
 
 
 @pytest.fixture(scope="module")

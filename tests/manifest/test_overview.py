@@ -12,7 +12,7 @@ import pytest
 from spark_audit.data.examples import Example
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import redact
-from spark_audit.manifest.overview import COUNTS, describe
+from spark_audit.manifest.overview import describe
 from spark_audit.manifest.schema import Manifest
 from spark_audit.stats.matching import non_overlapping_windows
 
@@ -28,21 +28,6 @@ def manifest(
 
 def train_pairs(manifest: Manifest) -> list[Any]:
     return [p for p in manifest.pairs if manifest.by_id[p.example].split == "train"]
-
-
-def test_spans_by_group_add_up(manifest: Manifest) -> None:
-    tables = describe(manifest).tables
-    for title in ("spans by type", "spans by task", "spans by split"):
-        records = tables[title]
-        assert len(records) == 2
-        assert sum(r["spans"] for r in records) == 48
-        assert sum(r["matched"] for r in records) == len(manifest.pairs) > 0
-        assert all(r["share"] == r["matched"] / r["spans"] for r in records)
-    tokens = sum(p.pii.token_end - p.pii.token_start for p in manifest.pairs)
-    assert sum(r["tokens_matched"] for r in tables["spans by type"]) == tokens
-    reasons = tables["unmatched spans"]
-    assert sum(r["spans"] for r in reasons) == len(manifest.unmatched) > 0
-    assert not any(char.isdigit() for r in reasons for char in r["reason"])
 
 
 def test_distances_and_clusters_are_of_train_pairs(manifest: Manifest) -> None:
@@ -117,19 +102,6 @@ def test_effects_to_expect_state_their_assumption(manifest: Manifest) -> None:
     assert records["mia auc"]["mde"] == pytest.approx(2.8016 * se, rel=1e-4)
 
 
-def test_canaries_are_told_by_part_and_dose(manifest: Manifest) -> None:
-    records = describe(manifest).tables["canaries"]
-    assert [(r["part"], r["dose"], r["held_out"]) for r in records] == [
-        (part, dose, dose == 0)
-        for part in ("full", "password", "ssn")
-        for dose in (0, 1)
-    ]
-    for record in records:
-        assert record["canaries"] == record["rankable"] == 1
-        assert record["contexts"] == (1 if record["held_out"] else 2)
-        assert record["tokens_min"] == record["tokens_median"] == record["tokens_max"]
-
-
 def test_description_is_plain_data_without_text(
     manifest: Manifest, rows: list[Example]
 ) -> None:
@@ -171,10 +143,3 @@ def test_a_manifest_without_pairs_has_no_figures(
     (effect,) = found.tables["effects to expect"]
     assert (effect["n"], effect["mde"]) == (0, None)
     assert found.tables["balance"] == found.tables["canaries"] == []
-
-
-def test_counts_are_told_in_reading_order(manifest: Manifest) -> None:
-    assert set(COUNTS) == set(manifest.counts)
-    counts = {name.replace("_", " "): manifest.counts[name] for name in COUNTS}
-    told = {k: v for k, v in describe(manifest).facts.items() if k in counts}
-    assert list(told.items()) == list(counts.items())

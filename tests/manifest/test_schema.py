@@ -411,26 +411,6 @@ def test_the_fields_that_others_rely_on_are_there(file: Path) -> None:
     assert np.isfinite([p["distance"] for p in data["pairs"]]).all()
 
 
-def test_what_a_notebook_prints_is_short_and_without_text(manifest: Manifest) -> None:
-    assert repr(manifest) == (
-        f"Manifest(name='real', digest='{manifest.digest[:12]}', examples=9, "
-        f"pairs={len(manifest.pairs)}, unmatched={len(manifest.unmatched)}, "
-        f"canaries={len(manifest.canaries)})"
-    )
-    row = Example("a", "yelp", "Ask Maria Jones:", " good", "train", "a")
-    parts = [*manifest.examples, *manifest.canaries, manifest.by_id, row]
-    told = " ".join(show(one) for one in [manifest, *parts] for show in (repr, str))
-    assert "row-1" in told
-    for text in ("Maria", "Smith", "food", " good", "[[", "password is"):
-        assert text not in told
-    for canary in manifest.canaries:
-        assert not any(candidate in told for candidate in canary.candidates)
-    assert max(len(repr(one)) for one in manifest.examples) < 600
-    html = manifest._repr_html_()
-    assert f'<td style="text-align:left">{len(manifest.pairs)}</td>' in html
-    assert len(html) < 1000
-
-
 # --- sealed nonsense ------------------------------------------------------------------
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ import pytest
 from spark_audit.audits import AUDITS
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.cli.main import run as command_line
 from spark_audit.data.examples import Example, write_examples
 from spark_audit.data.injection import inject
 from spark_audit.demo import run as demo
@@ -24,7 +22,6 @@ from spark_audit.manifest.file import write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.run import Request, run
 from spark_audit.results import Report, Row
-from spark_audit.scoring import score as scoring
 from spark_audit.scoring.store import Store
 
 TASK = "support"
@@ -218,59 +215,3 @@ def test_everything_is_there_once(scene: Scene) -> None:
     over = {"mia": "train rows against test rows", "utility": "over test rows"}
     for name in ("canary", "mia", "extract", "noise", "utility", "rank"):
         assert f"### {name}: {over.get(name, 'pooled over training rows')}" in text
-
-
-def test_a_second_audit_scores_nothing_again(
-    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never(loaded: Any, items: Any, *args: Any, **options: Any) -> None:
-        assert not items, "scored again"
-
-    monkeypatch.setattr(scoring, "_runner", lambda kind: never)
-    store = scene.folder / "report" / "scores" / "store"
-    request = request_of(
-        scene.folder,
-        audits=("rank",),
-        output=tmp_path / "rank",
-        scores=store,
-        formats=("csv",),
-    )
-    # The drift of a few texts is measured only where something is to be scored.
-    report = run(request).report
-    assert report is not None
-    ours = [row for row in scene.report.results if row.audit == "rank"]
-    assert report.results == ours
-
-
-def test_no_identifier_is_in_any_output(scene: Scene) -> None:
-    secrets = {
-        example.prompt[span.start : span.end]
-        for example in scene.manifest.examples
-        for span in example.spans
-        if span.end - span.start > 6 and span.end <= len(example.prompt)
-    }
-    assert len(secrets) > 20
-    files = [p for p in (scene.folder / "report").rglob("*") if p.is_file()]
-    assert len(files) > 20
-    for path in files:
-        data = path.read_bytes()
-        for secret in secrets:
-            assert secret.encode() not in data, path.name
-
-
-def test_gate_reads_every_audit(
-    scene: Scene, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = str(scene.folder / "report")
-    tripped = [
-        "canary.exposure_mean.full.value > 5",
-        "mia.auc.loss.low > 0.6",
-        "rank.mrr.pii_all.value > 0.3 for much",
-    ]
-    for rule in tripped:
-        assert command_line(["gate", folder, "--fail-if", rule, "--json"]) == 1, rule
-        found = json.loads(capsys.readouterr().out)
-        said = {one["checkpoint"] for one in found if one["state"] == "tripped"}
-        assert "much" in said
-        assert "base" not in said
-    assert command_line(["gate", folder, "--fail-if", "noise.gap.0.5.value > 99"]) == 0

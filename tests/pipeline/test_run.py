@@ -35,7 +35,6 @@ from spark_audit.pipeline.run import Request, run
 from spark_audit.provenance import sha256_file
 from spark_audit.report.attachments import read_cases
 from spark_audit.report.folder import read_report
-from spark_audit.report.tables import entries
 from spark_audit.results import Report
 
 ROOT = Path(__file__).parents[2]
@@ -873,34 +872,6 @@ def test_a_build_interrupted_while_it_scores_gives_the_same_manifest(
     assert not (tmp_path / ".m.scores").exists()
 
 
-def test_a_rounded_copy_stands_beside_with_a_contrast_to_its_original(
-    request_of: Callable[..., Request],
-) -> None:
-    pytest.importorskip("torchao", reason="torchao is not installed")
-    request = request_of(
-        audits=("matched", "nll"),
-        baseline="base",
-        loading=Loading(device="cpu", quantize=("int4",)),
-    )
-    report = run(request).report
-    assert report is not None
-    assert [c.name for c in report.checkpoints] == ["base", "ours", "ours+int4"]
-    own = [c for c in report.contrasts if c.checkpoint == "ours+int4"]
-    assert {c.baseline for c in own} == {"ours"}
-    assert {c.family for c in own} == {"exploratory"}
-    values = {
-        row.checkpoint: row.value
-        for row in report.results
-        if (row.audit, row.of, row.group) == ("nll", "pii", "pooled")
-    }
-    assert values["ours"] != values["ours+int4"]
-    primary = [c for c in report.contrasts if c.family == "primary"]
-    assert [(c.checkpoint, c.metric) for c in primary] == [
-        ("ours", "did"),
-        ("ours", "rtm_bias"),
-    ]
-
-
 def test_utility_of_a_series_from_data_alone(
     request_of: Callable[..., Request],
     workshop: Path,
@@ -983,73 +954,6 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
     some = run(replace(request, audit_options={"order": "t0"})).report
     assert some is not None
     assert some.settings["utility.order"] == "t0"
-
-
-def test_memory_by_stage_and_task_of_a_run(
-    request_of: Callable[..., Request],
-    make_adapter: Callable[..., Path],
-    tiny_base: Path,
-    tmp_path: Path,
-) -> None:
-    """The run says what it learned when; its last stage is what other audits see."""
-    from spark_audit.checkpoints.open import open_checkpoint
-
-    rows = [replace(e, task=f"t{i // 2 % 2}") for i, e in enumerate(examples(48))]
-    rows = [
-        replace(e, split="test" if i % 8 > 3 else "train") for i, e in enumerate(rows)
-    ]
-    loaded = open_checkpoint(str(tiny_base), name="base")
-    manifest = build_manifest(rows, loaded, name="m", caliper=2.0)
-    write_manifest(manifest, tmp_path / "m.json")
-    for stage in (1, 2):
-        make_adapter(tmp_path / "er" / str(stage), seed=stage)
-    facts = {"kind": "spark-train-run", "tasks": ["t1", "t0"]}
-    (tmp_path / "er" / "run.json").write_text(json.dumps(facts))
-    request = request_of(
-        audits=("matched", "stages"),
-        ckpt=(f"er={tmp_path / 'er'}",),
-        manifest=tmp_path / "m.json",
-    )
-    report = run(request).report
-    assert report is not None
-    shown = {row.checkpoint for row in report.results if row.audit == "stages"}
-    assert shown == {"er"}
-    told = {
-        (r["task"], r["stage"]): r["trained_at"] for r in report.tables["stages_states"]
-    }
-    assert told == {("t0", 1): 2, ("t0", 2): 2, ("t1", 1): 1, ("t1", 2): 1}
-    assert [f.checkpoint for f in report.findings if f.audit == "stages"] == ["er"] * 2
-    assert (request.output / "tables" / "stages_states.csv").exists()
-    # All identifiers after the last stage: the figure that is claimed elsewhere.
-    memory = {
-        (row.audit, row.of): row.value
-        for row in report.results
-        if (row.checkpoint, row.metric, row.group) == ("er", "memory", "pooled")
-    }
-    assert memory["stages", "2"] == pytest.approx(memory["matched", ""])
-
-
-def test_stages_alone_says_that_there_is_no_series(
-    request_of: Callable[..., Request], tmp_path: Path
-) -> None:
-    said = {}
-    for name, audits in (("one", ("stages",)), ("two", ("stages", "nll"))):
-        report = run(request_of(audits=audits, output=tmp_path / name)).report
-        assert report is not None
-        said[name] = [f.sentence for f in report.findings if f.audit == "stages"]
-    sentence = "Not estimable: no checkpoint was given as a series of several stages."
-    assert said == {"one": [sentence], "two": []}
-
-
-def test_several_audits_say_whose_line_is_whose(
-    request_of: Callable[..., Request],
-) -> None:
-    report = run(request_of(audits=("matched", "rank", "nll"))).report
-    assert report is not None
-    said = {finding.audit for finding in report.findings}
-    assert said == {"report", "matched", "rank", "nll"}
-    assert report.findings[0].sentence.startswith("Memory was not tested")
-    assert report.settings["matched.replicates"] == 9999
 
 
 def test_audits_of_the_same_checkpoints_add_up_in_one_folder(
@@ -1164,26 +1068,6 @@ def test_names_that_look_alike_in_files_keep_tables_of_their_own(
     assert report.report is not None
     tables = {path.name for path in (report.folder / "scores" / "tables").iterdir()}
     assert len(tables) == 3
-
-
-def test_a_series_adds_up_and_other_tables_stay(
-    request_of: Callable[..., Request],
-    make_adapter: Callable[..., Path],
-    tmp_path: Path,
-) -> None:
-    for stage in ("0", "1"):
-        make_adapter(tmp_path / "run" / stage, seed=int(stage) + 1)
-    ckpt = (f"run={tmp_path / 'run'}",)
-    run(request_of(audits=("utility",), ckpt=ckpt))
-    tables = tmp_path / "report" / "scores" / "tables"
-    before = {path.name for path in tables.iterdir()}
-    report = run(request_of(audits=("nll",), ckpt=ckpt)).report
-    assert report is not None
-    assert {row.audit for row in report.results} == {"nll", "utility"}
-    assert before < {path.name for path in tables.iterdir()}
-    # Stages are no checkpoints of their own to a reader.
-    assert entries(report) == {"base": 0, "run": 0}
-    assert {c.name for c in report.checkpoints} == {"base", "run", "run@1", "run@2"}
 
 
 def test_python_takes_paths_and_names_the_argument_that_is_wrong(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
 import stat
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from spark_audit.audits import AUDITS, matched
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import OutputError
 from spark_audit.manifest.file import write_manifest
-from spark_audit.names import seeds_of
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.folder import read_report, write_report
@@ -31,7 +28,6 @@ from spark_audit.report.writers.dossier.facts import attacks
 from spark_audit.results import (
     AuditResult,
     CheckpointFacts,
-    Claim,
     Finding,
     Guard,
     ManifestFacts,
@@ -109,11 +105,21 @@ def quiet(audit: str, name: str, **more: Any) -> Finding:
     )
 
 
+MADE: dict[tuple[str, ...], AuditResult] = {}
+
+
+def audited(case: Case, names: tuple[str, ...]) -> AuditResult:
+    """What the audit says of the one case, made once for the same checkpoints."""
+    if names not in MADE:
+        changes = {name: leaking if "leaky" in name else same for name in names}
+        tables = case.tables(**changes)
+        MADE[names] = matched(tables, case.manifest, placebo_draws=2, rematched=False)
+    return MADE[names]
+
+
 def a_report(case: Case, names: tuple[str, ...], **more: Any) -> Report:
     """Matched figures as the audit makes them; the sentences of the others."""
-    changes = {name: leaking if "leaky" in name else same for name in names}
-    own = matched(case.tables(**changes), case.manifest, placebo_draws=2)
-    results: dict[str, AuditResult] = {"matched": own}
+    results = {"matched": audited(case, names)}
     for audit in QUIET:
         told = [quiet(audit, name) for name in names]
         row: dict[str, Any] = {
@@ -140,9 +146,7 @@ def a_report(case: Case, names: tuple[str, ...], **more: Any) -> Report:
 
 def with_evidence(report: Report, case: Case, folder: Path) -> Report:
     """The report in a folder with the evidence that it was made from."""
-    names = [one.name for one in report.checkpoints]
-    changes = {name: leaking if "leaky" in name else same for name in names}
-    frame = matched(case.tables(**changes), case.manifest, placebo_draws=2).evidence
+    frame = audited(case, tuple(one.name for one in report.checkpoints)).evidence
     path = folder / "scores" / "spans.parquet"
     write_parquet(pa.Table.from_pandas(frame, preserve_index=False), path)
     told = report.model_copy(update={"evidence": {path.name: sha256_file(path)}})
@@ -162,66 +166,6 @@ def folder(case: Case, tmp_path: Path) -> Path:
 
 def identifiers(case: Case) -> set[str]:
     return {e.text[s.start : s.end] for e in case.manifest.examples for s in e.spans}
-
-
-def test_what_an_officer_asks_stands_there_in_order(case: Case, folder: Path) -> None:
-    guard = Guard(name="rows", passed=False, detail="are few.")
-    report = read_report(folder).model_copy(update={"guards": [guard]})
-    told = text_of(page.render(report, folder, prepared_by="A. Nother"))
-    order = [
-        "1. Of 2 checkpoints: 1 LEAKS (leaky), 1 NOT SHOWN (calm).",
-        "▲ LEAKS leaky REMEMBERS trained identifiers",
-        "○ NOT SHOWN calm Memorisation of canaries not detected",
-        "2. What was audited",
-        f"calm peft-adapter, float32 base {'ab' * 32}",
-        f"digest (SHA-256) {case.manifest.digest}",
-        "planted canaries none",
-        "prepared by A. Nother",
-        f"made {report.created}",
-        "3. What was tested",
-        "identifiers Are identifiers of training rows likelier",
-        "canaries Are strings that were planted",
-        "1.09 bits",
-        "Result by checkpoint",
-        "leaky FOUND -",
-        "4. Findings and residual risk",
-        "It holds true strings of its training data likelier",
-        "Residual risk: demonstrated.",
-        "5. What was not covered",
-        "Attribute inference",
-        "did not hold, rows : are few.",
-        "6. The most exposed rows leaky e007-0",
-        "7. Next steps",
-        "▲ LEAKS leaky : Do not ship it",
-        "8. Sign-off",
-        "9. Words",
-        "EDPB Opinion 28/2024",
-    ]
-    places = [told.find(one) for one in order]
-    assert -1 not in places, order[places.index(-1)]
-    assert places == sorted(places)
-    assert len(words.GLOSSARY) <= 10
-    assert not identifiers(case) & set(re.findall(r"[\u4e00-\u9fff]+", told))
-
-
-def test_figures_and_smallest_effects_are_those_of_the_sentences(case: Case) -> None:
-    report = a_report(case, ("calm", "leaky"))
-    found = standings(report)
-    least = {one.name: one.least for one in attacks(report, found)}
-    own = next(
-        f for f in report.findings if f.audit == "matched" and f.checkpoint == "calm"
-    )
-    (unseen,) = re.findall(r"effect of ([\d.]+) nats or more", own.sentence)
-    assert least == {
-        "identifiers": f"{unseen} nats a token",
-        "canaries": "1.09 bits",
-        "twins": "0.27 bits",
-        "membership": "0.113 of AUC",
-        "extraction": "5.7 points",
-    }
-    told = text_of(page.render(report, Path("nowhere")))
-    for figure in ("-0.05 [-0.24, 0.14], null 0", "0.0 [-4.0, 4.0] points, null 0"):
-        assert told.count(figure) == 2
 
 
 def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(
@@ -261,50 +205,6 @@ def test_every_detection_outcome_and_attack_has_its_words() -> None:
     assert set(words.PLAIN) == {k for k in AUDITS.names() if AUDITS.about(k).attack}
 
 
-def test_of_whom_an_attack_told_nothing_stands_under_what_was_not_covered(
-    case: Case,
-) -> None:
-    report = a_report(case, ("calm", "other"))
-    differs = "other: its AUC is 0.98 [0.96, 0.99], where the texts give 0.99."
-    blind = Finding(
-        audit="mia", checkpoint="other", claim="confounded", sentence=differs
-    )
-    rest = [f for f in report.findings if (f.audit, f.checkpoint) != ("mia", "other")]
-    told = report.model_copy(update={"findings": [*rest, blind]})
-    text = text_of(page.render(told, Path("nowhere")))
-    why = "other: cannot be told: the texts differ by themselves"
-    assert f"5. What was not covered membership : {why}." in text
-
-
-@pytest.mark.parametrize(
-    ("claimed", "cell"),
-    [
-        ({}, "-0.051 [-0.150, 0.040], null 0"),
-        ({"unit": "points", "low": None, "high": None}, "-0.1 points, null 0"),
-        (
-            {"audit": "extract", "metric": "greedy_rate", "unit": "", "value": 12 / 220}
-            | {"low": 0.028, "high": 0.093},
-            "5.5% [2.8, 9.3], null 0",
-        ),
-    ],
-)
-def test_a_cell_shows_the_figure_that_is_claimed_not_one_beside_it(
-    claimed: dict[str, Any], cell: str, case: Case
-) -> None:
-    sentence = "formats moved by -1.400 [-1.600, -1.200]; 5 of 220 come back."
-    own = {"value": -0.051, "low": -0.15, "high": 0.04, "null": 0.0} | claimed
-    report = a_report(case, ("calm",))
-    told = [
-        f.model_copy(update={"sentence": f"calm: {sentence}", **own})
-        if f.audit == claimed.get("audit", "matched") and f.family == "primary"
-        else f
-        for f in report.findings
-    ]
-    rest = report.model_copy(update={"findings": told})
-    text = text_of(page.render(rest, Path("nowhere")))
-    assert f"not shown {cell}" in text
-
-
 def test_exposed_rows_are_ids_in_order_and_texts_only_if_asked(
     case: Case, folder: Path
 ) -> None:
@@ -327,15 +227,6 @@ def test_exposed_rows_are_ids_in_order_and_texts_only_if_asked(
     assert not re.search(r"\d\.\d", part)
 
 
-def test_seeds_are_one_entry_with_their_mean(case: Case, tmp_path: Path) -> None:
-    names = (*seeds_of("leaky", 2), "calm")
-    report = with_evidence(a_report(case, names), case, tmp_path)
-    told = text_of(page.render(report, tmp_path))
-    assert "Of 2 checkpoints: 1 LEAKS (leaky)" in told
-    assert "6. The most exposed rows leaky e007-0" in told
-    assert all(f"{name} peft-adapter" in told for name in names)
-
-
 @pytest.mark.parametrize("kind", ["missing", "other", "damaged"])
 def test_evidence_that_is_not_the_reports_names_no_row(
     kind: str, case: Case, folder: Path
@@ -354,16 +245,6 @@ def test_evidence_that_is_not_the_reports_names_no_row(
     (one,) = exposed(report, folder, leaks)
     assert not one.rows
     assert one.why.startswith("not told: ")
-
-
-def test_planted_strings_single_out_nobody(case: Case, folder: Path) -> None:
-    report = read_report(folder)
-    claim: Claim = "memory"
-    loud = quiet("canary", "calm", otherwise="x", p=0.001).model_dump()
-    loud |= {"claim": claim, "alone": claim}
-    told = [*report.findings, Finding.model_validate(loud)]
-    rest = page.render(report.model_copy(update={"findings": told}), folder)
-    assert "What was found (canaries) singles out nobody" in text_of(rest)
 
 
 def test_names_are_text_and_the_page_loads_and_runs_nothing(
@@ -431,27 +312,3 @@ def test_with_identifiers_it_is_for_its_owner_only_and_says_so(
     html = path.read_text("utf-8")
     assert "SHOWS IDENTIFIERS" in html
     assert any(text in html for text in identifiers(case))
-
-
-def test_a_report_without_attacks_says_so(case: Case) -> None:
-    report = a_report(case, ("calm",)).model_copy(
-        update={"results": [], "findings": []}
-    )
-    told = text_of(page.render(report, Path("nowhere")))
-    assert f"1. {page.NO_ATTACK}." in told
-    assert "None of the audits in this report attacks a checkpoint." in told
-
-
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium here")
-def test_six_checkpoints_are_at_most_four_sheets(case: Case, tmp_path: Path) -> None:
-    names = ("plain", "leaky", "replay", "spark", "spark-no-ul", "leaky-full")
-    report = with_evidence(a_report(case, names), case, tmp_path)
-    (sheet,) = write_report(report, tmp_path, formats=["dossier"])
-    paper = tmp_path / "dossier.pdf"
-    options = ["--headless", "--no-sandbox", "--no-pdf-header-footer"]
-    options += [f"--user-data-dir={tmp_path}/profile", f"--print-to-pdf={paper}"]
-    command = ["chromium", *options, sheet.as_uri()]
-    subprocess.run(command, capture_output=True, timeout=60, check=True)
-    sheets = re.findall(rb"/Type\s*/Page\b(?!s)", paper.read_bytes())
-    assert 2 <= len(sheets) <= 4
-    assert b"595." in paper.read_bytes() or b"596" in paper.read_bytes(), "A4"

@@ -22,16 +22,13 @@ from spark_audit.manifest.file import redact, seal
 from spark_audit.manifest.redaction import rewritten
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.attachments import write_cases
-from spark_audit.report.cells import Cell, Line, Table, figure
-from spark_audit.report.figures.svg import compact, css_string
+from spark_audit.report.cells import Cell, Line, Table
+from spark_audit.report.figures.svg import css_string
 from spark_audit.report.folder import write_report
-from spark_audit.report.tables import DRAWN, tables
 from spark_audit.report.writers.html_page import page as html_page
 from spark_audit.report.writers.html_page.cases import EDGES, cases, shade
-from spark_audit.report.writers.markdown import render as markdown
 from spark_audit.results import (
     CheckpointFacts,
-    Claim,
     Contrast,
     Finding,
     Guard,
@@ -43,7 +40,6 @@ from spark_audit.results import (
 Tokens = list[dict[str, Any]]
 
 NAMES = ("base", "er[1]", "er[2]", "spark+ul")
-ENTRIES = ("base", "er", "spark+ul")
 EVIL = '<script>alert("evil")</script>'
 SECRETS = ("Ottoline Quibbleworth", "zK9#qVw7Xp", "987-65-4329", "q.vextor@example.org")
 MISSING: dict[str, Any] = {
@@ -402,39 +398,6 @@ def test_what_the_report_says_is_text_never_markup(report: Report) -> None:
     assert Page(text).text.count(EVIL) > 10
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_figures_are_those_of_every_other_format(report: Report) -> None:
-    line = Line((Cell("er"), Cell(value=0.125, low=0.1, high=0.2)), "er")
-    extra = Table("ours", ("checkpoint", "figure"), (line,))
-    page = Page(html_page.render(report, further=[extra]))
-    lines = [line for table in page.tables.values() for line in table]
-    told = markdown(report)
-    for block in (*tables(report), extra):
-        assert list(block.header) in lines
-        for row in block.rows:
-            assert list(row.texts) in lines
-            if block is not extra:
-                assert all(text.split("|")[0] in told for text in row.texts)
-    assert ["base", "7"] in lines
-    assert ["length", "1.500", "0.010"] in lines
-    for name in DRAWN:
-        assert f"### {name.replace('_', ' ')}" not in told
-    assert "Pair distances" not in page.text
-
-
-def test_a_cell_has_its_figure_and_the_word_that_voids_it_apart() -> None:
-    row = Row.model_validate(a_row("x", "mia|auc|loss|pooled", 0.25))
-    void = figure(row.model_copy(update={"status": "not_resolvable"}), after=", p 0.5")
-    assert void.parts == ("0.250 [0.150, 0.450] ", "NOT RESOLVABLE", ", p 0.5")
-    assert void.text == "0.250 [0.150, 0.450] NOT RESOLVABLE, p 0.5"
-    assert figure(row).text == "0.250 [0.150, 0.450]"
-    assert figure(row, before="loss ").text == "loss 0.250 [0.150, 0.450]"
-    # Words that look like either are neither.
-    for text in ("0.1 [0.0, 0.2]", "INVALID", "-"):
-        assert Cell(text).parts == (text, "", "")
-        assert not Cell(text).numeric
-
-
 def quiet(k: int) -> Finding:
     name = NAMES[k % len(NAMES)]
     said = f"{name}: nothing {k}."
@@ -455,106 +418,6 @@ def test_no_detection_is_ever_folded(report: Report) -> None:
         assert not any(finding.sentence in part for part in folded)
     assert text.count('<li class="detected" data-checkpoint="er">') == 12
     assert any("nothing 0." in part for part in folded)
-
-
-def standing(name: str, claim: Claim, **more: Any) -> Finding:
-    p = {"p": 0.001, "family": "primary", "otherwise": "x"}
-    return Finding(
-        audit="matched",
-        checkpoint=name,
-        claim=claim,
-        metric="memory",
-        sentence=f"{name}: it {claim}.",
-        **{**p, **more},
-    )
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_the_first_screen_answers_the_worst_first(report: Report) -> None:
-    told = [standing("er", "nothing_shown"), standing("spark+ul", "memory")]
-    text = html_page.render(report.model_copy(update={"findings": told}))
-    page = Page(text)
-    order = [
-        "Of 2 checkpoints: 1 LEAKS (spark+ul), 1 NOT SHOWN (er)",
-        "▲ LEAKS spark+ul It memory. Evidence",
-        "FOUND: identifiers",
-        "○ NOT SHOWN er It nothing_shown. Evidence",
-        "▲ LEAKS: Do not ship it",
-        "Tried on",
-    ]
-    places = [page.text.index(part) for part in order]
-    assert places == sorted(places)
-    # Beside the states nothing is said to have failed: that is a check of the audit.
-    first = page.text[: page.text.index("Tried on")]
-    assert "A check of this audit's own did not hold: broken (base)." in first
-    assert "FAILED" not in first
-    # Evidence is one step away, and each line has its own switch.
-    assert text.count('<a href="#s-matched">Evidence</a>') == 2
-    assert 'class="standing leaks" data-checkpoint="spark+ul"' in text
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_verdict_comes_first_and_says_what_failed(report: Report) -> None:
-    text = html_page.render(report)
-    page = Page(text)
-    order = [
-        "Manifest m",
-        "A check of this audit's own did not hold: broken (base).",
-        "FAILED broken (base)",
-        "Warning doubtful: is near",
-        "Nothing else can be concluded.",
-        "Are identifiers treated differently",
-        "er[1]: found 0.125 [0, 2] of",
-    ]
-    places = [page.text.index(part) for part in order]
-    assert places == sorted(places)
-    assert "1 invalid, 1 insensitive, 1 not resolvable, 1 not estimable" in page.text
-    for word in ("INVALID", "INSENSITIVE", "NOT RESOLVABLE", "not estimable"):
-        assert word in page.text
-    assert text.index("Passed") > text.index("<summary>1 passed")
-    assert "Partial report" not in page.text
-    partial = report.model_copy(update={"status": "partial"})
-    said = Page(html_page.render(partial)).text
-    assert said.index("Partial report.") < said.index("did not hold")
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_bare_report_has_no_empty_sections() -> None:
-    bare = a_report(
-        results=[], contrasts=[], guards=[], tables={}, findings=[], settings={}
-    )
-    text = html_page.render(bare)
-    page = Page(text)
-    assert "No audit came to a verdict." in page.text
-    assert 'id="tokens"' not in text
-    assert 'id="s-' not in text
-    assert 'id="glance"' not in text
-    assert "The audits of this report have none." in page.text
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_many_checkpoints_are_counted_in_the_heading() -> None:
-    (first, *_) = a_report().checkpoints
-    many = [first.model_copy(update={"name": f"check-{k}"}) for k in range(40)]
-    bare = a_report(results=[], contrasts=[], tables={}, checkpoints=many)
-    page = html_page.render(bare)
-    assert "<title>Privacy audit: 40 checkpoints</title>" in page
-    assert "check-39</th>" in page
-
-
-def test_code_in_a_sentence_is_escaped_too() -> None:
-    assert html_page._ticked("a `<b>` c") == "a <code>&lt;b&gt;</code> c"
-    assert html_page._ticked("<a> `b") == "&lt;a&gt; `b"
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_rows_of_replicates_belong_to_their_entry(report: Report) -> None:
-    text = html_page.render(report)
-    values = [given["value"] for tag, given in Page(text).elements if tag == "input"]
-    assert values == list(ENTRIES)
-    assert 'data-checkpoint="er[1]"' not in text.partition('id="tokens"')[0]
-    (row,) = re.findall(r"<tr[^>]*><th scope=\"row\">er, both</th>.*?</tr>", text)[:1]
-    assert 'data-checkpoint="er"' in row
 
 
 # --- identifiers ----------------------------------------------------------------------
@@ -682,20 +545,6 @@ def test_mode_of_the_file(
     assert mode(manifest=redact(manifest)) == 0o644
 
 
-def test_pair_shown_first_is_the_baseline_and_the_last(
-    report: Report, tokens: Tokens, manifest: Manifest
-) -> None:
-    def pair(**settings: str) -> tuple[str, str]:
-        given = report.model_copy(update={"settings": settings})
-        heat = cases(given, tokens, manifest, show_text=False)
-        return heat.checkpoints[heat.left], heat.checkpoints[heat.right]
-
-    assert pair(baseline="er[1]", reference="base") == ("er[1]", "spark+ul")
-    assert pair(reference="base") == ("base", "spark+ul")
-    assert pair(baseline="er") == ("er[1]", "spark+ul")
-    assert pair(baseline="spark+ul") == ("base", "spark+ul")
-
-
 def contrast(one: str, other: str) -> float:
     """Contrast of two colours, WCAG 2.2."""
 
@@ -734,32 +583,9 @@ def test_colours_can_be_read() -> None:
             assert contrast(series, known["paper"]) >= 3
 
 
-def test_drawings_are_smaller_and_the_same() -> None:
-    svg = (
-        '<svg id="a" viewBox="0 0 9 9" aria-labelledby="t">\n <title id="t">1.2345 : ;'
-        ' x</title>\n <defs>\n<path id="p" d="M 0.12345 -1.999  L 2 3.1000001  z "'
-        ' style="stroke: var(--c0); fill: none" />\n</defs><g id="g"'
-        ' data-checkpoint="er[1]"><use href="#p" x="4.0001" y="1e-05" /></g></svg>'
-    )
-    assert compact(svg) == (
-        '<svg viewBox="0 0 9 9" aria-labelledby="t"><title id="t">1.2345 : ; x</title>'
-        '<defs><path id="p" d="M0.12 -2 L2 3.1 z" style="stroke:var(--c0);fill:none"'
-        ' /></defs><g data-checkpoint="er[1]"><use href="#p" x="4" y="1e-05" /></g>'
-        "</svg>"
-    )
-
-
 def test_names_cannot_leave_a_string_of_css() -> None:
     assert css_string("er-1") == "er\\2d 1"
     assert not set('"</{}\n') & set(css_string('a"</style>{}\n'))
-
-
-def test_shades() -> None:
-    assert shade(None) == "h"
-    assert shade(0.0) == "h0"
-    assert shade(0.0996) == shade(0.1) == "h1", "as the figure 0.100 says"
-    assert shade(7.9) == "h7"
-    assert shade(80.0) == "h8"
 
 
 # --- in a browser ---------------------------------------------------------------------

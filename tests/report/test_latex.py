@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from spark_audit.report.folder import read_report, write_report
+from spark_audit.report.folder import write_report
 from spark_audit.report.writers.latex.files import render
 from spark_audit.report.writers.latex.text import escaped
 from spark_audit.results import (
     CheckpointFacts,
-    Finding,
-    Guard,
     ManifestFacts,
     Report,
     Row,
@@ -221,38 +219,6 @@ def test_a_table_holds_the_figures_of_its_rows(report: Report, name: str) -> Non
                 assert close(one, value), (checkpoint, place, one, value)
 
 
-def test_headers_say_which_way_is_better(report: Report) -> None:
-    tables = render(report)
-    header = tables["ablations"].split(r"\toprule")[1].split(r"\\")[0]
-    low = header.split("&")[5]
-    assert "Low-sens." in low
-    assert r"\downarrow" in low
-    assert header.count(r"\uparrow") == 5
-    header = tables["mia"].split(r"\toprule")[1].split(r"\midrule")[0]
-    assert header.count(r"$\approx$0.5") == 7
-    assert "Reference AUC" in header
-
-
-def test_captions_say_level_clusters_and_label(report: Report) -> None:
-    for name, text in render(report).items():
-        caption = text.split(r"\caption{")[1].split("\n")[0]
-        assert r"95\% intervals" in caption
-        assert ("90 canaries" if "canary" in name else "12 clusters") in caption
-        assert r"m\_1" in caption
-        assert rf"\label{{tab:spark-audit-{name.replace('_', '-')}}}" in text
-
-
-def test_sizes_that_differ_are_told_by_column() -> None:
-    first, second = COLUMNS["matched"][:2]
-    rows = [a_row("base", first, 1.0, clusters=5), a_row("run", first, 1.0)]
-    rows.append(a_row("run", second, 1.0))
-    text = render(a_report(rows))["matched"]
-    assert r"NLL\textsubscript{PII} over 90 tokens in 5 to 12 clusters; " in text
-    assert r"NLL\textsubscript{Matched} over 90 tokens in 12 clusters." in text
-    assert body(text)[0][2] == "--", "what the report lacks is not a number"
-    assert "--: not in the report." in text
-
-
 @pytest.mark.parametrize(
     ("status", "word"),
     [
@@ -287,22 +253,6 @@ def test_what_is_not_estimable_shows_its_reason_and_no_number() -> None:
     assert r"\textsuperscript{a} not estimable: no such span." in text
 
 
-def test_what_is_noted_of_a_whole_column_stands_at_its_head() -> None:
-    mean, median, *_ = COLUMNS["rank"]
-    rows = [
-        a_row("base", mean, 9.0, note="heavy-tailed"),
-        a_row("run", mean, 8.0, note="heavy-tailed"),
-        a_row("base", median, 2.0),
-        a_row("run", median, 3.0, note="only here"),
-    ]
-    text = render(a_report(rows))["rank"]
-    assert r"$\uparrow$\textsuperscript{a}" in text.split(r"\midrule")[0]
-    cells = [cell for line in body(text) for cell in line]
-    assert [cell for cell in cells if "superscript" in cell] == [
-        r"3.000\textsuperscript{b} [2.875, 3.250]"
-    ]
-
-
 def test_tables_without_figures_are_not_written(tmp_path: Path) -> None:
     gone = {**MISSING, "status": "not_estimable", "note": "the manifest has no canary"}
     rows = [
@@ -317,44 +267,6 @@ def test_tables_without_figures_are_not_written(tmp_path: Path) -> None:
     nothing = tmp_path / "nothing"
     assert write_report(a_report([]), nothing, formats=["latex"])
     assert "figures of none" in (nothing / "tables/all.tex").read_text()
-
-
-def test_membership_shows_declared_scores_and_the_rates_of_those_that_claim() -> None:
-    """And those of the paper; others are figures to compare with, not columns."""
-    scores = ("median", "combined", "loss", "blind", "zlib")
-    rows = [a_row("run", ("mia", "auc", of, "pooled"), 0.5) for of in scores]
-    rows += [a_row("run", ("mia", "tpr_at_fpr_5", of, "pooled"), 0.0) for of in scores]
-    claim = Finding(
-        audit="mia", checkpoint="run", claim="membership", of="zlib", sentence="x"
-    )
-    text = render(a_report(rows, findings=[claim]))["mia"]
-    header = text.split(r"\toprule")[1].split(r"\\")[0]
-    names = re.findall(r"\\textbf\{([^}]*)\}", header)[1:]
-    assert names[:3] == ["Loss AUC", "zlib AUC", "Combined AUC"]
-    assert names[3:] == ["Texts alone AUC", r"zlib TPR@5\% FPR"]
-
-
-def test_paper_preset_averages_over_annotations() -> None:
-    often = ("canary", "rank_mean", "full/annotation", "pooled")
-    rows = [a_row("run", COLUMNS["canary_rank"][0], 1.0), a_row("run", often, 2.0)]
-    plain = figures("canary_rank", render(a_report(rows))["canary_rank"])
-    paper = a_report(rows, settings={"preset": "paper"})
-    assert plain["run"][0][0] == 1.0
-    text = render(paper)["canary_rank"]
-    assert figures("canary_rank", text)["run"][0][0] == 2.0
-    assert "Over 90 annotations of 12 canaries." in text
-
-
-def test_partial_reports_and_failed_guards_say_so() -> None:
-    rows = [a_row("run", COLUMNS["matched"][0], 1.0)]
-    guards = [
-        Guard(name="match_quality", passed=False, detail="bad"),
-        Guard(name="clusters", passed=True, detail="good"),
-        Guard(name="sides", passed=None, detail="perhaps"),
-    ]
-    text = render(a_report(rows, guards=guards, status="partial"))["matched"]
-    assert r"\caption{PARTIAL" in text
-    assert r"Guards of this report that failed: match\_quality." in text
 
 
 @pytest.mark.parametrize(
@@ -379,14 +291,6 @@ def test_text_is_escaped(text: str, tex: str) -> None:
 def test_files_are_ascii(report: Report, tmp_path: Path) -> None:
     for path in write_report(report, tmp_path, formats=["latex"]):
         assert path.read_bytes().isascii()
-
-
-def test_the_report_can_be_rendered_again(report: Report, tmp_path: Path) -> None:
-    write_report(report, tmp_path, formats=["json", "latex"])
-    before = {p.name: p.read_bytes() for p in (tmp_path / "tables").iterdir()}
-    write_report(read_report(tmp_path), tmp_path, formats=["latex"])
-    assert {p.name: p.read_bytes() for p in (tmp_path / "tables").iterdir()} == before
-    assert set(before) == {f"{name}.tex" for name in (*COLUMNS, "all")}
 
 
 def test_tex_sets_all_tables(report: Report, tmp_path: Path) -> None:

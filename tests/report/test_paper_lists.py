@@ -10,10 +10,8 @@ import json
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,14 +112,6 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
     return called(tmp_path_factory.mktemp("lists"), shell="bash")
 
 
-def test_another_shell_makes_the_same_calls(
-    calls: list[list[str]], tmp_path: Path
-) -> None:
-    if shutil.which("zsh") is None:
-        pytest.skip("no zsh here")
-    assert called(tmp_path, shell="zsh") == calls
-
-
 def test_no_list_of_seeds_is_left_to_the_shell() -> None:
     """Brackets are a pattern there, and zsh stops where no file fits it."""
     page = LISTS.parents[1] / "docs" / "checkpoints.md"
@@ -193,59 +183,6 @@ def test_each_system_of_the_papers_main_table_is_trained_for_the_claims() -> Non
         one = by_name[name]
         assert (one.method, one.dp, one.settings) == (method, dp or "none", {})
         assert 1 in one.orders
-
-
-def test_the_other_tables_systems_are_there() -> None:
-    paper = read_report(LISTS.parent / "paper")
-    by_name = {one.name: one for one in systems(all_=True)}
-    for name in {row.checkpoint for row in paper.results}:
-        base, order = name, 1
-        for suffix, orders in (("-order-2", 2), ("-order-3", 3), ("-orders", 3)):
-            if name.endswith(suffix):
-                base, order = name.removesuffix(suffix), orders
-        base = base.removesuffix("-qwen")
-        if base not in ("base", "not-named", "pecl-as-cited"):
-            assert len(by_name[base].orders) >= order, name
-
-
-def test_eight_checkpoints_are_systems_of_the_claims(calls: list[list[str]]) -> None:
-    (ask,) = (parsed(call) for call in calls if call[:2] == ["spark-audit", "all"])
-    names = [Path(path).name for path in ask["ckpt"]]
-    assert len(names) == 8
-    assert set(names) <= {one.name for one in systems(all_=True)}
-
-
-def test_ablations_differ_in_what_they_say(calls: list[list[str]]) -> None:
-    by_name = {one.name: one for one in systems(all_=True)}
-    for name, change in {
-        "spark-no-ul": ("ptpc", "ul"),
-        "spark-no-dkl": ("ptpc", "dkl"),
-        "spark-no-anchor": ("ptpc", "anchor"),
-        "spark-no-old-anchor": ("ptpc", "old_anchor"),
-        "spark-no-replay": ("replay", "enabled"),
-    }.items():
-        assert by_name[name].method == "spark"
-        assert by_name[name].settings == {".".join(change): "off"}
-    default = Settings()
-    swept = [differing(settings_of(run), default) for run in trained(calls).values()]
-    assert Counter(key for one in swept for key in one) == {
-        ("ptpc", "alpha_ul"): 3,
-        ("ptpc", "lambda_pii"): 3,
-        ("ptpc", "lambda_old"): 3,
-        ("ptpc", "steps"): 3,
-    }
-    assert all(len(one) == 1 for one in swept)
-
-
-def differing(one: Settings, other: Settings) -> dict[tuple[str, str], Any]:
-    a, b = one.model_dump(), other.model_dump()
-    return {
-        (group, key): value
-        for group, values in a.items()
-        if isinstance(values, dict)
-        for key, value in values.items()
-        if value != b[group][key]
-    }
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_audit.audits.claims import REMAINS, faults, untested
+from spark_audit.audits.claims import REMAINS, faults
 from spark_audit.cli.show import show_report
 from spark_audit.report.assemble import assemble
 from spark_audit.report.disclosure import disclosed
@@ -14,15 +14,11 @@ from spark_audit.report.gate import DEFAULT, check, parse_rule
 from spark_audit.report.states import (
     MENDED,
     NEXT,
-    READING,
     SHAPES,
     STATES,
     advice,
     answer,
-    covered,
-    doubts,
     gate,
-    reading,
     standings,
 )
 from spark_audit.results import (
@@ -179,22 +175,6 @@ def test_what_says_nothing_is_void_and_what_was_left_out_not_tested() -> None:
     }
 
 
-def test_the_advice_names_who_can_close_what_is_open() -> None:
-    told = [
-        finding("matched", "a", "nothing_shown"),
-        finding("matched", "b", "nothing_shown"),
-        finding("mia", "a", "confounded"),
-        finding("canary", "a", "not_tested"),
-    ]
-    (text,) = advice(standings(report(*told))).values()
-    assert "Not run yet: `spark-audit twins`, with the same options." in text
-    assert "Canaries were not planted: only a new training run can test this." in text
-    assert text.endswith("for the reasons in the report: membership, extraction.")
-    told.append(finding("mia", "b", "nothing_shown"))
-    (text,) = advice(standings(report(*told))).values()
-    assert "membership (a)" in text
-
-
 FAULT = {name: f"Reason of {name}." for name in REMAINS}
 
 
@@ -250,21 +230,6 @@ def test_a_mistaken_setup_is_not_tested_or_leaks(
     # Assembled once more, as when another audit is added, nothing changes.
     again = with_fault(fault, *given.findings, names=("base", "a"))
     assert standings(again) == [one]
-
-
-def test_who_cannot_be_told_from_the_texts_is_not_sent_for_what_is_there() -> None:
-    """Held-out rows that are no control are there: which ones would be is said."""
-    told = [finding("matched", "a", "confounded"), finding("mia", "b", "confounded")]
-    given = report(*told, names=("base", "a", "b"))
-    a, b = sorted(standings(given), key=lambda one: one.name)
-    alone, other = advice([a])["NOT TESTED"], advice([b])["NOT TESTED"]
-    assert "held-out rows that were drawn at random from where" in alone
-    assert "Run `matched`" not in alone
-    assert "Run `matched`" in other
-    assert "drawn at random" not in other
-    assert advice([a, b])["NOT TESTED"] == f"{other} {alone}"
-    (said,) = untested(told[:1], ["base", "a"])
-    assert said.sentence.endswith(alone)
 
 
 def test_a_fault_is_of_its_checkpoint_its_seeds_and_everybodys_base() -> None:
@@ -333,55 +298,9 @@ def test_the_most_exposed_types_are_named_where_identifiers_are_remembered() -> 
     assert two.exposed == ""
 
 
-def test_covered_counts_and_names_what_was_not_tried() -> None:
-    told = covered(report())
-    assert "identifiers: 7 independent groups" in told[0]
-    assert told[1].startswith("extraction: 5 identifiers")
-    assert told[1].endswith("(2 types)")
-    assert told[2] == "without a figure: canaries, twins, membership"
-
-
 def test_a_report_without_attacks_has_no_standings() -> None:
     bare = a_report(results=[], findings=[], checkpoints=[])
     assert standings(bare) == []
-
-
-def test_checks_that_did_not_hold_are_told_with_what_they_do() -> None:
-    sound = report(finding("matched", "a", "nothing_shown"))
-    assert doubts(sound, standings(sound)) == ""
-    broken = [
-        Guard(name=name, checkpoint=of, passed=passed, detail="x.")
-        for name, of, passed in [
-            ("untrained", "a", False),
-            ("untrained", "b", False),
-            ("control", "", False),
-            ("share", "", None),
-        ]
-    ]
-    failed = sound.model_copy(update={"guards": broken})
-    told = doubts(failed, [])
-    assert told == (
-        "2 checks of this audit's own did not hold: untrained (a, b), control."
-    )
-    void = finding("mia", "a", "nothing_shown", status="insensitive", p=1.0)
-    void_too = failed.model_copy(update={"findings": [*sound.findings, void]})
-    stand = standings(void_too)
-    assert "rests on them is void or confounded below" in doubts(void_too, stand)
-    assert gate(stand).endswith(
-        "; what was void, confounded or not tested it does not judge"
-    )
-
-
-def test_only_units_that_are_used_are_explained() -> None:
-    plain = report(finding("matched", "a", "nothing_shown"))
-    assert reading(plain, standings(plain)).startswith(f"{READING}; no test")
-    said = "a: 0.1 nats a token and 2 bits."
-    one = finding("matched", "a", "nothing_shown").model_copy(update={"sentence": said})
-    used = report(one)
-    told = reading(used, standings(used))
-    assert "Nats a token: below 0," in told
-    assert "A bit: half" in told
-    assert "AUC" not in told
 
 
 def test_the_terminal_withholds_nothing_from_its_owner(

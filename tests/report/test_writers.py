@@ -11,13 +11,10 @@ import jsonschema
 import pandas as pd
 import pytest
 
-from spark_audit.cli.show import show_report
 from spark_audit.errors import InputError, OutputError
-from spark_audit.report.cells import Cell, Line, Table, cell, figure
+from spark_audit.report.cells import Cell, Line, Table
 from spark_audit.report.disclosure import disclosed
-from spark_audit.report.folder import ALIASES, read_report, write_report
-from spark_audit.report.tables import glance, tables
-from spark_audit.report.writers import WRITERS
+from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.writers.markdown import LONGEST, render
 from spark_audit.results import (
     CheckpointFacts,
@@ -194,54 +191,6 @@ def test_csv_is_tidy_and_no_column_is_a_word_of_sql(
     assert list(tasks) == list(tables["contrasts"])
 
 
-def test_markdown_says_verdict_guard_and_missing_figures(
-    report: Report, tmp_path: Path
-) -> None:
-    write_report(report, tmp_path, formats=["md"])
-    text = (tmp_path / "report.md").read_text()
-    assert text.startswith("# Of 3 checkpoints: 3 NOT TESTED")
-    assert text.index("Nothing else can be") < text.index("something was found")
-    assert "**FAILED**" in text
-    assert "0.240 [0.100, 0.400]" in text
-    assert "not estimable for SSN: the manifest has no matched span" in text
-    assert "a\\|b" in text, "a bar in a name must not break the table"
-    assert "nan" not in text.lower().replace("nand", "")
-
-
-def test_what_matters_most_is_said_first(
-    report: Report, capsys: pytest.CaptureFixture[str]
-) -> None:
-    worst = Finding(audit="canary", checkpoint="x", claim="verbatim", sentence="worst")
-    told = report.model_copy(update={"findings": [found("x: mild"), worst]})
-    text = render(told)
-    assert text.index("**canary** worst") < text.index("**matched** x: mild")
-    show_report(told)
-    shown = capsys.readouterr().out
-    assert shown.index("canary: worst") < shown.index("matched: x: mild")
-    assert told.verdict == ["worst", "x: mild"]
-
-
-def test_partial_reports_say_so_first(report: Report, tmp_path: Path) -> None:
-    partial = report.model_copy(update={"status": "partial"})
-    write_report(partial, tmp_path, formats=["md"])
-    assert "Partial report" in (tmp_path / "report.md").read_text()[:300]
-
-
-def test_blocks_show_the_same_figures_as_the_rows(report: Report) -> None:
-    cells = [c for table in tables(report) for line in table.rows for c in line.cells]
-    for one in report.results:
-        if not one.of:
-            assert figure(one) in cells
-    assert any("p (primary) adjusted 0.0456" in cell.text for cell in cells)
-
-
-def test_all_writers_run_on_one_report(report: Report, tmp_path: Path) -> None:
-    written = write_report(report, tmp_path)
-    assert written
-    assert all(path.is_file() for path in written)
-    assert len(written) >= len(WRITERS.names())
-
-
 def test_unknown_format_lists_the_known(report: Report, tmp_path: Path) -> None:
     for name in ("word", "html-page"):
         message = (
@@ -251,28 +200,6 @@ def test_unknown_format_lists_the_known(report: Report, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message):
             write_report(report, tmp_path, formats=["json", name])
     assert not list(tmp_path.iterdir())
-
-
-def test_every_writer_is_offered_short_name_or_not(
-    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    short = {name: alias for alias, name in ALIASES.items()}
-    for name in WRITERS.names():
-        assert write_report(report, tmp_path, formats=[short.get(name, name)])
-    monkeypatch.setattr("spark_audit.report.folder.ALIASES", {})
-    assert write_report(report, tmp_path, formats=["markdown"])
-
-
-def test_text_is_for_the_owner_only(report: Report, tmp_path: Path) -> None:
-    from spark_audit.report.writers import markdown
-
-    assert "\n" not in markdown.table(("a",), [("x\ny|z`",)]).split("\n", 2)[2]
-    assert cell(0).text == "0"
-    assert cell(None).text == "-"
-    write_report(report, tmp_path, formats=["md"])
-    assert (
-        "the cluster jackknife with t quantiles" in (tmp_path / "report.md").read_text()
-    )
 
 
 def test_folder_without_report_is_a_clear_error(tmp_path: Path) -> None:
@@ -457,58 +384,6 @@ def test_what_is_of_nothing_says_why_where_figures_of_few_are_withheld(
     for record in others:
         assert record["found"] is None
         assert record["note"].startswith("withheld: fewer than 5 clusters")
-
-
-def test_one_line_a_method_stands_at_a_glance(report: Report) -> None:
-    rows = [
-        row(name, "delta_sel", of="change", value=value, over=over)
-        for name, value, over in (
-            ("er[1]", 0.1, "sources"),
-            ("er[2]", 0.3, "sources"),
-            ("er", 0.2, "sources"),
-            ("er", 0.2, "both"),
-            ("one", 0.7, "sources"),
-        )
-    ]
-    rows.append(
-        row("one", "auc", audit="mia", of="loss", null=0.5, null_low=0.4, null_high=0.6)
-    )
-    found = glance(report.model_copy(update={"results": rows, "contrasts": []}))
-    assert found is not None
-    assert [line.texts[0] for line in found.rows] == ["one", "er, both", "chance"]
-    assert found.rows[-1].texts[1:] == ("-", "0.500 [0.400, 0.600]")
-
-
-def test_the_score_that_carries_the_verdict_stands_at_a_glance(report: Report) -> None:
-    scores = {"loss": 0.5, "reference": 0.75, "zlib": 0.6}
-    rows = [
-        row(name, "auc", audit="mia", of=of, value=value)
-        for name in ("base", "one", "two[1]", "two[2]")
-        for of, value in scores.items()
-        if (name, of) != ("base", "reference")
-    ]
-    rows += [
-        row("two", "auc", audit="mia", of=of, value=value, over="both")
-        for of, value in scores.items()
-    ]
-    claims = [
-        ("one", "membership", "reference"),
-        ("two[1]", "nothing_shown", "loss"),
-        ("two[2]", "confounded", "zlib"),
-        ("two", "moved", "reference"),
-    ]
-    findings = [
-        Finding(audit="mia", checkpoint=name, claim=claim, of=of, sentence=name)
-        for name, claim, of in claims
-    ]
-    told = {"results": rows, "contrasts": [], "findings": findings}
-    shown = glance(report.model_copy(update=told))
-    assert shown is not None
-    assert [(x.texts[0], x.texts[1].split(" [")[0]) for x in shown.rows] == [
-        ("base", "loss 0.500"),
-        ("one", "reference 0.750"),
-        ("two, both", "zlib 0.600"),
-    ]
 
 
 def test_markdown_renders_no_tags_and_shortens_what_stands_beside(

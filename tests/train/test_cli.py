@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,11 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import typer
 
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.terminal.console import spread
-from spark_train.cli import EXAMPLES, SEVERAL, _app, run
+from spark_train.cli import run
 from spark_train.request import RelearnRequest, TrainRequest
 
 RUN = ["run", "--method", "seqft", "--base", "b", "--data", "d", "--order", "1"]
@@ -63,20 +60,6 @@ def test_module_runs_like_the_script() -> None:
     )
     assert done.returncode == 0
     assert done.stdout.startswith("spark-train 0.")
-
-
-@pytest.mark.parametrize("command", EXAMPLES)
-def test_help_shows_examples_that_can_be_read(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run([command, "--help"]) == 0
-    assert f"spark-train {command}" in capsys.readouterr().out.split("\n Examples")[-1]
-    group: Any = typer.main.get_command(_app())
-    for line in EXAMPLES[command]:
-        name, *left = spread(shlex.split(line), several=SEVERAL)
-        own = group.commands[name]
-        context = own.context_class(own, info_name=name)
-        own.make_parser(context).parse_args(left)
 
 
 @pytest.mark.parametrize(
@@ -182,21 +165,6 @@ def test_every_flag_reaches_training(trained: Trained) -> None:
     }
 
 
-def test_the_end_of_a_run_is_told(
-    trained: Trained, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(RUN) == 0
-    out, err = capsys.readouterr()
-    # Last = (0.25 + 0.75) / 2, Avg = (0.5 + 0.5) / 2, BWT = 0.25 - 0.5.
-    for text in ("Last 0.500", "Avg 0.500", "BWT -0.250", "runs/mine", "12.3"):
-        assert text in out
-    table = [line.split() for line in out.splitlines()]
-    assert any("0.250" in line and "0.750" in line for line in table)
-    assert err.splitlines().count("said before") == 1
-    assert err.splitlines().count("of the outcome") == 1
-    assert "learning: 1/1" in err
-
-
 def test_json_is_one_object(
     trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -275,33 +243,6 @@ def test_an_interrupt_says_how_to_resume(
     assert line.endswith("--set lr=1 epochs=2")
 
 
-def test_an_interrupt_of_what_keeps_nothing_says_so(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def stop(*paths: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("spark_audit.data.examples.read_examples", stop)
-    (tmp_path / "a.jsonl").touch()
-    assert run(["score", str(tmp_path), "--base", "b"]) == 130
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("spark-train: interrupted; begin anew with: spark-train sco")
-
-
-def test_an_unknown_method_lists_the_known_ones(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from spark_train.methods import METHODS
-
-    arguments = ["run", "--method", "none", "--base", str(tmp_path), "--order", "1"]
-    arguments += ["--data", str(tmp_path), "-o", str(tmp_path / "out")]
-    assert run(arguments) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("spark-train: error: unknown method 'none'; choose one of: ")
-    assert all(name in err for name in METHODS.names())
-    assert err.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("changed", "code", "message"),
     [
@@ -351,28 +292,6 @@ def test_a_run_from_the_command_line(
 
 
 # --- methods --------------------------------------------------------------------------
-
-
-def test_methods_and_settings_are_listed(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    from spark_train.methods import METHODS
-    from spark_train.privacy import PRIVACY
-
-    assert run(["methods"]) == 0
-    shown = capsys.readouterr().out
-    assert run(["methods", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [one["name"] for one in told["methods"]] == METHODS.names()
-    assert "spark" in METHODS.names()
-    assert all(one["summary"] for one in told["methods"])
-    assert [one["name"] for one in told["privacy"]] == PRIVACY.names()
-    assert {"name": "fn", "reads": ["fn"]}.items() <= told["privacy"][-1].items()
-    settings = {one["name"]: one for one in told["settings"]}
-    assert settings["ptpc.alpha_ul"]["default"] == "2"
-    assert settings["ptpc.alpha_ul"]["source"] == "paper"
-    for name in (*METHODS.names(), *PRIVACY.names(), *settings):
-        assert name in shown
 
 
 # --- score ----------------------------------------------------------------------------

@@ -18,9 +18,6 @@ from transformers import AutoModelForCausalLM, MambaConfig
 
 from spark_audit.checkpoints.detect import series
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.checkpoints.specs import Loading
-from spark_audit.pipeline.run import Request
-from spark_audit.pipeline.run import run as audit
 from spark_train.accuracy import read_matrix
 from spark_train.cli import run
 from spark_train.corpus import ORDERS
@@ -234,53 +231,6 @@ def test_scores_are_only_left_by_distillation(runs: Callable[[str], Outcome]) ->
     assert not (runs("er").folder / "scores").exists()
 
 
-@pytest.mark.parametrize("method", ["spark", "er"])
-def test_the_audit_measures_the_same_accuracy(
-    method: str, tiny_base: Path, data: Path, tmp_path: Path
-) -> None:
-    made = trained(method, tiny_base, data, tmp_path / "run", "epochs=20", "lr=0.01")
-    request = Request(
-        audits=("utility",),
-        ckpt=(f"spark={made.folder}",),
-        data=(data,),
-        base=str(tiny_base),
-        output=tmp_path / "report",
-        loading=Loading(device="cpu"),
-        audit_options={"order": ",".join(TASKS)},
-    )
-    report = audit(request).report
-    assert report is not None
-    found = [
-        row for row in report.tables["accuracy_matrix"] if row["checkpoint"] == "spark"
-    ]
-    for ours, theirs in zip(made.matrix, found, strict=True):
-        asked = [i for i, value in enumerate(ours) if value is not None]
-        assert [ours[i] for i in asked] == [theirs[TASKS[i]] for i in asked]
-    values = [v for row in made.matrix for v in row if v is not None]
-    assert any(0 < value < 1 for value in values), values
-
-
-def test_correction_makes_identifiers_less_likely(
-    tiny_base: Path, data: Path, tmp_path: Path
-) -> None:
-    # All of the text is learned, so that identifiers are known before correction.
-    learned = ("loss.scope=full", "epochs=120", "batch_size=7", "lora.r=16")
-    corrected = ("ptpc.steps=40", "ptpc.lr=0.001", "ptpc.draw=pii")
-    made = trained(
-        "spark", tiny_base, data, tmp_path / "run", *learned, *corrected, order="yelp"
-    )
-    lines = [line for line in steps(made.folder) if line["part"] == "priv"]
-    # Five rows hold identifiers: five steps of two rows see each of them twice.
-    parts = [lines[:5], lines[-5:]]
-    counts = [sum(line["n_ul"] for line in some) for some in parts]
-    assert counts[0] == counts[1] > 0
-    before, after = (
-        sum(line["ul"] * line["n_ul"] for line in some) / counts[0] for some in parts
-    )
-    assert before > 0.1
-    assert after < 0.6 * before
-
-
 # --- variants -------------------------------------------------------------------------
 
 
@@ -373,26 +323,6 @@ def test_test_rows_that_are_not_asked_are_told(
         "yelp 2"
     ) in made.notes
     assert not [text for text in made.notes if "EOS" in text]
-
-
-def test_a_tokenizer_without_eos_is_told(
-    tiny_tokenizer: Any, tiny_base: Path, data: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "tokenizer"
-    tiny_tokenizer.save_pretrained(folder)
-    place = folder / "tokenizer_config.json"
-    config = json.loads(place.read_text())
-    del config["eos_token"]
-    place.write_text(json.dumps(config))
-    made = trained(
-        "seqft",
-        tiny_base,
-        data,
-        tmp_path / "run",
-        "epochs=1",
-        loading={"tokenizer": str(folder)},
-    )
-    assert "the tokenizer has no EOS token: no response ends with one" in made.notes
 
 
 def test_eval_rows_bounds_what_is_answered(
