@@ -173,7 +173,7 @@ def _balance(spans: pd.DataFrame) -> Guard:
         detail="trained and held-out identifiers of one form and place differ, in "
         f"standard deviations, by: {said or 'nothing'}"
         + (
-            f". {' and '.join(worst)} differ by more than {number(least, 2)}: what is "
+            f". More than {number(least, 2)} apart: {' and '.join(worst)}. What is "
             "said of memory can come from that, and not from training"
             if worst
             else ""
