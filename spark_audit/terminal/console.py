@@ -176,7 +176,11 @@ def _suggested(error: BaseException, said: str) -> str:
     if near:
         said = f"{getattr(error, 'message', said)}; did you mean {near[0]}?"
     if "unexpected extra argument" in said:
-        said += "; a value stands behind its option, as in --ckpt PATH"
+        taken: Any = getattr(getattr(error, "ctx", None), "command", None)
+        params = taken.params if taken else ()
+        asked = [p.name for p in params if p.param_type_name == "argument"]
+        first = f"give one {asked[0]} alone, and " if asked else ""
+        said += f"; {first}a value behind its option, as in --ckpt PATH"
     return " ".join(said.split())
 
 

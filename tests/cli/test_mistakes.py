@@ -50,6 +50,7 @@ MISTAKES = [
     ("gate manifests/small.json", 2, "a manifest: `spark-audit all --manifest` rea"),
     (r"inspect 'runs\er'", 3, "did you mean runs/er?"),
     (r"gate 'reports\one'", 2, "did you mean reports/one?"),
+    ("gate reports/one reports/two", 2, "give one folder alone, and a value behind it"),
     ("gate zzz", 2, "there is no such folder; paths begin at the working directory, "),
     ("gate reports/none", 2, "there is no such folder; did you mean reports/one?"),
     ("all --ckpt 'runs/x*'", 3, "nothing matches this pattern"),
