@@ -26,6 +26,7 @@ CORPUS = (
 ) * 3
 
 LONGEST = (
+    "test_golden.py",
     "test_large_vocabulary.py",
     "test_run.py",
     "test_all.py",
