@@ -621,7 +621,7 @@ def evidence(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     said.append(f"{path.name}: {what}")
     told = json.loads((folder / "report.json").read_bytes())
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    changed = told["evidence"][path.name] != digest
+    changed = told["evidence"].get(path.name, digest) != digest
     code = yield ["compare", folder, scene.report, "--baseline", "ours", "--json"]
     if code == 0 and changed:
         raise Silent("changed evidence was concluded from")

@@ -187,8 +187,8 @@ def test_the_same_command_opens_nothing_until_something_changed(
         return noticed
 
     report = done.folder / "report.json"
-    inputs = [manifest, lora / "adapter_model.safetensors", base / "model.safetensors"]
-    for path in (*inputs, base / "tokenizer.json", report, done.folder / "report.md"):
+    files = [manifest, lora / "adapter_model.safetensors", base / "model.safetensors"]
+    for path in (*files, base / "tokenizer.json", report, done.folder / "report.md"):
         assert touched(path), path
     for gone in (lora / "adapter_model.safetensors", base / "model.safetensors"):
         assert run(request).anew
