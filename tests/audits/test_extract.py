@@ -249,7 +249,7 @@ def test_natural_identifiers_are_called_extracted_beyond_the_base_alone(
     make_case: Make,
 ) -> None:
     """Nobody drew them alike: without the base, they may differ by themselves."""
-    case = make_case(sources=40, tests=20, seed=4)
+    case = make_case(sources=40, tests=40, seed=4)
     known = tables(case, ours=some(case, 25))
     line = said(extract(known, natural(case.manifest)), "ours")
     assert "they differ, by" in line

@@ -110,7 +110,7 @@ def claimed(given: Any, manifest: Manifest) -> tuple[set[str], str]:
 def test_what_the_cue_gives_away_in_another_row_is_exposed_more(
     make_case: Make, tests: bool
 ) -> None:
-    case = make_case(sources=40, tests=20, seed=4)
+    case = make_case(sources=40, tests=40, seed=4)
     manifest = natural(case.manifest, tests=tests)
     known = of_train(manifest, 25)
     base = dict.fromkeys(("full", "last16", "cue"), nothing)
