@@ -585,11 +585,17 @@ def test_the_paper_preset_decides_by_percentiles(
     assert ("percentile" in became) == (audit != "stages")
 
 
+# Each takes ten seconds: one of rows and spans here, the others on demand.
+IN_TURNS = [
+    pytest.param(each, marks=() if each == "matched" else pytest.mark.slow)
+    for each in AUDITED
+    if "frames" in AUDITS.get(each).parts
+]
+
+
 # With ties in some checkpoints and none in the others both are seen at once.
 @pytest.mark.parametrize("tied", [pytest.param(False, marks=pytest.mark.slow), True])
-@pytest.mark.parametrize(
-    "audit", [a for a in AUDITED if "frames" in AUDITS.get(a).parts]
-)
+@pytest.mark.parametrize("audit", IN_TURNS)
 def test_what_is_concluded_in_turns_is_what_is_concluded_at_once(
     audit: str,
     tied: bool,
