@@ -147,31 +147,31 @@ def _timed(
     from spark_audit.scoring.score import score
 
     engine, opening = work.engine, work.engine.opening
-    pace: dict[tuple[Any, str], float] = {}
-    loading, most = 0.0, 0
-    opened: dict[Any, float] = {}
-    of_group: dict[int, Any] = {}
+    shapes = {engine.group_of(one.name): _shape(one) for one in known}
+    # Checkpoints of a shape may lack different passes.
+    samples: dict[Any, dict[str, tuple[Pass, list[AnyItem]]]] = {}
     for one in known:
-        shape, group = _shape(one), engine.group_of(one.name)
-        of_group.setdefault(group, shape)
-        kinds = {
-            wanted.kind: wanted for wanted, items in lacking[one.name].items() if items
-        }
-        if shape in opened or not kinds:
-            continue
+        for wanted, items in lacking[one.name].items():
+            if items:
+                own = samples.setdefault(_shape(one), {})
+                own.setdefault(wanted.kind, (wanted, _some([*items.values()])))
+    pace: dict[tuple[Any, str], float] = {}
+    opened: dict[Any, float] = {}
+    most = 0
+    for shape, passes in samples.items():
+        group = next(group for group, one in shapes.items() if one == shape)
         began = time.perf_counter()
         loaded = next(iter(opening.open(group)))
         opened[shape] = time.perf_counter() - began
         most = max(most, sum(each.nbytes for each in loaded.model.parameters()))
-        for kind, wanted in kinds.items():
-            items = _some([*lacking[one.name][wanted].values()])
-            score(loaded, items[:1], passes=[wanted])
+        for kind, (wanted, some) in passes.items():
+            score(loaded, some[:1], passes=[wanted])
             began = time.perf_counter()
-            score(loaded, items, passes=[wanted], batch_size=work.request.batch_size)
+            score(loaded, some, passes=[wanted], batch_size=work.request.batch_size)
             spent = time.perf_counter() - began
-            pace[shape, kind] = spent / sum(item.tokens for item in items)
+            pace[shape, kind] = spent / sum(item.tokens for item in some)
         opening.release()
-    loading = sum(opened.get(shape, 0.0) for shape in of_group.values())
+    loading = sum(opened.get(shape, 0.0) for shape in shapes.values())
     return pace, loading, float(most)
 
 

@@ -777,6 +777,30 @@ def test_a_dry_run_counts_the_tokens_that_are_scored(
         estimate(replace(request, ckpt=(str(workshop / "loar"),)))
 
 
+def test_a_dry_run_where_checkpoints_lack_different_passes(
+    request_of: Callable[..., Request],
+    make_adapter: Callable[..., Path],
+    tiny_base: Path,
+    tmp_path: Path,
+) -> None:
+    """The base lacks noisy texts alone, a second adapter all: both are of one shape."""
+    make_adapter(tmp_path / "other", base=tiny_base, seed=5)
+    store = tmp_path / "store"
+    run(request_of(audits=("nll",), audit_options={}, scores=store))
+    found = estimate(
+        request_of(
+            audits=("nll", "noise"),
+            ckpt=(str(tmp_path / "other"),),
+            audit_options={"draws": 1},
+            scores=store,
+            output=tmp_path / "other report",
+        )
+    )
+    assert all(one.tokens > 0 for one in found.audits)
+    assert found.passes is not None
+    assert 0 < found.passes[0] < found.passes[1]
+
+
 def test_json_on_stdout_is_the_report(
     workshop: Path,
     tiny_base: Path,

@@ -176,6 +176,7 @@ def carried_out(
     [
         ("r/report.json", {"fail-if": f"{RULE}\n\n  \n"}, 1),
         ("r", {"fail-if": f"{RULE} for spark\n", "junit": "deep/a b.xml"}, 0),
+        ("r", {}, 1),  # nothing that could be claimed was looked at
         ("r", {"allow-missing": "true"}, 0),
     ],
 )
@@ -195,7 +196,9 @@ def test_the_action_runs_the_gate_and_shows_the_report(
 @pytest.mark.parametrize(
     ("report", "rules", "said"),
     [
+        ("r", "mia.auc.loss.high >", "--fail-if"),
         ("r", "no.such.audit.high > 1", "--fail-if"),
+        ("r/gone", "", "gone: "),
         ("--help", "", "--help: "),
         ("r", "--help", "--fail-if"),
     ],
