@@ -13,7 +13,7 @@ from spark_audit.audits.wording import detectable, p_value
 from spark_audit.checkpoints.specs import BASE
 from spark_audit.names import entry_of, original_of, series_of
 from spark_audit.results import OF_REPORT, Claim, Finding, Guard, Row, number
-from spark_audit.results.rows import DETECTED, SEVERITY
+from spark_audit.results.findings import DETECTED, SEVERITY
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.power import smallest
 
@@ -56,7 +56,6 @@ REMAINS: Mapping[str, Mapping[Claim, Collection[str]]] = {
 }
 """Setup guard -> claims that its fault cannot cause, and of which audits. Where it
 fails all other claims of the checkpoint are void, and so is that nothing was shown."""
-VOID = "void, {} failed: {}"
 
 
 def family(findings: Iterable[Finding]) -> list[Finding]:
@@ -84,47 +83,23 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _judged(finding: Finding, p: float | None, tests: int) -> Finding:
-    if p is None and not finding.power:
-        return finding
     changes: dict[str, Any] = {}
-    said, ending = finding.sentence.removesuffix(finding.ending), ""
     if p is not None:
         holds = p < LEVEL or SEVERITY[finding.alone] < DETECTED
-        own = finding.alone if holds else "nothing_shown"
-        changes = {"p_adjusted": p, "claim": own}
-        if own != finding.claim:
-            said, changes["otherwise"] = finding.otherwise, said
-        # An audit may have corrected p over its own tests beyond the level already.
-        if not holds and (alone := finding.p or 0.0) < LEVEL:
-            ending = (
-                f" The correction took this claim away: {p_value(alone)} "
-                f"alone, {p:.2g} corrected for {tests} tests, limit {LEVEL}."
-            )
+        claim = finding.alone if holds else "nothing_shown"
+        changes = {"p_adjusted": p, "claim": claim, "tests": tests}
     if finding.power:
         # What is no test of the family would be one more if it detected something.
         level = LEVEL / (tests + (p is None))
-        changes["mde"], effect = _effect(finding, level)
-        claim = changes.get("claim", finding.claim)
-        none = SEVERITY[claim] < DETECTED and claim not in ("confounded", "not_tested")
-        if none and finding.status != "invalid":
-            ending += f" {effect}"
-    changes |= {"sentence": f"{said}{ending}", "ending": ending}
-    return finding.model_copy(update=changes)
-
-
-def _effect(finding: Finding, level: float) -> tuple[float | None, str]:
-    """Smallest effect that all tests of a claim detect at a level, and in words."""
-    needed = [(one, smallest(one, level)) for one in finding.power if not one.of]
-    why = next((one.why for one, least in needed if least is None), "")
-    known = [least for _, least in needed if least is not None]
-    mde = None if why or not known else max(known)
-    text = detectable(mde, finding.unit, why)
-    parts = [
-        f"{number(least)} for {one.of}"
-        for one in finding.power
-        if one.of and (least := smallest(one, level)) is not None
-    ]
-    return mde, text + (f" By dose: {', '.join(parts)} trained rows." if parts else "")
+        power = [
+            one.model_copy(update={"mde": smallest(one, level)})
+            for one in finding.power
+        ]
+        needed = [one.mde for one in power if not one.of]
+        known = [mde for mde in needed if mde is not None]
+        all_known = len(known) == len(needed)
+        changes |= {"power": power, "mde": max(known, default=None) if all_known else None}
+    return finding.model_copy(update=changes) if changes else finding
 
 
 R = TypeVar("R", bound=Row)
@@ -212,14 +187,8 @@ def _unless_void(finding: Finding, guards: Sequence[Guard]) -> Finding:
     for guard in faults(guards, finding.checkpoint):
         if finding.audit in REMAINS[guard.name].get(finding.alone, ()):
             continue
-        head = f"{finding.checkpoint}: "
-        said = {
-            key: head + VOID.format(guard.name, text.removeprefix(head))
-            for key in ("sentence", "otherwise")
-            if (text := getattr(finding, key).removesuffix(finding.ending))
-        }
-        said |= {"status": "invalid", "ending": ""}
-        return finding.model_copy(update=said)
+        void = {"status": "invalid", "voided_by": guard.name}
+        return finding.model_copy(update=void)
     return finding
 
 
@@ -232,18 +201,19 @@ def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]
     entries = [k for k in dict.fromkeys(map(_entry, names)) if k != BASE]
     lacking = [name for name in entries if name not in tested]
     if lacking and len(lacking) == len(entries):
-        give = GIVE_ALIKE if any(map(unclear, findings)) else GIVE
-        text = f"{UNTESTED[0].upper()}{UNTESTED[1:]}. {give}."
-        return [Finding(audit=OF_REPORT, claim="not_tested", sentence=text)]
-    return [
-        Finding(
-            audit=OF_REPORT,
-            checkpoint=name,
-            claim="not_tested",
-            sentence=f"{name}: {UNTESTED}.",
-        )
-        for name in lacking
-    ]
+        give = "give_alike" if any(map(unclear, findings)) else "give"
+        return [_untested("", give)]
+    return [_untested(name) for name in lacking]
+
+
+def _untested(name: str, give: str = "") -> Finding:
+    return Finding(
+        audit=OF_REPORT,
+        checkpoint=name,
+        claim="not_tested",
+        says="report.untested",
+        facts={"give": give},
+    )
 
 
 def _entry(name: str) -> str:

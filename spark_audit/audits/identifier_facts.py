@@ -17,7 +17,7 @@ from spark_audit.data.injection import FRAMES
 from spark_audit.data.occurrences import doses, folded
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 from spark_audit.results import Estimate
-from spark_audit.results.rows import Power
+from spark_audit.results.findings import Power
 from spark_audit.stats.memory import Memory, Sides, memory
 
 TOLD_APART = (

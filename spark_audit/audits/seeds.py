@@ -31,7 +31,7 @@ from spark_audit.results import (
     Row,
     number,
 )
-from spark_audit.results.rows import Power
+from spark_audit.results.findings import Power
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.memory import claim_of
 from spark_audit.stats.power import with_mde

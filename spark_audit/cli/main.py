@@ -113,7 +113,7 @@ def _add(
 
 def _rules() -> Iterator[str]:
     """What a rule of the gate can name."""
-    from spark_audit.results.rows import SEVERITY
+    from spark_audit.results.findings import SEVERITY
 
     yield "\nMetrics (AUDIT.METRIC[.OF].value|low|high|p):"
     for audit in AUDITS.in_order():

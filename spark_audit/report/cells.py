@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spark_audit.report.disclosure import withheld
 from spark_audit.results import Row, Status, number
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class Cell:
             if self.low is not None or self.high is not None:
                 words += f" [{shown(self.low)}, {shown(self.high)}]"
         elif self.row is not None:
-            words += "withheld" if withheld(self.row) else "not estimable"
+            words += "withheld" if self.row.withheld else "not estimable"
         return words + " " * bool(self.void), self.void, self.after
 
     @property

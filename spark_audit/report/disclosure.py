@@ -13,8 +13,7 @@ are withheld.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from spark_audit.checkpoints.specs import BASE
@@ -30,16 +29,12 @@ from spark_audit.report.rounding import (
     step_above,
     step_of,
 )
-from spark_audit.results import Contrast, Finding, Report, Row, number
-from spark_audit.results.rows import Power
+from spark_audit.results import Contrast, Finding, Guard, Hits, Report, Row
+from spark_audit.results.findings import Fact, Power
+from spark_audit.results.rows import BESIDE, FEWEST, WITHHELD
 
 R = TypeVar("R", bound=Row)
 
-FEWEST = 5
-"""Clusters of a figure that is shown. Three are the least that offices ask for; with
-five, four of them would have to be known to work out the last."""
-WITHHELD = f"withheld: fewer than {FEWEST} clusters (see report.json)"
-BESIDE = "withheld: else a smaller group could be worked out (see report.json)"
 ONE_CLUSTER = "extremes withheld: each leaves out one cluster (see report.json)"
 
 MEANT = ("value", "low", "high", "null", "mde")
@@ -75,41 +70,26 @@ NEEDED = ("mia_roc",)
 
 def disclosed(report: Report) -> Report:
     """The report as every file holds it that is not for its owner only."""
-    hidden = _hidden([*report.results, *report.contrasts])
-    shown = {id(r): _row(r, hidden) for r in (*report.results, *report.contrasts)}
+    rows = (*report.results, *report.contrasts)
+    hidden = _hidden(rows)
+    shown = {_key(row): _row(row, hidden) for row in rows}
     clusters = report.manifest.n_clusters
-    rows = sorted(
-        (*report.results, *report.contrasts), key=lambda row: row.group != "pooled"
-    )
-    same = _same_figures(rows, shown)
-    # Of so many figures one may be written as a constant is, if it has few decimals.
-    same = {k: v for k, v in same.items() if len(k.partition(".")[2]) > 2}
     return report.model_copy(
         update={
             "command": list(command_line(report.command)),
             "manifest": manifest_facts(report.manifest),
             "checkpoints": [checkpoint_facts(one) for one in report.checkpoints],
             "settings": {k: v for k, v in report.settings.items() if k != "seed"},
-            "results": [shown[id(row)] for row in report.results],
-            "contrasts": [shown[id(row)] for row in report.contrasts],
+            "results": [shown[_key(row)] for row in report.results],
+            "contrasts": [shown[_key(row)] for row in report.contrasts],
             "findings": [_finding(f, report, shown) for f in report.findings],
-            "guards": [
-                guard.model_copy(
-                    update={"detail": _said(guard.detail, (), clusters, same)}
-                )
-                for guard in report.guards
-            ],
+            "guards": [_guard(one, shown, clusters) for one in report.guards],
             "tables": {
                 name: list(_table(name, records, report))
                 for name, records in report.tables.items()
             },
         }
     )
-
-
-def withheld(row: Row) -> bool:
-    """Whether a figure is there, but not in what can be shared."""
-    return row.value is None and row.note in (WITHHELD, BESIDE)
 
 
 # --- rows -----------------------------------------------------------------------------
@@ -200,80 +180,87 @@ def _row(row: R, hidden: Mapping[int, str]) -> R:
     return row.model_copy(update=told | counts)
 
 
-# --- sentences ------------------------------------------------------------------------
-
-SPELT: dict[str, tuple[tuple[int, int], ...]] = {
-    "": ((100, 1), (1, 2), (1, 3)),
-    **dict.fromkeys(("nats", "bits"), ((1, 2), (1, 3))),
-}
-"""How sentences write a unit's figures: times what, with how many decimals."""
-
-_COUNT = re.compile(r"\b[1-9]\d*(?= of (\d+)[\w ]* identifiers\b)")
-_FIGURE = re.compile(
-    r"\(sigma [^)]*\)|(?<![\w.])(?<!p )(?<!sigma )(?<!alone, )(?<!limit )"
-    r"-?\d+\.\d+(?!\w|\.\d)"
-)
-_TOKENS = re.compile(r"\b\d+(?= tokens\b)")
-_TRIES = re.compile(r"(?<![\w.+])(?<!than )\d[\d.]*(?:e\+\d+)?(?= at T| from the)")
-_GONE = re.compile(r"withheld%?(?: \[withheld%?, withheld%?\])?")
+# --- findings and guards --------------------------------------------------------------
 
 
-def _finding(finding: Finding, report: Report, shown: Mapping[int, Row]) -> Finding:
+def _key(row: Row) -> tuple[object, ...]:
+    place = (row.audit, row.checkpoint, getattr(row, "baseline", ""), row.over)
+    return (*place, row.metric, row.of, row.group, row.value)
+
+
+def _fact(fact: Fact, shown: Mapping[Any, Row], clusters: int) -> Fact:
+    """A fact, rounded or withheld as the row is that it was taken from."""
+    if isinstance(fact, Hits):
+        return _hits(fact, clusters)
+    if not isinstance(fact, Row):
+        return fact
+    row = shown.get(_key(fact))
+    if row is None:
+        return _row(fact, _hidden([fact]))
+    # A row may be told with another reason, or a contrast's row without its baseline.
+    names = {*type(fact).model_fields} & {*type(row).model_fields} - {"baseline"}
+    return fact.model_copy(update={name: getattr(row, name) for name in names})
+
+
+def _hits(hits: Hits, clusters: int) -> Hits:
+    """About how many: the exact count before and after a row was removed tells of it."""
+    if not hits.count:
+        return hits.model_copy(update={"tied": 0})
+    near = rounded(hits.count, count_step(hits.of, clusters))
+    return Hits(count=round(min(near, hits.of)), of=hits.of, rounded=True)
+
+
+def _finding(finding: Finding, report: Report, shown: Mapping[Any, Row]) -> Finding:
     """The same claim, its figures rounded or withheld as those of its rows."""
-    rows = [
-        row
-        for row in (*report.results, *report.contrasts)
-        if row.checkpoint in (finding.checkpoint, BASE) and row.audit == finding.audit
-        if row.group in ("pooled", "split:test", finding.group)
-    ]
-    place = (finding.metric, finding.of, finding.group)
+    place = (finding.audit, finding.checkpoint)
+    place += (finding.metric, finding.of, finding.group)
     alike = [
         row
-        for row in rows
-        if row.checkpoint == finding.checkpoint
-        if (row.metric, row.of, row.group) == place
+        for row in (*report.results, *report.contrasts)
+        if (row.audit, row.checkpoint, row.metric, row.of, row.group) == place
     ]
     units = {finding.unit} if finding.unit else {row.unit for row in alike}
     own = [r for r in alike if r.value == finding.value and r.unit in units]
-    told: list[str] = []
-    for row in rows:
-        if row.value is not None and withheld(shown[id(row)]):
-            limits = f" [{number(row.low)}, {number(row.high)}]"
-            told.append(number(row.value) + limits * (row.low is not None))
-            if row.group == "pooled":
-                told.append(number(row.value))
+    gone = any(shown[_key(row)].withheld for row in own or alike)
     clusters = min(
         (r.clusters for r in own or alike if r.clusters),
         default=report.manifest.n_clusters,
     )
-    claimed = _claimed(finding, clusters)
-    shown = {**shown, id(claimed): _row(claimed, {})}
-    # Of two figures that are written alike, what it is about is meant.
-    rows.sort(key=lambda row: row.checkpoint != finding.checkpoint)
-    same = _same_figures([*own, claimed, *rows], shown)
-    sentence = finding.sentence
-    gone = any(withheld(shown[id(row)]) for row in own or alike)
-    if gone:
-        sentence = _FIGURE.sub("withheld", sentence)
-    kept = finding if finding.unit in DIFFERENCES and not gone else None
-    source = shown[id(own[0])] if own else kept and shown[id(claimed)]
+    claimed = _row(_claimed(finding, clusters), {})
+    kept = claimed if finding.unit in DIFFERENCES and not gone else None
+    source = shown[_key(own[0])] if own else kept
     scale = 1 if own else _scale(finding.unit)
     figures: dict[str, Any] = {}
     for name in MEANT:
         value = getattr(source, name, None)
         figures[name] = None if value is None else round(value * scale, 9)
     figures["p_adjusted"] = getattr(source, "p_adjusted", None) if own else None
-    return finding.model_copy(
-        update={
-            **figures,
-            # Standard errors stay here; why nothing can be detected does not.
-            "power": [Power(test=one.test, why=one.why) for one in finding.power]
-            if finding.mde is None
-            else [],
-            "ending": "",
-            "sentence": _said(sentence, told, clusters, same),
-        }
-    )
+    facts = {k: _fact(fact, shown, clusters) for k, fact in finding.facts.items()}
+    if gone:
+        facts = {k: _without(fact) for k, fact in facts.items()}
+    # Standard errors stay here; why nothing can be detected does not.
+    power = [
+        Power(test=one.test, why=one.why, of=one.of, mde=_effect(one, claimed))
+        for one in finding.power
+    ]
+    return finding.model_copy(update={**figures, "facts": facts, "power": power})
+
+
+def _without(fact: Fact) -> Fact:
+    if isinstance(fact, Row) and fact.value is not None:
+        return _row(fact, {id(fact): WITHHELD})
+    return fact
+
+
+def _effect(test: Power, claimed: Row) -> float | None:
+    """A smallest effect, as finely as the figure that is claimed."""
+    step = None if test.mde is None else step_of(claimed)
+    return test.mde if step is None or test.mde is None else rounded(test.mde, step)
+
+
+def _guard(guard: Guard, shown: Mapping[Any, Row], clusters: int) -> Guard:
+    facts = {k: _fact(fact, shown, clusters) for k, fact in guard.facts.items()}
+    return guard.model_copy(update={"facts": facts})
 
 
 def _scale(unit: str) -> float:
@@ -294,57 +281,6 @@ def _claimed(finding: Finding, clusters: int) -> Row:
         status="not_estimable" if finding.value is None else "ok",
         note="none",
     )
-
-
-def _same_figures(rows: Iterable[Row], shown: Mapping[int, Row]) -> dict[str, str]:
-    """Figures as sentences write them -> as the tables beside them show them."""
-    found: dict[str, str] = {}
-    for row in rows:
-        for name in (*LIMITS, *NULLS):
-            exact, told = getattr(row, name), getattr(shown[id(row)], name)
-            if exact is not None and told is not None:
-                for scale, digits in SPELT.get(row.unit, ((1, 1), (1, 2))):
-                    text = number(scale * abs(told), digits)
-                    found.setdefault(number(scale * abs(exact), digits), text)
-    return found
-
-
-def _said(
-    text: str,
-    told: Iterable[str],
-    clusters: int,
-    same: Mapping[str, str] | None = None,
-) -> str:
-    """A sentence without the figures ``told``; the others that are in nats rounded."""
-    for known in told:
-        text = re.sub(rf"(?<![\w.-]){re.escape(known)}(?!\w|\.\d)", "withheld", text)
-    step = step_above(APART / max(clusters, 1))
-    places = max(-math.floor(math.log10(step)), 0)
-
-    def figure(found: re.Match[str]) -> str:
-        if found[0].startswith("("):
-            return found[0]
-        nats = "nats" in text
-        if nats and clusters < FEWEST:
-            return "withheld"
-        if same and (text_of := same.get(found[0].removeprefix("-"))) is not None:
-            below = found[0].startswith("-") and float(text_of) != 0
-            return "-" * below + text_of
-        if not nats:
-            return found[0]
-        return f"{rounded(float(found[0]), step):.{places}f}"
-
-    def count(found: re.Match[str]) -> str:
-        total = int(found[1])
-        step = count_step(total, clusters)
-        first = found.string[: found.start()].endswith(". ")
-        about = "About" if first else "about"
-        return f"{about} {min(rounded(int(found[0]), step), total):.0f}"
-
-    text = _COUNT.sub(count, _FIGURE.sub(figure, text))
-    text = _TOKENS.sub(lambda found: str(count_of(int(found[0]), clusters)), text)
-    text = _TRIES.sub(lambda found: f"{decade(float(found[0])):.3g}", text)
-    return _GONE.sub("withheld", text)
 
 
 # --- tables ---------------------------------------------------------------------------

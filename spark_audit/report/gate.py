@@ -21,9 +21,10 @@ from spark_audit.audits.claims import faults, untested
 from spark_audit.audits.contract import ANY, BASE
 from spark_audit.errors import InputError, choose
 from spark_audit.names import entry_of, series_of
-from spark_audit.report.disclosure import WITHHELD, disclosed, withheld
+from spark_audit.report.disclosure import disclosed
 from spark_audit.results import Contrast, Report, Row, number
-from spark_audit.results.rows import SEVERITY
+from spark_audit.results.findings import SEVERITY
+from spark_audit.results.rows import WITHHELD
 
 FIELDS = ("value", "low", "high", "p")
 OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
@@ -334,7 +335,7 @@ def _finding(
 ) -> Finding:
     """What a rule comes to, in the figures of ``shared``: many read the logs."""
     sound = [
-        (value, WITHHELD if withheld(told) else number(_value(told, rule.field), 4))
+        (value, WITHHELD if told.withheld else number(_value(told, rule.field), 4))
         for row, told in zip(rows, shared, strict=True)
         if row.status == "ok" and (value := _value(row, rule.field)) is not None
     ]

@@ -29,7 +29,7 @@ from spark_audit.checkpoints.specs import BASE
 from spark_audit.names import entry_of, series_of
 from spark_audit.report.tables import entries
 from spark_audit.results import OF_REPORT, Finding, Guard, Report, by_severity, number
-from spark_audit.results.rows import DETECTED, SEVERITY
+from spark_audit.results.findings import DETECTED, SEVERITY
 
 State = Literal["LEAKS", "DETECTABLE", "NOT SHOWN", "NOT TESTED"]
 STATES: dict[State, str] = {

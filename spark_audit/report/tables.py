@@ -18,7 +18,6 @@ from spark_audit.report.cells import (
     figure,
     records_table,
 )
-from spark_audit.report.disclosure import withheld
 from spark_audit.report.figures.entries import palette
 from spark_audit.results import Contrast, Report, Row, number
 
@@ -367,7 +366,7 @@ def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
         if row.status == "not_estimable":
             place = row.grouping[1] or row.checkpoint
             # A reason to withhold says so itself.
-            lead = "" if withheld(row) else "not estimable for "
+            lead = "" if row.withheld else "not estimable for "
             reasons.setdefault(f"{lead}{{}}: {row.note}", []).append(place)
     few = {
         row.grouping[1] or row.checkpoint

@@ -1,19 +1,17 @@
 """What a statistic, an audit and a report hand on: estimates, rows, the report."""
 
 from spark_audit.results.estimate import Estimate, Interval, Status, number
-from spark_audit.results.report import CheckpointFacts, ManifestFacts, Report
-from spark_audit.results.rows import (
+from spark_audit.results.findings import (
     OF_REPORT,
     AuditResult,
     Claim,
-    Contrast,
-    Family,
     Finding,
     Guard,
-    Over,
-    Row,
+    Hits,
     by_severity,
 )
+from spark_audit.results.report import CheckpointFacts, ManifestFacts, Report
+from spark_audit.results.rows import Contrast, Family, Over, Row
 
 __all__ = [
     "OF_REPORT",
@@ -25,6 +23,7 @@ __all__ = [
     "Family",
     "Finding",
     "Guard",
+    "Hits",
     "Interval",
     "ManifestFacts",
     "Over",

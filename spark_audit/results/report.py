@@ -9,19 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from spark_audit.errors import visible
-from spark_audit.results.notebook import frame, table_html
-from spark_audit.results.rows import (
+from spark_audit.results.findings import (
     LISTS,
-    Contrast,
-    Count,
     Finding,
     Guard,
-    Row,
-    Strict,
-    Text,
     by_severity,
     findings_html,
 )
+from spark_audit.results.notebook import frame, table_html
+from spark_audit.results.rows import Contrast, Count, Row, Strict, Text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,4 +1,4 @@
-"""The lines of a report: figures, contrasts, guards, findings, and an audit's result.
+"""The figures of a report: of single checkpoints, and against a baseline.
 
 They refuse NaN, a value without a status, and a missing reason.
 """
@@ -6,9 +6,8 @@ They refuse NaN, a value without a status, and a missing reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -21,13 +20,14 @@ from pydantic import (
 
 from spark_audit.errors import visible
 from spark_audit.results.estimate import Estimate, Interval, Status
-from spark_audit.results.notebook import frame, table_html
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Family = Literal["primary", "exploratory"]
 Over = Literal["sources", "seeds", "both"]
+FEWEST = 5
+"""Clusters of a figure that is shown. Three are the least that offices ask for; with
+five, four of them would have to be known to work out the last."""
+WITHHELD = f"withheld: fewer than {FEWEST} clusters (see report.json)"
+BESIDE = "withheld: else a smaller group could be worked out (see report.json)"
 
 
 def _finite(value: Any) -> Any:
@@ -139,6 +139,11 @@ class Row(Strict):
         kind, _, name = self.group.partition(":")
         return kind, name
 
+    @property
+    def withheld(self) -> bool:
+        """Whether a figure is there, but not in what can be shared."""
+        return self.value is None and self.note in (WITHHELD, BESIDE)
+
     @classmethod
     def of_estimate(cls, estimate: Estimate, **columns: Any) -> Self:
         """A row with the estimate's figures and the given identifying columns."""
@@ -156,279 +161,3 @@ class Contrast(Row):
         default=None,
         description="p corrected (Holm) over the checkpoints of the family.",
     )
-
-
-class Guard(Strict):
-    """A condition that can void a claim; ``passed`` is null when it is a warning."""
-
-    name: Text = Field(description="What is asked for.")
-    checkpoint: Text = Field(
-        default="", description="Whose claim it voids; empty: all."
-    )
-    passed: bool | None = Field(description="Null: a warning.")
-    detail: Text = Field(description="What was found, in a sentence.")
-
-
-Claim = Literal[
-    "verbatim",
-    "memory",
-    "membership",
-    "betrays",
-    "confounded",
-    "suppressed_kind",
-    "formats",
-    "moved",
-    "nothing_shown",
-    "not_tested",
-]
-SEVERITY: dict[str, int] = {
-    "verbatim": 6,
-    "memory": 5,
-    "membership": 4,
-    "betrays": 3,
-    "confounded": 2,
-    "suppressed_kind": 2,
-    "formats": 2,
-    "moved": 2,
-    "nothing_shown": 1,
-    "not_tested": 0,
-}
-"""How much a claim matters to who must decide: 6 first, 0 last."""
-DETECTED = 3
-"""Claims from this severity on are detections: nothing may fold or cut them."""
-OF_REPORT = "report"
-"""Stands for the audit of a finding on the report as a whole, which is told first."""
-
-
-class Power(Strict):
-    """What the smallest effect of one test follows from, at any level.
-
-    :func:`spark_audit.stats.power.smallest` works it out once the tests of the whole
-    report are counted. A claim that needs several tests has one of each.
-    """
-
-    test: Literal["t", "sign-flip", "exposure", "hits"] = Field(
-        description="`t`: Student's t. `sign-flip`: exact, over clusters. `exposure`: "
-        "the mean exposure of canaries against chance. `hits`: a count."
-    )
-    se: Number = measured("Standard error of the effect, of `t` and `sign-flip`.")
-    df: Number = Field(
-        default=None, description="Degrees of freedom, a count; null: a normal test."
-    )
-    n: Count = Field(default=0, description="Clusters, canaries, or trials of a count.")
-    size: Count = Field(default=0, description="Candidates that a canary ranks among.")
-    ps: list[Annotated[float, Field(ge=0, le=1)]] = Field(
-        default=[], description="p of 1, 2, ... hits, probabilities, of `hits`."
-    )
-    over: float = Field(
-        default=1.0, description="Tests within the audit that p is corrected over."
-    )
-    beyond: float = Field(
-        default=0.0,
-        description="Effects up to here are no evidence.",
-        json_schema_extra={"unit": "as the field `unit` says"},
-    )
-    most: Number = measured("The largest effect that there can be; null: no bound.")
-    least_p: float = Field(
-        default=0.0, description="The smallest p that the test can give, a probability."
-    )
-    of: Text = Field(
-        default="", description="Part that only the sentence names; empty: the claim's."
-    )
-    why: Text = Field(
-        default="with so few clusters",
-        description="Why no effect reaches the level, where none does.",
-    )
-
-
-class Finding(Strict):
-    """One sentence of a verdict: what is claimed, of which checkpoint, on what figure.
-
-    ``sentence`` begins with its subject and stands by itself. ``severity`` follows
-    from ``claim``. The figures are those that it claims: of the row that it rests on,
-    or what that is beyond another. What a primary finding detects ``alone`` is claimed
-    only if its ``p`` holds once corrected over the primary findings of the whole
-    report; else nothing is, and ``sentence`` and ``otherwise`` have changed places. One
-    whose ``status`` is ``invalid`` is void, and no detection.
-    """
-
-    audit: Text = Field(description="Audit that claims it.")
-    checkpoint: Text = Field(default="", description="Of whom; empty: of all of them.")
-    claim: Claim = Field(description="What is claimed.")
-    alone: Claim = Field(
-        default="nothing_shown",
-        description="What it claims by itself, before the correction over the report.",
-    )
-    severity: int = Field(
-        default=0, ge=0, le=6, description="How much it matters; detections from 3 on."
-    )
-    status: Status = Field(default="ok", description="Status of the figure.")
-    metric: Text = Field(
-        default="", description="Metric of the figure; empty: of none."
-    )
-    of: Text = Field(default="", description="Variant of the metric.")
-    group: Text = Field(default="pooled", description="Part that the figure is of.")
-    unit: Text = Field(
-        default="", description="Unit of value, limits, null and mde; empty: of none."
-    )
-    value: Number = measured("The figure that is claimed.")
-    low: Number = measured("Lower limit of its interval.")
-    high: Number = measured("Upper limit of its interval.")
-    null: Number = measured("Value of no effect.")
-    mde: Number = measured(
-        "Smallest effect that would have been detected with 80% power: where `power` "
-        "is known at 0.05 divided by the primary tests of the report (Holm's first "
-        "step), null if none can be; else by one two-sided test at 5%."
-    )
-    power: list[Power] = Field(
-        default=[], description="The tests that a claim needs, to work `mde` out."
-    )
-    p: Probability = Field(
-        default=None,
-        description="p of the test that it rests on, corrected within its audit, a "
-        "probability; null: no test.",
-    )
-    p_adjusted: Probability = Field(
-        default=None,
-        description="p, a probability: of a primary finding corrected (Holm) over all "
-        "of them, of others that of their contrast.",
-    )
-    family: Family = Field(
-        default="exploratory",
-        description="`primary`: one of the tests declared beforehand, which are "
-        "corrected together over all checkpoints.",
-    )
-    sentence: Text = Field(description="What readers are told.")
-    otherwise: Text = Field(
-        default="",
-        description="What they would be told had the correction decided otherwise; "
-        "empty where it cannot.",
-    )
-    ending: Text = Field(
-        default="",
-        description="The end of `sentence`: the smallest effect, and both p values "
-        "where the correction took the claim away.",
-    )
-
-    @property
-    def detected(self) -> bool:
-        """Whether it says that something leaks: it is never folded, cut or left out."""
-        return self.severity >= DETECTED
-
-    @model_validator(mode="before")
-    @classmethod
-    def _weighed(cls, data: Any) -> Any:
-        claim = data.get("claim") if isinstance(data, dict) else None
-        if isinstance(claim, str) and claim in SEVERITY:
-            severity = SEVERITY[claim]
-            if severity >= DETECTED and data.get("status") == "invalid":
-                severity = 0  # what is void is no detection
-            return {"alone": claim, **data, "severity": severity}
-        return data
-
-    @model_validator(mode="after")
-    def _reversible(self) -> Finding:
-        if self.family == "primary" and SEVERITY[self.alone] >= DETECTED:
-            if self.p is None or not self.otherwise:
-                raise ValueError("a primary detection has p and what is said otherwise")
-        elif self.claim != self.alone:
-            raise ValueError("only a primary detection can be taken away")
-        return self
-
-    @classmethod
-    def on(
-        cls, row: Row | None, claim: Claim, sentence: str, **columns: Any
-    ) -> Finding:
-        """A finding that rests on one row, whose figures it takes over."""
-        told: dict[str, Any] = {}
-        if row is not None:
-            # The family of a row is that of its own figure.
-            shared = set(cls.model_fields) & set(Row.model_fields) - {"family"}
-            told = {name: getattr(row, name) for name in shared}
-            told["p_adjusted"] = getattr(row, "p_adjusted", None)
-        return cls(**{**told, **columns}, claim=claim, sentence=sentence)
-
-
-def by_severity(findings: Iterable[Finding]) -> list[Finding]:
-    """The most severe first; what is equally severe stays in its order.
-
-    What is said of the report as a whole stands before all.
-    """
-
-    def place(one: Finding) -> tuple[bool, int]:
-        return one.audit != OF_REPORT or bool(one.checkpoint), -one.severity
-
-    return sorted(findings, key=place)
-
-
-LISTS: dict[str, type[Strict]] = {
-    "results": Row,
-    "contrasts": Contrast,
-    "guards": Guard,
-    "findings": Finding,
-}
-"""What audits and reports hold lists of."""
-FEWEST_TOLD = 6
-"""Findings that a notebook shows at least; detections it shows all."""
-
-
-def findings_html(title: str, findings: Sequence[Finding]) -> str:
-    """The findings as a table, most severe first: all detections, and few others."""
-    ordered = by_severity(findings)
-    count = max(FEWEST_TOLD, sum(one.detected for one in ordered))
-    # What is said of the report as a whole stands before the detections.
-    count += sum(one.audit == OF_REPORT and not one.checkpoint for one in ordered)
-    lines = [(one.audit, one.checkpoint, one.sentence) for one in ordered[:count]]
-    rest = len(ordered) - len(lines)
-    end = f"{rest} more, none of them a detection: .verdict has all" if rest > 0 else ""
-    return table_html(title, ("audit", "checkpoint", "finding"), lines, end=end)
-
-
-@dataclass(frozen=True, repr=False)
-class AuditResult:
-    """What an audit concludes, before it is written anywhere.
-
-    ``findings`` say in plain words what was found and what was not, ``scope`` what the
-    evidence does not support. ``tables`` are small further tables by name (a list of
-    records each) that stand in the report, ``settings`` what was really used;
-    ``evidence`` is what the audit concludes from, written to ``scores/`` and read
-    again by comparisons, which need neither model nor manifest. Neither holds text or
-    token ids.
-    """
-
-    rows: list[Row] = field(default_factory=list)
-    contrasts: list[Contrast] = field(default_factory=list)
-    guards: list[Guard] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    scope: list[str] = field(default_factory=list)
-    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
-    evidence: pd.DataFrame | None = None
-
-    def __repr__(self) -> str:
-        lists = ("rows", "contrasts", "guards", "findings")
-        held = [f"{name}={len(getattr(self, name))}" for name in lists]
-        evidence = "None" if self.evidence is None else f"{len(self.evidence)} rows"
-        told = ", ".join([*held, f"tables={list(self.tables)}", f"evidence={evidence}"])
-        return f"AuditResult({told})"
-
-    def _repr_html_(self) -> str:
-        """The findings as a table."""
-        return findings_html("AuditResult", self.findings)
-
-    def to_frame(self, of: str = "results") -> pd.DataFrame:
-        """The rows as a frame, a figure a line.
-
-        Parameters
-        ----------
-        of
-            ``results``, ``contrasts``, ``guards``, ``findings``, or a further table.
-        """
-        own = {"results": "rows"}
-        lists = {k: (v, getattr(self, own.get(k, k))) for k, v in LISTS.items()}
-        return frame(of, lists, self.tables)
-
-    @property
-    def verdict(self) -> list[str]:
-        """The sentences of the findings, the most severe first."""
-        return [finding.sentence for finding in by_severity(self.findings)]

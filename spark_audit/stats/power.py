@@ -10,7 +10,7 @@ import numpy as np
 import scipy
 
 from spark_audit.results import Estimate
-from spark_audit.results.rows import Power
+from spark_audit.results.findings import Power
 from spark_audit.stats.chance_ranks import exposure_mde
 
 NOT_DETECTED = "not detected; effects below MDE cannot be excluded"

@@ -18,7 +18,7 @@ from spark_audit.data.canaries import PIECES, SPARE
 from spark_audit.data.examples import Example, write_examples
 from spark_audit.errors import InputError
 from spark_audit.pipeline.request import Request
-from spark_audit.results.rows import SEVERITY
+from spark_audit.results.findings import SEVERITY
 from spark_audit.scoring import high_temperature
 from spark_audit.terminal.commands import write_config
 from spark_audit.terminal.console import spread

@@ -34,7 +34,7 @@ from spark_audit.results import (
     Report,
     Row,
 )
-from spark_audit.results.rows import DETECTED, SEVERITY
+from spark_audit.results.findings import DETECTED, SEVERITY
 from spark_audit.scoring.table import write_parquet
 
 EVIL = "<script>alert(1)</script>"

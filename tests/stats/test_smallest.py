@@ -16,7 +16,7 @@ from spark_audit.audits.extract.rate_difference import (
     hits_power,
     train_against_test,
 )
-from spark_audit.results.rows import Power
+from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import correlated, independent, sign_flip
 from spark_audit.stats.chance_ranks import null_mean
 from spark_audit.stats.exposure import exposure_bits

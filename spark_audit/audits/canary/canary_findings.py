@@ -40,7 +40,7 @@ from spark_audit.audits.wording import (
 )
 from spark_audit.data.canaries import RANKED
 from spark_audit.results import Claim, Contrast, Family, Finding, Row, number
-from spark_audit.results.rows import Power
+from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.chance_ranks import null_mean, null_moments
 from spark_audit.stats.intervals import ratio_estimate

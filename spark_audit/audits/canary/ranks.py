@@ -21,7 +21,7 @@ from spark_audit.audits.contract import BASE
 from spark_audit.audits.wording import adjusted_p
 from spark_audit.data.canaries import FORMATS, RANKED
 from spark_audit.errors import InputError
-from spark_audit.results.rows import Power
+from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.chance_ranks import (
     TopK,

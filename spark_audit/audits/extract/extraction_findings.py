@@ -31,7 +31,7 @@ from spark_audit.audits.wording import (
     unseen,
 )
 from spark_audit.results import Claim, Contrast, Family, Finding, Guard, Row
-from spark_audit.results.rows import Power
+from spark_audit.results.findings import Power
 
 NOTHING = "no identifier of a train row was scored"
 EXTRACTED = (

@@ -10,7 +10,7 @@ import scipy
 
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.strata import counterparts
-from spark_audit.results.rows import Power
+from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import sign_flip
 from spark_audit.stats.intervals import rate_estimate, ratio_estimate
 from spark_audit.stats.power import mde_normal

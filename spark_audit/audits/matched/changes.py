@@ -9,11 +9,11 @@ import pandas as pd
 
 from spark_audit.audits.identifier_facts import Moved, comparable, sides_of
 from spark_audit.audits.matched.contrasts import REFERENCE
-from spark_audit.audits.matched.matched_sentences import NO_LOW
+from spark_audit.audits.matched.matched_claims import NO_LOW
 from spark_audit.audits.strata import ENOUGH
 from spark_audit.data.occurrences import dose_group
-from spark_audit.results import Contrast, Estimate, Row, number
-from spark_audit.results.rows import Power
+from spark_audit.results import Contrast, Estimate, Hits, Row
+from spark_audit.results.findings import Fact, Power
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.memory import (
     Memory,
@@ -34,34 +34,35 @@ def occurrences(part: pd.DataFrame) -> pd.DataFrame:
     return comparable(spans)[0]
 
 
-def left_out(part: pd.DataFrame) -> str:
-    """How many trained identifiers have no control, in a sentence, if there are any."""
+def left_out(part: pd.DataFrame) -> dict[str, Hits]:
+    """How many trained identifiers have no control, as facts, if there are any."""
     spans = part[part["role"].isin(["pii", "unmatched"]) & (part["split"] == "train")]
     used = occurrences(part)
-    told = len(spans) - int((used["split"] == "train").sum())
+    untold = len(spans) - int((used["split"] == "train").sum())
     sides = sides_of(used)
     alone = int((sides.trained & (cells_of(sides) < 0)).sum())
-    reasons = (
-        (alone, "there is no held-out identifier of the same type, form and place"),
-        (told, "text alone tells them from held-out ones, or too few are held out"),
-    )
-    total = len(spans)
-    return "".join(
-        f" {count} of {total} trained identifiers were left out: {why}."
-        for count, why in reasons
-        if count
-    )
+    counts = {"without_counterpart": alone, "untold": untold}
+    return {
+        name: Hits(count=count, of=len(spans)) for name, count in counts.items() if count
+    }
 
 
-def confounded(part: pd.DataFrame) -> str:
+def confounded(name: str, part: pd.DataFrame) -> dict[str, Fact]:
     """Why no difference of the sides can be called memory; empty: nothing is known."""
     spans = occurrences(part)
     if not (spans["stratum"] < 0).any():
-        return ""
+        return {}
     auc = spans["text_auc"].max()
     if np.isnan(auc):
-        return f"fewer than {ENOUGH} clusters of one side can be compared"
-    return f"text alone tells the two apart (AUC {number(auc, 2)})"
+        return {"fewest": ENOUGH}
+    told = Row(
+        audit="matched",
+        checkpoint=name,
+        metric="text_auc",
+        value=auc,
+        clusters=spans["cluster"].nunique(),
+    )
+    return {"text_auc": told}
 
 
 def _change(spans: pd.DataFrame) -> np.ndarray:

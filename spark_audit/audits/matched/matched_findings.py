@@ -1,8 +1,9 @@
-"""The findings of the matched audit, a sentence each."""
+"""The findings and guards of the matched audit."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,16 +19,15 @@ from spark_audit.audits.matched.changes import (
     unequal,
 )
 from spark_audit.audits.matched.contrasts import has_sentence
-from spark_audit.audits.matched.matched_sentences import (
+from spark_audit.audits.matched.matched_claims import (
     contrast_finding,
     memory_findings,
     selectivity_finding,
 )
 from spark_audit.audits.spans import REPRODUCED
 from spark_audit.audits.stored_evidence import Evidence, part_of
-from spark_audit.audits.wording import figure
 from spark_audit.names import entry_of
-from spark_audit.results import Contrast, Finding, Guard, Row, number
+from spark_audit.results import Contrast, Finding, Guard, Row
 from spark_audit.stats.balance import effective_clusters, smd
 from spark_audit.stats.memory import cells_of
 
@@ -56,15 +56,15 @@ def findings(
         if entry_of(name) != name:
             continue
         of_name = {key[1:]: row for key, row in by_key.items() if key[0] == name}
-        entry, reference = name in entries, name in references
+        seeds, reference = name in entries, name in references
         if not reference:
-            doubt, lost = confounded(part), left_out(part)
+            doubt, lost = confounded(name, part), left_out(part)
             found += memory_findings(
-                name, of_name, tested[name], entry=entry, doubt=doubt, lost=lost
+                name, of_name, tested[name], seeds=seeds, doubt=doubt, lost=lost
             )
         found.append(
             selectivity_finding(
-                name, of_name, own_change(part), reference=reference, entry=entry
+                name, of_name, own_change(part), reference=reference, seeds=seeds
             )
         )
     return found
@@ -87,7 +87,7 @@ def contrast_findings(
     """
     by_key = {(r.checkpoint, r.metric, r.of, r.group): r for r in rows}
     found = []
-    told = [row for row in contrasts if row.group == "pooled"]
+    pooled = [row for row in contrasts if row.group == "pooled"]
     for row in contrasts:
         if not has_sentence(row):
             continue
@@ -109,7 +109,7 @@ def contrast_findings(
                 beside,
                 (drift[0], drift[1]),
                 spread if row.checkpoint not in ordinary else (),
-                entry=row.checkpoint in entries,
+                seeds=row.checkpoint in entries,
             )
         )
     return found
@@ -118,6 +118,18 @@ def contrast_findings(
 UNBALANCED = 0.25
 """Standardised mean difference from which readers are told (Stuart, 2010)."""
 BALANCE = "balance of annotated identifiers"
+
+
+def _row(metric: str, value: float, clusters: int, unit: str = "nats") -> Row:
+    """A figure that only a guard shows."""
+    return Row(
+        audit="matched",
+        checkpoint=BASE,
+        metric=metric,
+        value=float(value),
+        clusters=clusters,
+        unit=unit,
+    )
 
 
 def alike_guard(part: pd.DataFrame) -> list[Guard]:
@@ -130,19 +142,19 @@ def alike_guard(part: pd.DataFrame) -> list[Guard]:
     if before.value is None:
         return []
     apart = unequal(before)
-    found = [
-        Guard(
-            name="never-trained identifiers",
-            passed=None if apart else True,
-            detail="on the reference, identifiers of trained rows differ from those of "
-            f"rows never trained on by {figure(before)} nats a token"
-            + (": a difference of their changes must clear that" if apart else ""),
-        )
-    ]
+    difference = Row.of_estimate(
+        before, audit="matched", checkpoint=BASE, metric="before", unit="nats"
+    )
+    guard = Guard(
+        name="never-trained identifiers",
+        passed=None if apart else True,
+        says="guard.before",
+        facts={"before": difference, "unequal": bool(apart)},
+    )
     spans = occurrences(part)
     if (spans["form"] > 0).all():
-        return found
-    return [*found, _balance(spans[spans["form"] == 0])]
+        return [guard]
+    return [guard, _balance(spans[spans["form"] == 0])]
 
 
 def _balance(spans: pd.DataFrame) -> Guard:
@@ -150,35 +162,25 @@ def _balance(spans: pd.DataFrame) -> Guard:
     sides = sides_of(spans)
     cells = cells_of(sides)
     used, trained = cells >= 0, sides.trained[cells >= 0]
-    facts = {
-        "NLL on the reference": spans["ref_sum"] / spans["n_tokens"],
-        "length in tokens": spans["n_tokens"],
-        "place in the row": spans["start"],
+    covariates = {
+        "nll": spans["ref_sum"] / spans["n_tokens"],
+        "length": spans["n_tokens"],
+        "place": spans["start"],
     }
     counts = [len(set(sides.clusters[used][side])) for side in (trained, ~trained)]
     # So many standard deviations are no chance, of so few clusters.
     least = max(UNBALANCED, 1.96 * np.sqrt(sum(1 / max(n, 1) for n in counts)))
     apart = {}
-    for name, values in facts.items():
+    for name, values in covariates.items():
         values = values[used]
         centred = (values - values.groupby(cells[used]).transform("mean")).to_numpy()
         sd = float(centred.std()) if len(centred) else 0.0
         if sd > 0:
             apart[name] = smd(centred[trained], centred[~trained], sd=sd)
     worst = [name for name, value in apart.items() if abs(value) > least]
-    said = ", ".join(f"{name} {number(value, 2)}" for name, value in apart.items())
-    return Guard(
-        name=BALANCE,
-        passed=not worst,
-        detail="trained and held-out identifiers of one form and place differ, in "
-        f"standard deviations, by: {said or 'nothing'}"
-        + (
-            f". More than {number(least, 2)} apart: {' and '.join(worst)}. What is "
-            "said of memory can come from that, and not from training"
-            if worst
-            else ""
-        ),
-    )
+    facts: dict[str, Any] = {name: float(value) for name, value in apart.items()}
+    facts |= {"least": float(least), "worst": worst}
+    return Guard(name=BALANCE, passed=not worst, says="guard.balance", facts=facts)
 
 
 def pair_guards(train: pd.DataFrame) -> list[Guard]:
@@ -190,40 +192,42 @@ def pair_guards(train: pd.DataFrame) -> list[Guard]:
         return []
     share = len(pii) / total
     missing = train[train["role"] == "unmatched"]["type"].value_counts()
-    worst = ", ".join(f"{count} {kind}" for kind, count in missing.head(4).items())
-    found = [
+    worst = [f"{count} {kind}" for kind, count in missing.head(4).items()]
+    guards = [
         Guard(
             name="matched share",
             passed=True if share >= 0.5 else None,
-            detail=f"{len(pii)} of {total} spans of train rows have a control"
-            + (f"; without: {worst}" if unmatched else "")
-            + ". Figures are over matched spans only.",
+            says="guard.matched_share",
+            facts={"matched": len(pii), "identifiers": total, "without": worst},
         )
     ]
     if not len(pii):
-        return found
-    tokens = pii["n_tokens"].to_numpy(float)
+        return guards
+    tokens, clusters = pii["n_tokens"].to_numpy(float), pii["cluster"].nunique()
     gaps = pii["ref_sum"].to_numpy() - control["ref_sum"].to_numpy()
     residual = gaps.sum() / tokens.sum()
     distance = np.quantile(np.abs(gaps) / tokens, 0.95)
-    found.append(
+    guards.append(
         Guard(
             name="match quality",
             passed=True if abs(residual) <= 0.05 else None,
-            detail=f"Delta_sel on the reference is {residual:.4f} nats; 95% of pairs "
-            f"differ by at most {distance:.3f}",
+            says="guard.match_quality",
+            facts={
+                "residual": _row("residual", residual, clusters),
+                "distance": _row("distance", distance, clusters),
+            },
         )
     )
     effective = effective_clusters(pii.groupby("cluster")["n_tokens"].sum().to_numpy())
-    found.append(
+    guards.append(
         Guard(
             name="clusters",
             passed=True if effective >= 10 else None,
-            detail=f"{pii['cluster'].nunique()} clusters, worth {effective:.1f} of "
-            "equal size by tokens",
+            says="guard.clusters",
+            facts={"clusters": clusters, "effective": float(effective)},
         )
     )
-    return found
+    return guards
 
 
 def reproduced_guard(spans: Evidence) -> list[Guard]:
@@ -238,8 +242,10 @@ def reproduced_guard(spans: Evidence) -> list[Guard]:
             name="reference reproduced",
             checkpoint=BASE,
             passed=worst <= REPRODUCED,
-            detail=f"scored again, span means differ from the manifest's by at most "
-            f"{worst:.2g} nats"
-            + ("" if worst <= REPRODUCED else ": other weights, dtype or libraries"),
+            says="guard.reproduced",
+            facts={
+                "worst": _row("reproduced", worst, base["cluster"].nunique()),
+                "reproduced": worst <= REPRODUCED,
+            },
         )
     ]

@@ -15,7 +15,7 @@ from spark_audit.audits.mia.membership_guards import ALL, APART, Findings
 from spark_audit.audits.mia.scores import ATTACKS, DECLARED, FPRS
 from spark_audit.audits.wording import figure, p_value
 from spark_audit.results import Claim, Contrast, Finding, Guard, Row, number
-from spark_audit.results.rows import Power
+from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import correlated, holm, independent
 from spark_audit.stats.power import mde
 

@@ -25,7 +25,7 @@ from spark_audit.audits.twins.twin_rows import (
 from spark_audit.audits.wording import figure, of_rows, p_value
 from spark_audit.data.twins import WORDED
 from spark_audit.results import Claim, Finding, Row
-from spark_audit.results.rows import Power
+from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import EXACT_UP_TO, holm, sign_flip
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.memory import Memory, Sides, least_p, permutation_p

@@ -1,0 +1,251 @@
+"""What the matched audit claims of its rows: a key and facts per finding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import scipy
+
+from spark_audit.results import Claim, Contrast, Estimate, Finding, Row
+from spark_audit.stats.memory import claim_of
+from spark_audit.stats.selectivity import unlike_drift
+
+if TYPE_CHECKING:
+    from spark_audit.audits.identifier_facts import Moved
+    from spark_audit.results.findings import Fact
+
+NO_PAIRS = "there is no matched span in this group"
+NO_LOW = "the drift of low-sensitivity text is not known"
+Told: TypeAlias = "Mapping[tuple[str, str, str], Row]"
+"""Rows of a checkpoint by metric, variant and group."""
+FEWEST = 5
+"""Clusters of trained identifiers of a dose whose smallest effect is told."""
+
+
+def memory_findings(
+    name: str,
+    rows: Told,
+    tests: Mapping[str, Moved],
+    *,
+    seeds: bool = False,
+    doubt: Mapping[str, Fact] | None = None,
+    lost: Mapping[str, Fact] | None = None,
+) -> list[Finding]:
+    """Whether identifiers that were trained on moved as others of their kind did.
+
+    Of all of them, and of those that stand in most trained rows: these two are tests
+    declared beforehand.
+
+    Parameters
+    ----------
+    tests
+        By group.
+    seeds
+        Whether it is a method with several seeds.
+    doubt
+        Facts on why a difference is no memory; empty: it may be.
+    lost
+        Facts on who was left out.
+    """
+    row = rows["memory", "", "pooled"]
+    facts: dict[str, Any] = {"memory": row, "seeds": seeds, **(lost or {})}
+    if row.value is None:
+        facts["reason"] = row.note
+        return [Finding.on(row, "not_tested", "matched.not_tested", facts=facts)]
+    if doubt:
+        facts |= doubt
+        return [Finding.on(row, "confounded", "matched.confounded", facts=facts)]
+    doses = [key[2] for key in rows if key[0] == "memory" and key[2][:5] == "dose:"]
+    findings = [_memory(row, rows, tests, doses, facts)]
+    if doses:
+        findings.append(_highest(rows["memory", "", doses[-1]], tests))
+    return findings
+
+
+def _memory(
+    row: Row,
+    rows: Told,
+    tests: Mapping[str, Moved],
+    doses: Sequence[str],
+    facts: dict[str, Any],
+) -> Finding:
+    kind, test = rows["kind", "", "pooled"], tests["pooled"]
+    # By themselves too: next to text that drifted up, what stood still looks learned.
+    never = rows["pii_change", "never-trained", "pooled"]
+    claim = claim_of(row)
+    power = [
+        each.model_copy(update={"of": group})
+        for group in doses
+        # Of fewer it says next to nothing, and nothing that may be shared.
+        if rows["pii_change", "trained", group].clusters >= FEWEST
+        for each in tests[group].power
+    ]
+    if claim in ("memory", "betrays"):
+        says = f"matched.{claim}"
+    elif row.low is None or row.high is None:
+        says = "matched.no_interval"
+    elif not row.low <= 0 <= row.high:
+        says = "matched.unequal"
+    elif _clear(never)[1] and _clear(kind)[1]:
+        claim, says = "formats", "matched.formats"
+        facts["kind"] = kind
+    else:
+        says = "matched.nothing"
+    options: dict[str, Any] = {"p": test.p, "family": "primary", "facts": facts}
+    return Finding.on(row, claim, says, power=[*test.power, *power], **options)
+
+
+def _highest(row: Row, tests: Mapping[str, Moved]) -> Finding:
+    """Of the identifiers that stand in most trained rows."""
+    facts = {"memory": row, "dose": row.grouping[1]}
+    if row.value is None:
+        facts["reason"] = row.note
+        return Finding.on(row, "nothing_shown", "matched.dose_missing", facts=facts)
+    claim, test = claim_of(row), tests[row.group]
+    says = claim if claim in ("memory", "betrays") else "nothing"
+    options: dict[str, Any] = {"p": test.p, "family": "primary", "facts": facts}
+    options["power"] = list(test.power)
+    return Finding.on(row, claim, f"matched.dose_{says}", **options)
+
+
+def selectivity_finding(
+    name: str, rows: Told, moved: Estimate, *, reference: bool, seeds: bool = False
+) -> Finding:
+    """How Delta_sel moved.
+
+    What is read is the change since the reference: what matching left over there is
+    no finding about a checkpoint.
+
+    Parameters
+    ----------
+    moved
+        Change of the identifiers' own NLL: Delta_sel grows as well when other text is
+        learned faster than identifiers.
+    """
+    row = rows["delta_sel", "", "pooled"]
+    change = rows.get(("delta_sel", "change", "pooled"))
+    facts: dict[str, Any] = {"delta_sel": row, "seeds": seeds}
+    if row.value is None:
+        facts["reason"] = row.note
+        return Finding.on(row, "not_tested", "matched.no_delta_sel", facts=facts)
+    if reference:
+        return Finding.on(row, "nothing_shown", "matched.reference", facts=facts)
+    if change is None or change.value is None:
+        facts["reason"] = NO_PAIRS if change is None else change.note
+        return Finding.on(row, "not_tested", "matched.no_change", facts=facts)
+    other = rows.get(("delta_sel", "change", "split:test"))
+    facts |= {
+        "change": change,
+        "test_rows": None if other is None or other.value is None else other,
+        "regression": rows.get(("rtm_bias", "change", "pooled")),
+        "own": Row.of_estimate(
+            moved, audit="matched", checkpoint=name, metric="own_change", unit="nats"
+        ),
+    }
+    up, down = _clear(change)
+    if down and _clear(moved)[0]:
+        says = "both_up"
+    else:
+        says = "up" if up else "down" if down else "still"
+    claim: Claim = "moved" if up or down else "nothing_shown"
+    return Finding.on(change, claim, f"matched.delta_sel_{says}", facts=facts)
+
+
+def _clear(moved: Row | Estimate) -> tuple[bool, bool]:
+    """Whether a change is clearly above, and clearly below 0."""
+    if moved.value is None:
+        return False, False
+    if moved.low is None or moved.high is None:  # all clusters agree
+        return moved.value > 0, moved.value < 0
+    return moved.low > 0, moved.high < 0
+
+
+def contrast_finding(
+    row: Contrast,
+    other: Mapping[str, Contrast],
+    drifts: tuple[Row | None, Row | None],
+    ordinary: Sequence[float],
+    *,
+    seeds: bool = False,
+) -> Finding:
+    """How identifiers moved against the baseline, and what the drift of both was.
+
+    Parameters
+    ----------
+    other
+        Other contrasts of the same two: ``low_change``, ``nll_pii``, ``did_alike``.
+    drifts
+        Drift of low-sensitivity text, of the checkpoint and of the baseline.
+    ordinary
+        DiD of runs that nobody corrected against the same baseline.
+    """
+    facts: dict[str, Any] = {"did": row, "baseline": row.baseline, "seeds": seeds}
+    if row.value is None:
+        facts["reason"] = row.note
+        return Finding.on(row, "not_tested", "matched.did_missing", facts=facts)
+    drift = other.get("low_change")
+    facts |= {
+        "p": row.p if row.p_adjusted is None else row.p_adjusted,
+        "adjusted": row.p_adjusted is not None,
+        "drift": None if drift is None or drift.value is None else drift,
+        "drift_own": drifts[0],
+        "drift_baseline": drifts[1],
+        "own": other.get("nll_pii"),
+        "alike": other.get("did_alike"),
+    }
+    claim: Claim = "nothing_shown"
+    if facts["p"] is None or facts["p"] >= 1 - row.level:
+        says = "still"
+    else:
+        claim, says = _against(row, other, ordinary)
+    return Finding.on(row, claim, f"matched.did_{says}", facts=facts)
+
+
+def _against(
+    row: Contrast, other: Mapping[str, Contrast], ordinary: Sequence[float]
+) -> tuple[Claim, str]:
+    """What a DiD that differs from 0 says.
+
+    Suppressed is said of identifiers that are less likely by themselves, than equally
+    hard text, and than text that looks like them, where other text drifted alike.
+    """
+    drift = other.get("low_change")
+    own, alike = other.get("nll_pii"), other.get("did_alike")
+    if ordinary:
+        if within(row, ordinary):
+            return "nothing_shown", "ordinary"
+    elif drift is None or drift.value is None:
+        return "nothing_shown", "drift_unknown"
+    elif unlike_drift(row.value or 0.0, drift.value, drift.low, drift.high):
+        return "nothing_shown", "drift_unequal"
+    up, down = _clear(row)
+    if down:
+        return "moved", "likelier"
+    lacking_own = own is None or not _clear(own)[0]
+    lacking_alike = alike is None or not _clear(alike)[0]
+    if lacking_own and lacking_alike:
+        return "moved", "less_likely_only"
+    if lacking_own:
+        return "moved", "less_likely_not_own"
+    if lacking_alike or not up:
+        return "moved", "less_likely_not_alike"
+    return "suppressed_kind", "suppressed"
+
+
+def within(row: Contrast, ordinary: Sequence[float]) -> bool:
+    """Whether a DiD may be that of one more ordinary run: its interval must clear it.
+
+    The prediction interval of one more run, by Student's t; of a single one, twice its
+    own distance from 0.
+    """
+    values = np.asarray(ordinary, dtype=np.float64)
+    reach = float(np.abs(values).max()) * (2.0 if len(values) == 1 else 1.0)
+    if len(values) > 1:
+        spread = float(values.std(ddof=1)) * math.sqrt(1 + 1 / len(values))
+        t = float(scipy.special.stdtrit(len(values) - 1, 0.975))
+        reach = max(reach, abs(float(values.mean())) + t * spread)
+    ends = [end for end in (row.value, row.low, row.high) if end is not None]
+    return not (min(ends) > reach or max(ends) < -reach)
