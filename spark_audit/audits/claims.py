@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from spark_audit.audits.wording import detectable, p_value
 from spark_audit.checkpoints.specs import BASE
 from spark_audit.names import entry_of, original_of, series_of
-from spark_audit.results import OF_REPORT, Claim, Finding, Guard, Row, number
+from spark_audit.results import OF_REPORT, Claim, Finding, Guard, Row
 from spark_audit.results.findings import DETECTED, SEVERITY
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.power import smallest
@@ -22,22 +21,6 @@ TESTS = "primary_tests"
 """Setting of a report: how many tests its primary family has."""
 REMEMBERS = ("matched", "twins", "canary", "stages")
 """Audits whose tests are of what was remembered."""
-UNTESTED = (
-    "memory was not tested: no audit of this report that tests for it (`matched`, "
-    "`twins`, `canary`, `stages`) had what it needs"
-)
-GIVE = (
-    "Run `matched` with held-out rows that hold identifiers, run `twins`, or plant "
-    "canaries before training (`spark-audit data inject`)"
-)
-GIVE_ALIKE = (
-    "What was measured may be the texts' doing. Take held-out rows that were drawn at "
-    "random from where the trained ones come from, identifiers of the same types, "
-    "forms and places in 10 rows or more; or plant canaries before the next training "
-    "(`spark-audit data inject`)"
-)
-"""What helps where held-out rows are no control, or what came back can be guessed."""
-
 HELD_OUT_BACK, BASE_READ, BROKEN = "held_out_back", "base_read_rows", "broken_model"
 """Setup guards: where one fails, the checkpoint's memory was not tested."""
 ALARM = 0.005
@@ -98,7 +81,10 @@ def _judged(finding: Finding, p: float | None, tests: int) -> Finding:
         needed = [one.mde for one in power if not one.of]
         known = [mde for mde in needed if mde is not None]
         all_known = len(known) == len(needed)
-        changes |= {"power": power, "mde": max(known, default=None) if all_known else None}
+        changes |= {
+            "power": power,
+            "mde": max(known, default=None) if all_known else None,
+        }
     return finding.model_copy(update=changes) if changes else finding
 
 
@@ -122,17 +108,6 @@ def _figure(one: Row | Finding) -> tuple[object, ...]:
     ends = (one.value, one.low, one.high)
     # Sums in another order differ in their last digits.
     return (*place, *(None if end is None else f"{end:.9g}" for end in ends))
-
-
-def level_of(tests: int) -> str:
-    """The level that a claim must pass among so many tests, in words."""
-    if not tests:
-        return "no test of this report can make a claim"
-    return (
-        f"a claim must pass p < {LEVEL / tests:.2g} ({LEVEL} / {tests} primary "
-        f"{'test' if tests == 1 else 'tests'} of this report, Holm's first step), and "
-        "smallest effects are those that 80% of such audits detect at that level"
-    )
 
 
 def remembers(finding: Finding) -> bool:
@@ -207,13 +182,7 @@ def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]
 
 
 def _untested(name: str, give: str = "") -> Finding:
-    return Finding(
-        audit=OF_REPORT,
-        checkpoint=name,
-        claim="not_tested",
-        says="report.untested",
-        facts={"give": give},
-    )
+    return Finding.not_tested(OF_REPORT, "report.untested", checkpoint=name, give=give)
 
 
 def _entry(name: str) -> str:

@@ -31,12 +31,11 @@ from spark_audit.audits.ratio_rows import (
     summed_groups,
 )
 from spark_audit.audits.stored_evidence import framed, joined
-from spark_audit.audits.wording import figure, reason, unseen
 from spark_audit.manifest.schema import Manifest, ManifestExample
-from spark_audit.results import AuditResult, Contrast, Finding, Row, number
+from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.scoring.table import Pass, TokenTable
 
-NAMES = {"pii": "identifiers", "low": "low-sensitivity text", "canary": "canaries"}
+KINDS = ("pii", "low", "canary")
 METRICS = (
     Metric(
         "nll",
@@ -44,8 +43,8 @@ METRICS = (
         unit="nats",
         bounds=(0.0, np.inf),
         learned=-1,
-        variants=tuple(NAMES),
-        missing=tuple(NAMES),
+        variants=KINDS,
+        missing=KINDS,
         headline={"pii": "NLL of identifiers"},
     ),
 )
@@ -78,7 +77,7 @@ def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
         rows += ratio_rows(cells, context, **told)
         contrasts += ratio_contrasts(cells, context, **told)
     known = {*evidence.loc[evidence["split"] == "train", "of"].unique()}
-    absent = tuple(which for which in NAMES if which not in known)
+    absent = tuple(which for which in KINDS if which not in known)
     missing = [replace(metric, missing=absent) for metric in METRICS]
     names = evidence["checkpoint"].unique().tolist()
     return AuditResult(
@@ -89,11 +88,7 @@ def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
         contrasts=contrasts,
         findings=[
             *_findings(rows),
-            *(
-                Finding.on(row, "moved", _contrast_line(row))
-                for row in contrasts
-                if row.group == "pooled"
-            ),
+            *(_contrast_finding(row) for row in contrasts if row.group == "pooled"),
         ],
         scope=list(SCOPE),
     )
@@ -178,28 +173,20 @@ def _sets(
 
 
 def _findings(rows: Sequence[Row]) -> list[Finding]:
-    found = []
-    for checkpoint in dict.fromkeys(row.checkpoint for row in rows):
-        own = [
-            row
-            for row in rows
-            if row.checkpoint == checkpoint
-            and row.group == "pooled"
-            and row.value is not None
-        ]
-        if own:
-            said = [f"{NAMES[row.of]} {number(row.value)}" for row in own]
-            sentence = f"{checkpoint}: NLL of {', of '.join(said)} nats a token."
-            found.append(Finding.on(own[0], "moved", sentence))
-    return found
+    findings = []
+    pooled = [r for r in rows if r.group == "pooled" and r.value is not None]
+    for checkpoint in dict.fromkeys(row.checkpoint for row in pooled):
+        levels = [row for row in pooled if row.checkpoint == checkpoint]
+        facts = {"levels": levels}
+        findings.append(Finding.on(levels[0], "moved", "nll.levels", facts=facts))
+    return findings
 
 
-def _contrast_line(row: Contrast) -> str:
-    place = f"{row.checkpoint} against {row.baseline}: NLL of {NAMES[row.of]}"
+def _contrast_finding(row: Contrast) -> Finding:
     if row.value is None or row.low is None or row.high is None:
-        return f"{place}: no change can be estimated ({reason(row.note)})."
-    change = f"{figure(row)} nats"
-    if row.low <= 0 <= row.high:
-        return f"{place} changed by {change}: no change detected{unseen(row.mde)}."
-    direction = "less" if row.value > 0 else "more"
-    return f"{place} changed by {change}: {direction} likely."
+        says = "missing"
+    elif row.low <= 0 <= row.high:
+        says = "still"
+    else:
+        says = "less" if row.value > 0 else "more"
+    return Finding.on(row, "moved", f"nll.change_{says}", facts={"change": row})

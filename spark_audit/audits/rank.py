@@ -31,9 +31,8 @@ from spark_audit.audits.ratio_rows import (
     with_nulls,
 )
 from spark_audit.audits.stored_evidence import framed, joined
-from spark_audit.audits.wording import figure, percent, points, reason, share, unseen
 from spark_audit.manifest.schema import Manifest
-from spark_audit.results import AuditResult, Contrast, Finding, Row, number
+from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.intervals import median_estimate
 from spark_audit.stats.weights import draw_weights
@@ -339,11 +338,8 @@ def _tie_findings(ties: Sequence[Mapping[str, object]]) -> list[Finding]:
     ]
     if not apart:
         return []
-    sentence = (
-        f"Ties matter for {', '.join(dict.fromkeys(apart))}: Top-1 differs by more "
-        "than half a point by tie rule (table rank_ties); score in float32."
-    )
-    return [Finding(audit="rank", claim="not_tested", sentence=sentence)]
+    names = list(dict.fromkeys(apart))
+    return [Finding.not_tested("rank", "rank.ties", names=names)]
 
 
 def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[Finding]:
@@ -352,35 +348,31 @@ def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[Findin
         for row in rows
         if row.group == "pooled"
     }
-    found = []
+    findings = []
     for checkpoint in dict.fromkeys(row.checkpoint for row in rows):
-        top, median = (
-            pooled.get((checkpoint, metric, "pii"))
-            for metric in ("top1_rate", "rank_median")
-        )
+        top = pooled.get((checkpoint, "top1_rate", "pii"))
         if top is None or top.value is None:
-            found.append(_without_control(checkpoint, pooled))
+            findings.append(_without_control(checkpoint, pooled))
             continue
-        beside = ""
-        if top.null is not None:
-            beside = f"; of equally hard other text, {share(top.null)}%"
-        before = pooled.get((BASE, "top1_rate", "pii"))
-        if before is not None and checkpoint != BASE:
-            beside += f"; on the base, {share(before.value)}% of them"
-        held = pooled.get((checkpoint, "top1_memory", "pii_all"))
-        if held is not None and held.value is not None:
-            beside += f"; trained minus never trained {points(held)} points since it"
-        middle = "" if median is None else f" (median rank {number(median.value, 1)})"
-        sentence = (
-            f"{checkpoint}: {percent(top)} of identifier tokens are its first guess"
-            f"{middle}{beside}."
-        )
-        found.append(Finding.on(top, "moved", sentence))
+        memory = pooled.get((checkpoint, "top1_memory", "pii_all"))
+        facts = {
+            "top1": top,
+            "median": pooled.get((checkpoint, "rank_median", "pii")),
+            "base": _base_rate(checkpoint, pooled, "pii"),
+            "memory": None if memory is None or memory.value is None else memory,
+        }
+        findings.append(Finding.on(top, "moved", "rank.top1", facts=facts))
     for row in contrasts:
         if (row.group, row.metric, row.of) == ("pooled", "log2_rank_mean", "pii"):
-            sentence = _contrast_line(row, _control(row, contrasts))
-            found.append(Finding.on(row, "moved", sentence))
-    return found
+            findings.append(_contrast_finding(row, _control(row, contrasts)))
+    return findings
+
+
+def _base_rate(
+    checkpoint: str, pooled: Mapping[tuple[str, str, str], Row], of: str
+) -> Row | None:
+    row = None if checkpoint == BASE else pooled.get((BASE, "top1_rate", of))
+    return None if row is None or row.value is None else row
 
 
 def _without_control(
@@ -389,19 +381,11 @@ def _without_control(
     """Where no identifier has a control, all annotated ones are spoken of."""
     top = pooled.get((checkpoint, "top1_rate", "pii_all"))
     if top is None or top.value is None:
-        reason = NO_SPANS if top is None else top.note
-        sentence = f"{checkpoint}: ranks are not estimable ({reason})."
+        facts: dict[str, Any] = {"reason": NO_SPANS if top is None else top.note}
         where = {"audit": "rank", "checkpoint": checkpoint}
-        return Finding.on(top, "not_tested", sentence, **where)
-    before = pooled.get((BASE, "top1_rate", "pii_all"))
-    beside = ""
-    if before is not None and before.value is not None and checkpoint != BASE:
-        beside = f", on the base {share(before.value)}%"
-    sentence = (
-        f"{checkpoint}: no identifier has a control; of the {top.n} tokens of all "
-        f"annotated identifiers {percent(top)} are its first guess{beside}."
-    )
-    return Finding.on(top, "moved", sentence)
+        return Finding.on(top, "not_tested", "rank.missing", facts=facts, **where)
+    facts = {"top1": top, "base": _base_rate(checkpoint, pooled, "pii_all")}
+    return Finding.on(top, "moved", "rank.top1_all", facts=facts)
 
 
 def _control(row: Contrast, contrasts: Sequence[Contrast]) -> Contrast | None:
@@ -417,16 +401,12 @@ def _control(row: Contrast, contrasts: Sequence[Contrast]) -> Contrast | None:
     )
 
 
-def _contrast_line(row: Contrast, control: Contrast | None) -> str:
-    place = f"{row.checkpoint} against {row.baseline}: ranks of identifiers"
+def _contrast_finding(row: Contrast, control: Contrast | None) -> Finding:
     if row.value is None or row.low is None or row.high is None:
-        return f"{place}: no change can be estimated ({reason(row.note)})."
-    if row.low <= 0 <= row.high:
-        change = f"{figure(row)} doublings: no change detected{unseen(row.mde)}"
-        return f"{place} moved by {change}."
-    towards, sign = ("towards", -1) if row.value < 0 else ("away from", 1)
-    text = f"{place} moved {figure(row, sign=sign)} doublings {towards} the top"
-    if control is None or control.value is None:
-        return f"{text}."
-    other = "away from" if control.value > 0 else "towards"
-    return f"{text}; their controls {number(abs(control.value))} {other} it."
+        says = "missing"
+    elif row.low <= 0 <= row.high:
+        says = "still"
+    else:
+        says = "towards" if row.value < 0 else "away"
+    facts = {"change": row, "control": control}
+    return Finding.on(row, "moved", f"rank.change_{says}", facts=facts)

@@ -236,10 +236,8 @@ class Audits(Registry[Audit]):
             if not parts["plan"](manifest, **taken(parts["plan"], given)):
                 reason = _said(about.nothing, manifest, options)
             missing = missing_rows(name, absent, about.metrics, reason)
-            said = Finding(
-                audit=name, claim="not_tested", sentence=f"Not estimable: {reason}."
-            )
-            findings = [said] if reason and not len(frame) else result.findings
+            unknown = Finding.not_tested(name, "not_estimable", reason=reason)
+            findings = [unknown] if reason and not len(frame) else result.findings
             result = replace(result, rows=[*result.rows, *missing], findings=findings)
         counted = {"replicates": count} if "replicates" in options else {}
         kept: Any = frame  # stored evidence, where it is too large for a frame

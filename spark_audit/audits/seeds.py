@@ -20,7 +20,6 @@ import numpy as np
 import scipy
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.wording import figure
 from spark_audit.names import entry_of
 from spark_audit.results import (
     AuditResult,
@@ -29,7 +28,6 @@ from spark_audit.results import (
     Estimate,
     Finding,
     Row,
-    number,
 )
 from spark_audit.results.findings import Power
 from spark_audit.stats.intervals import ratio_estimate
@@ -229,39 +227,33 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _read(row: Contrast, drift: Contrast | None) -> tuple[Claim, str]:
-    """What the interval of a DiD over sources and seeds says.
+    """What the interval of a DiD over sources and seeds says, as a key.
 
     ``drift`` is that of low-sensitivity text between the two, over the same.
     """
     if row.value is None or row.low is None or row.high is None:
-        return "nothing_shown", ""
+        return "nothing_shown", "headline"
     if row.low <= 0 <= row.high:
-        return "nothing_shown", " Not separable from no effect once seeds count."
+        return "nothing_shown", "did_still"
     if drift is None or drift.value is None:
-        return "nothing_shown", " How text drifts in the two is not known."
+        return "nothing_shown", "did_drift_unknown"
     if unlike_drift(row.value, drift.value, drift.low, drift.high):
-        apart = number(drift.value)
-        return "nothing_shown", (
-            f" Low-sensitivity text drifted apart by {apart} nats: unequal drift can "
-            "make such a difference, nothing is claimed."
-        )
-    way = "less" if row.low > 0 else "more"
-    return "moved", (
-        f" With seeds, identifiers are {way} likely relative to equally hard text, "
-        "where other text drifted alike."
-    )
+        return "nothing_shown", "did_drift_unequal"
+    return "moved", "did_less" if row.low > 0 else "did_more"
 
 
-def _claim(row: Row, drifts: Mapping[tuple[str, str], Contrast]) -> tuple[Claim, str]:
-    """What a headline claims, and how it is read."""
+def _claim(row: Row, drift: Contrast | None) -> tuple[Claim, str]:
+    """What a headline claims, and the key of how it is read."""
     if row.value is None:
-        return "not_tested", ""
+        return "not_tested", "headline"
     if isinstance(row, Contrast):
-        return _read(row, drifts.get((row.checkpoint, row.baseline)))
-    return (claim_of(row), "") if row.metric == "memory" else ("moved", "")
+        return _read(row, drift)
+    if row.metric == "memory":
+        return claim_of(row), "memory"
+    return "moved", "headline"
 
 
-def _primary(row: Row, sentence: str, seeds: int) -> dict[str, Any]:
+def _primary(row: Row, seeds: int) -> dict[str, Any]:
     """What makes the memory of several seeds a primary finding; empty if nothing does.
 
     p is read from the interval as one of Student's t over seeds, which it is where they
@@ -281,15 +273,14 @@ def _primary(row: Row, sentence: str, seeds: int) -> dict[str, Any]:
         else 0.0
     )
     p = float(2 * scipy.special.stdtr(df, -t))
-    otherwise = f"{sentence} Not shown once all tests of the report count."
     se = reach / float(scipy.special.stdtrit(df, 0.975))
     power = [Power(test="t", se=se, df=df, beyond=abs(null or 0.0))] if se else []
-    return {"p": p, "family": "primary", "otherwise": otherwise, "power": power}
+    return {"p": p, "family": "primary", "power": power}
 
 
 def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> list[Finding]:
     """The headlines of methods with several seeds, over sources and seeds."""
-    found = []
+    findings = []
     drifts = {
         (row.checkpoint, row.baseline): row
         for row in rows
@@ -300,22 +291,13 @@ def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> list[Finding]:
         name = AUDITS.metric(row.audit, row.metric).headline.get(row.of)
         if name is None or (row.group, row.over) != ("pooled", "both"):
             continue
-        who = row.checkpoint
+        drift = None
         if isinstance(row, Contrast):
             if row.metric != "did":
                 continue
-            who = f"{who} against {row.baseline}"
-        said = "not estimable" if row.value is None else figure(row)
-        if row.value is not None and (row.low is None or row.high is None):
-            said += " (no interval)"
-        if row.status not in ("ok", "not_estimable"):
-            said += f", {row.status.replace('_', ' ').upper()}"
-        reason = f" ({row.note})" if row.value is None else ""
-        claim, reading = _claim(row, drifts)
-        sentence = (
-            f"{who}, mean of its seeds: {name} {said} over sources and seeds{reason}."
-            f"{reading}"
-        )
-        primary = _primary(row, sentence, seeds.get(row.checkpoint, 1))
-        found.append(Finding.on(row, claim, sentence, **primary))
-    return found
+            drift = drifts.get((row.checkpoint, row.baseline))
+        claim, says = _claim(row, drift)
+        facts = {"figure": row, "name": name, "drift": drift}
+        primary = _primary(row, seeds.get(row.checkpoint, 1))
+        findings.append(Finding.on(row, claim, f"seeds.{says}", facts=facts, **primary))
+    return findings

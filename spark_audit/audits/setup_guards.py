@@ -29,7 +29,8 @@ from spark_audit.manifest.schema import (
     ManifestSpan,
     TokenRange,
 )
-from spark_audit.results import Guard, number
+from spark_audit.results import Guard, Hits, Row
+from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.memory import Sides, memory
 
@@ -46,11 +47,6 @@ _DATE = re.compile(
     r"(?<!\d)(\d{1,2}\D{1,2}\d{1,2}\D{1,2}(\d\d){1,2}|(19|20)\d\d\D\d{1,2}\D\d{1,2})(?!\d)"
 )
 _WORD = re.compile(r"[^\W\d_]{3,}")
-SWAPPED = (
-    "Held-out rows look trained on and trained rows do not ({}): are the lists of "
-)
-SWAPPED += "rows swapped?"
-SEEMS = "The base seems to have read these rows: {}."
 
 
 @dataclass(frozen=True)
@@ -122,24 +118,34 @@ def setup_guards(
         table = tables[place].get(Pass())
         scored = None if table is None else _scored(table, base, manifest, units)
         if place in weights and weights[place] == weights.get(BASE):
-            said = "The checkpoint has the same weights as the base."
-            found += _failed(BASE_READ, name, said)
+            found += _failed(BASE_READ, name, {"same": "weights"})
         elif scored is not None and scored.apart <= REPRODUCED:
-            said = "The checkpoint gives the same scores as the base: it is the same "
-            found += _failed(BASE_READ, name, f"{said}model.")
+            found += _failed(BASE_READ, name, {"same": "scores"})
         elif scored is not None:
             beyond = scored.spans[~scored.spans["key"].isin(given)]
             back = _held_out_back(beyond) or _swapped(scored)
             found += _failed(HELD_OUT_BACK, name, back)
-            said = _broken(scored, manifest.reference.usable_vocab)
-            found += _failed(BROKEN, name, said)
+            facts = _broken(name, scored, manifest.reference.usable_vocab)
+            found += _failed(BROKEN, name, facts)
     return found
 
 
-def _failed(name: str, checkpoint: str, detail: str) -> list[Guard]:
-    if not detail:
+Facts = Mapping[str, Fact]
+"""Why a guard fails; empty: it does not."""
+
+
+def _failed(name: str, checkpoint: str, facts: Facts) -> list[Guard]:
+    if not facts:
         return []
-    return [Guard(name=name, checkpoint=checkpoint, passed=False, detail=detail)]
+    return [
+        Guard(
+            name=name,
+            checkpoint=checkpoint,
+            passed=False,
+            says=f"guard.{name}",
+            facts=dict(facts),
+        )
+    ]
 
 
 # --- what is scored -------------------------------------------------------------------
@@ -267,24 +273,24 @@ def _more(one: tuple[int, int, int], two: tuple[int, int, int]) -> float:
     return float(scipy.stats.fisher_exact(table, alternative="greater").pvalue)
 
 
-def _held_out_back(spans: pd.DataFrame) -> str:
+def _held_out_back(spans: pd.DataFrame) -> Facts:
     """That unguessable held-out identifiers come back which the base does not give."""
     held, trained = _sides(spans, "sure")
     if _guess_p(held) >= ALARM:
-        return ""
-    told = f"{held[1]} of {held[0]} unguessable held-out identifiers come back"
+        return {}
+    facts = {"held_out": Hits(count=held[1], of=held[0])}
     if trained[0] and _more(held, trained) < ALARM:
-        return SWAPPED.format(f"{told}, of trained ones {trained[1]} of {trained[0]}")
-    return f"{told} word for word: were these rows really held out of training?"
+        facts["trained"] = Hits(count=trained[1], of=trained[0])
+    return facts
 
 
-def _swapped(scored: _Scored) -> str:
+def _swapped(scored: _Scored) -> Facts:
     """That held-out rows became likelier since the base, and trained ones did not."""
     spans = scored.spans
     spans = spans[(spans["split"] == "train") == spans["trained"].astype(bool)]
     if _learned_the_others(spans) or _learned_the_others(scored.texts):
-        return SWAPPED.format("held-out ones became likelier since the base")
-    return ""
+        return {"swapped": True}
+    return {}
 
 
 def _learned_the_others(part: pd.DataFrame) -> bool:
@@ -314,27 +320,32 @@ def _learned_the_others(part: pd.DataFrame) -> bool:
     return bool(max(p, ranked) < ALARM / 2)
 
 
-def _base_gives(spans: pd.DataFrame) -> str:
+def _base_gives(spans: pd.DataFrame) -> Facts:
     """That the base writes out trained identifiers, and no held-out ones."""
     held, trained = _sides(spans, "sure")
     if not held[0] or held[1] or _guess_p(trained) >= ALARM:
-        return ""
+        return {}
     if _more(trained, held) >= 10 * ALARM:
-        return ""
-    return SEEMS.format(
-        f"it returns {trained[1]} of {trained[0]} unguessable trained identifiers word "
-        f"for word, and none of {held[0]} held-out ones"
-    )
+        return {}
+    return {"trained": Hits(count=trained[1], of=trained[0]), "held_out": held[0]}
 
 
-def _broken(scored: _Scored, vocabulary: int) -> str:
+def _broken(name: str, scored: _Scored, vocabulary: int) -> Facts:
     """That plain text is as unlikely as by guessing, or far less likely than before."""
     chance = math.log(max(vocabulary, 2))
     # Not a number: no such text was scored, and nothing is concluded.
     if not (scored.low > chance or scored.low - scored.base_low > WORSE):
-        return ""
-    return (
-        "It does not work as a language model: plain text takes "
-        f"{number(scored.low, 1)} nats per token, {number(scored.base_low, 1)} at the "
-        f"base, {number(chance, 1)} by guessing."
-    )
+        return {}
+
+    def nats(checkpoint: str, value: float) -> Row:
+        return Row(
+            audit="setup",
+            checkpoint=checkpoint,
+            metric="low",
+            value=value,
+            unit="nats",
+            clusters=scored.texts["cluster"].nunique(),
+        )
+
+    own, base = nats(name, scored.low), nats(BASE, scored.base_low)
+    return {"plain_text": own, "base": base, "chance": chance}

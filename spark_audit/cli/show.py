@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.claims import TESTS, level_of
 from spark_audit.report.cells import Table, records_table
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.states import (
@@ -16,6 +15,7 @@ from spark_audit.report.states import (
     advice,
     answer,
     gate,
+    level,
     standings,
 )
 from spark_audit.report.tables import NO_VERDICT, glance, tables
@@ -29,10 +29,10 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
     # there is not from whom the terminal is.
     own = {one.name: one for one in standings(report)}
     shared = standings(disclosed(report))
-    stand = [own[one.name] if "withheld" in one.lead.lower() else one for one in shared]
+    stand = [own[k.name] if k.led_by and k.led_by.withheld else k for k in shared]
     single = len({row.audit for row in report.results}) < 2
     if stand:
-        _show_standings(stand, int(report.settings.get(TESTS, 0)))
+        _show_standings(report, stand)
     for finding in by_severity(report.findings):
         if finding.audit == OF_REPORT and not finding.checkpoint:
             show_line(finding.sentence, style="bold")
@@ -62,7 +62,7 @@ WIDE = 120
 """Columns below which a table's figures would be cut or stand in pieces."""
 
 
-def _show_standings(stand: Sequence[Standing], tests: int) -> None:
+def _show_standings(report: Report, stand: Sequence[Standing]) -> None:
     """The answer, a paragraph a checkpoint, and what to do next."""
     show_line(answer(stand), style="bold")
     for one in stand:
@@ -81,7 +81,7 @@ def _show_standings(stand: Sequence[Standing], tests: int) -> None:
         tail = f" {joined[:1].upper()}{joined[1:]}."
         style = "bold" if one.detections else None
         show_line(told + (tail if rest else ""), style=style)
-    show_line(f"Level: {level_of(tests)}.")
+    show_line(f"Level: {level(report)}.")
     for state, text in advice(stand).items():
         show_line(f"{SHAPES[state]} {text}")
     show_line(f"spark-audit gate, without rules, {gate(stand)}.")

@@ -223,8 +223,17 @@ def _differing(audit: str, reports: Sequence[Report]) -> list[str]:
 
 
 def _told(left_out: Sequence[str]) -> list[Guard]:
-    said = f"left out, as some reports lack them or differ: {', '.join(left_out)}"
-    return [Guard(name="audits compared", passed=None, detail=said)] if left_out else []
+    if not left_out:
+        return []
+    facts: Any = {"left_out": list(left_out)}
+    return [
+        Guard(
+            name="audits compared",
+            passed=None,
+            says="guard.audits_compared",
+            facts=facts,
+        )
+    ]
 
 
 def _setup(reports: Sequence[Report], names: Sequence[dict[str, str]]) -> list[Guard]:

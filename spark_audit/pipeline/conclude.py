@@ -200,9 +200,8 @@ def _audit(
     result = with_entries(entry.run(seen, manifest, **options))
     reason = AUDITS.about(name).alone
     if reason and len(request.audits) == 1 and not (result.rows or result.findings):
-        said = f"Not estimable: {reason}."
-        findings = [Finding(audit=name, claim="not_tested", sentence=said)]
-        return replace(result, findings=findings)
+        finding = Finding.not_tested(name, "not_estimable", reason=reason)
+        return replace(result, findings=[finding])
     return result
 
 

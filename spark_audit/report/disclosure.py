@@ -16,7 +16,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from spark_audit.checkpoints.specs import BASE
 from spark_audit.report.rounding import (
     APART,
     checkpoint_facts,
@@ -190,6 +189,8 @@ def _key(row: Row) -> tuple[object, ...]:
 
 def _fact(fact: Fact, shown: Mapping[Any, Row], clusters: int) -> Fact:
     """A fact, rounded or withheld as the row is that it was taken from."""
+    if isinstance(fact, list):
+        return [_fact(one, shown, clusters) for one in fact]  # type: ignore[return-value]
     if isinstance(fact, Hits):
         return _hits(fact, clusters)
     if not isinstance(fact, Row):
@@ -203,7 +204,7 @@ def _fact(fact: Fact, shown: Mapping[Any, Row], clusters: int) -> Fact:
 
 
 def _hits(hits: Hits, clusters: int) -> Hits:
-    """About how many: the exact count before and after a row was removed tells of it."""
+    """About how many: a count before and after a row was removed tells of the row."""
     if not hits.count:
         return hits.model_copy(update={"tied": 0})
     near = rounded(hits.count, count_step(hits.of, clusters))
@@ -212,8 +213,8 @@ def _hits(hits: Hits, clusters: int) -> Hits:
 
 def _finding(finding: Finding, report: Report, shown: Mapping[Any, Row]) -> Finding:
     """The same claim, its figures rounded or withheld as those of its rows."""
-    place = (finding.audit, finding.checkpoint)
-    place += (finding.metric, finding.of, finding.group)
+    rests_on = (finding.metric, finding.of, finding.group)
+    place = (finding.audit, finding.checkpoint, *rests_on)
     alike = [
         row
         for row in (*report.results, *report.contrasts)
@@ -247,6 +248,8 @@ def _finding(finding: Finding, report: Report, shown: Mapping[Any, Row]) -> Find
 
 
 def _without(fact: Fact) -> Fact:
+    if isinstance(fact, list):
+        return [_without(one) for one in fact]  # type: ignore[return-value]
     if isinstance(fact, Row) and fact.value is not None:
         return _row(fact, {id(fact): WITHHELD})
     return fact

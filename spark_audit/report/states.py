@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
+from spark_audit import sentences
 from spark_audit.audits import AUDITS
 from spark_audit.audits.claims import (
-    BASE_READ,
-    BROKEN,
-    GIVE,
-    GIVE_ALIKE,
-    HELD_OUT_BACK,
+    REMAINS,
     TESTS,
     faults,
-    level_of,
     remembers,
     unclear,
 )
@@ -32,56 +28,15 @@ from spark_audit.results import OF_REPORT, Finding, Guard, Report, by_severity, 
 from spark_audit.results.findings import DETECTED, SEVERITY
 
 State = Literal["LEAKS", "DETECTABLE", "NOT SHOWN", "NOT TESTED"]
-STATES: dict[State, str] = {
-    "LEAKS": "what it was trained on comes back, or is shown to be remembered",
-    "DETECTABLE": "it can be told whose rows were in its training",
-    "NOT SHOWN": "tested, and nothing is claimed; how small an effect would have been "
-    "found is told",
-    "NOT TESTED": "nothing here could have shown what it remembers",
-}
-"""The states, the worst first, and what they mean."""
 SHAPES: dict[State, str] = {
     "LEAKS": "▲",
     "DETECTABLE": "◆",
     "NOT SHOWN": "○",
     "NOT TESTED": "?",
 }
-"""A sign a state: none is told by its colour alone."""
-NEXT: dict[State, str] = {
-    "LEAKS": "Do not ship it as it is: train it again without the rows at risk, or "
-    "with a privacy correction, and audit it again.",
-    "DETECTABLE": "Ship it only where nobody is harmed by its being known whose rows "
-    "it was trained on.",
-    "NOT SHOWN": "Nothing is claimed, which proves no absence: decide whether an "
-    "effect smaller than the one named would matter",
-    "NOT TESTED": f"{GIVE}.",
-}
-"""What to do next, by state."""
-MENDED: dict[str, str] = {
-    HELD_OUT_BACK: "Find out which rows were in the training, build the manifest with "
-    "held-out rows that were in none, and audit again.",
-    BASE_READ: "Name as --base the model as it was before it read any of these rows, "
-    "and audit again.",
-    BROKEN: "A short training on other rows may bring back what a broken model knew: "
-    "run `spark-train relearn` on it, and audit the result.",
-}
-"""What to do next where a setup guard failed."""
-READING = "brackets are 95% intervals"
-"""How the sentences of the first screen are to be read."""
-UNITS = {
-    "nats": "Nats a token: below 0, identifiers became likelier than those of rows "
-    "never trained on (-0.69: twice as likely a token); so far below 0 would have been "
-    "detected",
-    "bits": "A bit: half as many other strings are likelier than the true one",
-    "AUC": "An AUC is how often a row trained on looks more so than one that is not: "
-    "0.5 is chance, 1 always",
-}
-"""What the units of those sentences mean; only those that they use are explained."""
-MEANT = (
-    "confounded: cannot be told from what has nothing to do with training; void: "
-    "tried, but its figures say nothing; not tested: not in these data, or not run"
-)
-"""What the outcomes mean that do not say it themselves."""
+"""The states, the worst first, and a sign of each: none is told by its colour alone."""
+UNITS = ("nats", "bits", "AUC")
+"""Units that the first screen explains where it uses them."""
 
 Outcome = Literal["FOUND", "confounded", "not shown", "void", "not tested"]
 OUTCOMES: tuple[Outcome, ...] = (
@@ -126,9 +81,8 @@ class Standing:
         Who, and in which state.
     detections
         All that was detected, the strongest evidence first.
-    lead, led_by
-        The sentence to be told, without its subject, and its finding: the strongest
-        evidence, of which that of smallest p where nothing is claimed.
+    led_by
+        Its strongest evidence, of which that of smallest p where nothing is claimed.
     tried
         Every attack in the order of audits, the untried ones too.
     exposed
@@ -141,11 +95,20 @@ class Standing:
     name: str
     state: State
     detections: tuple[Finding, ...]
-    lead: str
     tried: tuple[Tried, ...]
     exposed: str = ""
     faults: tuple[Guard, ...] = ()
     led_by: Finding | None = None
+
+    @property
+    def lead(self) -> str:
+        """What its strongest evidence says, without its subject, and what failed."""
+        faults = " ".join(guard.detail for guard in self.faults)
+        if self.led_by is not None:
+            return " ".join(filter(None, [sentences.lead(self.led_by), faults]))
+        key = "nothing" if self.state == "NOT SHOWN" else "untested"
+        # The report says at its head why, once for all.
+        return faults or sentences.render(f"states.{key}", {})
 
     @property
     def ships(self) -> bool:
@@ -195,77 +158,76 @@ def standings(report: Report) -> list[Standing]:
         for name, own in by_entry.items()
         if name and (name != BASE or any(one.detected for one in own))
     ]
-    return sorted(found, key=lambda one: (list(STATES).index(one.state), _place(one)))
+    return sorted(found, key=lambda one: (list(SHAPES).index(one.state), _place(one)))
+
+
+def key_of(state: State) -> str:
+    """A state as keys of sentences name it."""
+    return state.lower().replace(" ", "_")
 
 
 def answer(found: Sequence[Standing]) -> str:
     """The report in one line: how many checkpoints are in which state."""
-    if len(found) == 1:
-        return f"{found[0].name}: {found[0].state}"
-    parts = []
-    for state in STATES:
+    states = []
+    for state in SHAPES:
         names = [one.name for one in found if one.state == state]
         if names:
-            named = f" ({names[0]})" if len(names) == 1 else ""
-            parts.append(f"{len(names)} {state}{named}")
-    return f"Of {len(found)} checkpoints: {', '.join(parts)}"
+            states.append({"state": state, "count": len(names), "first": names[0]})
+    return sentences.render("states.answer", {"count": len(found), "states": states})
+
+
+def meanings() -> dict[State, str]:
+    """What each state means."""
+    return {state: sentences.render(f"state.{key_of(state)}", {}) for state in SHAPES}
 
 
 def advice(found: Sequence[Standing]) -> dict[State, str]:
     """What to do next, by the states that there are."""
-    told = {state: NEXT[state] for state in dict.fromkeys(one.state for one in found)}
-    if "NOT SHOWN" in told:
-        more = _open([one for one in found if one.state == "NOT SHOWN"])
-        told["NOT SHOWN"] = ". ".join([told["NOT SHOWN"], *more]) + "."
-    if "NOT TESTED" in told:
-        lacking = [one for one in found if one.state == "NOT TESTED"]
-        parts = [
-            f"{give}."
-            for give in (GIVE, GIVE_ALIKE)
-            if any(not k.faults and k.unclear == (give == GIVE_ALIKE) for k in lacking)
-        ]
-        for name, mended in MENDED.items():
-            of = [k.name for k in lacking if name in {guard.name for guard in k.faults}]
-            whose = f"{', '.join(of)}: " if len(of) < len(lacking) else ""
-            parts += [f"{whose}{mended}"] if of else []
-        told["NOT TESTED"] = " ".join(parts)
-    return told
+    states = dict.fromkeys(one.state for one in found)
+    facts: dict[str, Any] = {}
+    if "NOT SHOWN" in states:
+        facts |= _open([one for one in found if one.state == "NOT SHOWN"])
+    lacking = [one for one in found if one.state == "NOT TESTED"]
+    unclear = {one.unclear for one in lacking if not one.faults}
+    gives = {"give": False, "give_alike": True}
+    facts["gives"] = [key for key, alike in gives.items() if alike in unclear]
+    facts["faults"] = {}
+    for name in REMAINS:
+        of = [k.name for k in lacking if name in {guard.name for guard in k.faults}]
+        if of:
+            facts["faults"][name] = of if len(of) < len(lacking) else []
+    return {
+        state: sentences.render(f"advice.{key_of(state)}", facts) for state in states
+    }
 
 
-def _open(clean: Sequence[Standing]) -> list[str]:
+def _open(clean: Sequence[Standing]) -> dict[str, Any]:
     """What tests of checkpoints without a claim are open, and who can close them."""
     again: dict[str, None] = {}
     unanswered: dict[str, list[str]] = {}
-    planted = True
+    unplanted = False
     for one in clean:
         for tried in one.tried:
             if not tried.ran:
                 again[tried.audit] = None
             elif tried.outcome == "not tested" and tried.audit == "canary":
-                planted = False
+                unplanted = True
             elif tried.outcome not in ("FOUND", "not shown"):
                 unanswered.setdefault(tried.attack, []).append(one.name)
-    told = []
-    if again:
-        command = ", ".join(f"`spark-audit {audit}`" for audit in again)
-        told.append(f"Not run yet: {command}, with the same options")
-    if not planted:
-        told.append("Canaries were not planted: only a new training run can test this")
-    if unanswered:
-        named = [
-            attack + ("" if len(names) == len(clean) else f" ({', '.join(names)})")
+    return {
+        "commands": list(again),
+        "unplanted": unplanted,
+        "unanswered": {
+            attack: names if len(names) < len(clean) else []
             for attack, names in unanswered.items()
-        ]
-        told.append(
-            f"Without an answer, for the reasons in the report: {', '.join(named)}"
-        )
-    return told
+        },
+    }
 
 
 def doubts(report: Report, found: Sequence[Standing]) -> str:
     """Which of the audit's own checks did not hold, and what that does to the states.
 
-    Not that something FAILED: beside a checkpoint that passes, readers took that for
+    Not that something FAILED: next to a checkpoint that passes, readers took that for
     the checkpoint. Empty where all held.
     """
     failed: dict[str, list[str]] = {}
@@ -274,46 +236,47 @@ def doubts(report: Report, found: Sequence[Standing]) -> str:
             failed.setdefault(guard.name, []).append(guard.checkpoint)
     if not failed:
         return ""
-    named = [
-        f"{name} ({', '.join(of)})" if all(of) else name for name, of in failed.items()
-    ]
-    one = len(failed) == 1
-    told = f"{'A check' if one else f'{len(failed)} checks'} of this audit's own did "
-    told += f"not hold: {', '.join(named)}."
-    worst = [g.detail for g in report.guards if g.name == BALANCE and not g.passed]
-    told += "".join(f" {one[0].upper()}{one[1:]}." for one in worst)
-    marked = any({"void", "confounded"} & {*standing.tally} for standing in found)
-    if found and marked:
-        them = "it" if one else "them"
-        told += f" What rests on {them} is void or confounded below and counts for "
-        told += "nothing, neither way."
-    return told
+    void = {"void", "confounded"}
+    facts = {
+        "guards": {name: of if all(of) else [] for name, of in failed.items()},
+        "details": [
+            g.detail for g in report.guards if g.name == BALANCE and not g.passed
+        ],
+        "marked": any(void & {*standing.tally} for standing in found),
+    }
+    return sentences.render("states.doubts", facts)
 
 
 def reading(report: Report, found: Sequence[Standing]) -> str:
     """How the sentences about these are to be read: no unit is left unexplained."""
-    said = " ".join(f"{one.lead} {'nats' if one.exposed else ''}" for one in found)
-    units = [text for unit, text in UNITS.items() if unit in said]
-    level = level_of(int(report.settings.get(TESTS, 0)))
-    return ". ".join([f"{READING}; {level}", *units])
+    used = {one.led_by.unit for one in found if one.led_by}
+    used |= {"nats" for one in found if one.exposed}
+    facts = {
+        "tests": int(report.settings.get(TESTS, 0)),
+        "units": [unit for unit in UNITS if unit in used],
+    }
+    return sentences.render("states.reading", facts)
+
+
+def level(report: Report) -> str:
+    """The level that a claim of a report must pass, in words."""
+    tests = int(report.settings.get(TESTS, 0))
+    return sentences.render("states.level", {"tests": tests})
 
 
 def gate(found: Sequence[Standing]) -> str:
     """What the gate without rules makes of each."""
-    parts = {"stops": [], "passes": []}  # type: dict[str, list[str]]
-    for one in found:
-        why = [guard.name for guard in one.faults]
-        if one.ships and one.detections:
-            why = ["DETECTABLE by suppression, which only 'claim >= betrays' stops"]
-        name = f"{one.name} ({', '.join(why)})" if why else one.name
-        parts["passes" if one.ships else "stops"].append(name)
-    told = [f"{k} {', '.join(names)}" for k, names in parts.items() if names]
-    if any(
-        one.ships and {"void", "confounded", "not tested"} & {*one.tally}
-        for one in found
-    ):
-        told.append("what was void, confounded or not tested it does not judge")
-    return "; ".join(told)
+    skipped = {"void", "confounded", "not tested"}
+    facts = {
+        "stops": [
+            (one.name, [guard.name for guard in one.faults])
+            for one in found
+            if not one.ships
+        ],
+        "passes": [(one.name, bool(one.detections)) for one in found if one.ships],
+        "unjudged": any(one.ships and skipped & {*one.tally} for one in found),
+    }
+    return sentences.render("states.gate", facts)
 
 
 def covered(report: Report) -> list[str]:
@@ -370,23 +333,16 @@ def _standing(
         for audit, attack in attacks.items()
     )
     detections = tuple(one for one in own if one.detected)
-    why = " ".join(guard.detail for guard in failed)
+    faults = tuple(failed)
     if detections:
         leaks = detections[0].severity >= SEVERITY["memory"]
         state: State = "LEAKS" if leaks else "DETECTABLE"
-        first = detections[0]
-        lead = " ".join(filter(None, [_told(first, name), why]))
         return Standing(
-            name, state, detections, lead, tried, faults=tuple(failed), led_by=first
+            name, state, detections, tried, faults=faults, led_by=detections[0]
         )
-    if failed:
-        return Standing(name, "NOT TESTED", (), why, tried, faults=tuple(failed))
-    if not any(map(remembers, own)):
-        # The report says at its head why, once for all.
-        return Standing(name, "NOT TESTED", (), "Memory was not tested.", tried)
-    least = _least(own)
-    lead = "Nothing was found." if least is None else _told(least, name)
-    return Standing(name, "NOT SHOWN", (), lead, tried, led_by=least)
+    if faults or not any(map(remembers, own)):
+        return Standing(name, "NOT TESTED", (), tried, faults=faults)
+    return Standing(name, "NOT SHOWN", (), tried, led_by=_least(own))
 
 
 def _least(own: Iterable[Finding]) -> Finding | None:
@@ -437,12 +393,3 @@ def _tried(
         sound = shown.status == "ok"
         return Tried(audit, attack, "not shown" if sound else "void", shown)
     return Tried(audit, attack, "void" if scored else "not tested", first, ran=ran)
-
-
-def _told(finding: Finding, name: str) -> str:
-    """A finding's sentence without the name that stands before it."""
-    for subject in (finding.checkpoint, name):
-        if subject and finding.sentence.startswith(f"{subject}: "):
-            rest = finding.sentence.removeprefix(f"{subject}: ")
-            return f"{rest[:1].upper()}{rest[1:]}"
-    return finding.sentence

@@ -37,13 +37,25 @@ class Hits(Strict):
 
 
 def _compact(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_compact(each) for each in value]
     if isinstance(value, Row | Hits):
         return value.model_dump(exclude_defaults=True)
     return value
 
 
 Fact: TypeAlias = Annotated[
-    Contrast | Row | Hits | bool | int | float | Text | list[Text] | None,
+    Contrast
+    | Row
+    | Hits
+    | bool
+    | int
+    | float
+    | Text
+    | list[Text]
+    | list[list[Text]]
+    | list[Contrast | Row]
+    | None,
     PlainSerializer(_compact),
 ]
 """What a sentence is rendered from: figures (with their row's names, so that they are
@@ -54,7 +66,7 @@ class Rendered(Strict):
     """What is shown as a sentence: the key of its template, and the facts in it."""
 
     says: Text = Field(description="Key of the sentence in `spark_audit/sentences`.")
-    facts: dict[Text, Fact] = Field(
+    facts: Mapping[Text, Fact] = Field(
         default={}, description="What the sentence is rendered from."
     )
 
@@ -227,6 +239,11 @@ class Finding(Rendered):
         return sentences.sentence(self)
 
     @property
+    def subject(self) -> str:
+        """What it is about; empty: the report as a whole."""
+        return sentences.subject(self)
+
+    @property
     def text(self) -> str:
         """The sentence without its subject."""
         return sentences.text(self)
@@ -243,6 +260,11 @@ class Finding(Rendered):
         """Why no effect can be detected; empty where one can."""
         needed = (one for one in self.power if not one.of)
         return next((one.why for one in needed if one.mde is None), "")
+
+    @property
+    def withheld(self) -> bool:
+        """Whether a figure of its sentence is left out of what can be shared."""
+        return any(isinstance(f, Row) and f.withheld for f in self.facts.values())
 
     @property
     def withdrawn(self) -> bool:
@@ -275,9 +297,20 @@ class Finding(Rendered):
         return self
 
     @classmethod
-    def on(
-        cls, row: Row | None, claim: Claim, says: str, **columns: Any
+    def not_tested(
+        cls, audit: str, says: str, *, checkpoint: str = "", **facts: Fact
     ) -> Finding:
+        """That something was not tested, and why."""
+        return cls(
+            audit=audit,
+            checkpoint=checkpoint,
+            claim="not_tested",
+            says=says,
+            facts=facts,
+        )
+
+    @classmethod
+    def on(cls, row: Row | None, claim: Claim, says: str, **columns: Any) -> Finding:
         """A finding that rests on one row, whose figures it takes over."""
         told: dict[str, Any] = {}
         if row is not None:

@@ -55,7 +55,8 @@ def frame(
     if of in lists:
         kind, rows = lists[of]
         records = [one.model_dump() for one in rows]
-        return pd.DataFrame(records, columns=list(kind.model_fields))
+        names = [*kind.model_fields, *kind.model_computed_fields]
+        return pd.DataFrame(records, columns=[n for n in names if n != "facts"])
     if of in tables:
         return pd.DataFrame(tables[of])
     known = ", ".join([*lists, *tables])

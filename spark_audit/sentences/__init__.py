@@ -1,15 +1,15 @@
 """Every sentence of a report: rendered from typed facts by the templates of a language.
 
-The files of ``en/`` hold the templates (Jinja). A key such as ``matched.memory`` is a table:
-``text``, ``withdrawn`` (what is said once the correction over the report took the claim
-away) and ``subject`` (the checkpoint, where there is none). Templates include one
-another by their keys, ``{% include "matched.compared" %}``. Line breaks are spaces.
+The files of ``en/`` hold the templates (Jinja). A key such as ``matched.memory`` is a
+table: ``text``, ``withdrawn`` (once the correction over the report took the claim away)
+and ``subject`` (the checkpoint, where there is none). Templates include one another by
+their keys, ``{% include "matched.compared" %}``. Line breaks are spaces.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Protocol
@@ -102,6 +102,16 @@ def p_value(p: float, *, places: int | None = None, least: float = 0.0) -> str:
     return f"p {p:.2g}" if places is None else f"p {p:.{places}f}"
 
 
+def adjusted_p(p: float, tests: int) -> str:
+    """A p value that was adjusted over several tests."""
+    return f"{p_value(p)} adjusted over {tests} {'test' if tests == 1 else 'tests'}"
+
+
+def listed(names: Sequence[str], word: str = "and") -> str:
+    """``a, b and c``."""
+    return f" {word} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
 def of_rows(dose: str) -> str:
     """How many rows a group of doses is of: ``dose:16+`` is "16 or more"."""
     return dose.removeprefix("dose:").replace("+", " or more").replace("-", " to ")
@@ -129,7 +139,7 @@ FILTERS = {
     one.__name__: one
     for one in (
         *(figure, points, percent, value, drifted, share, number, p_value, of_rows),
-        *(effect, hits, capitalised),
+        *(effect, hits, capitalised, adjusted_p, listed),
     )
 }
 
@@ -153,7 +163,7 @@ def templates(language: str = "en") -> Environment:
         for file in folder.iterdir()
         for key, template in _flat(tomllib.loads(file.read_text(encoding="utf-8")))
     }
-    made = Environment(loader=DictLoader(known), undefined=StrictUndefined)  # noqa: S701
+    made = Environment(loader=DictLoader(known), undefined=StrictUndefined)
     made.filters.update(FILTERS)
     return made
 
@@ -182,12 +192,27 @@ def text(finding: Finding, *, language: str = "en") -> str:
     return " ".join(filter(None, parts))
 
 
+def subject(finding: Finding, *, language: str = "en") -> str:
+    """What a finding is about; empty: the report as a whole."""
+    if not _has_subject(finding, language):
+        return finding.checkpoint
+    facts = {**finding.facts, "finding": finding}
+    return render(f"{finding.says}.subject", facts, language=language)
+
+
+def _has_subject(finding: Finding, language: str) -> bool:
+    return f"{finding.says}.subject" in templates(language).list_templates()
+
+
 def sentence(finding: Finding, *, language: str = "en") -> str:
     """A finding with its subject: it stands by itself."""
-    known = templates(language)
-    key = f"{finding.says}.subject"
-    subject = finding.checkpoint
-    if key in known.list_templates():
-        subject = render(key, {**finding.facts, "finding": finding}, language=language)
-    told = text(finding, language=language)
-    return f"{subject}: {told}" if subject else capitalised(told)
+    about = subject(finding, language=language)
+    shown = text(finding, language=language)
+    return f"{about}: {shown}" if about else capitalised(shown)
+
+
+def lead(finding: Finding, *, language: str = "en") -> str:
+    """A finding where its checkpoint stands in front already."""
+    if _has_subject(finding, language):
+        return sentence(finding, language=language)
+    return capitalised(text(finding, language=language))

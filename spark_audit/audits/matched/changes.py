@@ -43,7 +43,9 @@ def left_out(part: pd.DataFrame) -> dict[str, Hits]:
     alone = int((sides.trained & (cells_of(sides) < 0)).sum())
     counts = {"without_counterpart": alone, "untold": untold}
     return {
-        name: Hits(count=count, of=len(spans)) for name, count in counts.items() if count
+        name: Hits(count=count, of=len(spans))
+        for name, count in counts.items()
+        if count
     }
 
 

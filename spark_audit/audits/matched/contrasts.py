@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.contract import Context
-from spark_audit.audits.matched.matched_sentences import NO_PAIRS
+from spark_audit.audits.matched.matched_claims import NO_PAIRS
 from spark_audit.audits.matched.span_scores import CLASSES
 from spark_audit.audits.spans import Group, group_of, groups
 from spark_audit.names import entry_of, original_of

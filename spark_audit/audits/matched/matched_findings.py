@@ -93,12 +93,12 @@ def contrast_findings(
             continue
         who = (row.checkpoint, row.baseline)
         beside = {
-            one.metric: one for one in told if (one.checkpoint, one.baseline) == who
+            one.metric: one for one in pooled if (one.checkpoint, one.baseline) == who
         }
         drift = [by_key.get((n, "low_change", "", "pooled")) for n in who]
         spread = [
             one.value
-            for one in told
+            for one in pooled
             if (one.metric, one.baseline) == ("did", row.baseline)
             and one.checkpoint in ordinary
             and one.value is not None

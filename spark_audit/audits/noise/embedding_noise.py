@@ -40,7 +40,6 @@ from spark_audit.audits.noise.perturbed import (
 )
 from spark_audit.audits.ratio_rows import beside_base
 from spark_audit.audits.stored_evidence import joined
-from spark_audit.audits.wording import figure, reason, unseen
 from spark_audit.errors import InputError, NotEstimableError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import (
@@ -50,7 +49,6 @@ from spark_audit.results import (
     Finding,
     Guard,
     Row,
-    number,
 )
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.bootstrap import sign_flip
@@ -67,10 +65,7 @@ INSENSITIVE = "both groups lose nearly all probability: no gap could show"
 SAME_SIZE = 1.1
 """Ratio of relative noise above which checkpoints were not disturbed alike."""
 
-NO_NULL = (
-    "The untrained model was not scored. It has a gap too: 0 is not the null, and what "
-    "training did to the gap cannot be said."
-)
+NO_NULL = Finding.not_tested("noise", "noise.no_null")
 
 SCOPE = (
     "Noise on embeddings tests how robust predictions are to a random perturbation. A "
@@ -132,7 +127,7 @@ def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
         findings=[
             *(finding for name in names for finding in _findings(name, rows)),
             *_contrast_findings(contrasts),
-            *([] if BASE in names else [_missing_finding("", NO_NULL)]),
+            *([] if BASE in names else [NO_NULL]),
         ],
         scope=list(SCOPE),
         tables={"noise_draws": draws},
@@ -343,89 +338,49 @@ def _guards(draws: Sequence[Mapping[str, Any]]) -> list[Guard]:
         Guard(
             name="same noise",
             passed=None,
-            detail="embeddings differ in size between checkpoints: the same sigma is "
-            f"up to {worst:.2f} times as large for one as for another",
+            says="guard.same_noise",
+            facts={"ratio": worst},
         )
     ]
 
 
-# --- words ----------------------------------------------------------------------------
-
-
-def _missing_finding(name: str, sentence: str) -> Finding:
-    return Finding(
-        audit="noise", checkpoint=name, claim="not_tested", sentence=sentence
-    )
+# --- findings -------------------------------------------------------------------------
 
 
 def _findings(name: str, rows: Sequence[Row]) -> list[Finding]:
-    own = [r for r in rows if r.checkpoint == name and r.group == "pooled"]
+    pooled = [r for r in rows if r.checkpoint == name and r.group == "pooled"]
     by = {
-        metric: [row for row in own if row.metric == metric and row.value is not None]
+        metric: [
+            row for row in pooled if row.metric == metric and row.value is not None
+        ]
         for metric in STATISTICS
     }
-    parts = []
-    for metric, words in (("dp_pii", "identifiers"), ("dp_nonpii", "other text")):
-        if by[metric]:
-            values = ", ".join(f"{number(row.value, 1)}%" for row in by[metric])
-            parts.append(f"of {words} by {values}")
-    if not parts:
-        return [_missing_finding(name, f"{name}: noise not estimable ({own[0].note}).")]
-    listed = ", ".join(dict.fromkeys(row.of for row in own))
-    said = (
-        f"{name}: noise on the embeddings (sigma {listed}) changes the mean "
-        f"probability {' and '.join(parts)}."
-    )
-    found = [Finding.on(own[0], "moved", said)]
+    facts: dict[str, Any] = {"pii": by["dp_pii"], "other": by["dp_nonpii"]}
+    if not (by["dp_pii"] or by["dp_nonpii"]):
+        reason = pooled[0].note
+        return [
+            Finding.not_tested("noise", "noise.missing", checkpoint=name, reason=reason)
+        ]
+    facts["sigmas"] = list(dict.fromkeys(row.of for row in pooled))
+    findings = [Finding.on(pooled[0], "moved", "noise.probabilities", facts=facts)]
     if gaps := by["gap"]:
-        said = f"{name}: {'; '.join(_reading(row) for row in gaps)}."
-        found.append(Finding.on(gaps[0], "moved", said))
-    return found
-
-
-def _reading(row: Row) -> str:
-    at = f"at sigma {row.of}"
-    if row.status == "insensitive":
-        return f"{at} both lose nearly everything and no difference could show"
-    if row.low is None or row.high is None:
-        return f"{at} no difference can be estimated ({reason(row.note)})"
-    gap = figure(row, digits=2, unit=" points")
-    if row.checkpoint != BASE and row.null is not None:
-        return f"{at} the gap is {gap}, untrained {number(row.null, 2)}"
-    if row.low <= 0 <= row.high:
-        tail = unseen(row.mde, "gaps", digits=2)
-        return f"{at} no difference detected (gap {gap}{tail})"
-    word = "more" if (row.value or 0) > 0 else "less"
-    return f"{at} identifiers lose {word} than other text (gap {gap})"
+        facts = {"gaps": gaps, "trained": name != BASE}
+        findings.append(Finding.on(gaps[0], "moved", "noise.gaps", facts=facts))
+    return findings
 
 
 def _contrast_findings(contrasts: Sequence[Contrast]) -> list[Finding]:
-    found = []
     pooled = [row for row in contrasts if row.group == "pooled"]
-    for place in dict.fromkeys((row.checkpoint, row.baseline) for row in pooled):
-        said = []
-        for row in pooled:
-            if (row.checkpoint, row.baseline) != place:
-                continue
-            if row.status == "insensitive":
-                said.append(f"at sigma {row.of} unknowably (no gap could show)")
-                continue
-            if row.value is None or row.low is None or row.high is None:
-                value = number(row.value, 2)
-                said.append(f"at sigma {row.of} by {value} ({reason(row.note)})")
-                continue
-            change = f"at sigma {row.of} by {figure(row, digits=2)}"
-            if row.low <= 0 <= row.high:
-                tail = "" if row.mde is None else f", below {number(row.mde, 2)} unseen"
-                change += f" (not detected{tail})"
-            said.append(change)
-        sentence = (
-            f"{place[0]} against {place[1]}: change of the gap, in points, "
-            f"{', '.join(said)}."
-        )
-        found.append(
+    findings = []
+    for name, baseline in dict.fromkeys((r.checkpoint, r.baseline) for r in pooled):
+        changes = [r for r in pooled if (r.checkpoint, r.baseline) == (name, baseline)]
+        findings.append(
             Finding(
-                audit="noise", checkpoint=place[0], claim="moved", sentence=sentence
+                audit="noise",
+                checkpoint=name,
+                claim="moved",
+                says="noise.changes",
+                facts={"baseline": baseline, "changes": changes},
             )
         )
-    return found
+    return findings

@@ -12,12 +12,11 @@ import pandas as pd
 
 from spark_audit.audits.contract import Tables
 from spark_audit.audits.stored_evidence import framed, joined
-from spark_audit.audits.wording import percent, points, reason, share, unseen
 from spark_audit.errors import InputError
 from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import CheckpointName, series_of
-from spark_audit.results import Claim, Contrast, Finding, Row
+from spark_audit.results import Contrast, Finding, Row
 from spark_audit.scoring.answers import normalised, stripped
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.accuracy import Answers, reason_against
@@ -258,60 +257,48 @@ def all_series(evidence: pd.DataFrame) -> Iterator[tuple[str, Series]]:
 
 def finding(name: str, series: Series, rows: Sequence[Row]) -> Finding:
     """How good a series' answers are after its last stage, and what was forgotten."""
-    last = next(
-        row
-        for row in rows
-        if (row.checkpoint, row.group, row.metric) == (name, "pooled", "last")
-    )
-    claim: Claim = "not_tested" if last.value is None else "moved"
-    return Finding.on(last, claim, _sentence(name, series, rows))
-
-
-def _sentence(name: str, series: Series, rows: Sequence[Row]) -> str:
-    own = {
+    by_metric = {
         row.metric: row
         for row in rows
         if row.checkpoint == name and row.group == "pooled"
     }
-    last, bwt = own["last"], own["bwt"]
+    last, bwt = by_metric["last"], by_metric["bwt"]
     if last.value is None:
-        return f"{name}: accuracy over all tasks is not estimable ({last.note})."
-    count = len(series.tasks)
-    text = (
-        f"{name}: {percent(last)} of answers are right, averaged over {count} "
-        f"task{'s' if count > 1 else ''}; always giving the commonest response would "
-        f"get {share(last.null or 0.0)}%."
-    )
+        facts: dict[str, Any] = {"reason": last.note}
+        return Finding.on(last, "not_tested", "utility.missing", facts=facts)
+    against_null = "known"
     if last.null is None or last.low is None or last.high is None:
-        pass
+        against_null = "unknown"
     elif last.high < last.null:
-        text += " That is worse than always giving the commonest response."
+        against_null = "worse"
     elif last.low <= last.null:
-        tail = unseen(last.mde, "differences", unit="points")
-        text += f" It is not shown to be better than that{tail}."
-    if bwt.value is None:
-        return f"{text} What was forgotten cannot be said ({bwt.note})."
-    return f"{text} {_transfer(bwt)}"
+        against_null = "not_shown"
+    facts = {
+        "accuracy": last,
+        "tasks": len(series.tasks),
+        "against_null": against_null,
+        "transfer": bwt,
+        "transfer_is": _transfer(bwt),
+    }
+    return Finding.on(last, "moved", "utility.accuracy", facts=facts)
 
 
 def _transfer(row: Row) -> str:
-    change = f"{points(row)} points since they were learned"
+    if row.value is None:
+        return "missing"
     if row.low is None or row.high is None:
-        return f"Earlier tasks changed by {change} ({row.note})."
+        return "no_interval"
     if row.low <= 0 <= row.high:
-        tail = unseen(row.mde, unit="points")
-        return f"Earlier tasks changed by {change}: no forgetting detected{tail}."
-    word = "they were forgotten in part" if (row.value or 0) < 0 else "they gained"
-    return f"Earlier tasks changed by {change}: {word}."
+        return "not_detected"
+    return "forgotten" if row.value < 0 else "gained"
 
 
-def contrast_line(row: Contrast) -> str:
+def contrast_finding(row: Contrast) -> Finding:
     """How the final accuracy differs from the baseline's."""
-    place = f"{row.checkpoint} against {row.baseline}: final accuracy"
     if row.value is None or row.low is None or row.high is None:
-        return f"{place}: no difference can be estimated ({reason(row.note)})."
-    change = f"{points(row)} points"
-    if row.low <= 0 <= row.high:
-        tail = unseen(row.mde, "differences", unit="points")
-        return f"{place} differs by {change}: no difference detected{tail}."
-    return f"{place} is {'higher' if row.value > 0 else 'lower'}, by {change}."
+        says = "missing"
+    elif row.low <= 0 <= row.high:
+        says = "still"
+    else:
+        says = "higher" if row.value > 0 else "lower"
+    return Finding.on(row, "moved", f"utility.change_{says}", facts={"change": row})

@@ -21,7 +21,7 @@ from spark_audit.audits.utility.series import (
     Series,
     all_series,
     asked_rows,
-    contrast_line,
+    contrast_finding,
     finding,
     frames,
     listed,
@@ -125,16 +125,9 @@ def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
     """Rows, contrasts and verdict from :func:`evidence`; names are those of series."""
     if not (evidence["correct"] >= 0).any():
         reasons = dict(zip(evidence["task"], evidence["reason"], strict=True))
-        said = "; ".join(f"{task} {text}" for task, text in reasons.items())
-        return AuditResult(
-            findings=[
-                Finding(
-                    audit="utility",
-                    claim="not_tested",
-                    sentence=f"Not estimable: {said or 'no answer was scored'}.",
-                )
-            ]
-        )
+        tasks = [f"{task} {reason}" for task, reason in reasons.items()]
+        unknown = Finding.not_tested("utility", "utility.nothing", tasks=tasks)
+        return AuditResult(findings=[unknown])
     found = dict(all_series(evidence))
     draws = _Draws(context)
     rows: list[Row] = []
@@ -156,11 +149,7 @@ def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
         guards=_empty_guards(evidence),
         findings=[
             *(finding(name, series, rows) for name, series in found.items()),
-            *(
-                Finding.on(row, "moved", contrast_line(row))
-                for row in contrasts
-                if row.metric == "last"
-            ),
+            *(contrast_finding(row) for row in contrasts if row.metric == "last"),
         ],
         scope=list(SCOPE),
         tables={"accuracy_matrix": matrices},
@@ -360,7 +349,7 @@ def _matrix_records(
     return records
 
 
-# --- guards and words -----------------------------------------------------------------
+# --- guards -----------------------------------------------------------------
 
 
 def _label_guards(manifest: Manifest, tasks: Sequence[str], scorer: str) -> list[Guard]:
@@ -379,8 +368,8 @@ def _label_guards(manifest: Manifest, tasks: Sequence[str], scorer: str) -> list
                 Guard(
                     name="distinct labels",
                     passed=None,
-                    detail=f"the scorer `normalised` takes different responses of "
-                    f"{', '.join(clash)} for the same: use --scorer strict",
+                    says="guard.distinct_labels",
+                    facts={"tasks": clash},
                 )
             )
     blank = sum(
@@ -390,8 +379,10 @@ def _label_guards(manifest: Manifest, tasks: Sequence[str], scorer: str) -> list
         for example in manifest.examples
     )
     if blank:
-        detail = f"{blank} test rows have no response and were not asked"
-        found.append(Guard(name="responses", passed=None, detail=detail))
+        facts = {"rows": blank}
+        found.append(
+            Guard(name="responses", passed=None, says="guard.responses", facts=facts)
+        )
     return found
 
 
@@ -402,14 +393,13 @@ def _empty_guards(evidence: pd.DataFrame) -> list[Guard]:
     for name, part in asked.groupby("checkpoint", sort=False):
         empty = int(part["empty"].sum())
         if 2 * empty > len(part):
-            detail = f"{empty} of {len(part)} answers are empty: accuracy says little "
-            detail += "of what the model knows; see the prompts' format"
             found.append(
                 Guard(
                     name="empty answers",
                     checkpoint=str(name),
                     passed=None,
-                    detail=detail,
+                    says="guard.empty_answers",
+                    facts={"empty": empty, "answers": len(part)},
                 )
             )
     return found

@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.wording import figure, percent
 from spark_audit.checkpoints.specs import BASE
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.assemble import SCOPE
 from spark_audit.report.states import Standing, Tried, covered
 from spark_audit.report.writers.dossier.sentences import OUTCOMES, PLAIN
-from spark_audit.results import Finding, Report, number
+from spark_audit.results import Finding, Report
+from spark_audit.sentences import DECIMALS, figure, percent, render
 
-_DIGITS = {"bits": 2, "points": 1}
-"""Decimals of a unit, where they are not three."""
 _SKILLED = ("Delta_sel", "DiD", "epsilon")
 """Figures of the full report alone."""
 
@@ -97,7 +95,7 @@ def _state(report: Report, each: Sequence[Tried]) -> tuple[str, str]:
     if all(row.status == "not_estimable" for row in rows):
         return "not applicable", next((row.note for row in rows if row.note), "")
     said = (f for f in report.findings if f.audit == audit and f.checkpoint != BASE)
-    told = next((f.sentence.removeprefix(f"{f.checkpoint}: ") for f in said), "")
+    told = next((f.text for f in said), "")
     return "not tested", told.rstrip(".") or "nothing here was a test of it"
 
 
@@ -115,15 +113,14 @@ def _least(each: Sequence[Tried], unit: str) -> str:
     """The smallest effects that were not shown; where all was found, those of it."""
     for outcome in ("not shown", "FOUND"):
         told = [t.finding for t in each if t.finding and t.outcome == outcome]
-        never = next((one.why for f in told for one in f.power if f.mde is None), "")
-        named = {f.mde: f for f in told if f.mde is not None}
-        if never and not named:
-            return f"cannot be detected {never}"
-        if named:
-            unit = next((f.unit for f in named.values() if f.unit in _DIGITS), unit)
-            ends = [
-                number(end, _DIGITS.get(unit, 3)) for end in (min(named), max(named))
-            ]
+        never = next((f.why for f in told if f.why), "")
+        mdes = {f.mde: f.unit for f in told if f.mde is not None}
+        if never and not mdes:
+            return f"cannot be detected {render(f'ending.why_{never}', {})}"
+        if mdes:
+            unit = next((u for u in mdes.values() if u in DECIMALS), unit)
+            digits = DECIMALS.get(unit, 3)
+            ends = [number(end, digits) for end in (min(mdes), max(mdes))]
             return f"{' to '.join(dict.fromkeys(ends))} {unit}".strip()
     return ""
 
@@ -142,7 +139,7 @@ def _figure(finding: Finding) -> str:
     if not finding.unit and AUDITS.metric(finding.audit, finding.metric).rate:
         told = percent(finding)
     else:
-        told = figure(finding, digits=_DIGITS.get(finding.unit, 3))
+        told = figure(finding, DECIMALS.get(finding.unit, 3))
         told += " points" * (finding.unit == "points")
     return told if finding.null is None else f"{told}, null {finding.null:.3g}"
 

@@ -17,20 +17,20 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from spark_audit.audits.claims import TESTS, level_of
+from spark_audit import sentences as words
 from spark_audit.errors import visible
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import series_of
 from spark_audit.report.cells import Rendering
 from spark_audit.report.states import (
-    NEXT,
     SHAPES,
-    STATES,
     Standing,
     State,
     advice,
     answer,
+    level,
+    meanings,
     standings,
 )
 from spark_audit.report.writers import WRITERS, only_named
@@ -88,10 +88,10 @@ def render(
         words=sentences,
         answer=answer(found) if found else NO_ATTACK,
         standings=found,
-        level=level_of(int(report.settings.get(TESTS, 0))),
+        level=level(report),
         shapes=SHAPES,
-        states=STATES,
-        next=NEXT | advice(found),
+        states=meanings(),
+        next=advice(found) or {"NOT TESTED": words.render("advice.give", {}) + "."},
         prepared_by=visible(prepared_by).strip() or NOT_STATED,
         checkpoints=[c for c in report.checkpoints if series_of(c.name) == c.name],
         stages=sum(series_of(c.name) != c.name for c in report.checkpoints),
@@ -139,7 +139,7 @@ def _risks(found: Sequence[Standing]) -> list[Risk]:
 
 def _by_state(found: Sequence[Standing]) -> Mapping[str, list[str]]:
     """State -> names, the worst first."""
-    told = {s: [one.name for one in found if one.state == s] for s in STATES}
+    told = {s: [one.name for one in found if one.state == s] for s in SHAPES}
     return {state: names for state, names in told.items() if names}
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from spark_audit import sentences
 from spark_audit.audits import AUDITS
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
@@ -31,14 +32,13 @@ from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.figures.svg import Picture, css_string, picture
 from spark_audit.report.figures.theme import DARK, LIGHT, Drawing
 from spark_audit.report.states import (
-    MEANT,
     SHAPES,
-    STATES,
     advice,
     answer,
     covered,
     doubts,
     gate,
+    meanings,
     reading,
     standings,
 )
@@ -205,11 +205,11 @@ def _page(report: Report, heat: Cases, how: Rendering) -> str:
             **_assets(),
             standings=stand,
             answer=answer(stand),
-            states=STATES,
+            states=meanings(),
             shapes=SHAPES,
             next=advice(stand),
             reading=reading(report, stand),
-            meant=MEANT,
+            meant=sentences.render("states.outcomes", {}),
             doubts=doubts(report, stand),
             gate=gate(stand),
             covered=covered(report),
