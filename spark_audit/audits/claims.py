@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from spark_audit.audits import AUDITS
+from spark_audit.audits.contract import ANY
 from spark_audit.checkpoints.specs import BASE
 from spark_audit.names import entry_of, original_of, series_of
 from spark_audit.results import OF_REPORT, Claim, Finding, Guard, Row
@@ -19,8 +21,6 @@ from spark_audit.stats.power import smallest
 LEVEL = 0.05
 TESTS = "primary_tests"
 """Setting of a report: how many tests its primary family has."""
-REMEMBERS = ("matched", "twins", "canary", "stages")
-"""Audits whose tests are of what was remembered."""
 HELD_OUT_BACK, BASE_READ, BROKEN = "held_out_back", "base_read_rows", "broken_model"
 """Setup guards: where one fails, the checkpoint's memory was not tested."""
 ALARM = 0.005
@@ -29,7 +29,7 @@ of a report, so that a sound setup fails in one of 100 **[ours]**."""
 REMAINS: Mapping[str, Mapping[Claim, Collection[str]]] = {
     # Held-out rows that were trained on hide memory, and swapped lists reverse it:
     # neither makes trained identifiers likelier than held-out ones.
-    HELD_OUT_BACK: {"verbatim": ("extract",), "memory": REMEMBERS},
+    HELD_OUT_BACK: {"verbatim": ("extract",), "memory": (ANY,)},
     # Changes since such a base say nothing. Strings that come back beyond those that
     # the base gives, and canaries among strings that nobody inserted, do.
     BASE_READ: {"verbatim": ("extract",), "memory": ("canary",)},
@@ -117,13 +117,14 @@ def remembers(finding: Finding) -> bool:
     if finding.alone in ("verbatim", "memory"):
         return True
     tested = finding.family == "primary" and finding.p is not None
-    return finding.audit in REMEMBERS and (tested or finding.metric == "memory")
+    return AUDITS.about(finding.audit).memory and (tested or finding.metric == "memory")
 
 
 def unclear(finding: Finding) -> bool:
     """Whether what a finding tells may be memory, and cannot be told from the texts."""
-    of_memory = finding.audit in (*REMEMBERS, "extract")
-    return finding.claim == "confounded" and of_memory and finding.checkpoint != BASE
+    if finding.claim != "confounded" or finding.checkpoint == BASE:
+        return False
+    return AUDITS.about(finding.audit).memory or finding.audit == "extract"
 
 
 def faults(guards: Iterable[Guard], name: str) -> list[Guard]:
@@ -160,7 +161,7 @@ def _unless_void(finding: Finding, guards: Sequence[Guard]) -> Finding:
     if finding.status == "invalid":
         return finding
     for guard in faults(guards, finding.checkpoint):
-        if finding.audit in REMAINS[guard.name].get(finding.alone, ()):
+        if {finding.audit, ANY} & {*REMAINS[guard.name].get(finding.alone, ())}:
             continue
         void = {"status": "invalid", "voided_by": guard.name}
         return finding.model_copy(update=void)

@@ -162,10 +162,15 @@ class About:
         It concludes from columns of text that are categories, too.
     file
         Its evidence in ``scores/``, if that is not called as the audit is.
-    attack, covers
-        What it tries on a checkpoint, in words (empty: it attacks nothing, and only
-        describes); the metric whose figures tell on how much, the field of its rows
-        that counts it, and what is counted.
+    covers
+        Of an audit that attacks a checkpoint: the metric whose figures tell on how
+        much, and the field of its rows that counts it. Empty: it only describes.
+    memory
+        Whether its tests are of what was remembered.
+    claims
+        Whether anything is claimed from it.
+    unit, frames
+        Unit of its smallest effects as readers see it; where frameworks ask for it.
     asked
         ``all`` leaves it out but where it is asked for: it takes most of the time.
     """
@@ -182,8 +187,11 @@ class About:
     stages: bool = False
     coded: bool = False
     file: str = ""
-    attack: str = ""
-    covers: tuple[str, str, str] = ("", "n", "")
+    covers: tuple[str, str] | None = None
+    memory: bool = False
+    claims: bool = True
+    unit: str = ""
+    frames: str = ""
     asked: bool = False
 
 

@@ -19,7 +19,6 @@ from spark_audit.audits.claims import (
     remembers,
     unclear,
 )
-from spark_audit.audits.contract import About
 from spark_audit.audits.matched.matched_findings import BALANCE
 from spark_audit.checkpoints.specs import BASE
 from spark_audit.names import entry_of, series_of
@@ -54,8 +53,8 @@ class Tried:
 
     Attributes
     ----------
-    audit, attack
-        Its name, and what it tries, in words.
+    audit
+        Its name.
     outcome
         ``void``: tried, but its figures say nothing.
     finding
@@ -65,10 +64,14 @@ class Tried:
     """
 
     audit: str
-    attack: str
     outcome: Outcome
     finding: Finding | None = None
     ran: bool = True
+
+    @property
+    def attack(self) -> str:
+        """What it tries, in words."""
+        return sentences.render(f"audit.{self.audit}.attack", {})
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ def standings(report: Report) -> list[Standing]:
 
     Empty where no audit of the report attacks anything.
     """
-    attacks = {name: about.attack for name, about in _attacks()}
+    attacks = dict(_attacks())
     if not any(row.audit in attacks for row in report.results):
         return []
     by_entry: dict[str, list[Finding]] = {name: [] for name in entries(report)}
@@ -279,31 +282,47 @@ def gate(found: Sequence[Standing]) -> str:
     return sentences.render("states.gate", facts)
 
 
-def covered(report: Report) -> list[str]:
+@dataclass(frozen=True)
+class Coverage:
+    """On how much an attack was tried; ``count`` 0: it came to no figure."""
+
+    audit: str
+    count: int = 0
+    types: int = 0
+
+    @property
+    def on(self) -> str:
+        """In words; empty: on nothing."""
+        facts = {"count": self.count, "types": self.types}
+        key = f"audit.{self.audit}.covers"
+        return sentences.render(key, facts) if self.count else ""
+
+
+def coverage(report: Report) -> list[Coverage]:
+    """On how much each attack was tried."""
+    covers = []
+    for name, (metric, field) in _attacks():
+        rows = [
+            row
+            for row in report.results
+            if (row.audit, row.metric) == (name, metric) and row.n
+        ]
+        rows = [row for row in rows if row.checkpoint != BASE] or rows
+        counts = [getattr(row, field) for row in rows if row.group == "pooled"]
+        types = {r.grouping[1] for r in rows if r.grouping[0] == "type"}
+        covers.append(Coverage(name, max(counts, default=0), len(types)))
+    return covers
+
+
+def covered(report: Report) -> str:
     """What each attack was tried on, and which came to no figure."""
-    told, lacking = [], []
-    for name, about in _attacks():
-        rows = [row for row in report.results if row.audit == name and row.n]
-        metric, unit, words = about.covers
-        mine = [row for row in rows if row.metric == metric]
-        mine = [row for row in mine if row.checkpoint != BASE] or mine
-        pooled = [getattr(row, unit) for row in mine if row.group == "pooled"]
-        if not pooled:
-            lacking.append(about.attack)
-            continue
-        types = [r.grouping[1] for r in mine if r.grouping[0] == "type"]
-        of = f" ({len(set(types))} types)" if len(set(types)) > 1 else ""
-        told.append(f"{about.attack}: {max(pooled)} {words}{of}")
-    if lacking:
-        told.append(f"without a figure: {', '.join(lacking)}")
-    return told
+    return sentences.render("states.covered", {"attacks": coverage(report)})
 
 
-def _attacks() -> Iterator[tuple[str, About]]:
+def _attacks() -> Iterator[tuple[str, tuple[str, str]]]:
     for name in AUDITS.in_order():
-        about = AUDITS.about(name)
-        if about.attack:
-            yield name, about
+        if covers := AUDITS.about(name).covers:
+            yield name, covers
 
 
 def _entry(name: str) -> str:
@@ -317,7 +336,7 @@ def _place(one: Standing) -> float:
 def _standing(
     name: str,
     findings: Iterable[Finding],
-    attacks: dict[str, str],
+    attacks: Collection[str],
     scored: Collection[tuple[str, str]],
     failed: Sequence[Guard],
 ) -> Standing:
@@ -325,12 +344,11 @@ def _standing(
     tried = tuple(
         _tried(
             audit,
-            attack,
             [one for one in own if one.audit == audit],
             scored=(audit, name) in scored,
             ran=(audit, "") in scored,
         )
-        for audit, attack in attacks.items()
+        for audit in attacks
     )
     detections = tuple(one for one in own if one.detected)
     faults = tuple(failed)
@@ -377,19 +395,17 @@ def _exposed(report: Report, name: str, own: Sequence[Finding]) -> str:
     return ", ".join(f"{row.grouping[1]} {number(row.value)}" for row in rows[:MOST])
 
 
-def _tried(
-    audit: str, attack: str, own: Sequence[Finding], *, scored: bool, ran: bool
-) -> Tried:
+def _tried(audit: str, own: Sequence[Finding], *, scored: bool, ran: bool) -> Tried:
     """What one audit came to; where nothing was found, the smallest p speaks for it."""
     first = own[0] if own else None
     if first is not None and first.severity >= DETECTED:
-        return Tried(audit, attack, "FOUND", first)
+        return Tried(audit, "FOUND", first)
     tests = [one for one in own if one.family == "primary"]
     confounded = next((one for one in own if one.claim == "confounded"), None)
     if confounded is not None:
-        return Tried(audit, attack, "confounded", confounded)
+        return Tried(audit, "confounded", confounded)
     shown = _least(tests)
     if shown is not None:
         sound = shown.status == "ok"
-        return Tried(audit, attack, "not shown" if sound else "void", shown)
-    return Tried(audit, attack, "void" if scored else "not tested", first, ran=ran)
+        return Tried(audit, "not shown" if sound else "void", shown)
+    return Tried(audit, "void" if scored else "not tested", first, ran=ran)

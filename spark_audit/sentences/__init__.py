@@ -180,6 +180,12 @@ def render(key: str, facts: Mapping[str, Any], *, language: str = "en") -> str:
     return " ".join(text.split())
 
 
+def optional(key: str, *, language: str = "en") -> str:
+    """The sentence of a key without facts; empty where there is none."""
+    known = key in templates(language).list_templates()
+    return render(key, {}, language=language) if known else ""
+
+
 def text(finding: Finding, *, language: str = "en") -> str:
     """A finding without its subject: what it says, and how sure that is."""
     key = f"{finding.says}.withdrawn" if finding.withdrawn else finding.says

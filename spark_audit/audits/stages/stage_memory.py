@@ -291,6 +291,8 @@ def frames(
         alone="no checkpoint was given as a series of several stages",
         over="over the tasks trained on so far",
         stages=True,
+        memory=True,
+        claims=False,
     ),
     plan=plan,
     conclude=conclude,

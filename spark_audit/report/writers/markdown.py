@@ -131,7 +131,7 @@ def _head(report: Report) -> Iterator[str]:
         if failed := doubts(report, stand):
             yield _plain(failed)
         yield f"Without rules of your own, `spark-audit gate` {_plain(gate(stand))}."
-        yield _plain(f"Tried on: {'; '.join(covered(report))}.")
+        yield _plain(f"Tried on: {covered(report)}.")
         yield _plain(f"Figures: {reading(report, stand)}.")
     if (first := glance(report)) is not None:
         yield _section(first)

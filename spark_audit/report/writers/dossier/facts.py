@@ -10,9 +10,8 @@ from spark_audit.audits import AUDITS
 from spark_audit.checkpoints.specs import BASE
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.assemble import SCOPE
-from spark_audit.report.states import Standing, Tried, covered
-from spark_audit.report.writers.dossier.sentences import OUTCOMES, PLAIN
-from spark_audit.results import Finding, Report
+from spark_audit.report.states import Outcome, Standing, Tried, coverage
+from spark_audit.results import Finding, Report, number
 from spark_audit.sentences import DECIMALS, figure, percent, render
 
 _SKILLED = ("Delta_sel", "DiD", "epsilon")
@@ -28,11 +27,12 @@ class Attack:
     name, question, frames
         What it is called, what it asks, where frameworks ask for it.
     state
-        ``tested``, ``void``, ``not tested`` or ``not applicable``; ``why`` if not.
+        ``tested``, ``void``, ``not tested`` or ``not applicable``; ``why`` if not: an
+        outcome, or in words.
     on, least
         On how much, and the smallest effect that would have been seen, in words.
     open
-        Checkpoints of which it told nothing, and why.
+        Checkpoints of which it told nothing, and what it came to.
     """
 
     name: str
@@ -42,39 +42,38 @@ class Attack:
     why: str
     on: str
     least: str
-    open: str
+    open: list[tuple[list[str], Outcome]]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Result:
     """What one attack on one checkpoint came to, with the figure that it rests on."""
 
-    found: bool
-    words: str
+    outcome: Outcome
     figure: str = ""
 
 
 def attacks(report: Report, found: Sequence[Standing]) -> list[Attack]:
     """Every class of attack, the untried ones too."""
-    on = dict(line.split(": ", 1) for line in covered(report))
+    on = {each.audit: each.on for each in coverage(report)}
     made = []
     for tried in found[0].tried if found else ():
         by_name = {
             one.name: t for one in found for t in one.tried if t.audit == tried.audit
         }
         each = list(by_name.values())
-        question, frames, unit = PLAIN.get(tried.audit, (tried.attack, "", ""))
+        about = AUDITS.about(tried.audit)
         state, why = _state(report, each)
         made.append(
             Attack(
                 name=tried.attack,
-                question=question,
-                frames=frames,
+                question=render(f"audit.{tried.audit}.asks", {}),
+                frames=about.frames,
                 state=state,
                 why=why,
-                on=on.get(tried.attack, "") if state in ("tested", "void") else "",
-                least=_least(each, unit),
-                open=_open(by_name) if state == "tested" else "",
+                on=on[tried.audit] if state in ("tested", "void") else "",
+                least=_least(each, about.unit),
+                open=_open(by_name) if state == "tested" else [],
             )
         )
     return made
@@ -87,7 +86,7 @@ def _state(report: Report, each: Sequence[Tried]) -> tuple[str, str]:
         return "tested", ""
     for told in ("confounded", "void"):
         if told in outcomes:
-            return "void", OUTCOMES[told]
+            return "void", told
     audit = each[0].audit
     rows = [row for row in report.results if row.audit == audit]
     if not rows:
@@ -99,14 +98,14 @@ def _state(report: Report, each: Sequence[Tried]) -> tuple[str, str]:
     return "not tested", told.rstrip(".") or "nothing here was a test of it"
 
 
-def _open(each: Mapping[str, Tried]) -> str:
-    """Of whom an attack that was tried told nothing, and why."""
-    parts = []
-    for outcome in ("confounded", "void", "not tested"):
-        names = [name for name, tried in each.items() if tried.outcome == outcome]
-        if names:
-            parts.append(f"{', '.join(names)}: {OUTCOMES[outcome]}")
-    return "; ".join(parts)
+def _open(each: Mapping[str, Tried]) -> list[tuple[list[str], Outcome]]:
+    """Of whom an attack that was tried told nothing, and what it came to."""
+    skipped: tuple[Outcome, ...] = ("confounded", "void", "not tested")
+    parts = [
+        ([name for name, tried in each.items() if tried.outcome == outcome], outcome)
+        for outcome in skipped
+    ]
+    return [(names, outcome) for names, outcome in parts if names]
 
 
 def _least(each: Sequence[Tried], unit: str) -> str:
@@ -125,11 +124,10 @@ def _least(each: Sequence[Tried], unit: str) -> str:
     return ""
 
 
-def outcome(tried: Tried) -> Outcome:
+def result(tried: Tried) -> Result:
     """One attack on one checkpoint, with value, interval and null."""
-    words = OUTCOMES[tried.outcome]
-    told = tried.finding if tried.outcome != "void" else None
-    return Outcome(tried.outcome == "FOUND", words, _figure(told) if told else "")
+    finding = tried.finding if tried.outcome != "void" else None
+    return Result(tried.outcome, _figure(finding) if finding else "")
 
 
 def _figure(finding: Finding) -> str:
@@ -148,7 +146,7 @@ def limits(report: Report) -> list[str]:
     """What cannot be concluded from the attacks, of figures that a dossier shows."""
     own = set(SCOPE)
     for audit in {row.audit for row in report.results} & set(AUDITS.names()):
-        if AUDITS.about(audit).attack:
+        if AUDITS.about(audit).covers:
             module = importlib.import_module(AUDITS.get(audit).run.__module__)
             own |= set(getattr(module, "SCOPE", ()))
     plain = {line for line in own if not any(word in line for word in _SKILLED)}

@@ -1,8 +1,12 @@
 """dossier.html: a few sheets for a data-protection officer.
 
 It is written where it is asked for by name. Its order follows what templates of impact
-assessments ask (``sentences.py``); like the report's page it needs no network, and it
-has no script.
+assessments ask; like the report's page it needs no network, and it has no script. Named
+are only parts of the frameworks that were looked up: the seven steps of the ICO's
+guidance on DPIAs (ico.org.uk, "How do we do a DPIA?"), the four studies of the CNIL's
+PIA method, the first question of EDPB Opinion 28/2024 as its executive summary puts it,
+requirement v1.0-11.2.5 of the OWASP AISVS (section C11.2), and tests of the OWASP AI
+Testing Guide by their numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from spark_audit import sentences as words
+from spark_audit import sentences
 from spark_audit.errors import visible
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
@@ -34,9 +38,8 @@ from spark_audit.report.states import (
     standings,
 )
 from spark_audit.report.writers import WRITERS, only_named
-from spark_audit.report.writers.dossier import sentences
 from spark_audit.report.writers.dossier.exposed import exposed
-from spark_audit.report.writers.dossier.facts import attacks, data, limits, outcome
+from spark_audit.report.writers.dossier.facts import attacks, data, limits, result
 from spark_audit.results import Claim, Report
 
 PREPARED_BY = "SPARK_AUDIT_PREPARED_BY"
@@ -85,19 +88,18 @@ def render(
     return _template().render(
         report=report,
         style=Markup(_asset("dossier.css")),
-        words=sentences,
         answer=answer(found) if found else NO_ATTACK,
         standings=found,
         level=level(report),
         shapes=SHAPES,
         states=meanings(),
-        next=advice(found) or {"NOT TESTED": words.render("advice.give", {}) + "."},
+        next=advice(found) or {"NOT TESTED": sentences.render("advice.give", {}) + "."},
         prepared_by=visible(prepared_by).strip() or NOT_STATED,
         checkpoints=[c for c in report.checkpoints if series_of(c.name) == c.name],
         stages=sum(series_of(c.name) != c.name for c in report.checkpoints),
         data=data(report, manifest),
         attacks=attacks(report, found),
-        results={one.name: [outcome(tried) for tried in one.tried] for one in found},
+        results={one.name: [result(tried) for tried in one.tried] for one in found},
         risks=_risks(found),
         by_state=_by_state(found),
         guards=sorted(

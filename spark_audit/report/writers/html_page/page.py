@@ -57,28 +57,6 @@ from spark_audit.report.writers import WRITERS
 from spark_audit.report.writers.html_page.cases import EDGES, Cases, cases, shade
 from spark_audit.results import OF_REPORT, Finding, Report, Row, Status, by_severity
 
-TITLES: Mapping[str, tuple[str, str]] = {
-    "matched": (
-        "Matched selectivity",
-        "Are identifiers treated differently from equally hard other text?",
-    ),
-    "rank": ("Ranks", "How often is an identifier the model's first guess?"),
-    "nll": ("Likelihood", "How likely are identifiers, and other text, by themselves?"),
-    "canary": ("Canaries", "Are strings that were planted before training remembered?"),
-    "twins": (
-        "Twins",
-        "Do identifiers rank ahead of other strings of their kind since the training?",
-    ),
-    "mia": ("Membership", "Can rows of the training set be told from others?"),
-    "extract": ("Extraction", "Does the model write identifiers out?"),
-    "noise": ("Noise", "Do predictions of identifiers break sooner under noise?"),
-    "stages": ("By stage and task", "When was what remembered, when forgotten?"),
-    "utility": ("Utility", "Are the tasks still solved?"),
-    "manifest": ("Matched pairs", "Were identifiers and their controls equally hard?"),
-    FURTHER: ("Further tables", ""),
-}
-"""Heading and question of a section; any other audit goes by its own name."""
-
 HEADING, LEAD = 60, 240
 """Characters up to which checkpoints are named in the heading, and below it."""
 
@@ -114,10 +92,6 @@ class Grid:
     folded: bool = False
 
 
-UNCLAIMED = ("stages",)
-"""Audits whose pictures are folded: nothing is claimed from them."""
-
-
 @dataclass(frozen=True)
 class Section:
     """One section of the page; ``name`` is its audit's, if it is one's."""
@@ -135,7 +109,7 @@ class Section:
     @property
     def unfolded(self) -> int:
         """How many pictures are open: the first, where its audit claims anything."""
-        return 0 if self.name in UNCLAIMED else 1
+        return 1 if AUDITS.about(self.name).claims else 0
 
 
 @dataclass(frozen=True)
@@ -326,7 +300,8 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[Section]:
     for name in order:
         if not grids[name] and not pictures[name]:
             continue
-        title, question = TITLES.get(name, (name, ""))
+        title = sentences.optional(f"audit.{name}.title") or name
+        question = sentences.optional(f"audit.{name}.question")
         yield Section(
             name=name,
             id=_slug(name),
