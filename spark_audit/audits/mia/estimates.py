@@ -17,7 +17,7 @@ from spark_audit.audits.mia.scores import ATTACKS, BESIDE, FEWEST, FPRS, RELATIV
 from spark_audit.data.occurrences import dose_group
 from spark_audit.errors import NotEstimableError
 from spark_audit.provenance import seed_for
-from spark_audit.results import Estimate
+from spark_audit.results import Estimate, Row
 from spark_audit.stats.intervals import percentile_interval
 from spark_audit.stats.power import with_mde
 from spark_audit.stats.roc import Band, tpr_at_fpr
@@ -115,6 +115,23 @@ class AboveTexts(NamedTuple):
             return max(self.p, self.half_p)
         z = ((apart.value or 0.0) - margin) / apart.se
         return max(self.p, self.half_p, float(2 * scipy.special.ndtr(-z)))
+
+    def rows(self, name: str, attack: str) -> dict[str, Row]:
+        """Its figures as rows: ``score``, ``texts`` and what is ``beyond``."""
+        n, clusters = self.difference.n, self.difference.clusters
+        score, texts = (
+            Estimate(value, n=n, clusters=clusters)
+            for value in (self.score, self.texts)
+        )
+        columns = {"audit": "mia", "checkpoint": name}
+        return {
+            key: Row.of_estimate(estimate, metric=metric, of=of, **columns)
+            for key, metric, of, estimate in (
+                ("score", "auc", attack, score),
+                ("texts", "auc", "texts", texts),
+                ("beyond", "beyond_texts", attack, self.difference),
+            )
+        }
 
 
 @dataclass

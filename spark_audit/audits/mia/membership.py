@@ -22,7 +22,12 @@ from spark_audit.audits.contract import replicates as preset_replicates
 from spark_audit.audits.mia.attacks import compressed_bytes
 from spark_audit.audits.mia.competitor import best_guess
 from spark_audit.audits.mia.estimates import NO_ROWS, Group, Known, rows_by_group
-from spark_audit.audits.mia.membership_guards import covariate_table, findings, sides_of
+from spark_audit.audits.mia.membership_guards import (
+    covariate_table,
+    findings,
+    guard,
+    sides_of,
+)
 from spark_audit.audits.mia.membership_rows import (
     all_rows_table,
     contrasts_of,
@@ -54,7 +59,7 @@ from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import listed
 from spark_audit.provenance import seed_for
-from spark_audit.results import AuditResult, Guard
+from spark_audit.results import AuditResult
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.duplicates import duplicate_groups
 
@@ -191,16 +196,14 @@ def further(
     scored = set(names_in(result.evidence))
     reason = UNSCORED if plan(manifest) else NO_ROWS
     absent = [
-        verdict(name, "not_tested", f"membership is not estimable ({reason}).")
+        verdict(name, "not_tested", "missing", {"reason": reason})
         for name in tables
         if scored and name not in scored
     ]
     borrowed = []
     if BASE in scored and BASE not in tables:
-        detail = "it was not scored here: its figures are from the reference scores in "
-        detail += "the manifest, which have no Min-K%++"
         borrowed = [
-            Guard(name="untrained model", checkpoint=BASE, passed=None, detail=detail)
+            guard("untrained model", None, "untrained_borrowed", checkpoint=BASE)
         ]
     count = min(preset_replicates(preset), MOST_REPLICATES)
     return replace(

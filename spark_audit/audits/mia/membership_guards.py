@@ -12,9 +12,9 @@ import pandas as pd
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.mia.scores import FEWEST
 from spark_audit.audits.mia.texts import Sides, label_test, shift
-from spark_audit.audits.wording import figure, p_value
 from spark_audit.provenance import seed_for
-from spark_audit.results import Estimate, Guard, Status, number
+from spark_audit.results import Estimate, Guard, Hits, Row, Status, number
+from spark_audit.results.findings import Fact
 
 FEW = 100
 TEXTS = "member and non-member texts differ: what counts is how far it is above the "
@@ -120,62 +120,58 @@ def _rows(found: Findings, facts: pd.DataFrame) -> None:
     clusters = facts.groupby("member")["cluster"].nunique()
     least = int(min(clusters.get(True, 0), clusters.get(False, 0)))
     tasks = facts["task"].nunique()
-    detail = f"{members} members and {others} non-members in {tasks} "
-    detail += f"{'task' if tasks == 1 else 'tasks'} with at least {FEWEST} of each"
-    if least < 2:
-        found.guards.append(_guard("rows", False, f"{detail}: nothing is estimable"))
-        return
-    se = np.sqrt((members + others + 1) / (12 * members * others))
-    detail += f"; an AUC must differ from 0.5 by about {2.8 * se:.3f} to be seen"
-    found.guards.append(_guard("rows", True if least >= FEW else None, detail))
+    seen: float | None = None
+    if least > 1:
+        seen = 2.8 * float(np.sqrt((members + others + 1) / (12 * members * others)))
+    passed = False if seen is None else True if least >= FEW else None
+    counts = {"members": members, "others": others, "tasks": tasks, "fewest": FEWEST}
+    found.guards.append(guard("rows", passed, "rows", {**counts, "seen": seen}))
 
 
 def _blind(found: Findings, facts: pd.DataFrame) -> None:
     value, p = (_fact(facts, name) for name in ("blind_auc", "blind_p"))
+    name = "blind text classifier"
     if value is None or p is None:
-        detail = "the blind text classifier was not run: not asked for, no text, or "
-        detail += "too few clusters. That the sets are alike is not shown"
-        found.guards.append(_guard("blind text classifier", None, detail))
+        found.guards.append(guard(name, None, "blind_missing"))
         return
-    detail = (
-        f"texts alone give an out-of-fold AUC of {number(value)} "
-        f"({number(_fact(facts, 'blind_null_low'))} to "
-        f"{number(_fact(facts, 'blind_null_high'))} without a difference), "
-        f"{p_value(p, places=3)}, by {int(_fact(facts, 'blind_permutations') or 0)} "
-        f"permutations, over {int(_fact(facts, 'blind_rows') or 0)} rows"
-    )
     passed: bool | None = True
+    says = "alike"
     if p < 0.05:
-        passed = False
+        passed, says = False, "unlike"
         found.texts = True
         found.beside[ALL] = TEXTS
-        detail = f"member and non-member texts differ: {detail}; membership is claimed "
-        detail += "only of a score whose AUC is above that by more than their "
-        detail += "difference's interval"
     elif value > 0.55:
-        passed = None
-        detail += "; not validated: too few rows to tell"
-    found.guards.append(_guard("blind text classifier", passed, detail))
+        passed, says = None, "unsure"
+    auc = Row(
+        audit="mia",
+        checkpoint="",
+        metric="auc",
+        of="blind",
+        value=value,
+        null_low=_fact(facts, "blind_null_low"),
+        null_high=_fact(facts, "blind_null_high"),
+        clusters=facts["cluster"].nunique(),
+    )
+    values: dict[str, Fact] = {"p": p, "auc": auc}
+    for of in ("permutations", "rows"):
+        values[of] = int(_fact(facts, f"blind_{of}") or 0)
+    found.guards.append(guard(name, passed, f"blind_{says}", values))
 
 
 def _duplicates(found: Findings, facts: pd.DataFrame) -> None:
-    known = _fact(facts, "duplicates_left")
+    name, known = "near-duplicates", _fact(facts, "duplicates_left")
     if known is None:
-        detail = "not looked for: there is no text"
-        found.guards.append(_guard("near-duplicates", None, detail))
+        found.guards.append(guard(name, None, "duplicates_missing"))
         return
-    left, gone = int(known), int(_fact(facts, "duplicates_removed") or 0)
-    detail = f"{gone} rows with a near-duplicate in the other split were left out; "
-    detail += f"{left or 'none'} remain"
-    passed: bool | None = True
-    if left > BLURRED * len(facts):
-        passed = False
-        void: Status = "invalid" if left > UNUSABLE * len(facts) else "insensitive"
+    left = Hits(count=int(known), of=len(facts))
+    blurred = known > BLURRED * len(facts)
+    if blurred:
+        void: Status = "invalid" if known > UNUSABLE * len(facts) else "insensitive"
         found.void[ALL] = (void, DUPLICATES)
-        detail += f": {DUPLICATES}"
-    elif left:
-        passed = None
-    found.guards.append(_guard("near-duplicates", passed, detail))
+    removed = int(_fact(facts, "duplicates_removed") or 0)
+    passed = False if blurred else None if known else True
+    values: dict[str, Fact] = {"removed": removed, "left": left, "blurred": blurred}
+    found.guards.append(guard(name, passed, "duplicates", values))
 
 
 def _labels(found: Findings, facts: pd.DataFrame, seed: int) -> None:
@@ -186,40 +182,32 @@ def _labels(found: Findings, facts: pd.DataFrame, seed: int) -> None:
     )
     found.label_p = p
     if p is None:
-        detail = "no task has two labels to compare"
-        found.guards.append(_guard("label balance", None, detail))
+        found.guards.append(guard("label balance", None, "labels_missing"))
         return
-    detail = (
-        f"labels of members against non-members: permutation {p_value(p, places=3)}"
-    )
     if p < 0.01:
         found.void["response"] = ("invalid", LABELS)
-        detail += "; `response` is void, the other scores may be shifted too"
     passed = False if p < 0.01 else None if p < 0.05 else True
-    found.guards.append(_guard("label balance", passed, detail))
+    values = {"p": p, "void": "response" in found.void}
+    found.guards.append(guard("label balance", passed, "labels", values))
 
 
 def _covariates(found: Findings, facts: pd.DataFrame) -> None:
     rows = covariate_table(facts, None)
     apart = [r for r in rows if r["p"] < 0.01 and abs(r["smd"] or 0.0) > 0.1]
-    detail = "text length and compressed size are alike on both sides"
-    if not rows:
-        detail = "text length and compressed size cannot be compared"
-    if apart:
-        detail = "differ between the sides: " + ", ".join(
-            f"{r['covariate']} of {r['task']} (SMD {number(r['smd'], 2)})"
-            for r in apart
-        )
     passed = None if apart or not rows else True
-    found.guards.append(_guard("text covariates", passed, detail))
+    says = "apart" if apart else "alike" if rows else "missing"
+    values = {
+        "covariates": [r["covariate"] for r in apart],
+        "tasks": [r["task"] for r in apart],
+        "smds": [number(r["smd"], 2) for r in apart],
+    }
+    found.guards.append(guard("text covariates", passed, f"covariates_{says}", values))
 
 
 def _untrained(found: Findings, base: Mapping[str, Estimate] | None) -> None:
     name = "untrained model"
     if base is None:
-        detail = f"no checkpoint {BASE!r} was scored: that its AUC is 0.5, as it must "
-        detail += "be, is not shown, and `reference` cannot be computed"
-        found.guards.append(_guard(name, None, detail))
+        found.guards.append(guard(name, None, "untrained_missing"))
         return
     alone = []
     for attack, estimate in base.items():
@@ -227,26 +215,36 @@ def _untrained(found: Findings, base: Mapping[str, Estimate] | None) -> None:
             alone.append(attack)
             continue
         holds = estimate.low <= 0.5 <= estimate.high
-        detail = f"{attack}: AUC {figure(estimate)} of a model that saw neither side"
         if not holds:
             found.apart.add(attack)
             found.beside[attack] = UNTRAINED
-            detail += "; it must be 0.5: a change of this score can be generalisation"
-            if attack == "loss":
-                detail += ", and so can `reference`, which is such a change, and every "
-                detail += "other score"
-            detail += "; membership is claimed only above the AUC of the texts alone"
-        found.guards.append(
-            Guard(name=name, checkpoint=BASE, passed=holds, detail=f"{detail}.")
+        auc = Row.of_estimate(
+            estimate, audit="mia", checkpoint=BASE, metric="auc", of=attack
         )
+        values: dict[str, Fact] = {"auc": auc, "holds": holds}
+        found.guards.append(guard(name, holds, "untrained", values, checkpoint=BASE))
     if "loss" in found.apart:
         found.apart |= set(base)
         for attack in alone:
             found.beside[attack] = UNGUARDED
 
 
-def _guard(name: str, passed: bool | None, detail: str) -> Guard:
-    return Guard(name=name, passed=passed, detail=f"{detail}.")
+def guard(
+    name: str,
+    passed: bool | None,
+    says: str,
+    facts: Mapping[str, Fact] | None = None,
+    *,
+    checkpoint: str = "",
+) -> Guard:
+    """A guard of membership figures."""
+    return Guard(
+        name=name,
+        checkpoint=checkpoint,
+        passed=passed,
+        says=f"guard.mia.{says}",
+        facts=dict(facts or {}),
+    )
 
 
 def _fact(facts: pd.DataFrame, name: str) -> float | None:

@@ -12,8 +12,8 @@ from spark_audit.audits.contract import BASE
 from spark_audit.audits.mia.estimates import Group, Known
 from spark_audit.audits.mia.membership_guards import Findings
 from spark_audit.audits.mia.scores import DECLARED, METRICS
-from spark_audit.audits.wording import p_value
 from spark_audit.results import Contrast, Estimate, Row
+from spark_audit.sentences import p_value
 from spark_audit.stats.power import NOT_DETECTED
 from spark_audit.stats.roc import tost
 from spark_audit.stats.roc_clusters import auc_estimate

@@ -1,4 +1,4 @@
-"""What the membership audit says of a checkpoint: one sentence, on one score."""
+"""What the membership audit claims of a checkpoint, on one of its scores."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import numpy as np
 from spark_audit.audits.claims import ALARM, BASE_READ
 from spark_audit.audits.contract import BASE
 from spark_audit.audits.mia.estimates import NO_ROWS, AboveTexts, Group
-from spark_audit.audits.mia.membership_guards import ALL, APART, Findings
+from spark_audit.audits.mia.membership_guards import ALL, Findings, guard
 from spark_audit.audits.mia.scores import ATTACKS, DECLARED, FPRS
-from spark_audit.audits.wording import figure, p_value
-from spark_audit.results import Claim, Contrast, Finding, Guard, Row, number
-from spark_audit.results.findings import Power
+from spark_audit.results import Claim, Contrast, Finding, Guard, Row
+from spark_audit.results.findings import Fact, Power
 from spark_audit.stats.bootstrap import correlated, holm, independent
 from spark_audit.stats.power import mde
 
@@ -26,8 +25,6 @@ somewhat too small."""
 PRIMARY = "combined"
 """The score that is told where several detect."""
 USABLE = ("ok", "insensitive")
-LEAST_P = 1e-4
-"""Smaller p values are only said to be below it."""
 
 
 def verdicts(
@@ -139,11 +136,16 @@ def _state(risen: bool, above: bool, *, told: bool) -> str:
 
 
 def verdict(
-    name: str, claim: Claim, said: str, row: Row | None = None, **more: Any
+    name: str,
+    claim: Claim,
+    says: str,
+    facts: Mapping[str, Fact],
+    row: Row | None = None,
+    **more: Any,
 ) -> Finding:
-    """A finding that begins with its checkpoint."""
-    where = {"audit": "mia", "checkpoint": name}
-    return Finding.on(row, claim, f"{name}: {said}", **where, **more)
+    """A finding on a checkpoint."""
+    where = {"audit": "mia", "checkpoint": name, "facts": facts}
+    return Finding.on(row, claim, f"mia.{says}", **where, **more)
 
 
 @dataclass(frozen=True)
@@ -209,6 +211,14 @@ class Tested:
         return {**own, "null": 0.0, "unit": "AUC", "power": power}
 
     @property
+    def facts(self) -> dict[str, Fact]:
+        """The score, beside the texts alone where they were tried."""
+        facts: dict[str, Fact] = {"attack": self.row.of, "turned": not self.more}
+        if self.above is None:
+            return facts | {"auc": self.row}
+        return facts | self.above.rows(self.row.checkpoint, self.row.of)
+
+    @property
     def beyond_p(self) -> float:
         """P value of what a claim needs beside the change."""
         if self.above is not None:
@@ -222,10 +232,11 @@ def _tests(
     changes: Mapping[str, Contrast],
     pooled: Group,
     judged: Findings,
-) -> tuple[dict[str, Tested], str]:
-    """The test of each usable score, and which scores have none, in words."""
+) -> tuple[dict[str, Tested], dict[str, Fact]]:
+    """The test of each usable score, and which scores have none."""
     tests: dict[str, Tested] = {}
-    void, untested = [], []
+    void: list[str] = []
+    untested: list[str] = []
     before = _told_before(pooled)
     for attack, row in own.items():
         change = changes.get(attack)
@@ -239,10 +250,7 @@ def _tests(
             test = Tested(tested, p, judged.doubted(attack), before)
             above = pooled.above_texts(name, attack, more=test.more)
             tests[attack] = replace(test, above=above)
-    tail = f" Void: {', '.join(sorted(void))}." if void else ""
-    if untested:
-        tail += f" Without a test: {', '.join(sorted(untested))}."
-    return tests, tail
+    return tests, {"void": sorted(void), "untested": sorted(untested)}
 
 
 def base_read(pooled: Group) -> list[Guard]:
@@ -252,12 +260,8 @@ def base_read(pooled: Group) -> list[Guard]:
     above = pooled.above_texts(BASE, "loss", more=True, texts="blind")
     if above is None or above.excess_p(told=above.told_p < TOLD) >= ALARM:
         return []
-    detail = (
-        "The base seems to have read these rows: it tells trained rows from held-out "
-        f"ones with AUC {number(above.score)}, their texts alone with "
-        f"{number(above.texts)}."
-    )
-    return [Guard(name=BASE_READ, checkpoint=BASE, passed=False, detail=detail)]
+    facts = above.rows(BASE, "loss")
+    return [guard(BASE_READ, False, "base_read", facts, checkpoint=BASE)]
 
 
 def _told_before(pooled: Group) -> bool:
@@ -280,43 +284,28 @@ def _concluded(
     judged: Findings,
 ) -> tuple[Finding, dict[str, Tested]]:
     if not own:
-        said = f"membership is not estimable ({pooled.reason or NO_ROWS})."
-        return verdict(name, "not_tested", said), {}
-    tests, tail = _tests(name, own, changes, pooled, judged)
+        facts: dict[str, Fact] = {"reason": pooled.reason or NO_ROWS}
+        return verdict(name, "not_tested", "missing", facts), {}
+    tests, facts = _tests(name, own, changes, pooled, judged)
     if not tests:
-        said = f"nothing can be said of membership.{tail}"
-        return verdict(name, "not_tested", said), {}
+        return verdict(name, "not_tested", "no_score", facts), {}
 
     moved, needed, over = _corrected(name, tests, pooled)
-    least = min(needed.values())
-    primary: dict[str, Any] = {"family": "primary", "p": least}
+    facts["scores"] = len(tests)
+    claim: Claim = "nothing_shown"
     if detected := [attack for attack in tests if needed[attack] < 0.05]:
-        best = _shown_of(detected, tests)
-        test = tests[best]
-        figures = (
-            f"{_told(best, test) or _shown(best, test.row) + NOT_TRIED}, "
-            f"{p_value(least, least=LEAST_P)} corrected for {len(tests)} scores"
-        )
-        less = "" if test.more else " Its rows look LESS familiar than others."
-        said = f"membership was detected: {figures}.{less}{tail}"
-        otherwise = f"{name}: membership is not shown once all tests of the report "
-        otherwise += f"count: {figures}.{tail}"
-        primary |= {"otherwise": otherwise, **test.figures(over)}
-        return verdict(name, "membership", said, test.row, **primary), tests
-    risen = [attack for attack in tests if moved[attack] < 0.05]
-    if confounded := [attack for attack in risen if tests[attack].told]:
-        best = _shown_of(confounded, tests)
-        test = tests[best]
-        why = APART if best in judged.apart else "the sides differ in their texts"
-        said = (
-            "membership cannot be told from what differs between the texts: "
-            f"{_told(best, test) or _shown(best, test.row) + NOT_BESIDE}; {why}.{tail}"
-        )
-        primary |= test.figures(over)
-        return verdict(name, "confounded", said, test.row, **primary), tests
-    said, test = _not_shown(tests, moved, needed, judged)
+        claim, best = "membership", _shown_of(detected, tests)
+    elif apart := [a for a in tests if moved[a] < 0.05 and tests[a].told]:
+        claim, best = "confounded", _shown_of(apart, tests)
+        facts["differ_before"] = best in judged.apart
+    else:
+        best = min(tests, key=lambda attack: (moved[attack], tests[attack].p))
+        facts |= {"p": needed[best], "duplicates": ALL in judged.void}
+    test = tests[best]
+    facts |= test.facts
+    primary: dict[str, Any] = {"family": "primary", "p": min(needed.values())}
     primary |= test.figures(over)
-    return verdict(name, "nothing_shown", f"{said}{tail}", test.row, **primary), tests
+    return verdict(name, claim, claim, facts, test.row, **primary), tests
 
 
 def _corrected(
@@ -356,50 +345,10 @@ def _corrected(
 
 
 def _shown_of(found: list[str], tests: Mapping[str, Tested]) -> str:
-    """The score that a sentence tells: the one declared beforehand, where it may.
+    """The score that is told: the one declared beforehand, where it may.
 
     The best of many looks better than it is.
     """
     if PRIMARY in found:
         return PRIMARY
     return max(found, key=lambda attack: abs(tests[attack].effect))
-
-
-def _not_shown(
-    tests: Mapping[str, Tested],
-    moved: Mapping[str, float],
-    needed: Mapping[str, float],
-    judged: Findings,
-) -> tuple[str, Tested]:
-    """That membership was not detected, and what would not have been."""
-    best = min(tests, key=lambda attack: (moved[attack], tests[attack].p))
-    test = tests[best]
-    blurred = f" {judged.void[ALL][1]}." if ALL in judged.void else ""
-    sentence = (
-        f"membership was not detected: {_told(best, test) or _shown(best, test.row)}, "
-        f"the clearest of {len(tests)} scores, {p_value(needed[best], places=2)} "
-        f"corrected for them; stronger attacks cannot be excluded.{blurred}"
-    )
-    return sentence, test
-
-
-NOT_TRIED = "; what the texts alone tell was not tried"
-NOT_BESIDE = ", and no AUC of the texts alone is there to hold it against"
-
-
-def _told(attack: str, test: Tested) -> str:
-    """The score's AUC beside that of the texts alone; empty where nobody asks."""
-    if test.above is None:
-        return ""
-    turned = "" if test.more else " (turned round)"
-    return (
-        f"AUC {number(test.above.score)}{turned} of {attack}, "
-        f"{number(test.above.texts)} of the texts alone, apart by "
-        f"{figure(test.above.difference)}"
-    )
-
-
-def _shown(attack: str, row: Row) -> str:
-    if isinstance(row, Contrast):
-        return f"the AUC of {attack} changed by {figure(row)} since the untrained model"
-    return f"the AUC of {attack} is {figure(row)}, chance 0.5"
