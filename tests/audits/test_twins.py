@@ -204,7 +204,8 @@ def test_memory_is_claimed_of_what_rose_beyond_both(
     assert beyond.value is not None
     assert f"{beyond.value:.2f} [" in finding.sentence.partition(" bits ")[2]
     assert " of them beyond those never trained on (p " in finding.sentence
-    assert "no memory of identifiers shown" in finding.otherwise
+    withdrawn = finding.model_copy(update={"claim": "nothing_shown"}).sentence
+    assert "no memory of identifiers shown" in withdrawn
 
 
 def test_memory_of_the_highest_dose_alone_is_found(

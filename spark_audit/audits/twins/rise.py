@@ -32,7 +32,7 @@ from spark_audit.audits.twins.twin_rows import (
 )
 from spark_audit.manifest.prompts import twins_key
 from spark_audit.manifest.schema import Manifest, ManifestTwins
-from spark_audit.results import AuditResult, Guard
+from spark_audit.results import AuditResult, Guard, Hits
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.duplicates import connected_components
 from spark_audit.stats.exposure import candidate_ranks
@@ -84,11 +84,12 @@ def further(result: AuditResult, tables: Tables, manifest: Manifest) -> AuditRes
     lost = manifest.counts.get("twins_lost", 0)
     if not lost or not manifest.twins:
         return result
-    detail = (
-        f"drawn identifiers without twins: {lost} of {lost + len(manifest.twins)}; too "
-        "few strings of their kind take as many tokens in their place"
+    guard = Guard(
+        name="identifiers have twins",
+        passed=None,
+        says="guard.have_twins",
+        facts={"lost": Hits(count=lost, of=lost + len(manifest.twins))},
     )
-    guard = Guard(name="identifiers have twins", passed=None, detail=detail)
     return replace(result, guards=[*result.guards, guard])
 
 

@@ -1,10 +1,10 @@
-"""What the twins audit says: one sentence a checkpoint, and the tests it rests on."""
+"""What the twins audit claims: one finding a checkpoint, and the tests it rests on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,6 @@ from spark_audit.audits.twins.twin_rows import (
     compared,
     held_out,
 )
-from spark_audit.audits.wording import figure, of_rows, p_value
 from spark_audit.data.twins import WORDED
 from spark_audit.results import Claim, Finding, Row
 from spark_audit.results.findings import Power
@@ -33,8 +32,6 @@ from spark_audit.stats.memory import Memory, Sides, least_p, permutation_p
 LEVEL = 0.05
 FINEST = 1e-4
 """The smallest p of a test by 9,999 random draws."""
-UNSURE = "by tests of 9,999 draws"
-NOBODY = "where nobody was held out and neither injected numbers nor doses can tell"
 
 
 @dataclass(frozen=True)
@@ -87,33 +84,25 @@ def findings(frame: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Fin
         if name == BASE:
             continue
         own = frame[frame["checkpoint"] == name]
+        absent: dict[str, Any] = {"audit": "twins", "checkpoint": name}
         if lost & {name, BASE}:
-            whose = "" if name in lost else " on the base"
-            said = f"{name}: identifiers are not resolvable among their twins{whose}, "
-            said += f"{TIED}."
-            status = {"status": "not_resolvable", "checkpoint": name}
-            found.append(_finding(None, "not_tested", said, **status))
+            absent |= {"status": "not_resolvable", "says": "twins.not_resolvable"}
+            absent["facts"] = {"reason": TIED, "on_base": name not in lost}
+            found.append(Finding(claim="not_tested", **absent))
             continue
         tests = list(_tests(own, [row for row in rows if row.checkpoint == name], seed))
         if not tests:
-            reason = "the base was not scored, and too few identifiers stand in no "
-            reason += "trained row"
-            if not (own["side"] == TRAINED).any():
-                reason = "no identifier of trained rows has twins"
-            said = f"{name}: memory not tested by twins, {reason}."
-            found.append(_finding(None, "not_tested", said, checkpoint=name))
+            trained = (own["side"] == TRAINED).any()
+            absent["says"] = "twins.no_control" if trained else "twins.no_trained"
+            found.append(Finding(claim="not_tested", **absent))
             continue
         ps = holm([test.both for test in tests])
         tests = [
             replace(test, p=float(p), over=len(tests))
             for test, p in zip(tests, ps, strict=True)
         ]
-        found.append(_verdict(name, tests, _still(tests[0].row, own, len(tests))))
+        found.append(_verdict(tests, _still(tests[0].row, own, len(tests))))
     return found
-
-
-def _finding(row: Row | None, claim: Claim, sentence: str, **columns: Any) -> Finding:
-    return Finding.on(row, claim, sentence, **{"audit": "twins", **columns})
 
 
 def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
@@ -167,7 +156,7 @@ def _flip(part: pd.DataFrame) -> list[Power]:
             df=len(sums) - 1,
             n=len(sums),
             least_p=2.0 ** (1 - len(sums)) if exact else FINEST,
-            why="with so few clusters" if exact else UNSURE,
+            why="clusters" if exact else "draws",
         )
     ]
 
@@ -177,8 +166,8 @@ def _dealt(held: tuple[Memory, Sides], *, exact: bool) -> list[Power]:
     if not (se := held[0].difference.se):
         return []
     least = least_p(held[1]) if exact else 0.0
-    why = UNSURE if least == FINEST else "with so few clusters"
     df = held[0].freedom
+    why: Literal["draws", "clusters"] = "draws" if least == FINEST else "clusters"
     return [Power(test="t", se=se, df=df, least_p=least, why=why)]
 
 
@@ -212,70 +201,43 @@ def _beyond_the_kind(
         ps.append(found if found is not None and risen else 1.0)
         power += _dealt(held, exact=exact is not None)
     if not ps:
-        return 1.0, [Power(test="t", least_p=1.0, why=NOBODY)]
+        return 1.0, [Power(test="t", least_p=1.0, why="nobody")]
     told = [one.model_copy(update={"over": float(len(ps))}) for one in power[:1]]
     return min(1.0, len(ps) * min(ps)), told
 
 
-def _verdict(name: str, tests: Sequence[Test], still: dict[str, Any]) -> Finding:
+def _verdict(tests: Sequence[Test], still: dict[str, Any]) -> Finding:
     best, whole = min(tests, key=lambda test: test.p), tests[0]
-    row = best.row
-    whose = f"{name}: identifiers that it was trained on"
-    if row.group != "pooled":
-        dose = of_rows(row.group.removeprefix("dose:"))
-        whose = f"{name}: identifiers that stand in {dose} trained rows"
-    figures = f"{figure(whole.row, digits=2)} bits {_since(whole.row)}"
-    said = f"they rank ahead by {figures} (0 without memory)"
-    if still:
-        said = f"in none of {still['power'][0].n} clusters has a rank changed, as in a "
-        said += "copy of the base"
-    nothing = (
-        f"{name}: no memory of identifiers shown among fresh strings of their kind: "
-        f"{said}."
-    )
-    options: dict[str, Any] = {"p": best.p, "family": "primary"}
-    found = best.p <= LEVEL and best.way and _clear(row, best.way)
-    options["power"] = [
+    detected = best.p <= LEVEL and best.way and _clear(best.row, best.way)
+    clearest = best if detected else whole
+    facts: dict[str, Any] = {"ahead": clearest.row, "ahead_all": whole.row}
+    claim: Claim = "nothing_shown"
+    says = "still" if still else "nothing"
+    if detected and best.way > 0:
+        claim = says = "memory"
+        # Of a rise only this part is no kind that was learned. Of few clusters
+        # its interval may hold 0 where the test, by permutations, does not.
+        held = best.p_beyond is not None and best.row is not best.apart
+        facts["beyond"] = best.apart if held else None
+        facts["beyond_clear"] = bool(best.apart and _clear(best.apart, best.way))
+    elif detected:
+        claim, says = "moved", "fell"
+        if best.p_beyond is not None:
+            claim = says = "betrays"
+    elif (whole.p_rise or 1.0) <= LEVEL and whole.p_kind is not None:
+        claim = says = "confounded"
+    elif (whole.p_rise or 1.0) <= LEVEL and whole.p_beyond is not None:
+        claim, says = "formats" if (whole.row.value or 0.0) > 0 else "moved", "kind"
+    power = [
         each.model_copy(update={"over": each.over * len(tests)})
-        for each in (best if found else whole).power
+        for each in clearest.power
     ]
-    if found:
-        change = figure(row, digits=2, sign=best.way)
-        if best.way > 0:
-            options["otherwise"] = nothing
-            said = f"REMEMBERED, they rank ahead of their twins by {change} bits"
-            control = ""
-            if best.p_beyond is not None and best.apart and row is not best.apart:
-                # Of a rise only this part is no kind that was learned. Of few clusters
-                # its interval may hold 0 where the test, by permutations, does not.
-                control = ", and more than those never trained on"
-                if _clear(best.apart, best.way):
-                    part = figure(best.apart, digits=2)
-                    control = f", {part} of them beyond those never trained on"
-            said = f"{whose} are {said} {_since(row)}{control} ({p_value(best.p)})."
-            return _finding(row, "memory", said, **options)
-        said = f"{whose} fell behind their twins by {change} bits"
-        if best.p_beyond is None:
-            return _finding(row, "moved", f"{said} since the base.", **options)
-        options["otherwise"] = nothing
-        said += f", beyond those never trained on ({p_value(best.p)})"
-        said += ": that tells who was in the data."
-        return _finding(row, "betrays", said, **options)
-    if whole.p_kind is not None and (whole.p_rise or 1.0) <= LEVEL:
-        said = (
-            f"{name}: identifiers rank ahead of their twins by {figures}, but no "
-            "comparable ones were held out, and neither injected numbers nor dose tell "
-            "it from a kind that was learned: whether that is memory cannot be told."
-        )
-        return _finding(whole.row, "confounded", said, **options)
-    if whole.p_beyond is not None and (whole.p_rise or 1.0) <= LEVEL:
-        claim: Claim = "formats" if (whole.row.value or 0.0) > 0 else "moved"
-        said = (
-            f"{name}: identifiers rank ahead of their twins by {figures}, but not "
-            "beyond those never trained on: the kind moved, memory is not shown."
-        )
-        return _finding(whole.row, claim, said, **options)
-    return _finding(whole.row, "nothing_shown", nothing, **options | still)
+    options: dict[str, Any] = {"power": power, "facts": facts}
+    if still:
+        facts["clusters"] = still["power"][0].n
+        options |= still
+    options |= {"p": best.p, "family": "primary"}
+    return Finding.on(clearest.row, claim, f"twins.{says}", **options)
 
 
 def _still(row: Row, own: pd.DataFrame, over: float) -> dict[str, Any]:
@@ -296,12 +258,6 @@ def _still(row: Row, own: pd.DataFrame, over: float) -> dict[str, Any]:
     ps = [max(2.0 ** (1 - k), FINEST, p) for k, p in zip(few, apart, strict=True)]
     power = Power(test="hits", n=n, most=n, ps=ps, over=over)
     return {"unit": "clusters", "power": [power]}
-
-
-def _since(row: Row) -> str:
-    if row.metric == "rise":
-        return "more than on the base"
-    return "more than those never trained on, the base not being scored"
 
 
 def _clear(row: Row, sign: int) -> bool:
