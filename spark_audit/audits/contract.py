@@ -71,6 +71,8 @@ class Metric:
     glance, headline
         By variant: its title among the figures that are shown first (:data:`ANY`: the
         variant that the verdict rests on), and its name in sentences on several seeds.
+    partner
+        Metric that it is shown with or not at all: from the one the other may follow.
     panel, counted
         Title of the table that it stands in, where it is not the audit's own; by
         variant, its name as the one that the table's smallest effect is of.
@@ -91,6 +93,7 @@ class Metric:
     definitions: Mapping[str, str] = field(default_factory=dict)
     glance: Mapping[str, str] = field(default_factory=dict)
     headline: Mapping[str, str] = field(default_factory=dict)
+    partner: str = ""
     panel: str = ""
     counted: Mapping[str, str] = field(default_factory=dict)
 
@@ -160,6 +163,9 @@ class About:
         It looks at all stages of a series.
     coded
         It concludes from columns of text that are categories, too.
+    public
+        Tables of counts, of ranks of planted strings and of states: nothing of them is
+        withheld.
     file
         Its evidence in ``scores/``, if that is not called as the audit is.
     covers
@@ -186,6 +192,7 @@ class About:
     counts: str = "tokens"
     stages: bool = False
     coded: bool = False
+    public: tuple[str, ...] = ()
     file: str = ""
     covers: tuple[str, str] | None = None
     memory: bool = False

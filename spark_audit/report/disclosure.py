@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from spark_audit.audits import AUDITS
 from spark_audit.report.rounding import (
     APART,
     checkpoint_facts,
@@ -39,23 +40,8 @@ ONE_CLUSTER = "extremes withheld: each leaves out one cluster (see report.json)"
 MEANT = ("value", "low", "high", "null", "mde")
 LIMITS = ("value", "low", "high", "parity_low", "parity_high", "mde")
 NULLS = ("null", "null_low", "null_high")
-COUNTED = (
-    "matching_by_type",
-    "canary_uniformity",
-    "canary_streisand",
-    "canary_dose_trend",
-    "canary_paired",
-    "canary_epsilon",
-    "canary_one_run",
-    "canary_extrapolated",
-    "extract_canaries",
-    "mia_covariates",
-    "accuracy_matrix",
-    "stages_states",
-)
-"""Tables of counts, of ranks of planted strings, of texts, and of states."""
-RELATED = (("memory", "pii_change"), ("kind", "specific"), ("rise", "beyond"))
-"""Metrics of sides and of their difference: of some of them follow the others."""
+MATCHING = "matching_by_type"
+"""The table of how many identifiers have a control."""
 PLACES = ("nats", "caliper_nats", "sigma", "relative", "rank", "fpr")
 """Columns that say where a record stands, not what was found."""
 SIZES = ("clusters", "spans", "pairs", "draws", "tokens", "n")
@@ -96,8 +82,9 @@ def disclosed(report: Report) -> Report:
 
 def _unit(row: Row) -> tuple[str, ...]:
     """Figures with the same key are shown together or not at all."""
-    names = next((names for names in RELATED if row.metric in names), ())
-    own = names[:1] or (row.metric, row.of)
+    partners = {one.name: one.partner for one in AUDITS.metrics(row.audit)}
+    lead = partners.get(row.metric) or row.metric
+    own = (lead,) if lead in partners.values() else (row.metric, row.of)
     place = (row.audit, row.checkpoint, row.over, row.group)
     return (*place, getattr(row, "baseline", ""), *own)
 
@@ -297,7 +284,7 @@ def _table(name: str, records: list[Record], report: Report) -> Iterator[Record]
     sizes = (row.clusters for row in pooled if row.clusters)
     size = min(sizes, default=report.manifest.n_clusters)
     for record in records:
-        if name in COUNTED:
+        if name in (MATCHING, *AUDITS.about(audit).public):
             yield record
         elif name == "canary_by_dose":
             few = (record.get("canaries") or 0) < FEWEST

@@ -214,6 +214,15 @@ def further(
 @AUDITS.register(
     about=About(
         METRICS,
+        public=(
+            "canary_uniformity",
+            "canary_streisand",
+            "canary_dose_trend",
+            "canary_paired",
+            "canary_epsilon",
+            "canary_one_run",
+            "canary_extrapolated",
+        ),
         columns=COLUMNS,
         nothing=NONE,
         unscored=UNSCORED,

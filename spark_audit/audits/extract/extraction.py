@@ -297,6 +297,7 @@ def _asked(
 @AUDITS.register(
     about=About(
         METRICS,
+        public=("extract_canaries",),
         columns=COLUMNS,
         nothing=NOTHING,
         unscored=UNSCORED,

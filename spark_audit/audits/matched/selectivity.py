@@ -83,6 +83,7 @@ METRICS = (
     ),
     Metric(
         "pii_change",
+        partner="memory",
         unit="nats",
         learned=-1,
         panel=_SIDES,
@@ -106,6 +107,7 @@ METRICS = (
     Metric(
         "specific",
         "specific selectivity",
+        partner="kind",
         unit="nats",
         panel=_SIDES,
         definitions={

@@ -251,6 +251,7 @@ def frames(
 @AUDITS.register(
     about=About(
         METRICS,
+        public=("mia_covariates",),
         columns=COLUMNS,
         nothing=NO_ROWS,
         unscored=UNSCORED,

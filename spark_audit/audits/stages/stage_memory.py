@@ -284,6 +284,7 @@ def frames(
 @AUDITS.register(
     about=About(
         METRICS,
+        public=("stages_states",),
         columns=COLUMNS,
         # A report without a series has nothing of it, and is told nothing.
         nothing="",

@@ -55,6 +55,7 @@ METRICS = (
     Metric(
         "beyond",
         "trained minus never trained",
+        partner="rise",
         learned=1,
         unit="bits",
         null=0.0,

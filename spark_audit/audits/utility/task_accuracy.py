@@ -188,6 +188,7 @@ def further(
 @AUDITS.register(
     about=About(
         METRICS,
+        public=("accuracy_matrix",),
         columns=COLUMNS,
         nothing=_nothing,
         unscored="no answer of it was scored",
