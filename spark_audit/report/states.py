@@ -71,7 +71,7 @@ class Tried:
     @property
     def attack(self) -> str:
         """What it tries, in words."""
-        return sentences.render(f"audit.{self.audit}.attack", {})
+        return sentences.render(f"audit.{self.audit}.attack")
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Standing:
             return " ".join(filter(None, [sentences.lead(self.led_by), faults]))
         key = "nothing" if self.state == "NOT SHOWN" else "untested"
         # The report says at its head why, once for all.
-        return faults or sentences.render(f"states.{key}", {})
+        return faults or sentences.render(f"states.{key}")
 
     @property
     def ships(self) -> bool:
@@ -176,12 +176,12 @@ def answer(found: Sequence[Standing]) -> str:
         names = [one.name for one in found if one.state == state]
         if names:
             states.append({"state": state, "count": len(names), "first": names[0]})
-    return sentences.render("states.answer", {"count": len(found), "states": states})
+    return sentences.render("states.answer", count=len(found), states=states)
 
 
 def meanings() -> dict[State, str]:
     """What each state means."""
-    return {state: sentences.render(f"state.{key_of(state)}", {}) for state in SHAPES}
+    return {state: sentences.render(f"state.{key_of(state)}") for state in SHAPES}
 
 
 def advice(found: Sequence[Standing]) -> dict[State, str]:
@@ -200,7 +200,7 @@ def advice(found: Sequence[Standing]) -> dict[State, str]:
         if of:
             facts["faults"][name] = of if len(of) < len(lacking) else []
     return {
-        state: sentences.render(f"advice.{key_of(state)}", facts) for state in states
+        state: sentences.render(f"advice.{key_of(state)}", **facts) for state in states
     }
 
 
@@ -247,7 +247,7 @@ def doubts(report: Report, found: Sequence[Standing]) -> str:
         ],
         "marked": any(void & {*standing.tally} for standing in found),
     }
-    return sentences.render("states.doubts", facts)
+    return sentences.render("states.doubts", **facts)
 
 
 def reading(report: Report, found: Sequence[Standing]) -> str:
@@ -258,13 +258,13 @@ def reading(report: Report, found: Sequence[Standing]) -> str:
         "tests": int(report.settings.get(TESTS, 0)),
         "units": [unit for unit in UNITS if unit in used],
     }
-    return sentences.render("states.reading", facts)
+    return sentences.render("states.reading", **facts)
 
 
 def level(report: Report) -> str:
     """The level that a claim of a report must pass, in words."""
     tests = int(report.settings.get(TESTS, 0))
-    return sentences.render("states.level", {"tests": tests})
+    return sentences.render("states.level", tests=tests)
 
 
 def gate(found: Sequence[Standing]) -> str:
@@ -279,7 +279,7 @@ def gate(found: Sequence[Standing]) -> str:
         "passes": [(one.name, bool(one.detections)) for one in found if one.ships],
         "unjudged": any(one.ships and skipped & {*one.tally} for one in found),
     }
-    return sentences.render("states.gate", facts)
+    return sentences.render("states.gate", **facts)
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ class Coverage:
         """In words; empty: on nothing."""
         facts = {"count": self.count, "types": self.types}
         key = f"audit.{self.audit}.covers"
-        return sentences.render(key, facts) if self.count else ""
+        return sentences.render(key, **facts) if self.count else ""
 
 
 def coverage(report: Report) -> list[Coverage]:
@@ -316,7 +316,7 @@ def coverage(report: Report) -> list[Coverage]:
 
 def covered(report: Report) -> str:
     """What each attack was tried on, and which came to no figure."""
-    return sentences.render("states.covered", {"attacks": coverage(report)})
+    return sentences.render("states.covered", attacks=coverage(report))
 
 
 def _attacks() -> Iterator[tuple[str, tuple[str, str]]]:

@@ -92,7 +92,7 @@ class Guard(Rendered):
     @property
     def detail(self) -> str:
         """What was found, in a sentence."""
-        return sentences.render(self.says, self.facts)
+        return sentences.render(self.says, **self.facts)
 
 
 Claim = Literal[

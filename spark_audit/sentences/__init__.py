@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Protocol
@@ -59,7 +61,7 @@ def figure(
         -1 turns the figure round: the value and both limits.
     """
     if row.value is None:
-        return "withheld" if getattr(row, "withheld", False) else "-"
+        return render("word.withheld") if getattr(row, "withheld", False) else "-"
     low, high = (row.low, row.high) if sign > 0 else (row.high, row.low)
     value = number(sign * scale * row.value, digits)
     return f"{value}{unit}{limits(low, high, digits=digits, scale=sign * scale)}"
@@ -78,7 +80,7 @@ def percent(row: Interval) -> str:
 def value(row: Row, digits: int = 3, *, scale: float = 1) -> str:
     """The value without its interval."""
     if row.value is None:
-        return "withheld" if row.withheld else "-"
+        return render("word.withheld") if row.withheld else "-"
     return number(scale * row.value, digits)
 
 
@@ -104,30 +106,30 @@ def p_value(p: float, *, places: int | None = None, least: float = 0.0) -> str:
 
 def adjusted_p(p: float, tests: int) -> str:
     """A p value that was adjusted over several tests."""
-    return f"{p_value(p)} adjusted over {tests} {'test' if tests == 1 else 'tests'}"
+    return render("word.adjusted", p=p, tests=tests)
 
 
-def listed(names: Sequence[str], word: str = "and") -> str:
+def listed(names: Sequence[str]) -> str:
     """``a, b and c``."""
-    return f" {word} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    last = f" {render('word.and')} "
+    return last.join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def of_rows(dose: str) -> str:
     """How many rows a group of doses is of: ``dose:16+`` is "16 or more"."""
-    return dose.removeprefix("dose:").replace("+", " or more").replace("-", " to ")
+    least, more, _ = dose.removeprefix("dose:").partition("+")
+    return render("word.dose", range=least.split("-"), more=bool(more))
 
 
 def effect(mde: float, unit: str) -> str:
     """A smallest effect with its unit."""
-    return f"{number(mde, DECIMALS.get(unit, 3))} {unit}".strip()
+    shown = number(mde, DECIMALS.get(unit, 3))
+    return f"{shown} {optional(f'unit.{unit}') or unit}".strip()
 
 
 def hits(counted: Hits) -> str:
     """How many, and how many if ties are won; of shared files about how many."""
-    sure = f"{'about ' * counted.rounded}{counted.count}"
-    if not counted.tied:
-        return sure
-    return f"{sure} ({counted.count + counted.tied} if ties are won)"
+    return render("word.hits", hits=counted)
 
 
 def capitalised(text: str) -> str:
@@ -135,13 +137,23 @@ def capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-FILTERS = {
-    one.__name__: one
-    for one in (
-        *(figure, points, percent, value, drifted, share, number, p_value, of_rows),
-        *(effect, hits, capitalised, adjusted_p, listed),
-    )
-}
+FILTERS = (
+    *(figure, points, percent, value, drifted, share, number, p_value, of_rows),
+    *(effect, hits, capitalised, adjusted_p, listed),
+)
+LANGUAGES = ("en", "de")
+"""Languages that there are; what one lacks is English."""
+_spoken = ContextVar("language", default="en")
+
+
+@contextmanager
+def spoken(language: str) -> Iterator[None]:
+    """Render in a language for a while."""
+    before = _spoken.set(language)
+    try:
+        yield
+    finally:
+        _spoken.reset(before)
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -153,72 +165,74 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 @lru_cache
-def templates(language: str = "en") -> Environment:
-    """The templates of a language, by their keys."""
+def _known(language: str) -> dict[str, str]:
+    known = {} if language == "en" else dict(_known("en"))
+    for file in files("spark_audit.sentences").joinpath(language).iterdir():
+        known |= _flat(tomllib.loads(file.read_text(encoding="utf-8")))
+    return known
+
+
+@lru_cache
+def _environment(language: str) -> Environment:
     from jinja2 import DictLoader, Environment, StrictUndefined
 
-    folder = files("spark_audit.sentences").joinpath(language)
-    known = {
-        key: template
-        for file in folder.iterdir()
-        for key, template in _flat(tomllib.loads(file.read_text(encoding="utf-8")))
-    }
-    made = Environment(loader=DictLoader(known), undefined=StrictUndefined)
-    made.filters.update(FILTERS)
+    loader = DictLoader(_known(language))
+    made = Environment(loader=loader, undefined=StrictUndefined)
+    made.filters |= {one.__name__: one for one in FILTERS}
     return made
 
 
-def render(key: str, facts: Mapping[str, Any], *, language: str = "en") -> str:
-    """The sentence of a key.
+def knows(key: str) -> bool:
+    """Whether there is a sentence of a key."""
+    return key in _known("en")
+
+
+def render(key: str, /, **facts: Any) -> str:
+    """The sentence of a key, in the language that is spoken.
 
     Raises
     ------
     jinja2.TemplateError
         If there is no such sentence, or it lacks a fact.
     """
-    text = templates(language).get_template(key).render(facts)
-    return " ".join(text.split())
+    template = _environment(_spoken.get()).get_template(key)
+    return " ".join(template.render(facts).split())
 
 
-def optional(key: str, *, language: str = "en") -> str:
+def optional(key: str) -> str:
     """The sentence of a key without facts; empty where there is none."""
-    known = key in templates(language).list_templates()
-    return render(key, {}, language=language) if known else ""
+    return render(key) if knows(key) else ""
 
 
-def text(finding: Finding, *, language: str = "en") -> str:
+def subject(finding: Finding) -> str:
+    """What a finding is about; empty: the report as a whole."""
+    key = f"{finding.says}.subject"
+    return _rendered(key, finding) if knows(key) else finding.checkpoint
+
+
+def text(finding: Finding) -> str:
     """A finding without its subject: what it says, and how sure that is."""
     key = f"{finding.says}.withdrawn" if finding.withdrawn else finding.says
-    facts = {**finding.facts, "finding": finding}
-    parts = [render(key, facts, language=language)]
+    parts = [_rendered(key, finding)]
     if finding.voided_by:
-        parts.insert(0, render("void", facts, language=language))
+        parts.insert(0, _rendered("void", finding))
     else:
-        parts.append(render("ending", facts, language=language))
+        parts.append(_rendered("ending", finding))
     return " ".join(filter(None, parts))
 
 
-def subject(finding: Finding, *, language: str = "en") -> str:
-    """What a finding is about; empty: the report as a whole."""
-    if not _has_subject(finding, language):
-        return finding.checkpoint
-    facts = {**finding.facts, "finding": finding}
-    return render(f"{finding.says}.subject", facts, language=language)
-
-
-def _has_subject(finding: Finding, language: str) -> bool:
-    return f"{finding.says}.subject" in templates(language).list_templates()
-
-
-def sentence(finding: Finding, *, language: str = "en") -> str:
+def sentence(finding: Finding) -> str:
     """A finding with its subject: it stands by itself."""
-    about = subject(finding, language=language)
-    shown = text(finding, language=language)
+    about, shown = subject(finding), text(finding)
     return f"{about}: {shown}" if about else capitalised(shown)
 
 
-def lead(finding: Finding, *, language: str = "en") -> str:
+def lead(finding: Finding) -> str:
     """A finding where its checkpoint stands in front already."""
-    if _has_subject(finding, language):
-        return sentence(finding, language=language)
-    return capitalised(text(finding, language=language))
+    if knows(f"{finding.says}.subject"):
+        return sentence(finding)
+    return capitalised(text(finding))
+
+
+def _rendered(key: str, finding: Finding) -> str:
+    return render(key, **finding.facts, finding=finding)

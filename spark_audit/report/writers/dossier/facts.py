@@ -67,7 +67,7 @@ def attacks(report: Report, found: Sequence[Standing]) -> list[Attack]:
         made.append(
             Attack(
                 name=tried.attack,
-                question=render(f"audit.{tried.audit}.asks", {}),
+                question=render(f"audit.{tried.audit}.asks"),
                 frames=about.frames,
                 state=state,
                 why=why,
@@ -115,7 +115,7 @@ def _least(each: Sequence[Tried], unit: str) -> str:
         never = next((f.why for f in told if f.why), "")
         mdes = {f.mde: f.unit for f in told if f.mde is not None}
         if never and not mdes:
-            return f"cannot be detected {render(f'ending.why_{never}', {})}"
+            return f"cannot be detected {render(f'ending.why_{never}')}"
         if mdes:
             unit = next((u for u in mdes.values() if u in DECIMALS), unit)
             digits = DECIMALS.get(unit, 3)

@@ -93,7 +93,7 @@ def render(
         level=level(report),
         shapes=SHAPES,
         states=meanings(),
-        next=advice(found) or {"NOT TESTED": sentences.render("advice.give", {}) + "."},
+        next=advice(found) or {"NOT TESTED": sentences.render("advice.give") + "."},
         prepared_by=visible(prepared_by).strip() or NOT_STATED,
         checkpoints=[c for c in report.checkpoints if series_of(c.name) == c.name],
         stages=sum(series_of(c.name) != c.name for c in report.checkpoints),

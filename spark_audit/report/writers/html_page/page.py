@@ -183,7 +183,7 @@ def _page(report: Report, heat: Cases, how: Rendering) -> str:
             shapes=SHAPES,
             next=advice(stand),
             reading=reading(report, stand),
-            meant=sentences.render("states.outcomes", {}),
+            meant=sentences.render("states.outcomes"),
             doubts=doubts(report, stand),
             gate=gate(stand),
             covered=covered(report),
