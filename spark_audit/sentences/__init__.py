@@ -8,6 +8,7 @@ their keys, ``{% include "matched.compared" %}``. Line breaks are spaces.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from spark_audit.results.findings import Finding, Hits
     from spark_audit.results.rows import Row
 
+TWICE, MOST = 2.0, math.log(1e9)
 DECIMALS = {"bits": 2, "points": 1, "ranks": 1, "clusters": 1}
 """Decimals of a unit, where they are not three."""
 
@@ -89,6 +91,35 @@ def drifted(row: Row | None) -> str:
     return number(0.0) if row is None or row.value is None else value(row)
 
 
+def likelier(row: Row) -> str:
+    """A change of NLL, nats per token, in words: ``12% more likely``."""
+    if row.value is None:
+        return value(row)
+    ratio = _ratio(row.value)
+    if ratio >= TWICE:
+        return render("word.times_as_likely", ratio=number(ratio, 1))
+    way = "more" if ratio >= 1 else "less"
+    return render(f"word.{way}_likely", percent=number(100 * abs(ratio - 1), 0))
+
+
+def likelier_interval(row: Row) -> str:
+    """The interval of :func:`likelier`: in times, or in per cent with signs."""
+    assert row.value is not None
+    assert row.low is not None
+    assert row.high is not None
+    low, high = _ratio(row.high), _ratio(row.low)
+    if _ratio(row.value) >= TWICE:
+        ends = {"low": number(low, 1), "high": number(high, 1)}
+        return render("word.times", ratio=render("word.from_to", **ends))
+    signed = [f"{'+' * (end >= 1)}{number(100 * (end - 1), 0)}%" for end in (low, high)]
+    return render("word.from_to", low=signed[0], high=signed[1])
+
+
+def _ratio(change: float) -> float:
+    """How many times as likely per token; of a billion times and more that."""
+    return math.exp(min(-change, MOST))
+
+
 def share(part: float | None) -> str:
     """A share in per cent, without its sign."""
     return number(None if part is None else 100 * part, DECIMALS["points"])
@@ -139,7 +170,7 @@ def capitalised(text: str) -> str:
 
 FILTERS = (
     *(figure, points, percent, value, drifted, share, number, p_value, of_rows),
-    *(effect, hits, capitalised, adjusted_p, listed),
+    *(likelier, likelier_interval, effect, hits, capitalised, adjusted_p, listed),
 )
 LANGUAGES = ("en", "de")
 """Languages that there are; what one lacks is English."""

@@ -51,7 +51,7 @@ def memory_findings(
         Facts on who was left out.
     """
     row = rows["memory", "", "pooled"]
-    facts: dict[str, Any] = {"memory": row, "seeds": seeds, **(lost or {})}
+    facts = {**_compared(rows, "pooled"), "seeds": seeds, **(lost or {})}
     if row.value is None:
         facts["reason"] = row.note
         return [Finding.on(row, "not_tested", "matched.not_tested", facts=facts)]
@@ -61,8 +61,17 @@ def memory_findings(
     doses = [key[2] for key in rows if key[0] == "memory" and key[2][:5] == "dose:"]
     findings = [_memory(row, rows, tests, doses, facts)]
     if doses:
-        findings.append(_highest(rows["memory", "", doses[-1]], tests))
+        findings.append(_highest(rows, tests, doses[-1]))
     return findings
+
+
+def _compared(rows: Told, group: str) -> dict[str, Any]:
+    """The figure of a comparison, and both of its sides."""
+    return {
+        "memory": rows["memory", "", group],
+        "trained": rows["pii_change", "trained", group],
+        "held_out": rows["pii_change", "never-trained", group],
+    }
 
 
 def _memory(
@@ -98,9 +107,10 @@ def _memory(
     return Finding.on(row, claim, says, power=[*test.power, *power], **options)
 
 
-def _highest(row: Row, tests: Mapping[str, Moved]) -> Finding:
+def _highest(rows: Told, tests: Mapping[str, Moved], group: str) -> Finding:
     """Of the identifiers that stand in most trained rows."""
-    facts = {"memory": row, "dose": row.grouping[1]}
+    row = rows["memory", "", group]
+    facts = {**_compared(rows, group), "dose": row.grouping[1]}
     if row.value is None:
         facts["reason"] = row.note
         return Finding.on(row, "nothing_shown", "matched.dose_missing", facts=facts)
