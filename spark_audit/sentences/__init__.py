@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from spark_audit.results.findings import Finding, Hits
     from spark_audit.results.rows import Row
 
-TWICE, MOST = 2.0, math.log(1e9)
+TWICE, MOST = 2.0, 1000.0
+"""Ratios from which a likelihood is said to be so many times as high, and up to which.
+"""
 DECIMALS = {"bits": 2, "points": 1, "ranks": 1, "clusters": 1}
 """Decimals of a unit, where they are not three."""
 
@@ -97,7 +99,7 @@ def likelier(row: Row) -> str:
         return value(row)
     ratio = _ratio(row.value)
     if ratio >= TWICE:
-        return render("word.times_as_likely", ratio=number(ratio, 1))
+        return render("word.times_as_likely", ratio=_times(ratio))
     way = "more" if ratio >= 1 else "less"
     return render(f"word.{way}_likely", percent=number(100 * abs(ratio - 1), 0))
 
@@ -109,15 +111,19 @@ def likelier_interval(row: Row) -> str:
     assert row.high is not None
     low, high = _ratio(row.high), _ratio(row.low)
     if _ratio(row.value) >= TWICE:
-        ends = {"low": number(low, 1), "high": number(high, 1)}
+        ends = {"low": _times(low), "high": _times(high)}
         return render("word.times", ratio=render("word.from_to", **ends))
     signed = [f"{'+' * (end >= 1)}{number(100 * (end - 1), 0)}%" for end in (low, high)]
     return render("word.from_to", low=signed[0], high=signed[1])
 
 
 def _ratio(change: float) -> float:
-    """How many times as likely per token; of a billion times and more that."""
-    return math.exp(min(-change, MOST))
+    """How many times as likely per token."""
+    return math.exp(min(-change, 2 * math.log(MOST)))
+
+
+def _times(ratio: float) -> str:
+    return render("word.over", most=f"{MOST:g}") if ratio > MOST else number(ratio, 1)
 
 
 def share(part: float | None) -> str:

@@ -1,0 +1,103 @@
+"""Sentences: every key has its template, and no program reads our own words."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_audit import sentences
+from spark_audit.results import Finding, Row
+
+PACKAGE = Path(sentences.__file__).parents[1]
+WORDS = {"sentence", "text", "detail", "lead", "subject"}
+PARSED = {"split", "replace", "removeprefix", "removesuffix", "startswith", "endswith"}
+PARSED |= {"find", "index", "partition", "rpartition", "match", "search", "sub"}
+
+
+def nodes() -> Iterator[tuple[Path, ast.AST]]:
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            yield path, node
+
+
+def spoken(node: ast.AST) -> bool:
+    """Whether it is the rendered text of a finding or guard."""
+    owners = {"finding", "guard", "one", "first", "standing", "f", "g"}
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr in WORDS
+        and isinstance(node.value, ast.Name)
+        and node.value.id in owners
+    )
+
+
+def test_no_program_reads_our_own_words() -> None:
+    for path, node in nodes():
+        if isinstance(node, ast.Compare):
+            parts = [node.left, *node.comparators]
+            assert not any(map(spoken, parts)), f"{path}:{node.lineno}"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            read = [node.func.value, *node.args]
+            parsed = node.func.attr in PARSED and any(map(spoken, read))
+            assert not parsed, f"{path}:{node.lineno}"
+
+
+def test_every_key_in_the_code_has_its_template_and_every_template_compiles() -> None:
+    environment = sentences._environment("en")
+    keys = environment.list_templates()
+    groups = {key.partition(".")[0] for key in keys}
+    for key in keys:
+        environment.get_template(key)
+    for path, node in nodes():
+        if isinstance(node, ast.keyword) and node.arg == "says":
+            if isinstance(node.value, ast.Constant):
+                assert node.value.value in keys, f"{path}:{node.value.lineno}"
+    used = {
+        node.value
+        for path, node in nodes()
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if re.fullmatch(r"[a-z_]+\.[a-z_.]+", node.value)
+        if path.is_relative_to(PACKAGE / "audits")
+    }
+    named = {key for key in used if key.partition(".")[0] in groups}
+    assert named
+    for key in named:  # the beginning of a key is completed when it is known
+        known = key in keys
+        assert known or any(k.startswith(key) for k in keys if key[-1] in "_."), key
+
+
+def test_what_a_detection_leaves_once_it_is_withdrawn_has_words() -> None:
+    row = Row(
+        audit="matched", checkpoint="a", metric="memory", value=-1.0, low=-2.0,
+        high=-0.5, unit="nats", n=9, clusters=8,
+    )  # fmt: skip
+    facts = {"memory": row, "trained": row, "held_out": row, "seeds": False}
+    finding = Finding.on(
+        row, "memory", "matched.memory", p=0.04, family="primary", facts=facts
+    )
+    claimed = finding.model_copy(update={"p_adjusted": 0.04, "tests": 1})
+    taken = {"claim": "nothing_shown", "p_adjusted": 0.08, "tests": 2}
+    withdrawn = finding.model_copy(update=taken)
+    assert "REMEMBERS" in claimed.sentence
+    assert "REMEMBERS" not in withdrawn.sentence
+    assert "0.08" in withdrawn.sentence
+    assert withdrawn.sentence.startswith("a: ")
+
+
+@pytest.mark.parametrize(
+    ("nats", "words"),
+    [
+        (-0.112, "12% more likely"),
+        (0.112, "11% less likely"),
+        (-1.948, "7.0 times as likely"),
+        (0.0, "0% more likely"),
+        (-900.0, "over 1000 times as likely"),
+    ],
+)
+def test_a_change_of_nll_in_words(nats: float, words: str) -> None:
+    row = Row(audit="matched", checkpoint="a", metric="memory", value=nats)
+    assert sentences.likelier(row) == words
