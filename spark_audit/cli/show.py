@@ -16,7 +16,9 @@ from spark_audit.report.states import (
     answer,
     gate,
     level,
+    outcome_name,
     standings,
+    state_name,
 )
 from spark_audit.report.tables import NO_VERDICT, glance, tables
 from spark_audit.results import OF_REPORT, Report, by_severity
@@ -68,13 +70,13 @@ def _show_standings(report: Report, stand: Sequence[Standing]) -> None:
     for one in stand:
         found = [tried.attack for tried in one.tally.get("FOUND", ())]
         rest = [
-            f"{outcome}: {', '.join(tried.attack for tried in part)}"
+            f"{outcome_name(outcome)}: {', '.join(tried.attack for tried in part)}"
             for outcome, part in one.tally.items()
             if outcome in ("confounded", "void", "not tested")
         ]
         if found:
             rest.insert(0, f"FOUND: {', '.join(found)}")
-        told = f"{SHAPES[one.state]} {one.state} {one.name}: {one.lead}"
+        told = f"{SHAPES[one.state]} {state_name(one.state)} {one.name}: {one.lead}"
         if one.exposed:
             rest.append(f"most exposed types: {one.exposed}")
         joined = "; ".join(rest)

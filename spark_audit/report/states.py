@@ -169,13 +169,25 @@ def key_of(state: State) -> str:
     return state.lower().replace(" ", "_")
 
 
+def state_name(state: State) -> str:
+    """A state in the language that is spoken."""
+    return sentences.render(f"state.{key_of(state)}.name")
+
+
+def outcome_name(outcome: Outcome) -> str:
+    """What an attack came to, in the language that is spoken."""
+    return sentences.render(f"outcome.{outcome.replace(' ', '_')}")
+
+
 def answer(found: Sequence[Standing]) -> str:
     """The report in one line: how many checkpoints are in which state."""
     states = []
     for state in SHAPES:
         names = [one.name for one in found if one.state == state]
         if names:
-            states.append({"state": state, "count": len(names), "first": names[0]})
+            states.append(
+                {"key": key_of(state), "count": len(names), "first": names[0]}
+            )
     return sentences.render("states.answer", count=len(found), states=states)
 
 

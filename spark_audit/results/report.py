@@ -208,11 +208,11 @@ class Report(Strict):
 
     def _repr_html_(self) -> str:
         """Where each checkpoint stands, and the findings, as tables."""
-        from spark_audit.report.states import SHAPES, standings
+        from spark_audit.report.states import SHAPES, standings, state_name
 
         title = f"Report on {self.manifest.name}, {self.status}"
         lines = [
-            (f"{SHAPES[one.state]} {one.state}", one.name, one.lead)
+            (f"{SHAPES[one.state]} {state_name(one.state)}", one.name, one.lead)
             for one in standings(self)
         ]
         states = table_html(title, ("state", "checkpoint", "evidence"), lines)

@@ -20,8 +20,10 @@ from spark_audit.report.states import (
     covered,
     doubts,
     gate,
+    outcome_name,
     reading,
     standings,
+    state_name,
 )
 from spark_audit.report.tables import (
     NO_VERDICT,
@@ -127,7 +129,9 @@ def _head(report: Report) -> Iterator[str]:
     yield _bullets(f.sentence for f in of_all)
     if stand:
         yield _bullets(map(_stands, stand))
-        yield _bullets(f"{SHAPES[s]} {s}: {text}" for s, text in advice(stand).items())
+        yield _bullets(
+            f"{SHAPES[s]} {state_name(s)}: {text}" for s, text in advice(stand).items()
+        )
         if failed := doubts(report, stand):
             yield _plain(failed)
         yield f"Without rules of your own, `spark-audit gate` {_plain(gate(stand))}."
@@ -152,13 +156,13 @@ def _head(report: Report) -> Iterator[str]:
 def _stands(one: Standing) -> str:
     """A checkpoint's state, evidence, and what its attacks came to."""
     parts = [
-        f"{outcome}: {', '.join(tried.attack for tried in part)}"
+        f"{outcome_name(outcome)}: {', '.join(tried.attack for tried in part)}"
         for outcome, part in one.tally.items()
     ]
     if one.exposed:
         parts.append(f"most exposed types, nats a token: {one.exposed}")
     tally = f" *{'; '.join(parts)}.*" if parts else ""
-    return f"{SHAPES[one.state]} **{one.state}** **{one.name}**: {one.lead}{tally}"
+    return f"{SHAPES[one.state]} **{state_name(one.state)}** **{one.name}**: {one.lead}{tally}"
 
 
 def _figures(report: Report, level: Shown) -> Iterator[str]:

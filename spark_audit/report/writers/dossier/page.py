@@ -36,6 +36,7 @@ from spark_audit.report.states import (
     level,
     meanings,
     standings,
+    state_name,
 )
 from spark_audit.report.writers import WRITERS, only_named
 from spark_audit.report.writers.dossier.exposed import exposed
@@ -92,6 +93,7 @@ def render(
         standings=found,
         level=level(report),
         shapes=SHAPES,
+        state_name=state_name,
         states=meanings(),
         next=advice(found) or {"NOT TESTED": sentences.render("advice.give") + "."},
         prepared_by=visible(prepared_by).strip() or NOT_STATED,

@@ -39,8 +39,10 @@ from spark_audit.report.states import (
     doubts,
     gate,
     meanings,
+    outcome_name,
     reading,
     standings,
+    state_name,
 )
 from spark_audit.report.tables import (
     GENERAL,
@@ -181,6 +183,8 @@ def _page(report: Report, heat: Cases, how: Rendering) -> str:
             answer=answer(stand),
             states=meanings(),
             shapes=SHAPES,
+            state_name=state_name,
+            outcome_name=outcome_name,
             next=advice(stand),
             reading=reading(report, stand),
             meant=sentences.render("states.outcomes"),
