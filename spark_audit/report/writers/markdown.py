@@ -162,7 +162,8 @@ def _stands(one: Standing) -> str:
     if one.exposed:
         parts.append(f"most exposed types, nats a token: {one.exposed}")
     tally = f" *{'; '.join(parts)}.*" if parts else ""
-    return f"{SHAPES[one.state]} **{state_name(one.state)}** **{one.name}**: {one.lead}{tally}"
+    state = f"{SHAPES[one.state]} **{state_name(one.state)}**"
+    return f"{state} **{one.name}**: {one.lead}{tally}"
 
 
 def _figures(report: Report, level: Shown) -> Iterator[str]:
