@@ -13,7 +13,6 @@ import pytest
 from scipy import stats
 
 from spark_audit.audits import canary
-from spark_audit.audits.canary.canary_findings import INSENSITIVE
 from spark_audit.audits.canary.candidates import evidence, plan
 from spark_audit.audits.canary.epsilon import one_run_table
 from spark_audit.audits.canary.exposure import conclude
@@ -30,6 +29,7 @@ from spark_audit.stats.epsilon import candidate_guess_bound, one_run_bound
 from spark_audit.stats.exposure import Extrapolated
 
 Make = Callable[..., Any]
+INSENSITIVE = "insensitive: nothing can be concluded"
 PARTS = ("full", "password", "ssn")
 CANDIDATES = Pass("candidates")
 
@@ -285,7 +285,6 @@ def test_without_a_positive_control_nothing_is_concluded(
     for name in ("base", "one", "two"):
         line = said(result, name)
         assert line.startswith(f"{name}: {INSENSITIVE}. ")
-        assert INSENSITIVE == "insensitive: nothing can be concluded"
     assert {row.status for row in result.contrasts if row.metric != "nll"} == {
         "insensitive"
     }

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.canary.ranks import hits_of, resolved, tied_note
+from spark_audit import sentences
+from spark_audit.audits.canary.ranks import hits_of, resolved, tied
 from spark_audit.audits.contract import Context, Metric, by_name
 from spark_audit.audits.ratio_rows import CELLS, ratio_contrasts, ratio_rows
 from spark_audit.data.canaries import RANKED
@@ -187,9 +188,12 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
         }
     if annotation:
         change["note"] = "; ".join(text for text in (row.note, note) if text)
-    if tied := tied_note(often if annotation else once):
+    ranks = often if annotation else once
+    if count := tied(ranks):
+        facts = {"tied": count, "canaries": len(ranks)}
+        remark = sentences.render("canary.ties", facts)
         before = change.get("note", row.note)
-        change["note"] = f"{before}; {tied}" if before else tied
+        change["note"] = f"{before}; {remark}" if before else remark
     return row.model_copy(update=change)
 
 

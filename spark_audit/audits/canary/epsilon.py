@@ -15,10 +15,10 @@ from collections.abc import Collection
 import numpy as np
 import pandas as pd
 
+from spark_audit import sentences
 from spark_audit.audits.canary.canary_tables import KS, Record
 from spark_audit.audits.canary.ranks import LEVEL, by_part, held_out, trained
 from spark_audit.audits.contract import BASE
-from spark_audit.audits.wording import confidence
 from spark_audit.data.canaries import FORMATS
 from spark_audit.stats.epsilon import (
     GuessBound,
@@ -28,10 +28,6 @@ from spark_audit.stats.epsilon import (
     one_run_mu,
 )
 
-STATED = "each canary was drawn at random from its candidates"
-TOSSED = f"{STATED}, and a coin chose which of a pair was planted"
-UNCONTROLLED = "nothing: the positive control was not detected"
-UNGROUNDED = "nothing: held-out canaries rank above chance too"
 DELTA = 1e-5
 """Of a record: the other delta that bounds of one run are given for."""
 DECLARED = ("full", "all", 1)
@@ -94,7 +90,7 @@ def epsilon_table(
         )
         why = _withheld(record, sensitive, lifted)
         record.update(_figures(bound, why))
-        record["says"] = why or _says(record, bound.record, STATED)
+        record["says"] = _says(record, bound.record, why, assumed="drawn")
     return found
 
 
@@ -148,7 +144,7 @@ def one_run_table(
         record.update(_figures(pure, why))
         record["epsilon_per_record_at_delta"] = None if why else loose.record
         record["gaussian_mu_per_record"] = None if why else mu
-        record["says"] = why or _says(record, pure.record, TOSSED)
+        record["says"] = _says(record, pure.record, why, assumed="tossed")
     return found
 
 
@@ -175,10 +171,10 @@ def _significance(record: Record, declared: int, bounds: int) -> float:
 def _withheld(
     record: Record, sensitive: Collection[str], lifted: Collection[str]
 ) -> str:
-    """Why a bound is not given; empty where it is."""
+    """Why a bound is not given, as the key of a sentence; empty where it is."""
     if record["part"] not in sensitive:
-        return UNCONTROLLED
-    return UNGROUNDED if record["checkpoint"] in lifted else ""
+        return "uncontrolled"
+    return "ungrounded" if record["checkpoint"] in lifted else ""
 
 
 def _figures(bound: GuessBound, why: str) -> Record:
@@ -190,12 +186,7 @@ def _figures(bound: GuessBound, why: str) -> Record:
     }
 
 
-def _says(record: Record, epsilon: float, stated: str) -> str:
-    if epsilon <= 0:
-        return "a bound of 0 proves nothing"
-    which = "declared" if record["declared"] else "other"
-    return (
-        f"the training run is not eps-DP for eps < {epsilon:.3f} a record at "
-        f"{confidence(record['significance'])} confidence (so that all {which} bounds "
-        f"hold together at 95%; pure DP (delta 0), if {stated})"
-    )
+def _says(record: Record, epsilon: float, why: str, *, assumed: str) -> str:
+    facts = {**record, "epsilon": epsilon, "assumed": assumed}
+    key = why or ("bounded" if epsilon > 0 else "bound_of_0")
+    return sentences.render(f"canary.{key}", facts)

@@ -16,7 +16,6 @@ import pandas as pd
 
 from spark_audit.audits import AUDITS
 from spark_audit.audits.canary.canary_findings import (
-    absent,
     contrast_findings,
     finding,
     findings,
@@ -47,7 +46,7 @@ from spark_audit.audits.contract import BASE, About, Context, Tables, missing_ro
 from spark_audit.audits.ratio_rows import bounded
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.schema import Manifest
-from spark_audit.results import AuditResult, Guard, Row, number
+from spark_audit.results import AuditResult, Guard, Row
 
 
 def rankable(evidence: pd.DataFrame) -> list[Guard]:
@@ -59,10 +58,11 @@ def rankable(evidence: pd.DataFrame) -> list[Guard]:
     lost = int((whole["kind"] == "unrankable").sum())
     if not lost:
         return []
-    detail = (
-        f"{lost} of {len(whole)} canary parts have no candidates to be ranked among"
-    )
-    return [Guard(name="canaries rankable", passed=None, detail=detail)]
+    return [_warning("canaries rankable", "rankable", lost=lost, parts=len(whole))]
+
+
+def _warning(name: str, says: str, **facts: Any) -> Guard:
+    return Guard(name=name, passed=None, says=f"guard.{says}", facts=facts)
 
 
 def guards(judged: Judged, evidence: pd.DataFrame) -> list[Guard]:
@@ -73,47 +73,35 @@ def guards(judged: Judged, evidence: pd.DataFrame) -> list[Guard]:
 def _control_guard(judged: Judged) -> Guard:
     control = judged.control
     shown = list(dict.fromkeys(t.checkpoint for t in control if t.detected))
-    passed: bool | None = bool(shown)
+    says, facts = "control_missing", dict[str, Any]()
+    if control:
+        says, facts = "control_not_found", control[0].facts("exposure_mean")
     if shown:
-        detail = (
-            f"the {control[0].n} canaries that stand in most rows are found in "
-            f"{', '.join(shown)} ({control[0].part}: mean exposure "
-            f"{number(control[0].value)} bits, {control[0].said})"
-        )
-        if judged.lost:
-            passed = None
-            lost = ", ".join(judged.lost)
-            detail += f"; not by {lost}: nothing can be concluded there"
-    elif control:
-        detail = (
-            "the canaries that stand in most rows are found in no audited checkpoint "
-            f"and part (smallest {control[0].said}); audit the unprotected "
-            "fine-tune too, or plant canaries in more rows (--doses)"
-        )
-    else:
-        detail = "no fine-tuned checkpoint was audited"
-    return Guard(name="positive control", passed=passed, detail=detail)
+        says = "control_found"
+        facts |= {"checkpoints": shown, "insensitive": judged.lost}
+    passed = None if shown and judged.lost else bool(shown)
+    return Guard(
+        name="positive control", passed=passed, says=f"guard.{says}", facts=facts
+    )
 
 
 def _base_guard(judged: Judged, evidence: pd.DataFrame) -> Guard:
     name = "base ranks canaries by chance"
     if judged.base:
         worst = judged.base[0]
-        rank = number(worst.value, 1)
-        detail = f"smallest {worst.said} ({worst.part}, mean rank {rank})"
-        if worst.detected:
-            detail += (
-                ": the canaries are not exchangeable with their candidates, "
-                "or the base knows them; only changes since it mean anything"
-            )
-        passed = not worst.detected
-        return Guard(name=name, checkpoint=BASE, passed=passed, detail=detail)
-    detail = "the base was not scored: give --base to check the draw"
-    if BASE in set(evidence.loc[evidence["kind"] == "canary", "checkpoint"]):
-        detail = "the base ranks nothing: its candidates are tied"
-    if judged.supposed:
-        detail += "; the draw is not one of ours"
-    return Guard(name=name, passed=None, detail=detail)
+        return Guard(
+            name=name,
+            checkpoint=BASE,
+            passed=not worst.detected,
+            says="guard.base_ranks",
+            facts={
+                **worst.facts("rank_mean", unit="ranks"),
+                "by_chance": not worst.detected,
+            },
+        )
+    scored = set(evidence.loc[evidence["kind"] == "canary", "checkpoint"])
+    says = "base_tied" if BASE in scored else "base_unscored"
+    return _warning(name, says, supposed=judged.supposed)
 
 
 NONE = "the manifest has no canary"
@@ -150,14 +138,14 @@ def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
         if (name, part) not in known
         for row in _missing([name], UNSCORED if name in unscored else UNRANKED, (part,))
     ]
-    said = f"canaries not estimable, {UNSCORED}."
+    lacking = {"reason": UNSCORED}
     return AuditResult(
         rows=[*rows, *absent],
         contrasts=contrasts,
         guards=guards(judged, evidence),
         findings=[
             *findings(judged, tables, rows),
-            *(finding(name, "not_tested", said) for name in unscored),
+            *(finding(n, "not_tested", "unscored", facts=lacking) for n in unscored),
             *contrast_findings(contrasts, tables["canary_paired"], judged),
         ],
         scope=list(SCOPE),
@@ -202,12 +190,7 @@ def further(
         return result
     if result.evidence.empty:
         return result
-    detail = (
-        f"the manifest holds {kept} of each canary's "
-        "contexts: all of them, as the preset `paper` averages over, need a "
-        "manifest that was built with it"
-    )
-    guard = Guard(name="canary contexts", passed=None, detail=detail)
+    guard = _warning("canary contexts", "contexts", kept=kept)
     return replace(result, guards=[*result.guards, guard])
 
 
@@ -265,5 +248,5 @@ def _nothing(evidence: pd.DataFrame, names: list[str]) -> AuditResult:
     return AuditResult(
         rows=_missing(names, reason),
         guards=rankable(evidence),
-        findings=[absent(reason)],
+        findings=[finding("", "not_tested", "not_estimable", facts={"reason": reason})],
     )

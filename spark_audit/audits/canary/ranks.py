@@ -12,15 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import scipy
 
 from spark_audit.audits.contract import BASE
-from spark_audit.audits.wording import adjusted_p
 from spark_audit.data.canaries import FORMATS, RANKED
 from spark_audit.errors import InputError
+from spark_audit.results import Row
 from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.chance_ranks import (
@@ -35,7 +36,6 @@ from spark_audit.stats.intervals import ratio_estimate
 
 MOST_TIED = 0.9
 COLLAPSED = "a collapsed model or logits of too little precision"
-IN_EXPECTATION = "they count as on average over random orders"
 
 
 def ranked(evidence: pd.DataFrame, kind: str = "canary") -> pd.DataFrame:
@@ -77,12 +77,9 @@ def resolved(frame: pd.DataFrame) -> pd.Series[bool]:
     return frame["ties"] < MOST_TIED * (frame["n_candidates"] - 1)
 
 
-def tied_note(frame: pd.DataFrame) -> str:
-    """What is said where ties are broken; empty where there is none."""
-    tied = int(np.count_nonzero(frame["ties"]))
-    if not tied:
-        return ""
-    return f"{tied} of {len(frame)} are tied with other candidates: {IN_EXPECTATION}"
+def tied(frame: pd.DataFrame) -> int:
+    """Canaries that are tied with other candidates."""
+    return int(np.count_nonzero(frame["ties"]))
 
 
 def trained(frame: pd.DataFrame) -> pd.DataFrame:
@@ -165,10 +162,25 @@ class Tested:
         """Whether it is significant."""
         return self.p <= 1 - LEVEL
 
-    @property
-    def said(self) -> str:
-        """The p value in words."""
-        return adjusted_p(self.p, self.over)
+    def row(self, metric: str, *, unit: str = "bits", **figures: Any) -> Row:
+        """Its value, or other figures of the same canaries, as a row."""
+        return Row(
+            audit="canary",
+            checkpoint=self.checkpoint,
+            metric=metric,
+            of=self.part,
+            n=self.n,
+            clusters=self.n,
+            unit=unit,
+            **{"value": self.value, **figures},
+        )
+
+    def facts(
+        self, metric: str, *, unit: str = "bits", **figures: Any
+    ) -> dict[str, Any]:
+        """Its figure by the name of the metric, p, and over how many tests that is."""
+        row = self.row(metric, unit=unit, **figures)
+        return {metric: row, "p": self.p, "over": self.over}
 
 
 def adjusted(tests: list[Tested]) -> list[Tested]:
