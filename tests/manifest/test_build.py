@@ -302,6 +302,7 @@ def test_rows_lie_in_memory_where_no_file_can_be_made(
 ) -> None:
     expected = content(build())
     write_examples(tmp_path / "a.jsonl", rows)
+    monkeypatch.setattr("spark_audit.manifest.packed_lists.IN_MEMORY", 100)
 
     def full(*_: Any, **__: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
