@@ -10,6 +10,7 @@ from pathlib import Path
 import jsonschema
 import pandas as pd
 import pytest
+from made_reports import made_report
 
 from spark_audit.errors import InputError, OutputError
 from spark_audit.report.cells import Cell, Line, Table
@@ -17,11 +18,9 @@ from spark_audit.report.disclosure import disclosed
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.writers.markdown import LONGEST, render
 from spark_audit.results import (
-    CheckpointFacts,
     Contrast,
     Finding,
     Guard,
-    ManifestFacts,
     Report,
     Row,
 )
@@ -44,29 +43,9 @@ def found(sentence: str) -> Finding:
 @pytest.fixture
 def report() -> Report:
     missing = {"value": None, "low": None, "high": None, "interval": "none"}
-    return Report(
-        status="complete",
-        command=["spark-audit", "matched"],
-        created="2026-01-01T00:00:00+00:00",
+    return made_report(
+        "a|b",
         versions={"numpy": "2"},
-        manifest=ManifestFacts(
-            name="m",
-            digest="d" * 64,
-            n_sources=60,
-            n_clusters=60,
-            n_spans=61,
-            n_tokens=90,
-        ),
-        checkpoints=[
-            CheckpointFacts(
-                name="a|b",
-                source="a",
-                format="hf-folder",
-                weights_sha256="0" * 64,
-                model_id="1" * 64,
-                dtype="float32",
-            )
-        ],
         findings=[found("a|b: something was found.")],
         results=[
             row("a|b", "nll_pii", value=3.5),

@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import matplotlib
 import numpy as np
 import pytest
+from made_reports import made_report
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -371,28 +372,7 @@ def test_checkpoints_differ_without_colour(made: Made) -> None:
 
 def test_drawing_leaves_no_global_state() -> None:
     before = dict(matplotlib.rcParams)
-    report = Report.model_validate(
-        {
-            "status": "complete",
-            "command": [],
-            "created": "",
-            "versions": {},
-            "manifest": {
-                "name": "m",
-                "digest": "d",
-                "n_sources": 1,
-                "n_clusters": 1,
-                "n_spans": 1,
-                "n_tokens": 1,
-            },
-            "checkpoints": [],
-            "results": [],
-            "contrasts": [],
-            "guards": [],
-            "scope": [],
-            "tables": {"balance": [{"covariate": "a", "smd_before": 1.0}]},
-        }
-    )
+    report = made_report(tables={"balance": [{"covariate": "a", "smd_before": 1.0}]})
     (drawing,) = drawings(report)
     assert drawing.alt == (
         "Love plot of standardised mean differences before → after matching, where at "
