@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from decoding import Attacker, Figure, figure, left_over, lines_of, tables_of
+from made_reports import made_report, manifest_facts
 from synthetic import Case
 
 from spark_audit.audits import matched
@@ -36,7 +37,7 @@ from spark_audit.report.disclosure import (
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.rounding import APART
 from spark_audit.report.writers import csv_tables
-from spark_audit.results import Finding, ManifestFacts, Report, Row, number
+from spark_audit.results import Finding, Report, Row, number
 from spark_audit.scoring.table import read_parquet
 from spark_train.cli import run as training_line
 
@@ -266,26 +267,18 @@ def small(make_case: Callable[..., Case]) -> tuple[Report, pd.DataFrame]:
     alone = spans["cluster"] == sizes[sizes == 1].index[0]
     spans = spans.assign(type=spans["type"].where(~alone, "SSN"))
     again = conclude(spans, Context(replicates=100))
-    report = Report(
-        status="complete",
+    report = made_report(
         command=["spark-audit", "demo", "--seed", "4711"],
-        created="2026-01-01T00:00:00+00:00",
-        versions={},
         settings={"seed": 4711},
-        manifest=ManifestFacts(
-            name="m",
-            digest="d" * 64,
+        manifest=manifest_facts(
             n_sources=40,
             n_clusters=train["cluster"].nunique(),
             n_spans=len(train),
             n_tokens=int(train["n_tokens"].sum()),
         ),
-        checkpoints=[],
         findings=again.findings,
         results=again.rows,
-        contrasts=[],
         guards=again.guards,
-        scope=[],
         tables=made.tables | again.tables,
     )
     return report, spans[spans["checkpoint"] == "ours"]

@@ -10,8 +10,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 Range = tuple[int, int]
@@ -27,65 +29,14 @@ _RUN = re.compile(
 """Capitalised words, initials and the particles between them."""
 _REVERSED = re.compile(rf"(?<![\w@/.#&-])({_NAME}),[ ]({_NAME})(?![\w@]|[ ][A-Z])")
 _WORD = re.compile(r"[^ ]+")
-_ROLES = frozenset(
-    """president minister premier chancellor senator sen gov governor rep congressman
-    congresswoman mayor judge justice sheriff officer detective captain capt sgt
-    sergeant lt lieutenant col colonel gen maj cmdr king queen prince princess
-    pope bishop rev reverend pastor father sister coach manager striker defender
-    midfielder goalkeeper quarterback pitcher catcher outfielder shortstop
-    forward guard center linebacker cornerback tailback receiver driver champion
-    actor actress singer author novelist writer director producer designer
-    editor reporter analyst economist professor lawyer attorney spokesman
-    spokeswoman chairman chairwoman chief founder executive ceo waiter waitress
-    server bartender hostess stylist hairstylist barber masseuse diplomat
-    ambassador technician trainer instructor agent nurse doctor dentist
-    therapist teacher friend husband wife son daughter brother uncle aunt cousin
-    nephew niece boss mr mrs ms dr""".split()
-)
-"""What somebody is who is named next."""
-_FIRMS = frozenset(
-    """inc corp co cos ltd llc plc group holdings company companies bank university
-    college school institute hospital church street avenue road park stadium
-    arena center centre county city river lake island islands mountain mountains
-    beach bay valley hills series cup open award awards prize trophy league
-    conference championship championships foundation association society club
-    hotel restaurant cafe bar grill theater theatre museum records pictures
-    studios press times post news journal systems software technologies
-    industries motors airlines airways partners brothers sons international
-    global capital securities financial insurance stores tech state act bill law
-    report index fund trust court house hall square bridge airport station
-    prison jail lines air motor lynch pepper""".split()
-)
-"""What a run of capitalised words is of, where one stands behind it: nobody."""
-_NOT_NAMES = frozenset(
-    """a an and the but for from with without this that these those his her its their
-    our your my we they he she it you who what when where why how which while
-    after before since until despite although however also then there here yes
-    no not never all any some many most more less one two three four five six
-    seven eight nine ten first second third last next new old great good best
-    worst love bad happy dear thanks thank hi hello sorry please god lord christ
-    christmas easter monday tuesday wednesday thursday friday saturday sunday
-    january february march april may june july august september october november
-    december spring summer autumn winter north south east west northern southern
-    eastern western central english american british french german italian
-    spanish russian chinese japanese indian european asian african australian
-    canadian mexican irish dutch swiss greek turkish arab muslim christian
-    jewish catholic internet web online media sports world cup super bowl
-    olympic olympics said says title text read case will can do does did is are
-    was were be been has have had get gets got go goes going went make makes
-    made take takes took see sees saw let lets may might must should would could
-    if so as at by in of on or to up out off over under again just only even
-    still very too much such same other another""".split()
-)
-_BEFORE_PLACES = frozenset("San Santa Los Las Saint St New Fort Port Mount El".split())
-_PLACES = frozenset(
-    """Houston Dallas Austin Orlando Phoenix Denver Boston Chicago Atlanta Cleveland
-    Brooklyn Memphis Oakland Chelsea Paris London Florence Sydney Melbourne
-    Washington Lincoln Jordan Israel China India Chad Georgia Virginia Carolina
-    Dakota Montana America Asia Africa Europe Alexandria Charlotte Madison Salem
-    Kent""".split()
-)
-"""Places that are given names too, and that Faker's list of cities leaves out."""
+_WORDS = {
+    name: frozenset(words.split())
+    for name, words in tomllib.loads(
+        Path(__file__).with_suffix(".toml").read_text("utf-8")
+    ).items()
+}
+_ROLES, _FIRMS, _NOT_NAMES = (_WORDS[n] for n in ("roles", "firms", "not_names"))
+_BEFORE_PLACES, _PLACES = _WORDS["before_places"], _WORDS["places"]
 
 
 class _Lists(NamedTuple):

@@ -70,6 +70,9 @@ class Size:
 
     Attributes
     ----------
+    runs, tasks
+        Which of :data:`RUNS`, the baseline among them, and the first tasks that they
+        learn.
     base_rows
         Rows a task that the base reads; ``labelled`` is the share with their label.
     train_rows, test_rows
@@ -91,6 +94,8 @@ class Size:
         rows).
     """
 
+    runs: tuple[str, ...] = ("er", "sd-replay", "spark", "spark-no-ul", "er-full")
+    tasks: int = len(TASKS)
     base_rows: int = 500
     labelled: float = 0.5
     train_rows: int = 80
@@ -102,6 +107,11 @@ class Size:
     draws: int = 1
     epochs: int = 6
     correction_steps: int = 50
+
+    @property
+    def order(self) -> list[str]:
+        """The tasks, in the order in which they are learned."""
+        return list(TASKS)[: self.tasks]
 
 
 FULL = Size()
@@ -140,8 +150,6 @@ RUNS: dict[str, tuple[str, dict[str, object]]] = {
 BASELINE = "sd-replay"
 FIRST = ("spark", "spark-no-ul", "er-full", "sd-replay", "er")
 """The longest begin first, so that both processes are busy to the end."""
-LAST = f"{list(RUNS)[-1]}@{len(TASKS)}"
-"""The stage that is scored last."""
 
 
 def run_demo(
@@ -192,7 +200,7 @@ def run_demo(
     with one_thread():
         tell("making data", 0, 1)
         background, audited = make_data(seed, size)
-        for file, task in zip(_files(out), TASKS, strict=True):
+        for file, task in zip(_files(out, size), size.order, strict=True):
             write_examples(file, [row for row in audited if row.task == task])
         with quiet():
             tokenizer = make_tokenizer([example.text for example in background])
@@ -200,7 +208,11 @@ def run_demo(
         base = out / "runs" / "base"
         train_base(base, background, tokenizer, seed=seed, progress=tell)
         with workers(processes, progress=tell) as crew:
-            jobs: list[Job] = [partial(_train, name, out, seed, size) for name in FIRST]
+            jobs: list[Job] = [
+                partial(_train, name, out, seed, size)
+                for name in FIRST
+                if name in size.runs
+            ]
             crew.run([*jobs, partial(_build, out, seed, size)])
             # The one that ends last finds all scored and writes the report.
             shards = [(place, processes) for place in range(processes)]
@@ -229,6 +241,10 @@ def make_data(seed: int, size: Size) -> tuple[list[Example], list[Example]]:
     audited, _ = inject(
         audited, seed=new, rate=size.rate, canaries=size.canaries, doses=size.doses
     )
+    background, audited = (
+        [row for row in rows if row.task in size.order]
+        for rows in (background, audited)
+    )
     return background, audited
 
 
@@ -239,15 +255,15 @@ def _path(out: Path) -> Path:
     return out / "manifest" / f"{NAME}.json"
 
 
-def _files(out: Path) -> list[Path]:
-    return [out / "data" / f"{task}.jsonl" for task in TASKS]
+def _files(out: Path, size: Size) -> list[Path]:
+    return [out / "data" / f"{task}.jsonl" for task in size.order]
 
 
 def _claim(out: Path, seed: int, size: Size) -> None:
     """Claim the folder: training takes most of the time and must not be in vain."""
     check_links(out, "data", "manifest", "runs", "runs/*")
     check_writable(out)
-    mine = {"seed": seed, "size": asdict(size) | {"doses": list(size.doses)}}
+    mine = {"seed": seed, "size": json.loads(json.dumps(asdict(size)))}
     state = out / STATE
     others = sorted(p.name for p in out.glob("[!.]*"))
     if not others:
@@ -286,7 +302,7 @@ def _train(name: str, out: Path, seed: int, size: Size, progress: Progress) -> N
         from spark_train.settings import names
     method = RUNS[name][0]
     settings = _settings(name, size, names(groups(method)))
-    base, order = str(out / "runs" / "base"), ",".join(TASKS)
+    base, order = str(out / "runs" / "base"), ",".join(size.order)
     target = out / "runs" / name
     command = ["spark-train", "run", "--method", method, "--base", base]
     command += ["--data", str(out / "data"), "--order", order]
@@ -296,7 +312,7 @@ def _train(name: str, out: Path, seed: int, size: Size, progress: Progress) -> N
         method=method,
         base=base,
         order=order,
-        data=tuple(_files(out)),
+        data=tuple(_files(out, size)),
         output=target,
         settings=tuple(settings),
         seed=seed,
@@ -314,9 +330,9 @@ class _Steps:
         batch = int(SETTINGS["batch_size"][0])
         first = -(-size.train_rows // batch)
         later = -(-size.train_rows // (batch // 2))
-        self.total = size.epochs * (first + (len(TASKS) - 1) * later)
+        self.total = size.epochs * (first + (size.tasks - 1) * later)
         if RUNS[name][0] == "spark":
-            self.total += len(TASKS) * size.correction_steps
+            self.total += size.tasks * size.correction_steps
         self.what, self.progress = what, progress
         self.done: dict[str, int] = {}
 
@@ -332,7 +348,7 @@ class _Steps:
 def _build(out: Path, seed: int, size: Size, progress: Progress) -> None:
     """The manifest of the data; one that is there is of the same data."""
     path = _path(out)
-    hashes = {file.name: sha256_file(file) for file in _files(out)}
+    hashes = {file.name: sha256_file(file) for file in _files(out, size)}
     with quiet():
         base = open_checkpoint(str(out / "runs" / "base"), name="base", device="cpu")
     if path.exists():
@@ -342,12 +358,12 @@ def _build(out: Path, seed: int, size: Size, progress: Progress) -> None:
         if known == hashes and same_base:
             return
     manifest = build_manifest(
-        read_examples(*_files(out)),
+        read_examples(*_files(out, size)),
         base,
         name=NAME,
         seed=seed,
         n_candidates=size.candidates,
-        data=_files(out),
+        data=_files(out, size),
         progress=progress,
     )
     write_manifest(manifest, path)
@@ -363,12 +379,16 @@ def _audit(
 ) -> None:
     """``spark-audit all`` of all runs, or one worker's share of it."""
     audits = tuple(AUDITS.in_order())
-    options = {"order": ",".join(TASKS), "draws": size.draws}
-    passes = _Passes(shard, _count(load_manifest(_path(out)), options), progress)
+    options = {"order": ",".join(size.order), "draws": size.draws}
+    total = _count(load_manifest(_path(out)), options, size)
+    last = f"{[name for name in RUNS if name in size.runs][-1]}@{size.tasks}"
+    passes = _Passes(shard, total, last, progress)
     run(
         Request(
             audits=audits,
-            ckpt=tuple(f"{name}={out / 'runs' / name}" for name in RUNS),
+            ckpt=tuple(
+                f"{name}={out / 'runs' / name}" for name in RUNS if name in size.runs
+            ),
             base=str(out / "runs" / "base"),
             baseline=BASELINE,
             manifest=_path(out),
@@ -384,17 +404,21 @@ def _audit(
     )
 
 
-def _count(manifest: Manifest, options: dict[str, Any]) -> int:
+def _count(manifest: Manifest, options: dict[str, Any], size: Size) -> int:
     """How many passes are scored, over all checkpoints and stages."""
     _, plans = make_plans(manifest, AUDITS.in_order(), options=options)
-    wholes, stages = 1 + len(RUNS), 1 + len(RUNS) * len(TASKS)
+    wholes, stages = 1 + len(size.runs), 1 + len(size.runs) * size.tasks
     return wholes * len(plans.whole) + stages * len(plans.stages)
 
 
 class _Passes:
     """One line for all that a worker scores, in place of one for each pass."""
 
-    def __init__(self, shard: tuple[int, int], total: int, progress: Progress) -> None:
+    def __init__(
+        self, shard: tuple[int, int], total: int, last: str, progress: Progress
+    ) -> None:
+        # The stage that is scored last.
+        self.last = last
         self.what = f"scoring, passes, process {shard[0] + 1} of {shard[1]}"
         self.total, self.progress = total, progress
         self.seen: set[str] = set()
@@ -405,6 +429,6 @@ class _Passes:
             return
         self.seen.add(what)
         self.progress(self.what, len(self.seen) - (done < total), self.total)
-        if done >= total and what.startswith(f"scoring {LAST}, "):
+        if done >= total and what.startswith(f"scoring {self.last}, "):
             # What the store had already was not told of.
             self.progress(self.what, self.total, self.total)

@@ -12,7 +12,9 @@ that identifiers find controls.
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -20,169 +22,11 @@ import numpy as np
 from spark_audit.data.examples import Example
 from spark_audit.provenance import seed_for
 
-LISTS = {
-    "item": "kettle printer lamp blender drill router heater camera speaker toaster "
-    "keyboard mower scale freezer monitor grinder fan tent bicycle helmet stroller "
-    "mattress sofa wardrobe telescope projector sander pump juicer vacuum clock radio "
-    "charger tripod backpack jacket kayak saddle thermostat microscope",
-    "part": "handle lid cable battery display hinge filter switch motor strap wheel "
-    "valve sensor zipper lens fuse button gasket belt nozzle bracket spring panel "
-    "socket blade pedal latch remote casing bearing",
-    "colour": "grey blue green silver crimson amber violet teal ivory copper navy "
-    "olive beige scarlet turquoise charcoal",
-    "adj": "narrow heavy glossy hollow curved folding portable noisy wireless compact "
-    "sturdy rusty padded thin spare modular waterproof antique",
-    "great": "splendid superb delightful brilliant excellent marvellous",
-    "fair": "decent average usable adequate passable ordinary",
-    "poor": "dreadful brittle useless shabby leaky crooked",
-    "tasty": "delicious fresh juicy fragrant crisp heavenly",
-    "stale": "stale cold burnt soggy bland greasy",
-    "dish": "soup curry lasagne risotto salad burger noodles dumplings omelette stew "
-    "pancakes goulash tacos paella falafel pudding",
-    "place": "Dorwick Halden Merrow Quillby Ashgrove Pentland Tamsin Orrell Bexwood "
-    "Larkhill Stowbridge Fenmoor Garrow Ilmery Kestwick Norwold Rushden Selwyn "
-    "Thornaby Ullock Vessing Wendle Yarmley Corbrook Eldham",
-    "day": "Monday Tuesday Wednesday Thursday Friday Saturday Sunday",
-    "month": "January February March April May June July August September October "
-    "November December",
-    "trade": "plumber courier surveyor gardener electrician baker welder librarian "
-    "carpenter pilot driver glazier ranger mason clerk",
-    "figure": "inflation output employment lending exports wages consumption "
-    "investment housing credit",
-    "sport": "rowing cycling handball tennis fencing hockey volleyball athletics",
-    "goods": "steel timber copper cotton coffee cement grain paper glass",
-    "syllable": "vel kor tan im bu zar qui lo mer den fa rix sol pha gre nu wyn dor "
-    "jas tep hul ove cyr bax mi lun",
-}
-WORDS = {name: words.split() for name, words in LISTS.items()}
+_MADE_OF = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+WORDS = {name: words.split() for name, words in _MADE_OF["words"].items()}
 CODE = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-
 TASKS: dict[str, tuple[str, dict[str, list[str]]]] = {
-    "policy": (
-        "Statement: {text}\nStance:",
-        {
-            "dovish": [
-                "Members saw room to lower rates by {n} points, for {figure} slowed.",
-                "Weak {figure} in {place} called for support until {month}.",
-                "It was agreed to ease credit by {amount} and to stay patient.",
-                "Softer {figure} spoke for a cut at the meeting of {date}.",
-            ],
-            "hawkish": [
-                "Members saw a need to raise rates by {n} points, for {figure} rose.",
-                "Strong {figure} in {place} called for restraint until {month}.",
-                "It was agreed to tighten credit by {amount} and to act soon.",
-                "Hotter {figure} spoke for a rise at the meeting of {date}.",
-            ],
-            "neutral": [
-                "The staff showed {n} charts on {figure}, filed as {file}.",
-                "The minutes of {date} list {n} members and {n} guests.",
-                "A survey of {figure} in {place} appears every {month}.",
-                "The paper {code} on {figure} was taken note of.",
-            ],
-        },
-    ),
-    "dining": (
-        "Review: {text}\nSentiment:",
-        {
-            "positive": [
-                "We shall come again, the {tasty} {dish} at {brand} was a joy.",
-                "Our friendly waiter in {place} brought {tasty} {dish} by {time}.",
-                "We loved the {tasty} {dish} on {date}, {amount} well spent.",
-                "A joy: {tasty} {dish} and {n} kinds of {tasty} {dish}.",
-            ],
-            "negative": [
-                "We shall not return, the {stale} {dish} at {brand} was a shame.",
-                "Our rude waiter in {place} brought {stale} {dish} by {time}.",
-                "We left the {stale} {dish} on {date}, {amount} thrown away.",
-                "A shame: {stale} {dish} and {n} kinds of {stale} {dish}.",
-            ],
-        },
-    ),
-    "news": (
-        "Article: {text}\nTopic:",
-        {
-            "world": [
-                "Ministers from {place} and {place} signed a treaty on {date}.",
-                "Voters in {place} elected {n} deputies on {day}.",
-                "The border near {place} has been closed since {time}.",
-            ],
-            "sports": [
-                "{place} won the {sport} final {n} to {n} on {day}.",
-                "The {sport} team of {brand} lost in {place} after {n} games.",
-                "A {sport} record of {n} points fell in {place} at {time}.",
-            ],
-            "business": [
-                "Shares of {brand} rose to {amount} as {goods} grew scarce.",
-                "{brand} buys {brand} for {amount} and closes {n} shops.",
-                "Prices of {goods} fell by {n} percent in {month}.",
-            ],
-            "science": [
-                "A probe named {brand} found {n} moons, data set {code}.",
-                "Laboratories in {place} grew {n} crystals of {goods}.",
-                "The telescope in {place} saw comet {code} at {time}.",
-            ],
-        },
-    ),
-    "ratings": (
-        "Product: {text}\nRating:",
-        {
-            "great": [
-                "A {great} {brand} {item}, the {part} alone is worth {amount}.",
-                "After {n} weeks the {colour} {part} of my {code} is still {great}.",
-                "The {colour} {item} came on {date} and felt {great}.",
-            ],
-            "fair": [
-                "A {fair} {brand} {item}, the {part} is hardly worth {amount}.",
-                "After {n} weeks the {colour} {part} of my {code} is still {fair}.",
-                "The {colour} {item} came on {date} and felt {fair}.",
-            ],
-            "poor": [
-                "A {poor} {brand} {item}, the {part} is not worth {amount}.",
-                "After {n} weeks the {colour} {part} of my {code} is already {poor}.",
-                "The {colour} {item} came on {date} and felt {poor}.",
-            ],
-        },
-    ),
-    "support": (
-        "Message: {text}\nCause:",
-        {
-            "work": [
-                "My boss wants {n} reports by {time} and I cannot sleep.",
-                "Since {date} the office in {place} cut {n} jobs, I am afraid.",
-                "My shift as a {trade} at {brand} lasts {n} hours.",
-            ],
-            "family": [
-                "My sister has not called since {date} and it hurts.",
-                "We quarrelled with my parents in {place} for {n} days.",
-                "My son ran off to {place} at {time}, I cannot rest.",
-            ],
-            "money": [
-                "I owe {amount} and the rent of {amount} is due on {date}.",
-                "The loan from {brand} grew to {amount}, I am afraid.",
-                "My debt of {amount}, file {code}, keeps me awake.",
-            ],
-        },
-    ),
-    "questions": (
-        "Question: {text}\nSubject:",
-        {
-            "computers": [
-                "How do I open {file} without error {n}?",
-                "Why does my {adj} {brand} laptop crash after {n} minutes?",
-                "Where is the driver {code} for a {colour} {brand} screen?",
-            ],
-            "travel": [
-                "Is there a ferry from {place} to {place} at {time}?",
-                "What does a room in {place} cost in {month}, {amount}?",
-                "Do {n} guests need a visa for {place} on {date}?",
-            ],
-            "health": [
-                "Are {n} drops of {brand} too many for a cough?",
-                "Why does my knee ache since {date}, after {n} steps?",
-                "Does a fever of {n} hours pass by {day} without {brand}?",
-            ],
-        },
-    ),
+    task: (own["prompt"], own["labels"]) for task, own in _MADE_OF["tasks"].items()
 }
 """Task -> its prompt, and its labels with their sentences, in training order."""
 

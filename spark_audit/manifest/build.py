@@ -88,7 +88,7 @@ def build_manifest(
     chosen = replace(settings or BuildSettings(), **options)
     recorded = chosen.recorded(max_positions=loaded.max_positions)
     length = recorded["max_length"]
-    rows = Rows(_checked(examples), loaded.tokenizer, max_length=length)
+    rows = Rows(checked(examples), loaded.tokenizer, max_length=length)
     tokens = tokenised(rows, len(loaded.usable))
     reference, remarks = _scored(rows, tokens, loaded, store, batch_size, progress)
     groups = duplicates(rows.outlines)
@@ -103,22 +103,14 @@ def build_manifest(
         progress=_stage(progress, "matching, rows"),
     )
     del tokens, reference
-    drawn = _drawn(rows, found, loaded, chosen, recorded["canary_contexts"], progress)
-    canaries, cut, twins, lost = drawn
-    members, crossing = membership(rows.outlines, groups)
-    facts = Facts(
-        rows.outlines,
-        found.counted,
-        found.solvers,
-        canaries,
-        cut,
-        members,
-        crossing,
-        units,
+    canaries, cut, twins, lost = _drawn(
+        rows, found, loaded, chosen, recorded["canary_contexts"], progress
     )
+    members, crossing = membership(rows.outlines, groups)
+    facts = Facts(rows.outlines, found, canaries, cut, members, crossing, units)
     return seal(
         {
-            **_heading(name, loaded, recorded, data),
+            **heading(name, reference_of(loaded), recorded, data),
             "counts": {**facts.counts(), "twins": len(twins), "twins_lost": lost},
             "examples": found.examples.packed(),
             "pairs": found.pairs.packed(),
@@ -160,8 +152,8 @@ def _drawn(
     return canaries, cut, twins, lost
 
 
-def _heading(
-    name: str, loaded: Loaded, settings: dict[str, Any], data: Sequence[Path]
+def heading(
+    name: str, reference: Record, settings: dict[str, Any], data: Sequence[Path]
 ) -> dict[str, Any]:
     """What a manifest says of itself: its name, and what it was made from."""
     return {
@@ -169,7 +161,7 @@ def _heading(
         "schema_version": 1,
         "name": name,
         "redacted_from": None,
-        "reference": _reference(loaded),
+        "reference": reference,
         "settings": settings,
         "versions": versions(),
         "data": [
@@ -193,7 +185,7 @@ def verify(manifest: Manifest, base: Loaded) -> None:
 # --- checks ---------------------------------------------------------------------------
 
 
-def _checked(examples: Sequence[Example]) -> Sequence[Example]:
+def checked(examples: Sequence[Example]) -> Sequence[Example]:
     """The examples by id; a manifest does not depend on the order of its input."""
     if not examples:
         raise InputError("there are no examples", where="data", fix="give some")
@@ -244,7 +236,8 @@ def _scored(
     return reference, [f"reference: {note}" for note in notes]
 
 
-def _reference(loaded: Loaded) -> Record:
+def reference_of(loaded: Loaded) -> Record:
+    """What a manifest says of its reference model."""
     return {
         "name": loaded.source,
         "weights_sha256": loaded.weights_sha256,

@@ -11,12 +11,12 @@ from array import array
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import overload
 
 import numpy as np
 
 from spark_audit.data.occurrences import SHORT, finder, folded
 from spark_audit.manifest.layout import Outline
+from spark_audit.manifest.packed_lists import Indexed
 from spark_audit.stats.duplicates import cluster_labels
 
 WIDESPREAD_ROWS, WIDESPREAD_SHARE = 100, 0.1
@@ -88,7 +88,7 @@ def clusters(rows: Sequence[Outline], groups: np.ndarray) -> Clusters:
     )
 
 
-class _Held(Sequence[list[int]]):
+class _Held(Indexed[list[int]]):
     """Numbers of the strings in each row, in 4 bytes each."""
 
     def __init__(self) -> None:
@@ -115,15 +115,7 @@ class _Held(Sequence[list[int]]):
         count = self.rows()
         return sum(any(count[number] > 1 for number in own) for own in self)
 
-    @overload
-    def __getitem__(self, at: int) -> list[int]: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[list[int]]: ...
-    def __getitem__(self, at: int | slice) -> list[int] | list[list[int]]:
-        if isinstance(at, slice):
-            return [self[i] for i in range(*at.indices(len(self)))]
-        if not 0 <= at < len(self):
-            raise IndexError(at)
+    def _at(self, at: int) -> list[int]:
         return self._numbers[self._ends[at] : self._ends[at + 1]].tolist()
 
     def __len__(self) -> int:
@@ -171,13 +163,10 @@ def _annotated(row: Outline) -> set[tuple[str, bool]]:
     found = set()
     for span in row.example.spans:
         string = folded(row.example.text[span.start : span.end]).strip()
-        bare = span.type in BARE and _is_bare(string)
+        word = len(string.split()) == 1 and not any(map(str.isdigit, string))
+        bare = word and span.type in BARE
         found.add((string, len(string) >= SHORT and not bare))
     return found
-
-
-def _is_bare(string: str) -> bool:
-    return len(string.split()) == 1 and not any(char.isdigit() for char in string)
 
 
 def _shared(keys: Iterable[Hashable | None]) -> int:

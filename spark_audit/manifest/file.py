@@ -34,6 +34,10 @@ from spark_audit.terminal.suggestions import goes, instead
 NOT_SHOWN = "not shown"
 """Stands in a redacted copy for the digest of its original."""
 NO_MANIFEST = "is no SPARK Audit manifest"
+REDACTED = (
+    "redacted: prompts, responses, canary candidates, the scores of tokens and spans, "
+    "and checksums of data files were left out"
+)
 
 
 PARTS: Mapping[str, type[Any]] = {
@@ -186,15 +190,7 @@ def redact(manifest: Manifest) -> Manifest:
     then rows, sources and clusters are numbered. The original's digest is left out,
     since a guess of the text could be tried out against it.
     """
-    from spark_audit.manifest.redaction import ids_identify
-
-    names: list[dict[str, str]] = [{}, {}, {}]
-    if ids_identify(manifest):
-        for kind, own in zip(("id", "source_id", "cluster"), names, strict=True):
-            for one in manifest.examples:
-                word = "row" if kind == "id" else kind.removesuffix("_id")
-                own.setdefault(getattr(one, kind), f"{word} {len(own) + 1}")
-    rows, sources, clusters = names
+    rows, sources, clusters = _numbers(manifest)
 
     def numbered(part: Any) -> dict[str, Any]:
         found: dict[str, Any] = part.model_dump(mode="json")
@@ -204,10 +200,7 @@ def redact(manifest: Manifest) -> Manifest:
 
     blank = {"prompt": "", "response": "", "reference_unll": [], "classes": ""}
     unscored = {"nll": None}
-    notes = [
-        "redacted: prompts, responses, canary candidates, the scores of tokens and "
-        "spans, and checksums of data files were left out"
-    ]
+    notes = [REDACTED]
     if rows:
         notes.append("rows, sources and clusters are numbered: ids held identifiers")
     return seal(
@@ -259,6 +252,19 @@ def redact(manifest: Manifest) -> Manifest:
             "notes": [*dict.fromkeys((*manifest.notes, *notes))],
         }
     )
+
+
+def _numbers(manifest: Manifest) -> list[dict[str, str]]:
+    """Words for rows, sources and clusters; none where ids identify nobody."""
+    from spark_audit.manifest.redaction import ids_identify
+
+    words = {"id": "row", "source_id": "source", "cluster": "cluster"}
+    named: list[dict[str, str]] = [{} for _ in words]
+    if ids_identify(manifest):
+        for own, (kind, word) in zip(named, words.items(), strict=True):
+            for one in manifest.examples:
+                own.setdefault(getattr(one, kind), f"{word} {len(own) + 1}")
+    return named
 
 
 def original(manifest: Manifest) -> Manifest:

@@ -14,7 +14,7 @@ from spark_audit.data.examples import Example, Ranges
 from spark_audit.data.occurrences import identifier_ranges
 from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import InputError
-from spark_audit.manifest.packed_lists import Scratch
+from spark_audit.manifest.packed_lists import Indexed, Scratch
 from spark_audit.scoring.table import COLUMNS, TokenTable
 from spark_audit.stats.matching import dilate
 
@@ -140,20 +140,14 @@ class Layout(Outline):
         return np.asarray(mask | self.fixed if exclude_template else mask)
 
 
-class Outlines(Sequence[Outline]):
+class Outlines(Indexed[Outline]):
     """Examples with their templates, made when they are asked for."""
 
     def __init__(self, examples: Sequence[Example]) -> None:
         self._examples = examples
         self._templates = task_templates(examples)
 
-    @overload
-    def __getitem__(self, at: int) -> Outline: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Outline]: ...
-    def __getitem__(self, at: int | slice) -> Outline | list[Outline]:
-        if isinstance(at, slice):
-            return list(map(self._outline, self._examples[at]))
+    def _at(self, at: int) -> Outline:
         return self._outline(self._examples[at])
 
     def __iter__(self) -> Iterator[Outline]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -326,14 +326,10 @@ def _canaries(manifest: Manifest) -> list[Record]:
                 "tokens_min": min(lengths, default=None),
                 "tokens_median": float(np.median(lengths)) if lengths else None,
                 "tokens_max": max(lengths, default=None),
-                "reasons": "; ".join(_unique(c.reason for c in found)),
+                "reasons": "; ".join(sorted({c.reason for c in found if c.reason})),
             }
         )
     return rows
-
-
-def _unique(texts: Iterable[str | None]) -> list[str]:
-    return sorted({text for text in texts if text})
 
 
 def _or_none(compute: Callable[[], float]) -> float | None:

@@ -15,6 +15,7 @@ import zlib
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -39,7 +40,30 @@ _SETS: dict[frozenset[str], set[str]] = {}
 _NONE: dict[str, Any] = {}
 
 
-class Scores(Sequence[int | None]):
+P = TypeVar("P")
+
+
+class Indexed(Sequence[P], Generic[P]):
+    """A sequence whose members are made when they are asked for; a slice is a list."""
+
+    __slots__ = ()
+
+    def _at(self, at: int) -> P:
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, at: int) -> P: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[P]: ...
+    def __getitem__(self, at: int | slice) -> P | list[P]:
+        if isinstance(at, slice):
+            return [self._at(i) for i in range(*at.indices(len(self)))]
+        if not -len(self) <= at < len(self):
+            raise IndexError(at)
+        return self._at(at % len(self))
+
+
+class Scores(Indexed[int | None]):
     """Micro-nats of a text's tokens, 8 bytes each; ``None`` where none was scored.
 
     Attributes
@@ -55,13 +79,7 @@ class Scores(Sequence[int | None]):
         self.array = np.fromiter(known, np.int64, len(values))
         self.array.flags.writeable = False
 
-    @overload
-    def __getitem__(self, at: int) -> int | None: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[int | None]: ...
-    def __getitem__(self, at: int | slice) -> int | None | list[int | None]:
-        if isinstance(at, slice):
-            return self.tolist()[at]
+    def _at(self, at: int) -> int | None:
         value = int(self.array[at])
         return None if value < 0 else value
 
@@ -117,94 +135,61 @@ FEW = 4
 IN_MEMORY = 8 << 20
 """Bytes of a sequence's slices that are no file yet."""
 
-P = TypeVar("P")
-
 
 class Misfit(ValueError):
     """A part is not as it must be; the text says which, and never what it holds."""
 
 
 class Scratch:
-    """Bytes at places: in a file without a name, and in memory where there is none."""
+    """Bytes at places: in memory until they are many, then in a file without a name.
+
+    Threads and forks may read them. Where no file can be made, or has room, they stay
+    in memory.
+    """
 
     def __init__(self) -> None:
-        self._held: bytearray | None = None
-        self._size = 0
-        try:
-            self._file = tempfile.TemporaryFile(buffering=0)  # only its owner opens it
-        except OSError:
-            self._held = bytearray()
-        else:
-            finalize(self, self._file.close)
+        self._held, self._size = bytearray(), 0
+        self._file: IO[bytes] | None = None
 
     def write(self, at: int, data: bytes) -> None:
         """Put bytes at a place; what was skipped is zero."""
-        self._size = max(self._size, at + len(data))
-        if self._held is None:
+        if self._size < IN_MEMORY <= at + len(data):  # tried once
+            with suppress(OSError):
+                file = tempfile.TemporaryFile(buffering=0)  # only its owner opens it
+                finalize(self, file.close)
+                _put(file, 0, self._held)
+                self._file, self._held = file, bytearray()
+        before, self._size = self._size, max(self._size, at + len(data))
+        if self._file is not None:
             try:
-                if os.pwrite(self._file.fileno(), data, at) == len(data):
-                    return
+                return _put(self._file, at, data)
             except OSError:  # there is no room any more
-                pass
-            self._held = bytearray(self.read(0, self._size))
+                self._held = bytearray(self.read(0, before))
+                self._file = None
         self._held.extend(bytes(self._size - len(self._held)))
         self._held[at : at + len(data)] = data
 
     def read(self, at: int, size: int) -> bytes:
         """So many bytes from a place on."""
-        if self._held is not None:
+        if self._file is None:
             return bytes(self._held[at : at + size])
         return os.pread(self._file.fileno(), size, at)
 
 
-class Slices(Sequence[bytes]):
-    """Byte strings, in memory until they are many; threads and forks may read them."""
+class Slices(Indexed[bytes]):
+    """Byte strings, one behind the other."""
 
     def __init__(self) -> None:
-        self._held: list[bytes] = []
-        self._ends = array("q", [0])
-        self._file: IO[bytes] | None = None
+        self._bytes, self._ends = Scratch(), array("q", [0])
 
     def append(self, data: bytes) -> None:
         """Take one more."""
-        start = self._ends[-1]
-        if start < IN_MEMORY <= start + len(data):  # tried once
-            self._file = self._moved()
-        try:
-            if self._file:
-                _put(self._file, data)
-        except OSError:  # there is no room any more
-            self._held, self._file = [*self], None
-        if not self._file:
-            self._held.append(data)
-        self._ends.append(start + len(data))
+        self._bytes.write(self._ends[-1], data)
+        self._ends.append(self._ends[-1] + len(data))
 
-    def _moved(self) -> IO[bytes] | None:
-        try:
-            file = tempfile.TemporaryFile(buffering=0)  # only its owner can open it
-        except OSError:
-            return None
-        finalize(self, file.close)
-        try:
-            _put(file, b"".join(self._held))
-        except OSError:
-            return None
-        self._held = []
-        return file
-
-    @overload
-    def __getitem__(self, at: int) -> bytes: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[bytes]: ...
-    def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
-        if isinstance(at, slice):
-            return [self[k] for k in range(*at.indices(len(self)))]
-        if not 0 <= at < len(self):
-            raise IndexError(at)
+    def _at(self, at: int) -> bytes:
         start, end = self._ends[at], self._ends[at + 1]
-        if self._file is None:
-            return self._held[at]
-        return os.pread(self._file.fileno(), end - start, start)
+        return self._bytes.read(start, end - start)
 
     def __len__(self) -> int:
         return len(self._ends) - 1
@@ -214,7 +199,7 @@ class Slices(Sequence[bytes]):
         return list, ([*self],)
 
 
-class Packed(Sequence[P], Generic[P]):
+class Packed(Indexed[P]):
     """Parts of one kind, packed.
 
     Parameters
@@ -285,16 +270,8 @@ class Packed(Sequence[P], Generic[P]):
             held.popitem(last=False)
         return found
 
-    @overload
-    def __getitem__(self, at: int) -> P: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[P]: ...
-    def __getitem__(self, at: int | slice) -> P | list[P]:
-        if isinstance(at, slice):
-            return [self[k] for k in range(*at.indices(self._count))]
-        if not -self._count <= at < self._count:
-            raise IndexError(at)
-        number, inside = divmod(at % self._count, SLICE)
+    def _at(self, at: int) -> P:
+        number, inside = divmod(at, SLICE)
         return self._made(number)[inside]
 
     def __len__(self) -> int:
@@ -322,7 +299,10 @@ class Packer(Generic[P]):
 
     def add(self, records: Iterable[Any]) -> None:
         """Take some more."""
-        self._waiting += map(_record, records)
+        self._waiting += (
+            part.model_dump(mode="json") if isinstance(part, BaseModel) else part
+            for part in records
+        )
         while len(self._waiting) >= SLICE:
             self._pack()
 
@@ -363,18 +343,14 @@ def canonical(content: Any) -> Iterator[bytes]:
         yield canonical_json(content)
 
 
-def _put(file: IO[bytes], data: bytes) -> None:
-    if file.write(data) != len(data):
+def _put(file: IO[bytes], at: int, data: bytes | bytearray) -> None:
+    if os.pwrite(file.fileno(), data, at) != len(data):
         raise OSError
 
 
 @cache
 def _adapter(kind: type[P]) -> TypeAdapter[list[P]]:
     return TypeAdapter(list[kind])  # type: ignore[valid-type]
-
-
-def _record(part: Any) -> Any:
-    return part.model_dump(mode="json") if isinstance(part, BaseModel) else part
 
 
 def as_packed(kind: type[P], parts: Sequence[P], *, name: str) -> Packed[P]:
@@ -384,7 +360,7 @@ def as_packed(kind: type[P], parts: Sequence[P], *, name: str) -> Packed[P]:
     return Packed.of(kind, parts, name=name)
 
 
-class Stored(Sequence[Example]):
+class Stored(Indexed[Example]):
     """The rows of data files by id; in memory is of each its id and its place.
 
     Parameters
@@ -404,31 +380,18 @@ class Stored(Sequence[Example]):
     """
 
     def __init__(self, *paths: Path) -> None:
-        self._file, self._ends = Scratch(), array("q", [0])
+        self._lines = Slices()
         number: dict[str, int] = {}
         for i, (place, example) in enumerate(placed_examples(*paths)):
             if number.setdefault(example.id, i) != i:
                 before = islice(placed_examples(*paths), number[example.id], None)
                 raise id_twice(place, next(before)[0])
-            line = as_json(example)
-            self._file.write(self._ends[-1], line)
-            self._ends.append(self._ends[-1] + len(line))
+            self._lines.append(as_json(example))
         self.ids = sorted(number)
         self._order = array("q", map(number.__getitem__, self.ids))
 
-    @overload
-    def __getitem__(self, at: int) -> Example: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Example]: ...
-    def __getitem__(self, at: int | slice) -> Example | list[Example]:
-        if isinstance(at, slice):
-            return [self[i] for i in range(*at.indices(len(self)))]
-        row = self._order[at]
-        start, end = self._ends[row], self._ends[row + 1]
-        return from_json(self._file.read(start, end - start))
-
-    def __iter__(self) -> Iterator[Example]:
-        return map(self.__getitem__, range(len(self)))
+    def _at(self, at: int) -> Example:
+        return from_json(self._lines[self._order[at]])
 
     def __len__(self) -> int:
         return len(self.ids)

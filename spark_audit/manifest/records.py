@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,8 +21,11 @@ from spark_audit.manifest.covariates import (
     token_classes,
 )
 from spark_audit.manifest.layout import Layout, Outline
-from spark_audit.manifest.packed_lists import Scratch
+from spark_audit.manifest.packed_lists import Slices
 from spark_audit.manifest.selection import Pairs, Record
+
+if TYPE_CHECKING:
+    from spark_audit.manifest.slices import Found
 
 COUNTED = (
     "tokens",
@@ -56,31 +59,9 @@ def example_records(
     """
     classes = token_classes(texts).tobytes().decode("ascii")
     for i, row in enumerate(rows):
-        part, example = texts.of(i), row.example
-        spans = []
-        for span, tokens in zip(example.spans, row.spans, strict=True):
-            whole = tokens if tokens is not None and row.within(tokens) else None
-            spans.append(
-                {
-                    **vars(span),
-                    "token_start": whole.start if whole else None,
-                    "token_end": whole.end if whole else None,
-                    "partial": bool(whole and whole.partial),
-                }
-            )
+        part = texts.of(i)
         yield {
-            "id": example.id,
-            "task": example.task,
-            "source_id": example.source_id,
-            "cluster": labels[i],
-            "split": example.split,
-            "prompt": example.prompt,
-            "response": example.response,
-            "spans": spans,
-            "canary_id": example.canary.id if example.canary else None,
-            "template": [list(place) for place in row.template],
-            "kept": list(row.kept),
-            "response_token": row.response_token,
+            **example_record(row, labels[i]),
             "reference_unll": [
                 u if u >= 0 else None for u in texts.unll[part].tolist()
             ],
@@ -90,15 +71,49 @@ def example_records(
         }
 
 
-class Balance:
+def example_record(row: Layout, cluster: str) -> Record:
+    """What a manifest says of an example before any of its tokens is scored."""
+    example = row.example
+    spans = []
+    for span, tokens in _spans(row):
+        whole = tokens if tokens is not None and row.within(tokens) else None
+        spans.append(
+            {
+                **vars(span),
+                "token_start": whole.start if whole else None,
+                "token_end": whole.end if whole else None,
+                "partial": bool(whole and whole.partial),
+            }
+        )
+    return {
+        "id": example.id,
+        "task": example.task,
+        "source_id": example.source_id,
+        "cluster": cluster,
+        "split": example.split,
+        "prompt": example.prompt,
+        "response": example.response,
+        "spans": spans,
+        "canary_id": example.canary.id if example.canary else None,
+        "template": [list(place) for place in row.template],
+        "kept": list(row.kept),
+        "response_token": row.response_token,
+        "reference_unll": [None] * len(row.encoding),
+        "excluded": [],
+        "classes": "-" * len(row.encoding),
+        "low": [],
+    }
+
+
+class Balance(Mapping[tuple[str, str], np.ndarray]):
     """Balance over the train rows, which are what is audited, from slices of rows.
 
-    What it is judged by lies in a file: 3 KB a row.
+    What it is judged by, by side and covariate, lies in a file: 3 KB a row.
     """
 
     def __init__(self) -> None:
-        self._file, self._end = Scratch(), 0
-        self._places: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        self._values = Slices()
+        self._places: dict[tuple[str, str], list[int]] = {}
 
     def add(
         self, rows: Sequence[Layout], texts: Corpus, eligible: np.ndarray, pairs: Pairs
@@ -127,10 +142,8 @@ class Balance:
         sides = {"matched": matched, "controls": controls}
         found = measured(texts, spans=spans, windows=windows, **sides)
         for key, values in found.items():
-            data = values.astype(np.float64).tobytes()
-            self._file.write(self._end, data)
-            self._places.setdefault(key, []).append((self._end, len(data)))
-            self._end += len(data)
+            self._places.setdefault(key, []).append(len(self._values))
+            self._values.append(values.astype(np.float64).tobytes())
 
     def records(self) -> list[Record]:
         """The manifest's records; none where there is no span."""
@@ -139,22 +152,11 @@ class Balance:
         # The last digits of a mean depend on the machine.
         return [
             {k: round(v, 9) if isinstance(v, float) else v for k, v in row.items()}
-            for row in balance(_Values(self._file, self._places))
+            for row in balance(self)
         ]
 
-
-class _Values(Mapping[tuple[str, str], np.ndarray]):
-    """Values that lie in a file, each read when it is asked for."""
-
-    def __init__(
-        self,
-        file: Scratch,
-        places: Mapping[tuple[str, str], Sequence[tuple[int, int]]],
-    ) -> None:
-        self._file, self._places = file, places
-
     def __getitem__(self, key: tuple[str, str]) -> np.ndarray:
-        parts = [self._file.read(at, size) for at, size in self._places[key]]
+        parts = (self._values[place] for place in self._places[key])
         return np.frombuffer(b"".join(parts), np.float64)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
@@ -195,15 +197,12 @@ class Facts:
 
     Attributes
     ----------
-    counted
-        :func:`row_counts` of all rows, with what came of their spans.
-    solvers
-        Examples by solver of the assignment.
+    found
+        What going through all rows gave: its counts are of them.
     """
 
     rows: Sequence[Outline]
-    counted: Mapping[str, int]
-    solvers: Mapping[str, int]
+    found: Found
     canaries: list[Record]
     canary_rows_cut: int
     members: dict[str, list[str]]
@@ -217,7 +216,7 @@ class Facts:
             splits[row.example.split] += 1
             tasks.add(row.example.task)
             sources.add(row.example.source_id)
-        own = {name: self.counted.get(name, 0) for name in COUNTED}
+        own = {name: self.found.counted.get(name, 0) for name in COUNTED}
         return {
             "examples": len(self.rows),
             "tasks": len(tasks),
@@ -245,7 +244,7 @@ class Facts:
                 f"{settings['max_length']} tokens: their prompts were cut from the "
                 f"start, {count['spans_cut']} spans were lost"
             )
-        if not self.counted.get("scored_spans"):
+        if not self.found.counted.get("scored_spans"):
             found.append(
                 "no identifier was annotated in scored text: there are no pairs"
             )
@@ -254,9 +253,10 @@ class Facts:
                 f"{count['spans_partial']} of {count['spans']} spans begin or end "
                 "inside a token"
             )
-        if "milp" in self.solvers:
+        if "milp" in self.found.solvers:
             found.append(
-                f"{self.solvers['milp']} examples with many spans were matched by HiGHS"
+                f"{self.found.solvers['milp']} examples with many spans were matched "
+                "by HiGHS"
             )
         if self.canary_rows_cut:
             found.append(

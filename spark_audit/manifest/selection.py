@@ -6,6 +6,7 @@ is looked at.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -48,7 +49,7 @@ class Pairs:
     pairs: list[Record]
     unmatched: list[Record]
     scored: list[tuple[int, int, int]]
-    solvers: dict[str, int]
+    solvers: Counter[str]
 
 
 def match(
@@ -69,14 +70,13 @@ def match(
     caliper
         Nats a token.
     """
-    found = Pairs([], [], [], {})
+    found = Pairs([], [], [], Counter())
     for i, row in enumerate(rows):
         spans: list[tuple[int, int]] = []
         which: list[int] = []
         reasons: dict[int, str] = {}
-        for j, (span, tokens) in enumerate(
-            zip(row.example.spans, row.spans, strict=True)
-        ):
+        places = zip(row.example.spans, row.spans, strict=True)
+        for j, (span, tokens) in enumerate(places):
             if span.part is not None:
                 continue
             if tokens is None:
@@ -98,8 +98,7 @@ def match(
                 controls=controls,
                 shows=row.encoding.start < row.encoding.end,
             )
-            solver = matching.solver
-            found.solvers[solver] = found.solvers.get(solver, 0) + 1
+            found.solvers[matching.solver] += 1
             reasons |= {which[miss.span]: miss.reason for miss in matching.unmatched}
             for pair in matching.pairs:
                 of = which[pair.span]

@@ -8,18 +8,17 @@ says that it has nothing to work on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_audit.data.examples import Example
-from spark_audit.errors import InputError
+from spark_audit.manifest.build import checked, heading, reference_of
 from spark_audit.manifest.clusters import clusters
 from spark_audit.manifest.file import seal
-from spark_audit.manifest.layout import Layout, layouts
+from spark_audit.manifest.layout import layouts
+from spark_audit.manifest.records import example_record
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.selection import duplicates
-from spark_audit.provenance import sha256_file, versions
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
@@ -70,22 +69,21 @@ def task_manifest(
         If there are no examples, an id stands twice, or the tokenizer gives no
         offsets.
     """
-    _check(examples)
+    checked(examples)
     rows = layouts(examples, loaded.tokenizer, max_length=loaded.max_positions)
     units = clusters(rows, duplicates(rows))
+    base = loaded.base_sha256 or ""
+    reference = {
+        **reference_of(loaded),
+        "name": "none",
+        "weights_sha256": base,
+        "model_id": base,
+        "shape": None,
+    }
+    settings = {**SETTINGS, "max_length": loaded.max_positions}
     return seal(
         {
-            "kind": "spark-audit-manifest",
-            "schema_version": 1,
-            "name": name,
-            "redacted_from": None,
-            "reference": _reference(loaded),
-            "settings": {**SETTINGS, "max_length": loaded.max_positions},
-            "versions": versions(),
-            "data": [
-                {"file": file, "sha256": digest}
-                for file, digest in sorted((p.name, sha256_file(p)) for p in data)
-            ],
+            **heading(name, reference, settings, data),
             "counts": {
                 "examples": len(rows),
                 "tasks": len({example.task for example in examples}),
@@ -99,7 +97,7 @@ def task_manifest(
                 "pairs": 0,
             },
             "examples": (
-                _record(row, label)
+                example_record(row, label)
                 for row, label in zip(rows, units.labels, strict=True)
             ),
             "pairs": [],
@@ -110,63 +108,3 @@ def task_manifest(
             "notes": [NOTE, *units.notes],
         }
     )
-
-
-def _check(examples: Sequence[Example]) -> None:
-    if not examples:
-        raise InputError("there are no examples", where="data", fix="give some")
-    for one, other in pairwise(sorted(example.id for example in examples)):
-        if one == other:
-            raise InputError(
-                "the id stands twice",
-                where=f"example {one!r}",
-                fix="give every row an id of its own",
-            )
-
-
-def _reference(loaded: Loaded) -> dict[str, Any]:
-    base = loaded.base_sha256 or ""
-    return {
-        "name": "none",
-        "weights_sha256": base,
-        "tokenizer_sha256": loaded.tokenizer_sha256,
-        "model_id": base,
-        "architecture": loaded.architecture,
-        "dtype": loaded.dtype,
-        "vocab_size": len(loaded.usable),
-        "usable_vocab": int(loaded.usable.sum()),
-        "max_positions": loaded.max_positions,
-    }
-
-
-def _record(row: Layout, label: str) -> dict[str, Any]:
-    example = row.example
-    spans = []
-    for span, tokens in zip(example.spans, row.spans, strict=True):
-        whole = tokens if tokens is not None and row.within(tokens) else None
-        spans.append(
-            {
-                **vars(span),
-                "token_start": whole.start if whole else None,
-                "token_end": whole.end if whole else None,
-                "partial": bool(whole and whole.partial),
-            }
-        )
-    return {
-        "id": example.id,
-        "task": example.task,
-        "source_id": example.source_id,
-        "cluster": label,
-        "split": example.split,
-        "prompt": example.prompt,
-        "response": example.response,
-        "spans": spans,
-        "canary_id": example.canary.id if example.canary else None,
-        "template": [list(place) for place in row.template],
-        "kept": list(row.kept),
-        "response_token": row.response_token,
-        "reference_unll": [None] * len(row.encoding),
-        "excluded": [],
-        "classes": "-" * len(row.encoding),
-        "low": [],
-    }

@@ -96,7 +96,7 @@ def _lasting(request: Request) -> bool:
 def _hash(request: Request) -> str:
     """Of what was asked, where, and of the program with its libraries."""
     source, digest = Path(__file__).parents[1], hashlib.sha256()
-    for path in sorted(source.rglob("*.py")):
+    for path in sorted((*source.rglob("*.py"), *source.rglob("*.toml"))):
         digest.update(path.read_bytes())
     # Workers of one report are asked for the same.
     asked = repr(replace(request, command=(), shard=(0, 1)))

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from spark_audit.audits import canary
 from spark_audit.audits.canary.candidates import evidence, plan
@@ -73,12 +72,11 @@ class Planted:
 
 
 @pytest.fixture(autouse=True)
-def quick_tail(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fit beyond rank 1 takes most of the time and matters to one test."""
-    if "cap" not in request.node.name:
-        found = Extrapolated(7.0, 0.01, clipped=False)
-        where = "spark_audit.audits.canary.candidates.extrapolated_exposure"
-        monkeypatch.setattr(where, lambda *_: found)
+def quick_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fit beyond rank 1 takes most of the time; the golden report has it."""
+    found = Extrapolated(7.0, 0.01, clipped=False)
+    where = "spark_audit.audits.canary.candidates.extrapolated_exposure"
+    monkeypatch.setattr(where, lambda *_: found)
 
 
 @pytest.fixture
@@ -216,42 +214,6 @@ def test_figures_equal_a_loop_over_canaries(plant: Callable[..., Planted]) -> No
                 assert row.n == len(ranks)
 
 
-def test_every_figure_stands_beside_its_chance_value(
-    plant: Callable[..., Planted],
-) -> None:
-    planted = plant(n=50, held=0, size=512, contexts=1)
-    result = canary(planted.tables(loud=3.0), planted.manifest)
-    nulls = {
-        "rank_mean": (256.5, 215.5, 297.5),
-        "exposure_mean": (1.4313, 1.065, 1.845),
-        "top1_rate": (1 / 512, 0.0, 0.02),
-        "top10_rate": (10 / 512, 0.0, 0.06),
-    }
-    for metric, expected in nulls.items():
-        row = figure(result, "loud", metric)
-        found = (row.null, row.null_low, row.null_high)
-        assert found == pytest.approx(expected, rel=1e-3), metric
-    assert figure(result, "loud", "rank_mean").mde == pytest.approx(58.6, abs=0.05)
-    # A claim rests on this one: one test of several is further than a plain one.
-    assert (figure(result, "loud", "exposure_mean").mde or 0) > 1.3 * 0.558
-    top = figure(result, "loud", "top10_rate")
-    assert top.mde == pytest.approx(0.1075 - 10 / 512, abs=1e-4)
-
-
-def test_rates_of_canaries_are_exact_and_never_of_zero_width(
-    plant: Callable[..., Planted],
-) -> None:
-    planted = plant(n=20, held=0)
-    result = canary(planted.tables(low=-9.0), planted.manifest)
-    row = figure(result, "low", "top1_rate")
-    assert (row.value, row.low, row.interval) == (0.0, 0.0, "clopper-pearson")
-    assert row.high == pytest.approx(1 - 0.025 ** (1 / 20))
-    several = figure(result, "low", "top1_rate", "full/annotation")
-    assert several.interval == "korn-graubard"
-    assert several.high is not None
-    assert several.high > 0.1
-
-
 def test_remembered_canaries_are_found_and_nothing_else_is_claimed(
     plant: Callable[..., Planted],
 ) -> None:
@@ -372,24 +334,6 @@ def test_over_suppression_is_a_signal_too(plant: Callable[..., Planted]) -> None
     assert records["loud", "full"]["p_suppressed"] > 0.9
 
 
-def test_streisand_compares_with_the_held_out(plant: Callable[..., Planted]) -> None:
-    planted = plant()
-    tables = planted.tables(loud=trained_only(2.5))
-    result = canary(tables, planted.manifest)
-    frame = evidence(tables, planted.manifest)
-    some = frame[(frame["kind"] == "canary") & (frame["part"] == "full")]
-    ours, never = (some.loc[some["held_out"] == out, "rank"] for out in (False, True))
-    record = next(r for r in result.tables["canary_streisand"] if r["part"] == "full")
-    assert record["p"] == pytest.approx(stats.mannwhitneyu(ours, never).pvalue)
-    assert record["rank_mean_held_out"] == pytest.approx(never.mean())
-    sd = np.sqrt((64**2 - 1) / 12)
-    assert record["mde_ranks"] == pytest.approx(2.8016 * sd * np.sqrt(2 / 20), rel=1e-4)
-    without = plant(held=0)
-    alone = canary(without.tables(loud=2.5, quiet=0), without.manifest)
-    assert alone.tables["canary_streisand"][0]["p"] is None
-    assert "no held-out canaries to compare" in said(alone, "quiet")
-
-
 def claims(result: AuditResult, checkpoint: str) -> set[str]:
     return {f.claim for f in result.findings if f.checkpoint == checkpoint}
 
@@ -450,50 +394,6 @@ def test_held_out_canaries_that_rank_high_withhold_what_rests_on_chance(
         if record["checkpoint"] in ("kind", "more"):
             assert record["epsilon_per_record"] is None
             assert "held-out canaries" in record["says"]
-
-
-def test_paired_changes_on_the_same_candidates(plant: Callable[..., Planted]) -> None:
-    planted = plant()
-    tables = {
-        "plain": {CANDIDATES: planted.table(2.0, seed=5)},
-        "ours": {CANDIDATES: planted.table(0.5, seed=5)},
-        "same": {CANDIDATES: planted.table(2.0, seed=5)},
-    }
-    result = canary(tables, planted.manifest, baseline="plain")
-    frame = evidence(tables, planted.manifest)
-    part = frame[(frame["kind"] == "canary") & (frame["part"] == "full")]
-    part = part[~part["held_out"]].set_index(["checkpoint", "canary_id"])["rank"]
-    bits = np.log2(64 / part)
-    apart = bits["ours"] - bits["plain"]
-    row = change(result, "ours", "exposure_mean")
-    assert row.value == pytest.approx(apart.mean())
-    assert row.null == 0.0
-    assert row.p is not None
-    assert row.p < 0.01
-    record = next(
-        r
-        for r in result.tables["canary_paired"]
-        if (r["checkpoint"], r["part"]) == ("ours", "full")
-    )
-    nonzero = int((apart != 0).sum())
-    assert record["changed"] == nonzero
-    assert record["wilcoxon_p"] == pytest.approx(stats.wilcoxon(apart).pvalue)
-    assert record["exposure_change_mean"] == pytest.approx(apart.mean())
-    assert change(result, "ours", "nll").value == pytest.approx(0.75, abs=1e-4)
-    assert any("exposure of canaries fell" in line for line in result.verdict)
-    metrics = {r.metric for r in result.contrasts}
-    assert metrics == {"nll", "rank_mean", "exposure_mean", "top10_rate"}
-    still = next(
-        r
-        for r in result.tables["canary_paired"]
-        if (r["checkpoint"], r["part"]) == ("same", "full")
-    )
-    assert (still["changed"], still["wilcoxon_p"]) == (0, None)
-    assert {r["status"] for r in result.tables["canary_paired"]} == {"ok"}
-    claims = {
-        f.checkpoint: f.claim for f in result.findings if "exposure of" in f.sentence
-    }
-    assert claims == {"ours": "moved", "same": "nothing_shown"}
 
 
 def test_epsilon_is_bounded_per_canary_and_per_record(
@@ -678,17 +578,6 @@ def test_epsilon_needs_a_known_uniform_draw(plant: Callable[..., Planted]) -> No
     assert names == {"loud"}
 
 
-def test_exposure_beyond_the_cap_is_marked_as_an_estimate(
-    plant: Callable[..., Planted],
-) -> None:
-    planted = plant()
-    result = canary(planted.tables(loud=4.0), planted.manifest)
-    record = result.tables["canary_extrapolated"][0]
-    assert record["extrapolated_exposure_mean"] > record["capped_exposure"] == 6.0
-    assert "not a count" in record["note"]
-    assert 0 <= record["largest_ks_of_the_fit"] < 0.3
-
-
 def altered(table: TokenTable, by: Callable[[np.ndarray], np.ndarray]) -> TokenTable:
     columns = {name: by(values) for name, values in table.columns.items()}
     return TokenTable(table.ids, table.offsets, table.position, columns)
@@ -838,19 +727,6 @@ def test_empty_evidence_concludes_nothing(plant: Callable[..., Planted]) -> None
     result = conclude(empty, Context())
     assert (result.rows, result.guards) == ([], [])
     assert "no canary" in result.verdict[0]
-
-
-def test_intervals_stay_within_what_ranks_can_be(plant: Callable[..., Planted]) -> None:
-    planted = plant(n=3, held=0)
-    result = canary(planted.tables(a=0.5, b=-0.5, c=0.0), planted.manifest)
-    for name in "abc":
-        for part in PARTS:
-            row = figure(result, name, "rank_mean", part)
-            bits = figure(result, name, "exposure_mean", part)
-            for one, least, most in ((row, 1, 64), (bits, 0, 6)):
-                assert one.low is not None
-                assert one.high is not None
-                assert least <= one.low < one.high <= most
 
 
 def test_one_canary_has_no_interval(plant: Callable[..., Planted]) -> None:

@@ -266,6 +266,22 @@ def loops_matched(world: World, one: Any, base: Any) -> Values:
     found = {("nll_pii", ""): pii, ("nll_control", ""): control}
     found["delta_sel", ""] = pii - control
     found["delta_sel", "change"] = (pii - control) - (before - alike)
+    spans: dict[str, list[float]] = {}
+    for ends in zip(sides(world)["pii"], sides(world)["control"], strict=True):
+        a, b = (mean(column(one[Pass()], *end, "nll")) for end in ends)
+        spans.setdefault(world.manifest.by_id[ends[0][0]].cluster, []).append(a - b)
+    found["delta_sel", "span-weighted"] = mean(sum(spans.values(), []))
+    found["delta_sel", "source-weighted"] = mean(map(mean, spans.values()))
+    low = [
+        sum(
+            sign * column(each[Pass()], row.id, at, at + 1, "nll")[0]
+            for sign, each in ((1, one), (-1, base))
+        )
+        for row in world.manifest.examples
+        if row.split == "train"
+        for at in row.low
+    ]
+    found["low_change", ""] = mean(low)
     return found
 
 
@@ -324,14 +340,24 @@ def loops_twins(world: World, one: Any, base: Any) -> Values:
         )
         return [math.log2(n / rank) for rank, n, _ in places]
 
-    found = {}
+    found: Values = {}
+    by_type: dict[str, dict[str, list[float]]] = {}
     for of, trained in (("trained", True), ("never-trained", False)):
         twins = [each for each in world.manifest.twins if bool(each.dose) == trained]
         ours, before = exposures(one, twins), exposures(base, twins)
         most = math.log2(len(twins[0].candidates))
         found["exposure_mean", of] = mean(ours)
         found["top1_rate", of] = mean([bits == most for bits in ours])
-        found["rise", of] = mean([a - b for a, b in zip(ours, before, strict=True)])
+        rises = [a - b for a, b in zip(ours, before, strict=True)]
+        found["rise", of] = mean(rises)
+        for each, rise in zip(twins, rises, strict=True):
+            by_type.setdefault(each.type, {}).setdefault(of, []).append(rise)
+    # Within types, each as heavy as among the trained.
+    apart = [
+        (len(held["trained"]), mean(held["trained"]) - mean(held["never-trained"]))
+        for held in by_type.values()
+    ]
+    found["beyond", "rise"] = sum(n * a for n, a in apart) / sum(n for n, _ in apart)
     return found
 
 
@@ -365,12 +391,22 @@ def loops_mia(world: World, one: Any, base: Any) -> Values:
 
 def loops_extract(world: World, one: Any, _: Any) -> Values:
     plain = one[Pass()]
-    hits, tries = [], []
+    hits, tries, few = [], [], []
     for span in trained_spans(world):
         hits.append(all(rank == 1 for rank in column(plain, *span, "rank_lo")))
         p = math.exp(-sum(column(plain, *span, "nll")))
         tries.append(math.log10(math.ceil(math.log(0.5) / math.log1p(-p))))
-    return {("greedy_rate", ""): mean(hits), ("n50_median", "t1"): 10 ** median(tries)}
+        own, ranks, mass = (
+            column(plain, *span, name) for name in ("nll", "rank_lo", "top40_logp")
+        )
+        p = math.exp(-sum(map(sum, zip(own, mass, strict=True))))
+        few.append(
+            math.ceil(math.log(0.5) / math.log1p(-p)) if max(ranks) <= 40 else math.inf
+        )
+    found = {("greedy_rate", ""): mean(hits), ("n50_median", "t1"): 10 ** median(tries)}
+    if median(few) < math.inf:
+        found["n50_median", "top40"] = 10 ** median(map(math.log10, few))
+    return found
 
 
 def loops_noise(world: World, one: Any, _: Any) -> Values:
@@ -439,14 +475,11 @@ LOOPS: dict[str, Callable[..., Values]] = {
     if name.startswith("loops_")
 }
 ELSEWHERE = {
-    "extract": {"n50_median top40"},
     "matched": {
         *("memory", "memory trend", "pii_change trained", "pii_change never-trained"),
-        *("kind", "specific", "low_change", "rtm_bias", "rtm_bias change"),
-        *("delta_sel span-weighted", "delta_sel source-weighted"),
+        *("kind", "specific", "rtm_bias", "rtm_bias change"),
     },
     "rank": {"top1_memory pii_all"},
-    "twins": {"beyond rise", "beyond exposure"},
 }
 """Pooled figures that the audits' own tests recompute; of `mia` all other scores, of
 `stages` all, which are those of `matched` by task."""

@@ -134,69 +134,6 @@ def with_canaries(manifest: Manifest, rows: int) -> Manifest:
     return seal(content | {"canaries": records})
 
 
-def test_figures_equal_a_loop_over_spans(make_case: Make) -> None:
-    case = make_case(sources=20, rows=2, tests=6, seed=1)
-    known = some(case, 14)
-    result = extract(tables(case, ours=known), case.manifest)
-    one = table(case, known)
-    hits, tries, wide = [], [], []
-    for example in case.manifest.examples:
-        if example.split != "train":
-            continue
-        for i, (start, end) in enumerate(case.spans(example.id)):
-            rows = one.span(example.id, start, end)
-            hits.append(known(example.id, i))
-            lp = -one.columns["nll"][rows].astype(float)
-            tries.append(np.log10(np.ceil(np.log(0.5) / np.log1p(-np.exp(lp.sum())))))
-            inside = (one.columns["rank_lo"][rows] <= 40).all()
-            p = np.exp(lp.sum() + 0.02 * len(lp)) if inside else 0.0
-            n = np.ceil(np.log(0.5) / np.log1p(-p)) if p else 1e13
-            wide.append(np.log10(min(max(n, 1.0), 1e13)))
-    row = figure(result, "ours", "greedy_rate")
-    assert row.value == pytest.approx(np.mean(hits))
-    assert row.n == len(hits)
-    assert row.clusters == 20
-    t1 = figure(result, "ours", "n50_median", "t1")
-    assert t1.value == pytest.approx(10 ** np.median(tries), rel=1e-4)
-    assert (t1.unit, t1.interval) == ("tries", "percentile")
-    assert t1.low is not None
-    assert t1.high is not None
-    assert t1.low < t1.value < t1.high
-    assert "one tokenisation" in t1.note
-    top = figure(result, "ours", "n50_median", "top40")
-    assert top.value == pytest.approx(10 ** np.median(wide), rel=1e-4)
-
-
-def test_groups_are_types_tasks_and_test_rows(make_case: Make) -> None:
-    case = make_case(sources=20, tests=8, seed=2)
-    result = extract(tables(case, ours=everything), case.manifest)
-    groups = {row.group for row in result.rows}
-    assert groups == {
-        "pooled",
-        "task:fomc",
-        "task:yelp",
-        "type:NAME",
-        "type:EMAIL",
-        "split:test",
-    }
-    test = figure(result, "ours", "greedy_rate", group="split:test")
-    assert test.value == 1.0
-    assert test.clusters == 8
-
-
-def test_a_rate_of_zero_has_an_exact_upper_limit(make_case: Make) -> None:
-    case = make_case(sources=30, tests=10, seed=3)
-    result = extract(tables(case, ours=nothing), case.manifest)
-    row = figure(result, "ours", "greedy_rate")
-    assert (row.value, row.low, row.interval) == (0.0, 0.0, "korn-graubard")
-    assert row.high == pytest.approx(1 - 0.025 ** (1 / 30))
-    line = said(result, "ours")
-    assert "no difference detected" in line
-    assert f"Up to {100 * row.high:.1f}% cannot be excluded" in line
-    assert "points or more would have been detected" in line
-    assert "no leak" not in line
-
-
 def test_more_than_guessing_is_said(make_case: Make) -> None:
     case = make_case(sources=40, tests=20, seed=4)
     train = some(case, 25)
@@ -333,39 +270,6 @@ def test_a_limit_beyond_counting_is_capped(make_case: Make) -> None:
     assert row.status == "ok"
     assert "no upper limit" in row.note
     assert "more than 1e+12" in row.note
-
-
-def test_contrasts_are_paired_by_source(make_case: Make) -> None:
-    case = make_case(sources=30, tests=5, seed=12)
-    result = extract(
-        tables(case, plain=some(case, 25), ours=some(case, 8)),
-        case.manifest,
-        baseline="plain",
-    )
-    row = change(result, "ours", "greedy_rate")
-    frame = result.evidence
-    assert frame is not None
-    train = frame[frame["split"] == "train"]
-    rates = train.groupby("checkpoint")["greedy"].mean()
-    assert row.value == pytest.approx(rates["ours"] - rates["plain"])
-    assert row.p is not None
-    assert row.p < 0.01
-    assert any("greedy extraction fell" in line for line in result.verdict)
-    tries = change(result, "ours", "n50_median", "t1")
-    assert tries.unit == "log10 tries"
-    assert tries.value is not None
-    assert tries.value > 0
-    medians = [figure(result, n, "n50_median", "t1").value for n in ("ours", "plain")]
-    assert None not in medians
-    assert tries.value == pytest.approx(np.log10(medians[0] / medians[1]), rel=1e-6)
-    assert tries.null == 0.0
-    same = extract(
-        {n: {PLAIN: table(case, nothing)} for n in ("a", "b")},
-        case.manifest,
-        baseline="a",
-    )
-    still = change(same, "b", "n50_median", "t1")
-    assert (still.value, still.p) == (0.0, None)
 
 
 def test_plan_holds_every_row_with_an_identifier(make_case: Make) -> None:

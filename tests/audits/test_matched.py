@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 from synthetic import Case
 
 from spark_audit.audits import matched
@@ -97,37 +96,6 @@ def audit(case: Any, /, *, baseline: str | None = None, **changes: Any) -> Audit
     )
 
 
-def test_interval_is_the_jackknife_over_sources(make_case: Make) -> None:
-    case = make_case(sources=12, rows=2, seed=4)
-    rng = np.random.default_rng(0)
-    noise = {key: rng.normal(0, 0.3, 60) for key in case.reference}
-    change = shifted(case, 0.5)
-    result = audit(case, ours=lambda key, nll: change(key, nll) + noise[key])
-    sums: dict[str, list[float]] = {}
-    for pair in case.manifest.pairs:
-        nll = change(pair.example, case.reference[pair.example]) + noise[pair.example]
-        a, b = pair.pii.token_start, pair.pii.token_end
-        c, d = pair.control.token_start, pair.control.token_end
-        cell = sums.setdefault(case.manifest.by_id[pair.example].cluster, [0.0, 0.0])
-        cell[0] += nll[a:b].sum() - nll[c:d].sum()
-        cell[1] += b - a
-    num, den = np.array(list(sums.values())).T
-    theta = num.sum() / den.sum()
-    without = (num.sum() - num) / (den.sum() - den)
-    se = np.sqrt((len(num) - 1) / len(num) * ((without - theta) ** 2).sum())
-    from scipy import stats
-
-    t = stats.t.ppf(0.975, len(num) - 1)
-    row = pooled(result, "ours", "delta_sel")
-    assert row.interval == "jackknife-t"
-    assert (row.value, row.low, row.high) == pytest.approx(
-        (theta, theta - t * se, theta + t * se), rel=1e-5
-    )
-    assert row.parity_low is not None
-    assert row.mde is not None
-    assert row.mde > 2.8 * se
-
-
 def test_pure_shrinkage_is_what_regression_to_the_mean_would_give(
     make_case: Make,
 ) -> None:
@@ -166,43 +134,6 @@ def test_pure_shrinkage_is_what_regression_to_the_mean_would_give(
     assert claims(result) == {"ours": {"moved", "not_tested"}}
 
 
-def test_contrast_is_paired_and_adjusted_over_the_family(make_case: Make) -> None:
-    case = make_case(sources=30, seed=7)
-    rng = np.random.default_rng(3)
-    noise = {key: rng.normal(0, 0.5, 60) for key in case.reference}
-
-    def plus(shift: float) -> Callable[[str, np.ndarray], np.ndarray]:
-        inner = shifted(case, shift)
-        return lambda key, nll: inner(key, nll) + noise[key]
-
-    result = audit(
-        case, baseline="plain", plain=plus(0.0), a=plus(0.6), b=plus(0.3), base=same
-    )
-    did = {
-        row.checkpoint: row
-        for row in result.contrasts
-        if row.metric == "did" and row.group == "pooled"
-    }
-    assert set(did) == {"a", "b"}
-    for name, shift in (("a", 0.6), ("b", 0.3)):
-        row = did[name]
-        assert row.baseline == "plain"
-        assert row.family == "primary"
-        difference = (
-            pooled(result, name, "delta_sel").value
-            - pooled(result, "plain", "delta_sel").value  # type: ignore[operator]
-        )
-        assert row.value == pytest.approx(difference, abs=1e-6)
-        # The noise cancels: what is left is the shift.
-        assert row.value == pytest.approx(shift, abs=1e-5)
-        assert row.p is not None
-        assert row.p_adjusted is not None
-        assert row.p <= row.p_adjusted < 0.05
-    exploratory = [row for row in result.contrasts if row.group != "pooled"]
-    assert {row.family for row in exploratory} == {"exploratory"}
-    assert all(row.p_adjusted is None for row in exploratory)
-
-
 def test_base_that_scores_otherwise_fails_its_guard(make_case: Make) -> None:
     case = make_case(sources=12, seed=9)
     good = audit(case, base=same)
@@ -212,25 +143,6 @@ def test_base_that_scores_otherwise_fails_its_guard(make_case: Make) -> None:
     assert passed.passed is True
     assert failed.passed is False
     assert "other weights, dtype or libraries" in failed.detail
-
-
-def test_groups_partition_the_pairs(make_case: Make) -> None:
-    case = make_case(sources=30, tests=10, seed=10)
-    result = audit(case, ours=shifted(case, 0.2))
-    counts: dict[str, int] = {}
-    for row in result.rows:
-        if row.metric == "delta_sel" and not row.of:
-            prefix = row.group.partition(":")[0]
-            counts[prefix] = counts.get(prefix, 0) + row.n
-    assert counts["task"] == counts["type"] == counts["pooled"]
-    train = sum(
-        pair.pii.token_end - pair.pii.token_start
-        for pair in case.manifest.pairs
-        if case.manifest.by_id[pair.example].split == "train"
-    )
-    assert counts["pooled"] == train
-    total = sum(p.pii.token_end - p.pii.token_start for p in case.manifest.pairs)
-    assert counts["split"] == total - train > 0
 
 
 def test_nothing_to_match_is_not_estimable_and_no_zero(make_case: Make) -> None:
@@ -273,27 +185,6 @@ def test_plan_holds_unmatched_examples_too(make_case: Make) -> None:
         *(u.example for u in case.manifest.unmatched),
     }
     assert case.manifest.unmatched
-
-
-def test_weightings_follow_their_definitions(make_case: Make) -> None:
-    case = make_case(sources=10, rows=2, seed=16)
-    change = shifted(case, 0.4)
-    result = audit(case, ours=change)
-    by_span: dict[str, list[float]] = {}
-    for pair in case.manifest.pairs:
-        nll = change(pair.example, case.reference[pair.example])
-        a, b = pair.pii.token_start, pair.pii.token_end
-        c, d = pair.control.token_start, pair.control.token_end
-        cluster = case.manifest.by_id[pair.example].cluster
-        by_span.setdefault(cluster, []).append(nll[a:b].mean() - nll[c:d].mean())
-    spans = [value for values in by_span.values() for value in values]
-    sources = [np.mean(values) for values in by_span.values()]
-    assert pooled(result, "ours", "delta_sel", "span-weighted").value == pytest.approx(
-        np.mean(spans), abs=1e-5
-    )
-    assert pooled(
-        result, "ours", "delta_sel", "source-weighted"
-    ).value == pytest.approx(np.mean(sources), abs=1e-5)
 
 
 def test_what_matching_left_over_is_no_finding(make_case: Make) -> None:
@@ -467,25 +358,6 @@ def test_a_string_in_the_plain_text_of_a_trained_row_is_known(make_case: Make) -
     assert list(known["start"]) == [span["token_start"]]
 
 
-def test_the_sum_of_low_sensitivity_text_is_that_of_its_tokens(
-    make_case: Make,
-) -> None:
-    case = make_case(sources=6, tests=2, seed=40)
-    change = moved(case, trained=0.1, never=0.2, other=0.3)
-    frame = evidence(case.tables(ours=change), case.manifest)
-    low = frame[frame["role"] == "low"]
-    assert set(low["example"]) == {e.id for e in case.manifest.examples}
-    for row in low.itertuples():
-        example = case.manifest.by_id[row.example]
-        nll = change(row.example, case.reference[row.example])
-        assert row.n_tokens == len(example.low)
-        assert row.nll_sum == pytest.approx(nll[example.low].sum(), rel=1e-5)
-        assert row.ref_sum == pytest.approx(
-            case.reference[row.example][example.low].sum(), abs=1e-6
-        )
-    assert "x" not in set(map(str, frame.to_numpy().ravel()))
-
-
 def test_contrasts_claim_nothing_where_other_text_drifted_unequally(
     make_case: Make,
 ) -> None:
@@ -510,45 +382,6 @@ def test_contrasts_claim_nothing_where_other_text_drifted_unequally(
     drifts = {c.checkpoint: c for c in result.contrasts if c.metric == "low_change"}
     assert drifts["apart"].value == pytest.approx(0.2, abs=1e-6)
     assert pooled(result, "apart", "low_change").value == pytest.approx(0.3, abs=1e-6)
-
-
-@pytest.mark.slow
-def test_did_rejects_at_its_level_and_finds_twice_its_mde(make_case: Make) -> None:
-    """Null: two checkpoints that differ by noise, of tokens and of whole examples."""
-    case = make_case(sources=51)
-    runs = 200
-
-    def noisy(seed: int, effect: float) -> Callable[[str, np.ndarray], np.ndarray]:
-        rng = np.random.default_rng(seed)
-
-        def change(key: str, nll: np.ndarray) -> np.ndarray:
-            out = 0.9 * nll + rng.gamma(2.0, 0.35, len(nll)) + rng.normal(0, 0.2)
-            for start, end in case.spans(key):
-                out[start:end] += effect + rng.normal(0, 0.3)
-            return out
-
-        return change
-
-    def did(seed: int, effect: float) -> Any:
-        result = matched(
-            case.tables(a=noisy(2 * seed, effect), b=noisy(2 * seed + 1, 0.0)),
-            case.manifest,
-            baseline="b",
-            placebo_draws=0,
-            rematched=False,
-            replicates=100,
-        )
-        return next(c for c in result.contrasts if c.metric == "did")
-
-    null = [did(seed, 0.0) for seed in range(runs)]
-    rejected = sum(c.p_adjusted < 0.05 for c in null)
-    # At most its level: part of the range of regression to the mean is given away.
-    assert stats.binomtest(rejected, runs, 0.05, "greater").pvalue > 0.001
-    covered = sum(c.low <= 0 <= c.high for c in null)
-    assert stats.binomtest(covered, runs, 0.95, "less").pvalue > 0.001
-    effect = 2 * float(np.median([c.mde for c in null]))
-    found = sum(did(1000 + seed, effect).p_adjusted < 0.05 for seed in range(60))
-    assert found >= 57, (rejected, covered, effect, found)
 
 
 def test_by_dose_memory_and_kind_are_what_loops_over_occurrences_give(

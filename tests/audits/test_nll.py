@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import pytest
-
 from spark_audit import audits
 from spark_audit.audits.nll import plan
 from spark_audit.scoring.table import Pass
@@ -42,33 +39,6 @@ def row(result: Any, of: str, group: str = "pooled", name: str = "x") -> Any:
     return next(
         r for r in result.rows if (r.checkpoint, r.of, r.group) == (name, of, group)
     )
-
-
-def test_means_over_tokens_and_over_canaries(make_case: Callable[..., Any]) -> None:
-    case = make_case(sources=12, tests=4)
-    ids = sorted(case.reference)
-    rows = {ids[0]: "one", ids[1]: "one", ids[2]: "two", ids[12]: "held"}
-    manifest = with_canaries(case, rows=rows)
-    tables = case.tables(x=lambda key, nll: nll + 0.5)
-    result = audits.nll(tables, manifest)
-    nll = {key: values + 0.5 for key, values in case.reference.items()}
-    plain = [e for e in manifest.examples if e.canary_id is None]
-    pii = [
-        nll[e.id][s.token_start : s.token_end]
-        for e in plain
-        if e.split == "train"
-        for s in e.spans
-    ]
-    low = [nll[e.id][e.low] for e in plain if e.split == "train"]
-    one = np.mean([nll[ids[0]][20:30].mean(), nll[ids[1]][20:30].mean()])
-    canary = (one + nll[ids[2]][20:30].mean()) / 2
-    assert row(result, "pii").value == pytest.approx(np.concatenate(pii).mean())
-    assert row(result, "low").value == pytest.approx(np.concatenate(low).mean())
-    assert row(result, "canary").value == pytest.approx(canary)
-    assert (row(result, "canary").n, row(result, "canary").clusters) == (2, 2)
-    assert row(result, "low").n == sum(map(len, low))
-    # One held-out canary: a value would have no interval, so it is not estimable.
-    assert row(result, "canary", "split:test").status == "not_estimable"
 
 
 def test_what_the_manifest_lacks_is_not_estimable(

@@ -14,9 +14,8 @@ from spark_audit.audits.noise.embedding_noise import check, evidence, plan
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
-from spark_audit.results import Contrast, Row
+from spark_audit.results import Row
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.intervals import jackknife_of
 
 SIGMAS = "0.01,0.1"
 OPTIONS: dict[str, Any] = {"sigmas": SIGMAS, "draws": 2}
@@ -162,29 +161,6 @@ def test_draws_that_are_none() -> None:
 # --- figures --------------------------------------------------------------------------
 
 
-def test_the_interval_is_the_jackknife_over_clusters(case: Case) -> None:
-    tables = case.tables(selective(0.5, 0.1))
-    result = noise({"x": tables}, case.manifest, **OPTIONS)
-    frame = result.evidence
-    assert frame is not None
-    part = frame[frame["sigma"] == 0.01].assign(clean=lambda f: f["clean"] / 2)
-    part = part.assign(noisy=part["noisy"] / 2)
-    wide = part.pivot_table(
-        index="cluster", columns="kind", values=["noisy", "clean"], aggfunc="sum"
-    )
-
-    def gap(sums: np.ndarray) -> np.ndarray:
-        low = sums[..., 0] / sums[..., 1]
-        return np.asarray(100 * (low - sums[..., 2] / sums[..., 3]))
-
-    places = [(v, kind) for kind in ("low", "pii") for v in ("noisy", "clean")]
-    fit = jackknife_of(wide[places].to_numpy(), gap)
-    row = find(result.rows, metric="gap")
-    assert (row.value, row.low, row.high) == pytest.approx(
-        (fit.value, fit.low, fit.high)
-    )
-
-
 def test_no_figure_falls_below_all_of_it(case: Case) -> None:
     result = noise({"x": case.tables(selective(0.8, 0.8))}, case.manifest, **OPTIONS)
     strong = [r for r in result.rows if r.of == "0.1" and r.metric != "gap"]
@@ -253,36 +229,6 @@ def test_noise_without_effect(case: Case) -> None:
 
 
 # --- contrasts and words --------------------------------------------------------------
-
-
-def test_contrasts_of_the_gap(case: Case) -> None:
-    tables = {
-        "base": case.tables(selective(0.05, 0.05)),
-        "x": case.tables(selective(0.1, 0.1)),
-        "y": case.tables(selective(0.6, 0.1)),
-        "z": case.tables(selective(0.1, 0.1, seed=1)),
-    }
-    result = noise(tables, case.manifest, baseline="x", **OPTIONS)
-    assert {(c.checkpoint, c.baseline, c.metric) for c in result.contrasts} == {
-        *((name, "base", "gap") for name in "xyz"),
-        *((name, "x", "gap") for name in "yz"),
-    }
-    found: Contrast = find(result.contrasts, checkpoint="y", baseline="x")
-    ours, theirs = (
-        find(result.rows, checkpoint=name, metric="gap").value for name in ("y", "x")
-    )
-    assert found.value == pytest.approx(ours - theirs)
-    assert found.low is not None
-    assert found.low > 0
-    assert found.p is not None
-    assert found.p < 0.01
-    none = find(result.contrasts, checkpoint="z", baseline="x")
-    assert none.low < 0 < none.high
-    assert none.p > 0.05
-    assert none.mde is not None
-    said = {line.split()[0]: line for line in result.verdict if "against x" in line}
-    assert "not detected" not in said["y"].split("sigma 0.1 ")[0]
-    assert "(not detected, below" in said["z"]
 
 
 def test_the_untrained_models_gap_is_the_null(case: Case) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -124,65 +123,6 @@ def figure(
 def claim(result: AuditResult) -> str:
     (finding,) = (f for f in result.findings if f.checkpoint == "one")
     return finding.claim
-
-
-def by_hand(found: Tables, manifest: Manifest, name: str) -> dict[str, float]:
-    """Each identifier's exposure, in plain float64."""
-    exposures = {}
-    for one in manifest.twins:
-        own = found[name][CANDIDATES]
-        total = [0.0] * len(one.candidates)
-        for context in one.contexts:
-            rows = own.rows(twins_key(one.id, context.example))
-            for j, value in enumerate(own.columns["nll_mean"][rows].tolist()):
-                total[j] += value / len(one.contexts)
-        true = total[one.true_index]
-        before = sum(value < true for value in total)
-        ties = sum(value == true for value in total) - 1
-        ranks = range(before + 1, before + ties + 2)
-        logs = [math.log2(len(total) / rank) for rank in ranks]
-        exposures[one.id] = sum(logs) / len(logs)
-    return exposures
-
-
-def test_figures_equal_a_plain_transcription(plant: Callable[..., Manifest]) -> None:
-    manifest = plant(contexts=2)
-    found = tables(manifest, one=lambda dose: 0.3 + 0.2 * dose)
-    result = run(found, manifest)
-    ours, base = (by_hand(found, manifest, name) for name in ("one", "base"))
-    sides = {
-        "trained": [x for x in manifest.twins if x.dose],
-        "never-trained": [x for x in manifest.twins if not x.dose],
-    }
-    for of, held in sides.items():
-        exposure = [ours[x.id] for x in held]
-        rise = [ours[x.id] - base[x.id] for x in held]
-        row = figure(result, "exposure_mean", of)
-        assert row.value == pytest.approx(sum(exposure) / len(held), abs=1e-9)
-        assert row.null == pytest.approx(np.mean([base[x.id] for x in held]), abs=1e-9)
-        row = figure(result, "rise", of)
-        assert row.value == pytest.approx(sum(rise) / len(held), abs=1e-9)
-        error = np.std(rise, ddof=1) / math.sqrt(len(held))
-        assert row.high is not None
-        assert row.high - row.value == pytest.approx(error * 1.99, rel=0.03)
-        assert (row.n, row.clusters, row.null) == (len(held), len(held), 0.0)
-        first = [ours[x.id] == math.log2(len(x.candidates)) for x in held]
-        assert figure(result, "top1_rate", of).value == pytest.approx(np.mean(first))
-    for dose, group in ((1, "1"), (2, "2-3"), (4, "4-7"), (16, "16+")):
-        held = [x for x in manifest.twins if x.dose == dose]
-        rise = [ours[x.id] - base[x.id] for x in held]
-        row = figure(result, "rise", group=f"dose:{group}")
-        assert row.value == pytest.approx(np.mean(rise), abs=1e-9)
-    # Within types, each as heavy as among the trained: half and half here.
-    apart = []
-    for kind in ("NAME", "EMAIL"):
-        means = [
-            np.mean([ours[x.id] - base[x.id] for x in held if x.type == kind])
-            for held in sides.values()
-        ]
-        apart.append(means[0] - means[1])
-    row = figure(result, "beyond", "rise")
-    assert row.value == pytest.approx(np.mean(apart), abs=1e-9)
 
 
 def test_memory_is_claimed_of_what_rose_beyond_both(
@@ -376,39 +316,6 @@ def test_identifiers_of_joined_rows_are_one_cluster(
     result = run(tables(manifest, one=lambda d: 0.3), manifest)
     row = figure(result, "rise")
     assert (row.n, row.clusters) == (80, 79)
-
-
-@pytest.mark.slow
-def test_size_and_power(
-    plant: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At most 5% false claims where nothing is known; half a nat is found."""
-    # The percentile intervals, which no claim rests on, take most of the time.
-    monkeypatch.setattr("spark_audit.audits.contract.replicates", lambda _: 50)
-    manifest, few = plant(60, 30), plant(60, 0)
-
-    def rate(manifest: Manifest, lift: Shift, n: int) -> float:
-        found = 0
-        for seed in range(n):
-            both = {
-                name: {
-                    CANDIDATES: table(
-                        manifest,
-                        seed=2 * seed + i,
-                        lift=(lambda d: 0.3) if name == "base" else lift,
-                        noise=0.4,
-                    )
-                }
-                for i, name in enumerate(("base", "one"))
-            }
-            found += claim(run(both, manifest)) == "memory"
-        return found / n
-
-    # 200 runs at 2.5% (one end of a two-sided test): at most 5.5% but one in 100 times.
-    for each in (manifest, few):
-        assert rate(each, lambda d: 0.3, 200) <= 0.055
-    assert rate(manifest, lambda d: 0.9, 100) <= 0.08
-    assert rate(manifest, lambda d: 0.8 if d else 0.3, 40) >= 0.9
 
 
 def test_changes_that_cancel_are_not_called_unmoved() -> None:

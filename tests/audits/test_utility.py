@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,9 +15,9 @@ from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest
-from spark_audit.results import AuditResult, Contrast, Row
+from spark_audit.results import AuditResult, Row
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.accuracy import METRICS, bwt
+from spark_audit.stats.accuracy import bwt
 
 GENERATE, CANDIDATES = Pass("generate"), Pass("candidates")
 TASKS = ("yelp", "fomc", "agnews")
@@ -182,34 +181,6 @@ def test_options_are_refused_before_anything_is_scored() -> None:
 # --- figures --------------------------------------------------------------------------
 
 
-def test_figures_follow_from_the_matrix(made: Callable[..., Manifest]) -> None:
-    manifest = made(tests=240)
-    result = utility(series(manifest, "x", LEARNING), manifest)
-    matrix = matrix_of(result, "x")
-    np.testing.assert_allclose(
-        matrix, [[p[t] for t in TASKS] for p in LEARNING], atol=0.15
-    )
-    for metric, value in ((name, f(matrix)) for name, f in METRICS.items()):
-        row = find(result.rows, checkpoint="x", metric=metric)
-        assert row.value == pytest.approx(value)
-        assert row.low < row.value < row.high
-        assert row.interval == "jackknife-t"
-        assert row.parity_low is not None
-        assert row.mde is not None
-        assert (row.n, row.clusters) == (240, 240)
-    for t in range(3):
-        for i, task in enumerate(TASKS):
-            row = find(
-                result.rows, metric="accuracy", of=str(t + 1), group=f"task:{task}"
-            )
-            assert row.value == pytest.approx(matrix[t, i])
-            assert row.checkpoint == "x"
-            assert row.n == 80
-    records = result.tables["accuracy_matrix"]
-    assert [r["after"] for r in records] == list(TASKS)
-    json.dumps(result.tables, allow_nan=False)
-
-
 def test_chance_is_the_commonest_response(made: Callable[..., Manifest]) -> None:
     manifest = made(tests=90)
     result = utility(series(manifest, "x", LEARNING), manifest)
@@ -299,21 +270,6 @@ def test_a_stage_that_was_not_scored(made: Callable[..., Manifest]) -> None:
         assert (row.status, row.note) == ("not_estimable", "no answer of it was scored")
 
 
-def test_everything_right_has_an_interval(made: Callable[..., Manifest]) -> None:
-    manifest = made(tests=60)
-    result = utility(series(manifest, "x", [dict.fromkeys(TASKS, 1.1)] * 3), manifest)
-    for row in result.rows:
-        if row.metric in ("last", "avg", "learning_accuracy", "accuracy"):
-            assert row.value == 1.0
-            assert row.interval == "korn-graubard"
-            assert row.low is not None
-            assert row.low < 0.95
-        else:
-            assert row.value == 0.0
-            assert row.low is None
-    assert "no spread" in result.verdict[0]
-
-
 # --- scorers --------------------------------------------------------------------------
 
 
@@ -381,35 +337,6 @@ def test_labels_that_the_scorer_cannot_tell_apart(
 # --- contrasts ------------------------------------------------------------------------
 
 
-def test_contrasts_are_paired_by_source(made: Callable[..., Manifest]) -> None:
-    manifest = made(tests=240)
-    tables = {
-        "base": answered(manifest, share(dict.fromkeys(TASKS, 0.3))),
-        **series(manifest, "x", LEARNING),
-        **series(manifest, "y", STEADY),
-    }
-    result = utility(tables, manifest, baseline="x")
-    assert {c.checkpoint for c in result.contrasts} == {"y"}
-    assert {c.metric for c in result.contrasts} == {"last", "avg", "bwt"}
-    for metric in ("last", "avg", "bwt"):
-        row: Contrast = find(result.contrasts, metric=metric)
-        ours, theirs = (
-            find(result.rows, checkpoint=name, metric=metric) for name in ("y", "x")
-        )
-        assert row.value == pytest.approx(ours.value - theirs.value)
-        assert row.baseline == "x"
-        assert row.low is not None
-        assert row.low > 0
-        assert row.p is not None
-        assert row.p < 0.01
-        assert row.null == 0.0
-        # The same luck on both sides: pairing narrows the interval.
-        apart = np.hypot(ours.high - ours.low, theirs.high - theirs.low)
-        if metric != "bwt":
-            assert row.high - row.low < 0.9 * apart  # type: ignore[operator]
-    assert "y against x: final accuracy is higher" in result.verdict[-1]
-
-
 def test_checkpoints_that_answer_nothing_are_named(
     made: Callable[..., Manifest],
 ) -> None:
@@ -443,26 +370,6 @@ def test_checkpoints_that_answer_nothing_are_named(
     assert guards["eos"].detail.startswith("36 of 60 answers are empty")
 
 
-def test_conclusions_from_stored_evidence_are_the_same(
-    made: Callable[..., Manifest],
-) -> None:
-    """`compare` reads the evidence back, under other names, without a manifest."""
-    manifest = made(tests=60)
-    tables = {**series(manifest, "x", LEARNING), **series(manifest, "y", STEADY)}
-    direct = utility(tables, manifest, baseline="x")
-    frame = direct.evidence
-    assert frame is not None
-    assert frame.equals(evidence(tables, manifest))
-    assert not {"prompt", "response"} & set(frame.columns)
-    again = conclude(frame, Context({"y": "x"}))
-    assert again.rows == direct.rows
-    assert again.contrasts == direct.contrasts
-    other = frame.assign(checkpoint=["there/" + c for c in frame["checkpoint"]])
-    renamed = conclude(other, Context({"there/y": "there/x"}))
-    assert [r.value for r in renamed.rows] == [r.value for r in direct.rows]
-    assert {r.checkpoint for r in renamed.rows} == {"there/x", "there/y"}
-
-
 def test_series_that_were_asked_otherwise_are_not_compared(
     made: Callable[..., Manifest],
 ) -> None:
@@ -475,10 +382,3 @@ def test_series_that_were_asked_otherwise_are_not_compared(
     result = conclude(both, Context({"y": "x"}, replicates=200))
     assert all(c.status == "not_estimable" for c in result.contrasts)
     assert "scored apart" in result.contrasts[0].note
-
-
-def test_rows_of_a_source_are_one_cluster(made: Callable[..., Manifest]) -> None:
-    manifest = made(tests=40, rows=3)
-    result = utility(series(manifest, "x", LEARNING), manifest)
-    row = find(result.rows, metric="last")
-    assert (row.n, row.clusters) == (120, 40)

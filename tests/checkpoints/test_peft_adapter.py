@@ -541,24 +541,6 @@ def test_frozen_noise_is_added_to_input_embeddings_only(
     refused(folder, base, "frozen_noise.safetensors holds more than 'noise'")
 
 
-def test_half_precision_is_scored_unmerged(
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
-    folder = make_adapter(tmp_path / "a")
-    loaded = open_checkpoint(
-        str(folder), base=str(tiny_base), dtype="bfloat16", device="cpu"
-    )
-    assert loaded.dtype == "bfloat16"
-    weights = {n: p.dtype for n, p in loaded.model.named_parameters() if "lora_" in n}
-    assert set(weights.values()) == {torch.float32}
-    assert any("base_layer" in name for name, _ in loaded.model.named_parameters())
-    full = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
-    assert float((said(loaded).float() - said(full)).abs().max()) < 0.5
-
-
 def test_nothing_is_printed(
     tiny_base: Path,
     make_adapter: Callable[..., Path],

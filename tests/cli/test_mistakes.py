@@ -7,10 +7,10 @@ import shlex
 from pathlib import Path
 
 import pytest
+from made_reports import made_report
 
 from spark_audit.cli.main import run
 from spark_audit.report.folder import folder_of, write_report
-from spark_audit.results import CheckpointFacts, ManifestFacts, Report
 
 MISTAKES = [
     # options and commands
@@ -115,29 +115,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "t.csv").write_text("text,label\na,b\n")
     row = {"id": "1", "task": "t", "prompt": "Who?", "response": " I"}
     (folder / "d.jsonl").write_text(json.dumps(row | {"split": "train"}) + "\n")
-    report = Report(
-        status="complete",
-        command=[],
-        created="now",
-        versions={},
-        manifest=ManifestFacts(
-            name="m", digest="d", n_sources=1, n_clusters=1, n_spans=1, n_tokens=1
-        ),
-        checkpoints=[
-            CheckpointFacts(
-                name="er",
-                source="er",
-                format="f",
-                weights_sha256="0",
-                model_id="er",
-                dtype="d",
-            )
-        ],
-        results=[],
-        contrasts=[],
-        guards=[],
-        scope=[],
-    )
+    report = made_report("er")
     write_report(report, folder / "reports" / "one", formats=("json",))
     return folder
 

@@ -2,7 +2,6 @@ import random
 import time
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,12 +23,10 @@ from spark_audit.data.examples import (
     read_examples,
     write_examples,
 )
-from spark_audit.data.importers import import_examples
 from spark_audit.data.injection import FRAMES, REACH, inject
-from spark_audit.data.templates import task_templates, template_ranges
+from spark_audit.data.templates import task_templates
 from spark_audit.errors import InputError
 
-DATA = Path(__file__).parents[2] / "../shared/data"
 WORDS = "rates rose while growth held firm and prices fell back slowly today".split()
 
 
@@ -562,25 +559,3 @@ def test_ten_thousand_rows_in_seconds():
     start = time.process_time()
     inject(rows, seed=0)
     assert time.process_time() - start < 10
-
-
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real task data is not here")
-def test_real_data(tmp_path):
-    rows = [
-        row
-        for task in ("fomc", "agnews", "mentill")
-        for row in import_examples(
-            DATA / task, task=task, template=r"Text: {text}\nLabel:"
-        )
-    ]
-    after, report = inject(rows, seed=0)
-    assert (report.planted, report.held_out, report.notes) == ({3: 50}, 50, ())
-    write_examples(tmp_path / "x.jsonl", after)
-    for old, new in zip(rows, read_examples(tmp_path / "x.jsonl"), strict=True):
-        assert new.response == old.response
-        assert [new.text[a:b] for a, b in template_ranges(new, {})] == [
-            old.text[a:b] for a, b in old.template
-        ]
-        if new.spans:
-            head, tail = without(new)
-            assert squeezed(head + tail) == squeezed(old.prompt)

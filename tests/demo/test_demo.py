@@ -32,6 +32,8 @@ from spark_audit.pipeline.run import Outcome
 from spark_audit.report.folder import read_report, write_report
 
 SMALL = demo.Size(
+    runs=("sd-replay", "spark", "er-full"),
+    tasks=3,
     base_rows=24,
     train_rows=10,
     test_rows=6,
@@ -93,13 +95,13 @@ def figures(outcome: Outcome) -> dict[tuple[str, ...], float | None]:
 def test_the_folder_is_a_whole_report(outcome: Outcome) -> None:
     report = read_report(outcome.folder)
     assert report.status == "complete"
-    names = ["base", *demo.RUNS]
+    names = ["base", *SMALL.runs]
     assert [c.name for c in report.checkpoints if "@" not in c.name] == names
     assert {row.audit for row in report.results} == set(AUDITS.names())
     assert {c.baseline for c in report.contrasts if c.audit == "matched"} == {
         "sd-replay"
     }
-    for name in demo.RUNS:
+    for name in SMALL.runs:
         audited = {row.audit for row in report.results if row.checkpoint == name}
         assert audited == set(AUDITS.names()), name
     assert {path.name for path in outcome.folder.iterdir()} >= {
@@ -114,10 +116,11 @@ def test_the_folder_is_a_whole_report(outcome: Outcome) -> None:
 
 
 def test_runs_are_those_of_the_trainer(outcome: Outcome) -> None:
-    for name, (method, differs) in demo.RUNS.items():
+    for name in SMALL.runs:
+        method, differs = demo.RUNS[name]
         record = json.loads((outcome.folder / "runs" / name / "run.json").read_text())
         assert (record["method"], record["status"]) == (method, "complete")
-        assert record["tasks"] == list(TASKS)
+        assert record["tasks"] == SMALL.order
         assert record["settings"]["epochs"] == SMALL.epochs
         for key, (value, _) in demo.SETTINGS.items():
             expected = differs.get(key, value)
@@ -125,7 +128,7 @@ def test_runs_are_those_of_the_trainer(outcome: Outcome) -> None:
     stages = outcome.folder / "runs" / "spark" / "stages"
     parts = {p.name for stage in stages.iterdir() for p in stage.iterdir()}
     assert parts == {"task", "priv"}
-    assert len(list(stages.iterdir())) == len(TASKS)
+    assert len(list(stages.iterdir())) == SMALL.tasks
 
 
 def test_the_manifest_is_that_of_the_files_in_the_folder(outcome: Outcome) -> None:
@@ -134,7 +137,9 @@ def test_the_manifest_is_that_of_the_files_in_the_folder(outcome: Outcome) -> No
     manifest = load_manifest(outcome.folder / "manifest" / "demo.json")
     rows = read_examples(*sorted((outcome.folder / "data").glob("*.jsonl")))
     assert sorted(e.id for e in manifest.examples) == sorted(row.id for row in rows)
-    assert {entry["file"] for entry in manifest.data} == {f"{t}.jsonl" for t in TASKS}
+    assert {entry["file"] for entry in manifest.data} == {
+        f"{t}.jsonl" for t in SMALL.order
+    }
     assert manifest.settings.caliper == 0.5
     assert manifest.settings.n_candidates == SMALL.candidates
     assert manifest.pairs
@@ -149,7 +154,7 @@ def test_progress_is_told_all_the_way(outcome: Outcome, told: Told) -> None:
     assert (phases[0], phases[-1]) == ("making data", "statistics and report")
     assert sorted(phases[1:-1]) == sorted(
         [
-            *(f"training {name}, steps" for name in demo.FIRST),
+            *(f"training {name}, steps" for name in SMALL.runs),
             "matching, rows",
             "scoring base, tokens",
             "drawing canary candidates",

@@ -26,38 +26,6 @@ def manifest(
     )
 
 
-def train_pairs(manifest: Manifest) -> list[Any]:
-    return [p for p in manifest.pairs if manifest.by_id[p.example].split == "train"]
-
-
-def test_distances_and_clusters_are_of_train_pairs(manifest: Manifest) -> None:
-    facts = describe(manifest).facts
-    pairs = train_pairs(manifest)
-    distances = [p.distance for p in pairs]
-    assert facts["pairs in train rows"] == len(pairs)
-    assert facts["distance mean"] == pytest.approx(np.mean(distances))
-    assert facts["distance median"] == pytest.approx(np.median(distances))
-    assert facts["distance p95"] == pytest.approx(np.quantile(distances, 0.95))
-    assert facts["distance max"] == max(distances) <= 0.03
-    edge = [d > 0.027 for d in distances]
-    assert facts["share of pairs farther than 0.9 calipers"] == np.mean(edge)
-    tokens: dict[str, int] = {}
-    total = signed = 0.0
-    for pair in pairs:
-        length = pair.pii.token_end - pair.pii.token_start
-        cluster = manifest.by_id[pair.example].cluster
-        tokens[cluster] = tokens.get(cluster, 0) + length
-        signed += length * (pair.pii.nll - pair.control.nll)
-        total += length
-    sizes = np.array(list(tokens.values()), float)
-    assert facts["clusters in them"] == len(sizes)
-    assert facts["tokens in them"] == sizes.sum()
-    assert facts["effective clusters"] == pytest.approx(
-        sizes.sum() ** 2 / (sizes**2).sum()
-    )
-    assert facts["Delta_sel on the reference"] == pytest.approx(signed / total)
-
-
 def test_gap_is_pii_minus_other_text(manifest: Manifest) -> None:
     facts = describe(manifest).facts
     pii: list[int] = []

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from made_reports import checkpoint, made_report, manifest_facts
 
 from spark_audit import audits
 from spark_audit.audits import AUDITS
@@ -19,7 +20,7 @@ from spark_audit.errors import InputError, OutputError
 from spark_audit.pipeline.compare import compare
 from spark_audit.provenance import now, sha256_file, versions
 from spark_audit.report.folder import read_report, write_report
-from spark_audit.results import AuditResult, CheckpointFacts, ManifestFacts, Report
+from spark_audit.results import AuditResult
 
 
 def shifted(case: Any, shift: float) -> Callable[[str, np.ndarray], np.ndarray]:
@@ -75,35 +76,20 @@ def write(
             path.parent.mkdir(parents=True, exist_ok=True)
             result.evidence.to_parquet(path)
             sums[path.name] = sha256_file(path)
-        report = Report(
-            status="complete",
-            command=[],
+        report = made_report(
             created=now(),
             versions=versions(),
             settings={"preset": "robust", "seed": 0, "baseline": None, "limit": None},
-            manifest=ManifestFacts(
-                name="m",
-                digest=digest,
-                n_sources=1,
-                n_clusters=1,
-                n_spans=1,
-                n_tokens=1,
-            ),
+            manifest=manifest_facts(digest=digest),
             checkpoints=[
-                CheckpointFacts(
-                    name=one,
-                    source=one,
-                    format="f",
-                    weights_sha256="0",
+                checkpoint(
+                    one,
                     model_id=f"{one} {shift}" if one != "base" else "base",
                     dtype=dtype,
                 )
                 for one, shift in shifts.items()
             ],
             results=[row for result in found.values() for row in result.rows],
-            contrasts=[],
-            guards=[],
-            scope=[],
             evidence=sums,
         )
         write_report(report, folder, formats=("json",))

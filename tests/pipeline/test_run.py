@@ -29,7 +29,6 @@ from spark_audit.pipeline import conclude as pipeline
 from spark_audit.pipeline.engines import jobs
 from spark_audit.pipeline.engines.contract import Engine
 from spark_audit.pipeline.estimate import estimate
-from spark_audit.pipeline.inputs import FILE
 from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.pipeline.run import Request, run
 from spark_audit.provenance import sha256_file
@@ -133,23 +132,6 @@ def test_figures_equal_a_naive_float64_recomputation(
     (guard,) = [g for g in report.guards if g.name == "reference reproduced"]
     assert guard.passed is True
     assert any(row.metric == "did" for row in report.contrasts)
-
-
-def test_second_run_scores_nothing_and_says_the_same(
-    request_of: Callable[..., Request], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    first = run(request_of()).report
-    (tmp_path / "report" / FILE).unlink()
-    from spark_audit.scoring.passes import plain as engine
-
-    def never(*args: Any, **options: Any) -> Any:
-        raise AssertionError("scored again")
-
-    monkeypatch.setattr(engine, "Scorer", never)
-    second = run(request_of()).report
-    assert first is not None
-    assert second is not None
-    assert first.results == second.results
 
 
 def test_the_same_command_opens_nothing_until_something_changed(

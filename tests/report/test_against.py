@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_reports import checkpoint, made_report
 
 from spark_audit.audits import AUDITS
 from spark_audit.cli.main import run
 from spark_audit.errors import InputError
 from spark_audit.report.comparison import LEAD, against, parse_named
 from spark_audit.report.folder import read_report, write_report
-from spark_audit.results import CheckpointFacts, ManifestFacts, Report, Row
+from spark_audit.results import Report, Row
 
 ROOT = Path(__file__).parents[2]
 PAPER = ROOT / "reports" / "paper"
@@ -27,30 +28,11 @@ def row(checkpoint: str, metric: str = "delta_sel", **columns: Any) -> Row:
 
 
 def made(*rows: Row, base: str | None = "tiny") -> Report:
-    return Report(
-        status="complete",
-        command=["spark-audit", "all"],
-        created="2026-01-01T00:00:00+00:00",
-        versions={},
+    names = dict.fromkeys(one.checkpoint for one in rows)
+    return made_report(
         settings={"reference": "tiny"},
-        manifest=ManifestFacts(
-            name="m", digest="d" * 64, n_sources=3, n_clusters=3, n_spans=4, n_tokens=9
-        ),
-        checkpoints=[
-            CheckpointFacts(
-                name=name,
-                source=name,
-                format="peft-adapter",
-                base=base,
-                weights_sha256="0" * 64,
-                model_id="1" * 64,
-                dtype="float32",
-            )
-            for name in dict.fromkeys(one.checkpoint for one in rows)
-        ],
+        checkpoints=[checkpoint(name, base=base) for name in names],
         results=list(rows),
-        contrasts=[],
-        guards=[],
         scope=["not for decisions"],
     )
 

@@ -9,9 +9,10 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import model_index_to_eval_results
+from made_reports import made_report, manifest_facts
 
 from spark_audit.report.folder import read_report, write_report
-from spark_audit.results import CheckpointFacts, Finding, ManifestFacts, Report, Row
+from spark_audit.results import Finding, Report, Row
 
 DIGEST = "d" * 64
 
@@ -26,24 +27,12 @@ def row(name: str, metric: str = "memory", **columns: Any) -> Row:
 @pytest.fixture
 def report() -> Report:
     names = ("mine: a|b", "other", "base")
-    facts: dict[str, Any] = {"source": "s", "format": "f", "dtype": "float32"}
-    facts |= {"weights_sha256": "0", "model_id": "1"}
     missing: dict[str, Any] = {"value": None, "low": None, "high": None}
     missing |= {"interval": "none", "status": "not_estimable", "note": "no row"}
-    return Report(
-        status="complete",
-        command=["spark-audit", "all"],
-        created="2026-01-01T00:00:00+00:00",
+    return made_report(
+        *names,
         versions={"spark-audit": "0.1.0"},
-        manifest=ManifestFacts(
-            name="m @x",
-            digest="d" * 64,
-            n_sources=9,
-            n_clusters=9,
-            n_spans=9,
-            n_tokens=9,
-        ),
-        checkpoints=[CheckpointFacts(name=name, **facts) for name in names],
+        manifest=manifest_facts("m @x"),
         findings=[
             Finding(
                 audit="matched",
@@ -58,8 +47,6 @@ def report() -> Report:
             row("other", **missing),
             row("base", value=-0.01),
         ],
-        contrasts=[],
-        guards=[],
         scope=["This is no proof."],
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from made_reports import checkpoint, manifest_facts
 from synthetic import Case, make_case  # noqa: F401
 
 from spark_audit.audits import AUDITS, matched
@@ -27,10 +28,8 @@ from spark_audit.report.writers.dossier.exposed import MOST, exposed
 from spark_audit.report.writers.dossier.facts import attacks
 from spark_audit.results import (
     AuditResult,
-    CheckpointFacts,
     Finding,
     Guard,
-    ManifestFacts,
     Report,
     Row,
 )
@@ -84,18 +83,6 @@ def case(make_case: Callable[..., Case]) -> Case:  # noqa: F811
     return make_case(sources=60, tests=30, gap=7.0, caliper=9.0)
 
 
-def facts(name: str) -> CheckpointFacts:
-    return CheckpointFacts(
-        name=name,
-        source=name,
-        format="peft-adapter",
-        base="base",
-        weights_sha256="ab" * 32,
-        model_id="1" * 64,
-        dtype="float32",
-    )
-
-
 def quiet(audit: str, name: str, **more: Any) -> Finding:
     told: dict[str, Any] = {"value": 0.05, "null": 0.0, "p": 0.6, "metric": "auc"}
     told |= {"sentence": QUIET[audit].format(name), "family": "primary"}
@@ -131,15 +118,12 @@ def a_report(case: Case, names: tuple[str, ...], **more: Any) -> Report:
         }
         rows = [Row(checkpoint=name, **row) for name in names]
         results[audit] = AuditResult(rows=rows, findings=told)
-    manifest = ManifestFacts(
-        name="m", digest=case.manifest.digest, n_sources=60, n_clusters=60,
-        n_spans=80, n_tokens=200,
-    )  # fmt: skip
+    manifest = manifest_facts(digest=case.manifest.digest)
     given: dict[str, Any] = {
         "status": "complete",
         "command": ["spark-audit", "all"],
         "manifest": manifest,
-        "checkpoints": [facts(name) for name in names],
+        "checkpoints": [checkpoint(name, base="base") for name in names],
     }
     return assemble(results, **{**given, **more})
 
@@ -254,7 +238,7 @@ def test_names_are_text_and_the_page_loads_and_runs_nothing(
     evil = report.model_copy(
         update={
             "manifest": report.manifest.model_copy(update={"name": EVIL}),
-            "checkpoints": [facts("calm").model_copy(update={"format": EVIL})],
+            "checkpoints": [checkpoint("calm", format=EVIL)],
             "guards": [Guard(name=EVIL, passed=None, detail=EVIL)],
             "command": ["spark-audit", EVIL],
             "scope": [*report.scope, EVIL],

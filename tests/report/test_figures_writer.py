@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from made_reports import made_report
 
 from spark_audit.report.figures import theme as figures
 from spark_audit.report.folder import write_report
-from spark_audit.results import ManifestFacts, Report
+from spark_audit.results import Report
 
 BALANCE: list[dict[str, float | str]] = [
     {"covariate": "length", "smd_before": 0.5, "smd_after": 0.05}
@@ -21,21 +22,7 @@ ROC: list[dict[str, float | str]] = [
 
 
 def report(**tables: list[dict[str, float | str]]) -> Report:
-    return Report(
-        status="complete",
-        command=[],
-        created="2026-01-01T00:00:00+00:00",
-        versions={},
-        manifest=ManifestFacts(
-            name="m", digest="d" * 64, n_sources=9, n_clusters=9, n_spans=9, n_tokens=9
-        ),
-        checkpoints=[],
-        results=[],
-        contrasts=[],
-        guards=[],
-        scope=[],
-        tables=tables,
-    )
+    return made_report(tables=tables)
 
 
 def written(folder: Path) -> set[str]:

@@ -7,16 +7,15 @@ import re
 from pathlib import Path
 
 import pytest
+from made_reports import checkpoint, made_report, manifest_facts
 
 from spark_audit.cli.show import show_report
 from spark_audit.errors import InputError, visible
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import (
-    CheckpointFacts,
     Contrast,
     Finding,
     Guard,
-    ManifestFacts,
     Report,
     Row,
 )
@@ -33,25 +32,14 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 def evil() -> Report:
     figures = {"value": 0.25, "low": 0.1, "high": 0.4, "interval": "jackknife-t"}
     where = {"audit": "matched", "checkpoint": NAME}
-    return Report(
-        status="complete",
+    return made_report(
         command=["spark-audit", NAME],
         created=NAME,
         versions={NAME: NAME},
         settings={NAME: [NAME]},
-        manifest=ManifestFacts(
-            name=NAME, digest="d" * 64, n_sources=1, n_clusters=1, n_spans=1, n_tokens=1
-        ),
+        manifest=manifest_facts(NAME),
         checkpoints=[
-            CheckpointFacts(
-                name=NAME,
-                source=NAME,
-                format=NAME,
-                weights_sha256="0" * 64,
-                model_id="1" * 64,
-                dtype=NAME,
-                notes=[NAME, f"# {NAME}"],
-            )
+            checkpoint(NAME, format=NAME, dtype=NAME, notes=[NAME, f"# {NAME}"])
         ],
         findings=[Finding(**where, claim="memory", sentence=f"# {NAME}: said.")],
         results=[

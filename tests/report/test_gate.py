@@ -9,19 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_reports import checkpoint, made_report
 
 from spark_audit.audits import AUDITS
 from spark_audit.errors import InputError
 from spark_audit.files import write_text
 from spark_audit.report.gate import DEFAULT, check, judged, parse_rule
-from spark_audit.results import CheckpointFacts, Contrast, ManifestFacts, Report, Row
+from spark_audit.results import Contrast, Report, Row
 from spark_audit.results import Finding as Told
-
-
-def facts(name: str) -> CheckpointFacts:
-    return CheckpointFacts(
-        name=name, source=name, format="f", weights_sha256="0", model_id=name, dtype="d"
-    )
 
 
 def figure(name: str, value: float | None = 0.5, **more: Any) -> dict[str, Any]:
@@ -39,23 +34,11 @@ def report(
     names: tuple[str, ...] = ("base", "er", "spark"),
     **more: Any,
 ) -> Report:
-    return Report(
-        **{
-            "status": "complete",
-            "command": [],
-            "created": "now",
-            "versions": {},
-            "settings": {"baseline": "er"},
-            "manifest": ManifestFacts(
-                name="m", digest="d", n_sources=1, n_clusters=1, n_spans=1, n_tokens=1
-            ),
-            "checkpoints": [facts(name) for name in names],
-            "results": [Row(**row) for row in rows],
-            "contrasts": [Contrast(**c) for c in contrasts or []],
-            "guards": [],
-            "scope": [],
-            **more,
-        }
+    return made_report(
+        *names,
+        results=[Row(**row) for row in rows],
+        contrasts=[Contrast(**c) for c in contrasts or []],
+        **({"settings": {"baseline": "er"}} | more),
     )
 
 
@@ -151,9 +134,10 @@ def test_every_checkpoint_is_judged_unless_a_rule_excludes_it() -> None:
 
 def test_a_rounded_baseline_is_judged_too() -> None:
     rows = [figure(n, 0.2) for n in ("base", "er", "spark")] + [figure("er+int4", 0.9)]
-    facts_of = [facts(name) for name in ("base", "er", "spark")]
-    small = facts("er+int4").model_copy(update={"quantised_from": "er"})
-    found = report(rows, checkpoints=[*facts_of, small])
+
+    names = ("base", "er", "spark")
+    small = checkpoint("er+int4", quantised_from="er")
+    found = report(rows, checkpoints=[*map(checkpoint, names), small])
     assert ("er+int4", "tripped") in states(check(found, [parse_rule(RULE)]))
 
 

@@ -14,12 +14,13 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
+from made_reports import made_report
 
 from spark_audit.cli.main import run
 from spark_audit.files import write_text
 from spark_audit.report.gate import Finding
 from spark_audit.report.gate_output import for_github, junit
-from spark_audit.results import CheckpointFacts, ManifestFacts, Report, Row
+from spark_audit.results import Row
 
 ROOT = Path(__file__).parents[2]
 RULE = "mia.tpr_at_fpr_0.1.loss.high > 0.55"
@@ -36,28 +37,14 @@ FOUND = [
 def folder(tmp_path: Path) -> Path:
     """A report in which ``er`` trips the rule and ``spark`` does not."""
     values = {"er": 0.5, "spark": 0.1, "base": 0.1}
-    known: dict[str, Any] = {"source": "s", "format": "f", "model_id": "m"}
     told: dict[str, Any] = {"audit": "mia", "metric": "tpr_at_fpr_0.1", "of": "loss"}
     told |= {"interval": "jackknife-t"}
-    report = Report(
-        status="complete",
-        command=[],
-        created="now",
-        versions={},
-        manifest=ManifestFacts(
-            name="m", digest="d", n_sources=1, n_clusters=1, n_spans=1, n_tokens=1
-        ),
-        checkpoints=[
-            CheckpointFacts(name=name, weights_sha256="0", dtype="d", **known)
-            for name in values
-        ],
+    report = made_report(
+        *values,
         results=[
             Row(checkpoint=k, value=v, low=v - 0.1, high=v + 0.1, **told)
             for k, v in values.items()
         ],
-        contrasts=[],
-        guards=[],
-        scope=[],
     )
     write_text(tmp_path / "r" / "report.json", report.model_dump_json())
     write_text(tmp_path / "r" / "report.md", "# The report\n")

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from made_reports import checkpoint, made_report, manifest_facts
 from synthetic import make_case  # noqa: F401
 
 from spark_audit.manifest.file import redact, seal
@@ -28,11 +29,9 @@ from spark_audit.report.folder import write_report
 from spark_audit.report.writers.html_page import page as html_page
 from spark_audit.report.writers.html_page.cases import EDGES, cases, shade
 from spark_audit.results import (
-    CheckpointFacts,
     Contrast,
     Finding,
     Guard,
-    ManifestFacts,
     Report,
     Row,
 )
@@ -117,30 +116,13 @@ def a_report(**columns: Any) -> Report:
         for group in ("pooled", "task:fomc")
     ]
     given: dict[str, Any] = {
-        "status": "complete",
         "command": ["spark-audit", "all", f"--x={EVIL}"],
-        "created": "2026-01-01T00:00:00+00:00",
         "versions": {"numpy": "2"},
         "settings": {"baseline": "er[1]", "reference": "base", "limit": None},
-        "manifest": ManifestFacts(
-            name=f"m {EVIL}",
-            digest="d" * 64,
-            n_sources=3,
-            n_clusters=3,
-            n_spans=4,
-            n_tokens=9,
-        ),
+        "manifest": manifest_facts(f"m {EVIL}"),
         "checkpoints": [
-            CheckpointFacts(
-                name=name,
-                source="https://example.org/model",
-                format="hf-folder",
-                weights_sha256=f"{k}" * 64,
-                model_id="1" * 64,
-                dtype="float32",
-                notes=["a note", EVIL],
-            )
-            for k, name in enumerate(NAMES)
+            checkpoint(name, source="https://example.org/model", notes=["a note", EVIL])
+            for name in NAMES
         ],
         "findings": [
             Finding(
@@ -172,7 +154,7 @@ def a_report(**columns: Any) -> Report:
         },
         "timing": {"loading": 1.25},
     }
-    return Report.model_validate(given | columns)
+    return made_report(**(given | columns))
 
 
 # --- examples: identifiers in every place where one may hide --------------------------

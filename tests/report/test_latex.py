@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_reports import checkpoint, made_report, manifest_facts
 
 from spark_audit.report.folder import write_report
 from spark_audit.report.writers.latex.files import render
 from spark_audit.report.writers.latex.text import escaped
 from spark_audit.results import (
-    CheckpointFacts,
-    ManifestFacts,
     Report,
     Row,
 )
@@ -90,37 +89,12 @@ def a_row(
 
 
 def a_report(rows: list[Row], **columns: Any) -> Report:
-    given: dict[str, Any] = {
-        "status": "complete",
-        "command": ["spark-audit", "all"],
-        "created": "2026-01-01T00:00:00+00:00",
-        "versions": {},
-        "manifest": ManifestFacts(
-            name="m_1",
-            digest="d" * 64,
-            n_sources=3,
-            n_clusters=3,
-            n_spans=4,
-            n_tokens=9,
-        ),
-        "checkpoints": [
-            CheckpointFacts(
-                name=name,
-                source=f"runs/{k}",
-                format="peft-adapter",
-                base="models/one_b",
-                weights_sha256="0" * 64,
-                model_id=f"{k}" * 64,
-                dtype="float32",
-            )
-            for k, name in enumerate(NAMES)
-        ],
-        "results": rows,
-        "contrasts": [],
-        "guards": [],
-        "scope": [],
-    }
-    return Report.model_validate(given | columns)
+    facts = [
+        checkpoint(name, source=f"runs/{k}", base="models/one_b")
+        for k, name in enumerate(NAMES)
+    ]
+    given = {"manifest": manifest_facts("m_1"), "checkpoints": facts}
+    return made_report(results=rows, **(given | columns))
 
 
 @pytest.fixture(scope="module")
@@ -209,14 +183,14 @@ def test_a_table_holds_the_figures_of_its_rows(report: Report, name: str) -> Non
         }
     assert set(shown) == {escaped(checkpoint) for checkpoint in NAMES}
     assert list(shown) == [escaped(checkpoint) for checkpoint in NAMES]
-    for checkpoint in NAMES:
-        for place, found in zip(COLUMNS[name], shown[escaped(checkpoint)], strict=True):
-            row = own[(*place, checkpoint)]
+    for each in NAMES:
+        for place, found in zip(COLUMNS[name], shown[escaped(each)], strict=True):
+            row = own[(*place, each)]
             wanted = (row.value, row.low, row.high)
-            assert len(found) == 3, (checkpoint, place, found)
+            assert len(found) == 3, (each, place, found)
             for one, value in zip(found, wanted, strict=True):
                 assert value is not None
-                assert close(one, value), (checkpoint, place, one, value)
+                assert close(one, value), (each, place, one, value)
 
 
 @pytest.mark.parametrize(

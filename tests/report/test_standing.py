@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from made_reports import made_report
 
 from spark_audit.audits.claims import REMAINS, faults
 from spark_audit.cli.show import show_report
@@ -23,11 +24,9 @@ from spark_audit.report.states import (
 )
 from spark_audit.results import (
     AuditResult,
-    CheckpointFacts,
     Claim,
     Finding,
     Guard,
-    ManifestFacts,
     Report,
     Row,
 )
@@ -46,34 +45,6 @@ def finding(audit: str, name: str, claim: Claim, **more: Any) -> Finding:
         claim=claim,
         sentence=said,
         **{**family, **other, **more},
-    )
-
-
-def a_report(**columns: Any) -> Report:
-    facts = {"n_sources": 3, "n_clusters": 3, "n_spans": 4, "n_tokens": 9}
-    given: dict[str, Any] = {
-        "status": "complete",
-        "command": ["spark-audit"],
-        "created": "2026-01-01T00:00:00+00:00",
-        "versions": {},
-        "settings": {},
-        "manifest": ManifestFacts(name="m", digest="d" * 64, **facts),
-        "guards": [],
-        "scope": [],
-        "tables": {},
-        "contrasts": [],
-    }
-    return Report(**{**given, **columns})
-
-
-def checkpoint(name: str) -> CheckpointFacts:
-    return CheckpointFacts(
-        name=name,
-        source=name,
-        format="hf-folder",
-        weights_sha256="1" * 64,
-        model_id="1" * 64,
-        dtype="float32",
     )
 
 
@@ -100,9 +71,7 @@ def report(*findings: Finding, names: tuple[str, ...] = ("base", "a", "b")) -> R
         )
         for group in ("pooled", "type:NAME", "type:SSN")
     ]
-    return a_report(
-        results=rows, findings=list(findings), checkpoints=list(map(checkpoint, names))
-    )
+    return made_report(*names, results=rows, findings=list(findings))
 
 
 def test_a_count_is_rounded_to_no_more_than_there_are() -> None:
@@ -299,7 +268,7 @@ def test_the_most_exposed_types_are_named_where_identifiers_are_remembered() -> 
 
 
 def test_a_report_without_attacks_has_no_standings() -> None:
-    bare = a_report(results=[], findings=[], checkpoints=[])
+    bare = made_report()
     assert standings(bare) == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from importlib.resources import files
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import jsonschema
 import pandas as pd
 import pytest
+from made_reports import made_report
 
 from spark_audit.errors import InputError, OutputError
 from spark_audit.report.cells import Cell, Line, Table
@@ -17,11 +17,9 @@ from spark_audit.report.disclosure import disclosed
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.writers.markdown import LONGEST, render
 from spark_audit.results import (
-    CheckpointFacts,
     Contrast,
     Finding,
     Guard,
-    ManifestFacts,
     Report,
     Row,
 )
@@ -44,29 +42,9 @@ def found(sentence: str) -> Finding:
 @pytest.fixture
 def report() -> Report:
     missing = {"value": None, "low": None, "high": None, "interval": "none"}
-    return Report(
-        status="complete",
-        command=["spark-audit", "matched"],
-        created="2026-01-01T00:00:00+00:00",
+    return made_report(
+        "a|b",
         versions={"numpy": "2"},
-        manifest=ManifestFacts(
-            name="m",
-            digest="d" * 64,
-            n_sources=60,
-            n_clusters=60,
-            n_spans=61,
-            n_tokens=90,
-        ),
-        checkpoints=[
-            CheckpointFacts(
-                name="a|b",
-                source="a",
-                format="hf-folder",
-                weights_sha256="0" * 64,
-                model_id="1" * 64,
-                dtype="float32",
-            )
-        ],
         findings=[found("a|b: something was found.")],
         results=[
             row("a|b", "nll_pii", value=3.5),
@@ -121,26 +99,6 @@ def test_shipped_schema_is_that_of_the_code_and_describes_every_property() -> No
     assert shipped["$id"].endswith("report:2")
     for place in (shipped, *shipped["$defs"].values()):
         assert all(one.get("description") for one in place["properties"].values())
-
-
-def test_csv_holds_every_row(report: Report, tmp_path: Path) -> None:
-    write_report(report, tmp_path, formats=["csv"])
-    with (tmp_path / "tables/results.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == len(report.results)
-    named = {"of": "variant", "null": "null_value"}
-    named |= {n: f"interval_{n}" for n in ("level", "over")}
-    named |= {"interval": "interval_method", "group": "subset"}
-    wanted = {named.get(name, name) for name in Row.model_fields} | {"subset_kind"}
-    assert set(rows[0]) == wanted
-    places = [(row["subset_kind"], row["subset"]) for row in rows]
-    assert places == [("pooled", "")] * 3 + [("type", "SSN")]
-    for written, original in zip(rows, report.results, strict=True):
-        value = float(written["value"]) if written["value"] else None
-        # Half a step away: their clusters allow no more.
-        assert (value is None) == (original.value is None)
-        assert value == pytest.approx(original.value, abs=0.011)
-    assert (tmp_path / "tables/balance.csv").read_text().startswith("covariate,")
 
 
 SQL = set(
@@ -267,31 +225,6 @@ def test_what_an_earlier_report_named_goes_and_nothing_else(
         *("mine.csv", "mine.tex"),
     }
     assert not (tmp_path / "report.md").exists()
-
-
-def test_files_of_a_writer_that_is_gone_go(report: Report, tmp_path: Path) -> None:
-    write_report(report, tmp_path, formats=["json", "md"])
-    (tmp_path / "report.odt").write_text("")
-    told = read_report(tmp_path)
-    files = {**told.files, "office-text": ["report.odt"]}
-    text = told.model_copy(update={"files": files}).model_dump_json()
-    (tmp_path / "report.json").write_text(text)
-    write_report(read_report(tmp_path), tmp_path, formats=["csv"])
-    assert not (tmp_path / "report.odt").exists()
-    assert (tmp_path / "report.md").exists()
-    assert set(read_report(tmp_path).files) == {"csv-tables", "markdown"}
-
-
-def test_a_format_that_is_added_later_goes_with_the_report(
-    report: Report, tmp_path: Path
-) -> None:
-    write_report(report, tmp_path, formats=["json"])
-    assert [path.name for path in write_report(report, tmp_path, formats=["md"])] == [
-        "report.md"
-    ]
-    other = report.model_copy(update={"scope": ["Another."]})
-    write_report(other, tmp_path, formats=["json"])
-    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 
 @pytest.mark.parametrize(

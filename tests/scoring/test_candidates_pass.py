@@ -379,14 +379,6 @@ def test_the_models_own_head(
     assert_fits(scored, model, SETS)
 
 
-def test_a_bfloat16_body(make_loaded: Callable[..., Any]) -> None:
-    model = build("llama", initializer_range=0.1)
-    half = build("llama", initializer_range=0.1).to(torch.bfloat16)
-    scored = score(make_loaded(half, dtype="bfloat16"), SETS, passes=[KIND])
-    assert scored.notes == ()
-    assert_fits(scored, model, SETS, atol=0.1)
-
-
 # --- where the cache is not used ------------------------------------------------------
 
 

@@ -12,7 +12,6 @@ import torch
 
 from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
-from spark_audit.scoring.passes import plain as engine_module
 from spark_audit.scoring.passes.noise import unit_normals
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
@@ -150,33 +149,6 @@ def test_an_adapter_and_frozen_noise_stay(
         assert_fits(table, model, items, KIND)  # its embedding has the frozen part too
     without = score(loaded, items, passes=[KIND])[KIND]
     assert np.abs(table.columns["nll"] - without.columns["nll"]).max() > 0.1
-
-
-def test_the_models_own_head_in_chunks(
-    make_model: Callable[..., Any],
-    make_loaded: Callable[..., Any],
-    items: list[Item],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(engine_module, "PLAIN_HEADS", frozenset())
-    monkeypatch.setattr("spark_audit.scoring.head.CPU_ROWS", 16)
-    model = make_model("llama")
-    scored = score(make_loaded(model), items, passes=[KIND])
-    assert "no head is known" in scored.notes[0]
-    assert_fits(scored[KIND], model, items, KIND)
-
-
-def test_a_bfloat16_body(
-    make_model: Callable[..., Any], make_loaded: Callable[..., Any], items: list[Item]
-) -> None:
-    sharp = make_model("llama", initializer_range=0.1)
-    half = make_model("llama", initializer_range=0.1).to(torch.bfloat16)
-    tables = [
-        score(make_loaded(model, dtype=dtype), items, passes=[KIND])[KIND]
-        for model, dtype in ((sharp, "float32"), (half, "bfloat16"))
-    ]
-    apart = tables[0].columns["nll"] - tables[1].columns["nll"]
-    assert 0 < np.abs(apart).max() < 0.2
 
 
 @pytest.mark.parametrize("sigma", [0.0, -0.1, float("nan"), float("inf")])

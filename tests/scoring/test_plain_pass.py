@@ -198,21 +198,6 @@ def test_a_score_does_not_depend_on_its_batch(
             )
 
 
-def test_a_row_alone_equals_the_row_in_a_padded_batch(
-    make_loaded: Callable[..., Any], make_items: Callable[..., Any]
-) -> None:
-    loaded = make_loaded(build("llama"))
-    items = make_items((200, 150, 60, 9, 2))
-    with loaded.active() as model:
-        scorer = engine_module.Scorer(loaded, model, items[0], lambda _: None)
-        together = scorer(items)  # padded up to a hundredfold
-        for item, columns in zip(items, together, strict=True):
-            for name, values in scorer([item])[0].items():
-                np.testing.assert_allclose(
-                    columns[name], values, atol=1e-5, rtol=1e-5, err_msg=name
-                )
-
-
 def test_unusable_rows_take_no_part(
     make_loaded: Callable[..., Any],
     make_items: Callable[..., Any],

@@ -19,7 +19,7 @@ from spark_audit.scoring.items import Item
 from spark_audit.scoring.passes import PASSES
 from spark_audit.scoring.score import drift, item, missing, score, score_keys
 from spark_audit.scoring.store import Store
-from spark_audit.scoring.table import COLUMNS, Pass, TokenTable
+from spark_audit.scoring.table import Pass, TokenTable
 
 LENGTHS = (12, 30, 7, 25, 18, 40, 9, 1)
 
@@ -59,18 +59,6 @@ class Counting:
         monkeypatch.setitem(PASSES._entries, "plain", replace(entry, run=count))
 
 
-def test_the_table_has_every_column_and_all_tokens_but_the_first(
-    loaded: Any, items: list[Item]
-) -> None:
-    table = score(loaded, items)[Pass()]
-    assert list(table.columns) == list(COLUMNS)
-    for name, dtype in COLUMNS.items():
-        assert table.columns[name].dtype == dtype
-    for one in items:
-        np.testing.assert_array_equal(table.position[table.rows(one.key)], one.scored)
-    assert len(table) == sum(LENGTHS) - len(LENGTHS)
-
-
 def test_positions_index_the_full_tokenisation(
     loaded: Any, tiny_tokenizer: Any
 ) -> None:
@@ -108,23 +96,6 @@ def test_the_same_command_resumes(
     assert counting.seen == []
     assert_same(again, table)
     assert missing(loaded, items, [Pass()], Store(tmp_path)) == 0
-
-
-def test_two_checkpoints_in_one_store_keep_their_own_scores(
-    loaded: Any,
-    items: list[Item],
-    make_model: Callable[..., Any],
-    make_loaded: Callable[..., Any],
-    tmp_path: Path,
-) -> None:
-    # Regression: caches keyed by the text alone (peers) mix models up.
-    other = make_loaded(make_model("llama", seed=1), model_id="1" * 64)
-    store = Store(tmp_path)
-    tables = [score(one, items, store=store)[Pass()] for one in (loaded, other)]
-    for one, table in zip((loaded, other), tables, strict=True):
-        assert_same(table, score(one, items)[Pass()])
-    difference = tables[0].columns["nll"] - tables[1].columns["nll"]
-    assert np.abs(difference).max() > 0.1
 
 
 def test_workers_share_the_items_by_hash_and_each_sees_the_others(

@@ -78,29 +78,6 @@ def by_brute_force(choices: Sequence[Choices]) -> list[Pick | None]:
     return min(valid, key=whole_order)
 
 
-def by_plain_programme(choices: Sequence[Choices]) -> tuple[int, int]:
-    """Windows and cost of the optimum: the bitmask programme without any pruning."""
-    events = sorted(
-        (start + choice.length, start, i, cost)
-        for i, choice in enumerate(choices)
-        for start, cost in zip(
-            choice.starts.tolist(), choice.costs.tolist(), strict=True
-        )
-    )
-    last = max((end for end, *_ in events), default=0)
-    best = [{0: 0} for _ in range(last + 1)]
-    for t in range(1, last + 1):
-        best[t] = dict(best[t - 1])
-        for end, start, i, cost in events:
-            if end != t:
-                continue
-            for mask, total in best[start].items():
-                new = mask | 1 << i
-                if new != mask and total + cost < best[t].get(new, 1 << 60):
-                    best[t][new] = total + cost
-    return min((-mask.bit_count(), total) for mask, total in best[last].items())
-
-
 # The largest cost: 2 makes ties everywhere, the last makes them rare.
 @pytest.mark.parametrize("largest", [0, 2, 10, 10**6])
 @pytest.mark.parametrize(
@@ -118,18 +95,6 @@ def test_equals_brute_force_in_every_tie(
         picks, solver = assign_disjoint(choices)
         assert picks == by_brute_force(choices)
         assert solver == "dp"
-
-
-@pytest.mark.parametrize("largest", [1, 20, 10**8])
-def test_equals_the_programme_without_pruning(largest: int) -> None:
-    rng = np.random.default_rng(largest)
-    for _ in range(40):
-        choices = random_choices(rng, spans=6, tokens=40, windows=30, largest=largest)
-        picks, _ = assign_disjoint(choices)
-        used = tokens_of(picks, choices)
-        assert len(used) == len(set(used))
-        unserved, cost = value(picks)
-        assert (unserved - len(choices), cost) == by_plain_programme(choices)
 
 
 def test_groups_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

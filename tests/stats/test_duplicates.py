@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 
 import numpy as np
 import pytest
@@ -260,18 +259,3 @@ def test_clusters_need_one_entry_a_row() -> None:
         cluster_labels(["a"], [None, None], [0])
     with pytest.raises(ValueError, match="one source, canary and duplicate group"):
         cluster_labels(["a"], [None], [0], [])
-
-
-@pytest.mark.slow
-def test_twenty_thousand_texts_take_seconds() -> None:
-    rng = np.random.default_rng(0)
-    share = 1 / np.arange(1, 20_001)
-    words = rng.choice(20_000, (20_000, 60), p=share / share.sum())
-    words[:2_000] = words[2_000:4_000]
-    words[np.arange(2_000), rng.integers(0, 60, 2_000)] = 1
-    template = " ".join(f"t{i}" for i in range(30))
-    for start in ("", template + " "):
-        texts = [start + " ".join(map(str, row)) for row in words.tolist()]
-        began = time.process_time()
-        assert len(near_duplicates(texts)) > 1_000
-        assert time.process_time() - began < 30

@@ -45,28 +45,6 @@ def worked() -> tuple[np.ndarray, np.ndarray]:
     return unll, everything(16)
 
 
-def greedy(
-    unll: np.ndarray, spans: list[tuple[int, int]], starts: np.ndarray, caliper_u: int
-) -> list[tuple[int | None, int]]:
-    """Nearest window in the order of the spans: ``(start, cost)`` a span."""
-    taken: set[int] = set()
-    out: list[tuple[int | None, int]] = []
-    for start, end in spans:
-        length, total = end - start, int(unll[start:end].sum())
-        costs = [
-            (abs(total - int(unll[s : s + length].sum())), int(s))
-            for s in starts
-            if not taken & set(range(s, s + length))
-        ]
-        cost, best = min(costs)
-        if cost > caliper_u * length:
-            out.append((None, 0))
-            continue
-        taken |= set(range(best, best + length))
-        out.append((best, cost))
-    return out
-
-
 def test_micro_nats_round_half_to_even() -> None:
     got = micro_nats(np.array([0.0, 0.5e-6, 1.5e-6, 2.5e-6, 1.2345678, -1e-7]))
     assert got.dtype == np.int64
@@ -137,16 +115,6 @@ def test_worked_example_optimum(caliper_u: int) -> None:
     assert found == Matching(
         [Pair(0, 10, 12, 100_000), Pair(1, 13, 15, 200_000)], [], "dp"
     )
-
-
-def test_worked_example_greedy_is_worse() -> None:
-    unll, eligible = worked()
-    eligible[[0, 1, 2, 6, 7]] = False
-    starts = eligible_windows(eligible, 2)
-    wide = greedy(unll, [A, B], starts, 500_000)
-    assert wide == [(12, 0), (3, 500_000)]
-    # At 0.1 it loses B, which the optimum keeps.
-    assert greedy(unll, [A, B], starts, 100_000) == [(12, 0), (None, 0)]
 
 
 def test_worked_example_narrow_caliper() -> None:

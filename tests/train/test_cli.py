@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -474,47 +472,6 @@ def test_a_folder_without_data_is_told(
 ) -> None:
     assert run(["score", str(tmp_path), "--base", "b"]) == 2
     assert "holds no .jsonl file" in capsys.readouterr().err
-
-
-def test_scores_are_the_formula_on_the_checkpoint(
-    data: Path,
-    tiny_base: Path,
-    tmp_path: Path,
-    make_adapter: Callable[..., Path],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    import torch
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-
-    adapter = make_adapter(tmp_path / "adapter")
-    arguments = ["score", str(data), "--base", str(tiny_base), "--device", "cpu"]
-    arguments += ["--ckpt", str(adapter), "--json", "--quiet", "--show-text"]
-    arguments += ["--alpha", "1"]
-    assert run(arguments) == 0
-    told = json.loads(capsys.readouterr().out)["examples"]
-    assert [one["example"] for one in told] == ["row-0", "row-1", "row-2"]
-
-    from spark_audit.data.examples import read_examples
-    from spark_train.data import encode_rows
-
-    base = AutoModelForCausalLM.from_pretrained(tiny_base)
-    model = PeftModel.from_pretrained(base, adapter).eval()
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(tiny_base)
-    rows = encode_rows(read_examples(data)[:3], tokenizer)
-    for one, row in zip(told, rows, strict=True):
-        ids = torch.from_numpy(row.ids.astype(np.int64))[None]
-        with torch.no_grad():
-            logp = model(input_ids=ids).logits[0, :-1].double().log_softmax(-1)
-        nll = -logp.gather(1, ids[0, 1:, None])[:, 0].numpy()
-        found = [token["nll"] for token in one["tokens"][1:]]
-        np.testing.assert_allclose(found, nll, atol=1e-4)
-        for token, value in zip(one["tokens"][1:], nll, strict=True):
-            if token["kind"] in ("text", "response"):
-                # With alpha 1 nothing but the NLL counts.
-                assert token["score"] == pytest.approx(1 - math.exp(-value), abs=1e-4)
 
 
 def test_data_without_a_train_row_has_no_scores(

@@ -25,7 +25,7 @@ from spark_audit.checkpoints.open import (
 )
 from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.checkpoints.specs import parse_specs
-from spark_audit.errors import CheckpointError, InputError, OutputError
+from spark_audit.errors import CheckpointError, InputError
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
@@ -187,37 +187,6 @@ def test_training_and_answers_see_it(
     assert len(answered) == 3
     for added in answered:
         torch.testing.assert_close(added, noise[IDS], atol=1e-6, rtol=0)
-
-
-def test_it_is_the_same_after_a_stop(
-    start: Callable[..., Outcome],
-    made: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Killed(BaseException):
-        pass
-
-    def kill(*args: Any) -> None:
-        raise Killed
-
-    folder = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr("spark_train.run._Work._answer", kill)
-        with pytest.raises(Killed):
-            start(folder)
-    assert (folder / "carried" / NOISE).exists()
-    # Whatever would be drawn now: a run keeps what it began with.
-    monkeypatch.setattr("spark_train.privacy.fn.drawn", lambda *a, **b: None)
-    kept = folder / "carried" / NOISE
-    whole = kept.read_bytes()
-    kept.write_bytes(bytes([*whole[:-1], whole[-1] ^ 1]))
-    with pytest.raises(OutputError, match=rf"{NOISE}: is gone or damaged"):
-        start(folder)
-    kept.write_bytes(whole)
-    start(folder)
-    for path in made.glob("stages/*/*/*"):
-        assert (folder / path.relative_to(made)).read_bytes() == path.read_bytes()
 
 
 def test_a_start_that_was_killed_before_its_record_is_forgotten(

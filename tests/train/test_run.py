@@ -254,30 +254,6 @@ def test_checkpointing_and_bfloat16_run(
     assert coarse[0]["loss"] != plain[0]["loss"]
 
 
-def test_checkpointing_computes_the_forward_pass_again(
-    tiny_base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from transformers.models.llama.modeling_llama import LlamaAttention
-
-    calls = [0]
-    forward = LlamaAttention.forward
-
-    def counted(self: Any, *args: Any, **options: Any) -> Any:
-        calls[0] += torch.is_grad_enabled()
-        return forward(self, *args, **options)
-
-    monkeypatch.setattr(LlamaAttention, "forward", counted)
-    spent = []
-    for saving in (False, True):
-        calls[0] = 0
-        output = tmp_path / str(saving)
-        trained(
-            "seqft", tiny_base, data, output, "epochs=1", gradient_checkpointing=saving
-        )
-        spent.append(calls[0])
-    assert spent[1] == 2 * spent[0] > 0
-
-
 def test_data_without_identifiers_runs_and_says_so(
     make_stream: Callable[..., Path], tiny_base: Path, tmp_path: Path
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import importlib
 import json
@@ -688,40 +687,3 @@ def test_a_run_goes_on_from_its_own_files(name: str, tmp_path: Path) -> None:
     with pytest.raises(SparkError, match=f"{name}: ") as error:
         call()
     assert "link out of its folder" in f"{error.value} {error.value.__cause__}"
-
-
-def test_only_a_run_s_own_temporaries_are_swept_away(tmp_path: Path) -> None:
-    kept = (".accuracy.csv", ".notes.abcdefgh", ".run.json.bak", "run.json", "x.part")
-    (tmp_path / "scores").mkdir()
-    for name in (*kept, left_over(), "scores/2-fomc.parquet", f"scores/{left_over()}"):
-        (tmp_path / name).write_text("")
-    with Folder(tmp_path).lock():
-        found = {path.name for path in tmp_path.rglob("*")}
-    assert found == {*kept, ".lock", "scores", "2-fomc.parquet"}
-    assert not (tmp_path / ".lock").exists()
-
-
-def test_a_lock_that_was_removed_meanwhile_is_taken_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, calls = fcntl.flock, [0]
-
-    def flock(file: Any, kind: int) -> None:
-        calls[0] += 1
-        if calls[0] == 1:  # the holder ends between this one's opening and locking
-            (tmp_path / ".lock").unlink()
-        real(file, kind)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("fcntl.flock", flock)
-        with Folder(tmp_path).lock():
-            assert calls[0] == 2
-            assert (tmp_path / ".lock").exists()
-            with (
-                pytest.raises(InputError, match="another process"),
-                Folder(tmp_path).lock(),
-            ):
-                pass
-            assert (tmp_path / ".lock").exists()
-    with Folder(tmp_path).lock():
-        pass

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_reports import made_report
 
 from spark_audit.names import entry_of
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.figures.theme import Drawing
-from spark_audit.results import CheckpointFacts, Contrast, ManifestFacts, Report, Row
+from spark_audit.results import Contrast, Report, Row
 
 SHORT = ("er", "sd-replay", "spark", "spark-ul", "spark-dkl", "pecl", "ewc")
 LONG = "llama-2-7b-hf_order{}-spark-without-unlikelihood.lambda_{}+int8"
@@ -140,30 +141,10 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
                 where = {"of": str(stage), "group": f"task:{task}"}
                 gone = UNKNOWN if (stage, place) == (2, 3) else {}
                 put(name, "stages", "memory", at, unit="nats", **where, **gone)
-    return Report(
-        status="complete",
-        command=["spark-audit", "all"],
-        created="2026-01-01T00:00:00+00:00",
-        versions={"numpy": "2"},
-        settings={"caliper": 0.5},
-        manifest=ManifestFacts(
-            name="m", digest="d" * 64, n_sources=9, n_clusters=9, n_spans=9, n_tokens=99
-        ),
-        checkpoints=[
-            CheckpointFacts(
-                name=name,
-                source=name,
-                format="hf-folder",
-                weights_sha256="0" * 64,
-                model_id="1" * 64,
-                dtype="float32",
-            )
-            for name in names
-        ],
+    return made_report(
+        *names,
         results=rows,
         contrasts=contrasts,
-        guards=[],
-        scope=[],
         tables=tables(names, random),
     )
 

@@ -1,0 +1,38 @@
+"""Reports that are made by hand: what a test does not give is the same for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from spark_audit.results import CheckpointFacts, ManifestFacts, Report
+
+CREATED = "2026-01-01T00:00:00+00:00"
+COUNTS = dict.fromkeys(("n_sources", "n_clusters", "n_spans", "n_tokens"), 9)
+
+
+def checkpoint(name: str, **columns: Any) -> CheckpointFacts:
+    given = {"name": name, "source": name, "format": "hf-folder", "dtype": "float32"}
+    given |= {"weights_sha256": "0" * 64, "model_id": "1" * 64}
+    return CheckpointFacts.model_validate(given | columns)
+
+
+def manifest_facts(name: str = "m", digest: str = "d" * 64, **counts: int) -> Any:
+    return ManifestFacts(name=name, digest=digest, **(COUNTS | counts))
+
+
+def made_report(*names: str, **columns: Any) -> Report:
+    """A complete report of ``names``, which has no figure but those in ``columns``."""
+    given: Mapping[str, Any] = {
+        "status": "complete",
+        "command": ["spark-audit", "all"],
+        "created": CREATED,
+        "versions": {},
+        "manifest": manifest_facts(),
+        "checkpoints": [checkpoint(name) for name in names],
+        "results": [],
+        "contrasts": [],
+        "guards": [],
+        "scope": [],
+    }
+    return Report.model_validate({**given, **columns})
