@@ -13,6 +13,12 @@ from typing import Any
 
 import pytest
 
+from spark_audit import sentences
+
+# Sentences of findings and guards that tests make by hand.
+SAID = {"said": "{{ text }}", "said.withdrawn": "{{ otherwise }}"}
+sentences._known("en").update(SAID | {"guard.said": "{{ text }}"})
+
 pytest_plugins = ["synthetic"]
 
 # Names, numbers and punctuation of the formats that tests write; no example text.

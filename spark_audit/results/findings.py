@@ -54,7 +54,7 @@ Fact: TypeAlias = Annotated[
     | Text
     | list[Text]
     | list[list[Text]]
-    | list[Contrast | Row]
+    | Sequence[Contrast | Row]
     | None,
     PlainSerializer(_compact),
 ]

@@ -191,7 +191,7 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
     ranks = often if annotation else once
     if count := tied(ranks):
         facts = {"tied": count, "canaries": len(ranks)}
-        remark = sentences.render("canary.ties", facts)
+        remark = sentences.render("canary.ties", **facts)
         before = change.get("note", row.note)
         change["note"] = f"{before}; {remark}" if before else remark
     return row.model_copy(update=change)

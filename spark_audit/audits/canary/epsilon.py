@@ -189,4 +189,4 @@ def _figures(bound: GuessBound, why: str) -> Record:
 def _says(record: Record, epsilon: float, why: str, *, assumed: str) -> str:
     facts = {**record, "epsilon": epsilon, "assumed": assumed}
     key = why or ("bounded" if epsilon > 0 else "bound_of_0")
-    return sentences.render(f"canary.{key}", facts)
+    return sentences.render(f"canary.{key}", **facts)
