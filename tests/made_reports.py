@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spark_audit.results import CheckpointFacts, ManifestFacts, Report
+from spark_audit.results import (
+    CheckpointFacts,
+    Finding,
+    Guard,
+    ManifestFacts,
+    Report,
+)
 
 CREATED = "2026-01-01T00:00:00+00:00"
 COUNTS = dict.fromkeys(("n_sources", "n_clusters", "n_spans", "n_tokens"), 9)
@@ -36,3 +42,19 @@ def made_report(*names: str, **columns: Any) -> Report:
         "scope": [],
     }
     return Report.model_validate({**given, **columns})
+
+
+def said(audit: str, name: str, claim: Any, text: str = "", **columns: Any) -> Finding:
+    """A finding with words of its own: ``text``, or ``otherwise`` once withdrawn."""
+    facts = {"text": text, "otherwise": columns.pop("otherwise", "otherwise.")}
+    return Finding(
+        audit=audit, checkpoint=name, claim=claim, says="said", facts=facts, **columns
+    )
+
+
+def guard(name: str, text: str, passed: bool | None = False, of: str = "") -> Guard:
+    """A guard with words of its own."""
+    facts = {"text": text}
+    return Guard(
+        name=name, checkpoint=of, passed=passed, says="guard.said", facts=facts
+    )

@@ -7,9 +7,10 @@ import math
 from typing import Any
 
 import pytest
+from made_reports import said
 from pydantic import ValidationError
 
-from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Report, Row
+from spark_audit.results import AuditResult, Contrast, Estimate, Report, Row
 
 ROW: dict[str, Any] = {"audit": "matched", "checkpoint": "a", "metric": "delta_sel"}
 NUMBERS = "value low high parity_low parity_high null null_low null_high mde".split()
@@ -188,12 +189,8 @@ def test_a_report_reads_back_what_it_wrote() -> None:
 
 
 def test_a_notebook_folds_no_detection_and_runs_no_markup() -> None:
-    def said(claim: Any, name: str) -> Finding:
-        sentence = f"{name}: {claim}."
-        return Finding(audit="mia", checkpoint=name, claim=claim, sentence=sentence)
-
-    found = [said("nothing_shown", f"quiet{i}") for i in range(20)]
-    found += [said("verbatim", f"<b>loud{i}") for i in range(9)]
+    found = [said("mia", f"quiet{i}", "nothing_shown") for i in range(20)]
+    found += [said("mia", f"<b>loud{i}", "verbatim") for i in range(9)]
     html = AuditResult(findings=found)._repr_html_()
     assert all(f">&lt;b&gt;loud{i}</td>" in html for i in range(9))
     assert "<b>" not in html

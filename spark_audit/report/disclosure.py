@@ -283,8 +283,10 @@ def _table(name: str, records: list[Record], report: Report) -> Iterator[Record]
     pooled = (r for r in report.results if (r.audit, r.group) == (audit, "pooled"))
     sizes = (row.clusters for row in pooled if row.clusters)
     size = min(sizes, default=report.manifest.n_clusters)
+    public = {each for known in AUDITS.names() for each in AUDITS.about(known).public}
+    public.add(MATCHING)
     for record in records:
-        if name in (MATCHING, *AUDITS.about(audit).public):
+        if name in public:
             yield record
         elif name == "canary_by_dose":
             few = (record.get("canaries") or 0) < FEWEST

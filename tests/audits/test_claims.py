@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_reports import said
 from pydantic import ValidationError
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
@@ -20,14 +21,15 @@ REMEMBERED: dict[str, Any] = {
     "audit": "canary",
     "claim": "memory",
     "family": "primary",
-    "sentence": "x: remembered.",
-    "otherwise": "x: nothing shown.",
+    "says": "said",
+    "facts": {"text": "remembered.", "otherwise": "nothing shown."},
 }
 NOTHING: dict[str, Any] = {
     "audit": "canary",
     "claim": "nothing_shown",
     "family": "primary",
-    "sentence": "x: nothing shown.",
+    "says": "said",
+    "facts": {"text": "nothing shown."},
 }
 
 
@@ -62,8 +64,8 @@ def test_p_is_corrected_as_statsmodels_corrects_it() -> None:
         assert [one.p_adjusted for one in found] == pytest.approx(expected, abs=1e-15)
         for one, p in zip(found, expected, strict=True):
             assert one.detected == (p < 0.05)
-            said = "x: remembered." if one.detected else "x: nothing shown."
-            assert one.sentence.startswith(said)
+            words = "remembered." if one.detected else "nothing shown."
+            assert one.sentence.startswith(f"{one.checkpoint}: {words}")
             assert ("took this claim away" in one.sentence) == (p >= 0.05 > one.p)
 
 
@@ -72,11 +74,11 @@ def test_a_claim_that_is_taken_away_comes_back_where_there_are_fewer_tests() -> 
     assert (alone[0].claim, alone[0].p_adjusted) == ("memory", 0.02)
     many = corrected([*alone, *(primary(0.5, f"m{i}") for i in range(3))])
     assert (many[0].claim, many[0].alone) == ("nothing_shown", "memory")
-    assert (many[0].sentence, many[0].otherwise) == (
+    assert many[0].sentence == (
         "x: nothing shown. The correction took this claim away: p 0.02 alone, 0.08 "
-        "corrected for 4 tests, limit 0.05.",
-        "x: remembered.",
+        "corrected for 4 tests, limit 0.05."
     )
+    assert alone[0].sentence == "x: remembered."
     assert many[0].p_adjusted == pytest.approx(0.08)
     assert corrected(many) == many
     # What the audit's own correction left above the level was not there to take.
@@ -89,7 +91,7 @@ def test_a_claim_that_is_taken_away_comes_back_where_there_are_fewer_tests() -> 
 def test_the_base_and_what_is_no_primary_test_are_left_out() -> None:
     others = [
         primary(0.9, "base"),
-        Finding(audit="rank", checkpoint="y", claim="moved", sentence="y: m.", p=0.9),
+        said("rank", "y", "moved", "m.", p=0.9),
         Finding(**NOTHING, checkpoint="z"),
     ]
     found = corrected([primary(0.04), *others])
@@ -98,12 +100,10 @@ def test_the_base_and_what_is_no_primary_test_are_left_out() -> None:
 
 
 def test_a_primary_detection_can_be_taken_away() -> None:
-    for lacking in ("otherwise", "p"):
-        whole = {**REMEMBERED, "p": 0.01}
-        with pytest.raises(ValidationError, match="is said otherwise"):
-            Finding(**{k: v for k, v in whole.items() if k != lacking})
+    with pytest.raises(ValidationError, match="has its p"):
+        Finding(**REMEMBERED)
     with pytest.raises(ValidationError, match="can be taken away"):
-        Finding(audit="nll", claim="moved", alone="formats", sentence="x: m.")
+        said("nll", "x", "moved", "m.", alone="formats")
 
 
 def test_two_reports_that_are_merged_are_corrected_again() -> None:
@@ -139,10 +139,7 @@ def test_eight_checkpoints_without_memory_give_few_false_claims() -> None:
 
 
 def test_a_report_without_a_primary_memory_says_so_first() -> None:
-    lost = Finding(
-        audit="mia", checkpoint="x", claim="membership", sentence="x: found.",
-        family="primary", p=1e-9, otherwise="x: not found.",
-    )  # fmt: skip
+    lost = said("mia", "x", "membership", "found.", family="primary", p=1e-9)
     report = assembled([lost])
     assert report.findings[0].sentence.startswith("Memory was not tested: ")
     assert "twins" in report.findings[0].sentence
@@ -156,22 +153,10 @@ def test_one_checkpoint_of_several_whose_memory_was_not_tested() -> None:
     of_x = primary(0.5, "x[1]")
     assert remembers(of_x)
     names = ["base", "x[1]", "x[2]", "y"]
-    (said,) = untested([of_x], names)
-    assert (said.checkpoint, said.claim) == ("y", "not_tested")
+    (lacking,) = untested([of_x], names)
+    assert (lacking.checkpoint, lacking.claim) == ("y", "not_tested")
     assert untested([of_x, primary(0.5, "y")], names) == []
     assert untested([], ["base"]) == []
-
-
-def test_findings_of_earlier_reports_are_read() -> None:
-    old: dict[str, Any] = {
-        "audit": "canary",
-        "checkpoint": "x",
-        "claim": "memory",
-        "sentence": "x: y.",
-    }
-    found = Finding.model_validate({**old, "severity": 5, "p_adjusted": None})
-    assert (found.alone, found.family, found.p) == ("memory", "exploratory", None)
-    assert corrected([found]) == [found]
 
 
 def test_a_claim_of_few_tests_holds_exactly_where_its_interval_does() -> None:

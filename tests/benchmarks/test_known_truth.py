@@ -10,8 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from spark_audit.results import Finding
+from made_reports import said
 
 SOME = "untouched base|never saw|1, 4, 16$|^rows by heart|swapped"
 
@@ -80,16 +79,7 @@ def test_states_gates_and_false_alarms_are_counted(known_truth: Any) -> None:
 
 def test_what_a_guard_voids_is_no_claim(known_truth: Any) -> None:
     told = [
-        Finding(
-            audit=audit,
-            checkpoint="x",
-            claim=claim,
-            sentence="x: told.",
-            otherwise="x: not told.",
-            family="primary",
-            p=0.001,
-            status=status,
-        )
+        said(audit, "x", claim, "told.", family="primary", p=0.001, status=status)
         for audit, claim, status in (
             ("matched", "memory", "invalid"),
             ("mia", "membership", "ok"),

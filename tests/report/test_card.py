@@ -9,10 +9,10 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import model_index_to_eval_results
-from made_reports import made_report, manifest_facts
+from made_reports import made_report, manifest_facts, said
 
 from spark_audit.report.folder import read_report, write_report
-from spark_audit.results import Finding, Report, Row
+from spark_audit.results import Report, Row
 
 DIGEST = "d" * 64
 
@@ -34,12 +34,7 @@ def report() -> Report:
         versions={"spark-audit": "0.1.0"},
         manifest=manifest_facts("m @x"),
         findings=[
-            Finding(
-                audit="matched",
-                checkpoint=names[0],
-                claim="nothing_shown",
-                sentence=f"{names[0]}: nothing <b>came</b> out.",
-            )
+            said("matched", names[0], "nothing_shown", "nothing <b>came</b> out.")
         ],
         results=[
             row(names[0]),

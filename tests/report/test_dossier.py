@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from made_reports import checkpoint, manifest_facts
+from made_reports import checkpoint, guard, manifest_facts, said
 from synthetic import Case, make_case  # noqa: F401
 
+from spark_audit import sentences
 from spark_audit.audits import AUDITS, matched
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import OutputError
@@ -21,15 +22,13 @@ from spark_audit.manifest.file import write_manifest
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.folder import read_report, write_report
-from spark_audit.report.states import OUTCOMES, STATES, standings
+from spark_audit.report.states import OUTCOMES, SHAPES, standings
 from spark_audit.report.writers.dossier import page
-from spark_audit.report.writers.dossier import sentences as words
 from spark_audit.report.writers.dossier.exposed import MOST, exposed
 from spark_audit.report.writers.dossier.facts import attacks
 from spark_audit.results import (
     AuditResult,
     Finding,
-    Guard,
     Report,
     Row,
 )
@@ -40,16 +39,16 @@ EVIL = "<script>alert(1)</script>"
 WORST = ("e007-0", "e003-0", "e031-0")
 """Rows whose identifiers the leaking checkpoint gives away most, in order."""
 QUIET = {
-    "canary": "{}: memorisation of canaries not detected: mean exposure 1.71 bits "
+    "canary": "memorisation of canaries not detected: mean exposure 1.71 bits "
     "(full) where chance gives 1.40 [0.73, 2.25], 0 of 12 canaries ranked first of "
     "128; up to 26.5% ranked first are not excluded "
     "(exact 95% limit).",
-    "twins": "{}: no memory of identifiers shown among twins: they rank ahead by -0.05 "
+    "twins": "no memory of identifiers shown among twins: they rank ahead by -0.05 "
     "[-0.24, 0.14] bits more than on the base (0 without memory).",
-    "mia": "{}: membership was not detected: the AUC of response changed by 0.047 "
+    "mia": "membership was not detected: the AUC of response changed by 0.047 "
     "[-0.008, 0.101] since the untrained model is the clearest of 6 scores, corrected "
     "p 0.56; stronger attacks cannot be excluded.",
-    "extract": "{}: against injected identifiers of rows never trained on (beyond the "
+    "extract": "against injected identifiers of rows never trained on (beyond the "
     "base's own difference): no difference detected, 0.0 [-4.0, 4.0] points; "
     "differences below 5.7 points go unseen. Up to 1.8% cannot be excluded.",
 }
@@ -85,11 +84,8 @@ def case(make_case: Callable[..., Case]) -> Case:  # noqa: F811
 
 def quiet(audit: str, name: str, **more: Any) -> Finding:
     told: dict[str, Any] = {"value": 0.05, "null": 0.0, "p": 0.6, "metric": "auc"}
-    told |= {"sentence": QUIET[audit].format(name), "family": "primary"}
-    told |= CLAIMED[audit]
-    return Finding(
-        audit=audit, checkpoint=name, claim="nothing_shown", **{**told, **more}
-    )
+    told |= CLAIMED[audit] | {"family": "primary"} | more
+    return said(audit, name, "nothing_shown", QUIET[audit], **told)
 
 
 MADE: dict[tuple[str, ...], AuditResult] = {}
@@ -183,10 +179,12 @@ def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(
 
 
 def test_every_detection_outcome_and_attack_has_its_words() -> None:
-    assert set(words.RISKS) == {k for k, n in SEVERITY.items() if n >= DETECTED}
-    assert set(words.OUTCOMES) == set(OUTCOMES)
-    assert set(words.RESIDUAL) == set(STATES)
-    assert set(words.PLAIN) == {k for k in AUDITS.names() if AUDITS.about(k).attack}
+    template = page._asset("dossier.html")
+    detections = {claim for claim, severity in SEVERITY.items() if severity >= DETECTED}
+    for key in (*detections, *OUTCOMES, *SHAPES):
+        assert f'  "{key}": "' in template
+    for name in AUDITS.names():
+        assert sentences.knows(f"audit.{name}.asks") == bool(AUDITS.about(name).covers)
 
 
 def test_exposed_rows_are_ids_in_order_and_texts_only_if_asked(
@@ -239,7 +237,7 @@ def test_names_are_text_and_the_page_loads_and_runs_nothing(
         update={
             "manifest": report.manifest.model_copy(update={"name": EVIL}),
             "checkpoints": [checkpoint("calm", format=EVIL)],
-            "guards": [Guard(name=EVIL, passed=None, detail=EVIL)],
+            "guards": [guard(EVIL, EVIL, None)],
             "command": ["spark-audit", EVIL],
             "scope": [*report.scope, EVIL],
         }

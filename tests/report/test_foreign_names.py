@@ -7,15 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
-from made_reports import checkpoint, made_report, manifest_facts
+from made_reports import checkpoint, guard, made_report, manifest_facts, said
 
 from spark_audit.cli.show import show_report
 from spark_audit.errors import InputError, visible
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import (
     Contrast,
-    Finding,
-    Guard,
     Report,
     Row,
 )
@@ -41,13 +39,13 @@ def evil() -> Report:
         checkpoints=[
             checkpoint(NAME, format=NAME, dtype=NAME, notes=[NAME, f"# {NAME}"])
         ],
-        findings=[Finding(**where, claim="memory", sentence=f"# {NAME}: said.")],
+        findings=[said(NAME, NAME, "memory", f"# {NAME}: said.")],
         results=[
             Row(**where, metric=metric, unit=NAME, note=NAME, **figures)
             for metric in ("delta_sel", "nll_pii", NAME)
         ],
         contrasts=[Contrast(**where, metric="did", baseline=NAME, **figures)],
-        guards=[Guard(name=NAME, checkpoint=NAME, passed=False, detail=NAME)],
+        guards=[guard(NAME, NAME, of=NAME)],
         scope=[f"# {NAME}", f"1. {NAME}"],
         tables={"some": [{NAME: NAME, "x": NAME}]},
     )

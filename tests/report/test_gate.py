@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_reports import checkpoint, made_report
+from made_reports import checkpoint, made_report, said
 
 from spark_audit.audits import AUDITS
 from spark_audit.errors import InputError
@@ -238,15 +238,15 @@ def test_a_name_may_hold_blanks_and_a_bound_is_finite() -> None:
 
 
 def test_claims_are_gated_by_severity_and_what_was_not_tested_trips() -> None:
-    def said(name: str, claim: str, audit: str = "canary", **more: Any) -> Told:
-        return Told(audit=audit, checkpoint=name, claim=claim, sentence="s", **more)
+    def one(name: str, claim: str, audit: str = "canary", **more: Any) -> Told:
+        return said(audit, name, claim, "s", **more)
 
     tested = {"family": "primary", "p": 0.4}
-    caught = {"family": "primary", "p": 1e-6, "otherwise": "t"}
+    caught = {"family": "primary", "p": 1e-6}
     found = [
-        said("er", "memory", **caught),
-        said("spark", "nothing_shown", **tested),
-        said("base", "confounded"),
+        one("er", "memory", **caught),
+        one("spark", "nothing_shown", **tested),
+        one("base", "confounded"),
     ]
     claims = report([], findings=found)
     rules = [parse_rule(text) for text in DEFAULT]
@@ -264,7 +264,7 @@ def test_claims_are_gated_by_severity_and_what_was_not_tested_trips() -> None:
     }.items():
         verdicts = check(claims, [parse_rule(text)])
         assert [o.checkpoint for o in verdicts if o.state == "tripped"] == tripped, text
-    untested = report([], findings=[said("er", "membership", "mia", **caught)])
+    untested = report([], findings=[one("er", "membership", "mia", **caught)])
     details = {o.checkpoint: o for o in check(untested, rules)}
     assert details["er"].detail == "membership (mia)"
     assert details["spark"].state == "tripped"

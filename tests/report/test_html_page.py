@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from made_reports import checkpoint, made_report, manifest_facts
+from made_reports import checkpoint, guard, made_report, manifest_facts, said
 from synthetic import make_case  # noqa: F401
 
 from spark_audit.manifest.file import redact, seal
@@ -31,7 +31,6 @@ from spark_audit.report.writers.html_page.cases import EDGES, cases, shade
 from spark_audit.results import (
     Contrast,
     Finding,
-    Guard,
     Report,
     Row,
 )
@@ -125,12 +124,10 @@ def a_report(**columns: Any) -> Report:
             for name in NAMES
         ],
         "findings": [
-            Finding(
-                audit=audit, checkpoint=name, claim="moved", sentence=f"{name}{said}"
-            )
-            for audit, name, said in (
+            said(audit, name, "moved", text)
+            for audit, name, text in (
                 *(
-                    ("matched", f"er[{k}]", f": found {k / 8} [0, 2] of `x`.")
+                    ("matched", f"er[{k}]", f"found {k / 8} [0, 2] of `x`.")
                     for k in range(1, 9)
                 ),
                 ("rank", "", f"something {EVIL} was seen."),
@@ -140,9 +137,9 @@ def a_report(**columns: Any) -> Report:
         "results": rows,
         "contrasts": contrasts,
         "guards": [
-            Guard(name="alright", passed=True, detail="is well"),
-            Guard(name="doubtful", passed=None, detail="is near"),
-            Guard(name="broken", checkpoint="base", passed=False, detail=EVIL),
+            guard("alright", "is well", True),
+            guard("doubtful", "is near", None),
+            guard("broken", EVIL, of="base"),
         ],
         "scope": ["Nothing else can be concluded."],
         "tables": {
@@ -382,21 +379,17 @@ def test_what_the_report_says_is_text_never_markup(report: Report) -> None:
 
 def quiet(k: int) -> Finding:
     name = NAMES[k % len(NAMES)]
-    said = f"{name}: nothing {k}."
-    return Finding(audit="rank", checkpoint=name, claim="moved", sentence=said)
+    return said("rank", name, "moved", f"nothing {k}.")
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_no_detection_is_ever_folded(report: Report) -> None:
-    loud = [
-        Finding(audit="matched", checkpoint="er", claim="memory", sentence=f"loud {k}")
-        for k in range(12)
-    ]
+    loud = [said("matched", "er", "memory", f"loud {k}") for k in range(12)]
     told = [*(quiet(k) for k in range(20)), *loud]
     text = html_page.render(report.model_copy(update={"findings": told}))
     folded = re.findall(r"<details.*?</details>", text, re.DOTALL)
     for finding in loud:
-        assert f">{finding.sentence}</li>" in text
+        assert f"</b>: {finding.text}</li>" in text
         assert not any(finding.sentence in part for part in folded)
     assert text.count('<li class="detected" data-checkpoint="er">') == 12
     assert any("nothing 0." in part for part in folded)

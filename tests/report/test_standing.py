@@ -5,28 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from made_reports import made_report
+from made_reports import guard, made_report, said
 
+from spark_audit import sentences
 from spark_audit.audits.claims import REMAINS, faults
 from spark_audit.cli.show import show_report
 from spark_audit.report.assemble import assemble
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.gate import DEFAULT, check, parse_rule
 from spark_audit.report.states import (
-    MENDED,
-    NEXT,
     SHAPES,
-    STATES,
     advice,
     answer,
     gate,
+    meanings,
     standings,
 )
 from spark_audit.results import (
     AuditResult,
     Claim,
     Finding,
-    Guard,
+    Hits,
     Report,
     Row,
 )
@@ -36,16 +35,7 @@ FAMILY = {"p": 0.01, "family": "primary"}
 
 def finding(audit: str, name: str, claim: Claim, **more: Any) -> Finding:
     family = {} if claim in ("not_tested", "moved", "confounded") else FAMILY
-    loud = claim in ("memory", "membership", "betrays", "verbatim")
-    other = {"otherwise": "x"} if loud else {}
-    said = f"{name}: {audit} {claim}."
-    return Finding(
-        audit=audit,
-        checkpoint=name,
-        claim=claim,
-        sentence=said,
-        **{**family, **other, **more},
-    )
+    return said(audit, name, claim, f"{audit} {claim}.", **{**family, **more})
 
 
 def report(*findings: Finding, names: tuple[str, ...] = ("base", "a", "b")) -> Report:
@@ -75,11 +65,12 @@ def report(*findings: Finding, names: tuple[str, ...] = ("base", "a", "b")) -> R
 
 
 def test_a_count_is_rounded_to_no_more_than_there_are() -> None:
-    told = "a: WRITES OUT 15 of 15 trained identifiers. 5 of 15 trained identifiers x."
-    one = finding("extract", "a", "verbatim").model_copy(update={"sentence": told})
-    (said,) = (one.sentence for one in disclosed(report(one)).findings)
-    about = told.replace("OUT 15 of", "OUT about 15 of")
-    assert said == about.replace(". 5 of", ". About 5 of")
+    one = finding("extract", "a", "verbatim")
+    counts = {"all": Hits(count=15, of=15), "some": Hits(count=5, of=15)}
+    one = one.model_copy(update={"facts": {**one.facts, **counts}})
+    (shown,) = disclosed(report(one)).findings
+    assert shown.facts["all"] == Hits(count=15, of=15, rounded=True)
+    assert shown.facts["some"] == Hits(count=5, of=15, rounded=True)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +94,7 @@ def test_states(claims: list[tuple[str, Claim]], state: str) -> None:
     assert found["a"].state == state
     assert found["b"].state == "NOT TESTED"
     assert "base" not in found
-    assert set(SHAPES) == set(STATES) == set(NEXT)
+    assert set(SHAPES) == set(meanings())
 
 
 def test_the_worst_stands_first_and_every_detection_in_it() -> None:
@@ -150,11 +141,11 @@ FAULT = {name: f"Reason of {name}." for name in REMAINS}
 def with_fault(name: str, *told: Finding, of: str = "a", **more: Any) -> Report:
     """A report whose setup guard failed, assembled as every report is."""
     given = report(*told, **more)
-    guard = Guard(name=name, checkpoint=of, passed=False, detail=FAULT[name])
+    failed = guard(name, FAULT[name], of=of)
     kept = ("status", "command", "manifest", "checkpoints")
     result = AuditResult(rows=given.results, findings=given.findings)
     facts = {field: getattr(given, field) for field in kept}
-    return assemble({"matched": result}, guards=[guard], **facts)
+    return assemble({"matched": result}, guards=[failed], **facts)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +176,7 @@ def test_a_mistaken_setup_is_not_tested_or_leaks(
         assert not one.detections
         assert audit in [tried.audit for tried in one.tally["void"]]
         assert not {"FOUND", "not shown"} & {*one.tally}
-        assert MENDED[fault] in advice([one])["NOT TESTED"]
+        assert sentences.render(f"advice.{fault}") in advice([one])["NOT TESTED"]
     (judged,) = (
         v for v in check(given, [parse_rule(DEFAULT[0])]) if v.checkpoint == "a"
     )
@@ -275,19 +266,19 @@ def test_a_report_without_attacks_has_no_standings() -> None:
 def test_the_terminal_withholds_nothing_from_its_owner(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    few = finding("matched", "a", "nothing_shown", metric="memory", value=0.123)
-    said = "a: 0.123 nats a token against never-trained ones."
-    made = report(few.model_copy(update={"sentence": said}))
-    rows = [
-        row.model_copy(update={"value": 0.123, "unit": "nats", "clusters": 2})
-        if (row.checkpoint, row.metric) == ("a", "memory")
-        else row
-        for row in made.results
-    ]
-    made = made.model_copy(update={"results": rows})
+    row = Row(
+        audit="matched", checkpoint="a", metric="memory", value=0.123, unit="nats",
+        clusters=2,
+    )  # fmt: skip
+    facts = {"delta_sel": row, "reason": "x"}
+    few = Finding.on(row, "nothing_shown", "matched.no_change", facts=facts)
+    few = few.model_copy(update=FAMILY)
+    made = report(few)
+    rows = [one for one in made.results if one.checkpoint != "a"]
+    made = made.model_copy(update={"results": [row, *rows]})
     leads = {one.name: one.lead for one in standings(disclosed(made))}
     assert "withheld" in leads["a"].lower()
     show_report(made)
     out = capsys.readouterr().out
-    assert "0.123 nats" in out
+    assert "0.123" in out
     assert "withheld" not in out.lower()

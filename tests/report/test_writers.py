@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pandas as pd
 import pytest
-from made_reports import made_report
+from made_reports import guard, made_report, said
 
 from spark_audit.errors import InputError, OutputError
 from spark_audit.report.cells import Cell, Line, Table
@@ -19,7 +19,6 @@ from spark_audit.report.writers.markdown import LONGEST, render
 from spark_audit.results import (
     Contrast,
     Finding,
-    Guard,
     Report,
     Row,
 )
@@ -35,8 +34,8 @@ def row(checkpoint: str, metric: str, **columns: object) -> Row:
     )
 
 
-def found(sentence: str) -> Finding:
-    return Finding(audit="matched", checkpoint="x", claim="moved", sentence=sentence)
+def found(text: str) -> Finding:
+    return said("matched", "x", "moved", text)
 
 
 @pytest.fixture
@@ -65,7 +64,7 @@ def report() -> Report:
                 | {"baseline": "c", "p": 0.0312, "p_adjusted": 0.0456}
             )
         ],
-        guards=[Guard(name="match quality", passed=False, detail="is bad")],
+        guards=[guard("match quality", "is bad")],
         scope=["Nothing else can be concluded."],
         tables={"balance": [{"covariate": "length", "smd_after": 0.01, "note": ""}]},
     )
