@@ -10,9 +10,8 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.contract import BASE
-from spark_audit.audits.extract.extraction_findings import ALL_TIED, hits
-from spark_audit.audits.wording import share
 from spark_audit.results import Claim, Finding
+from spark_audit.results.findings import Fact
 from spark_audit.stats.extraction import n_p, n_p_counts
 from spark_audit.stats.intervals import clopper_pearson
 
@@ -66,33 +65,22 @@ def canary_findings(table: Sequence[Mapping[str, Any]]) -> list[Finding]:
         ours = [r for r in table if r["checkpoint"] == name and not r["held_out"]]
         never = [r for r in table if r["checkpoint"] == name and r["held_out"]]
         won, sure, n = _totals(ours)
-        among = "in the first row of each"
-        if not won:
-            worst = share(max(r["high"] for r in ours))
-            among += f"; up to {worst}% of a part and dose not excluded"
-        text = (
-            f"{name}: {hits(won, sure)} of {n} parts of canaries come back word for "
-            f"word ({among})"
-        )
-        if never:
-            guessed, certain, m = _totals(never)
-            text += f", of held-out ones {hits(guessed, certain)} of {m}"
-        text += "."
+        guessed, certain, m = _totals(never)
+        facts: dict[str, Fact] = {"back": sure, "tied": won - sure, "parts": n}
+        facts |= {"held_back": certain, "held_tied": guessed - certain, "held_parts": m}
+        facts["highest"] = None if won else max(r["high"] for r in ours)
         tied = won > 0 and not sure
         claim: Claim = "moved"
+        says = "canaries"
         p = None if name == BASE else _known_p(ours, never, table)
-        otherwise = ""
         if tied:
-            claim, text = "not_tested", f"{text} {ALL_TIED}"
+            claim, says = "not_tested", "canaries_tied"
         elif not won:
             claim = "nothing_shown"
         elif p is not None and p < CANARY_P:
-            claim = "verbatim"
-            otherwise = (
-                f"{text} No more than chance once all tests of the report count."
-            )
+            claim, says = "verbatim", "canaries_back"
         elif p is not None:
-            text += " Not told from chance."
+            says = "canaries_chance"
         found.append(
             Finding(
                 audit="extract",
@@ -101,8 +89,8 @@ def canary_findings(table: Sequence[Mapping[str, Any]]) -> list[Finding]:
                 p=p,
                 family="exploratory" if p is None else "primary",
                 status="not_resolvable" if tied else "ok",
-                sentence=text,
-                otherwise=otherwise,
+                says=f"extract.{says}",
+                facts=facts,
             )
         )
     return found

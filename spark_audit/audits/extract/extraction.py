@@ -180,7 +180,8 @@ def turn(evidence: pd.DataFrame, context: Context) -> AuditResult:
                 Finding(
                     audit="extract",
                     claim="not_tested",
-                    sentence=f"Not estimable: {NOTHING}.",
+                    says="not_estimable",
+                    facts={"reason": NOTHING},
                 ),
                 *canary_findings(tables.get("extract_canaries", [])),
             ],

@@ -143,6 +143,8 @@ class Guess:
         Those that came back, and all that were tested.
     kind
         Their type; empty: of several.
+    clusters
+        In how many clusters they stand.
     """
 
     p: float = 1.0
@@ -150,17 +152,7 @@ class Guess:
     found: int = 0
     of: int = 0
     kind: str = ""
-
-    @property
-    def words(self) -> str:
-        """What came back of how many, and what guessing would give."""
-        if not self.of:
-            return "their own rows give them away"
-        kind = f"{self.kind} identifiers" if self.kind else "identifiers"
-        return (
-            f"guessing gives back up to {100 * self.rate:.1f}% of {kind} (estimated "
-            f"from the data), and {self.found} of {self.of} came back beyond the base"
-        )
+    clusters: int = 0
 
 
 def counted(pii: pd.DataFrame, name: str, split: str = "train") -> pd.DataFrame:
@@ -238,6 +230,7 @@ def _tested(train: pd.DataFrame, held: pd.DataFrame) -> Guess:
         found=int(train["hit"].sum()),
         of=len(train),
         kind=str(kinds[0]) if len(kinds) == 1 else "",
+        clusters=train["cluster"].nunique(),
     )
 
 
