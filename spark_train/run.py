@@ -30,9 +30,8 @@ from spark_train.loop import Clock, Phase, State, run_phase
 from spark_train.methods import METHODS, groups
 from spark_train.model.lora import add_lora, load_adapter, save_adapter
 from spark_train.model.student import Student
-from spark_train.privacy import PRIVACY, Method, options
+from spark_train.privacy import PRIVACY, Method, Protected, options
 from spark_train.privacy import groups as privacy_groups
-from spark_train.privacy.protected import Protected
 from spark_train.request import NONE, TrainRequest
 from spark_train.run_folder import Folder
 from spark_train.run_record import RunRecord
@@ -381,17 +380,14 @@ class _Work:
         spent: dict[str, float] = {}
         clock = Clock(spent, self.record.clock)
         seconds[f"{phase.stage}/answers"] = spent
-        with clock("answers"):
-            self._answered(phase, stages)
-
-    def _answered(self, phase: Phase, stages: Sequence[str]) -> None:
         stage, number = phase.stage, stages.index(phase.stage)
         asked = phase.tasks or self.tasks[: number + 1]
         row: list[float | None] = [None] * len(self.tasks)
-        for done, task in enumerate(asked):
-            self.progress(f"{stage} answers, tasks", done, len(asked))
-            row[self.tasks.index(task)] = self._accuracy(self.prompts[task])
-        self.progress(f"{stage} answers, tasks", len(asked), len(asked))
+        with clock("answers"):
+            for done, task in enumerate(asked):
+                self.progress(f"{stage} answers, tasks", done, len(asked))
+                row[self.tasks.index(task)] = self._accuracy(self.prompts[task])
+            self.progress(f"{stage} answers, tasks", len(asked), len(asked))
         if self.processes.first:
             matrix = self._matrix()[:number]
             names = [name.partition("-")[2] for name in stages]

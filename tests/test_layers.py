@@ -31,7 +31,7 @@ LAYERS = (
     "cli __main__",
 )
 TRAIN_LAYERS = (
-    "request settings sealed_tensors distributed data known_identifiers",
+    "request settings distributed data known_identifiers",
     "accuracy losses",
     "model loop stream corpus run_record",
     "run_folder task_state token_scores phases",
