@@ -30,8 +30,9 @@ from spark_train.loop import Clock, Phase, State, run_phase
 from spark_train.methods import METHODS, groups
 from spark_train.model.lora import add_lora, load_adapter, save_adapter
 from spark_train.model.student import Student
-from spark_train.privacy import PRIVACY, Method, Protected, options
+from spark_train.privacy import PRIVACY, Method, options
 from spark_train.privacy import groups as privacy_groups
+from spark_train.privacy.protected import Protected
 from spark_train.request import NONE, TrainRequest
 from spark_train.run_folder import Folder
 from spark_train.run_record import RunRecord

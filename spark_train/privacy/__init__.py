@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from spark_audit.registry import Entry, Registry
 from spark_train.request import NONE
 
 if TYPE_CHECKING:
     from spark_train.loop import Phase
+    from spark_train.privacy.protected import Protected
     from spark_train.stream import Stream
-
-
-@dataclass(frozen=True)
-class Protected:
-    """A method's phases under a privacy option.
-
-    Attributes
-    ----------
-    phases
-        What is trained.
-    facts
-        What ``run.json`` says of the option.
-    during
-        Holds while anything of the run is computed, answers too.
-    noise
-        A file that belongs to every adapter of the run.
-    """
-
-    phases: list[Phase]
-    facts: Mapping[str, Any]
-    during: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
-    noise: Path | None = None
-
 
 Method: TypeAlias = "Entry[Callable[[Stream], list[Phase]]]"
 

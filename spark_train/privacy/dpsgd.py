@@ -35,8 +35,9 @@ from torch import Tensor
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 from spark_train.loop import Clock, Phase, Step, backward, flat_gradient, set_gradient
-from spark_train.privacy import PRIVACY, Method, Protected
+from spark_train.privacy import PRIVACY, Method
 from spark_train.privacy.accounting import Stretch, accountant_name, epsilon, noise_for
+from spark_train.privacy.protected import Protected
 from spark_train.stream import Stream
 
 UNKNOWN = "the method does not say what it reads of rows beside its steps"
