@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import csv
 import io
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
+from spark_audit.checkpoints.from_module import undisturbed
 from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example, read_bytes
@@ -121,20 +118,9 @@ def accuracy(loaded: Loaded, prompts: Sequence[Prompt]) -> float:
             where="accuracy",
             fix="give the task test rows, or leave it unmeasured",
         )
-    with _modes_kept(loaded.model):
+    with undisturbed(loaded.model):
         table = score(loaded, prompts, passes=[_ANSWERS])[_ANSWERS]
     return float(table.columns["normalised"].mean())
-
-
-@contextmanager
-def _modes_kept(model: nn.Module) -> Iterator[None]:
-    """Put every module back into the mode it was in, whatever was done to it."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def write_matrix(
@@ -162,32 +148,13 @@ def write_matrix(
 
     Raises
     ------
-    InputError
-        If stages or tasks are more than are named, or a value is no share.
     OutputError
         If the file cannot be written.
     """
-    labels = list(order if after is None else after)
-    _check_names(order, where="order")
-    if len(matrix) > len(labels):
-        raise InputError(
-            f"there are {len(matrix)} stages and {len(labels)} names for them",
-            where="matrix",
-        )
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow([_AFTER, *order])
-    for label, values in zip(labels, matrix, strict=False):
-        if len(values) > len(order):
-            raise InputError(
-                f"stage {label!r} has {len(values)} values for {len(order)} tasks",
-                where="matrix",
-            )
-        if bad := [value for value in values if value is not None and not _ok(value)]:
-            raise InputError(
-                f"stage {label!r} holds {bad[0]!r}, which is no share from 0 to 1",
-                where="matrix",
-            )
+    for label, values in zip(order if after is None else after, matrix, strict=False):
         cells = ["" if value is None else repr(float(value)) for value in values]
         rows.writerow([label, *cells, *[""] * (len(order) - len(values))])
     write_text(path, text.getvalue())
@@ -205,50 +172,16 @@ def read_matrix(path: Path) -> tuple[list[str], list[list[float | None]]]:
     Raises
     ------
     InputError
-        If the file is no accuracy matrix, with the line.
+        If the file is no accuracy matrix.
     OutputError
         If it cannot be read.
     """
+    raw = read_bytes(path)
     try:
-        text = read_bytes(path).decode()
-        header, *lines = list(csv.reader(io.StringIO(text))) or [[]]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError("is no CSV file in UTF-8", where=str(path)) from error
-    if len(header) < 2 or header[0] != _AFTER:
-        raise InputError(
-            f"is no accuracy matrix: its header is not `{_AFTER},task,...`",
-            where=str(path),
-        )
-    order = header[1:]
-    _check_names(order, where=str(path))
-    matrix = []
-    for number, line in enumerate(lines, start=2):
-        where = f"{path}, line {number}"
-        if len(line) != len(header):
-            raise InputError(
-                f"has {len(line)} cells where the header has {len(header)}", where=where
-            )
-        matrix.append([_value(cell, where=where) for cell in line[1:]])
+        (first, *order), *lines = csv.reader(io.StringIO(raw.decode()))
+        matrix = [[float(cell) if cell else None for cell in row[1:]] for row in lines]
+        if first != _AFTER or any(len(row) != len(order) for row in matrix):
+            raise ValueError("its header is another, or a row is of another length")
+    except (ValueError, csv.Error) as error:
+        raise InputError("is no accuracy matrix", where=str(path)) from error
     return order, matrix
-
-
-def _check_names(order: Sequence[str], *, where: str) -> None:
-    if not order or len(set(order)) < len(order):
-        raise InputError("names no task, or one of them twice", where=where)
-
-
-def _value(cell: str, *, where: str) -> float | None:
-    if not cell:
-        return None
-    try:
-        value = float(cell)
-    except ValueError:
-        value = math.nan
-    if not _ok(value):
-        raise InputError("holds a cell that is no share from 0 to 1", where=where)
-    return value
-
-
-def _ok(value: float) -> bool:
-    # A comparison with NaN is False.
-    return 0.0 <= value <= 1.0

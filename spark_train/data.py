@@ -76,12 +76,7 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
-        return Batch(
-            self.ids.to(device),
-            self.attention.to(device),
-            self.response.to(device),
-            self.pii.to(device),
-        )
+        return Batch(*(one.to(device) for one in vars(self).values()))
 
 
 def encode_rows(

@@ -381,17 +381,14 @@ class _Work:
         spent: dict[str, float] = {}
         clock = Clock(spent, self.record.clock)
         seconds[f"{phase.stage}/answers"] = spent
-        with clock("answers"):
-            self._answered(phase, stages)
-
-    def _answered(self, phase: Phase, stages: Sequence[str]) -> None:
         stage, number = phase.stage, stages.index(phase.stage)
         asked = phase.tasks or self.tasks[: number + 1]
         row: list[float | None] = [None] * len(self.tasks)
-        for done, task in enumerate(asked):
-            self.progress(f"{stage} answers, tasks", done, len(asked))
-            row[self.tasks.index(task)] = self._accuracy(self.prompts[task])
-        self.progress(f"{stage} answers, tasks", len(asked), len(asked))
+        with clock("answers"):
+            for done, task in enumerate(asked):
+                self.progress(f"{stage} answers, tasks", done, len(asked))
+                row[self.tasks.index(task)] = self._accuracy(self.prompts[task])
+            self.progress(f"{stage} answers, tasks", len(asked), len(asked))
         if self.processes.first:
             matrix = self._matrix()[:number]
             names = [name.partition("-")[2] for name in stages]

@@ -17,6 +17,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +240,7 @@ class Folder:
         self.check_there()
         try:
             # Losses of single steps are the rows' own: for their owner only.
-            with open(self.metrics, "ab", opener=_private) as file:
+            with open(self.metrics, "ab", opener=partial(os.open, mode=0o600)) as file:
                 file.writelines(self._lines)
                 file.flush()
                 os.fsync(file.fileno())
@@ -323,10 +324,6 @@ class Folder:
         """The run is complete: there is nothing to go on from."""
         shutil.rmtree(self.path / CARRIED, ignore_errors=True)
         self._state.unlink(missing_ok=True)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _unborn(path: Path) -> bool:

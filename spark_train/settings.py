@@ -210,7 +210,7 @@ class Settings(Group):
 
     def flat(self) -> dict[str, Any]:
         """Every setting by its name."""
-        return dict(_leaves(self))
+        return {name: value for name, value, _ in _leaves(self)}
 
 
 GROUPS = tuple(
@@ -272,7 +272,7 @@ def names(groups: Iterable[str] = GROUPS) -> list[str]:
     used = tuple(groups)
     return [
         name
-        for name, _ in _leaves(Settings())
+        for name, _, _ in _leaves(Settings())
         if "." not in name or name in used or name.partition(".")[0] in used
     ]
 
@@ -287,9 +287,7 @@ def describe() -> list[dict[str, str]]:
             "meaning": field.description or "",
             "source": field.json_schema_extra["source"],
         }
-        for (name, value), field in zip(
-            _leaves(Settings()), _fields(Settings), strict=True
-        )
+        for name, value, field in _leaves(Settings())
     ]
 
 
@@ -309,19 +307,11 @@ def _shown(value: Any) -> str:
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
-def _leaves(group: Group, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for name in type(group).model_fields:
+def _leaves(group: Group, prefix: str = "") -> Iterable[tuple[str, Any, Any]]:
+    """Name, value and field of each setting."""
+    for name, field in type(group).model_fields.items():
         value = getattr(group, name)
         if isinstance(value, Group):
             yield from _leaves(value, f"{name}.")
         else:
-            yield prefix + name.rstrip("_"), value
-
-
-def _fields(group: type[Group]) -> Iterable[Any]:
-    for field in group.model_fields.values():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, Group):
-            yield from _fields(kind)
-        else:
-            yield field
+            yield prefix + name.rstrip("_"), value, field

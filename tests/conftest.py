@@ -33,7 +33,6 @@ CORPUS = (
 
 LONGEST = (
     "test_golden.py",
-    "test_large_vocabulary.py",
     "test_run.py",
     "test_all.py",
     "test_ray.py",

@@ -249,13 +249,8 @@ def described(
     assert weights is not None
     named = read_json(weights.config / "config.json", where=where)
     base_sha256 = content_sha256(weights.files, named)
-    adapter_sha256, noise_sha256 = _own_hashes(item, raw)
     borrowed = item.weights is None
-    own_sha256 = adapter_sha256 if borrowed else base_sha256
-    assert own_sha256 is not None
-    if noise_sha256 is not None:
-        # Without its noise it is another model.
-        own_sha256 = sha256_json({"weights": own_sha256, "noise": noise_sha256})
+    adapter_sha256, noise_sha256, own_sha256 = _hashes(item, raw, base_sha256)
     tokenizer, tokenizer_id, _ = tokenizer_of(item, shared, known=tokenizers)
     # What a score depends on besides the token ids.
     identity = {
@@ -285,24 +280,22 @@ def described(
         tokenizer_sha256=tokenizer_id,
         model_id="" if dtype == "auto" else sha256_json(identity),
     ).without_weights()
-    return [
-        first,
-        *(
-            replace(
-                first,
-                name=str(CheckpointName(name, rounding=kind)),
-                quantised_from=name,
-                model_id=first.model_id and sha256_json({**identity, "rounded": kind}),
-            )
-            for kind in quantize
-        ),
-    ]
+    copies = (
+        replace(
+            first,
+            name=str(CheckpointName(name, rounding=kind)),
+            quantised_from=name,
+            model_id=first.model_id and sha256_json({**identity, "rounded": kind}),
+        )
+        for kind in quantize
+    )
+    return [first, *copies]
 
 
-def _own_hashes(
-    item: Recipe, raw: Mapping[str, Any] | None
-) -> tuple[str | None, str | None]:
-    """Hashes of a checkpoint's adapter and of its frozen noise, if it has them."""
+def _hashes(
+    item: Recipe, raw: Mapping[str, Any] | None, base_sha256: str
+) -> tuple[str | None, str | None, str]:
+    """Hashes of its adapter and its frozen noise, if it has them, and its own."""
     adapter = noise = None
     if item.adapter is not None and raw is not None:
         kept = {
@@ -313,7 +306,11 @@ def _own_hashes(
         adapter = content_sha256(item.adapter.files, kept)
     if os.path.lexists(item.folder / NOISE):
         noise = content_sha256([item.folder / NOISE], {})
-    return adapter, noise
+    own = adapter if item.weights is None else base_sha256
+    assert own is not None
+    if noise is not None:  # without it it is another model
+        own = sha256_json({"weights": own, "noise": noise})
+    return adapter, noise, own
 
 
 @contextmanager

@@ -24,11 +24,13 @@ def recipe(source: str, loading: Loading) -> Recipe:
     text, stage = split_stage(source)
     given = Given(**{**vars(loading), "where": source, "stage": stage})
     path = locate(text, revision=given.revision, code=given.trust_remote_code)
-    names = [entry.name for entry in FORMATS if entry.part("detect")(path)]
+    names = _formats(path)
     if len(names) != 1:
         what = f"reads as {' and as '.join(names)}" if names else "is no checkpoint"
         children = sorted(path.iterdir()) if path.is_dir() else []
-        inside = [child.name for child in children if child.is_dir() and _any(child)]
+        inside = [
+            child.name for child in children if child.is_dir() and _formats(child)
+        ]
         if inside:
             what += f" (these folders in it are: {', '.join(inside[:5])})"
         raise CheckpointError(
@@ -53,8 +55,8 @@ def recipe(source: str, loading: Loading) -> Recipe:
         ) from error
 
 
-def _any(path: Path) -> bool:
-    return any(entry.part("detect")(path) for entry in FORMATS)
+def _formats(path: Path) -> list[str]:
+    return [entry.name for entry in FORMATS if entry.part("detect")(path)]
 
 
 def series(source: str) -> tuple[Stage, ...]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -109,11 +110,6 @@ def read_architecture(
     except Exception as error:  # unknown types, wrong fields: no common class
         raise _foreign("config.json is not understood", error, where) from error
     name = shown(listed[0]) if listed else type(config).__name__
-    positions = getattr(config.get_text_config(), "max_position_embeddings", None) or 1
-    if not isinstance(positions, int) or positions < 1:
-        raise CheckpointError(
-            "config.json gives max_position_embeddings that are no count", where=where
-        )
     if getattr(config, "is_encoder_decoder", False):
         raise CheckpointError(
             f"{name} is an encoder-decoder model, not a causal language model",
@@ -121,8 +117,9 @@ def read_architecture(
             fix="give a decoder-only model",
         )
     stated = getattr(config.get_text_config(), "max_position_embeddings", None)
-    whole = stated is None or type(stated) is int
-    if not whole or not 0 <= (stated or 0) < MOST_POSITIONS:
+    if stated is not None and not (
+        type(stated) is int and 0 <= stated < MOST_POSITIONS
+    ):
         raise CheckpointError(
             "config.json says max_position_embeddings, but no length of a context",
             where=where,
@@ -137,17 +134,10 @@ def read_architecture(
     cls = mapping[type(config)]
     if listed and cls.__name__ not in listed:
         # By name: the mapping itself would import every model there is.
-        if not set(_flat(names.values())).intersection(listed):
+        known = (n if isinstance(n, list | tuple) else [n] for n in names.values())
+        if not set(chain.from_iterable(known)).intersection(listed):
             raise CheckpointError(f"{name} is not a causal language model", where=where)
     return Architecture(config, cls)
-
-
-def _flat(values: Any) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, list | tuple):
-            yield from value
-        else:
-            yield value
 
 
 def check_layers(config: Mapping[str, Any], *, tensors: int, where: str) -> None:

@@ -58,7 +58,10 @@ def rounded(
     head = model.get_output_embeddings()
     found = []
     for name, module in model.named_modules():
-        if ".lora_" in name or module is head or not _is_linear(module):
+        linear = isinstance(module, torch.nn.Linear)
+        if not linear and type(module).__name__ != "Conv1D":
+            continue
+        if ".lora_" in name or module is head:
             continue
         outer = None
         if name.endswith(".base_layer"):
@@ -67,9 +70,8 @@ def rounded(
         if outer is not None and on in getattr(outer, "lora_A", {}):
             weight = weight + outer.get_delta_weight(on).detach().float()
         # GPT-2's layers hold the transpose of what a linear layer holds.
-        across = not isinstance(module, torch.nn.Linear)
-        value = _round(weight.T if across else weight, kind)
-        value = (value.T if across else value).to(module.weight)
+        value = _round(weight if linear else weight.T, kind)
+        value = (value if linear else value.T).to(module.weight)
         found.append((module.weight, value.contiguous()))
     if not found:
         raise CheckpointError(
@@ -113,10 +115,6 @@ def check_mergeable(config: Any, *, where: str) -> None:
             where=where,
             fix="merge it and give the merged folder",
         )
-
-
-def _is_linear(module: torch.nn.Module) -> bool:
-    return isinstance(module, torch.nn.Linear) or type(module).__name__ == "Conv1D"
 
 
 def _round(weight: torch.Tensor, kind: str) -> torch.Tensor:

@@ -29,22 +29,6 @@ NO_WEIGHTS = (
 )
 # Keys that differ between two savings of the same weights.
 _VOLATILE = ("_name_or_path", "transformers_version")
-# What safetensors writes; a dtype that is not named here holds no usual numbers.
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-    "C64": torch.complex64,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-}
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -181,6 +165,7 @@ def _damaged(path: Path, error: Exception, where: str) -> CheckpointError:
 
 def _read_safetensors(path: Path, *, meta: bool, where: str) -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError, safe_open
+    from safetensors.torch import _TYPES
 
     try:
         check_regular(path, follow=True)
@@ -191,7 +176,8 @@ def _read_safetensors(path: Path, *, meta: bool, where: str) -> dict[str, torch.
             return {
                 key: torch.empty(
                     part.get_shape(),
-                    dtype=_DTYPES.get(part.get_dtype(), torch.bits8),
+                    # One that is not named there holds no usual numbers.
+                    dtype=_TYPES.get(part.get_dtype(), torch.bits8),
                     device="meta",
                 )
                 for key, part in slices.items()

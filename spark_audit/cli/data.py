@@ -166,7 +166,10 @@ def inject(
     encode, pieces = _pieces(
         kind, examples, tokenizer, model, canaries=canaries, seed=seed
     )
-    outputs = {task: output / f"{task}.jsonl" for task in sorted(_tasks(examples))}
+    outputs = {
+        task: output / f"{task}.jsonl"
+        for task in sorted({one.task for one in examples})
+    }
     keep_apart(list(outputs.values()), files)
     # Only the search for what can be ranked takes its time.
     with progress(quiet=quiet or encode is None) as show:
@@ -195,10 +198,6 @@ def inject(
     )
     for note in told.notes:
         say(note)
-
-
-def _tasks(examples: Sequence[Example]) -> set[str]:
-    return {example.task for example in examples}
 
 
 def _pieces(

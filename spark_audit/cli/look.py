@@ -13,7 +13,7 @@ from spark_audit.terminal.console import show_facts
 from spark_audit.terminal.flags import Flag, Json, Only, Quiet, Seed, Verbose, command
 
 OPENED = (
-    *("device", "dtype", "tp", "device_map"),
+    *("device", "dtype", "device_map"),
     *("lora_alpha", "tokenizer", "revision"),
 )
 

@@ -21,7 +21,7 @@ from spark_audit.terminal.flags import Flag, Json, Only, Quiet, command
 BRIEF = ("spans by type", "unmatched spans")
 """Tables of a manifest that `manifest build` ends with."""
 OPENED = (
-    *("device", "dtype", "tp", "device_map"),
+    *("device", "dtype", "device_map"),
     *("tokenizer", "revision", "trust_remote_code"),
 )
 

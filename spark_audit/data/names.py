@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,12 +77,6 @@ def _listed(provider: Any, start: str) -> Iterator[str]:
             yield from _strings(value)
 
 
-def _cities(row: Sequence[str]) -> tuple[str, str]:
-    """The city of Faker's row and that of its time zone."""
-    city, _, zone = row
-    return city, zone.rpartition("/")[2].replace("_", " ")
-
-
 @lru_cache(maxsize=1)
 def _lists() -> _Lists:
     """Faker's own lists: names of some 90 locales, cities, countries, word lists."""
@@ -102,8 +96,9 @@ def _lists() -> _Lists:
         given, surnames = given | first, surnames | last
         if locale.name in ("en_US", "en_GB", "en_IE", "en_NZ"):
             alone, english = alone | first, english | last
-    places = {place for _, _, *two in Geo.land_coords for place in _cities(two)}
-    places |= {*Address.countries, *Address.states}
+    places = {*Address.countries, *Address.states}
+    for _, _, city, _, zone in Geo.land_coords:
+        places |= {city, zone.rpartition("/")[2].replace("_", " ")}
     # "Santa Maria" makes no place of Maria.
     words = {word for place in places if " " in place for word in place.split()} - alone
     words |= {place for place in places if " " not in place} | _PLACES

@@ -53,7 +53,7 @@ class Workers:
         ends = {signal.SIGINT, signal.SIGHUP}
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
         try:
-            left = {self._pool.submit(_call, job) for job in jobs}
+            left = {self._pool.submit(job, _tell) for job in jobs}
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         alive: set[int | None] = set()
@@ -148,10 +148,6 @@ def _end_with(alive: Connection) -> None:
     except (EOFError, OSError):
         # At once: what is half-written is swept away or written again on resuming.
         os._exit(1)
-
-
-def _call(job: Job) -> None:
-    job(_tell)
 
 
 def _tell(what: str, done: int, total: int) -> None:

@@ -24,6 +24,7 @@ from spark_audit.manifest.items import example_of, items_for
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.conclude import manifest_facts
 from spark_audit.pipeline.lineup import known, make_plans
+from spark_audit.pipeline.score import facts_of
 from spark_audit.report.assemble import assemble
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.gate import Rule, check, parse_rule
@@ -209,16 +210,7 @@ class Probe:
             The model that was looked at; ``tables`` has it by its name.
         """
         name, options = loaded.name, self._options
-        self._facts.append(
-            CheckpointFacts(
-                name=name,
-                source=loaded.source,
-                format=loaded.format,
-                weights_sha256=loaded.weights_sha256,
-                model_id=loaded.model_id,
-                dtype=loaded.dtype,
-            )
-        )
+        self._facts.append(facts_of(loaded))
         results = {}
         for audit in self.audits:
             run = AUDITS.get(audit).run

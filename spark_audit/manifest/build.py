@@ -25,11 +25,11 @@ from spark_audit.manifest.file import seal
 from spark_audit.manifest.layout import Reference, Rows
 from spark_audit.manifest.overview import describe as describe
 from spark_audit.manifest.packed_lists import Stored
-from spark_audit.manifest.records import Facts
+from spark_audit.manifest.records import Facts, Found
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.selection import Record, canary_sets, duplicates, membership
 from spark_audit.manifest.settings import BuildSettings
-from spark_audit.manifest.slices import Found, Tokens, gone_through, tokenised
+from spark_audit.manifest.slices import Tokens, gone_through, tokenised
 from spark_audit.manifest.twins import twin_sets
 from spark_audit.provenance import sha256_file, versions
 from spark_audit.scoring.score import BatchSize

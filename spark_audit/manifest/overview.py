@@ -29,37 +29,12 @@ EDGE = 0.9
 """Pairs farther apart than this share of the caliper stand at its edge."""
 
 
-COUNTS = (
-    "examples",
-    "tasks",
-    "train",
-    "test",
-    "sources",
-    "clusters",
-    "largest_cluster",
-    "rows_joined",
-    "joined_by_source",
-    "joined_by_canary",
-    "joined_by_string",
-    "joined_by_near_duplicate",
-    "tokens",
-    "tokens_scored",
-    "texts_cut",
-    "spans",
-    "spans_of_canaries",
-    "spans_partial",
-    "spans_cut",
-    "pairs",
-    "unmatched",
-    "canaries",
-    "canary_parts",
-    "canary_parts_rankable",
-    "canary_rows_cut",
-    "twins",
-    "twins_lost",
-    "members",
-    "non_members",
-    "rows_near_duplicate",
+COUNTS = tuple(
+    """examples tasks train test sources clusters largest_cluster rows_joined
+    joined_by_source joined_by_canary joined_by_string joined_by_near_duplicate
+    tokens tokens_scored texts_cut spans spans_of_canaries spans_partial spans_cut
+    pairs unmatched canaries canary_parts canary_parts_rankable canary_rows_cut
+    twins twins_lost members non_members rows_near_duplicate""".split()
 )
 """The counts of a manifest in reading order."""
 

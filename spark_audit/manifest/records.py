@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from spark_audit.data.examples import Span
 from spark_audit.manifest.clusters import Clusters
 from spark_audit.manifest.covariates import (
     Corpus,
+    Likelihoods,
     Ranges,
     balance,
     measured,
@@ -21,11 +22,10 @@ from spark_audit.manifest.covariates import (
     token_classes,
 )
 from spark_audit.manifest.layout import Layout, Outline
-from spark_audit.manifest.packed_lists import Slices
+from spark_audit.manifest.packed_lists import Packer, Slices
+from spark_audit.manifest.schema import ManifestExample, ManifestPair, UnmatchedSpan
 from spark_audit.manifest.selection import Pairs, Record
-
-if TYPE_CHECKING:
-    from spark_audit.manifest.slices import Found
+from spark_audit.manifest.twins import Identifiers
 
 COUNTED = (
     "tokens",
@@ -189,6 +189,35 @@ def row_counts(rows: Sequence[Layout], unll: np.ndarray) -> Counter[str]:
 
 def _spans(row: Layout) -> Iterator[tuple[Span, TokenSpan | None]]:
     return zip(row.example.spans, row.spans, strict=True)
+
+
+@dataclass
+class Found:
+    """What came of the rows.
+
+    Attributes
+    ----------
+    pairs, unmatched
+        Waiting to be packed.
+    canary_rows, canary_unll
+        The rows that hold a canary, and their reference scores.
+    """
+
+    examples: Packer[ManifestExample]
+    pairs: Packer[ManifestPair]
+    unmatched: Packer[UnmatchedSpan]
+    balance: Balance = field(default_factory=Balance)
+    identifiers: Identifiers = field(default_factory=Identifiers)
+    counted: Counter[str] = field(default_factory=Counter)
+    solvers: Counter[str] = field(default_factory=Counter)
+    canary_rows: list[Layout] = field(default_factory=list)
+    canary_unll: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def canary_scores(self) -> Likelihoods:
+        """Reference scores of the rows that hold a canary."""
+        ends = np.cumsum([0, *map(len, self.canary_unll)])
+        return Likelihoods(ends, np.concatenate([np.zeros(0, int), *self.canary_unll]))
 
 
 @dataclass(frozen=True)

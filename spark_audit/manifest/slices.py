@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from spark_audit.manifest.covariates import Likelihoods, corpus
 from spark_audit.manifest.layout import Layout, Reference, Rows
 from spark_audit.manifest.packed_lists import Packer
-from spark_audit.manifest.records import Balance, example_records, row_counts
+from spark_audit.manifest.records import Found, example_records, row_counts
 from spark_audit.manifest.schema import ManifestExample, ManifestPair, UnmatchedSpan
 from spark_audit.manifest.selection import (
     CUT_OFF,
@@ -23,7 +22,6 @@ from spark_audit.manifest.selection import (
     match,
 )
 from spark_audit.manifest.settings import BuildSettings
-from spark_audit.manifest.twins import Identifiers
 from spark_audit.scoring.items import Texts
 from spark_audit.scoring.score import item
 from spark_audit.stats.matching import micro_nats
@@ -61,35 +59,6 @@ def tokenised(rows: Rows, vocab_size: int) -> Tokens:
         for task, found in counts_by_task(part, vocab_size).items():
             counts[task] = counts.get(task, 0) + found
     return Tokens(texts, np.array(lengths, np.int64), counts)
-
-
-@dataclass
-class Found:
-    """What came of the rows.
-
-    Attributes
-    ----------
-    pairs, unmatched
-        Waiting to be packed.
-    canary_rows, canary_unll
-        The rows that hold a canary, and their reference scores.
-    """
-
-    examples: Packer[ManifestExample]
-    pairs: Packer[ManifestPair]
-    unmatched: Packer[UnmatchedSpan]
-    balance: Balance = field(default_factory=Balance)
-    identifiers: Identifiers = field(default_factory=Identifiers)
-    counted: Counter[str] = field(default_factory=Counter)
-    solvers: Counter[str] = field(default_factory=Counter)
-    canary_rows: list[Layout] = field(default_factory=list)
-    canary_unll: list[np.ndarray] = field(default_factory=list)
-
-    @property
-    def canary_scores(self) -> Likelihoods:
-        """Reference scores of the rows that hold a canary."""
-        ends = np.cumsum([0, *map(len, self.canary_unll)])
-        return Likelihoods(ends, np.concatenate([np.zeros(0, int), *self.canary_unll]))
 
 
 def gone_through(

@@ -136,19 +136,15 @@ def _write_tables(
         for wanted, named in one.keys.items():
             stem = table_stem(name, wanted, taken)
             files[wanted] = folder / "scores" / "tables" / f"{stem}.parquet"
-            _write_table(store, wanted, named(), files[wanted])
+            keys = named()
+            parts = store.parts(keys, kind=wanted)
+            if write_tables(parts, files[wanted]) < len(keys):
+                what = "scores vanished while the report was written"
+                raise IncompleteError(what, where=str(store.folder))
         served = one.facts.format == "server"
         tables[name] = (ServedTables if served else StoredTables)(files)
         taken.add(safe(name))
     return tables
-
-
-def _write_table(
-    store: Store, wanted: Pass, keys: Mapping[str, str], path: Path
-) -> None:
-    if write_tables(store.parts(keys, kind=wanted), path) < len(keys):
-        what = "scores vanished while the report was written"
-        raise IncompleteError(what, where=str(store.folder))
 
 
 def _results(

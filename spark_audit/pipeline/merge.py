@@ -117,14 +117,10 @@ def _changed(
 ) -> str | None:
     """A checkpoint whose name now stands for another model."""
     models = {one.name: one.model_id for one in before}
-    return next(
-        (
-            f"model of the name {one.name!r}"
-            for one in now
-            if models.get(one.name, one.model_id) != one.model_id
-        ),
-        None,
-    )
+    for one in now:
+        if models.get(one.name, one.model_id) != one.model_id:
+            return f"model of the name {one.name!r}"
+    return None
 
 
 def _has_base(report: Report, audits: Sequence[str]) -> bool:

@@ -25,7 +25,6 @@ from spark_audit.pipeline.folders import check_folder, default_folder, manifest_
 from spark_audit.pipeline.inputs import Inputs, unchanged
 from spark_audit.pipeline.lineup import (
     Lineup,
-    Plans,
     check_baseline,
     check_options,
     learned_order,
@@ -211,7 +210,13 @@ def _work(
     from spark_audit.scoring.store import Store
 
     request = with_order(engine.call.request, learned, manifest)
-    view, plans = _plans(manifest, request)
+    view, plans = make_plans(
+        manifest,
+        request.audits,
+        preset=request.preset,
+        options=request.audit_options,
+        limit=request.limit,
+    )
     store = Store(store_of(request.scores) or folder / "scores" / "store")
     return Work(manifest, view, order, plans, store, request, engine)
 
@@ -298,13 +303,3 @@ def _missing(store: Store, scored: Sequence[Scored]) -> int:
     asked = (list(keys().values()) for one in scored for keys in one.keys.values())
     lacking = ((keys, store.lacking(keys)) for keys in asked)
     return sum(key in lost for keys, lost in lacking for key in keys)
-
-
-def _plans(manifest: Manifest, request: Request) -> tuple[Manifest, Plans]:
-    return make_plans(
-        manifest,
-        request.audits,
-        preset=request.preset,
-        options=request.audit_options,
-        limit=request.limit,
-    )

@@ -27,6 +27,21 @@ if TYPE_CHECKING:
 Items: TypeAlias = dict[Pass, Sequence[Any]]
 
 
+def facts_of(checkpoint: Loaded, notes: Sequence[str] = ()) -> CheckpointFacts:
+    """What a report says of a checkpoint."""
+    return CheckpointFacts(
+        name=checkpoint.name,
+        source=checkpoint.source,
+        format=checkpoint.format,
+        base=checkpoint.base,
+        weights_sha256=checkpoint.weights_sha256,
+        model_id=checkpoint.model_id,
+        dtype=checkpoint.dtype,
+        quantised_from=checkpoint.quantised_from,
+        notes=[*notes],
+    )
+
+
 @dataclass(frozen=True)
 class Scored:
     """A checkpoint after its passes, without its model; how its scores are stored."""
@@ -77,17 +92,7 @@ class Work:
             task = Task(checkpoint.name, wanted, named, self.store)
             self.engine.score(task, checkpoint)
         return Scored(
-            CheckpointFacts(
-                name=checkpoint.name,
-                source=checkpoint.source,
-                format=checkpoint.format,
-                base=checkpoint.base,
-                weights_sha256=checkpoint.weights_sha256,
-                model_id=checkpoint.model_id,
-                dtype=checkpoint.dtype,
-                quantised_from=checkpoint.quantised_from,
-                notes=notes,
-            ),
+            facts_of(checkpoint, notes),
             keys,
         )
 

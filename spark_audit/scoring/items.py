@@ -90,6 +90,12 @@ class Candidates:
     rows: tuple[np.ndarray, ...] = field(repr=False)
 
     @property
+    def first(self) -> Item:
+        """The prefix with the first candidate, as a text."""
+        ids = np.append(self.prefix, self.rows[0])
+        return Item(self.key, ids, np.arange(len(ids), dtype=np.int32))
+
+    @property
     def scored(self) -> np.ndarray:
         """One row a candidate."""
         return np.arange(len(self.rows), dtype=np.int32)

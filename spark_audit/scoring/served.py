@@ -173,8 +173,7 @@ def _text(item: AnyItem) -> Item:
         return item
     if not isinstance(item, Candidates):
         raise InputError("a server does not score such items", where="--ckpt")
-    ids = np.append(item.prefix, item.rows[0])
-    return Item(item.key, ids, np.arange(len(ids), dtype=np.int32))
+    return item.first
 
 
 def _tabled(server: Server, texts: Sequence[Item]) -> dict[str, np.ndarray]:

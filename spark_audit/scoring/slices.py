@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from spark_audit.provenance import sha256_json, versions
-from spark_audit.scoring.items import Item, Texts
+from spark_audit.scoring.items import Texts
 from spark_audit.scoring.score import BatchSize, score_keys
 from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import Pass, TokenTable
@@ -59,7 +59,9 @@ def score_slices(
 
     from spark_audit.scoring.batching import Batches, room
 
-    digests = np.array([_digest(text) for text in texts], "S16")
+    digests = np.array(
+        [hashlib.sha256(text.content()).digest()[:16] for text in texts], "S16"
+    )
     if store is not None:
         every = hashlib.sha256(digests.tobytes()).hexdigest()
         store.only_for(sha256_json([every, str(batch_size), versions()]))
@@ -106,7 +108,3 @@ def score_slices(
 
 
 _SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
-
-
-def _digest(text: Item) -> bytes:
-    return hashlib.sha256(text.content()).digest()[:16]

@@ -33,7 +33,7 @@ PANELS: Mapping[str, Collection[str]] = {
     "What": "ckpt base baseline manifest data skip also limit task split source "
     "template map fail_if method order against named".split(),
     "How": (),
-    "Where": "device tp device_map batch_size scores jobs shard engine "
+    "Where": "device device_map batch_size scores jobs shard engine "
     "address lora_targets".split(),
     "Output": "output format show_text json quiet verbose dry_run redact".split(),
     "Advanced": "config tokenizer lora_alpha revision trust_remote_code "

@@ -59,9 +59,9 @@ def unlikelihood(logits: Tensor, ids: Tensor) -> Tensor:
     without 1 - P in it: exact where P rounds to 1 and where it is tiny, never below 0,
     and no logit's gradient is ever larger than 1.
     """
-    others = _wide(_without(logits, ids)).logsumexp(dim=-1)
+    others = wide(_without(logits, ids)).logsumexp(dim=-1)
     # Past the threshold softplus(x) is x; torch's own, 20, shows in float64.
-    return F.softplus(_wide(_at(logits, ids)) - others, threshold=40.0)
+    return F.softplus(wide(_at(logits, ids)) - others, threshold=40.0)
 
 
 def kl(teacher_logits: Tensor, logits: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ def support_kl(
     Renormalising hides mass outside the support: see `outside_mass`.
     """
     student = _log_softmax(student_logits_at_support, temperature)
-    return _divergence(_wide(teacher_logp), student)
+    return _divergence(wide(teacher_logp), student)
 
 
 def outside_mass(logits: Tensor, support: Tensor) -> Tensor:
@@ -173,20 +173,20 @@ def outside_mass(logits: Tensor, support: Tensor) -> Tensor:
         Shape ``(n,)``, in [0, 1]; exactly 0 when the support is the vocabulary.
     """
     logits = logits.detach()
-    inside = _wide(logits.gather(-1, support)).logsumexp(dim=-1)
-    outside = _wide(logits.scatter(-1, support, -math.inf)).logsumexp(dim=-1)
+    inside = wide(logits.gather(-1, support)).logsumexp(dim=-1)
+    outside = wide(logits.scatter(-1, support, -math.inf)).logsumexp(dim=-1)
     # Not 1 - inside mass: that loses a small mass to rounding.
     return torch.sigmoid(outside - inside)
 
 
-def _wide(values: Tensor) -> Tensor:
+def wide(values: Tensor) -> Tensor:
     """The values in float32, or as they are in float64."""
     return values if values.dtype == torch.float64 else values.float()
 
 
 def _log_softmax(logits: Tensor, temperature: float = 1.0) -> Tensor:
     """Log-probabilities over the last axis, in float32 or wider."""
-    logits = _wide(logits)
+    logits = wide(logits)
     if temperature != 1.0:  # dividing by 1 would copy (n, V) for nothing
         logits = logits / temperature
     return torch.log_softmax(logits, dim=-1)

@@ -37,7 +37,7 @@ def attention_projections(model: torch.nn.Module) -> list[str]:
     InputError
         If there is none, with the names of what linear layers there are.
     """
-    names = [name for name in _linear(model) if _ATTENTION.search(_parent(name))]
+    names = [n for n in _linear(model) if _ATTENTION.search(n.rpartition(".")[0])]
     if not names:
         raise _no_target(model, "no attention projections found to put LoRA on")
     return names
@@ -75,10 +75,6 @@ def _linear(model: torch.nn.Module) -> list[str]:
 
 def _leaf(name: str) -> str:
     return name.rpartition(".")[2]
-
-
-def _parent(name: str) -> str:
-    return name.rpartition(".")[0]
 
 
 def _no_target(model: torch.nn.Module, what: str) -> InputError:

@@ -16,6 +16,7 @@ from torch import Tensor
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.passes.plain import own_head, unwrapped
 from spark_train.data import Batch
+from spark_train.losses.logits import wide
 from spark_train.model.lora import ADAPTER, copy_adapter, switch
 
 CPU_LOGITS, GPU_LOGITS = 2**22, 2**27
@@ -68,8 +69,8 @@ class Student:
         if not isinstance(head, str):
             # Of a head in half precision a float32 copy: V x H numbers more.
             weight, bias, transform = head
-            wide = None if bias is None else _wide(bias)
-            self._head = _wide(weight), wide, transform
+            bias = None if bias is None else wide(bias)
+            self._head = wide(weight), bias, transform
         model.eval()  # a fresh adapter's wrapper and its base may be of two minds
         if self._head is not None and not self._agrees():
             head = "the model's own logits differ from its head's"
@@ -85,7 +86,7 @@ class Student:
         with torch.no_grad():
             ours = self.logits(self.hidden(batch, batch.attention))
             theirs = self.model(input_ids=ids, use_cache=False).logits[0, :-1]
-        theirs = _wide(theirs)
+        theirs = wide(theirs)
         bound = 1e-4 if theirs.dtype == ours.dtype == torch.float64 else 1e-3
         bound = bound if next(self._base.parameters()).dtype.itemsize >= 4 else 0.05
         size = max(float(theirs.abs().max()), 1.0)
@@ -123,16 +124,16 @@ class Student:
         divergences in noise.
         """
         if self._head is None:
-            return _wide(hidden)
+            return wide(hidden)
         weight, bias, transform = self._head
-        return transform(torch.nn.functional.linear(_wide(hidden), weight, bias))
+        return transform(torch.nn.functional.linear(wide(hidden), weight, bias))
 
     def logits_at(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """Logits ``(n, K)`` of the tokens ``(n, K)`` alone."""
         if self._head is None:
-            return _wide(hidden).gather(1, ids)
+            return wide(hidden).gather(1, ids)
         weight, bias, transform = self._head
-        z = torch.einsum("nh,nkh->nk", _wide(hidden), weight[ids])
+        z = torch.einsum("nh,nkh->nk", wide(hidden), weight[ids])
         return transform(z if bias is None else z + bias[ids])
 
     def chunks(self, count: int, *, rows: int | None = None) -> list[slice]:
@@ -261,7 +262,3 @@ def _before(mask: Tensor) -> Tensor:
     shifted = torch.zeros_like(mask)
     shifted[:, :-1] = mask[:, 1:]
     return shifted
-
-
-def _wide(logits: Tensor) -> Tensor:
-    return logits if logits.dtype == torch.float64 else logits.float()

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from spark_audit.checkpoints.formats import FORMATS
 from spark_audit.checkpoints.open import Opening, open_checkpoint, open_checkpoints
 from spark_audit.checkpoints.specs import Loading, Spec, parse_specs
 from spark_audit.checkpoints.weight_files import check_stored
@@ -299,16 +298,3 @@ def test_the_random_state_is_left_alone(
     open_checkpoint(str(adapters["one"]), base=str(tiny_base), device="cpu")
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.array_equal(np.random.get_state()[1], before[1])  # type: ignore[index] # noqa: NPY002
-
-
-def test_every_format_says_what_it_is_for() -> None:
-    assert FORMATS.names() == [
-        "bare-weights",
-        "gguf-file",
-        "hf-folder",
-        "peft-adapter",
-        "task-series",
-    ]
-    for entry in FORMATS:
-        assert FORMATS.summary(entry.name).endswith(".")
-        assert not entry.part("detect")(Path("nothing-here"))

@@ -172,21 +172,6 @@ def test_a_mask_of_positions_keeps_its_meaning_with_a_prompt(
     assert torch.allclose(behind, full[:, [0, 3]], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("start", ["pissa", "olora"])
-def test_an_adapter_that_replaces_the_base_gets_its_own(
-    start: str,
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    reference_of: Callable[..., Any],
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
-    folder = make_adapter(tmp_path / "a", init_lora_weights=start)
-    loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
-    reference = reference_of(tiny_base, folder)
-    assert torch.allclose(said(loaded), said(reference), rtol=0, atol=1e-5)
-
-
 def test_biases_are_the_adapters(
     make_model: Callable[..., Any],
     tiny_tokenizer: Any,

@@ -15,7 +15,6 @@ from spark_audit.data.canaries import (
     draw_parts,
     render,
 )
-from spark_audit.data.candidate_sets import Context, candidates
 from spark_audit.data.examples import (
     Canary,
     Example,
@@ -302,46 +301,6 @@ def test_a_canary_that_stays_unrankable_is_reported(monkeypatch):
     assert note.startswith("canary c000: no candidates for its full: 900 draws gave ")
     assert "; no candidates for its password: 900 draws" in note
     assert "can be ranked" not in note
-
-
-def test_only_the_part_that_a_manifest_cannot_rank_is_reported(monkeypatch):
-    def letters(texts):
-        # A password's letters alone have almost a number of tokens each.
-        return [
-            [0] * (hash_of(text) if len(text) == 10 else len(text)) for text in texts
-        ]
-
-    def hash_of(text):
-        return 20 if "-" in text else 20 + sum(map(ord, text)) * 7919 % spread
-
-    monkeypatch.setattr(injection, "DRAWS", 3000)
-    monkeypatch.setattr(injection, "MAX_DRAWS", 20_000)
-    monkeypatch.setattr(injection, "ATTEMPTS", 2)
-    rows = stream(tasks=("t",), train=6, test=0)
-    spread = 997
-    _, report = inject(rows, seed=0, canaries=1, encode=letters)
-    assert report.notes[-1].startswith(
-        "canary c000: no candidates for its password: 4096 draws gave "
-    )
-    assert report.notes[-1].endswith("; its full, ssn can be ranked")
-    # The short search finds too few, that of a manifest enough: nothing to report.
-    spread = 13
-    after, report = inject(rows, seed=0, canaries=1, encode=letters)
-    assert report.notes == inject(rows, seed=0, canaries=1)[1].notes
-    row = next(row for row in after if row.canary)
-    parts = {s.part: row.text[s.start : s.end] for s in row.spans if s.part}
-    context = Context(row.text, *canary_ranges(row)["password"])
-    for draws, ranked in ((3000, False), (20_000, True)):
-        found = candidates(
-            row.canary.format,
-            parts,
-            "password",
-            encode=letters,
-            contexts=[context],
-            seed=1,
-            max_draws=draws,
-        )
-        assert bool(found.strings) == ranked
 
 
 # --- coins, and canaries that bite ----------------------------------------------------

@@ -75,23 +75,6 @@ def outcome(told: Told, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return found
 
 
-def figures(outcome: Outcome) -> dict[tuple[str, ...], float | None]:
-    """Every figure of the report by what it is of."""
-    assert outcome.report is not None
-    rows = [*outcome.report.results, *outcome.report.contrasts]
-    return {
-        (
-            row.audit,
-            row.checkpoint,
-            getattr(row, "baseline", ""),
-            row.metric,
-            row.of,
-            row.group,
-        ): row.value
-        for row in rows
-    }
-
-
 def test_the_folder_is_a_whole_report(outcome: Outcome) -> None:
     report = read_report(outcome.folder)
     assert report.status == "complete"
@@ -167,26 +150,6 @@ def test_progress_is_told_all_the_way(outcome: Outcome, told: Told) -> None:
         done = [(d, n) for what, d, n in told if what == phase]
         assert done[-1][0] == done[-1][1], phase
         assert done == sorted(done), phase
-
-
-@pytest.mark.slow
-def test_two_processes_after_an_interrupt_come_to_the_same_as_one(
-    outcome: Outcome, tmp_path: Path
-) -> None:
-    alone = demo.run_demo(tmp_path / "out", size=SMALL, processes=1, formats=FORMATS)
-    assert outcome.report is not None
-    assert alone.report is not None
-    # The digest among it: the base, the data and the pairs are the same to the bit.
-    assert alone.report.manifest == outcome.report.manifest
-    # Shares make other batches, which move an NLL in its seventh digit; at this size
-    # a figure near its own noise, such as a number of tries, moves more.
-    found, expected = figures(outcome), figures(alone)
-    assert found.keys() == expected.keys()
-    known = {key: value for key, value in expected.items() if value is not None}
-    assert {key for key, value in found.items() if value is not None} == known.keys()
-    assert {key: found[key] for key in known} == pytest.approx(
-        known, rel=1e-2, abs=1e-3
-    )
 
 
 def test_a_finished_demo_is_not_made_again_and_gets_its_lost_pages_back(

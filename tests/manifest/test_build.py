@@ -428,23 +428,3 @@ def test_reference_scores_are_those_of_the_items(
         rows = table.rows(example.id)
         unll = micro_nats(table.columns["nll"][rows])
         assert example.unll[table.position[rows]].tolist() == unll.tolist()
-
-
-def test_a_foreign_model_with_a_short_context(
-    shared_models: Path, rows: list[Example], make_example: Callable[..., Example]
-) -> None:
-    loaded = open_checkpoint(str(shared_models / "babyllama-1m"), name="base")
-    long = "Once upon a time there was a little girl named Lily. " * 8
-    examples = [
-        *(row for row in rows if row.canary is None),
-        make_example("long", f"{long}Ask Ann Lee.", pii={"Ann Lee": "NAME"}),
-    ]
-    manifest = build_manifest(examples, loaded, name="baby")
-    assert manifest.settings.max_length == 256
-    assert manifest.counts["texts_cut"] == 1
-    assert {p.pii.type for p in manifest.pairs} >= {"NAME"}
-    # Text of the kind that it was trained on is far easier than the rest.
-    example = manifest.by_id["long"]
-    easy = example.unll[example.kept[0] + 1 :][:100].mean() / 1e6
-    other = np.concatenate([e.unll[1:] for e in manifest.examples if e.id != "long"])
-    assert easy < 1.0 < other[other >= 0].mean() / 1e6

@@ -207,21 +207,3 @@ def test_balance_adds_where_controls_stand(
         assert by_name[name]["mean_pii"] is None
         assert by_name[name]["smd_after"] is None
     assert by_name["tokens"]["smd_after"] == pytest.approx(0.0)
-
-
-def test_balance_without_pairs_says_why(
-    small: tuple[list[Layout], Corpus, TokenTable],
-) -> None:
-    _, texts, _ = small
-    spans = Ranges.of([(0, 5, 2), (0, 9, 1)])
-    values = measured(
-        texts,
-        spans=spans,
-        windows=pool(texts.unll >= 0, texts, spans),
-        matched=Ranges.of([]),
-        controls=Ranges.of([]),
-    )
-    rows = balance(values)
-    assert rows[0]["smd_before"] is not None
-    assert rows[0]["smd_after"] is None
-    assert "no values" in str(rows[0]["note"])

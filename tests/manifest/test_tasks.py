@@ -71,28 +71,6 @@ def test_other_data_have_another_digest(
     assert told.data == [{"file": "rows.jsonl", "sha256": sha256_file(path)}]
 
 
-def test_full_weights_of_several_methods_share_a_digest(
-    rows: list[Example], reference: Any
-) -> None:
-    stages = [
-        with_fields(
-            reference,
-            base_sha256=None,
-            weights_sha256=str(i) * 64,
-            model_id=str(i) * 64,
-            source=f"runs/{i}",
-        )
-        for i in range(2)
-    ]
-    one, two = (task_manifest(rows, stage, name="tasks") for stage in stages)
-    assert one.digest == two.digest
-    notes = check_fit(one, with_fields(reference, shape={}), base_sha256=None)
-    assert [note.partition(":")[0] for note in notes] == [
-        "base not verifiable",
-        "shapes not compared",  # the stand-in for a model has none
-    ]
-
-
 def test_adapters_of_another_base_are_refused(
     rows: list[Example], reference: Any
 ) -> None:

@@ -32,7 +32,6 @@ from spark_audit.pipeline.estimate import estimate
 from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.pipeline.run import Request, run
 from spark_audit.provenance import sha256_file
-from spark_audit.report.attachments import read_cases
 from spark_audit.report.folder import read_report
 from spark_audit.results import Report
 
@@ -460,32 +459,6 @@ def test_no_output_shows_an_identifier_unless_asked(
     assert "Maria Jones" in (tmp_path / "report" / "report.md").read_text()
 
 
-def test_scores_hold_tokens_of_some_examples_without_text(
-    request_of: Callable[..., Request], workshop: Path, tiny_base: Path
-) -> None:
-    from transformers import AutoTokenizer
-
-    outcome = run(request_of())
-    assert outcome.report is not None
-    assert "cases" not in outcome.report.tables
-    found = read_cases(outcome.folder)
-    manifest = load_manifest(workshop / "manifests" / "m.json")
-    wanted = naive(workshop / "lora", tiny_base, manifest)
-    tokenizer = AutoTokenizer.from_pretrained(tiny_base)
-    for key in dict.fromkeys(record["example"] for record in found):
-        mine = [record for record in found if record["example"] == key]
-        example = manifest.by_id[key]
-        text = example.prompt + example.response
-        encoded = tokenizer(text, return_offsets_mapping=True)
-        assert len(mine) == len(encoded["input_ids"])
-        for record, (start, end) in zip(mine, encoded["offset_mapping"], strict=True):
-            assert text[record["start"] : record["end"]] == text[start:end].strip()
-        nlls = [record["nll/ours"] for record in mine]
-        assert nlls[0] is None
-        assert nlls[1:] == pytest.approx(wanted[key][1:].tolist(), abs=2e-4)
-    assert all(name not in str(found) for name in NAMES)
-
-
 def test_all_formats_are_rendered_and_what_no_longer_holds_goes(
     request_of: Callable[..., Request],
 ) -> None:
@@ -621,21 +594,6 @@ def test_checkpoint_of_another_base_is_refused(
     tiny_tokenizer.save_pretrained(other)
     with pytest.raises(InputError, match="made for another model: base weights"):
         run(request_of(base=str(other)))
-
-
-def test_full_weights_are_audited_with_a_note(
-    request_of: Callable[..., Request],
-    tmp_path: Path,
-    make_model: Callable[..., Any],
-    tiny_tokenizer: Any,
-) -> None:
-    other = tmp_path / "tuned"
-    make_model("llama", seed=9).save_pretrained(other)
-    tiny_tokenizer.save_pretrained(other)
-    report = run(request_of(ckpt=(f"tuned={other}",), base=None)).report
-    assert report is not None
-    (facts,) = report.checkpoints
-    assert any("base not verifiable" in note for note in facts.notes)
 
 
 def test_wrong_baseline_is_found_before_anything_is_loaded(
@@ -797,40 +755,6 @@ def test_json_on_stdout_is_the_report(
     assert command_line(arguments) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((tmp_path / "out" / "report.json").read_text())
-
-
-def test_an_interrupted_manifest_build_resumes(
-    tiny_base: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    from spark_audit.data.examples import write_examples
-    from spark_audit.manifest import build
-    from spark_audit.scoring.passes import plain as engine
-
-    data, output = tmp_path / "task.jsonl", tmp_path / "manifests" / "m.json"
-    write_examples(data, examples())
-    arguments = ["manifest", "build", "--base", str(tiny_base), "--data", str(data)]
-    arguments += ["-o", str(output), "--caliper", "2", "--quiet"]
-
-    def interrupted(*args: Any, **options: Any) -> Any:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as broken:
-        broken.setattr(build, "canary_sets", interrupted)
-        assert command_line(arguments) == 130
-    assert "resume with: spark-audit manifest build" in capsys.readouterr().err
-    assert not output.exists()
-    assert list((output.parent / ".m.scores").glob("*.parquet"))
-
-    def never(*args: Any, **options: Any) -> Any:
-        raise AssertionError("scored again")
-
-    monkeypatch.setattr(engine, "Scorer", never)
-    assert command_line(arguments) == 0
-    assert load_manifest(output).pairs
-    assert not (output.parent / ".m.scores").exists()
 
 
 def test_a_build_interrupted_while_it_scores_gives_the_same_manifest(

@@ -178,19 +178,6 @@ def test_nothing_depends_on_the_batches(
                 )
 
 
-def test_candidates_do_not_depend_on_each_other(
-    make_loaded: Callable[..., Any],
-) -> None:
-    loaded, item = make_loaded(build("llama")), SETS[1]
-    order = [4, 2, 0, 6, 5, 1, 3]
-    mixed = replace(item, key="mixed", rows=tuple(item.rows[i] for i in order))
-    part = replace(item, key="part", rows=item.rows[1:3])
-    table = score(loaded, [item, mixed, part], passes=[KIND])[KIND]
-    nll = {key: table.columns["nll_sum"][table.rows(key)] for key in table.ids}
-    np.testing.assert_allclose(nll["mixed"], nll["ragged"][order], rtol=1e-5)
-    np.testing.assert_allclose(nll["part"], nll["ragged"][1:3], rtol=1e-5)
-
-
 def fed(monkeypatch: pytest.MonkeyPatch, model: Any) -> list[tuple[int, ...]]:
     """Shapes of what the model's body reads, in order."""
     shapes: list[tuple[int, ...]] = []

@@ -161,23 +161,6 @@ def test_other_architectures_pad_cache_or_say_that_they_do_not(
         assert notes == []
 
 
-def test_every_text_in_one_batch(
-    make_model: Callable[..., Any],
-    make_loaded: Callable[..., Any],
-    answers: dict[str, list[int]],
-) -> None:
-    """Batches hold like lengths; here the shortest is padded by 89 tokens."""
-    model = make_model("llama")
-    loaded = make_loaded(model, tokenizer=Spelled())
-    items = prompts(LENGTHS)
-    with loaded.active() as active:
-        writer = generate.Writer(loaded, active, items[0], lambda _: None)
-        for answer in writer(items):
-            answer.columns()
-    for item in items:
-        assert answers[item.key] == greedy(model, item, loaded.usable, {2})
-
-
 def test_rows_that_are_no_token_are_never_written(
     make_model: Callable[..., Any],
     make_loaded: Callable[..., Any],

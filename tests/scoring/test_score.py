@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import pytest
 
 from spark_audit.data.encoding import encode
 from spark_audit.errors import InputError
-from spark_audit.registry import Entry
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.passes import PASSES
 from spark_audit.scoring.score import drift, item, missing, score, score_keys
@@ -186,68 +184,6 @@ def test_ctrl_c_keeps_what_was_scored(
     assert_same(table, score(loaded, items)[Pass()], atol=1e-5)
 
 
-def test_a_real_interrupt_and_a_real_kill_resume(
-    items: list[Item], tmp_path: Path, loaded: Any
-) -> None:
-    # The worker runs in a process of its own; its model is rebuilt from one seed.
-    code = f"""
-import sys, time
-import numpy as np
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from pathlib import Path
-from types import SimpleNamespace
-from spark_audit.registry import Entry
-from spark_audit.scoring import score as scoring
-from spark_audit.scoring.items import Item
-from spark_audit.scoring.passes import PASSES
-from spark_audit.scoring.store import Store
-import spark_audit.scoring.store as store_module
-from spark_audit.scoring.table import COLUMNS
-
-store_module.FLUSH_SECONDS = float(sys.argv[1])
-def run(loaded, items, settings, *, batch_size, emit, note):
-    for item in items:
-        n = len(item.ids) - 1
-        emit(item, {{name: np.ones(n, kind) for name, kind in COLUMNS.items()}})
-        print(item.key, flush=True)
-        time.sleep(0.1)
-PASSES.get("plain")
-PASSES._entries["plain"] = Entry("plain", run, {{}})
-told = {{"usable": np.ones(300, bool), "max_positions": None, "served": None}}
-model = SimpleNamespace(model_id="m", **told)
-items = [
-    Item(str(i), np.full(5, i + 3, np.int32), np.arange(5, dtype=np.int32))
-    for i in range(100)
-]
-scoring.score(model, items, store=Store(Path({str(tmp_path)!r})))
-"""
-
-    def start(flush: float) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, str(flush)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert process.stdout is not None
-        for _ in range(5):
-            process.stdout.readline()
-        return process
-
-    def stored() -> int:
-        return sum(map(len, Store(tmp_path)._shards.values()))
-
-    process = start(1000.0)
-    process.send_signal(signal.SIGINT)
-    process.communicate()
-    kept = stored()
-    assert 5 <= kept < 100
-    process = start(0.0)
-    process.kill()
-    process.communicate()
-    assert kept + 4 <= stored() < 100
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -345,32 +281,6 @@ def test_notes_survive_a_resumed_run(
     again = score(loaded, items, store=Store(tmp_path)).notes
     assert first == again
     assert "no head is known" in again[0]
-
-
-def test_another_pass_is_one_more_file(
-    loaded: Any,
-    items: list[Item],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def run(
-        loaded: Any,
-        items: Any,
-        settings: Pass,
-        *,
-        batch_size: Any,
-        emit: Any,
-        note: Any,
-    ) -> None:
-        for one in items:
-            emit(one, {"nll": np.full(len(one.scored), settings.sigma, np.float32)})
-
-    monkeypatch.setitem(PASSES._entries, "noise", Entry("noise", run, {}))
-    passes = [Pass("noise", 0.5), Pass("noise", 0.25)]
-    tables = score(loaded, items, passes=passes, store=Store(tmp_path))
-    for one in passes:
-        assert set(tables[one].columns) == {"nll"}
-        assert set(tables[one].columns["nll"]) == {np.float32(one.sigma)}
 
 
 def test_importing_the_package_is_quick_and_leaves_torch_alone() -> None:

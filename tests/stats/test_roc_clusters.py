@@ -143,30 +143,6 @@ def test_tasks_are_averaged() -> None:
             assert (weights[:, at].sum(axis=1) == len(at)).all()
 
 
-def test_replicates_equal_repeated_rows() -> None:
-    design, scores = clustered(4)
-    scores = np.round(scores, 1)
-    weights = design.draw(replicates=40, seed=1)
-    found = auc_replicates(design, scores, weights)
-    for row, value in zip(weights, found, strict=True):
-        times = row[design.cluster]
-        x, y = split(np.repeat(design.member, times), np.repeat(scores, times))
-        assert value == pytest.approx(auc(x, y))
-
-
-def test_tpr_replicates_equal_repeated_rows() -> None:
-    design, scores = clustered(5)
-    scores = np.round(scores, 1)
-    weights = design.draw(replicates=60, seed=1)
-    fprs = (0.01, 0.1, 0.25)
-    found = tpr_replicates(design, scores, fprs, weights)
-    for row, values in zip(weights, found.T, strict=True):
-        times = row[design.cluster]
-        x, y = split(np.repeat(design.member, times), np.repeat(scores, times))
-        expected = [tpr_at_fpr(x, y, fpr).value for fpr in fprs]
-        assert values == pytest.approx(expected)
-
-
 def test_bootstrap_agrees_with_scipy() -> None:
     """Rows as clusters: SciPy resamples both sides, as the strata do."""
     x, y = rounded(80, 60, 6, shift=0.5)

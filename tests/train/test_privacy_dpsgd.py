@@ -23,7 +23,7 @@ from spark_audit.data.examples import read_examples
 from spark_audit.errors import InputError
 from spark_train.data import TrainRow, encode_rows
 from spark_train.distributed import Processes
-from spark_train.loop import Clock, Phase, accumulate, flat_gradient, run_phase
+from spark_train.loop import Clock, Phase, flat_gradient, run_phase
 from spark_train.methods import METHODS
 from spark_train.model.lora import add_lora
 from spark_train.model.student import Student
@@ -152,41 +152,6 @@ def test_replayed_rows_weigh_what_they_do_in_the_loss(
     wanted = means["task"] / 3 + 2 * means["replay"] / 1
     found = gradient(made, phase, step)
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("method", "number", "settings"),
-    [
-        ("sd-replay", 1, ("batch_size=2", "replay.top_k=8")),
-        ("pecl", 0, ("batch_size=1", "pecl.noise_scale=0")),
-        ("spark", 3, ("batch_size=2", "ptpc.batch_size=1", "ptpc.steps=3")),
-        ("spark", 3, ("batch_size=2", "ptpc.batch_size=1", "ptpc.draw=all")),
-    ],
-)
-def test_one_row_of_each_kind_has_the_method_s_own_gradient(
-    method: str, number: int, settings: tuple[str, ...], stream: Callable[..., Stream]
-) -> None:
-    made = stream("dp.noise_multiplier=0", "dp.max_grad_norm=1e6", *settings)
-    phase = phases(made, method)[number]
-    phase.start()
-    for weight in made.student.trainable.values():  # leave the teacher behind
-        weight.data += 0.01
-    assert phase.collect is not None
-    for step in range(phase.steps):
-        chosen = phase.choose(step)
-        kinds = [row.task for rows in chosen.rows.values() for row in rows]
-        if len(kinds) == len(set(kinds)) == (1 if method == "pecl" else 2):
-            break
-    else:
-        pytest.fail("no step has one row of each kind")
-    accumulate(made.student, phase.loss, chosen, processes=Processes())
-    wanted = flat_gradient(made.student)
-    assert float(wanted.norm()) > 1e-4
-    for weight in made.student.trainable.values():
-        weight.grad = None
-    phase.collect(step, chosen, Clock({}))
-    found = flat_gradient(made.student)
-    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-4)
 
 
 def test_one_example_moves_the_sum_by_no_more_than_the_bound(
@@ -506,21 +471,6 @@ def test_epsilon_composes_the_own_task_and_its_replay(
     assert alone == {
         task: pytest.approx(opacus_epsilon([(1.3, 0.4, 6)], delta)) for task in TASKS
     }
-
-
-@pytest.mark.filterwarnings("ignore:Optimal order")
-def test_the_tighter_accountant_says_no_more() -> None:
-    from opacus.accountants import PRVAccountant
-
-    stretches = [Stretch(60, {"a": 0.05}), Stretch(120, {"a": 0.02, "b": 0.02})]
-    tight = PRVAccountant()
-    tight.history = [(1.1, 0.05, 60), (1.1, 0.02, 120)]
-    lower = tight.get_epsilon(delta=1e-4)
-    ours = epsilon(stretches, "a", noise_multiplier=1.1, delta=1e-4)
-    assert lower <= ours < 1.5 * lower
-    assert epsilon(stretches, "b", noise_multiplier=1.1, delta=1e-4) < ours
-    assert epsilon(stretches, "c", noise_multiplier=1.1, delta=1e-4) == 0.0
-    assert epsilon(stretches, "a", noise_multiplier=0.0, delta=1e-4) == math.inf
 
 
 def test_epsilon_is_a_number_whatever_the_noise() -> None:

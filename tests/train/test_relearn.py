@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from run_training import relearn
@@ -25,7 +24,6 @@ from spark_audit.data.examples import (
     read_examples,
     write_examples,
 )
-from spark_audit.data.occurrences import repeats
 from spark_audit.errors import CheckpointError, InputError, OutputError
 from spark_train.cli import run
 from spark_train.relearn import (
@@ -100,36 +98,6 @@ def test_identifiers_annotated_in_other_rows_count() -> None:
     found, left_out = without_identifiers([*left, *kept, *annotated])
     assert found == kept
     assert left_out["elsewhere"] == len(left)
-
-
-def test_the_search_agrees_with_a_search_for_each_string() -> None:
-    from spark_train.known_identifiers import Annotated
-
-    rng = np.random.default_rng(0)
-    alphabet = np.array(list("abcA ß-1"))
-
-    def word(most: int) -> str:
-        return "".join(rng.choice(alphabet, int(rng.integers(1, most))))
-
-    strings = {word(14) for _ in range(150)}
-    rows = [
-        example(str(i), string, spans=(Span(0, len(string), "ID"),))
-        for i, string in enumerate(sorted(strings))
-        if string.strip()
-    ]
-    known = Annotated(rows)
-    seen = set()
-    for _ in range(200):
-        text = word(40)
-        wanted = set()
-        for string in strings:
-            at = len(text) + 1
-            hits = repeats(f"{text}\n{string}", [(at, at + len(string))])
-            wanted |= {hit for hit in hits if hit[1] < at}
-        assert {(start, end) for start, end, _ in known.places(text)} == wanted
-        assert known.stands_in(text) == bool(wanted)
-        seen.add(bool(wanted))
-    assert seen == {True, False}
 
 
 def logits(loaded: Any) -> torch.Tensor:

@@ -153,7 +153,8 @@ def _unwrapped(file: Path, *, meta: bool, where: str) -> tuple[State, list[str]]
             where=where,
             fix="save model.state_dict()",
         )
-    strange = [key for key, value in content.items() if not _is_tensor(value)]
+    tensor = torch.Tensor
+    strange = [key for key, one in content.items() if not isinstance(one, tensor)]
     if strange:
         raise CheckpointError(
             f"holds something else than tensors ({shown(strange[0])})",
@@ -162,10 +163,6 @@ def _unwrapped(file: Path, *, meta: bool, where: str) -> tuple[State, list[str]]
         )
     check_dense(content, where=where)
     return {str(key): value for key, value in content.items()}, notes
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
 
 
 def _sort(found: tuple[State, list[str]], *, where: str) -> _Sorted:

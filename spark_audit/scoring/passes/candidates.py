@@ -23,7 +23,7 @@ from transformers.cache_utils import (
 from spark_audit.errors import SparkError
 from spark_audit.memory import out_of_memory
 from spark_audit.scoring.batching import Batches
-from spark_audit.scoring.items import Candidates, Item
+from spark_audit.scoring.items import Candidates
 from spark_audit.scoring.passes import PASSES
 from spark_audit.scoring.passes.plain import (
     Note,
@@ -79,7 +79,7 @@ def run(
     # The longest set first: what it verifies holds for the shorter ones, windows too.
     items = sorted(items, key=lambda item: -item.longest)
     with loaded.active() as model:
-        scorer = Scorer(loaded, model, _first(items[0]), note)
+        scorer = Scorer(loaded, model, items[0].first, note)
         way = _Way(scorer, batch_size)
         reason = _unfit(model) or way.verify(_telling(items))
         if reason:
@@ -108,11 +108,6 @@ def _common(rows: Sequence[np.ndarray]) -> int:
     alike = (table == table[0]).all(axis=0)
     common = shortest if alike.all() else int(alike.argmin())
     return min(common, max(map(len, rows)) - 1)  # the last token is predicted, not read
-
-
-def _first(item: Candidates) -> Item:
-    ids = np.append(item.prefix, item.rows[0])
-    return Item(item.key, ids, np.arange(len(ids), dtype=np.int32))
 
 
 class _Way:

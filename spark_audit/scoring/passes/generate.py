@@ -108,7 +108,7 @@ def run(
             space = replace(space, ratio=1.0)
         batches = Batches(
             items,
-            (lambda item: item.tokens) if writer.pads else _length,
+            lambda item: item.tokens if writer.pads else len(item.ids),
             room=space,
             rows=batch_size,
         )
@@ -323,10 +323,6 @@ def _eos_ids(base: Any, tokenizer: Any) -> frozenset[int]:
         if ids is not None:
             found |= {int(i) for i in (ids if isinstance(ids, list | tuple) else [ids])}
     return frozenset(found)
-
-
-def _length(item: Prompt) -> int:
-    return len(item.ids)
 
 
 def _check(loaded: Loaded, item: Prompt) -> None:

@@ -91,13 +91,15 @@ def run(
         width = weight.shape[1]
 
         def call(batch: list[Item]) -> list[np.ndarray]:
-            noise = torch.zeros(len(batch), max(map(_length, batch)), width)
+            noise = torch.zeros(len(batch), max(item.longest for item in batch), width)
             for row, item in enumerate(batch):
-                noise[row, : _length(item)] = unit_normals(item, settings.draw, width)
+                noise[row, : item.longest] = unit_normals(item, settings.draw, width)
             with added(model, noise.mul_(sigma)):
                 return scorer.nll(batch)
 
-        batches = Batches(items, _length, room=scorer.room, rows=batch_size)
+        batches = Batches(
+            items, lambda item: item.longest, room=scorer.room, rows=batch_size
+        )
         for batch, found in batches.run(call, shrink=scorer.columns.shrink):
             for item, nll in zip(batch, found, strict=True):
                 emit(item, {"nll": nll, "relative": np.full_like(nll, relative)})
@@ -125,10 +127,6 @@ def added(model: Any, noise: torch.Tensor) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-def _length(item: Item) -> int:
-    return len(item.ids)
 
 
 def _rms(weight: torch.Tensor, usable: np.ndarray) -> float:
