@@ -58,7 +58,9 @@ def rankable(evidence: pd.DataFrame) -> list[Guard]:
     lost = int((whole["kind"] == "unrankable").sum())
     if not lost:
         return []
-    return [_warning("canaries rankable", "rankable", lost=lost, parts=len(whole))]
+    return [
+        _warning("canaries rankable", "canaries_rankable", lost=lost, parts=len(whole))
+    ]
 
 
 def _warning(name: str, says: str, **facts: Any) -> Guard:
@@ -93,14 +95,14 @@ def _base_guard(judged: Judged, evidence: pd.DataFrame) -> Guard:
             name=name,
             checkpoint=BASE,
             passed=not worst.detected,
-            says="guard.base_ranks",
+            says="guard.canary_base_ranks",
             facts={
                 **worst.facts("rank_mean", unit="ranks"),
                 "by_chance": not worst.detected,
             },
         )
     scored = set(evidence.loc[evidence["kind"] == "canary", "checkpoint"])
-    says = "base_tied" if BASE in scored else "base_unscored"
+    says = "canary_base_tied" if BASE in scored else "canary_base_unscored"
     return _warning(name, says, supposed=judged.supposed)
 
 
@@ -190,7 +192,7 @@ def further(
         return result
     if result.evidence.empty:
         return result
-    guard = _warning("canary contexts", "contexts", kept=kept)
+    guard = _warning("canary contexts", "canary_contexts", kept=kept)
     return replace(result, guards=[*result.guards, guard])
 
 
