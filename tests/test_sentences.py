@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +69,15 @@ def test_every_key_in_the_code_has_its_template_and_every_template_compiles() ->
     for key in named:  # the beginning of a key is completed when it is known
         known = key in keys
         assert known or any(k.startswith(key) for k in keys if key[-1] in "_."), key
+
+
+def test_no_key_is_given_twice() -> None:
+    for language in sentences.LANGUAGES:
+        flat: list[str] = []
+        for file in (PACKAGE / "sentences" / language).glob("*.toml"):
+            table = tomllib.loads(file.read_text(encoding="utf-8"))
+            flat += [key for key, _ in sentences._flat(table)]
+        assert len(flat) == len(set(flat))
 
 
 def test_what_a_detection_leaves_once_it_is_withdrawn_has_words() -> None:

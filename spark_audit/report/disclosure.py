@@ -222,14 +222,19 @@ def _finding(finding: Finding, report: Report, shown: Mapping[Any, Row]) -> Find
     for name in MEANT:
         value = getattr(source, name, None)
         figures[name] = None if value is None else round(value * scale, 9)
-    figures["p_adjusted"] = getattr(source, "p_adjusted", None) if own else None
+    if figures["mde"] is None and not gone:
+        figures["mde"] = _effect(finding.mde, claimed)
+    for name in ("p", "p_adjusted"):
+        exact = getattr(finding, name)
+        figures[name] = None if exact is None else float(f"{exact:.2g}")
     facts = {k: _fact(fact, shown, clusters) for k, fact in finding.facts.items()}
     if gone:
         facts = {k: _without(fact) for k, fact in facts.items()}
     # Standard errors stay here; why nothing can be detected does not.
     power = [
-        Power(test=one.test, why=one.why, of=one.of, mde=_effect(one, claimed))
+        Power(test=one.test, why=one.why, of=one.of, mde=_effect(one.mde, claimed))
         for one in finding.power
+        if not gone
     ]
     return finding.model_copy(update={**figures, "facts": facts, "power": power})
 
@@ -242,10 +247,10 @@ def _without(fact: Fact) -> Fact:
     return fact
 
 
-def _effect(test: Power, claimed: Row) -> float | None:
+def _effect(mde: float | None, claimed: Row) -> float | None:
     """A smallest effect, as finely as the figure that is claimed."""
-    step = None if test.mde is None else step_of(claimed)
-    return test.mde if step is None or test.mde is None else rounded(test.mde, step)
+    step = None if mde is None else step_of(claimed)
+    return mde if step is None or mde is None else rounded(mde, step)
 
 
 def _guard(guard: Guard, shown: Mapping[Any, Row], clusters: int) -> Guard:

@@ -30,7 +30,8 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.folder import read_report
-from spark_audit.results import Report
+from spark_audit.results import Finding, Report
+from spark_audit.results.findings import DETECTED, SEVERITY
 from spark_audit.scoring import score as scoring
 
 HERE = Path(__file__).parent
@@ -166,9 +167,15 @@ def findings(report: Mapping[str, Any]) -> Iterator[str]:
     """Every claim with its sentences, guards, and what was not looked at."""
     for one in report["findings"]:
         yield " ".join(str(one.get(name) or "-") for name in FINDING)
-        told = (one["sentence"], one["otherwise"], one["ending"])
-        yield from (f"  {sentence}" for sentence in told if sentence)
-    yield from map(str, (*report["guards"], *report["scope"]))
+        yield f"  {one['sentence']}"
+        finding = Finding.model_validate(one)
+        if finding.family == "primary" and SEVERITY[finding.alone] >= DETECTED:
+            # What it says if the correction decides otherwise.
+            other = finding.alone if finding.withdrawn else "nothing_shown"
+            yield f"  {finding.model_copy(update={'claim': other}).sentence}"
+    for guard in report["guards"]:
+        yield written((guard["name"], guard["checkpoint"]), {**guard, "facts": None})
+    yield from report["scope"]
 
 
 def drawn(report: Report) -> Iterator[str]:
