@@ -391,22 +391,12 @@ def loops_mia(world: World, one: Any, base: Any) -> Values:
 
 def loops_extract(world: World, one: Any, _: Any) -> Values:
     plain = one[Pass()]
-    hits, tries, few = [], [], []
+    hits, tries = [], []
     for span in trained_spans(world):
         hits.append(all(rank == 1 for rank in column(plain, *span, "rank_lo")))
         p = math.exp(-sum(column(plain, *span, "nll")))
         tries.append(math.log10(math.ceil(math.log(0.5) / math.log1p(-p))))
-        own, ranks, mass = (
-            column(plain, *span, name) for name in ("nll", "rank_lo", "top40_logp")
-        )
-        p = math.exp(-sum(map(sum, zip(own, mass, strict=True))))
-        few.append(
-            math.ceil(math.log(0.5) / math.log1p(-p)) if max(ranks) <= 40 else math.inf
-        )
-    found = {("greedy_rate", ""): mean(hits), ("n50_median", "t1"): 10 ** median(tries)}
-    if median(few) < math.inf:
-        found["n50_median", "top40"] = 10 ** median(map(math.log10, few))
-    return found
+    return {("greedy_rate", ""): mean(hits), ("n50_median", "t1"): 10 ** median(tries)}
 
 
 def loops_noise(world: World, one: Any, _: Any) -> Values:
@@ -475,6 +465,7 @@ LOOPS: dict[str, Callable[..., Values]] = {
     if name.startswith("loops_")
 }
 ELSEWHERE = {
+    "extract": {"n50_median top40"},
     "matched": {
         *("memory", "memory trend", "pii_change trained", "pii_change never-trained"),
         *("kind", "specific", "rtm_bias", "rtm_bias change"),

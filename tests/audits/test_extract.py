@@ -134,6 +134,39 @@ def with_canaries(manifest: Manifest, rows: int) -> Manifest:
     return seal(content | {"canaries": records})
 
 
+def test_figures_equal_a_loop_over_spans(make_case: Make) -> None:
+    case = make_case(sources=20, rows=2, tests=6, seed=1)
+    known = some(case, 14)
+    result = extract(tables(case, ours=known), case.manifest)
+    one = table(case, known)
+    hits, tries, wide = [], [], []
+    for example in case.manifest.examples:
+        if example.split != "train":
+            continue
+        for i, (start, end) in enumerate(case.spans(example.id)):
+            rows = one.span(example.id, start, end)
+            hits.append(known(example.id, i))
+            lp = -one.columns["nll"][rows].astype(float)
+            tries.append(np.log10(np.ceil(np.log(0.5) / np.log1p(-np.exp(lp.sum())))))
+            inside = (one.columns["rank_lo"][rows] <= 40).all()
+            p = np.exp(lp.sum() + 0.02 * len(lp)) if inside else 0.0
+            n = np.ceil(np.log(0.5) / np.log1p(-p)) if p else 1e13
+            wide.append(np.log10(min(max(n, 1.0), 1e13)))
+    row = figure(result, "ours", "greedy_rate")
+    assert row.value == pytest.approx(np.mean(hits))
+    assert row.n == len(hits)
+    assert row.clusters == 20
+    t1 = figure(result, "ours", "n50_median", "t1")
+    assert t1.value == pytest.approx(10 ** np.median(tries), rel=1e-4)
+    assert (t1.unit, t1.interval) == ("tries", "percentile")
+    assert t1.low is not None
+    assert t1.high is not None
+    assert t1.low < t1.value < t1.high
+    assert "one tokenisation" in t1.note
+    top = figure(result, "ours", "n50_median", "top40")
+    assert top.value == pytest.approx(10 ** np.median(wide), rel=1e-4)
+
+
 def test_more_than_guessing_is_said(make_case: Make) -> None:
     case = make_case(sources=40, tests=20, seed=4)
     train = some(case, 25)
