@@ -90,7 +90,8 @@ def value(row: Row, digits: int = 3, *, scale: float = 1) -> str:
 
 def drifted(row: Row | None) -> str:
     """A drift; nothing has drifted on the reference itself."""
-    return number(0.0) if row is None or row.value is None else value(row)
+    none = row is None or (row.value is None and not row.withheld)
+    return number(0.0) if none else value(row)
 
 
 def likelier(row: Row) -> str:
