@@ -90,8 +90,9 @@ def value(row: Row, digits: int = 3, *, scale: float = 1) -> str:
 
 def drifted(row: Row | None) -> str:
     """A drift; nothing has drifted on the reference itself."""
-    none = row is None or (row.value is None and not row.withheld)
-    return number(0.0) if none else value(row)
+    if row is None or (row.value is None and not row.withheld):
+        return number(0.0)
+    return value(row)
 
 
 def likelier(row: Row) -> str:
