@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[1]
 
 # A file or folder imports from those before it, in its own line too, and from itself.
 LAYERS = (
-    "errors memory registry names results files provenance locks checksums terminal",
+    "errors memory registry names sentences",
+    "results files provenance locks checksums terminal",
     "data stats",
     "checkpoints",
     "scoring",
@@ -50,7 +51,6 @@ PATTERNS = {
     "spark_audit.audits.extract.guesses": "parts of identifiers",
     "spark_audit.audits.setup_guards": "parts of identifiers",
     "spark_audit.audits.strata": "forms of identifiers",
-    "spark_audit.report.disclosure": "figures that are taken out of sentences",
     "spark_audit.report.figures.picture": "where names of checkpoints break",
     "spark_audit.report.figures.svg": "drawings",
     "spark_audit.report.gate": "rules that somebody typed",

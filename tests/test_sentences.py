@@ -12,8 +12,9 @@ import pytest
 
 from spark_audit import sentences
 from spark_audit.results import Finding, Row
+from spark_audit.sentences import renderer
 
-PACKAGE = Path(sentences.__file__).parents[1]
+PACKAGE = Path(renderer.__file__).parents[1]
 WORDS = {"sentence", "text", "detail", "lead", "subject"}
 PARSED = {"split", "replace", "removeprefix", "removesuffix", "startswith", "endswith"}
 PARSED |= {"find", "index", "partition", "rpartition", "match", "search", "sub"}
@@ -48,7 +49,7 @@ def test_no_program_reads_our_own_words() -> None:
 
 
 def test_every_key_in_the_code_has_its_template_and_every_template_compiles() -> None:
-    environment = sentences._environment("en")
+    environment = renderer._environment("en")
     keys = environment.list_templates()
     groups = {key.partition(".")[0] for key in keys}
     for key in keys:
@@ -76,7 +77,7 @@ def test_no_key_is_given_twice() -> None:
         flat: list[str] = []
         for file in (PACKAGE / "sentences" / language).glob("*.toml"):
             table = tomllib.loads(file.read_text(encoding="utf-8"))
-            flat += [key for key, _ in sentences._flat(table)]
+            flat += [key for key, _ in renderer._flat(table)]
         assert len(flat) == len(set(flat))
 
 
@@ -110,4 +111,4 @@ def test_what_a_detection_leaves_once_it_is_withdrawn_has_words() -> None:
 )
 def test_a_change_of_nll_in_words(nats: float, words: str) -> None:
     row = Row(audit="matched", checkpoint="a", metric="memory", value=nats)
-    assert sentences.likelier(row) == words
+    assert renderer.likelier(row) == words

@@ -108,7 +108,7 @@ class Standing:
         """What its strongest evidence says, without its subject, and what failed."""
         faults = " ".join(guard.detail for guard in self.faults)
         if self.led_by is not None:
-            return " ".join(filter(None, [sentences.lead(self.led_by), faults]))
+            return " ".join(filter(None, [self.led_by.lead, faults]))
         key = "nothing" if self.state == "NOT SHOWN" else "untested"
         # The report says at its head why, once for all.
         return faults or sentences.render(f"states.{key}")

@@ -1,6 +1,6 @@
 """What a statistic, an audit and a report hand on: estimates, rows, the report."""
 
-from spark_audit.results.estimate import Estimate, Interval, Status, number
+from spark_audit.results.estimate import Estimate, Interval, Status
 from spark_audit.results.findings import (
     OF_REPORT,
     AuditResult,
@@ -12,6 +12,7 @@ from spark_audit.results.findings import (
 )
 from spark_audit.results.report import CheckpointFacts, ManifestFacts, Report
 from spark_audit.results.rows import Contrast, Family, Over, Row
+from spark_audit.sentences import number
 
 __all__ = [
     "OF_REPORT",

@@ -75,17 +75,3 @@ class Estimate:
     def noting(self, text: str) -> Estimate:
         """The same estimate with a sentence added to its note."""
         return replace(self, note=f"{self.note}; {text}" if self.note else text)
-
-
-NOTHING = 1e-9
-"""Below this a figure is rounding error and shown as 0."""
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """A figure as readers see it everywhere."""
-    if value is None:
-        return "-"
-    if NOTHING < abs(value) < 0.5 * 10**-digits:
-        return f"{value:.1g}"
-    # Adding 0.0 turns a rounded -0.0 into 0.0.
-    return f"{round(value, digits) + 0.0:.{digits}f}"

@@ -22,6 +22,7 @@ from spark_audit.results.rows import (
     Text,
     measured,
 )
+from spark_audit.sentences import capitalised
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -236,17 +237,30 @@ class Finding(Rendered):
     @property
     def sentence(self) -> str:
         """What readers are told, with its subject."""
-        return sentences.sentence(self)
+        text = self.text
+        return f"{self.subject}: {text}" if self.subject else capitalised(text)
+
+    @property
+    def lead(self) -> str:
+        """The sentence where its checkpoint stands in front already."""
+        about = f"{self.says}.subject"
+        return self.sentence if sentences.knows(about) else capitalised(self.text)
 
     @property
     def subject(self) -> str:
         """What it is about; empty: the report as a whole."""
-        return sentences.subject(self)
+        key = f"{self.says}.subject"
+        return self._rendered(key) if sentences.knows(key) else self.checkpoint
 
     @property
     def text(self) -> str:
         """The sentence without its subject."""
-        return sentences.text(self)
+        says = f"{self.says}.withdrawn" if self.withdrawn else self.says
+        keys = ("void", says) if self.voided_by else (says, "ending")
+        return " ".join(filter(None, map(self._rendered, keys)))
+
+    def _rendered(self, key: str) -> str:
+        return sentences.render(key, **self.facts, finding=self)
 
     @property
     def shows_effect(self) -> bool:

@@ -1,277 +1,31 @@
-"""Every sentence of a report: rendered from typed facts by the templates of a language.
+"""Every sentence of a report, by its key: templates as data, and what renders them."""
 
-The files of ``en/`` hold the templates (Jinja). A key such as ``matched.memory`` is a
-table: ``text``, ``withdrawn`` (once the correction over the report took the claim away)
-and ``subject`` (the checkpoint, where there is none). Templates include one another by
-their keys, ``{% include "matched.compared" %}``. Line breaks are spaces.
-"""
-
-from __future__ import annotations
-
-import math
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from functools import lru_cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Protocol
-
-from spark_audit.results.estimate import number
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
-    from spark_audit.results.findings import Finding, Hits
-    from spark_audit.results.rows import Row
-
-TWICE, MOST = 2.0, 1000.0
-"""Ratios from which a likelihood is said to be so many times as high, and up to which.
-"""
-DECIMALS = {"bits": 2, "points": 1, "ranks": 1, "clusters": 1}
-"""Decimals of a unit, where they are not three."""
-
-
-class Interval(Protocol):
-    """What has a value with limits: a row, a contrast, an estimate."""
-
-    @property
-    def value(self) -> float | None: ...  # noqa: D102
-
-    @property
-    def low(self) -> float | None: ...  # noqa: D102
-
-    @property
-    def high(self) -> float | None: ...  # noqa: D102
-
-
-def limits(
-    low: float | None, high: float | None, *, digits: int = 3, scale: float = 1
-) -> str:
-    """``" [low, high]"``; empty without an interval."""
-    if low is None or high is None:
-        return ""
-    return f" [{number(scale * low, digits)}, {number(scale * high, digits)}]"
-
-
-def figure(
-    row: Interval, digits: int = 3, *, sign: int = 1, scale: float = 1, unit: str = ""
-) -> str:
-    """``value [low, high]``; the unit stands behind the value.
-
-    Parameters
-    ----------
-    sign
-        -1 turns the figure round: the value and both limits.
-    """
-    if row.value is None:
-        return render("word.withheld") if getattr(row, "withheld", False) else "-"
-    low, high = (row.low, row.high) if sign > 0 else (row.high, row.low)
-    value = number(sign * scale * row.value, digits)
-    return f"{value}{unit}{limits(low, high, digits=digits, scale=sign * scale)}"
-
-
-def points(row: Interval) -> str:
-    """A difference of shares: ``value [low, high]`` in percentage points."""
-    return figure(row, DECIMALS["points"], scale=100)
-
-
-def percent(row: Interval) -> str:
-    """A share: ``value% [low, high]``."""
-    return figure(row, DECIMALS["points"], scale=100, unit="%")
-
-
-def value(row: Row, digits: int = 3, *, scale: float = 1) -> str:
-    """The value without its interval."""
-    if row.value is None:
-        return render("word.withheld") if row.withheld else "-"
-    return number(scale * row.value, digits)
-
-
-def drifted(row: Row | None) -> str:
-    """A drift; nothing has drifted on the reference itself."""
-    if row is None or (row.value is None and not row.withheld):
-        return number(0.0)
-    return value(row)
-
-
-def likelier(row: Row) -> str:
-    """A change of NLL, nats per token, in words: ``12% more likely``."""
-    if row.value is None:
-        return value(row)
-    ratio = _ratio(row.value)
-    if ratio >= TWICE:
-        return render("word.times_as_likely", ratio=_times(ratio))
-    way = "more" if ratio >= 1 else "less"
-    return render(f"word.{way}_likely", percent=number(100 * abs(ratio - 1), 0))
-
-
-def likelier_interval(row: Row) -> str:
-    """The interval of :func:`likelier`: in times, or in per cent with signs."""
-    assert row.value is not None
-    assert row.low is not None
-    assert row.high is not None
-    low, high = _ratio(row.high), _ratio(row.low)
-    if _ratio(row.value) >= TWICE:
-        ends = {"low": _times(low), "high": _times(high)}
-        return render("word.times", ratio=render("word.from_to", **ends))
-    signed = [f"{'+' * (end >= 1)}{number(100 * (end - 1), 0)}%" for end in (low, high)]
-    return render("word.from_to", low=signed[0], high=signed[1])
-
-
-def _ratio(change: float) -> float:
-    """How many times as likely per token."""
-    return math.exp(min(-change, 2 * math.log(MOST)))
-
-
-def _times(ratio: float) -> str:
-    return render("word.over", most=f"{MOST:g}") if ratio > MOST else number(ratio, 1)
-
-
-def share(part: float | None) -> str:
-    """A share in per cent, without its sign."""
-    return number(None if part is None else 100 * part, DECIMALS["points"])
-
-
-def p_value(p: float, *, places: int | None = None, least: float = 0.0) -> str:
-    """``p 0.012``: two significant digits, or so many decimals.
-
-    What is below ``least`` is only said to be so.
-    """
-    if p < least:
-        return f"p < {least:g}"
-    return f"p {p:.2g}" if places is None else f"p {p:.{places}f}"
-
-
-def adjusted_p(p: float, tests: int) -> str:
-    """A p value that was adjusted over several tests."""
-    return render("word.adjusted", p=p, tests=tests)
-
-
-def listed(names: Sequence[str]) -> str:
-    """``a, b and c``."""
-    last = f" {render('word.and')} "
-    return last.join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-
-
-def of_rows(dose: str) -> str:
-    """How many rows a group of doses is of: ``dose:16+`` is "16 or more"."""
-    least, more, _ = dose.removeprefix("dose:").partition("+")
-    return render("word.dose", range=least.split("-"), more=bool(more))
-
-
-def effect(mde: float, unit: str) -> str:
-    """A smallest effect with its unit."""
-    shown = number(mde, DECIMALS.get(unit, 3))
-    return f"{shown} {optional(f'unit.{unit}') or unit}".strip()
-
-
-def hits(counted: Hits) -> str:
-    """How many, and how many if ties are won; of shared files about how many."""
-    return render("word.hits", hits=counted)
-
-
-def capitalised(text: str) -> str:
-    """The text with a capital first letter."""
-    return text[:1].upper() + text[1:]
-
-
-FILTERS = (
-    *(figure, points, percent, value, drifted, share, number, p_value, of_rows),
-    *(likelier, likelier_interval, effect, hits, capitalised, adjusted_p, listed),
+from spark_audit.sentences.renderer import (
+    DECIMALS,
+    LANGUAGES,
+    capitalised,
+    figure,
+    knows,
+    limits,
+    number,
+    optional,
+    p_value,
+    percent,
+    render,
+    spoken,
 )
-LANGUAGES = ("en", "de")
-"""Languages that there are; what one lacks is English."""
-_spoken = ContextVar("language", default="en")
 
-
-@contextmanager
-def spoken(language: str) -> Iterator[None]:
-    """Render in a language for a while."""
-    before = _spoken.set(language)
-    try:
-        yield
-    finally:
-        _spoken.reset(before)
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, part in table.items():
-        if isinstance(part, str):
-            yield f"{prefix}{key}".removesuffix(".text"), part
-        else:
-            yield from _flat(part, f"{prefix}{key}.")
-
-
-@lru_cache
-def _known(language: str) -> dict[str, str]:
-    known = {} if language == "en" else dict(_known("en"))
-    for file in files("spark_audit.sentences").joinpath(language).iterdir():
-        known |= _flat(tomllib.loads(file.read_text(encoding="utf-8")))
-    return known
-
-
-@lru_cache
-def _environment(language: str) -> Environment:
-    from jinja2 import DictLoader, Environment, StrictUndefined
-
-    loader = DictLoader(_known(language))
-    made = Environment(loader=loader, undefined=StrictUndefined)
-    made.filters |= {one.__name__: one for one in FILTERS}
-    return made
-
-
-def knows(key: str) -> bool:
-    """Whether there is a sentence of a key."""
-    return key in _known("en")
-
-
-def render(key: str, /, **facts: Any) -> str:
-    """The sentence of a key, in the language that is spoken.
-
-    Raises
-    ------
-    jinja2.TemplateError
-        If there is no such sentence, or it lacks a fact.
-    """
-    template = _environment(_spoken.get()).get_template(key)
-    return " ".join(template.render(facts).split())
-
-
-def optional(key: str) -> str:
-    """The sentence of a key without facts; empty where there is none."""
-    return render(key) if knows(key) else ""
-
-
-def subject(finding: Finding) -> str:
-    """What a finding is about; empty: the report as a whole."""
-    key = f"{finding.says}.subject"
-    return _rendered(key, finding) if knows(key) else finding.checkpoint
-
-
-def text(finding: Finding) -> str:
-    """A finding without its subject: what it says, and how sure that is."""
-    key = f"{finding.says}.withdrawn" if finding.withdrawn else finding.says
-    parts = [_rendered(key, finding)]
-    if finding.voided_by:
-        parts.insert(0, _rendered("void", finding))
-    else:
-        parts.append(_rendered("ending", finding))
-    return " ".join(filter(None, parts))
-
-
-def sentence(finding: Finding) -> str:
-    """A finding with its subject: it stands by itself."""
-    about, shown = subject(finding), text(finding)
-    return f"{about}: {shown}" if about else capitalised(shown)
-
-
-def lead(finding: Finding) -> str:
-    """A finding where its checkpoint stands in front already."""
-    if knows(f"{finding.says}.subject"):
-        return sentence(finding)
-    return capitalised(text(finding))
-
-
-def _rendered(key: str, finding: Finding) -> str:
-    return render(key, **finding.facts, finding=finding)
+__all__ = [
+    "DECIMALS",
+    "LANGUAGES",
+    "capitalised",
+    "figure",
+    "knows",
+    "limits",
+    "number",
+    "optional",
+    "p_value",
+    "percent",
+    "render",
+    "spoken",
+]
