@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import ANY
 from spark_audit.checkpoints.specs import BASE
 from spark_audit.names import entry_of, original_of, series_of
-from spark_audit.results import OF_REPORT, Claim, Finding, Guard, Row
+from spark_audit.results import Claim, Finding, Guard, Row
 from spark_audit.results.findings import DETECTED, SEVERITY
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.power import smallest
@@ -110,23 +109,6 @@ def _figure(one: Row | Finding) -> tuple[object, ...]:
     return (*place, *(None if end is None else f"{end:.9g}" for end in ends))
 
 
-def remembers(finding: Finding) -> bool:
-    """Whether a finding rests on a test of memory, whatever that came to."""
-    if finding.alone in ("not_tested", "confounded") or finding.checkpoint == BASE:
-        return False
-    if finding.alone in ("verbatim", "memory"):
-        return True
-    tested = finding.family == "primary" and finding.p is not None
-    return AUDITS.about(finding.audit).memory and (tested or finding.metric == "memory")
-
-
-def unclear(finding: Finding) -> bool:
-    """Whether what a finding tells may be memory, and cannot be told from the texts."""
-    if finding.claim != "confounded" or finding.checkpoint == BASE:
-        return False
-    return AUDITS.about(finding.audit).memory or finding.audit == "extract"
-
-
 def faults(guards: Iterable[Guard], name: str) -> list[Guard]:
     """The setup guards that failed for a checkpoint, the first of each name.
 
@@ -166,24 +148,6 @@ def _unless_void(finding: Finding, guards: Sequence[Guard]) -> Finding:
         void = {"status": "invalid", "voided_by": guard.name}
         return finding.model_copy(update=void)
     return finding
-
-
-def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]:
-    """That memory was not tested: of no checkpoint, or of some.
-
-    Of a method with several seeds or stages one test is enough.
-    """
-    tested = {_entry(one.checkpoint) for one in findings if remembers(one)}
-    entries = [k for k in dict.fromkeys(map(_entry, names)) if k != BASE]
-    lacking = [name for name in entries if name not in tested]
-    if lacking and len(lacking) == len(entries):
-        give = "give_alike" if any(map(unclear, findings)) else "give"
-        return [_untested("", give)]
-    return [_untested(name) for name in lacking]
-
-
-def _untested(name: str, give: str = "") -> Finding:
-    return Finding.not_tested(OF_REPORT, "report.untested", checkpoint=name, give=give)
 
 
 def _entry(name: str) -> str:

@@ -11,11 +11,11 @@ from spark_audit.audits.claims import (
     at_level,
     corrected,
     family,
-    untested,
     without_void,
 )
 from spark_audit.provenance import now, versions
 from spark_audit.report.attachments import MATCHING
+from spark_audit.report.coverage import untested
 from spark_audit.results import AuditResult, Guard, Report, by_severity
 
 SCOPE = (

@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from spark_audit.audits import AUDITS
-from spark_audit.audits.claims import faults, untested
+from spark_audit.audits.claims import faults
 from spark_audit.audits.contract import ANY, BASE
 from spark_audit.errors import InputError, choose
 from spark_audit.names import entry_of, series_of
+from spark_audit.report.coverage import untested
 from spark_audit.report.disclosure import disclosed
 from spark_audit.results import Contrast, Report, Row, number
 from spark_audit.results.findings import SEVERITY

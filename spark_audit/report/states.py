@@ -6,22 +6,16 @@ alone, so that no two formats can answer differently.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from spark_audit import sentences
-from spark_audit.audits import AUDITS
-from spark_audit.audits.claims import (
-    REMAINS,
-    TESTS,
-    faults,
-    remembers,
-    unclear,
-)
+from spark_audit.audits.claims import REMAINS, TESTS, faults
 from spark_audit.audits.matched.matched_findings import BALANCE
 from spark_audit.checkpoints.specs import BASE
 from spark_audit.names import entry_of, series_of
+from spark_audit.report.coverage import attacks_of_audits, remembers, unclear
 from spark_audit.report.tables import entries
 from spark_audit.results import OF_REPORT, Finding, Guard, Report, by_severity, number
 from spark_audit.results.findings import DETECTED, SEVERITY
@@ -144,7 +138,7 @@ def standings(report: Report) -> list[Standing]:
 
     Empty where no audit of the report attacks anything.
     """
-    attacks = dict(_attacks())
+    attacks = dict(attacks_of_audits())
     if not any(row.audit in attacks for row in report.results):
         return []
     by_entry: dict[str, list[Finding]] = {name: [] for name in entries(report)}
@@ -292,49 +286,6 @@ def gate(found: Sequence[Standing]) -> str:
         "unjudged": any(one.ships and skipped & {*one.tally} for one in found),
     }
     return sentences.render("states.gate", **facts)
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """On how much an attack was tried; ``count`` 0: it came to no figure."""
-
-    audit: str
-    count: int = 0
-    types: int = 0
-
-    @property
-    def on(self) -> str:
-        """In words; empty: on nothing."""
-        facts = {"count": self.count, "types": self.types}
-        key = f"audit.{self.audit}.covers"
-        return sentences.render(key, **facts) if self.count else ""
-
-
-def coverage(report: Report) -> list[Coverage]:
-    """On how much each attack was tried."""
-    covers = []
-    for name, (metric, field) in _attacks():
-        rows = [
-            row
-            for row in report.results
-            if (row.audit, row.metric) == (name, metric) and row.n
-        ]
-        rows = [row for row in rows if row.checkpoint != BASE] or rows
-        counts = [getattr(row, field) for row in rows if row.group == "pooled"]
-        types = {r.grouping[1] for r in rows if r.grouping[0] == "type"}
-        covers.append(Coverage(name, max(counts, default=0), len(types)))
-    return covers
-
-
-def covered(report: Report) -> str:
-    """What each attack was tried on, and which came to no figure."""
-    return sentences.render("states.covered", attacks=coverage(report))
-
-
-def _attacks() -> Iterator[tuple[str, tuple[str, str]]]:
-    for name in AUDITS.in_order():
-        if covers := AUDITS.about(name).covers:
-            yield name, covers
 
 
 def _entry(name: str) -> str:

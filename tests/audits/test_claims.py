@@ -11,10 +11,11 @@ from pydantic import ValidationError
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from spark_audit.audits.claims import corrected, remembers, untested
+from spark_audit.audits.claims import corrected
 from spark_audit.audits.extract.rate_difference import Apart
 from spark_audit.audits.seeds import with_entries
 from spark_audit.report.assemble import assemble, results_of
+from spark_audit.report.coverage import remembers, untested
 from spark_audit.results import AuditResult, CheckpointFacts, Finding, Report, Row
 
 REMEMBERED: dict[str, Any] = {

@@ -294,7 +294,8 @@ def test_what_moved_on_trained_rows_alone_is_found(
     assert way in first.sentence
     assert f"{row.value:.3f} [" in first.sentence
     assert (first.family, first.p is not None and first.p < 0.001) == ("primary", True)
-    assert "no memory of identifiers shown" in first.otherwise
+    taken = first.model_copy(update={"claim": "nothing_shown"})
+    assert "no memory of identifiers shown" in taken.sentence
     assert pooled(result, "base", "memory").status == "not_estimable"
     assert claims(result)["base"] == {"nothing_shown"}
 

@@ -12,12 +12,12 @@ from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import series_of
 from spark_audit.report.cells import Rendering, Table
+from spark_audit.report.coverage import covered
 from spark_audit.report.states import (
     SHAPES,
     Standing,
     advice,
     answer,
-    covered,
     doubts,
     gate,
     outcome_name,

@@ -10,7 +10,8 @@ from spark_audit.audits import AUDITS
 from spark_audit.checkpoints.specs import BASE
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.assemble import SCOPE
-from spark_audit.report.states import Outcome, Standing, Tried, coverage
+from spark_audit.report.coverage import coverage
+from spark_audit.report.states import Outcome, Standing, Tried
 from spark_audit.results import Finding, Report, number
 from spark_audit.sentences import DECIMALS, figure, percent, render
 

@@ -27,6 +27,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, series_of
 from spark_audit.report.attachments import read_cases
 from spark_audit.report.cells import FURTHER, VOID, Line, Rendering, Table
+from spark_audit.report.coverage import covered
 from spark_audit.report.figures.entries import palette
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.figures.svg import Picture, css_string, picture
@@ -35,7 +36,6 @@ from spark_audit.report.states import (
     SHAPES,
     advice,
     answer,
-    covered,
     doubts,
     gate,
     meanings,
