@@ -378,13 +378,13 @@ def test_a_sentence_shows_its_rows_figure_where_another_is_written_alike(
     own = one.model_copy(
         update={"metric": "rise", "unit": "bits", "clusters": 400, "value": 0.0411}
     )
-    columns = {"audit": one.audit, "checkpoint": one.checkpoint, "claim": "memory"}
-    said = Finding(metric="rise", value=0.0411, sentence="rose by 0.041.", **columns)
-    report = small[0].model_copy(update={"results": [one, own], "findings": [said]})
+    facts = {"delta_sel": own, "reason": "x"}
+    finding = Finding.on(own, "memory", "matched.no_change", facts=facts)
+    report = small[0].model_copy(update={"results": [one, own], "findings": [finding]})
     shown = disclosed(report)
     told = number(shown.results[1].value)
     assert told != number(shown.results[0].value)
-    assert shown.findings[0].sentence == f"rose by {told}."
+    assert f"Delta_sel {told};" in shown.findings[0].sentence
 
 
 @pytest.mark.parametrize("clusters", [FEWEST - 1, 40])
@@ -393,12 +393,14 @@ def test_a_difference_that_is_claimed_of_a_few_is_withheld_with_its_row(
 ) -> None:
     place = {"audit": "extract", "checkpoint": "x", "metric": "greedy_rate"}
     told = {"value": 10.0, "low": 4.0, "high": 16.0, "null": 0.0, "mde": 5.7}
+    exact = Row(**place, value=0.1, low=0.04, high=0.16, clusters=clusters)
     said = Finding(
         **place,
         **told,
         unit="points",
         claim="nothing_shown",
-        sentence="by 10.0 points.",
+        says="utility.transfer_gained",
+        facts={"transfer": exact},
     )
     # A rate of none has the value of no difference: its figures are others.
     for value in (0.1, 10.0):
@@ -410,7 +412,8 @@ def test_a_difference_that_is_claimed_of_a_few_is_withheld_with_its_row(
             figure = getattr(shown, name)
             # Of 40 in or out a step is two, 5 points.
             assert figure is None if few else figure == pytest.approx(exact, abs=2.5)
-        assert shown.sentence == f"by {'withheld' if few else '10.0'} points."
+        assert ("withheld" in shown.sentence) == few
+        assert "16.0" not in shown.sentence
 
 
 def test_one_pair_tells_nothing_but_that_it_is_there(
@@ -432,8 +435,11 @@ def test_one_pair_tells_nothing_but_that_it_is_there(
             {"variant": "x", "clusters": 1, "delta_sel": 0.00112563, "note": ""}
         ],
     }
-    sentence = "ours: Delta_sel 3.14159265 [3.1, 3.2] nats over 4 tokens."
-    finding = report.findings[0].model_copy(update={"sentence": sentence})
+    row = report.results[0].model_copy(
+        update={"value": 3.14159265, "low": 3.141, "high": 3.149, "clusters": 1}
+    )
+    said = {"delta_sel": row, "reason": "none"}
+    finding = Finding.on(row, "moved", "matched.no_change", facts=said)
     one = report.model_copy(
         update={
             "manifest": facts,
@@ -451,7 +457,7 @@ def test_one_pair_tells_nothing_but_that_it_is_there(
     (line,) = lines_of(tmp_path / "tables" / "balance.csv")
     assert line["note"] == WITHHELD
     assert line["mean_pii"] == line["mean_control"] == ""
-    assert "Delta_sel withheld nats" in (tmp_path / "report.md").read_text()
+    assert "Delta_sel withheld; its" in (tmp_path / "report.md").read_text()
 
 
 def test_a_usual_report_loses_nothing_but_digits(

@@ -89,6 +89,7 @@ def covered(report: Report) -> str:
 
 
 def attacks_of_audits() -> Iterator[tuple[str, tuple[str, str]]]:
+    """Audits that attack checkpoints, and the metric and field that say on how much."""
     for name in AUDITS.in_order():
         if covers := AUDITS.about(name).covers:
             yield name, covers

@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from jinja2 import TemplateError
 from pydantic import ValidationError
 
 from spark_audit.errors import InputError, OutputError, choose
@@ -105,7 +106,7 @@ def read_report(folder: str | Path) -> Report:
     # Strictly first: pydantic takes NaN and any depth.
     parse_json(text, place=str(path))
     try:
-        return Report.model_validate_json(text)
+        report = Report.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         field = field_path(first["loc"], Report.model_json_schema())
@@ -114,6 +115,17 @@ def read_report(folder: str | Path) -> Report:
             where=str(path),
             fix="run the audit again with this version",
         ) from error
+    # A sentence of somebody else's report may lack its template, or a fact.
+    for one in (*report.findings, *report.guards):
+        try:
+            one.model_dump(include={*one.model_computed_fields})
+        except (TemplateError, TypeError, AttributeError, ValueError) as error:
+            raise InputError(
+                f"has no sentence {one.says!r} of such facts",
+                where=str(path),
+                fix="run the audit again with this version",
+            ) from error
+    return report
 
 
 def write_report(

@@ -353,3 +353,18 @@ def test_markdown_fits_an_issue_and_says_what_it_leaves_out(report: Report) -> N
     # What was found is never left out, however long it is.
     told = report.model_copy(update={"findings": [found("x: " + "y" * 70_000)]})
     assert "y" * 70_000 in render(told)
+
+
+@pytest.mark.parametrize(
+    "forged", [{"says": "no.such"}, {"says": "matched.memory", "facts": {"memory": 1}}]
+)
+def test_a_report_whose_sentence_cannot_be_rendered_is_refused(
+    forged: dict[str, Any], report: Report, tmp_path: Path
+) -> None:
+    write_report(report, tmp_path, formats=["json"])
+    path = tmp_path / "report.json"
+    content = json.loads(path.read_text())
+    content["findings"][0] |= forged
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="has no sentence"):
+        read_report(tmp_path)
