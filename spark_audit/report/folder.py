@@ -28,7 +28,7 @@ from spark_audit.report.cells import Rendering, Table
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.writers import WRITERS
-from spark_audit.results import Report
+from spark_audit.results import Finding, Report
 from spark_audit.terminal.suggestions import instead
 
 FOLDERS = (
@@ -118,7 +118,7 @@ def read_report(folder: str | Path) -> Report:
     # A sentence of somebody else's report may lack its template, or a fact.
     for one in (*report.findings, *report.guards):
         try:
-            one.model_dump(include={*one.model_computed_fields})
+            _ = one.sentence if isinstance(one, Finding) else one.detail
         except (TemplateError, TypeError, AttributeError, ValueError) as error:
             raise InputError(
                 f"has no sentence {one.says!r} of such facts",
