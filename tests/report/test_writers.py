@@ -359,7 +359,7 @@ def test_markdown_fits_an_issue_and_says_what_it_leaves_out(report: Report) -> N
     "forged", [{"says": "no.such"}, {"says": "matched.memory", "facts": {"memory": 1}}]
 )
 def test_a_report_whose_sentence_cannot_be_rendered_is_refused(
-    forged: dict[str, Any], report: Report, tmp_path: Path
+    forged: dict[str, object], report: Report, tmp_path: Path
 ) -> None:
     write_report(report, tmp_path, formats=["json"])
     path = tmp_path / "report.json"
