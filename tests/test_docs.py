@@ -14,7 +14,7 @@ from claims.__main__ import parser as claims_parser
 
 from spark_audit.cli.main import SEVERAL, run
 from spark_audit.data.examples import read_examples
-from spark_audit.report.states import STATES
+from spark_audit.report.states import SHAPES
 from spark_audit.terminal.console import spread
 from spark_train.cli import run as train_run
 
@@ -69,7 +69,7 @@ def test_the_readme_is_short_and_leads_to_every_page() -> None:
     assert len(README.splitlines()) <= MOST_LINES
     assert len(PAGES) >= 6
     assert all(f"](docs/{name})" in README for name in PAGES)
-    assert re.findall(r"^\| ([A-Z ]+) \|", README, flags=re.M) == [*STATES]
+    assert re.findall(r"^\| ([A-Z ]+) \|", README, flags=re.M) == [*SHAPES]
 
 
 def test_ci_takes_its_test_command_from_the_readme() -> None:

@@ -28,7 +28,7 @@ from spark_audit.report.cells import Rendering, Table
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.writers import WRITERS
-from spark_audit.results import Finding, Report
+from spark_audit.results import Report
 from spark_audit.terminal.suggestions import instead
 
 FOLDERS = (
@@ -116,15 +116,15 @@ def read_report(folder: str | Path) -> Report:
             fix="run the audit again with this version",
         ) from error
     # A sentence of somebody else's report may lack its template, or a fact.
-    for one in (*report.findings, *report.guards):
-        try:
-            _ = one.sentence if isinstance(one, Finding) else one.detail
-        except (TemplateError, TypeError, AttributeError, ValueError) as error:
-            raise InputError(
-                f"has no sentence {one.says!r} of such facts",
-                where=str(path),
-                fix="run the audit again with this version",
-            ) from error
+    try:
+        _ = [finding.sentence for finding in report.findings]
+        _ = [guard.detail for guard in report.guards]
+    except (TemplateError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(
+            "a finding or guard has no sentence of its facts",
+            where=str(path),
+            fix="run the audit again with this version",
+        ) from error
     return report
 
 

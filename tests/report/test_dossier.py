@@ -170,7 +170,7 @@ def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(
         "identifiers": ("tested", ""),
         "canaries": ("not applicable", "no canaries"),
         "twins": ("not tested", "it was not run"),
-        "membership": ("void", "tried, but its figures say nothing"),
+        "membership": ("void", "void"),
         "extraction": ("not tested", "it was not run"),
     }
     text = text_of(page.render(less, Path("nowhere")))

@@ -366,5 +366,5 @@ def test_a_report_whose_sentence_cannot_be_rendered_is_refused(
     content = json.loads(path.read_text())
     content["findings"][0] |= forged
     path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match="has no sentence"):
+    with pytest.raises(InputError, match="no sentence of its facts"):
         read_report(tmp_path)
