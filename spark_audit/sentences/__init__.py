@@ -17,6 +17,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Protocol
 
+from spark_audit.errors import InputError, choose
 from spark_audit.results.estimate import number
 
 if TYPE_CHECKING:
@@ -181,18 +182,32 @@ FILTERS = (
     *(likelier, likelier_interval, effect, hits, capitalised, adjusted_p, listed),
 )
 LANGUAGES = ("en", "de")
-"""Languages that there are; what one lacks is English."""
+"""Languages of sentences; what one lacks is English."""
 _spoken = ContextVar("language", default="en")
 
 
 @contextmanager
 def spoken(language: str) -> Iterator[None]:
-    """Render in a language for a while."""
+    """Render in a language for a while.
+
+    Raises
+    ------
+    InputError
+        If there is no such language.
+    """
+    if language not in LANGUAGES:
+        fix = choose(language, LANGUAGES)
+        raise InputError(f"{language!r} is unknown", where="--language", fix=fix)
     before = _spoken.set(language)
     try:
         yield
     finally:
         _spoken.reset(before)
+
+
+def language() -> str:
+    """The language that is spoken."""
+    return _spoken.get()
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
