@@ -164,7 +164,12 @@ def of_rows(dose: str) -> str:
 def effect(mde: float, unit: str) -> str:
     """A smallest effect with its unit."""
     shown = number(mde, DECIMALS.get(unit, 3))
-    return f"{shown} {optional(f'unit.{unit}') or unit}".strip()
+    return f"{shown} {unit_name(unit)}".strip()
+
+
+def unit_name(unit: str) -> str:
+    """A unit in the language that is spoken."""
+    return optional(f"unit.{unit}") or unit
 
 
 def hits(counted: Hits) -> str:
@@ -179,7 +184,7 @@ def capitalised(text: str) -> str:
 
 FILTERS = (
     *(figure, points, percent, value, drifted, share, number, p_value, of_rows),
-    *(likelier, likelier_interval, effect, hits, capitalised, adjusted_p, listed),
+    *(likelier, likelier_interval, effect, unit_name, hits, capitalised, adjusted_p, listed),
 )
 LANGUAGES = ("en", "de")
 """Languages of sentences; what one lacks is English."""
@@ -237,8 +242,8 @@ def _environment(language: str) -> Environment:
 
 
 def knows(key: str) -> bool:
-    """Whether there is a sentence of a key."""
-    return key in _known("en")
+    """Whether there is a sentence of a key, in the language that is spoken."""
+    return key in _known(language())
 
 
 def render(key: str, /, **facts: Any) -> str:
