@@ -31,7 +31,9 @@ LESS = {"less memory": True}
 BETRAYS = {"suppressed where trained": True, "memory": False}
 
 LEAKS, DETECTABLE = "LEAKS", "DETECTABLE"
-CLEAN, UNTESTED = "NOT SHOWN", "NOT TESTED"
+CLEAN, UNTESTED = "NO LEAK FOUND", "NOT TESTED"
+FORMERLY = {"NOT SHOWN": CLEAN}
+"""Names of states in lines of earlier runs."""
 
 
 @dataclass(frozen=True)

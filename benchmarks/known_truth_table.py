@@ -12,7 +12,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from known_truth_scenarios import CLAIMS, GUARDS, SCENARIOS, TITLES, Scenario
+from known_truth_scenarios import (
+    CLAIMS,
+    FORMERLY,
+    GUARDS,
+    SCENARIOS,
+    TITLES,
+    Scenario,
+)
 from scipy.stats import beta
 
 Line = dict[str, Any]
@@ -23,9 +30,10 @@ def read(lines: Path) -> list[Line]:
     found = []
     for text in lines.read_text("utf-8").splitlines() if lines.exists() else []:
         try:
-            found.append(json.loads(text))
+            line = json.loads(text)
         except ValueError:
             continue
+        found.append(line | {"state": FORMERLY.get(line["state"], line["state"])})
     return found
 
 

@@ -9,9 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jinja2 import Environment, meta
+from jinja2.nodes import Concat, Const, Include
+from made_reports import made_report
 
 from spark_audit import sentences
-from spark_audit.results import Finding, Row
+from spark_audit.cli.show import show_report
+from spark_audit.errors import InputError
+from spark_audit.report.folder import write_report
+from spark_audit.results import Finding, Report, Row
 from spark_audit.sentences import renderer
 
 PACKAGE = Path(renderer.__file__).parents[1]
@@ -81,15 +87,100 @@ def test_no_key_is_given_twice() -> None:
         assert len(flat) == len(set(flat))
 
 
-def test_what_a_detection_leaves_once_it_is_withdrawn_has_words() -> None:
+def facts_of(environment: Environment, key: str, seen: set[str]) -> set[str]:
+    """The facts that a template and those that it includes use."""
+    if key in seen:
+        return set()
+    seen.add(key)
+    loader = environment.loader
+    assert loader is not None
+    tree = environment.parse(loader.get_source(environment, key)[0])
+    found = meta.find_undeclared_variables(tree)
+    for node in tree.find_all(Include):
+        if isinstance(node.template, Const):
+            keys = [node.template.value]
+        else:
+            assert isinstance(node.template, Concat)
+            start = node.template.nodes[0]
+            assert isinstance(start, Const)
+            every = environment.list_templates()
+            keys = [each for each in every if each.startswith(start.value)]
+        for each in keys:
+            found |= facts_of(environment, each, seen)
+    return found
+
+
+@pytest.mark.parametrize("language", set(sentences.LANGUAGES) - {"en"})
+def test_a_translation_uses_no_fact_that_the_english_sentence_lacks(
+    language: str,
+) -> None:
+    english, other = map(renderer._environment, ("en", language))
+    known, own = renderer._known("en"), renderer._known(language)
+    translated = [key for key, text in own.items() if text != known.get(key)]
+    assert len(translated) > 100
+    for key in translated:
+        other.get_template(key)
+        allowed = facts_of(english, key, set()) if key in known else set()
+        assert facts_of(other, key, set()) <= allowed, key
+
+
+def remembered() -> Finding:
     row = Row(
         audit="matched", checkpoint="a", metric="memory", value=-1.0, low=-2.0,
         high=-0.5, unit="nats", n=9, clusters=8,
     )  # fmt: skip
     facts = {"memory": row, "trained": row, "held_out": row, "seeds": False}
-    finding = Finding.on(
+    return Finding.on(
         row, "memory", "matched.memory", p=0.04, family="primary", facts=facts
     )
+
+
+@pytest.fixture
+def report() -> Report:
+    """One checkpoint that leaks."""
+    finding = remembered()
+    row = finding.facts["memory"]
+    return made_report("base", "a", results=[row], findings=[finding])
+
+
+def test_readers_get_german_and_programs_english(
+    report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    formats = ["json", "csv", "md", "html", "dossier"]
+    write_report(report, tmp_path, formats=formats, language="de")
+    head, page, dossier, told = (
+        (tmp_path / name).read_text("utf-8")
+        for name in ("report.md", "report.html", "dossier.html", "report.json")
+    )
+    for text in (head, page, dossier):
+        assert "LECK" in text
+        assert "ERINNERT sich an trainierte Identifikatoren" in text
+        assert "Geben Sie diesen Checkpoint nicht frei" in text
+        assert "REMEMBERS" not in text
+    assert page.count('<html lang="de">') == dossier.count('<html lang="de">') == 1
+    assert "<title>Datenschutz-Dossier: m</title>" in dossier
+    tables = [path.read_text("utf-8") for path in tmp_path.glob("tables/*.csv")]
+    assert tables
+    assert "REMEMBERS trained identifiers" in told
+    assert not any("ERINNERT" in text for text in (told, *tables))
+    with sentences.spoken("de"):
+        show_report(report)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "LECK a: ERINNERT sich" in said
+    assert "Ohne eigene Regeln gilt: spark-audit gate stoppt a." in said
+
+
+def test_a_language_that_there_is_not_writes_nothing(
+    report: Report, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="'xx' is unknown") as caught:
+        write_report(report, tmp_path / "new", language="xx")
+    assert "en" in str(caught.value)
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_a_detection_leaves_once_it_is_withdrawn_has_words() -> None:
+    finding = remembered()
     claimed = finding.model_copy(update={"p_adjusted": 0.04, "tests": 1})
     taken = {"claim": "nothing_shown", "p_adjusted": 0.08, "tests": 2}
     withdrawn = finding.model_copy(update=taken)

@@ -14,6 +14,7 @@ from spark_audit.audits import AUDITS
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli import ALL, PROGRAM
 from spark_audit.pipeline.request import Request
+from spark_audit.sentences import spoken
 from spark_audit.terminal.commands import given, write_config
 from spark_audit.terminal.console import say, tell, tell_json
 from spark_audit.terminal.flags import (
@@ -164,6 +165,7 @@ def _audit(request: Request, way: _Way) -> Path | None:
     else:
         from spark_audit.cli.show import say_where, show_report
 
-        show_report(outcome.report, verbose=way.verbose)
-        say_where(outcome.folder)
+        with spoken(request.language):
+            show_report(outcome.report, verbose=way.verbose)
+            say_where(outcome.folder)
     return outcome.folder

@@ -9,7 +9,7 @@ import typer
 
 from spark_audit.cli import PROGRAM
 from spark_audit.errors import InputError
-from spark_audit.pipeline.request import Formats, Preset
+from spark_audit.pipeline.request import Formats, Language, Preset
 from spark_audit.terminal.console import keep_apart, tell, tell_json
 from spark_audit.terminal.flags import Flag, Json, Seed, ShowText, Verbose, command
 
@@ -39,6 +39,7 @@ def report(
     *,
     folder: Folder,
     formats: Formats = (),
+    language: Language = "en",
     manifest: Annotated[
         Path | None,
         Flag(
@@ -86,6 +87,7 @@ def report(
         show_text=show_text,
         further=further,
         prepared_by=prepared_by or "",
+        language=language,
     )
     for path in written:
         tell(str(path))

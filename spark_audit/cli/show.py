@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spark_audit import sentences
 from spark_audit.audits import AUDITS
 from spark_audit.report.cells import Table, records_table
 from spark_audit.report.disclosure import disclosed
@@ -20,7 +21,7 @@ from spark_audit.report.states import (
     standings,
     state_name,
 )
-from spark_audit.report.tables import NO_VERDICT, glance, tables
+from spark_audit.report.tables import glance, tables
 from spark_audit.results import OF_REPORT, Report, by_severity
 from spark_audit.terminal.console import show_line, show_table, stdout, tell, tell_json
 
@@ -40,16 +41,16 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
             show_line(finding.sentence, style="bold")
     _show_guards(report, verbose=verbose or single)
     if stand and not (verbose or single):
-        show_line("Every sentence and figure: the report below, or --verbose.")
+        show_line(sentences.render("terminal.more"))
         return
     if not report.findings:
-        show_line(NO_VERDICT)
+        show_line(sentences.render("page.no_verdict"))
     for finding in by_severity(report.findings):
         if finding.audit != OF_REPORT or finding.checkpoint:
             style = "bold" if finding.detected else None
             show_line(f"- {finding.audit}: {finding.sentence}", style=style)
     if not verbose and stdout().width < WIDE:
-        show_line("Tables: the report below, or --verbose.")
+        show_line(sentences.render("terminal.tables"))
         return
     first = glance(report)
     if not single and first is not None:
@@ -75,25 +76,27 @@ def _show_standings(report: Report, stand: Sequence[Standing]) -> None:
             if outcome in ("confounded", "void", "not tested")
         ]
         if found:
-            rest.insert(0, f"FOUND: {', '.join(found)}")
+            rest.insert(0, f"{outcome_name('FOUND')}: {', '.join(found)}")
         told = f"{SHAPES[one.state]} {state_name(one.state)} {one.name}: {one.lead}"
         if one.exposed:
-            rest.append(f"most exposed types: {one.exposed}")
+            rest.append(sentences.render("page.exposed", exposed=one.exposed))
         joined = "; ".join(rest)
         tail = f" {joined[:1].upper()}{joined[1:]}."
         style = "bold" if one.detections else None
         show_line(told + (tail if rest else ""), style=style)
-    show_line(f"Level: {level(report)}.")
+    show_line(sentences.render("terminal.level", level=level(report)))
     for state, text in advice(stand).items():
         show_line(f"{SHAPES[state]} {text}")
-    show_line(f"spark-audit gate, without rules, {gate(stand)}.")
+    rules = sentences.render("page.without_rules")
+    show_line(f"{rules} spark-audit gate {gate(stand)}.")
 
 
 def _show_guards(report: Report, *, verbose: bool) -> None:
     """Checks of the audit itself that failed; warnings too where there is room."""
     for guard in report.guards:
         if guard.passed is False or (verbose and guard.passed is None):
-            word = "warning" if guard.passed is None else "did not hold"
+            state = "warning" if guard.passed is None else "failed"
+            word = sentences.render(f"page.guard_{state}")
             place = f" ({guard.checkpoint})" if guard.checkpoint else ""
             show_line(f"{word}: {guard.name}{place}: {guard.detail}")
 
@@ -119,7 +122,8 @@ def show_records(
 def say_where(folder: Path) -> None:
     """Print what to open first of a report folder."""
     pages = [folder / name for name in ("report.html", "report.md", "report.json")]
-    tell(f"\nReport: {', '.join([str(page) for page in pages if page.exists()][:2])}")
+    names = ", ".join([str(page) for page in pages if page.exists()][:2])
+    tell(f"\n{sentences.render('terminal.report')}: {names}")
     dossier = folder / "dossier.html"
     if dossier.exists():
-        tell(f"Dossier: {dossier}")
+        tell(f"{sentences.render('terminal.dossier')}: {dossier}")

@@ -121,6 +121,7 @@ def _written(
         formats=("json", *request.formats) if request.formats else (),
         manifest=work.view,
         show_text=request.show_text,
+        language=request.language,
     )
     return read_report(folder)  # it knows now what stands beside it
 

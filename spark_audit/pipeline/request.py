@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
+from spark_audit.sentences import LANGUAGES
 from spark_audit.terminal.flags import Flag, Seed, ShowText
 
 
@@ -68,6 +69,13 @@ Formats: TypeAlias = Annotated[
         metavar="NAMES",
         name="format",
         read=formats_of,
+    ),
+]
+Language: TypeAlias = Annotated[
+    str,
+    Flag(
+        "Language of the first screen, advice and dossier; the rest is English.",
+        choices=LANGUAGES,
     ),
 ]
 Preset: TypeAlias = Annotated[
@@ -145,6 +153,7 @@ class Request:
     preset: Preset = None
     seed: Seed = 0
     formats: Formats = ()
+    language: Language = "en"
     limit: Annotated[
         int | None, Flag("Score only N examples; the report is partial.", min=1)
     ] = None

@@ -15,6 +15,7 @@ from pathlib import Path
 from jinja2 import TemplateError
 from pydantic import ValidationError
 
+from spark_audit import sentences
 from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.files import (
     check_links,
@@ -44,6 +45,8 @@ FOLDERS = (
 JSON = "json-file"
 SCORES = "scores"
 """What audits leave there is named like a writer's files, and is no writer's."""
+ENGLISH = (JSON, "csv-tables")
+"""Formats for programs: no language changes them."""
 
 
 ALIASES = {
@@ -137,6 +140,7 @@ def write_report(
     show_text: bool = False,
     further: Sequence[Table] = (),
     prepared_by: str = "",
+    language: str = "en",
 ) -> list[Path]:
     """Write a report in the given formats (default: all that are not only on request).
 
@@ -155,23 +159,27 @@ def write_report(
         Tables that are not the report's own, in formats for people.
     prepared_by
         Who prepared it, in formats that are handed over.
+    language
+        Of formats for people; what it lacks is English.
 
     Raises
     ------
     InputError
-        If a format is unknown, or a folder in it is a link out of it; then nothing is
+        If a format or the language is unknown, or a folder in it is a link out of it; then nothing is
         written.
     """
     known = format_names()
     check_formats(formats)
-    shared = disclosed(report)
+    with sentences.spoken(language):  # refuses one that there is not
+        shared = disclosed(report)
     before = _before(folder)
     # Drawing takes longest: the page and the files share what is drawn.
     drawn = cache(lambda: drawings(shared))
     how = Rendering(manifest, show_text, further, prepared_by, drawn)
 
     def run(name: str, told: Report) -> list[Path]:
-        return WRITERS.get(name).run(told, folder, how)
+        with sentences.spoken("en" if name in ENGLISH else language):
+            return WRITERS.get(name).run(told, folder, how)
 
     asked = dict.fromkeys(known[name] for name in formats) or _usual(report)
     made = {name: run(name, shared) for name in asked if name != JSON}

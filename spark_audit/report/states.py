@@ -20,11 +20,11 @@ from spark_audit.report.tables import entries
 from spark_audit.results import OF_REPORT, Finding, Guard, Report, by_severity, number
 from spark_audit.results.findings import DETECTED, SEVERITY
 
-State = Literal["LEAKS", "DETECTABLE", "NOT SHOWN", "NOT TESTED"]
+State = Literal["LEAKS", "DETECTABLE", "NO LEAK FOUND", "NOT TESTED"]
 SHAPES: dict[State, str] = {
     "LEAKS": "▲",
     "DETECTABLE": "◆",
-    "NOT SHOWN": "○",
+    "NO LEAK FOUND": "○",
     "NOT TESTED": "?",
 }
 """The states, the worst first, and a sign of each: none is told by its colour alone."""
@@ -103,7 +103,7 @@ class Standing:
         faults = " ".join(guard.detail for guard in self.faults)
         if self.led_by is not None:
             return " ".join(filter(None, [self.led_by.lead, faults]))
-        key = "nothing" if self.state == "NOT SHOWN" else "untested"
+        key = "nothing" if self.state == "NO LEAK FOUND" else "untested"
         # The report says at its head why, once for all.
         return faults or sentences.render(f"states.{key}")
 
@@ -194,8 +194,8 @@ def advice(found: Sequence[Standing]) -> dict[State, str]:
     """What to do next, by the states that there are."""
     states = dict.fromkeys(one.state for one in found)
     facts: dict[str, Any] = {}
-    if "NOT SHOWN" in states:
-        facts |= _open([one for one in found if one.state == "NOT SHOWN"])
+    if "NO LEAK FOUND" in states:
+        facts |= _open([one for one in found if one.state == "NO LEAK FOUND"])
     lacking = [one for one in found if one.state == "NOT TESTED"]
     unclear = {one.unclear for one in lacking if not one.faults}
     gives = {"give": False, "give_alike": True}
@@ -323,7 +323,7 @@ def _standing(
         )
     if faults or not any(map(remembers, own)):
         return Standing(name, "NOT TESTED", (), tried, faults=faults)
-    return Standing(name, "NOT SHOWN", (), tried, led_by=_least(own))
+    return Standing(name, "NO LEAK FOUND", (), tried, led_by=_least(own))
 
 
 def _least(own: Iterable[Finding]) -> Finding | None:

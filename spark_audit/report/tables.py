@@ -46,9 +46,6 @@ PRIVATE = (
 """Which files of a report can be shared; stands in every format for people."""
 
 
-NO_VERDICT = "No audit came to a verdict."
-
-
 def entries(report: Report) -> dict[str, int]:
     """What was audited, in order, and how many replicates each has.
 

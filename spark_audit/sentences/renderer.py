@@ -17,6 +17,8 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Protocol
 
+from spark_audit.errors import InputError, choose
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -176,7 +178,12 @@ def of_rows(dose: str) -> str:
 def effect(mde: float, unit: str) -> str:
     """A smallest effect with its unit."""
     shown = number(mde, DECIMALS.get(unit, 3))
-    return f"{shown} {optional(f'unit.{unit}') or unit}".strip()
+    return f"{shown} {unit_name(unit)}".strip()
+
+
+def unit_name(unit: str) -> str:
+    """A unit in the language that is spoken."""
+    return optional(f"unit.{unit}") or unit
 
 
 def hits(counted: object) -> str:
@@ -191,21 +198,36 @@ def capitalised(text: str) -> str:
 
 FILTERS = (
     *(figure, points, percent, value, drifted, share, number, p_value, of_rows),
-    *(likelier, likelier_interval, effect, hits, capitalised, adjusted_p, listed),
+    *(likelier, likelier_interval, effect, unit_name),
+    *(hits, capitalised, adjusted_p, listed),
 )
 LANGUAGES = ("en", "de")
-"""Languages that there are; what one lacks is English."""
+"""Languages of sentences; what one lacks is English."""
 _spoken = ContextVar("language", default="en")
 
 
 @contextmanager
 def spoken(language: str) -> Iterator[None]:
-    """Render in a language for a while."""
+    """Render in a language for a while.
+
+    Raises
+    ------
+    InputError
+        If there is no such language.
+    """
+    if language not in LANGUAGES:
+        fix = choose(language, LANGUAGES)
+        raise InputError(f"{language!r} is unknown", where="--language", fix=fix)
     before = _spoken.set(language)
     try:
         yield
     finally:
         _spoken.reset(before)
+
+
+def language() -> str:
+    """The language that is spoken."""
+    return _spoken.get()
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -235,8 +257,8 @@ def _environment(language: str) -> Environment:
 
 
 def knows(key: str) -> bool:
-    """Whether there is a sentence of a key."""
-    return key in _known("en")
+    """Whether there is a sentence of a key, in the language that is spoken."""
+    return key in _known(language())
 
 
 def render(key: str, /, **facts: Any) -> str:
@@ -247,7 +269,7 @@ def render(key: str, /, **facts: Any) -> str:
     jinja2.TemplateError
         If there is no such sentence, or it lacks a fact.
     """
-    template = _environment(_spoken.get()).get_template(key)
+    template = _environment(language()).get_template(key)
     return " ".join(template.render(facts).split())
 
 

@@ -27,7 +27,7 @@ def made_line(seed: int, scenario: str, *claims: str, **more: Any) -> dict[str, 
     told = [{"audit": "matched", "claim": claim, "alone": None} for claim in claims]
     truth = {"A1": 0.0, "A4": 0.0, "A16": 0.0, "K": 0.0, "AUC": 0.5}
     line = {"seed": seed, "scenario": scenario, "claims": told, "memory": {}}
-    outcome = {"state": "NOT SHOWN", "gate": 0, "guards": []}
+    outcome = {"state": "NO LEAK FOUND", "gate": 0, "guards": []}
     return line | outcome | {"truth": truth} | more
 
 
@@ -67,7 +67,7 @@ def test_states_gates_and_false_alarms_are_counted(known_truth: Any) -> None:
     outcomes = {r["scenario"]: r for r in found["outcomes"]}
     for scenario in ("weights with noise", swapped):
         own = outcomes[scenario]
-        assert own["states"] == {"NOT SHOWN": 1, "NOT TESTED": 1}
+        assert own["states"] == {"NO LEAK FOUND": 1, "NOT TESTED": 1}
         assert (own["states wrong"], own["gates wrong"], own["of"]) == (1, 1, 2)
     guards = {r["guard"]: r for r in found["guards"]}
     held = guards["held_out_back"]
@@ -121,7 +121,7 @@ def test_claims_of_a_seed(seed: int, known_truth: Any, tmp_path: Path) -> None:
         claims = {claim["claim"] for claim in line["claims"]}
         assert not claims & {"verbatim", "memory", "membership", "betrays"}
     states = [line["state"] for line in (untouched, foreign, full, heart, swapped)]
-    assert states == ["NOT TESTED", "NOT SHOWN", "LEAKS", "LEAKS", "NOT TESTED"]
+    assert states == ["NOT TESTED", "NO LEAK FOUND", "LEAKS", "LEAKS", "NOT TESTED"]
     assert [line["gate"] for line in (untouched, foreign, heart, swapped)] == [
         1,
         0,

@@ -169,20 +169,20 @@ def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(
     assert found == {
         "identifiers": ("tested", ""),
         "canaries": ("not applicable", "no canaries"),
-        "twins": ("not tested", "it was not run"),
+        "twins": ("not tested", "this audit was not run"),
         "membership": ("void", "void"),
-        "extraction": ("not tested", "it was not run"),
+        "extraction": ("not tested", "this audit was not run"),
     }
     text = text_of(page.render(less, Path("nowhere")))
-    assert "twins : not tested: it was not run." in text
-    assert "tried, but its figures say nothing 0.047" not in text
+    assert "twins : not tested: this audit was not run." in text
+    assert "tested, but the figures are not valid 0.047" not in text
 
 
 def test_every_detection_outcome_and_attack_has_its_words() -> None:
-    template = page._asset("dossier.html")
+    templates = [page._asset(f"dossier{of}.html") for of in ("", ".de")]
     detections = {claim for claim, severity in SEVERITY.items() if severity >= DETECTED}
     for key in (*detections, *OUTCOMES, *SHAPES):
-        assert f'  "{key}": "' in template
+        assert all(f'  "{key}": "' in template for template in templates)
     for name in AUDITS.names():
         assert sentences.knows(f"audit.{name}.asks") == bool(AUDITS.about(name).covers)
 
@@ -226,7 +226,7 @@ def test_evidence_that_is_not_the_reports_names_no_row(
         return
     (one,) = exposed(report, folder, leaks)
     assert not one.rows
-    assert one.why.startswith("not told: ")
+    assert one.why.startswith("Not available: ")
 
 
 def test_names_are_text_and_the_page_loads_and_runs_nothing(
@@ -287,7 +287,7 @@ def test_with_identifiers_it_is_for_its_owner_only_and_says_so(
     call = ["report", str(folder), "--format", "dossier", "--manifest", str(place)]
     assert command_line(call) == 0
     path = folder / "dossier.html"
-    assert "60 trained on, 30 never trained on" in path.read_text("utf-8")
+    assert "60 used for training, 30 held out" in path.read_text("utf-8")
     assert not any(text in path.read_text("utf-8") for text in identifiers(case))
     assert command_line([*call, "--show-text"]) == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

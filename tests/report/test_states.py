@@ -80,8 +80,8 @@ def test_a_count_is_rounded_to_no_more_than_there_are() -> None:
         ([("mia", "membership"), ("canary", "memory")], "LEAKS"),
         ([("mia", "membership")], "DETECTABLE"),
         ([("matched", "betrays")], "DETECTABLE"),
-        ([("matched", "nothing_shown"), ("mia", "confounded")], "NOT SHOWN"),
-        ([("twins", "nothing_shown")], "NOT SHOWN"),
+        ([("matched", "nothing_shown"), ("mia", "confounded")], "NO LEAK FOUND"),
+        ([("twins", "nothing_shown")], "NO LEAK FOUND"),
         ([("mia", "nothing_shown")], "NOT TESTED"),
         ([("twins", "confounded")], "NOT TESTED"),
         ([("matched", "moved"), ("rank", "moved")], "NOT TESTED"),
@@ -115,8 +115,8 @@ def test_the_worst_stands_first_and_every_detection_in_it() -> None:
         "mia",
     ]
     assert (two.name, two.audit, two.lead) == ("a", "matched", "Matched nothing_shown.")
-    assert answer([one, two]) == "Of 2 checkpoints: 1 LEAKS (b), 1 NOT SHOWN (a)"
-    assert answer([two]) == "a: NOT SHOWN"
+    assert answer([one, two]) == "Of 2 checkpoints: 1 LEAKS (b), 1 NO LEAK FOUND (a)"
+    assert answer([two]) == "a: NO LEAK FOUND"
 
 
 def test_what_says_nothing_is_void_and_what_was_left_out_not_tested() -> None:
@@ -197,7 +197,7 @@ def test_a_fault_is_of_its_checkpoint_its_seeds_and_everybodys_base() -> None:
     of_a = standings(with_fault("broken_model", *told))
     assert {one.name: one.state for one in of_a} == {
         "a": "NOT TESTED",
-        "b": "NOT SHOWN",
+        "b": "NO LEAK FOUND",
     }
     of_base = standings(with_fault("base_read_rows", *told, of="base"))
     assert {one.state for one in of_base} == {"NOT TESTED"}

@@ -82,6 +82,17 @@ def _figure(name: str, metric: str, clusters: int, **figures: Any) -> Row:
     return Row(audit="extract", **columns, **figures)
 
 
+def _rate(name: str, spans: pd.DataFrame) -> dict[str, Fact]:
+    """The share of some spans that come back, as it is compared with; by its name."""
+    if spans.empty:
+        return {}
+    weight = spans["weight"] if "weight" in spans else pd.Series(1.0, spans.index)
+    share = float((spans["greedy_sure"] * weight).sum() / weight.sum())
+    clusters = spans["cluster"].nunique()
+    checkpoint = str(spans["checkpoint"].iloc[0])
+    return {name: _figure(checkpoint, name, clusters, value=share, n=len(spans))}
+
+
 def _finding(
     row: Row,
     claim: Claim,
@@ -114,7 +125,9 @@ def _compared(name: str, pii: pd.DataFrame, row: Row, *, seed: int) -> Finding:
     none_back = not train["greedy"].any()
     past_base = name != BASE and has_base(pii)
     facts: dict[str, Fact] = {"rate": row, "none_back": none_back, **_whose(train)}
-    facts["past_base"] = past_base
+    facts |= {"past_base": past_base, "back": returned(train)}
+    if past_base:
+        facts |= _rate("before", spans_of(pii, BASE, "train"))
     held_out = not spans_of(pii, name, "test").empty
     if not held_out and not past_base:
         return _finding(row, "not_tested", "no_control", facts)
@@ -132,6 +145,10 @@ def _compared(name: str, pii: pd.DataFrame, row: Row, *, seed: int) -> Finding:
         return _finding(row, "not_tested", "no_comparison", facts)
     chosen, _ = comparable(pii, name)
     facts["back"] = returned(chosen)
+    facts |= _rate("unseen", chosen[chosen["split"] == "test"])
+    if past_base:
+        base_spans, _ = comparable(pii, BASE)
+        facts |= _rate("before", base_spans[base_spans["split"] == "train"])
     p: float | None = None
     power: tuple[Power, ...] = ()
     if name != BASE:
@@ -181,7 +198,6 @@ def _beyond_guessing(
     """
     guess, grows = beyond_guessing(pii, name), dose_p(pii, name, seed=seed)
     p = min(1.0, 2 * min(guess.p, grows))
-    facts["back"] = returned(spans_of(pii, name, "train"))
     facts["grows"] = grows if grows < guess.p else None
     if guess.of:
         rate = _figure(name, "guess_rate", guess.clusters, value=guess.rate)

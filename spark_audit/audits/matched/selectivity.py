@@ -357,7 +357,7 @@ def frames(tables: Tables, manifest: Manifest) -> Iterator[pd.DataFrame]:
         file="spans.parquet",
         covers=("memory", "clusters"),
         memory=True,
-        unit="nats a token",
+        unit="nats per token",
         frames="AITG-DAT-01",
     ),
     plan=plan,

@@ -292,6 +292,8 @@ def _concluded(
 
     moved, needed, over = _corrected(name, tests, pooled)
     facts["scores"] = len(tests)
+    member = pooled.known.facts["member"].to_numpy(bool)[pooled.rows]
+    facts |= {"members": int(member.sum()), "others": int((~member).sum())}
     claim: Claim = "nothing_shown"
     if detected := [attack for attack in tests if needed[attack] < 0.05]:
         claim, best = "membership", _shown_of(detected, tests)

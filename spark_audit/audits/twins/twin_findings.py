@@ -56,6 +56,8 @@ class Test:
         What the smallest effect follows from that all of these tests detect.
     over
         Groups that ``p`` is corrected over.
+    groups
+        Clusters of trained identifiers, and of those never trained on.
     """
 
     row: Row
@@ -67,6 +69,7 @@ class Test:
     power: tuple[Power, ...] = ()
     p: float = 1.0
     over: int = 1
+    groups: tuple[int, int] = (0, 0)
 
     @property
     def both(self) -> float:
@@ -139,7 +142,9 @@ def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
             p_kind, kind = _beyond_the_kind(part, lowest, seed=seed)
             p_kind = p_kind if way > 0 else None
             power += kind
-        yield Test(row, p_rise, p_beyond, way, p_kind, apart, tuple(power))
+        sizes = (part["cluster"].nunique(), others["cluster"].nunique())
+        test = Test(row, p_rise, p_beyond, way, p_kind, apart, tuple(power))
+        yield replace(test, groups=sizes)
 
 
 def _flip(part: pd.DataFrame) -> list[Power]:
@@ -211,6 +216,7 @@ def _verdict(tests: Sequence[Test], still: dict[str, Any]) -> Finding:
     detected = best.p <= LEVEL and best.way and _clear(best.row, best.way)
     clearest = best if detected else whole
     facts: dict[str, Any] = {"ahead": clearest.row, "ahead_all": whole.row}
+    facts["trained"], facts["never"] = clearest.groups
     claim: Claim = "nothing_shown"
     says = "still" if still else "nothing"
     if detected and best.way > 0:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 
+from spark_audit import sentences
 from spark_audit.errors import visible
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
@@ -26,7 +27,6 @@ from spark_audit.report.states import (
     state_name,
 )
 from spark_audit.report.tables import (
-    NO_VERDICT,
     PRIVATE,
     definitions,
     entries,
@@ -39,11 +39,6 @@ from spark_audit.results import OF_REPORT, Report, by_severity, number
 
 LONGEST = 60_000
 """Characters beyond which tables are left out: GitHub takes 65,536 in an issue."""
-
-PARTIAL = (
-    "**Partial report**: only some examples were scored (`--limit`). Its figures are "
-    "for trying things out, not for decisions."
-)
 
 
 @WRITERS.register()
@@ -86,22 +81,33 @@ def render(
 def summary(report: Report) -> str:
     """What the model's card says of its audit: a section, the answer first."""
     stand, facts = standings(report), report.manifest
-    parts = ["## Privacy audit", f"**{_plain(answer(stand) or NO_VERDICT)}**"]
+    head = answer(stand) or _words("no_verdict")
+    parts = [f"## {_words('title')}", f"**{_plain(head)}**"]
     if report.status == "partial":
-        parts.append(PARTIAL)
+        parts.append(_partial())
     if stand:
         parts.append(_bullets(map(_stands, stand)))
-        parts.append(_plain(f"Tried on: {'; '.join(covered(report))}."))
-        parts.append(_plain(f"Figures: {reading(report, stand)}."))
+        parts.append(_plain(f"{_words('tested')}: {covered(report)}."))
+        parts.append(_plain(f"{_words('figures')}: {reading(report, stand)}."))
     if (first := glance(report)) is not None:
         parts.append(_section(first))
-    parts += ["### What cannot be concluded", _bullets(report.scope)]
+    parts += [f"### {_words('limits')}", _bullets(report.scope)]
     parts.append(
         f"Audited by SPARK Audit {_plain(report.versions.get('spark-audit', ''))}, "
         f"{_plain(report.created)}, with manifest {_code(facts.name)} "
         f"(`{facts.digest[:16]}`)."
     )
     return "\n\n".join(parts) + "\n"
+
+
+def _words(key: str, **facts: str) -> str:
+    """Words that the first screen of every format has."""
+    return sentences.render(f"page.{key}", **facts)
+
+
+def _partial() -> str:
+    """What stands over a report of some examples only."""
+    return f"**{_words('partial')}** {_words('partial_why')}"
 
 
 def _length(parts: Sequence[str]) -> int:
@@ -121,9 +127,9 @@ def _head(report: Report) -> Iterator[str]:
     stand = standings(report)
     yield f"# {_plain(answer(stand) if stand else ', '.join(entries(report)))}"
     if report.status == "partial":
-        yield PARTIAL
+        yield _partial()
     if not report.findings:
-        yield NO_VERDICT
+        yield _words("no_verdict")
     found = by_severity(report.findings)
     of_all = (f for f in found if f.audit == OF_REPORT and not f.checkpoint)
     yield _bullets(f.sentence for f in of_all)
@@ -134,22 +140,28 @@ def _head(report: Report) -> Iterator[str]:
         )
         if failed := doubts(report, stand):
             yield _plain(failed)
-        yield f"Without rules of your own, `spark-audit gate` {_plain(gate(stand))}."
-        yield _plain(f"Tried on: {covered(report)}.")
-        yield _plain(f"Figures: {reading(report, stand)}.")
+        rules = _words("without_rules")
+        yield f"{rules} `spark-audit gate` {_plain(gate(stand))}."
+        yield _plain(f"{_words('tested')}: {covered(report)}.")
+        yield _plain(f"{_words('figures')}: {reading(report, stand)}.")
     if (first := glance(report)) is not None:
         yield _section(first)
     if report.guards:
-        words = {True: "passed", False: "**FAILED**", None: "warning"}
+        words = {
+            True: _words("guard_passed"),
+            False: f"**{_words('guard_failed')}**",
+            None: _words("guard_warning"),
+        }
         rows = [
             (g.name, g.checkpoint or "-", words[g.passed], g.detail)
             for g in sorted(report.guards, key=lambda g: g.passed is True)
         ]
-        yield "## Guards"
-        yield table(("guard", "checkpoint", "state", "detail"), rows)
-    yield "## What cannot be concluded"
+        yield f"## {_words('guards')}"
+        columns = ("guard", "checkpoint", "state", "detail")
+        yield table([_words(f"column_{name}") for name in columns], rows)
+    yield f"## {_words('limits')}"
     yield _bullets(report.scope)
-    yield "## Every sentence, by severity"
+    yield f"## {_words('all_findings')}"
     yield _bullets(f"**{f.audit}** {f.sentence}" for f in found if f.audit != OF_REPORT)
 
 
@@ -160,7 +172,7 @@ def _stands(one: Standing) -> str:
         for outcome, part in one.tally.items()
     ]
     if one.exposed:
-        parts.append(f"most exposed types, nats a token: {one.exposed}")
+        parts.append(_words("exposed", exposed=one.exposed))
     tally = f" *{'; '.join(parts)}.*" if parts else ""
     state = f"{SHAPES[one.state]} **{state_name(one.state)}**"
     return f"{state} **{one.name}**: {one.lead}{tally}"

@@ -18,13 +18,13 @@ from spark_audit.provenance import sha256_file
 from spark_audit.report.states import Standing
 from spark_audit.results import Report
 from spark_audit.scoring.table import read_parquet
+from spark_audit.sentences import render
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST = 10
-"""Rows a checkpoint."""
-NONE = "the evidence names no row whose identifier became likelier."
+"""Rows per checkpoint."""
 AUDIT = "matched"
 OF_PERSONS = (AUDIT, "twins", "extract")
 """Attacks on identifiers; canaries are nobody's, and membership is of no identifier."""
@@ -84,8 +84,7 @@ def exposed(
     for one in leaking:
         tried = {t.audit: t.attack for t in one.tried if t.outcome == "FOUND"}
         if not tried.keys() & set(OF_PERSONS):
-            told = ", ".join(tried.values())
-            why = f"what was found ({told}) singles out nobody's identifier."
+            why = render("dossier.exposed_nobody", attacks=[*tried.values()])
             lacking.setdefault(why, []).append(one.name)
             continue
         if moved is None:
@@ -96,7 +95,7 @@ def exposed(
         elif rows := _rows(moved[moved["entry"] == one.name], manifest):
             found.append(Exposed((one.name,), rows))
         else:
-            lacking.setdefault(NONE, []).append(one.name)
+            lacking.setdefault(render("dossier.exposed_none"), []).append(one.name)
     return found + [Exposed(tuple(names), (), why) for why, names in lacking.items()]
 
 
@@ -107,12 +106,13 @@ def _evidence(report: Report, folder: Path, *, numbered: bool) -> pd.DataFrame |
     """
     path = folder / "scores" / AUDITS.evidence_file(AUDIT)
     if not path.is_file():
-        return f"not told: {path.parent.name}/{path.name} is not beside this report."
+        return render("dossier.exposed_missing", file=f"scores/{path.name}")
     if report.evidence.get(path.name, "") != sha256_file(path):
-        return f"not told: {path.name} is not the file that this report was made from."
+        return render("dossier.exposed_other", file=path.name)
     spans = read_parquet(path).to_pandas()
     if numbered:
-        ids = {key: f"row {i}" for i, key in enumerate(spans["example"].unique(), 1)}
+        keys = enumerate(spans["example"].unique(), 1)
+        ids = {key: render("dossier.row", number=i) for i, key in keys}
         spans["example"] = spans["example"].map(ids)
     spans = spans[spans["role"].isin(("pii", "unmatched"))]
     return _moved(spans)

@@ -91,12 +91,12 @@ def _state(report: Report, each: Sequence[Tried]) -> tuple[str, str]:
     audit = each[0].audit
     rows = [row for row in report.results if row.audit == audit]
     if not rows:
-        return "not tested", "it was not run"
+        return "not tested", render("dossier.not_run")
     if all(row.status == "not_estimable" for row in rows):
         return "not applicable", next((row.note for row in rows if row.note), "")
     said = (f for f in report.findings if f.audit == audit and f.checkpoint != BASE)
     told = next((f.text for f in said), "")
-    return "not tested", told.rstrip(".") or "nothing here was a test of it"
+    return "not tested", told.rstrip(".") or render("dossier.no_test")
 
 
 def _open(each: Mapping[str, Tried]) -> list[tuple[list[str], Outcome]]:
@@ -116,12 +116,12 @@ def _least(each: Sequence[Tried], unit: str) -> str:
         never = next((f.why for f in told if f.why), "")
         mdes = {f.mde: f.unit for f in told if f.mde is not None}
         if never and not mdes:
-            return f"cannot be detected {render(f'ending.why_{never}')}"
+            return render("dossier.never", why=never)
         if mdes:
             unit = next((u for u in mdes.values() if u in DECIMALS), unit)
             digits = DECIMALS.get(unit, 3)
             ends = [number(end, digits) for end in (min(mdes), max(mdes))]
-            return f"{' to '.join(dict.fromkeys(ends))} {unit}".strip()
+            return render("dossier.least", ends=[*dict.fromkeys(ends)], unit=unit)
     return ""
 
 
@@ -139,8 +139,8 @@ def _figure(finding: Finding) -> str:
         told = percent(finding)
     else:
         told = figure(finding, DECIMALS.get(finding.unit, 3))
-        told += " points" * (finding.unit == "points")
-    return told if finding.null is None else f"{told}, null {finding.null:.3g}"
+    unit = finding.unit if finding.unit == "points" else ""
+    return render("dossier.figure", figure=told, unit=unit, null=finding.null)
 
 
 def limits(report: Report) -> list[str]:
@@ -157,30 +157,28 @@ def limits(report: Report) -> list[str]:
 def data(report: Report, manifest: Manifest | None) -> list[tuple[str, str]]:
     """On what data: name and digest, rows, identifiers, canaries."""
     facts = report.manifest
-    told = [("manifest", facts.name), ("digest (SHA-256)", facts.digest)]
+    told = [("manifest", facts.name), ("digest", facts.digest)]
     if reference := report.settings.get("reference"):
-        told.append(("how hard a text is was measured on", str(reference)))
+        told.append(("reference", str(reference)))
     if manifest is not None:
         splits = [example.split for example in manifest.examples]
         trained = splits.count("train")
-        words = f"{trained} trained on, {len(splits) - trained} never trained on"
+        held_out = len(splits) - trained
+        words = render("dossier.rows_split", trained=trained, held_out=held_out)
         told.append(("rows", words))
     kinds = report.tables.get("matching_by_type", [])
     if kinds:
         counts = {k["type"]: k["matched"] + k["unmatched"] for k in kinds}
-        each = ", ".join(f"{n} {kind}" for kind, n in counts.items())
-        told.append(("annotated identifiers", f"{sum(counts.values())}: {each}"))
-    told.append(
-        (
-            "of these held against equally hard text",
-            f"{facts.n_spans} of trained rows, in {facts.n_clusters} groups",
-        )
-    )
+        words = render("dossier.identifiers_by_type", counts=counts)
+        told.append(("identifiers", words))
+    counted = {"spans": facts.n_spans, "clusters": facts.n_clusters}
+    told.append(("matched", render("dossier.matched_count", **counted)))
     planted = [
         row.n
         for row in report.results
         if row.audit == "canary" and row.metric == "exposure_mean"
         if row.group == "pooled"
     ]
-    told.append(("planted canaries", str(max(planted, default=0) or "none")))
-    return told
+    count = str(max(planted, default=0) or render("dossier.none"))
+    told.append(("canaries", count))
+    return [(render(f"dossier.{name}"), value) for name, value in told]

@@ -15,6 +15,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,6 @@ from spark_audit.results import Claim, Report
 
 PREPARED_BY = "SPARK_AUDIT_PREPARED_BY"
 """Environment variable that says who prepared it, where no option does."""
-NOT_STATED = "not stated"
-NO_ATTACK = "No audit of this report attacks a checkpoint: it says nothing on memory"
 
 
 @WRITERS.register(unasked=only_named)
@@ -89,14 +88,15 @@ def render(
     return _template().render(
         report=report,
         style=Markup(_asset("dossier.css")),
-        answer=answer(found) if found else NO_ATTACK,
+        answer=answer(found) if found else sentences.render("dossier.no_attack"),
         standings=found,
         level=level(report),
         shapes=SHAPES,
         state_name=state_name,
         states=meanings(),
         next=advice(found) or {"NOT TESTED": sentences.render("advice.give") + "."},
-        prepared_by=visible(prepared_by).strip() or NOT_STATED,
+        prepared_by=visible(prepared_by).strip()
+        or sentences.render("dossier.not_stated"),
         checkpoints=[c for c in report.checkpoints if series_of(c.name) == c.name],
         stages=sum(series_of(c.name) != c.name for c in report.checkpoints),
         data=data(report, manifest),
@@ -151,9 +151,14 @@ def _template() -> Template:
     made = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return made.from_string(_asset("dossier.html"))
+    names = (f"dossier.{sentences.language()}.html", "dossier.html")
+    return made.from_string(_asset(next(n for n in names if _place(n).is_file())))
+
+
+def _place(name: str) -> Traversable:
+    folder = files("spark_audit.report.writers.dossier")
+    return folder.joinpath("templates", name)
 
 
 def _asset(name: str) -> str:
-    path = files("spark_audit.report.writers.dossier").joinpath("templates", name)
-    return path.read_text(encoding="utf-8")
+    return _place(name).read_text(encoding="utf-8")

@@ -46,7 +46,6 @@ from spark_audit.report.states import (
 )
 from spark_audit.report.tables import (
     GENERAL,
-    NO_VERDICT,
     PRIVATE,
     definitions_of,
     entries,
@@ -178,6 +177,8 @@ def _page(report: Report, heat: Cases, how: Rendering) -> str:
             audited=entries(report),
             heading=HEADING,
             lead=LEAD,
+            language=sentences.language(),
+            words=_words,
             **_assets(),
             standings=stand,
             answer=answer(stand),
@@ -213,6 +214,10 @@ def _page(report: Report, heat: Cases, how: Rendering) -> str:
     )
 
 
+def _words(key: str, **facts: Any) -> str:
+    return sentences.render(f"page.{key}", **facts)
+
+
 def _assets() -> dict[str, Any]:
     """Style and script, and the hash by which the page's policy lets the script run."""
     script = _asset("page.js")
@@ -235,7 +240,7 @@ def _told(report: Report, sections: Iterable[Section]) -> dict[str, Any]:
             for f in by_severity(report.findings)
             if f.audit not in named and not (f.audit == OF_REPORT and f.checkpoint)
         ],
-        "no_verdict": NO_VERDICT if not report.findings else "",
+        "no_verdict": not report.findings,
         "guards": {
             state: [guard for guard in report.guards if guard.passed is state]
             for state in (False, None, True)
@@ -263,6 +268,7 @@ def _environment() -> Environment:
     )
     made.filters["css"] = lambda text: Markup(css_string(text))
     made.filters["ticked"] = _ticked
+    made.filters["capitalised"] = sentences.capitalised
     return made
 
 
