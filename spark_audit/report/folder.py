@@ -153,8 +153,8 @@ def write_report(
     Raises
     ------
     InputError
-        If a format or the language is unknown, or a folder in it is a link out of it; then nothing is
-        written.
+        If a format or the language is unknown, or a folder in it is a link out of it;
+        then nothing is written.
     """
     known = format_names()
     check_formats(formats)

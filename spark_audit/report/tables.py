@@ -46,8 +46,6 @@ PRIVATE = (
 """Which files of a report can be shared; stands in every format for people."""
 
 
-
-
 def entries(report: Report) -> dict[str, int]:
     """What was audited, in order, and how many replicates each has.
 

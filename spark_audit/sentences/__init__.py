@@ -184,7 +184,8 @@ def capitalised(text: str) -> str:
 
 FILTERS = (
     *(figure, points, percent, value, drifted, share, number, p_value, of_rows),
-    *(likelier, likelier_interval, effect, unit_name, hits, capitalised, adjusted_p, listed),
+    *(likelier, likelier_interval, effect, unit_name, hits),
+    *(capitalised, adjusted_p, listed),
 )
 LANGUAGES = ("en", "de")
 """Languages of sentences; what one lacks is English."""

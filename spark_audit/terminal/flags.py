@@ -35,7 +35,8 @@ PANELS: Mapping[str, Collection[str]] = {
     "How": (),
     "Where": "device device_map batch_size scores jobs shard engine "
     "address lora_targets".split(),
-    "Output": "output format language show_text json quiet verbose dry_run redact".split(),
+    "Output": "output format language show_text json quiet verbose dry_run "
+    "redact".split(),
     "Advanced": "config tokenizer lora_alpha revision trust_remote_code "
     "gradient_checkpointing".split(),
 }
