@@ -28,7 +28,7 @@ from spark_audit.stats.epsilon import candidate_guess_bound, one_run_bound
 from spark_audit.stats.exposure import Extrapolated
 
 Make = Callable[..., Any]
-INSENSITIVE = "insensitive: nothing can be concluded"
+INSENSITIVE = "the audit is insensitive here, and nothing can be concluded"
 PARTS = ("full", "password", "ssn")
 CANDIDATES = Pass("candidates")
 
@@ -287,7 +287,9 @@ def test_a_base_that_knows_the_canaries_leaves_only_changes(
     assert "same" not in control.detail
     assert "canary_epsilon" not in result.tables
     assert "beyond what the base model knows" in said(result, "more")
-    assert "no rise of exposure since the base model was detected" in said(result, "same")
+    assert "no rise of exposure since the base model was detected" in said(
+        result, "same"
+    )
     without = canary({k: tables[k] for k in ("base", "same")}, planted.manifest)
     assert guard(without, "positive control").passed is False
 
@@ -380,8 +382,8 @@ def test_held_out_canaries_that_rank_high_withhold_what_rests_on_chance(
     )
     result = canary(tables, planted.manifest)
     assert said(result, "kind").startswith(
-        "kind: held-out canaries rank as high: strings of this kind became likelier, "
-        "memory is not shown."
+        "kind: canaries rank high, but held-out canaries rank as high. Strings of this "
+        "kind became more likely, so this is no evidence of memory."
     )
     assert claims(result, "kind") == {"confounded"}
     assert claims(result, "more") == {"memory"}
@@ -445,7 +447,9 @@ def test_epsilon_is_bounded_per_canary_and_per_record(
     result = canary(tables, planted.manifest)
     assert len(result.tables["canary_epsilon"]) == 36
     assert min(r["significance"] for r in result.tables["canary_epsilon"]) > 0.05 / 35
-    assert "whole canaries, guesses among the first 1, declared beforehand" in said(quiet, "loud")
+    assert "whole canaries, guesses among the first 1, declared beforehand" in said(
+        quiet, "loud"
+    )
     assert said(quiet, "loud").count("eps < ") <= 2
 
 

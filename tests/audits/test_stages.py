@@ -125,7 +125,10 @@ def test_a_planted_course_is_told_stage_by_stage() -> None:
         "stage on. After stage 3, those of "
     )
     assert "corrected for 6 tests; exploratory" in first
-    assert "MORE LIKELY AGAIN: a at stage 3. The largest change: those of a became" in second
+    assert (
+        "MORE LIKELY AGAIN: a at stage 3. The largest change: those of a became"
+        in second
+    )
     assert "corrected for 3 tests" in second
     # Who leaks is told by the primary tests: none of these is a detection.
     assert [finding.claim for finding in result.findings] == ["moved", "moved"]
@@ -194,7 +197,8 @@ def test_what_is_lost_without_a_clear_rise_is_not_called_forgotten() -> None:
     rows = {("er", "memory", "1", f"task:{task}"): row for task in ("clear", "open")}
     said = remembered("er", found, rows).sentence
     assert (
-        "of clear at stage 1, forgotten from stage 2 on; those of open at stage 1, no" in said
+        "of clear at stage 1, forgotten from stage 2 on; those of open at stage 1, no"
+        in said
     )
     assert "of open at stage 1, no longer found from stage 2 on. After" in said
 
