@@ -75,8 +75,8 @@ def test_a_claim_that_is_taken_away_comes_back_where_there_are_fewer_tests() -> 
     many = corrected([*alone, *(primary(0.5, f"m{i}") for i in range(3))])
     assert (many[0].claim, many[0].alone) == ("nothing_shown", "memory")
     assert many[0].sentence == (
-        "x: nothing shown. The correction removed this claim: p 0.02 alone, 0.08 "
-        "corrected for 4 tests, limit 0.05."
+        "x: nothing shown. The correction for 4 tests removed this claim: uncorrected "
+        "p 0.02, corrected 0.08, limit 0.05."
     )
     assert alone[0].sentence == "x: remembered."
     assert many[0].p_adjusted == pytest.approx(0.08)

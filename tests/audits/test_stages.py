@@ -121,8 +121,8 @@ def test_a_planted_course_is_told_stage_by_stage() -> None:
     assert again(result) == [("a", 3)]
     first, second = (finding.sentence for finding in result.findings)
     assert first.startswith(
-        "er: identifiers are remembered of a at stages 1 and 3; of b from their own "
-        "stage on. After stage 3, those of "
+        "er: identifiers are remembered: those of a at stages 1 and 3; those of b from "
+        "the stage of their task on. After stage 3, trained identifiers of "
     )
     assert "corrected for 6 tests; exploratory" in first
     assert (
