@@ -291,7 +291,7 @@ def test_texts_that_differ_stand_beside_every_figure(make_world: Make) -> None:
     assert frame is not None
     frame = frame[frame["checkpoint"] == "ours"].sort_values("example")
     apart, _ = auc_difference(design, frame["combined"], frame["texts"])
-    told = f"apart by {apart.value:.3f} [{apart.low:.3f}, {apart.high:.3f}]"
+    told = f"difference {apart.value:.3f} [{apart.low:.3f}, {apart.high:.3f}]"
     assert told in sure.sentence
     assert weak.claim == "confounded"
     assert row_of(result, "weak", weak.of).low > 0.5
