@@ -66,7 +66,7 @@ def test_p_is_corrected_as_statsmodels_corrects_it() -> None:
             assert one.detected == (p < 0.05)
             words = "remembered." if one.detected else "nothing shown."
             assert one.sentence.startswith(f"{one.checkpoint}: {words}")
-            assert ("took this claim away" in one.sentence) == (p >= 0.05 > one.p)
+            assert ("removed this claim" in one.sentence) == (p >= 0.05 > one.p)
 
 
 def test_a_claim_that_is_taken_away_comes_back_where_there_are_fewer_tests() -> None:
@@ -75,8 +75,8 @@ def test_a_claim_that_is_taken_away_comes_back_where_there_are_fewer_tests() -> 
     many = corrected([*alone, *(primary(0.5, f"m{i}") for i in range(3))])
     assert (many[0].claim, many[0].alone) == ("nothing_shown", "memory")
     assert many[0].sentence == (
-        "x: nothing shown. The correction took this claim away: p 0.02 alone, 0.08 "
-        "corrected for 4 tests, limit 0.05."
+        "x: nothing shown. The correction for 4 tests removed this claim: uncorrected "
+        "p 0.02, corrected 0.08, limit 0.05."
     )
     assert alone[0].sentence == "x: remembered."
     assert many[0].p_adjusted == pytest.approx(0.08)

@@ -223,10 +223,10 @@ def test_the_gate_of_no_rules_agrees() -> None:
     given = report(*told, names=("base", "a", "b", "c", "d", "e"))
     stand = standings(given)
     judged = gate(stand).removesuffix(
-        "; what was void, confounded or not tested it does not judge"
+        "; it ignores results that are void, confounded or missing"
     )
     assert judged == (
-        "stops a, b, e; passes c (DETECTABLE by suppression, which only 'claim >= "
+        "stops a, b, e; passes c (DETECTABLE by suppression, which only the rule 'claim >= "
         "betrays' stops), d"
     )
     (passed,) = (one for one in check(given, [rule]) if one.checkpoint == "c")
